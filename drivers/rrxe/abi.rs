@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The user ABI of rrxe: what the module and its rdma-core provider share.
+//!
+//! This one file is compiled into both. It holds the layout of the rings (work-queue entries,
+//! completion entries, ring headers) and of the driver-specific parts of the uverbs commands.
+//! Every layout is asserted at compile time at the end of the file.
+//!
+//! # Rings
+//!
+//! A ring is page-aligned memory that the *consumer* (the user program's provider) allocates and
+//! hands to the kernel in the create command; the kernel pins it, so it is charged to the
+//! consumer's `RLIMIT_MEMLOCK`, and it outlives neither the object nor the process. For
+//! in-kernel consumers the driver allocates the same layout itself.
+//!
+//! A ring is a [`RingHeader`] ([`RING_HEADER_SIZE`] bytes) followed by
+//! `capacity` entries of `stride` bytes each; `capacity` and `stride` are powers of two.
+//! `producer` and `consumer` are free-running 32-bit counters: entry `i` lives in slot
+//! `i & (capacity - 1)`, the ring is empty where they are equal, and full where
+//! `producer - consumer == capacity` (wrapping).
+//!
+//! | ring | entries | producer | consumer |
+//! |---|---|---|---|
+//! | send queue | [`SendWqe`] and its data segments | user | kernel |
+//! | receive queue | [`RecvWqe`] and its data segments | user | kernel |
+//! | completion queue | [`Cqe`] | kernel | user |
+//!
+//! Publishing an entry is a release store of the counter by the producer; taking one starts with
+//! an acquire load of it. The kernel keeps its own copy of every counter that it owns and treats
+//! what it reads from the ring as hostile: a counter that claims more than `capacity` entries is
+//! an error of the queue, and each entry is copied out once before it is looked at.
+//!
+//! # Doorbells
+//!
+//! After publishing to a send or receive queue the user program executes a sequentially
+//! consistent fence and reads [`RingHeader::doorbell`]; if it is not zero, it must call the
+//! kernel (`POST_SEND` or `POST_RECV` with no work requests). A send queue wants a doorbell
+//! unless the kernel is polling it; a receive queue wants one only where the kernel must act on
+//! a posted receive at once, which is in the Error state, to flush it.
+//!
+//! # Arming a completion queue
+//!
+//! The user program ORs [`ARM_ANY`] or [`ARM_SOLICITED`] into [`RingHeader::arm`] and then polls
+//! once more, as the verbs require. The kernel, after publishing completions, executes a
+//! sequentially consistent fence, reads the word, and where the completions match, clears it and
+//! raises one completion event. No system call is needed to arm.
+
+/// The number that uverbs reports as the ABI version of this driver (`uverbs_abi_ver`).
+///
+/// The provider matches on it together with [`DRIVER_ID`]. Outside the range that any other
+/// driver uses.
+pub const ABI_VERSION: u32 = 64;
+
+/// `enum rdma_driver_id` value of rrxe: private, ASCII `rrxe`. Never `RDMA_DRIVER_RXE`.
+pub const DRIVER_ID: u32 = 0x7272_7865;
+
+/// Bytes from the start of a ring to its first entry.
+pub const RING_HEADER_SIZE: usize = 256;
+
+/// Offset in bytes of [`RingHeader::producer`].
+pub const RING_PRODUCER: usize = 0;
+/// Offset in bytes of [`RingHeader::consumer`].
+pub const RING_CONSUMER: usize = 64;
+/// Offset in bytes of [`RingHeader::doorbell`].
+pub const RING_DOORBELL: usize = 128;
+/// Offset in bytes of [`RingHeader::arm`].
+pub const RING_ARM: usize = 192;
+
+/// First bytes of each ring. One cache line for each word, since each has its own writer.
+///
+/// All words are native-endian and accessed atomically only.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct RingHeader {
+    /// Entries published so far (wrapping).
+    pub producer: u32,
+    /// Not used, zero.
+    pub _pad0: [u32; 15],
+    /// Entries taken so far (wrapping).
+    pub consumer: u32,
+    /// Not used, zero.
+    pub _pad1: [u32; 15],
+    /// Work queues: not zero where the kernel must be called after publishing.
+    pub doorbell: u32,
+    /// Not used, zero.
+    pub _pad2: [u32; 15],
+    /// Completion queues: [`ARM_ANY`], [`ARM_SOLICITED`] or zero.
+    pub arm: u32,
+    /// Not used, zero.
+    pub _pad3: [u32; 15],
+}
+
+/// [`RingHeader::arm`]: raise an event for the next completion.
+pub const ARM_ANY: u32 = 1;
+/// [`RingHeader::arm`]: raise an event for the next solicited or failed completion.
+pub const ARM_SOLICITED: u32 = 2;
+
+/// Work request opcodes in [`SendWqe::opcode`]. The values are those of `enum ibv_wr_opcode`
+/// (and of `enum ib_wr_opcode`).
+pub mod wr_opcode {
+    #![allow(missing_docs)]
+    pub const RDMA_WRITE: u8 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
+    pub const SEND: u8 = 2;
+    pub const SEND_WITH_IMM: u8 = 3;
+    pub const RDMA_READ: u8 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u8 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u8 = 6;
+    pub const LOCAL_INV: u8 = 7;
+    pub const BIND_MW: u8 = 8;
+    pub const SEND_WITH_INV: u8 = 9;
+}
+
+/// [`SendWqe::flags`]: wait for earlier READs and atomics of this queue pair.
+pub const WQE_FENCE: u8 = 1;
+/// [`SendWqe::flags`]: raise a completion. (Ignored where the queue pair signals everything.)
+pub const WQE_SIGNALED: u8 = 2;
+/// [`SendWqe::flags`]: set the solicited event bit of the last packet.
+pub const WQE_SOLICITED: u8 = 4;
+/// [`SendWqe::flags`]: the payload follows the entry in place of data segments.
+pub const WQE_INLINE: u8 = 8;
+
+/// A send work-queue entry: these 64 bytes, then either `num_sge` [`Sge`]s or, with
+/// [`WQE_INLINE`], `length` bytes of payload.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct SendWqe {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// One of [`wr_opcode`].
+    pub opcode: u8,
+    /// `WQE_*`.
+    pub flags: u8,
+    /// Data segments that follow; 0 with [`WQE_INLINE`].
+    pub num_sge: u16,
+    /// Immediate data as it goes on the wire (network byte order), or the key to invalidate
+    /// (native byte order).
+    pub imm_or_key: u32,
+    /// [`WQE_INLINE`]: bytes of payload. Otherwise 0: the kernel adds up the segments.
+    pub inline_length: u32,
+    /// UD: the address handle, [`CreateAhResp::ah`]. Otherwise zero.
+    pub ah: u32,
+    /// What else the opcode needs.
+    pub op: WqeOp,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// The part of a [`SendWqe`] that depends on the opcode: one layout for all of them, so that it
+/// can be copied and read without a union.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct WqeOp {
+    /// RDMA and atomics: remote virtual address. Memory windows: start of the window.
+    pub remote_addr: u64,
+    /// Atomics: compare operand or addend. Memory windows: length of the window.
+    pub compare_add: u64,
+    /// Atomics: swap operand.
+    pub swap: u64,
+    /// RDMA and atomics: R_Key. UD: Q_Key.
+    pub rkey_or_qkey: u32,
+    /// UD: destination queue pair number.
+    pub remote_qpn: u32,
+}
+
+/// A data segment (scatter/gather element) of a work-queue entry.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Sge {
+    /// Address in the region that `lkey` names.
+    pub addr: u64,
+    /// Bytes; 0 means 0 (not 2^31).
+    pub length: u32,
+    /// L_Key.
+    pub lkey: u32,
+}
+
+/// A receive work-queue entry: these 16 bytes, then `num_sge` [`Sge`]s.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct RecvWqe {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Data segments that follow.
+    pub num_sge: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// [`Cqe::flags`]: a Global Route Header (or an IPv4 header in its place) precedes the payload.
+pub const CQE_GRH: u8 = 1;
+/// [`Cqe::flags`]: `imm_or_key` holds immediate data (network byte order).
+pub const CQE_WITH_IMM: u8 = 2;
+/// [`Cqe::flags`]: `imm_or_key` holds the key that the peer invalidated (native byte order).
+pub const CQE_WITH_INV: u8 = 8;
+/// [`Cqe::flags`]: the sender asked for a solicited event.
+pub const CQE_SOLICITED: u8 = 16;
+
+/// A completion entry.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Cqe {
+    /// From the work request.
+    pub wr_id: u64,
+    /// When the completion was raised: nanoseconds of `CLOCK_MONOTONIC`.
+    pub timestamp: u64,
+    /// Bytes received, read or atomically fetched.
+    pub byte_len: u32,
+    /// Immediate data or invalidated key; see `flags`.
+    pub imm_or_key: u32,
+    /// The local queue pair.
+    pub qp_num: u32,
+    /// UD: the sender's queue pair.
+    pub src_qp: u32,
+    /// `enum ibv_wc_status`.
+    pub status: u8,
+    /// `enum ibv_wc_opcode` as libibverbs numbers them (receives have bit 7 set).
+    pub opcode: u8,
+    /// `CQE_*`.
+    pub flags: u8,
+    /// UD: service level.
+    pub sl: u8,
+    /// Driver-specific detail of a failure, for people: see docs.
+    pub vendor_err: u32,
+    /// UD (RoCEv2): network header type of the packet, `enum rdma_network_type`.
+    pub network_hdr_type: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+    /// Index into the port's P_Key table.
+    pub pkey_index: u16,
+    /// VLAN identifier of the packet, or 0xffff.
+    pub vlan_id: u16,
+    /// The sender's Ethernet address (UD, for the CM).
+    pub smac: [u8; 6],
+    /// Zero.
+    pub reserved2: [u8; 10],
+}
+
+/// [`Cqe::opcode`]: values of `enum ibv_wc_opcode`.
+pub mod wc_opcode {
+    #![allow(missing_docs)]
+    pub const SEND: u8 = 0;
+    pub const RDMA_WRITE: u8 = 1;
+    pub const RDMA_READ: u8 = 2;
+    pub const COMP_SWAP: u8 = 3;
+    pub const FETCH_ADD: u8 = 4;
+    pub const BIND_MW: u8 = 5;
+    pub const LOCAL_INV: u8 = 6;
+    pub const RECV: u8 = 128;
+    pub const RECV_RDMA_WITH_IMM: u8 = 129;
+}
+
+/// Driver part of the response to GET_CONTEXT.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct AllocUcontextResp {
+    /// What the kernel can do beyond this ABI version's base; no bit is defined yet.
+    pub features: u64,
+    /// Most bytes of inline data that a send queue can be created for.
+    pub max_inline: u32,
+    /// Most data segments of a work request.
+    pub max_sge: u32,
+}
+
+/// Where a ring is and how big, in a create command.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct RingSpec {
+    /// User address of the ring, page-aligned; 0 where there is none (a receive queue of depth 0
+    /// or a queue pair with a shared receive queue).
+    pub addr: u64,
+    /// Entries; a power of two.
+    pub capacity: u32,
+    /// Bytes of an entry; a power of two of at least 64 (send, completion) or 16 (receive).
+    pub stride: u32,
+}
+
+impl RingSpec {
+    /// Bytes of the whole ring, header included; `None` where that overflows.
+    pub const fn size(&self) -> Option<usize> {
+        match (self.capacity as usize).checked_mul(self.stride as usize) {
+            Some(n) => n.checked_add(RING_HEADER_SIZE),
+            None => None,
+        }
+    }
+}
+
+/// Driver part of CREATE_CQ (and of RESIZE_CQ). The ring holds at least the `cqe` entries of the
+/// core command.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct CreateCqCmd {
+    /// The completion ring; its stride is the size of [`Cqe`].
+    pub ring: RingSpec,
+}
+
+/// Driver part of CREATE_QP. The core command's `cap` says what the consumer asked for; the rings
+/// must be at least as large.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct CreateQpCmd {
+    /// The send ring; stride 64 plus the larger of 16 for each data segment and the inline size,
+    /// rounded up to a power of two.
+    pub sq: RingSpec,
+    /// The receive ring; stride 16 plus 16 for each data segment, rounded up to a power of two.
+    pub rq: RingSpec,
+}
+
+/// Driver part of the response to CREATE_AH.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct CreateAhResp {
+    /// Names the address handle in work-queue entries.
+    pub ah: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Stride in bytes of a send ring for work requests of `max_sge` segments or `max_inline` bytes.
+/// `None` where that overflows.
+pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
+    let segments = match max_sge.checked_mul(16) {
+        Some(n) => n,
+        None => return None,
+    };
+    let payload = if segments > max_inline { segments } else { max_inline };
+    match payload.checked_add(64) {
+        Some(n) => n.checked_next_power_of_two(),
+        None => None,
+    }
+}
+
+/// Stride in bytes of a receive ring for work requests of `max_sge` segments.
+/// `None` where that overflows.
+pub const fn recv_stride(max_sge: u32) -> Option<u32> {
+    match max_sge.checked_mul(16) {
+        Some(n) => match n.checked_add(16) {
+            Some(n) => n.checked_next_power_of_two(),
+            None => None,
+        },
+        None => None,
+    }
+}
+
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<RingHeader>() == RING_HEADER_SIZE);
+    assert!(offset_of!(RingHeader, producer) == RING_PRODUCER);
+    assert!(offset_of!(RingHeader, consumer) == RING_CONSUMER);
+    assert!(offset_of!(RingHeader, doorbell) == RING_DOORBELL);
+    assert!(offset_of!(RingHeader, arm) == RING_ARM);
+    assert!(size_of::<WqeOp>() == 32);
+    assert!(size_of::<SendWqe>() == 64);
+    assert!(align_of::<SendWqe>() == 8);
+    assert!(size_of::<Sge>() == 16);
+    assert!(size_of::<RecvWqe>() == 16);
+    assert!(size_of::<Cqe>() == 64);
+    assert!(size_of::<AllocUcontextResp>() == 16);
+    assert!(size_of::<RingSpec>() == 16);
+    assert!(size_of::<CreateCqCmd>() == 16);
+    assert!(size_of::<CreateQpCmd>() == 32);
+    assert!(size_of::<CreateAhResp>() == 8);
+    assert!(matches!(send_stride(1, 0), Some(128)));
+    assert!(matches!(recv_stride(1), Some(32)));
+};
