@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Kernel interfaces that the `kernel` crate does not cover yet: networking and RDMA.
+//!
+//! Written as if for `rust/kernel`: safe outwards, with the C contracts in `// SAFETY:` comments
+//! inside, and without knowledge of the driver that uses them.
+
+pub mod net;
+mod raw;
+pub mod sync;

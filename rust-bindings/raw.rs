@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Generated bindings: the C names as they are, `unsafe` as they are.
+//!
+//! What the kernel crate's bindings have is taken from there; the rest comes from bindgen over
+//! `bindings.h`. Nothing outside this crate uses this module.
+
+#![allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::as_underscore,
+    clippy::ptr_as_ptr,
+    clippy::ref_as_ptr,
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn
+)]
+
+use kernel::ffi;
+use pin_init::MaybeZeroable;
+
+// Generated items come before these.
+pub use kernel::bindings::*;
+
+include!(env!("LINUX_RDMA_BINDINGS"));
