@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# What the shell scripts of qemu/ share: where things live, how to become root, how to show progress, and how
+# to build an item of the cache so that neither an interrupt nor a second run beside it leaves half of one.
+#
+# Sourced, never run. The caller has set -euo pipefail.
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${RRXE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rrxe}
+# One spelling of one folder, whatever the user typed: it is bind-mounted under this name.
+mkdir -p "$CACHE" || { echo "rrxe: cannot create the cache folder $CACHE: set RRXE_CACHE to a folder that you can write" >&2; exit 1; }
+CACHE=$(cd "$CACHE" && pwd -P)
+TOP=$(cd "$TOP" && pwd -P)
+LOGS=$CACHE/log
+mkdir -p "$LOGS"
+
+# shellcheck disable=SC2034  # used by who sources this
+SUITE=trixie
+# shellcheck disable=SC2034
+LINUX_SOURCE=linux-source-7.2
+
+say() { echo "rrxe: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# as_root CMD...: run CMD as root. Mounting, chroot and a root filesystem's ownership need it, nothing else does.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "this step needs root: run it as root, or install sudo"
+    fi
+}
+
+# need_tool COMMAND PACKAGE..., need_file FILE PACKAGE...: install PACKAGEs if the machine lacks COMMAND or FILE.
+need_tool() {
+    PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || install_packages "$@"
+}
+
+need_file() {
+    [ -e "$1" ] || install_packages "$@"
+}
+
+install_packages() {
+    local missing=$1
+    shift
+    command -v apt-get >/dev/null ||
+        die "$missing is missing, and only on Debian 12 or 13 can rrxe install it by itself (Debian's package: $*)"
+    say "installing $*"
+    local log=$LOGS/apt.log
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1; then
+        # A machine that never ran apt-get update, or long ago, knows no packages or old ones.
+        as_root apt-get update >>"$log" 2>&1 || true
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 ||
+            { tail -n 15 "$log" >&2; die "cannot install $* (log: $log)"; }
+    fi
+}
+
+# hash_of FILE|STRING...: a short name for a set of inputs.
+hash_of() {
+    local item
+    for item in "$@"; do
+        if [ -f "$item" ]; then cat "$item"; else printf '%s\n' "$item"; fi
+    done | sha256sum | cut -c1-16
+}
+
+# locked NAME: hold the lock of one cache item until this process ends. Two runs then build it once.
+locked() {
+    local fd
+    mkdir -p "$CACHE/lock"
+    exec {fd}>"$CACHE/lock/$1"
+    if ! flock -n "$fd"; then
+        say "waiting for another run that is building $1"
+        flock "$fd"
+    fi
+}
+
+# partial DIR: an empty folder beside DIR to build in, to be renamed to DIR when it is whole. Those that
+# interrupted runs left are removed first: the caller holds the item's lock, so nobody is using them.
+partial() {
+    as_root rm -rf "$1".partial.*
+    mkdir -p "$1.partial.$$"
+    echo "$1.partial.$$"
+}
+
+# with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line every 5 s; if it
+# fails, show the end of the log and its place, and leave. STATE is a command that prints how far the work is,
+# or '' for the log's last line.
+with_progress() {
+    local words=$1 log=$2 state=$3 job shown=$SECONDS start=$SECONDS status=0
+    shift 3
+    # A process group of its own: an interrupt then ends all of the work, not only its first process.
+    set -m
+    "$@" >"$log" 2>&1 </dev/null &
+    job=$!
+    set +m
+    # shellcheck disable=SC2064  # the job's number of now
+    trap "as_root kill -- -$job 2>/dev/null; wait; say '$words: interrupted'; exit 130" INT TERM HUP
+    while kill -0 "$job" 2>/dev/null; do
+        sleep 0.2
+        if [ $((SECONDS - shown)) -ge 5 ]; then
+            shown=$SECONDS
+            say "$words: $((SECONDS - start)) s: $(${state:-last_line "$log"})"
+        fi
+    done
+    wait "$job" || status=$?
+    trap - INT TERM HUP
+    if [ "$status" != 0 ]; then
+        tail -n 25 "$log" >&2
+        die "$words failed (log: $log)"
+    fi
+    say "$words: done in $((SECONDS - start)) s"
+}
+
+last_line() {
+    tail -n 1 "$1" 2>/dev/null | tr -d '\r' | cut -c1-80
+}
+
+# debian_mirror: the Debian archive that this machine's own apt uses. Local mirrors and proxies keep working so.
+debian_mirror() {
+    local uri
+    uri=$(configured_mirror)
+    if [ -z "$uri" ]; then
+        as_root apt-get update >"$LOGS/apt.log" 2>&1 || true
+        uri=$(configured_mirror)
+    fi
+    [ -n "$uri" ] || die "apt names no Debian archive on this machine: rrxe builds on Debian 12 or 13 (see 'apt-get indextargets')"
+    echo "$uri"
+}
+
+configured_mirror() {
+    command -v apt-get >/dev/null ||
+        die "this machine has no apt-get: rrxe builds on Debian 12 or 13"
+    # The security archive is of the same origin, but holds no whole release.
+    # shellcheck disable=SC2016  # apt's own variables
+    apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        awk '$1 == "Debian" && $2 !~ /security/ && !seen { print $3; seen = 1 }'
+}
+
+# apt_proxy_options: the machine's apt proxies and certificates, as options for mmdebstrap.
+apt_proxy_options() {
+    apt-config dump 2>/dev/null | grep -iE '^Acquire::(https?)::.*(Proxy|CaInfo)' | grep -v '""' || true
+}
