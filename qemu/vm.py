@@ -1,0 +1,500 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Runs a script in one virtual machine, or in two that a virtual Ethernet link joins.
+
+The exit status is the script's own (of two hosts, the first one that is not 0), or
+
+    124  the time was up
+    125  a guest could not be set up, or crashed
+    99   the script was content, and the kernel's log was not
+
+docs/vm.md describes what a script finds in the guest.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO, Dict, List, Optional
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parent
+QEMU = "qemu-system-x86_64"
+
+STATUS_KERNEL_LOG = 99
+STATUS_TIMEOUT = 124
+STATUS_CRASH = 125
+STATUS_INTERRUPT = 130
+
+DEVICES = {"rrxe": "rrxe0", "rdma_rxe": "rxe0", "siw": "siw0", "none": ""}
+
+# A probe guest is up in about a second where hardware virtualisation works. Where it does not, it may hang.
+PROBE_SECONDS = 8
+
+# How long the other host may go on after one has crashed.
+GRACE_SECONDS = 10
+
+# Lines of the kernel's log that fail a run.
+TROUBLE = re.compile(
+    r"WARNING: |BUG: |kernel BUG at|Oops|general protection fault|Kernel panic|"
+    r"KASAN|UBSAN: |KCSAN|KFENCE: |ODEBUG: |"
+    r"suspicious RCU usage|INFO: possible|INFO: trying to register non-static key|"
+    r"INFO: task .* blocked for more than|soft lockup|hard LOCKUP|"
+    r"rcu.*detected (expedited )?stalls|self-detected stall|"
+    r"refcount_t: |list_(add|del) corruption|Bad page state|Bad rss-counter|"
+    r"scheduling while atomic|sleeping function called|"
+    r"unregister_netdevice: waiting for|kmemleak: \d+ new suspected|rust_kernel: panicked"
+)
+# Lines like those above that tell of no trouble.
+NO_TROUBLE = re.compile(r"kasan: KernelAddressSanitizer initialized|kcsan: (enabled|selftest)|KTAP|# Subtest")
+
+
+class Failure(Exception):
+    """What the user did or has is not enough to go on; the text says what to do."""
+
+
+def say(words: str) -> None:
+    print(f"rrxe: {words}", file=sys.stderr, flush=True)
+
+
+def output_of(*command: str) -> str:
+    """Runs one of the scripts beside this file, which builds what is missing and prints where it is."""
+    done = subprocess.run([str(HERE / command[0]), *command[1:]], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        # It has said why.
+        sys.exit(done.returncode if done.returncode > 0 else STATUS_INTERRUPT)
+    return done.stdout.strip()
+
+
+def cache_folder() -> Path:
+    cache = os.environ.get("RRXE_CACHE")
+    if cache:
+        return Path(cache)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rrxe"
+
+
+def option(*words: str, **values: object) -> str:
+    """An option of QEMU's comma-separated kind: words as they are, values with their commas doubled."""
+    pairs = [f"{key}={str(value).replace(',', ',,')}" for key, value in values.items()]
+    return ",".join([*words, *pairs])
+
+
+def machine_options() -> List[str]:
+    return [QEMU, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35"]
+
+
+def die_with_parent() -> None:
+    """Keeps a virtual machine from outliving this program, however that ends."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def kvm_works(kernel: Path) -> bool:
+    """Whether a guest comes up with hardware virtualisation: that /dev/kvm is there does not tell.
+
+    The guest has no root file system: its kernel panics as soon as it is up, and the machine ends.
+    """
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    answer = cache_folder() / f"kvm-{boot}"
+    if answer.exists():
+        return answer.read_text() == "yes"
+    say(f"trying hardware virtualisation ({PROBE_SECONDS} s at most, once per boot of this machine)")
+    for old in cache_folder().glob("kvm-*"):
+        old.unlink()
+    command = machine_options() + ["-accel", "kvm", "-cpu", "host", "-m", "512", "-kernel", str(kernel)]
+    command += ["-append", "console=ttyS0 panic=-1", "-serial", "stdio"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              timeout=PROBE_SECONDS, preexec_fn=die_with_parent)
+        works = done.returncode == 0 and b"Unable to mount root" in done.stdout
+    except subprocess.TimeoutExpired:
+        works = False
+    answer.write_text("yes" if works else "no")
+    return works
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run was asked for."""
+
+    script: Optional[Path]  # None: a shell
+    arguments: List[str]
+    hosts: int
+    kernel: str
+    drivers: List[str]  # one for each host
+    packages: List[str]
+    cpus: int
+    memory: int
+    mtu: int
+    icount: bool
+    timeout: int
+    out: Path
+    share: Optional[Path]
+    environment: Dict[str, str]
+    kernel_log: bool
+
+
+class Guest:
+    """One virtual machine of a run."""
+
+    def __init__(self, number: int, settings: Settings, run: Path) -> None:
+        self.number = number
+        self.settings = settings
+        self.run = run
+        self.out = settings.out / f"h{number}" if settings.hosts == 2 else settings.out
+        self.console = self.out / "console.log"
+        self.process: Optional["subprocess.Popen[bytes]"] = None
+        self.reader: Optional[threading.Thread] = None
+        self.ended: Optional[float] = None
+        self.timed_out = False
+
+    @property
+    def name(self) -> str:
+        return f"host {self.number}" if self.settings.hosts == 2 else "the guest"
+
+    def prepare(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        for name in ("dmesg.txt", "kmemleak.txt", "setup.log", "output.txt", "console.log"):
+            (self.out / name).unlink(missing_ok=True)
+        peer = 3 - self.number
+        terminal = shutil.get_terminal_size()
+        script = self.settings.script
+        variables = {
+            "HOST": str(self.number),
+            "HOSTS": str(self.settings.hosts),
+            "SELF": f"10.77.0.{self.number}",
+            "SELF6": f"fd77::{self.number}",
+            "PEER": f"10.77.0.{peer}",
+            "PEER6": f"fd77::{peer}",
+            "OUT": "/out",
+            "SHARE": "/share" if self.settings.share else "",
+            "DRIVER": self.settings.drivers[self.number - 1],
+            "DEV": DEVICES[self.settings.drivers[self.number - 1]],
+            "KERNEL": self.settings.kernel,
+            "MTU": str(self.settings.mtu),
+            "SCRIPT": shlex.quote(script.name) if script else "-",
+            "ARGS": shlex.join(self.settings.arguments),
+            "KLOG": "on" if self.settings.kernel_log else "off",
+            "TERM": os.environ.get("TERM", "linux") if script is None else "dumb",
+            "ROWS": str(terminal.lines),
+            "COLUMNS": str(terminal.columns),
+            **self.settings.environment,
+        }
+        lines = [f"{name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        (self.run / f"env.{self.number}").write_text("".join(lines))
+
+    def command(self, kernel: Path, image: Path, kvm: bool, wire: Optional[socket.socket]) -> List[str]:
+        settings = self.settings
+        words = machine_options() + ["-name", f"rrxe-h{self.number}"]
+        if settings.icount:
+            # The clock counts instructions. A string copy would count one for each byte.
+            words += ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-cpu", "max,-erms,-fsrm"]
+        elif kvm:
+            words += ["-accel", "kvm", "-cpu", "host"]
+        else:
+            words += ["-accel", "tcg,thread=multi", "-cpu", "max"]
+        words += ["-smp", str(settings.cpus), "-m", str(settings.memory)]
+
+        arguments = ["console=ttyS0", "root=/dev/vda", "rootfstype=squashfs", "ro", "init=/usr/sbin/first-init",
+                     "panic=-1", "quiet", "log_buf_len=8M", "8250.nr_uarts=1", "no5lvl", "random.trust_cpu=on",
+                     f"rrxe.host={self.number}"]
+        if settings.kernel == "debug":
+            # An emulated processor with KASAN is slow, not stuck.
+            arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
+        words += ["-kernel", str(kernel / "vmlinux"), "-append", " ".join(arguments)]
+
+        for node, file in (("root", image), ("modules", kernel / "modules.squashfs")):
+            words += ["-blockdev", option("driver=raw,read-only=on,file.driver=file,file.locking=off",
+                                          **{"node-name": node, "file.filename": file}),
+                      "-device", option("virtio-blk-pci", drive=node)]
+        words += ["-device", "virtio-rng-pci"]
+
+        shares = [("guest", self.run, False), ("out", self.out, False),
+                  ("src", settings.script.parent if settings.script else TOP, True)]
+        if settings.share:
+            shares.append(("share", settings.share, True))
+        for tag, path, read_only in shares:
+            words += ["-fsdev", option("local,security_model=none,multidevs=remap", id=tag, path=path,
+                                       readonly="on" if read_only else "off"),
+                      "-device", option("virtio-9p-pci", fsdev=tag, mount_tag=tag)]
+
+        words += ["-chardev", option("file", id="console", path=self.console), "-serial", "chardev:console",
+                  "-device", "virtio-serial-pci", "-chardev", "stdio,id=output,signal=off"]
+        if settings.script is None and self.number == 1:
+            words += ["-device", "virtconsole,chardev=output"]
+        else:
+            words += ["-device", "virtserialport,chardev=output,name=output"]
+
+        if wire:
+            words += ["-netdev", f"stream,id=net,server=off,addr.type=fd,addr.str={wire.fileno()}"]
+        else:
+            # No peer, but the link is up.
+            words += ["-netdev", "hubport,id=net,hubid=0"]
+        words += ["-device", option("virtio-net-pci", netdev="net", mac=f"52:54:00:77:00:0{self.number}",
+                                    host_mtu=9000, romfile="")]
+        return words
+
+    def start(self, command: List[str], wire: Optional[socket.socket], terminal: bool) -> None:
+        fds = [wire.fileno()] if wire else []
+        if terminal:
+            self.process = subprocess.Popen(command, pass_fds=fds, preexec_fn=die_with_parent)
+            return
+        with open(self.out / "qemu.log", "wb") as log:
+            # A session of its own: Ctrl-C is for this program, which then ends the guests. Standard input stays
+            # open, or QEMU would take the port for unplugged.
+            self.process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=log, preexec_fn=die_with_parent, start_new_session=True)
+        self.reader = threading.Thread(target=self.copy_output, daemon=True)
+        self.reader.start()
+
+    def copy_output(self) -> None:
+        """Shows what the script prints as it comes, and keeps it."""
+        assert self.process and self.process.stdout
+        prefix = f"h{self.number}| ".encode() if self.settings.hosts == 2 else b""
+        with open(self.out / "output.txt", "wb") as kept:
+            copy_lines(self.process.stdout, kept, prefix)
+
+    def status(self) -> int:
+        """The run's status as this guest has it, after saying what there is to say about it."""
+        failed = self.run / f"failed.{self.number}"
+        status = self.run / f"status.{self.number}"
+        if failed.exists():
+            say(f"{self.name} could not be set up: {failed.read_text().strip()} (in {self.out})")
+            return STATUS_CRASH
+        if not status.exists():
+            if self.timed_out:
+                say(f"{self.name}: time is up after {self.settings.timeout} s (TIMEOUT). The kernel's last words:")
+            else:
+                say(f"{self.name} crashed. Its kernel's last words:")
+            self.show_end()
+            return STATUS_TIMEOUT if self.timed_out else STATUS_CRASH
+        code = int(status.read_text())
+        if self.settings.kernel_log and not self.kernel_log_clean() and code == 0:
+            return STATUS_KERNEL_LOG
+        return code
+
+    def show_end(self) -> None:
+        for path, count in ((self.console, 40), (self.out / "qemu.log", 10)):
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            for line in lines[-count:]:
+                print(f"    {line}", file=sys.stderr)
+        say(f"all of it: {self.console}")
+
+    def kernel_log_clean(self) -> bool:
+        path = self.out / "dmesg.txt"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        bad = [line for line in lines if TROUBLE.search(line) and not NO_TROUBLE.search(line)]
+        leaks = self.out / "kmemleak.txt"
+        if leaks.exists():
+            bad += leaks.read_text(errors="replace").splitlines()[:40]
+        if bad:
+            say(f"{self.name}: the kernel's log has warnings ({path}):")
+            for line in bad[:60]:
+                print(f"    {line}", file=sys.stderr)
+        return not bad
+
+    def kill(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.reader:
+            self.reader.join(timeout=5)
+
+
+OUTPUT_LOCK = threading.Lock()
+
+
+def copy_lines(source: BinaryIO, kept: BinaryIO, prefix: bytes) -> None:
+    """Copies to our output: as it comes, or in whole lines where a prefix tells two hosts apart."""
+    rest = b""
+    descriptor = source.fileno()
+    while True:
+        data = os.read(descriptor, 65536)
+        kept.write(data)
+        kept.flush()
+        if not prefix:
+            show = data
+        elif data:
+            *lines, rest = (rest + data).split(b"\n")
+            show = b"".join(prefix + line + b"\n" for line in lines)
+        else:
+            show = prefix + rest + b"\n" if rest else b""
+        with OUTPUT_LOCK:
+            sys.stdout.buffer.write(show)
+            sys.stdout.buffer.flush()
+        if not data:
+            return
+
+
+def stage(settings: Settings, run: Path) -> None:
+    """Puts together the folder that all guests of the run see as /guest."""
+    shutil.copytree(HERE / "guest", run, dirs_exist_ok=True)
+    (run / "barrier").mkdir()
+    (run / "rrxe").mkdir()
+    if "rrxe" not in settings.drivers:
+        return
+    module = TOP / "out/modules" / settings.kernel / "rrxe.ko"
+    provider = TOP / "out/provider/librrxe-rdmav34.so"
+    driver = TOP / "out/provider/rrxe.driver"
+    if not module.exists():
+        raise Failure(f"{module} is not built: run 'make modules KERNEL={settings.kernel}', or choose another DRIVER")
+    for file in (module, provider, driver):
+        if file.exists():
+            shutil.copy(file, run / "rrxe")
+    if not provider.exists():
+        say("librrxe is not built ('make provider'): only the kernel will see rrxe0")
+
+
+def run_guests(settings: Settings) -> int:
+    kernel = Path(output_of("kernel/build", settings.kernel))
+    image = Path(output_of("image", *settings.packages))
+    kvm = not settings.icount and kvm_works(kernel / "vmlinux")
+
+    guests: List[Guest] = []
+    with tempfile.TemporaryDirectory(prefix="rrxe-vm.") as folder:
+        run = Path(folder)
+        try:
+            stage(settings, run)
+            wires: List[Optional[socket.socket]] = [None]
+            if settings.hosts == 2:
+                wires = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+            for number in range(1, settings.hosts + 1):
+                guest = Guest(number, settings, run)
+                guests.append(guest)
+                guest.prepare()
+            for guest, wire in zip(guests, wires):
+                command = guest.command(kernel, image, kvm, wire)
+                guest.start(command, wire, terminal=settings.script is None and guest.number == 1)
+            # Only the guests hold the wire now: the link ends with either of them.
+            for wire in wires:
+                if wire:
+                    wire.close()
+            wait(guests, settings, run)
+            for guest in guests:
+                if guest.reader:
+                    guest.reader.join(timeout=5)
+            codes = [guest.status() for guest in guests]
+            return next((code for code in codes if code != 0), 0)
+        finally:
+            for guest in guests:
+                guest.kill()
+
+
+def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
+    """Waits until all guests have ended, or the time is up."""
+    deadline = time.monotonic() + settings.timeout
+    while True:
+        now = time.monotonic()
+        for guest in guests:
+            assert guest.process
+            if guest.ended is None and guest.process.poll() is not None:
+                guest.ended = now
+                # The other host stays up until this one's script has ended, and learns of it so.
+                (run / f"ended.{guest.number}").touch()
+                if not (run / f"status.{guest.number}").exists() or (run / f"failed.{guest.number}").exists():
+                    deadline = min(deadline, now + GRACE_SECONDS)
+        if settings.script is None and guests[0].ended:
+            return
+        if all(guest.ended for guest in guests):
+            return
+        if now > deadline:
+            for guest in guests:
+                guest.timed_out = guest.ended is None
+                guest.kill()
+            return
+        time.sleep(0.02)
+
+
+def parse(argv: List[str]) -> Settings:
+    parser = argparse.ArgumentParser(description="Runs a script in one or two virtual machines (see docs/vm.md).")
+    add = parser.add_argument
+    add("--hosts", type=int, choices=(1, 2), default=1)
+    add("--kernel", choices=("default", "debug"), default="default")
+    add("--driver", default="rrxe", help="rrxe, rdma_rxe, siw or none; of two hosts each its own: rrxe,rdma_rxe")
+    add("--packages", default="", help="further Debian packages in the guest")
+    add("--cpus", type=int)
+    add("--mem", type=int, help="MiB (1024, debug kernel 2048)")
+    add("--mtu", type=int, default=4200, help="of eth0 (4200, which fits RDMA's 4096)")
+    add("--icount", action="store_true", help="deterministic: the guest's clock counts instructions, one CPU")
+    add("--timeout", type=int, help="seconds (600; a shell: a day)")
+    add("--out", type=Path, help="folder for the script's files (out/vm/SCRIPT)")
+    add("--share", type=Path, help="a folder to be seen at /share")
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the script")
+    add("--klog", choices=("on", "off"), default="on", help="off: warnings in the kernel's log don't fail the run")
+    add("--shell", action="store_true", help="no script: a shell (of two hosts, in the first)")
+    add("script", type=Path, nargs="?")
+    add("arguments", nargs=argparse.REMAINDER)
+    args = parser.parse_args(argv)
+
+    if args.shell == bool(args.script):
+        raise Failure("name a script to run in the guest: make vm SCRIPT=file")
+    if args.shell and not sys.stdin.isatty():
+        raise Failure("a shell in the guest needs a terminal")
+    script = args.script.resolve() if args.script else None
+    if script and not script.is_file():
+        raise Failure(f"there is no script {args.script}")
+    drivers = args.driver.split(",")
+    if len(drivers) == 1:
+        drivers *= args.hosts
+    if len(drivers) != args.hosts or any(driver not in DEVICES for driver in drivers):
+        raise Failure(f"DRIVER={args.driver}: it is one of {', '.join(DEVICES)}, or two of them with HOSTS=2")
+    if args.icount and (args.hosts != 1 or args.cpus not in (None, 1)):
+        raise Failure("ICOUNT=1 is for one host with one CPU: the clocks of two would drift apart")
+    if not 68 <= args.mtu <= 9000:
+        raise Failure(f"MTU={args.mtu}: it is 68 to 9000")
+    share = args.share.resolve() if args.share else None
+    if share and not share.is_dir():
+        raise Failure(f"there is no folder {args.share} to share")
+    environment = {}
+    for pair in args.env:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise Failure(f"--env {pair}: it is NAME=VALUE")
+        environment[name] = value
+    out = args.out
+    if out is None:
+        out = TOP / "out/vm" / (script.stem if script else "shell")
+        # Ours to clear: files of an earlier run would pass for this one's.
+        shutil.rmtree(out, ignore_errors=True)
+    return Settings(
+        script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, drivers=drivers,
+        packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
+        memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
+        timeout=args.timeout or (86400 if args.shell else 600), out=out.resolve(), share=share,
+        environment=environment, kernel_log=args.klog == "on" and not args.shell)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGHUP, interrupted)
+    try:
+        settings = parse(sys.argv[1:])
+        output_of("host-tools")
+        return run_guests(settings)
+    except Failure as failure:
+        say(str(failure))
+        return STATUS_CRASH
+    except KeyboardInterrupt:
+        say("interrupted")
+        return STATUS_INTERRUPT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
