@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# What a person types. Everything is built in a build root of our own (qemu/buildroot), against kernels of our
+# own (qemu/kernel), so that every machine builds alike. docs/building.md and docs/vm.md tell more.
+
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+KERNEL ?= default
+HOSTS  ?= 1
+DRIVER ?= rrxe
+OUT    := $(if $(filter environment command%,$(origin OUT)),$(OUT))
+
+out     := $(CURDIR)/out
+in-root := $(CURDIR)/qemu/in-root
+
+##@ The two commands to begin with
+
+run: modules-default provider ## rrxe between two virtual machines: rping, perftest, one table
+	@qemu/run
+
+test: modules-default modules-debug provider ## all tests, on the host and in guests (ARGS=… goes to selftests/run)
+	@selftests/run $(ARGS)
+
+test-debug: modules-default modules-debug provider ## all guest tests under the debug kernel
+	@selftests/run --all-debug $(ARGS)
+
+##@ Virtual machines
+
+# $(call vm-option,NAME): --name=value if the user set the variable NAME.
+vm-option = $(if $($(1)),--$(shell echo $(1) | tr A-Z a-z)='$($(1))')
+vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) \
+    $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE KLOG,$(call vm-option,$(name)))
+vm-needs = $(if $(findstring rrxe,$(DRIVER)),modules-$(KERNEL) provider)
+
+vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|debug] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [KLOG=off] [ARGS=…]
+	@qemu/vm.py $(vm-options) $(if $(SCRIPT),'$(SCRIPT)') $(ARGS)
+
+shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
+	@qemu/vm.py --shell $(vm-options)
+
+##@ Parts
+
+ifdef KDIR
+modules: ## rrxe.ko for KERNEL=default|debug, or for a kernel of your own with Rust metadata: KDIR=/path
+	@qemu/check-kdir $(KDIR)
+	@mkdir -p $(out)/modules/kdir
+	@$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(out)/modules/kdir modules
+	@echo "rrxe: built out/modules/kdir/rrxe.ko" >&2
+else
+modules: modules-$(KERNEL)
+endif
+
+modules-%:
+	@qemu/build-module $*
+
+provider: ## librrxe, the rdma-core provider
+	@qemu/build-provider
+
+lint: ## rustfmt, clippy on module, core, provider and host tools, shellcheck
+	@qemu/lint
+
+clean: ## removes out/; the caches stay (qemu/cache-folder says where)
+	rm -rf out
+
+##@ This machine
+
+install: ## module, provider, .driver file and udev rule for the running kernel (DESTDIR, KDIR honoured)
+	@qemu/install install
+
+uninstall: ## removes what install installed
+	@qemu/install uninstall
+
+##@ Help
+
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: run test test-debug vm shell modules modules-default modules-debug provider lint clean install uninstall help
