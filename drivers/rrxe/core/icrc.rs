@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The invariant CRC of RoCEv2 (IBA 7.8.1, A17.3.3).
+//!
+//! It is the CRC-32 of Ethernet over eight bytes of ones (in place of an InfiniBand local route
+//! header), the IP header, the UDP header, BTH, extension headers, payload and padding, with the
+//! fields that change on the way replaced by ones: IPv4 type of service, time to live and header
+//! checksum; IPv6 traffic class, flow label and hop limit; the UDP checksum; the BTH's FECN, BECN
+//! and the six reserved bits beside them.
+//!
+//! The CRC function is a parameter, of the form of the kernel's `crc32_le`: state in, state out,
+//! no inversion at either end. [`crc32_le`] is a portable one. A state is passed on by hand, so
+//! that a payload in many pieces is fed piece by piece:
+//!
+//! ```
+//! use rrxe_core::icrc;
+//! # let (ip, udp, headers, payload) = ([0u8; 20], [0u8; 8], [0u8; 12], [[0u8; 8], [1u8; 8]]);
+//! let mut state = icrc::ipv4(icrc::crc32_le, &ip, &udp, &headers);
+//! for piece in &payload {
+//!     state = icrc::crc32_le(state, piece);
+//! }
+//! let icrc: [u8; 4] = icrc::finish(state);
+//! ```
+
+use crate::wire::Bth;
+
+/// The value that [`crc32_le`] starts from.
+const SEED: u32 = !0;
+
+/// Starts the ICRC of an IPv4 packet: everything up to and including `headers`, which are BTH and
+/// extension headers as they stand in the packet. The caller feeds payload and padding, and calls
+/// [`finish`].
+#[inline]
+pub fn ipv4(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
+    let mut prefix = [0xff; 8 + 20 + 8 + Bth::LEN];
+    let (_, rest) = prefix.split_at_mut(8);
+    let (to_ip, rest) = rest.split_at_mut(20);
+    to_ip.copy_from_slice(ip);
+    // Type of service, time to live, header checksum.
+    for masked in [1, 8, 10, 11] {
+        mask(to_ip, masked);
+    }
+    let rest = transport(udp, headers, rest);
+    crc(crc(SEED, &prefix), rest)
+}
+
+/// As [`ipv4`], for an IPv6 packet.
+#[inline]
+pub fn ipv6(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 40], udp: &[u8; 8], headers: &[u8]) -> u32 {
+    let mut prefix = [0xff; 8 + 40 + 8 + Bth::LEN];
+    let (_, rest) = prefix.split_at_mut(8);
+    let (to_ip, rest) = rest.split_at_mut(40);
+    to_ip.copy_from_slice(ip);
+    // Traffic class and flow label, but not the version; hop limit.
+    if let Some(version) = to_ip.first_mut() {
+        *version |= 0x0f;
+    }
+    for masked in [1, 2, 3, 7] {
+        mask(to_ip, masked);
+    }
+    let rest = transport(udp, headers, rest);
+    crc(crc(SEED, &prefix), rest)
+}
+
+/// The four bytes that stand at the end of the packet.
+#[inline]
+pub const fn finish(state: u32) -> [u8; 4] {
+    (!state).to_le_bytes()
+}
+
+#[inline]
+fn mask(bytes: &mut [u8], index: usize) {
+    if let Some(byte) = bytes.get_mut(index) {
+        *byte = 0xff;
+    }
+}
+
+/// Writes UDP header and BTH, masked, to `to`, and returns the headers behind the BTH. Headers
+/// shorter than a BTH are no packet: what is missing counts as ones.
+#[inline]
+fn transport<'a>(udp: &[u8; 8], headers: &'a [u8], to: &mut [u8]) -> &'a [u8] {
+    let (to_udp, to_bth) = to.split_at_mut(8);
+    to_udp.copy_from_slice(udp);
+    // UDP checksum.
+    mask(to_udp, 6);
+    mask(to_udp, 7);
+    match headers.split_first_chunk::<{ Bth::LEN }>() {
+        Some((bth, rest)) => {
+            to_bth.copy_from_slice(bth);
+            mask(to_bth, Bth::RESV8A);
+            rest
+        }
+        None => &[],
+    }
+}
+
+static TABLES: [[u32; 256]; 8] = tables();
+
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time"
+)]
+const fn tables() -> [[u32; 256]; 8] {
+    let mut tables = [[0u32; 256]; 8];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 != 0 {
+                crc >> 1 ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        tables[0][i] = crc;
+        i += 1;
+    }
+    let mut t = 1;
+    while t < 8 {
+        let mut i = 0;
+        while i < 256 {
+            let previous = tables[t - 1][i];
+            tables[t][i] = previous >> 8 ^ tables[0][(previous & 0xff) as usize];
+            i += 1;
+        }
+        t += 1;
+    }
+    tables
+}
+
+/// CRC-32 as the kernel's `crc32_le` computes it, eight bytes at a time.
+pub fn crc32_le(mut crc: u32, bytes: &[u8]) -> u32 {
+    let [t0, t1, t2, t3, t4, t5, t6, t7] = &TABLES;
+    // The index has eight bits: there always is an entry, and the compiler knows.
+    let at = |table: &[u32; 256], i: u8| table.get(usize::from(i)).copied().unwrap_or(0);
+    let mut rest = bytes;
+    while let Some((chunk, tail)) = rest.split_first_chunk::<8>() {
+        let [b0, b1, b2, b3, b4, b5, b6, b7] = *chunk;
+        let [c0, c1, c2, c3] = crc.to_le_bytes();
+        crc = at(t7, b0 ^ c0)
+            ^ at(t6, b1 ^ c1)
+            ^ at(t5, b2 ^ c2)
+            ^ at(t4, b3 ^ c3)
+            ^ at(t3, b4)
+            ^ at(t2, b5)
+            ^ at(t1, b6)
+            ^ at(t0, b7);
+        rest = tail;
+    }
+    for byte in rest {
+        let [low, ..] = crc.to_le_bytes();
+        crc = crc >> 8 ^ at(t0, low ^ byte);
+    }
+    crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_crc() {
+        assert_eq!(!crc32_le(!0, b"123456789"), 0xcbf4_3926);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_the_whole(bytes: std::vec::Vec<u8>, at: prop::sample::Index) {
+            let (a, b) = bytes.split_at(at.index(bytes.len() + 1));
+            prop_assert_eq!(crc32_le(crc32_le(!0, a), b), crc32_le(!0, &bytes));
+        }
+    }
+}

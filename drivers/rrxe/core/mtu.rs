@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The path MTU.
+
+/// A path MTU: 256, 512, 1024, 2048 or 4096 bytes of payload in a full packet (IBA 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mtu {
+    shift: u8,
+}
+
+impl Default for Mtu {
+    /// 1024 bytes.
+    fn default() -> Mtu {
+        Mtu { shift: 10 }
+    }
+}
+
+impl Mtu {
+    /// From bytes; `None` for anything but the five sizes.
+    pub const fn from_bytes(bytes: u32) -> Option<Mtu> {
+        let shift = match bytes {
+            256 => 8,
+            512 => 9,
+            1024 => 10,
+            2048 => 11,
+            4096 => 12,
+            _ => return None,
+        };
+        Some(Mtu { shift })
+    }
+
+    /// In bytes.
+    #[inline]
+    pub const fn bytes(self) -> u32 {
+        1u32.wrapping_shl(self.shift as u32)
+    }
+
+    /// Packets that a message of `length` bytes takes: at least one, also for none.
+    #[inline]
+    pub const fn packets(self, length: u32) -> u32 {
+        match length {
+            0 => 1,
+            n => n
+                .wrapping_sub(1)
+                .wrapping_shr(self.shift as u32)
+                .wrapping_add(1),
+        }
+    }
+
+    /// Offset in bytes of the packet with this index in its message.
+    #[inline]
+    pub const fn offset(self, index: u32) -> u32 {
+        index.wrapping_shl(self.shift as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mtu;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(Mtu::from_bytes(0), None);
+        assert_eq!(Mtu::from_bytes(1500), None);
+        for bytes in [256, 512, 1024, 2048, 4096] {
+            let mtu = Mtu::from_bytes(bytes).unwrap();
+            assert_eq!(mtu.bytes(), bytes);
+            assert_eq!(mtu.packets(0), 1);
+            assert_eq!(mtu.packets(1), 1);
+            assert_eq!(mtu.packets(bytes), 1);
+            assert_eq!(mtu.packets(bytes + 1), 2);
+            assert_eq!(mtu.packets(1 << 31), (1 << 31) / bytes);
+            assert_eq!(mtu.offset(3), 3 * bytes);
+        }
+    }
+}

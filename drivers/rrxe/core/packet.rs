@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A received packet, parsed: BTH, the extension headers its opcode calls for, and lengths.
+
+use crate::psn::Psn;
+use crate::wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Operation, Reth, ICRC_LEN,
+};
+
+/// A received packet. The payload stays where the driver has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The Base Transport Header.
+    pub bth: Bth,
+    /// The operation of the BTH's opcode.
+    pub operation: Operation,
+    /// The extension headers.
+    pub ext: Ext,
+    /// Bytes of BTH and extension headers together; the payload starts behind them.
+    pub header_len: u8,
+    /// Zero bytes between payload and ICRC: 0 to 3.
+    pub pad: u8,
+    /// Bytes of payload, without padding and ICRC.
+    pub payload_len: u32,
+}
+
+/// The extension headers of a packet: each combination that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ext {
+    /// None (or none that the opcode's lack of meaning lets us know).
+    None,
+    /// Immediate data.
+    Imm(ImmDt),
+    /// A key to invalidate.
+    Ieth(Ieth),
+    /// Remote memory.
+    Reth(Reth),
+    /// Remote memory and immediate data.
+    RethImm(Reth, ImmDt),
+    /// An atomic operation.
+    Atomic(AtomicEth),
+    /// An acknowledgement.
+    Aeth(Aeth),
+    /// The acknowledgement of an atomic operation.
+    AtomicAck(Aeth, AtomicAckEth),
+    /// A datagram.
+    Deth(Deth),
+    /// A datagram with immediate data.
+    DethImm(Deth, ImmDt),
+    /// A congestion notification: 16 reserved bytes.
+    Cnp,
+}
+
+/// Why a packet is to be dropped without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Shorter than its headers, padding and ICRC, or no multiple of four bytes.
+    Length,
+    /// A transport version other than 0.
+    Version,
+    /// An opcode that means nothing here.
+    Opcode,
+    /// Queue pair 0 does not exist on RoCE.
+    DestQp,
+}
+
+/// Bytes of reserved space behind the BTH of a congestion notification (IBA A17.9.3).
+const CNP_RESERVED: usize = 16;
+
+/// Takes the next `N` bytes off the front.
+#[inline]
+fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Result<&'a [u8; N], ParseError> {
+    let (chunk, rest) = bytes.split_first_chunk::<N>().ok_or(ParseError::Length)?;
+    *bytes = rest;
+    Ok(chunk)
+}
+
+impl Packet {
+    /// Parses the headers.
+    ///
+    /// `head` is what the UDP payload starts with: all of it, or as much as holds the headers
+    /// ([`crate::MAX_HEADER`] bytes always do). `total_len` is the length of the whole UDP payload, padding
+    /// and ICRC included.
+    ///
+    /// # Errors
+    ///
+    /// The packet must be dropped silently. Nothing here depends on the payload or the ICRC.
+    #[inline]
+    pub fn parse(head: &[u8], total_len: u32) -> Result<Packet, ParseError> {
+        let mut rest = head;
+        let bth = Bth::from_bytes(take(&mut rest)?);
+        if bth.version != 0 {
+            return Err(ParseError::Version);
+        }
+        if bth.dest_qpn == 0 {
+            return Err(ParseError::DestQp);
+        }
+        let operation = bth.opcode.operation().ok_or(ParseError::Opcode)?;
+        let ext = Self::parse_ext(&bth, operation, &mut rest)?;
+        let header_len = head.len().wrapping_sub(rest.len());
+        let header_len = u8::try_from(header_len).map_err(|_| ParseError::Length)?;
+
+        // Headers, padding and ICRC must fit; headers are multiples of four bytes and so, with its
+        // padding, is the payload.
+        let payload_len = total_len
+            .checked_sub(u32::from(header_len))
+            .and_then(|n| n.checked_sub(ICRC_LEN))
+            .and_then(|n| n.checked_sub(u32::from(bth.pad)))
+            .ok_or(ParseError::Length)?;
+        if total_len & 3 != 0 {
+            return Err(ParseError::Length);
+        }
+        Ok(Packet {
+            bth,
+            operation,
+            ext,
+            header_len,
+            pad: bth.pad,
+            payload_len,
+        })
+    }
+
+    #[inline]
+    fn parse_ext(bth: &Bth, operation: Operation, rest: &mut &[u8]) -> Result<Ext, ParseError> {
+        use Operation as O;
+        if bth.opcode.class() == Class::Ud {
+            let deth = Deth::from_bytes(take(rest)?);
+            return Ok(match operation {
+                O::SendOnlyImm => Ext::DethImm(deth, ImmDt(*take(rest)?)),
+                _ => Ext::Deth(deth),
+            });
+        }
+        Ok(match operation {
+            O::SendFirst
+            | O::SendMiddle
+            | O::SendLast
+            | O::SendOnly
+            | O::WriteMiddle
+            | O::WriteLast
+            | O::ReadResponseMiddle
+            | O::Unsupported => Ext::None,
+            O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => Ext::Imm(ImmDt(*take(rest)?)),
+            O::SendLastInvalidate | O::SendOnlyInvalidate => {
+                Ext::Ieth(Ieth::from_bytes(take(rest)?))
+            }
+            O::WriteFirst | O::WriteOnly | O::ReadRequest => {
+                Ext::Reth(Reth::from_bytes(take(rest)?))
+            }
+            O::WriteOnlyImm => {
+                let reth = Reth::from_bytes(take(rest)?);
+                Ext::RethImm(reth, ImmDt(*take(rest)?))
+            }
+            O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly | O::Acknowledge => {
+                Ext::Aeth(Aeth::from_bytes(take(rest)?))
+            }
+            O::AtomicAcknowledge => {
+                let aeth = Aeth::from_bytes(take(rest)?);
+                Ext::AtomicAck(aeth, AtomicAckEth::from_bytes(take(rest)?))
+            }
+            O::CompareSwap | O::FetchAdd => Ext::Atomic(AtomicEth::from_bytes(take(rest)?)),
+            O::Cnp => {
+                let _: &[u8; CNP_RESERVED] = take(rest)?;
+                Ext::Cnp
+            }
+        })
+    }
+
+    /// Whether it is for the requester ([`crate::Requester`]); otherwise it is for the responder.
+    #[inline]
+    pub fn is_response(&self) -> bool {
+        self.operation.is_response()
+    }
+
+    /// The packet sequence number.
+    #[inline]
+    pub fn psn(&self) -> Psn {
+        self.bth.psn
+    }
+}

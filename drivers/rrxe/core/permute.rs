@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A keyed permutation of 24-bit numbers, so that queue pair numbers and memory keys can't be
+//! guessed although they are made from table indices (see DESIGN.md, rules for untrusted input).
+//!
+//! A Feistel network of two 12-bit halves permutes all 2^24 numbers. For a smaller domain the
+//! permutation is walked until it comes back into the domain ("cycle walking"), which is again a
+//! permutation. It keeps a stranger from guessing; it is no cipher.
+
+/// Rounds of the Feistel network.
+const ROUNDS: usize = 8;
+
+/// Bits of a half.
+const HALF: u32 = 12;
+
+const HALF_MASK: u32 = (1 << HALF) - 1;
+
+/// A permutation of the numbers `first..=last`.
+#[derive(Clone, Copy)]
+pub struct Permutation {
+    keys: [u64; ROUNDS],
+    first: u32,
+    last: u32,
+}
+
+/// The finisher of SplitMix64: every input bit reaches every output bit.
+#[inline]
+const fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Permutation {
+    /// A permutation of `first..=last`, numbers below 2^24, by a random key. `None` if the range
+    /// is empty, goes beyond 24 bits, or holds less than a sixteenth of them (the walk would take
+    /// long).
+    pub fn new(key: [u64; 2], first: u32, last: u32) -> Option<Permutation> {
+        let size = last.checked_sub(first)?;
+        if last >= crate::psn::MODULUS || size < crate::psn::MODULUS / 16 {
+            return None;
+        }
+        let [mut state, tweak] = key;
+        let keys = core::array::from_fn(|_| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            mix(mix(state) ^ tweak)
+        });
+        Some(Permutation { keys, first, last })
+    }
+
+    #[inline]
+    fn round(key: u64, half: u32) -> u32 {
+        (mix(u64::from(half).wrapping_add(key)) >> 40) as u32 & HALF_MASK
+    }
+
+    #[inline]
+    fn forward(&self, x: u32) -> u32 {
+        let (mut l, mut r) = (x >> HALF & HALF_MASK, x & HALF_MASK);
+        for key in &self.keys {
+            (l, r) = (r, l ^ Self::round(*key, r));
+        }
+        l << HALF | r
+    }
+
+    #[inline]
+    fn backward(&self, x: u32) -> u32 {
+        let (mut l, mut r) = (x >> HALF & HALF_MASK, x & HALF_MASK);
+        for key in self.keys.iter().rev() {
+            (l, r) = (r ^ Self::round(*key, l), l);
+        }
+        l << HALF | r
+    }
+
+    #[inline]
+    fn contains(&self, x: u32) -> bool {
+        self.first <= x && x <= self.last
+    }
+
+    /// Walks until a number of the domain comes. It ends: a walk that starts in the domain comes
+    /// back to its start at the latest.
+    #[inline]
+    fn walk(&self, x: u32, step: impl Fn(&Self, u32) -> u32) -> Option<u32> {
+        if !self.contains(x) {
+            return None;
+        }
+        let mut y = step(self, x);
+        while !self.contains(y) {
+            y = step(self, y);
+        }
+        Some(y)
+    }
+
+    /// What the number becomes; `None` if it is not in the domain.
+    #[inline]
+    pub fn apply(&self, x: u32) -> Option<u32> {
+        self.walk(x, Self::forward)
+    }
+
+    /// The number that becomes `y`; `None` if `y` is not in the domain.
+    #[inline]
+    pub fn invert(&self, y: u32) -> Option<u32> {
+        self.walk(y, Self::backward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+
+    #[test]
+    fn is_a_permutation_of_its_domain() {
+        let (first, last) = (2, 0xff_fffe);
+        let p = Permutation::new([1, 2], first, last).unwrap();
+        let mut seen = vec![false; 1 << 24];
+        for x in first..=last {
+            let y = p.apply(x).unwrap();
+            assert!((first..=last).contains(&y));
+            assert!(!core::mem::replace(&mut seen[y as usize], true));
+        }
+        assert_eq!(p.apply(0), None);
+        assert_eq!(p.invert(0xff_ffff), None);
+    }
+
+    #[test]
+    fn neighbours_land_far_apart() {
+        let p = Permutation::new([3, 4], 0, 0xff_ffff).unwrap();
+        let close = (0..1000)
+            .filter(|&x| p.apply(x).unwrap().abs_diff(p.apply(x + 1).unwrap()) < 0x1000)
+            .count();
+        assert!(close < 10, "{close} of 1000");
+    }
+
+    #[test]
+    fn refuses_bad_domains() {
+        assert!(Permutation::new([0, 0], 5, 4).is_none());
+        assert!(Permutation::new([0, 0], 0, 1 << 24).is_none());
+        assert!(Permutation::new([0, 0], 0, 1000).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn inverts(key: [u64; 2], first in 0u32..0x1000, x in 0x1000u32..0xff_0000) {
+            let p = Permutation::new(key, first, 0xff_0000).unwrap();
+            let y = p.apply(x).unwrap();
+            prop_assert_eq!(p.invert(y), Some(x));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Send work requests, as the core knows them: without the addresses of local memory, which the
+//! driver keeps by slot.
+
+use super::{Requester, State, MAX_MESSAGE};
+use crate::psn::Psn;
+use crate::wire::Operation;
+use crate::{Service, Status};
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND.
+    #[default]
+    Send,
+    /// SEND with immediate data.
+    SendImm,
+    /// SEND that invalidates a key of the receiver.
+    SendInv,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate data.
+    WriteImm,
+    /// RDMA READ.
+    Read,
+    /// Atomic compare and swap of 8 bytes.
+    CompareSwap,
+    /// Atomic fetch and add of 8 bytes.
+    FetchAdd,
+    /// Invalidates a key of this side: puts nothing on the wire.
+    LocalInv,
+    /// Registers a fast memory region: puts nothing on the wire.
+    RegMr,
+    /// Binds a memory window: puts nothing on the wire.
+    BindMw,
+}
+
+impl SendOp {
+    /// READ or atomic: the responder answers with data, and the work request completes with its
+    /// last answer only.
+    #[inline]
+    pub const fn is_read_or_atomic(self) -> bool {
+        matches!(self, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd)
+    }
+
+    /// Atomic.
+    #[inline]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, SendOp::CompareSwap | SendOp::FetchAdd)
+    }
+
+    /// Puts nothing on the wire.
+    #[inline]
+    pub const fn is_local(self) -> bool {
+        matches!(self, SendOp::LocalInv | SendOp::RegMr | SendOp::BindMw)
+    }
+
+    /// The opcode of the completion: the value of `enum ib_wc_opcode` (the same as
+    /// `enum ibv_wc_opcode`, which has no number for RegMr).
+    pub const fn wc_opcode(self) -> u8 {
+        match self {
+            SendOp::Send | SendOp::SendImm | SendOp::SendInv => 0,
+            SendOp::Write | SendOp::WriteImm => 1,
+            SendOp::Read => 2,
+            SendOp::CompareSwap => 3,
+            SendOp::FetchAdd => 4,
+            SendOp::BindMw => 5,
+            SendOp::LocalInv => 6,
+            SendOp::RegMr => 10,
+        }
+    }
+}
+
+/// A send work request, as it is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendRequest {
+    /// The operation.
+    pub op: SendOp,
+    /// Not to start before all earlier READs and atomics are complete (F-24).
+    pub fence: bool,
+    /// Its success is to be reported.
+    pub signaled: bool,
+    /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
+    pub solicited: bool,
+    /// Bytes in all; for a READ those to be read; 0 for atomics and local operations.
+    pub length: u32,
+    /// RDMA, atomics: the remote address.
+    pub remote_addr: u64,
+    /// RDMA, atomics: the remote key.
+    pub rkey: u32,
+    /// Immediate data as in the `imm_data` of verbs (bytes in network order), or the key to
+    /// invalidate (a number).
+    pub imm_or_key: u32,
+    /// FetchAdd: addend. CompareSwap: value to compare with.
+    pub compare_add: u64,
+    /// CompareSwap: the new value.
+    pub swap: u64,
+    /// UD: destination queue pair.
+    pub remote_qpn: u32,
+    /// UD: Q_Key of the destination.
+    pub qkey: u32,
+    /// UD: partition key to send with.
+    pub pkey: u16,
+}
+
+/// The result of a send work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendCompletion {
+    /// The status.
+    pub status: Status,
+    /// The operation; [`SendOp::wc_opcode`] has the number for the completion.
+    pub op: SendOp,
+    /// READ and atomics: bytes placed. Otherwise the length of the message.
+    pub byte_len: u32,
+    /// As in the work request.
+    pub signaled: bool,
+    /// Detail of a failure for people: the syndrome of the NAK that ended it, or 0.
+    pub vendor_err: u32,
+}
+
+impl SendCompletion {
+    /// Whether the consumer is to see it: asked for, or not a success.
+    #[inline]
+    pub fn report(&self) -> bool {
+        self.signaled || self.status != Status::Success
+    }
+}
+
+/// Why a work request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// All slots are taken.
+    QueueFull,
+    /// The service has no such operation (H-08).
+    Operation,
+    /// Longer than 2^31 bytes, or for UD than the MTU.
+    Length,
+}
+
+/// How far the work request in a slot has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// Waits for its turn.
+    #[default]
+    Posted,
+    /// Has its PSNs, or (local operations) was executed.
+    Started,
+    /// Failed on this side. It stops the queue, and is completed with this status once
+    /// everything before it is.
+    Failed(Status),
+}
+
+/// The core's part of an outstanding send work request. The driver gives it a place: a slice of
+/// them whose length is a power of two, the depth of the send queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendSlot {
+    pub(super) remote_addr: u64,
+    pub(super) compare_add: u64,
+    pub(super) swap: u64,
+    pub(super) length: u32,
+    /// R_Key, or for UD the Q_Key.
+    pub(super) rkey_or_qkey: u32,
+    pub(super) imm_or_key: u32,
+    pub(super) remote_qpn: u32,
+    pub(super) first_psn: Psn,
+    /// Packets: of the request, or for a READ of the response.
+    pub(super) packets: u32,
+    pub(super) pkey: u16,
+    pub(super) op: SendOp,
+    pub(super) state: SlotState,
+    pub(super) fence: bool,
+    pub(super) signaled: bool,
+    pub(super) solicited: bool,
+    /// Some of it was sent more than once.
+    pub(super) retried: bool,
+}
+
+impl SendSlot {
+    /// The PSN of its last packet, if it has been started.
+    #[inline]
+    pub(super) fn last_psn(&self) -> Psn {
+        self.first_psn.add(self.packets.wrapping_sub(1))
+    }
+
+    /// The completion with this status.
+    #[inline]
+    pub(super) fn completion(&self, status: Status, vendor_err: u32) -> SendCompletion {
+        let byte_len = if self.op.is_atomic() { 8 } else { self.length };
+        SendCompletion {
+            status,
+            op: self.op,
+            byte_len,
+            signaled: self.signaled,
+            vendor_err,
+        }
+    }
+
+    /// The operation of the packet at this place of the message.
+    #[inline]
+    pub(super) fn operation(&self, first: bool, last: bool) -> Operation {
+        use Operation as O;
+        match (self.op, first, last) {
+            (SendOp::Read, _, _) => O::ReadRequest,
+            (SendOp::CompareSwap, _, _) => O::CompareSwap,
+            (SendOp::FetchAdd, _, _) => O::FetchAdd,
+            (SendOp::Write | SendOp::WriteImm, true, false) => O::WriteFirst,
+            (SendOp::Write | SendOp::WriteImm, false, false) => O::WriteMiddle,
+            (SendOp::Write, false, true) => O::WriteLast,
+            (SendOp::Write, true, true) => O::WriteOnly,
+            (SendOp::WriteImm, false, true) => O::WriteLastImm,
+            (SendOp::WriteImm, true, true) => O::WriteOnlyImm,
+            (_, true, false) => O::SendFirst,
+            (_, false, false) => O::SendMiddle,
+            (SendOp::SendImm, false, true) => O::SendLastImm,
+            (SendOp::SendImm, true, true) => O::SendOnlyImm,
+            (SendOp::SendInv, false, true) => O::SendLastInvalidate,
+            (SendOp::SendInv, true, true) => O::SendOnlyInvalidate,
+            (_, false, true) => O::SendLast,
+            (_, true, true) => O::SendOnly,
+        }
+    }
+}
+
+impl Requester {
+    /// The slot of a free-running counter's value.
+    #[inline]
+    pub(super) fn index(slots: &[SendSlot], counter: u32) -> u32 {
+        counter & (slots.len() as u32).wrapping_sub(1)
+    }
+
+    /// The work request at this counter's value, if there is one.
+    #[inline]
+    pub(super) fn slot<'a>(&self, slots: &'a [SendSlot], counter: u32) -> Option<&'a SendSlot> {
+        if counter == self.head {
+            return None;
+        }
+        slots.get(Self::index(slots, counter) as usize)
+    }
+
+    /// As [`Requester::slot`], to be changed.
+    #[inline]
+    pub(super) fn slot_mut<'a>(
+        &self,
+        slots: &'a mut [SendSlot],
+        counter: u32,
+    ) -> Option<&'a mut SendSlot> {
+        if counter == self.head {
+            return None;
+        }
+        let index = Self::index(slots, counter);
+        slots.get_mut(index as usize)
+    }
+
+    /// Queues a work request and returns its slot. Nothing is sent: call
+    /// [`Requester::poll_transmit`] after the batch. In the states SQE and Error that flushes it.
+    ///
+    /// # Errors
+    ///
+    /// The work request was not taken; the consumer must be told at once.
+    #[inline]
+    pub fn post(&mut self, slots: &mut [SendSlot], request: SendRequest) -> Result<u32, PostError> {
+        let allowed = match self.service {
+            Service::Rc => true,
+            Service::Uc => !request.op.is_read_or_atomic() && request.op != SendOp::SendInv,
+            Service::Ud => matches!(request.op, SendOp::Send | SendOp::SendImm),
+        };
+        if !allowed {
+            return Err(PostError::Operation);
+        }
+        let length = match request.op {
+            op if op.is_atomic() || op.is_local() => 0,
+            _ => request.length,
+        };
+        let limit = match self.service {
+            // The MTU of a queue pair that is already in error does not matter: it is flushed.
+            Service::Ud if self.state == State::Ready => self.mtu.bytes(),
+            _ => MAX_MESSAGE,
+        };
+        if length > limit {
+            return Err(PostError::Length);
+        }
+        if !self.can_post(slots) {
+            return Err(PostError::QueueFull);
+        }
+        let index = Self::index(slots, self.head);
+        let slot = slots.get_mut(index as usize).ok_or(PostError::QueueFull)?;
+        *slot = SendSlot {
+            remote_addr: request.remote_addr,
+            compare_add: request.compare_add,
+            swap: request.swap,
+            length,
+            rkey_or_qkey: if self.service == Service::Ud {
+                request.qkey
+            } else {
+                request.rkey
+            },
+            imm_or_key: request.imm_or_key,
+            remote_qpn: request.remote_qpn,
+            first_psn: Psn::default(),
+            packets: self.mtu.packets(length),
+            pkey: request.pkey,
+            op: request.op,
+            state: SlotState::Posted,
+            fence: request.fence,
+            signaled: request.signaled,
+            solicited: request.solicited,
+            retried: false,
+        };
+        self.head = self.head.wrapping_add(1);
+        Ok(index)
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The transport of rrxe: the RoCEv2 protocol, and nothing else.
+//!
+//! The crate takes events in (a work request was posted, a packet arrived, it is time T) and hands
+//! actions out (send this header with this span of that work request, place these bytes there,
+//! complete this work request, wake me at T). It has no I/O, no allocation, no clock, no lock and
+//! no `unsafe`; the same source is one of the crates of the kernel module and, under cargo, the
+//! thing that tests, simulations and fuzzers run.
+//!
+//! # Shape
+//!
+//! A queue pair has two halves that share nothing, so that the driver needs one lock for each:
+//!
+//! * [`Requester`] sends requests and receives what answers them (it is what the InfiniBand
+//!   Architecture calls requester and completer);
+//! * [`Responder`] receives requests and sends the answers.
+//!
+//! Both follow one discipline: `handle_*` takes an event in and never transmits; `poll_transmit`
+//! transmits, within a budget. A driver handles a batch of packets, then polls for transmission
+//! once: that is what coalesces acknowledgements. Actions leave through a trait that the driver
+//! implements ([`RequesterEnv`], [`ResponderEnv`]) and that is resolved at compile time.
+//!
+//! # Words
+//!
+//! | word | is |
+//! |---|---|
+//! | BTH | Base Transport Header, at the start of every packet (IBA 9.2) |
+//! | RETH, AETH, DETH | extension headers: RDMA, acknowledge, datagram (IBA 9.3) |
+//! | AtomicETH, AtomicAckETH, ImmDt, IETH | extension headers: atomics, immediate data, invalidate |
+//! | PSN, ePSN | packet sequence number; the one that the responder expects next |
+//! | MSN | message sequence number: how many messages the responder has completed |
+//! | PMTU | path MTU: payload bytes of a full packet, 256 to 4096 |
+//! | RNR | receiver not ready: no receive work request was posted |
+//! | ICRC | invariant CRC, the last four bytes of every packet |
+//! | IBA | InfiniBand Architecture Specification, volume 1; A16 and A17 are its RoCE annexes |
+
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
+#[cfg(test)]
+extern crate std;
+
+mod completion;
+pub mod icrc;
+mod mtu;
+mod packet;
+pub mod permute;
+pub mod pkey;
+pub mod psn;
+pub mod requester;
+pub mod responder;
+pub mod timeout;
+mod tx;
+pub mod wire;
+
+pub use completion::{Fault, Outcome, Progress, Status};
+pub use mtu::Mtu;
+pub use packet::{Ext, Packet, ParseError};
+pub use psn::Psn;
+pub use requester::{
+    PostError, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
+};
+pub use responder::{
+    AtomicOp, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder, ResponderEnv,
+    ResponderEvent,
+};
+pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
+
+/// The transport service of a queue pair (IBA 9.7 to 9.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram; also the general services queue pair (QP1).
+    Ud,
+}

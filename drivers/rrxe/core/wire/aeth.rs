@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! ACK Extended Transport Header (IBA 9.3.5) and Atomic ACK ETH (IBA 9.5.3).
+
+use crate::psn::Psn;
+
+/// The AETH: what the responder thinks of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// Acknowledgement or the reason of its absence; see [`Syndrome`].
+    pub syndrome: u8,
+    /// Messages that the responder has completed, modulo 2^24.
+    pub msn: Psn,
+}
+
+impl Aeth {
+    /// Bytes of the header.
+    pub const LEN: usize = 4;
+
+    /// Puts a header together.
+    #[inline]
+    pub const fn new(syndrome: Syndrome, msn: Psn) -> Aeth {
+        Aeth {
+            syndrome: syndrome.encode(),
+            msn,
+        }
+    }
+
+    /// Reads the header.
+    #[inline]
+    pub const fn from_bytes(b: &[u8; Aeth::LEN]) -> Aeth {
+        let [syndrome, m0, m1, m2] = *b;
+        Aeth {
+            syndrome,
+            msn: Psn::new(u32::from_be_bytes([0, m0, m1, m2])),
+        }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub const fn to_bytes(&self) -> [u8; Aeth::LEN] {
+        let [_, m0, m1, m2] = self.msn.get().to_be_bytes();
+        [self.syndrome, m0, m1, m2]
+    }
+}
+
+/// The meaning of an AETH's syndrome byte (IBA 9.7.5.2, D-05).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// 000ccccc: acknowledged; the code says how many messages the responder has room for, see
+    /// [`credits`].
+    Ack {
+        /// 0 to 31.
+        credit: u8,
+    },
+    /// 001ttttt: receiver not ready; wait as long as the timer code says and send again.
+    RnrNak {
+        /// 0 to 31; see [`crate::timeout::rnr_timer`].
+        timer: u8,
+    },
+    /// 011nnnnn: not acknowledged.
+    Nak(NakCode),
+    /// Anything else. To be ignored (D-07).
+    Reserved(u8),
+}
+
+/// The reasons of a NAK (IBA 9.7.5.2.2 and following).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NakCode {
+    /// Packets are missing: send again from the PSN of the NAK.
+    SequenceError = 0,
+    /// The request is malformed, or not allowed by the queue pair.
+    InvalidRequest = 1,
+    /// Key, range or rights.
+    RemoteAccess = 2,
+    /// The responder failed for a reason of its own.
+    RemoteOperational = 3,
+    /// Reliable datagram only.
+    InvalidRdRequest = 4,
+}
+
+impl Syndrome {
+    /// An acknowledgement from a responder that does not do end-to-end flow control.
+    pub const ACK_UNLIMITED: Syndrome = Syndrome::Ack { credit: 31 };
+
+    /// Reads a syndrome byte.
+    #[inline]
+    pub const fn decode(byte: u8) -> Syndrome {
+        let low = byte & 0x1f;
+        match (byte >> 5, low) {
+            (0, _) => Syndrome::Ack { credit: low },
+            (1, _) => Syndrome::RnrNak { timer: low },
+            (3, 0) => Syndrome::Nak(NakCode::SequenceError),
+            (3, 1) => Syndrome::Nak(NakCode::InvalidRequest),
+            (3, 2) => Syndrome::Nak(NakCode::RemoteAccess),
+            (3, 3) => Syndrome::Nak(NakCode::RemoteOperational),
+            (3, 4) => Syndrome::Nak(NakCode::InvalidRdRequest),
+            _ => Syndrome::Reserved(byte),
+        }
+    }
+
+    /// Writes a syndrome byte.
+    #[inline]
+    pub const fn encode(self) -> u8 {
+        match self {
+            Syndrome::Ack { credit } => credit & 0x1f,
+            Syndrome::RnrNak { timer } => 0x20 | timer & 0x1f,
+            Syndrome::Nak(code) => 0x60 | code as u8,
+            Syndrome::Reserved(byte) => byte,
+        }
+    }
+}
+
+/// Messages that a credit code stands for (IBA 9.7.7.2, D-17); `None` for 31: no limit. Only the
+/// low five bits count.
+#[inline]
+pub const fn credits(code: u8) -> Option<u32> {
+    match code & 0x1f {
+        31 => None,
+        n if n < 4 => Some(n as u32),
+        // Two codes for each power of two from 4 on: 2^k and 1.5 * 2^k.
+        n => {
+            let power = 1u32.wrapping_shl((n as u32) >> 1);
+            Some(if n & 1 == 0 {
+                power
+            } else {
+                power | power >> 1
+            })
+        }
+    }
+}
+
+/// The AtomicAckETH: what stood in the memory before the atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicAckEth {
+    /// The original value.
+    pub original: u64,
+}
+
+impl AtomicAckEth {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// Reads the header.
+    #[inline]
+    pub const fn from_bytes(b: &[u8; AtomicAckEth::LEN]) -> AtomicAckEth {
+        AtomicAckEth {
+            original: u64::from_be_bytes(*b),
+        }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub const fn to_bytes(&self) -> [u8; AtomicAckEth::LEN] {
+        self.original.to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D-05, and D-07's list of what is reserved.
+    #[test]
+    fn d_05_syndromes() {
+        for byte in 0..=255u8 {
+            let syndrome = Syndrome::decode(byte);
+            assert_eq!(syndrome.encode(), byte);
+            let reserved = byte >= 0x80 || byte >> 5 == 2 || byte >> 5 == 3 && byte & 0x1f > 4;
+            assert_eq!(
+                matches!(syndrome, Syndrome::Reserved(_)),
+                reserved,
+                "{byte:#x}"
+            );
+        }
+        assert_eq!(Syndrome::ACK_UNLIMITED.encode(), 0x1f);
+        assert_eq!(Syndrome::Nak(NakCode::RemoteAccess).encode(), 0x62);
+    }
+
+    /// D-17
+    #[test]
+    fn d_17_credit_table() {
+        let table = [
+            0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+            1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+        ];
+        for (code, n) in table.iter().enumerate() {
+            assert_eq!(credits(code as u8), Some(*n), "code {code}");
+        }
+        assert_eq!(credits(31), None);
+    }
+
+    #[test]
+    fn aeth_and_atomic_ack_round_trip() {
+        let aeth = Aeth::from_bytes(&[0x1f, 1, 2, 3]);
+        assert_eq!(aeth, Aeth::new(Syndrome::ACK_UNLIMITED, Psn::new(0x010203)));
+        assert_eq!(aeth.to_bytes(), [0x1f, 1, 2, 3]);
+        let ack = AtomicAckEth::from_bytes(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(ack.original, 0x0102_0304_0506_0708);
+        assert_eq!(ack.to_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Immediate data and invalidate headers (IBA 9.3.6, 9.3.7).
+
+/// Immediate data: four bytes that mean nothing to the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImmDt(
+    /// The bytes as they stand in the packet.
+    pub [u8; ImmDt::LEN],
+);
+
+impl ImmDt {
+    /// Bytes of the header.
+    pub const LEN: usize = 4;
+
+    /// From the `imm_data` of verbs, which holds the bytes in network order whatever the machine.
+    #[inline]
+    pub const fn from_verbs(imm_data: u32) -> ImmDt {
+        ImmDt(imm_data.to_ne_bytes())
+    }
+
+    /// As the `imm_data` of verbs.
+    #[inline]
+    pub const fn to_verbs(self) -> u32 {
+        u32::from_ne_bytes(self.0)
+    }
+}
+
+/// Invalidate extended transport header: the key that a SEND with invalidate invalidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ieth {
+    /// The receiver's R_Key.
+    pub rkey: u32,
+}
+
+impl Ieth {
+    /// Bytes of the header.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    #[inline]
+    pub const fn from_bytes(b: &[u8; Ieth::LEN]) -> Ieth {
+        Ieth {
+            rkey: u32::from_be_bytes(*b),
+        }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub const fn to_bytes(&self) -> [u8; Ieth::LEN] {
+        self.rkey.to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immediate_data_keeps_its_bytes() {
+        let wire = [1, 2, 3, 4];
+        assert_eq!(ImmDt(wire).to_verbs(), 0x0102_0304u32.to_be());
+        assert_eq!(ImmDt::from_verbs(0x0102_0304u32.to_be()).0, wire);
+    }
+
+    #[test]
+    fn invalidate_is_big_endian() {
+        assert_eq!(Ieth::from_bytes(&[1, 2, 3, 4]).rkey, 0x0102_0304);
+        assert_eq!(Ieth { rkey: 0x0102_0304 }.to_bytes(), [1, 2, 3, 4]);
+    }
+}

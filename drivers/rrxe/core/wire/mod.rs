@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The headers as they stand in packets: one file for each, all fields big-endian (IBA 9.2, 9.3).
+//!
+//! A header is a plain struct with `from_bytes` and `to_bytes`, which are inverse to each other
+//! for everything but reserved bits: those are sent as zero and ignored on receipt.
+
+mod aeth;
+mod atomiceth;
+mod bth;
+mod deth;
+mod immdt;
+mod opcode;
+mod reth;
+
+pub use aeth::{credits, Aeth, AtomicAckEth, NakCode, Syndrome};
+pub use atomiceth::AtomicEth;
+pub use bth::Bth;
+pub use deth::Deth;
+pub use immdt::{Ieth, ImmDt};
+pub use opcode::{Class, Opcode, Operation};
+pub use reth::Reth;
+
+/// The UDP destination port of RoCEv2 (IBA A17).
+pub const UDP_PORT: u16 = 4791;
+
+/// Bytes of the invariant CRC at the end of each packet.
+pub const ICRC_LEN: u32 = 4;
+
+/// Queue pair numbers have 24 bits.
+pub const QPN_MASK: u32 = 0x00ff_ffff;
+
+/// The destination queue pair number of multicast packets.
+pub const QPN_MULTICAST: u32 = 0x00ff_ffff;

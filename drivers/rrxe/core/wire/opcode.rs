@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! BTH opcodes (IBA 9.2.1, table of the opcodes): three bits of transport class, five of operation.
+
+use crate::Service;
+
+/// The opcode byte of a BTH; any value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+/// The transport class: the top three bits of an opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Reliable connection, 000.
+    Rc,
+    /// Unreliable connection, 001.
+    Uc,
+    /// Reliable datagram, 010: nobody uses it.
+    Rd,
+    /// Unreliable datagram, 011.
+    Ud,
+    /// Congestion notification, 100.
+    Cnp,
+    /// Extended reliable connection, 101.
+    Xrc,
+    /// Left to manufacturers, 110 and 111.
+    Manufacturer,
+}
+
+impl From<Service> for Class {
+    #[inline]
+    fn from(service: Service) -> Class {
+        match service {
+            Service::Rc => Class::Rc,
+            Service::Uc => Class::Uc,
+            Service::Ud => Class::Ud,
+        }
+    }
+}
+
+/// The operation: the low five bits of an opcode.
+#[expect(missing_docs, reason = "named as the specification names them")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operation {
+    SendFirst = 0x00,
+    SendMiddle = 0x01,
+    SendLast = 0x02,
+    SendLastImm = 0x03,
+    SendOnly = 0x04,
+    SendOnlyImm = 0x05,
+    WriteFirst = 0x06,
+    WriteMiddle = 0x07,
+    WriteLast = 0x08,
+    WriteLastImm = 0x09,
+    WriteOnly = 0x0a,
+    WriteOnlyImm = 0x0b,
+    ReadRequest = 0x0c,
+    ReadResponseFirst = 0x0d,
+    ReadResponseMiddle = 0x0e,
+    ReadResponseLast = 0x0f,
+    ReadResponseOnly = 0x10,
+    Acknowledge = 0x11,
+    AtomicAcknowledge = 0x12,
+    CompareSwap = 0x13,
+    FetchAdd = 0x14,
+    SendLastInvalidate = 0x16,
+    SendOnlyInvalidate = 0x17,
+    /// A congestion notification packet (opcode 0x81 as a whole).
+    Cnp = 0x1e,
+    /// An RC opcode that is reserved, or that this implementation does not know. It is answered
+    /// by NAK Invalid Request.
+    Unsupported = 0x1f,
+}
+
+impl Operation {
+    /// Whether a requester, not a responder, is to look at it.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        matches!(
+            self,
+            Operation::ReadResponseFirst
+                | Operation::ReadResponseMiddle
+                | Operation::ReadResponseLast
+                | Operation::ReadResponseOnly
+                | Operation::Acknowledge
+                | Operation::AtomicAcknowledge
+        )
+    }
+}
+
+impl Opcode {
+    /// RC SEND FIRST.
+    pub const RC_SEND_FIRST: Opcode = Opcode(0x00);
+    /// RC RDMA WRITE ONLY.
+    pub const RC_WRITE_ONLY: Opcode = Opcode(0x0a);
+    /// RC ACKNOWLEDGE.
+    pub const RC_ACKNOWLEDGE: Opcode = Opcode(0x11);
+    /// UD SEND ONLY.
+    pub const UD_SEND_ONLY: Opcode = Opcode(0x64);
+    /// Congestion notification packet (IBA A17).
+    pub const CNP: Opcode = Opcode(0x81);
+
+    /// Puts an opcode together. [`Operation::Cnp`] and [`Operation::Unsupported`] stand for no
+    /// opcode and give a reserved one.
+    #[inline]
+    pub const fn new(service: Service, operation: Operation) -> Opcode {
+        let class: u8 = match service {
+            Service::Rc => 0x00,
+            Service::Uc => 0x20,
+            Service::Ud => 0x60,
+        };
+        Opcode(class | operation as u8)
+    }
+
+    /// The transport class.
+    #[inline]
+    pub const fn class(self) -> Class {
+        match self.0 >> 5 {
+            0 => Class::Rc,
+            1 => Class::Uc,
+            2 => Class::Rd,
+            3 => Class::Ud,
+            4 => Class::Cnp,
+            5 => Class::Xrc,
+            _ => Class::Manufacturer,
+        }
+    }
+
+    /// The operation; `None` where the opcode means nothing, or nothing to this implementation,
+    /// and the packet is to be dropped silently.
+    #[inline]
+    pub const fn operation(self) -> Option<Operation> {
+        use Operation::*;
+        let operation = match self.0 & 0x1f {
+            0x00 => SendFirst,
+            0x01 => SendMiddle,
+            0x02 => SendLast,
+            0x03 => SendLastImm,
+            0x04 => SendOnly,
+            0x05 => SendOnlyImm,
+            0x06 => WriteFirst,
+            0x07 => WriteMiddle,
+            0x08 => WriteLast,
+            0x09 => WriteLastImm,
+            0x0a => WriteOnly,
+            0x0b => WriteOnlyImm,
+            0x0c => ReadRequest,
+            0x0d => ReadResponseFirst,
+            0x0e => ReadResponseMiddle,
+            0x0f => ReadResponseLast,
+            0x10 => ReadResponseOnly,
+            0x11 => Acknowledge,
+            0x12 => AtomicAcknowledge,
+            0x13 => CompareSwap,
+            0x14 => FetchAdd,
+            0x16 => SendLastInvalidate,
+            0x17 => SendOnlyInvalidate,
+            _ => Unsupported,
+        };
+        match self.class() {
+            Class::Rc => Some(operation),
+            Class::Uc if (operation as u8) <= WriteOnlyImm as u8 => Some(operation),
+            Class::Ud if matches!(operation, SendOnly | SendOnlyImm) => Some(operation),
+            Class::Cnp if self.0 == Opcode::CNP.0 => Some(Cnp),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_opcode_comes_back() {
+        let mut known = 0;
+        for byte in 0..=255u8 {
+            let Some(operation) = Opcode(byte).operation() else {
+                continue;
+            };
+            let service = match Opcode(byte).class() {
+                Class::Rc => Service::Rc,
+                Class::Uc => Service::Uc,
+                Class::Ud => Service::Ud,
+                Class::Cnp => {
+                    assert_eq!(operation, Operation::Cnp);
+                    continue;
+                }
+                other => panic!("{byte:#x} is of class {other:?}"),
+            };
+            if operation != Operation::Unsupported {
+                assert_eq!(Opcode::new(service, operation), Opcode(byte));
+                known += 1;
+            }
+        }
+        assert_eq!(known, 23 + 12 + 2);
+    }
+
+    /// the manufacturers' opcodes are not understood.
+    #[test]
+    fn a_09_manufacturers() {
+        for byte in 0xc0..=0xffu8 {
+            assert_eq!(Opcode(byte).operation(), None);
+        }
+    }
+}
