@@ -91,6 +91,8 @@ partial() {
 with_progress() {
     local words=$1 log=$2 state=$3 job shown=$SECONDS start=$SECONDS status=0
     shift 3
+    # sudo cannot ask for a password in the background: it asks now, and its answer is kept fresh below.
+    [ "$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo -v
     # A process group of its own: an interrupt then ends all of the work, not only its first process.
     set -m
     "$@" >"$log" 2>&1 </dev/null &
@@ -102,6 +104,7 @@ with_progress() {
         sleep 0.2
         if [ $((SECONDS - shown)) -ge 5 ]; then
             shown=$SECONDS
+            [ "$(id -u)" = 0 ] || sudo -n -v 2>/dev/null || true
             say "$words: $((SECONDS - start)) s: $(${state:-last_line "$log"})"
         fi
     done
