@@ -228,13 +228,16 @@ pub struct Cqe {
     pub reserved: [u8; 3],
     /// Index into the port's P_Key table.
     pub pkey_index: u16,
-    /// VLAN identifier of the packet, or 0xffff.
+    /// VLAN identifier of the packet, or [`NO_VLAN`].
     pub vlan_id: u16,
     /// The sender's Ethernet address (UD, for the CM).
     pub smac: [u8; 6],
     /// Zero.
     pub reserved2: [u8; 10],
 }
+
+/// [`Cqe::vlan_id`]: the packet had no VLAN tag.
+pub const NO_VLAN: u16 = 0xffff;
 
 /// [`Cqe::opcode`]: values of `enum ibv_wc_opcode`.
 pub mod wc_opcode {
@@ -323,7 +326,11 @@ pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
         Some(n) => n,
         None => return None,
     };
-    let payload = if segments > max_inline { segments } else { max_inline };
+    let payload = if segments > max_inline {
+        segments
+    } else {
+        max_inline
+    };
     match payload.checked_add(64) {
         Some(n) => n.checked_next_power_of_two(),
         None => None,

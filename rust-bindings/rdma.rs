@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA devices: what a driver needs of ib_core.
+//!
+//! A driver implements [`Driver`], with a type of its own for each verbs object. ib_core allocates
+//! most objects itself (`size_ib_*` of `struct ib_device_ops`), with the ib struct first; the
+//! driver's data follows it in an [`Object`]. A driver creates a device with
+//! [`device::UnregisteredDevice`] and lets users create them by `rdma link add` with
+//! [`device::LinkOps`].
+//!
+//! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
+//! [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h),
+//! [`include/rdma/rdma_netlink.h`](srctree/include/rdma/rdma_netlink.h).
+
+pub mod address;
+pub mod attr;
+pub mod device;
+pub mod event;
+pub mod memory;
+pub mod object;
+mod ops;
+pub mod qp;
+pub mod udata;
+pub mod wr;
+
+pub use address::{AddressInfo, NetworkType};
+pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
+pub use event::{CqTarget, QpEvent, QpTarget};
+pub use object::{Driver, MrKeys, Object};
+pub use udata::Udata;

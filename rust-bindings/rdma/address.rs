@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Addresses of RoCEv2 paths (`struct rdma_ah_attr`).
+
+use crate::raw;
+use core::mem::ManuallyDrop;
+use kernel::{prelude::*, sync::rcu};
+
+/// What carries the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkType {
+    /// UDP over IPv4.
+    Ipv4,
+    /// UDP over IPv6.
+    Ipv6,
+}
+
+/// The path to a peer: the source GID that was chosen and the destination.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressInfo {
+    /// Source GID (IPv4 as an IPv4-mapped address).
+    pub sgid: [u8; 16],
+    /// Destination GID.
+    pub dgid: [u8; 16],
+    /// Index of the source GID in the port's table.
+    pub sgid_index: u8,
+    /// IPv4 or IPv6, as the source GID says.
+    pub network: NetworkType,
+    /// Interface of the source GID: the port's network device or a VLAN on it. 0 where it has
+    /// gone.
+    pub ifindex: u32,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit or TTL.
+    pub hop_limit: u8,
+    /// Traffic class or TOS.
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// Static rate.
+    pub static_rate: u8,
+    /// Port, from 1.
+    pub port: u32,
+    /// Ethernet address of the next hop.
+    pub dmac: [u8; 6],
+}
+
+impl AddressInfo {
+    /// True where the GID is an IPv4-mapped IPv6 address.
+    fn is_v4_mapped(gid: &[u8; 16]) -> bool {
+        matches!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
+    }
+
+    /// The IPv4 address of an IPv4-mapped GID.
+    pub fn ipv4_of(gid: &[u8; 16]) -> [u8; 4] {
+        let [.., a, b, c, d] = *gid;
+        [a, b, c, d]
+    }
+
+    /// Reads ib_core's attribute: `EINVAL` where it has no route or is not RoCEv2.
+    ///
+    /// # Safety
+    ///
+    /// `attr` comes from ib_core, which holds a reference on its `sgid_attr`
+    /// (`rdma_fill_sgid_attr()`, verbs.c).
+    pub(crate) unsafe fn from_raw(attr: &raw::rdma_ah_attr) -> Result<Self> {
+        if attr.type_ != raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE
+            || u32::from(attr.ah_flags) & raw::ib_ah_flags_IB_AH_GRH == 0
+            || attr.grh.sgid_attr.is_null()
+        {
+            return Err(EINVAL);
+        }
+        // SAFETY: Not null, and valid while ib_core holds its reference, by the caller's promise.
+        let gid_attr = unsafe { &*attr.grh.sgid_attr };
+        if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
+            return Err(EINVAL);
+        }
+        // SAFETY: All members of `union ib_gid` are plain bytes.
+        let (sgid, dgid) = unsafe { (*gid_attr.gid.raw, *attr.grh.dgid.raw) };
+        let network = if Self::is_v4_mapped(&sgid) {
+            NetworkType::Ipv4
+        } else {
+            NetworkType::Ipv6
+        };
+        if (network == NetworkType::Ipv4) != Self::is_v4_mapped(&dgid) {
+            return Err(EINVAL);
+        }
+        let ifindex = {
+            let _rcu = rcu::read_lock();
+            // SAFETY: The RCU read lock is held, as `rdma_read_gid_attr_ndev_rcu()` (cache.c)
+            // asks; what it returns is valid or an error while it is.
+            unsafe {
+                let ndev = raw::rdma_read_gid_attr_ndev_rcu(gid_attr);
+                match kernel::error::from_err_ptr(ndev) {
+                    Ok(ndev) if !ndev.is_null() => {
+                        u32::try_from(raw::shim_netdev_ifindex(ndev)).unwrap_or(0)
+                    }
+                    _ => 0,
+                }
+            }
+        };
+        Ok(Self {
+            sgid,
+            dgid,
+            sgid_index: attr.grh.sgid_index,
+            network,
+            ifindex,
+            flow_label: attr.grh.flow_label & 0xf_ffff,
+            hop_limit: attr.grh.hop_limit,
+            traffic_class: attr.grh.traffic_class,
+            sl: attr.sl,
+            static_rate: attr.static_rate,
+            port: attr.port_num,
+            // SAFETY: The type says RoCE.
+            dmac: unsafe { attr.__bindgen_anon_1.roce.dmac },
+        })
+    }
+
+    /// Writes ib_core's attribute, for the query verbs (without `sgid_attr`, as all drivers).
+    pub(crate) fn to_raw(self, attr: &mut raw::rdma_ah_attr) {
+        attr.type_ = raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
+        attr.ah_flags = raw::ib_ah_flags_IB_AH_GRH as u8;
+        attr.grh.dgid.raw = ManuallyDrop::new(self.dgid);
+        attr.grh.sgid_index = self.sgid_index;
+        attr.grh.flow_label = self.flow_label;
+        attr.grh.hop_limit = self.hop_limit;
+        attr.grh.traffic_class = self.traffic_class;
+        attr.sl = self.sl;
+        attr.static_rate = self.static_rate;
+        attr.port_num = self.port;
+        attr.__bindgen_anon_1.roce =
+            ManuallyDrop::new(raw::roce_ah_attr { dmac: self.dmac });
+    }
+
+    /// UDP source port of a connected queue pair, in 0xC000 to 0xFFFF, as the kernel derives it
+    /// (`rdma_get_udp_sport()`): from the flow label, or where that is 0 from the QP numbers.
+    pub fn udp_source_port(&self, local_qpn: u32, remote_qpn: u32) -> u16 {
+        // SAFETY: A pure function of three integers.
+        unsafe { raw::shim_get_udp_sport(self.flow_label, local_qpn, remote_qpn) }
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attributes of devices and ports.
+
+use crate::raw;
+use core::marker::PhantomData;
+
+/// What CREATE_CQ asks.
+#[derive(Clone, Copy, Debug)]
+pub struct CqInitAttr {
+    /// Entries at least.
+    pub cqe: u32,
+    /// Completion vector.
+    pub comp_vector: u32,
+    /// `IB_UVERBS_CQ_FLAGS_*`.
+    pub flags: u32,
+}
+
+/// Completion timestamps were asked for.
+pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
+/// Overrun may be ignored.
+pub const CQ_FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
+
+macro_rules! setters {
+    ($(#[$doc:meta] $name:ident: $field:ident as $ty:ty, $from:ty;)*) => {
+        $(
+            #[$doc]
+            pub fn $name(&mut self, value: $from) -> &mut Self {
+                self.0.$field = value as $ty;
+                self
+            }
+        )*
+    };
+}
+
+/// `struct ib_device_attr` as a driver fills it.
+pub struct DeviceAttr<'a>(
+    &'a mut raw::ib_device_attr,
+    PhantomData<&'a mut raw::ib_device_attr>,
+);
+
+impl<'a> DeviceAttr<'a> {
+    pub(crate) fn new(attr: &'a mut raw::ib_device_attr) -> Self {
+        Self(attr, PhantomData)
+    }
+
+    setters! {
+        /// Firmware version, for people.
+        fw_ver: fw_ver as u64, u64;
+        /// Bytes of the largest memory region.
+        max_mr_size: max_mr_size as u64, u64;
+        /// A bit for each page size that a region may have.
+        page_size_cap: page_size_cap as u64, u64;
+        /// Vendor (an IEEE OUI).
+        vendor_id: vendor_id as u32, u32;
+        /// Part number of the vendor.
+        vendor_part_id: vendor_part_id as u32, u32;
+        /// Hardware version.
+        hw_ver: hw_ver as u32, u32;
+        /// Queue pairs.
+        max_qp: max_qp as i32, u32;
+        /// Work requests of a work queue.
+        max_qp_wr: max_qp_wr as i32, u32;
+        /// `IB_DEVICE_*`.
+        device_cap_flags: device_cap_flags as u64, u64;
+        /// `IBK_*`.
+        kernel_cap_flags: kernel_cap_flags as u64, u64;
+        /// Data segments of a send work request.
+        max_send_sge: max_send_sge as i32, u32;
+        /// Data segments of a receive work request.
+        max_recv_sge: max_recv_sge as i32, u32;
+        /// Data segments of a READ.
+        max_sge_rd: max_sge_rd as i32, u32;
+        /// Completion queues.
+        max_cq: max_cq as i32, u32;
+        /// Entries of a completion queue.
+        max_cqe: max_cqe as i32, u32;
+        /// Memory regions.
+        max_mr: max_mr as i32, u32;
+        /// Protection domains.
+        max_pd: max_pd as i32, u32;
+        /// READs and atomics that a queue pair may have outstanding as the responder.
+        max_qp_rd_atom: max_qp_rd_atom as i32, u32;
+        /// The same of the whole device.
+        max_res_rd_atom: max_res_rd_atom as i32, u32;
+        /// READs and atomics that a queue pair may have outstanding as the requester.
+        max_qp_init_rd_atom: max_qp_init_rd_atom as i32, u32;
+        /// Address handles.
+        max_ah: max_ah as i32, u32;
+        /// Entries of the P_Key table.
+        max_pkeys: max_pkeys as u16, u16;
+        /// `4.096 us * 2^n`: how long this end may take to answer.
+        local_ca_ack_delay: local_ca_ack_delay as u8, u8;
+        /// Significant bits of completion timestamps.
+        timestamp_mask: timestamp_mask as u64, u64;
+        /// Clock of completion timestamps, in kHz.
+        hca_core_clock: hca_core_clock as u64, u64;
+    }
+
+    /// System image GUID.
+    pub fn sys_image_guid(&mut self, guid: [u8; 8]) -> &mut Self {
+        self.0.sys_image_guid = u64::from_ne_bytes(guid);
+        self
+    }
+
+    /// Atomics are atomic with respect to the queue pairs of this device.
+    pub fn atomics_within_device(&mut self) -> &mut Self {
+        self.0.atomic_cap = raw::ib_atomic_cap_IB_ATOMIC_HCA;
+        self
+    }
+}
+
+/// `IBK_ALLOW_USER_UNREG`: `rdma link delete` may remove the device.
+pub const KERNEL_CAP_ALLOW_USER_UNREG: u64 = raw::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG as u64;
+
+/// `IB_DEVICE_*` flags.
+pub mod device_cap {
+    /// Bad P_Key counter.
+    pub const BAD_PKEY_CNTR: u64 = 1 << 1;
+    /// Bad Q_Key counter.
+    pub const BAD_QKEY_CNTR: u64 = 1 << 2;
+    /// The port of a QP may be chosen on modify.
+    pub const CHANGE_PHY_PORT: u64 = 1 << 5;
+    /// Checks an address handle's port.
+    pub const UD_AV_PORT_ENFORCE: u64 = 1 << 6;
+    /// CURR_QP_STATE modifier.
+    pub const CURR_QP_STATE_MOD: u64 = 1 << 7;
+    /// Port active event.
+    pub const PORT_ACTIVE_EVENT: u64 = 1 << 10;
+    /// System image GUID.
+    pub const SYS_IMAGE_GUID: u64 = 1 << 11;
+    /// RC QPs generate RNR NAKs.
+    pub const RC_RNR_NAK_GEN: u64 = 1 << 12;
+}
+
+/// State of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortState {
+    /// No link, and administratively down.
+    Disabled,
+    /// No link yet.
+    Polling,
+    /// In use.
+    Active,
+}
+
+/// IB MTU in bytes as `enum ib_mtu`: the largest that is not above `bytes`, 256 at least.
+pub fn mtu_to_enum(bytes: u32) -> u32 {
+    match bytes {
+        4096.. => raw::ib_mtu_IB_MTU_4096,
+        2048.. => raw::ib_mtu_IB_MTU_2048,
+        1024.. => raw::ib_mtu_IB_MTU_1024,
+        512.. => raw::ib_mtu_IB_MTU_512,
+        _ => raw::ib_mtu_IB_MTU_256,
+    }
+}
+
+/// `enum ib_mtu` in bytes; `None` for another value.
+pub fn mtu_from_enum(mtu: u32) -> Option<u32> {
+    match mtu {
+        1..=5 => Some(128 << mtu),
+        _ => None,
+    }
+}
+
+/// `struct ib_port_attr` as a driver fills it.
+pub struct PortAttr<'a>(
+    &'a mut raw::ib_port_attr,
+    PhantomData<&'a mut raw::ib_port_attr>,
+);
+
+impl<'a> PortAttr<'a> {
+    pub(crate) fn new(attr: &'a mut raw::ib_port_attr) -> Self {
+        Self(attr, PhantomData)
+    }
+
+    setters! {
+        /// Entries of the GID table.
+        gid_tbl_len: gid_tbl_len as i32, u32;
+        /// Bytes of the largest message.
+        max_msg_sz: max_msg_sz as u32, u32;
+        /// Packets with a P_Key that did not match.
+        bad_pkey_cntr: bad_pkey_cntr as u32, u32;
+        /// Packets with a Q_Key that did not match.
+        qkey_viol_cntr: qkey_viol_cntr as u32, u32;
+        /// Entries of the P_Key table.
+        pkey_tbl_len: pkey_tbl_len as u16, u16;
+        /// `IB_PORT_*_SUP`.
+        port_cap_flags: port_cap_flags as u32, u32;
+        /// MTU of the link in bytes.
+        phys_mtu: phys_mtu as u32, u32;
+        /// Virtual lanes.
+        max_vl_num: max_vl_num as u8, u8;
+    }
+
+    /// Largest and active MTU in bytes (see [`mtu_to_enum`]).
+    pub fn mtu(&mut self, max: u32, active: u32) -> &mut Self {
+        self.0.max_mtu = mtu_to_enum(max);
+        self.0.active_mtu = mtu_to_enum(active);
+        self
+    }
+
+    /// Logical and physical state.
+    pub fn state(&mut self, state: PortState) -> &mut Self {
+        let (logical, physical) = match state {
+            PortState::Active => (
+                raw::ib_port_state_IB_PORT_ACTIVE,
+                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
+            ),
+            PortState::Polling => (
+                raw::ib_port_state_IB_PORT_DOWN,
+                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
+            ),
+            PortState::Disabled => (
+                raw::ib_port_state_IB_PORT_DOWN,
+                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
+            ),
+        };
+        self.0.state = logical;
+        self.0.phys_state = physical as u8;
+        self
+    }
+
+    /// Speed and width of the link.
+    pub(crate) fn raw_speed(&mut self, speed: u16, width: u8) -> &mut Self {
+        self.0.active_speed = speed;
+        self.0.active_width = width;
+        self
+    }
+
+    /// GIDs are IP addresses (RoCEv2).
+    pub fn ip_gids(&mut self) -> &mut Self {
+        self.0.set_ip_gids(1);
+        self
+    }
+}
+
+/// What of a RoCEv2 port never changes.
+#[derive(Clone, Copy, Debug)]
+pub struct PortImmutable {
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u32,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u32,
+}

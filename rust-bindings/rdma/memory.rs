@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of consumers: pinned user memory, the kernel's own, and rings shared with user space.
+//!
+//! User space may change all of it at any time, so no Rust reference is ever made into it: it is
+//! copied from and to, or accessed atomically.
+
+use super::{device::Device, object::Driver};
+use crate::raw;
+use core::{
+    mem::{size_of, MaybeUninit},
+    ptr::{self, NonNull},
+};
+use kernel::{
+    alloc::flags::{GFP_KERNEL_ACCOUNT, __GFP_ZERO},
+    error::from_err_ptr,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Atomic, Full, Relaxed, Release},
+        rcu, Arc,
+    },
+    transmute::{AsBytes, FromBytes},
+};
+
+/// `IB_ACCESS_*` flags.
+pub mod access {
+    #![expect(missing_docs, reason = "named as in ib_verbs.h")]
+    use crate::raw;
+    pub const LOCAL_WRITE: u32 = raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+    pub const REMOTE_WRITE: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
+    pub const REMOTE_READ: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_READ;
+    pub const REMOTE_ATOMIC: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
+    /// Flags that a device may ignore (relaxed ordering and the like).
+    pub const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
+}
+
+/// User memory, pinned and charged to the process that owns it (`struct ib_umem`).
+///
+/// Must be dropped in process context: unpinning may sleep.
+pub struct Umem(NonNull<raw::ib_umem>);
+
+// SAFETY: ib_umem_release() may be called by any task (umem.c keeps the owner's mm).
+unsafe impl Send for Umem {}
+// SAFETY: Nothing is changed through a shared reference.
+unsafe impl Sync for Umem {}
+
+impl Umem {
+    /// Pins `len` bytes from `addr` of the current process, writable where `access` says so.
+    /// `ENOMEM` where RLIMIT_MEMLOCK does not allow it, `EFAULT` where it is not mapped so.
+    pub fn get<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
+        // SAFETY: The device is registered and we are in a system call of the process whose memory
+        // this is; ib_umem_get_attr_or_va() takes no attributes where they are null (umem.c, as
+        // ib_umem_get_va() in ib_umem.h calls it).
+        let umem = from_err_ptr(unsafe {
+            raw::ib_umem_get_attr_or_va(device.as_raw(), ptr::null(), 0, addr, len, access as i32)
+        })?;
+        NonNull::new(umem).map(Self).ok_or(EINVAL)
+    }
+
+    /// Lists the pages in blocks of the largest size that fits.
+    pub fn page_table(&self) -> Result<PageTable> {
+        self.blocks(usize::MAX & !(PAGE_SIZE - 1))
+    }
+
+    /// Lists the memory in blocks of a size in the bitmap `sizes`.
+    fn blocks(&self, sizes: usize) -> Result<PageTable> {
+        let umem = self.0.as_ptr();
+        // SAFETY: The umem is valid while `self` is. The "virtual address" for which the blocks
+        // are chosen is the memory's own, so that page size always fits.
+        let (block, offset, len, sgl, nents) = unsafe {
+            let addr = (*umem).address;
+            let block = raw::ib_umem_find_best_pgsz(umem, sizes, addr as u64);
+            let sgt = &(*umem).sgt_append.sgt;
+            (block, addr & (block.wrapping_sub(1)), (*umem).length, sgt.sgl, sgt.nents)
+        };
+        if !block.is_power_of_two() {
+            return Err(EINVAL);
+        }
+        let count = offset.checked_add(len).ok_or(EINVAL)?.div_ceil(block);
+        let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
+        // SAFETY: `iter` is initialized by __rdma_block_iter_start() (verbs.c) and then only used
+        // by __rdma_block_iter_next(); the scatter list lives as long as the umem. Where the
+        // memory starts in the middle of a block of pages, the first scatter entry does too, and
+        // the iteration aligns down.
+        unsafe {
+            raw::__rdma_block_iter_start(iter.as_mut_ptr(), sgl, nents, block);
+            (*iter.as_mut_ptr()).__sg_advance =
+                (((*umem).address & (PAGE_SIZE - 1)) & !(block - 1)) as u32;
+            while table.len() < count && raw::__rdma_block_iter_next(iter.as_mut_ptr()) {
+                // Without a DMA device, ib_core's "DMA addresses" are addresses in the kernel's
+                // direct map (device.c, ib_dma_virt_map_sg()).
+                let address = (*iter.as_ptr()).__dma_addr as usize & !(block - 1);
+                table.push(address, GFP_KERNEL_ACCOUNT)?;
+            }
+        }
+        if table.len() != count {
+            return Err(EINVAL);
+        }
+        Ok(PageTable {
+            blocks: table,
+            shift: block.trailing_zeros(),
+            offset,
+            len: len as u64,
+        })
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: We own the umem; process context, by the type's rule.
+        unsafe { raw::ib_umem_release(self.0.as_ptr()) };
+    }
+}
+
+/// Where the bytes of pinned user memory are in the kernel's direct map: an entry for each block
+/// of the largest page size that fits.
+///
+/// It does not keep the memory pinned (see [`Pinned`]).
+pub struct PageTable {
+    blocks: KVVec<usize>,
+    shift: u32,
+    /// Of the first byte in the first block.
+    offset: usize,
+    len: u64,
+}
+
+impl PageTable {
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// The address of byte `offset` and how many of `len` bytes are contiguous there. `None` past
+    /// the end.
+    #[inline]
+    fn span(&self, offset: u64, len: usize) -> Option<(*mut u8, usize)> {
+        if offset.checked_add(len as u64)? > self.len {
+            return None;
+        }
+        let position = usize::try_from(offset).ok()?.checked_add(self.offset)?;
+        let block = 1usize << self.shift;
+        let within = position & (block - 1);
+        let base = *self.blocks.get(position >> self.shift)?;
+        Some((base.wrapping_add(within) as *mut u8, len.min(block - within)))
+    }
+
+    /// Calls `f` with each contiguous piece of the range.
+    ///
+    /// # Safety
+    ///
+    /// The memory is pinned.
+    #[inline]
+    unsafe fn for_each(
+        &self,
+        mut offset: u64,
+        mut len: usize,
+        mut f: impl FnMut(*mut u8, usize, usize),
+    ) -> Result {
+        let mut done = 0;
+        // One check of the whole range, so that nothing is copied where it does not fit.
+        if offset.checked_add(len as u64).ok_or(EFAULT)? > self.len {
+            return Err(EFAULT);
+        }
+        while len != 0 {
+            let (p, n) = self.span(offset, len).ok_or(EFAULT)?;
+            f(p, done, n);
+            done += n;
+            offset += n as u64;
+            len -= n;
+        }
+        Ok(())
+    }
+}
+
+/// User memory that RCU readers access: its page table, and whether it is still pinned.
+///
+/// Whoever may unpin it holds the [`PinOwner`].
+pub struct Pinned {
+    table: PageTable,
+    /// Not zero until the owner begins to unpin.
+    pinned: Atomic<u32>,
+}
+
+impl Pinned {
+    /// Bytes of the memory.
+    pub fn size(&self) -> u64 {
+        self.table.len
+    }
+
+    /// Access to the memory while the RCU read lock is held; `None` once it is being unpinned.
+    #[inline]
+    pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<PinnedMemory<'a>> {
+        // INVARIANT: The owner clears `pinned` and then waits for a grace period before it unpins;
+        // who still reads it set is a reader that the grace period waits for.
+        (self.pinned.load(Acquire) != 0).then_some(PinnedMemory(&self.table))
+    }
+}
+
+/// The owner of [`Pinned`] memory. Unpins it when dropped, which sleeps.
+pub struct PinOwner {
+    shared: Arc<Pinned>,
+    _umem: Umem,
+}
+
+impl PinOwner {
+    /// Shares pinned memory with RCU readers.
+    pub fn new(umem: Umem) -> Result<Self> {
+        let shared = Arc::new(
+            Pinned {
+                table: umem.page_table()?,
+                pinned: Atomic::new(1),
+            },
+            GFP_KERNEL,
+        )?;
+        Ok(Self {
+            shared,
+            _umem: umem,
+        })
+    }
+
+    /// What readers hold.
+    pub fn shared(&self) -> &Arc<Pinned> {
+        &self.shared
+    }
+}
+
+impl Drop for PinOwner {
+    fn drop(&mut self) {
+        self.shared.pinned.store(0, Release);
+        // Expedited: this is DEREG_MR, for which a program waits; it is what keeps a late packet
+        // from writing to memory that the program uses for something else by now.
+        // SAFETY: Process context, by the rule of `Umem`.
+        unsafe { raw::synchronize_rcu_expedited() };
+    }
+}
+
+/// Pinned user memory in use.
+///
+/// # Invariants
+///
+/// The memory of the table stays pinned while this exists.
+pub struct PinnedMemory<'a>(&'a PageTable);
+
+impl<'a> PinnedMemory<'a> {
+    /// Copies from the memory at `offset`; `EFAULT` where that is not inside it.
+    #[inline]
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result {
+        let dst = to.as_mut_ptr();
+        // SAFETY: The memory is pinned (type invariant) and mapped in the direct map; each piece
+        // is inside it, and `dst + done` has room for `n` bytes, since the pieces add up to
+        // `to.len()`. User space may write meanwhile: whatever is copied are bytes.
+        unsafe { self.0.for_each(offset, to.len(), |p, done, n| ptr::copy_nonoverlapping(p, dst.add(done), n)) }
+    }
+
+    /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
+    #[inline]
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result {
+        let src = from.as_ptr();
+        // SAFETY: As in `read`; the memory was pinned for writing where the region allows it,
+        // which the caller checks by the region's access rights.
+        unsafe { self.0.for_each(offset, from.len(), |p, done, n| ptr::copy_nonoverlapping(src.add(done), p, n)) }
+    }
+
+    /// The naturally aligned 64-bit word at `offset`, for atomics.
+    fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
+        match self.0.span(offset, 8).ok_or(EFAULT)? {
+            (p, 8) if p as usize & 7 == 0 => {
+                // SAFETY: Eight aligned bytes of pinned memory; an `Atomic` may be changed by
+                // others, also by user space, which the CPU's atomics serialize with.
+                Ok(unsafe { Atomic::from_ptr(p.cast::<u64>()) })
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Atomically replaces the word at `offset` by `swap` if it is `compare`; returns what it was.
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
+        Ok(match self.word(offset)?.cmpxchg(compare, swap, Full) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+
+    /// Atomically adds to the word at `offset`; returns what it was.
+    pub fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
+        Ok(self.word(offset)?.fetch_add(addend, Full))
+    }
+}
+
+/// All of the kernel's memory by its addresses: what the L_Key of `get_dma_mr` names.
+///
+/// Kernel consumers are trusted to name memory that is theirs.
+pub struct KernelMemory(());
+
+impl KernelMemory {
+    /// Made for the region of a kernel consumer.
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+
+    /// Copies from address `addr`.
+    #[inline]
+    pub fn read(&self, addr: u64, to: &mut [u8]) {
+        // SAFETY: A kernel consumer posted this address with the L_Key of its DMA region, by which
+        // it promises (ib_verbs.h, ib_dma_map_single() without a DMA device) that it is an address
+        // in the direct map of memory that stays valid until the completion.
+        unsafe { ptr::copy_nonoverlapping(addr as usize as *const u8, to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies to address `addr`.
+    #[inline]
+    pub fn write(&self, addr: u64, from: &[u8]) {
+        // SAFETY: As in `read`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as usize as *mut u8, from.len()) };
+    }
+
+    fn word(&self, addr: u64) -> Result<&Atomic<u64>> {
+        if addr & 7 != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: As in `read`, and aligned.
+        Ok(unsafe { Atomic::from_ptr(addr as usize as *mut u64) })
+    }
+
+    /// As [`PinnedMemory::compare_swap`].
+    pub fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64> {
+        Ok(match self.word(addr)?.cmpxchg(compare, swap, Full) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+
+    /// As [`PinnedMemory::fetch_add`].
+    pub fn fetch_add(&self, addr: u64, addend: u64) -> Result<u64> {
+        Ok(self.word(addr)?.fetch_add(addend, Full))
+    }
+}
+
+/// Memory that a program and the kernel work on together: a ring.
+///
+/// Must be dropped in process context.
+pub struct SharedMemory {
+    base: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+enum Backing {
+    /// The user's pages, mapped together.
+    User { _umem: Umem },
+    /// The kernel's.
+    Kernel { _buffer: KVVec<u64> },
+}
+
+// SAFETY: The memory is only accessed through raw pointers and atomics.
+unsafe impl Send for SharedMemory {}
+// SAFETY: As above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Pins and maps `len` bytes at the page-aligned address `addr` of the current process.
+    pub fn from_user<D: Driver>(device: &Device<D>, addr: u64, len: usize) -> Result<Self> {
+        if addr & (PAGE_SIZE as u64 - 1) != 0 || len == 0 {
+            return Err(EINVAL);
+        }
+        let umem = Umem::get(device, addr, len, access::LOCAL_WRITE)?;
+        let table = umem.blocks(PAGE_SIZE)?;
+        let mut pages = KVVec::with_capacity(table.blocks.len(), GFP_KERNEL)?;
+        for &block in &table.blocks {
+            // SAFETY: An address in the direct map of a pinned page.
+            pages.push(unsafe { raw::shim_virt_to_page(block as *const _) }, GFP_KERNEL)?;
+        }
+        // SAFETY: As many pages as said, pinned by `umem`, which is dropped after vunmap().
+        let base = unsafe { raw::shim_vmap(pages.as_mut_ptr(), pages.len() as u32) };
+        Ok(Self {
+            base: NonNull::new(base.cast()).ok_or(ENOMEM)?,
+            len,
+            backing: Backing::User { _umem: umem },
+        })
+    }
+
+    /// Allocates zeroed memory for a kernel consumer.
+    pub fn for_kernel(len: usize) -> Result<Self> {
+        let words = len.div_ceil(size_of::<u64>());
+        let mut buffer = KVVec::<u64>::with_capacity(words, GFP_KERNEL | __GFP_ZERO)?;
+        Ok(Self {
+            base: NonNull::new(buffer.as_mut_ptr().cast()).ok_or(ENOMEM)?,
+            len,
+            backing: Backing::Kernel { _buffer: buffer },
+        })
+    }
+
+    fn at<T>(&self, offset: usize) -> Option<*mut T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        // The base is page- or word-aligned.
+        if end > self.len || offset & (core::mem::align_of::<T>() - 1) != 0 {
+            return None;
+        }
+        // SAFETY: Inside the mapping.
+        Some(unsafe { self.base.as_ptr().add(offset) }.cast())
+    }
+
+    fn word(&self, offset: usize) -> Option<&Atomic<u32>> {
+        // SAFETY: Four aligned bytes of the mapping, changed by others only atomically or by a
+        // program that hurts nobody but itself.
+        self.at::<u32>(offset).map(|p| unsafe { Atomic::from_ptr(p) })
+    }
+
+    /// Copies a value out, once.
+    #[inline]
+    pub fn read<T: FromBytes + Copy>(&self, offset: usize) -> Result<T> {
+        let p = self.at::<T>(offset).ok_or(EFAULT)?;
+        // SAFETY: Inside the mapping and aligned; any bytes are a valid `T`. Volatile, so that the
+        // compiler can't read it again.
+        Ok(unsafe { ptr::read_volatile(p) })
+    }
+
+    /// Copies bytes out.
+    #[inline]
+    pub fn read_bytes(&self, offset: usize, to: &mut [u8]) -> Result {
+        let end = offset.checked_add(to.len()).ok_or(EFAULT)?;
+        if end > self.len {
+            return Err(EFAULT);
+        }
+        // SAFETY: Inside the mapping; `to` is the kernel's own.
+        unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies a value in.
+    #[inline]
+    pub fn write<T: AsBytes + Copy>(&self, offset: usize, value: &T) -> Result {
+        let p = self.at::<T>(offset).ok_or(EFAULT)?;
+        // SAFETY: Inside the mapping and aligned.
+        unsafe { ptr::write_volatile(p, *value) };
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    pub fn write_bytes(&self, offset: usize, from: &[u8]) -> Result {
+        let end = offset.checked_add(from.len()).ok_or(EFAULT)?;
+        if end > self.len {
+            return Err(EFAULT);
+        }
+        // SAFETY: Inside the mapping; `from` is the kernel's own.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) };
+        Ok(())
+    }
+
+    /// Reads a word of the ring's header; what the other side wrote before it is visible after.
+    #[inline]
+    pub fn load_acquire(&self, offset: usize) -> u32 {
+        self.word(offset).map_or(0, |w| w.load(Acquire))
+    }
+
+    /// Reads a word without ordering.
+    #[inline]
+    pub fn load_relaxed(&self, offset: usize) -> u32 {
+        self.word(offset).map_or(0, |w| w.load(Relaxed))
+    }
+
+    /// Writes a word; what was written before it is visible to who reads it.
+    #[inline]
+    pub fn store_release(&self, offset: usize, value: u32) {
+        if let Some(w) = self.word(offset) {
+            w.store(value, Release);
+        }
+    }
+
+    /// Exchanges a word.
+    #[inline]
+    pub fn exchange(&self, offset: usize, value: u32) -> u32 {
+        self.word(offset).map_or(0, |w| w.xchg(value, Full))
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        if let Backing::User { .. } = self.backing {
+            // SAFETY: Mapped by vmap() in `from_user`, and nobody uses it any more. The pages are
+            // unpinned after this, when the umem is dropped.
+            unsafe { raw::vunmap(self.base.as_ptr().cast()) };
+        }
+    }
+}

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `struct ib_device_ops`: from ib_core's calls to the driver's functions.
+//!
+//! Operations with an enum in their signature go through C trampolines (trampolines.c), since kCFI
+//! compares the types of a call and its target, and an enum is not an integer there.
+
+use super::{
+    address::AddressInfo,
+    attr::{CqInitAttr, DeviceAttr, PortAttr},
+    device::Device,
+    event::{CqTarget, QpTarget},
+    memory::access,
+    object::{errno, Ah, Cq, CqData, Driver, Mr, Pd, Qp, QpData, Ucontext},
+    qp::{QpAttr, QpAttrMask, QpInit},
+    udata::Udata,
+    wr::{RecvWrs, SendWrs, Wc},
+};
+use crate::raw;
+use core::{mem::size_of, ptr::NonNull, slice};
+use kernel::{
+    ffi::{c_int, c_uint},
+    prelude::*,
+    ThisModule,
+};
+
+/// `ERR_PTR()` for operations that return an object.
+fn err_ptr<T>(e: Error) -> *mut T {
+    e.to_errno() as isize as *mut T
+}
+
+/// A result as an integer that counts, or an error number.
+fn count(result: Result<usize>) -> c_int {
+    match result {
+        Ok(n) => c_int::try_from(n).unwrap_or(c_int::MAX),
+        Err(e) => e.to_errno(),
+    }
+}
+
+/// Checks and answers commands that have no driver part.
+fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
+    match udata {
+        Some(udata) => udata.expect_nothing(),
+        None => Ok(()),
+    }
+}
+
+/// The operations of driver `D`, as C functions.
+///
+/// For all of them: ib_core passes objects of this driver's devices, which exist while it calls,
+/// and serializes creation and destruction of an object with its other operations.
+struct Ops<D: Driver>(core::marker::PhantomData<D>);
+
+#[expect(
+    clippy::missing_safety_doc,
+    reason = "called by ib_core only, as the type's comment says"
+)]
+impl<D: Driver> Ops<D> {
+    unsafe extern "C" fn dealloc_driver(ib: *mut raw::ib_device) {
+        // SAFETY: The last operation that ib_core calls (device.c, ib_dealloc_device()).
+        unsafe {
+            let device = Device::<D>::from_raw(ib);
+            D::dealloc(device.data());
+            device.drop_data();
+        }
+    }
+
+    unsafe extern "C" fn query_device(
+        ib: *mut raw::ib_device,
+        attr: *mut raw::ib_device_attr,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            errno(
+                D::query_device(Device::from_raw(ib), &mut DeviceAttr::new(&mut *attr))
+                    .and_then(|()| no_udata(udata.as_mut())),
+            )
+        }
+    }
+
+    unsafe extern "C" fn query_port(
+        ib: *mut raw::ib_device,
+        port: u32,
+        attr: *mut raw::ib_port_attr,
+    ) -> c_int {
+        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
+        errno(unsafe { D::query_port(Device::from_raw(ib), port, &mut PortAttr::new(&mut *attr)) })
+    }
+
+    unsafe extern "C" fn port_immutable(
+        ib: *mut raw::ib_device,
+        port: u32,
+        immutable: *mut raw::ib_port_immutable,
+    ) -> c_int {
+        // SAFETY: See the type's comment; `immutable` is ib_core's to be filled.
+        unsafe {
+            errno(D::port_immutable(Device::from_raw(ib), port).map(|from| {
+                (*immutable).core_cap_flags = raw::RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+                (*immutable).pkey_tbl_len = from.pkey_tbl_len as c_int;
+                (*immutable).gid_tbl_len = from.gid_tbl_len as c_int;
+                (*immutable).max_mad_size = raw::IB_MGMT_MAD_SIZE;
+            }))
+        }
+    }
+
+    unsafe extern "C" fn query_pkey(
+        ib: *mut raw::ib_device,
+        port: u32,
+        index: u16,
+        pkey: *mut u16,
+    ) -> c_int {
+        // SAFETY: See the type's comment; `pkey` is ib_core's to be filled.
+        unsafe { errno(D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k)) }
+    }
+
+    unsafe extern "C" fn alloc_ucontext(
+        ib: *mut raw::ib_ucontext,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment; the data is stored once, here.
+        unsafe {
+            let Some(mut udata) = Udata::from_ptr(udata) else {
+                return EINVAL.to_errno();
+            };
+            errno(
+                D::alloc_ucontext(Device::from_raw((*ib).device), &mut udata)
+                    .map(|data| Ucontext::<D>::from_ptr(ib).init(data)),
+            )
+        }
+    }
+
+    unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
+        // SAFETY: See the type's comment; the object is not used afterwards.
+        unsafe { Ucontext::<D>::from_ptr(ib).deinit() };
+    }
+
+    /// Nothing of a device is mapped into user space (rings are the user's own memory), so a
+    /// device can go while programs have it open: ib_core destroys their objects.
+    unsafe extern "C" fn disassociate_ucontext(_ib: *mut raw::ib_ucontext) {}
+
+    unsafe extern "C" fn alloc_pd(ib: *mut raw::ib_pd, udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; the data is stored once, here.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            errno(
+                D::alloc_pd(Device::from_raw((*ib).device), udata.as_mut())
+                    .map(|data| Pd::<D>::from_ptr(ib).init(data)),
+            )
+        }
+    }
+
+    unsafe extern "C" fn dealloc_pd(ib: *mut raw::ib_pd, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; the object is not used afterwards.
+        unsafe { Pd::<D>::from_ptr(ib).deinit() };
+        0
+    }
+
+    unsafe extern "C" fn create_ah(
+        ib: *mut raw::ib_ah,
+        init: *mut raw::rdma_ah_init_attr,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment; ib_core holds the reference on the source GID
+        // (verbs.c, rdma_create_ah() and rdma_create_user_ah()).
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            let may_sleep = (*init).flags & raw::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
+            errno(
+                AddressInfo::from_raw(&*(*init).ah_attr)
+                    .and_then(|info| {
+                        D::create_ah(
+                            Device::from_raw((*ib).device),
+                            Pd::<D>::from_ptr((*ib).pd).data(),
+                            info,
+                            may_sleep,
+                            udata.as_mut(),
+                        )
+                    })
+                    .map(|data| Ah::<D>::from_ptr(ib).init(data)),
+            )
+        }
+    }
+
+    unsafe extern "C" fn query_ah(ib: *mut raw::ib_ah, attr: *mut raw::rdma_ah_attr) -> c_int {
+        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
+        unsafe {
+            *attr = core::mem::zeroed();
+            D::query_ah(Ah::<D>::from_ptr(ib).data()).to_raw(&mut *attr);
+        }
+        0
+    }
+
+    unsafe extern "C" fn destroy_ah(ib: *mut raw::ib_ah, _flags: u32) -> c_int {
+        // SAFETY: See the type's comment; the object is not used afterwards.
+        unsafe {
+            let ah = Ah::<D>::from_ptr(ib);
+            D::destroy_ah(ah.data());
+            ah.deinit();
+        }
+        0
+    }
+
+    unsafe fn create_cq_common(
+        ib: *mut raw::ib_cq,
+        attr: *const raw::ib_cq_init_attr,
+        mut udata: Option<Udata<'_>>,
+    ) -> Result {
+        // SAFETY: See the type's comment; the target is closed in `destroy_cq`, or here on failure.
+        unsafe {
+            let attr = CqInitAttr {
+                cqe: (*attr).cqe,
+                comp_vector: (*attr).comp_vector,
+                flags: (*attr).flags,
+            };
+            let target = CqTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
+            match D::create_cq(
+                Device::from_raw((*ib).device),
+                &attr,
+                target.clone(),
+                udata.as_mut(),
+            ) {
+                Ok((driver, cqe)) => {
+                    (*ib).cqe = cqe as c_int;
+                    Cq::<D>::from_ptr(ib).init(CqData { driver, target });
+                    Ok(())
+                }
+                Err(e) => {
+                    target.close();
+                    Err(e)
+                }
+            }
+        }
+    }
+
+    unsafe extern "C" fn create_cq(
+        ib: *mut raw::ib_cq,
+        attr: *const raw::ib_cq_init_attr,
+        _attrs: *mut raw::uverbs_attr_bundle,
+    ) -> c_int {
+        // SAFETY: See the type's comment; a kernel consumer has no udata (cq.c).
+        errno(unsafe { Self::create_cq_common(ib, attr, None) })
+    }
+
+    unsafe extern "C" fn create_user_cq(
+        ib: *mut raw::ib_cq,
+        attr: *const raw::ib_cq_init_attr,
+        attrs: *mut raw::uverbs_attr_bundle,
+    ) -> c_int {
+        // SAFETY: See the type's comment; the bundle of a user's command holds its udata.
+        errno(unsafe {
+            Self::create_cq_common(ib, attr, Udata::from_ptr(raw::shim_attrs_udata(attrs)))
+        })
+    }
+
+    unsafe extern "C" fn resize_user_cq(
+        ib: *mut raw::ib_cq,
+        cqe: c_uint,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            let cq = Cq::<D>::from_ptr(ib);
+            errno(
+                D::resize_cq(
+                    Device::from_raw((*ib).device),
+                    &cq.data().driver,
+                    cqe,
+                    udata.as_mut(),
+                )
+                .map(|cqe| (*ib).cqe = cqe as c_int),
+            )
+        }
+    }
+
+    unsafe extern "C" fn destroy_cq(ib: *mut raw::ib_cq, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; nobody is called back once the target is closed, and
+        // the object is not used afterwards.
+        unsafe {
+            let cq = Cq::<D>::from_ptr(ib);
+            D::destroy_cq(&cq.data().driver);
+            cq.data().target.close();
+            cq.deinit();
+        }
+        0
+    }
+
+    unsafe extern "C" fn poll_cq(ib: *mut raw::ib_cq, entries: c_int, wc: *mut raw::ib_wc) -> c_int {
+        let Ok(entries) = usize::try_from(entries) else {
+            return EINVAL.to_errno();
+        };
+        // SAFETY: See the type's comment; `wc` has room for `entries` (ib_poll_cq()), and `Wc` is
+        // a transparent wrapper.
+        count(unsafe {
+            D::poll_cq(
+                &Cq::<D>::from_ptr(ib).data().driver,
+                slice::from_raw_parts_mut(wc.cast::<Wc>(), entries),
+            )
+        })
+    }
+
+    unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
+        let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
+            == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;
+        let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
+        // SAFETY: See the type's comment.
+        count(unsafe {
+            D::req_notify_cq(&Cq::<D>::from_ptr(ib).data().driver, solicited_only, report_missed)
+                .map(usize::from)
+        })
+    }
+
+    unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
+        raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
+    }
+
+    unsafe extern "C" fn create_qp(
+        ib: *mut raw::ib_qp,
+        init: *mut raw::ib_qp_init_attr,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment; the target is closed in `destroy_qp`, or here on failure.
+        errno(unsafe {
+            (|| {
+                let mut udata = Udata::from_ptr(udata);
+                let mut from = QpInit::<D>::from_raw(&*init)?;
+                let target = QpTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
+                let pd = NonNull::new((*ib).pd).ok_or(EINVAL)?;
+                match D::create_qp(
+                    Device::from_raw((*ib).device),
+                    Pd::<D>::from_ptr(pd.as_ptr()).data(),
+                    &mut from,
+                    target.clone(),
+                    udata.as_mut(),
+                ) {
+                    Ok((driver, number)) => {
+                        let cap = from.cap;
+                        cap.to_raw(&mut (*init).cap);
+                        (*ib).qp_num = number;
+                        Qp::<D>::from_ptr(ib).init(QpData { driver, target });
+                        Ok(())
+                    }
+                    Err(e) => {
+                        target.close();
+                        Err(e)
+                    }
+                }
+            })()
+        })
+    }
+
+    unsafe extern "C" fn modify_qp(
+        ib: *mut raw::ib_qp,
+        attr: *mut raw::ib_qp_attr,
+        mask: c_int,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            let mask = QpAttrMask(mask as u32);
+            errno(
+                no_udata(udata.as_mut())
+                    .and_then(|()| QpAttr::from_raw(&*attr, mask))
+                    .and_then(|attr| {
+                        D::modify_qp(
+                            Device::from_raw((*ib).device),
+                            &Qp::<D>::from_ptr(ib).data().driver,
+                            &attr,
+                            mask,
+                        )
+                    }),
+            )
+        }
+    }
+
+    unsafe extern "C" fn query_qp(
+        ib: *mut raw::ib_qp,
+        attr: *mut raw::ib_qp_attr,
+        _mask: c_int,
+        init: *mut raw::ib_qp_init_attr,
+    ) -> c_int {
+        // SAFETY: See the type's comment; both structs are ib_core's to be filled.
+        unsafe {
+            errno(D::query_qp(&Qp::<D>::from_ptr(ib).data().driver).map(
+                |(from, cap, signal_all)| {
+                    from.to_raw(&mut *attr);
+                    cap.to_raw(&mut (*attr).cap);
+                    (*init).event_handler = (*ib).event_handler;
+                    (*init).qp_context = (*ib).qp_context;
+                    (*init).send_cq = (*ib).send_cq;
+                    (*init).recv_cq = (*ib).recv_cq;
+                    (*init).srq = (*ib).srq;
+                    (*init).qp_type = (*ib).qp_type;
+                    (*init).port_num = 1;
+                    (*init).sq_sig_type = if signal_all {
+                        raw::ib_sig_type_IB_SIGNAL_ALL_WR
+                    } else {
+                        raw::ib_sig_type_IB_SIGNAL_REQ_WR
+                    };
+                    cap.to_raw(&mut (*init).cap);
+                },
+            ))
+        }
+    }
+
+    unsafe extern "C" fn destroy_qp(ib: *mut raw::ib_qp, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; nobody is called back once the target is closed, and
+        // the object is not used afterwards.
+        errno(unsafe {
+            let qp = Qp::<D>::from_ptr(ib);
+            D::destroy_qp(&qp.data().driver).map(|()| {
+                qp.data().target.close();
+                qp.deinit();
+            })
+        })
+    }
+
+    unsafe extern "C" fn post_send(
+        ib: *mut raw::ib_qp,
+        wr: *const raw::ib_send_wr,
+        bad: *mut *const raw::ib_send_wr,
+    ) -> c_int {
+        // SAFETY: See the type's comment; the list stays as it is until this returns, and `bad` is
+        // never null (ib_post_send(), uverbs_cmd.c).
+        unsafe {
+            let mut wrs = SendWrs::<D>::new(wr);
+            errno(
+                D::post_send(&Qp::<D>::from_ptr(ib).data().driver, &mut wrs)
+                    .inspect_err(|_| *bad = wrs.bad()),
+            )
+        }
+    }
+
+    unsafe extern "C" fn post_recv(
+        ib: *mut raw::ib_qp,
+        wr: *const raw::ib_recv_wr,
+        bad: *mut *const raw::ib_recv_wr,
+    ) -> c_int {
+        // SAFETY: As in `post_send`.
+        unsafe {
+            let mut wrs = RecvWrs::new(wr);
+            errno(
+                D::post_recv(&Qp::<D>::from_ptr(ib).data().driver, &mut wrs)
+                    .inspect_err(|_| *bad = wrs.bad()),
+            )
+        }
+    }
+
+    /// Boxes a region and fills in what drivers fill in.
+    unsafe fn new_mr(
+        pd: *mut raw::ib_pd,
+        result: Result<(D::Mr, super::object::MrKeys)>,
+    ) -> *mut raw::ib_mr {
+        let boxed = result.and_then(|(data, keys)| Ok((Mr::<D>::new_boxed(data)?, keys)));
+        match boxed {
+            Ok((mr, keys)) => {
+                let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
+                // SAFETY: Ours until we return it; ib_core takes it then, and gives it back in
+                // `dereg_mr`.
+                unsafe {
+                    (*mr).device = (*pd).device;
+                    (*mr).pd = pd;
+                    (*mr).lkey = keys.lkey;
+                    (*mr).rkey = keys.rkey;
+                }
+                mr
+            }
+            Err(e) => err_ptr(e),
+        }
+    }
+
+    unsafe extern "C" fn get_dma_mr(pd: *mut raw::ib_pd, access: c_int) -> *mut raw::ib_mr {
+        // SAFETY: See the type's comment.
+        unsafe {
+            let result = D::get_dma_mr(
+                Device::from_raw((*pd).device),
+                Pd::<D>::from_ptr(pd).data(),
+                super::memory::KernelMemory::new(),
+                access as u32,
+            );
+            Self::new_mr(pd, result)
+        }
+    }
+
+    unsafe extern "C" fn reg_user_mr(
+        pd: *mut raw::ib_pd,
+        start: u64,
+        length: u64,
+        iova: u64,
+        access_flags: c_int,
+        dmah: *mut raw::ib_dmah,
+        udata: *mut raw::ib_udata,
+    ) -> *mut raw::ib_mr {
+        if !dmah.is_null() {
+            return err_ptr(ENOTSUPP);
+        }
+        // SAFETY: See the type's comment.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            let result = D::reg_user_mr(
+                Device::from_raw((*pd).device),
+                Pd::<D>::from_ptr(pd).data(),
+                start,
+                length,
+                iova,
+                access_flags as u32 & !access::OPTIONAL,
+                udata.as_mut(),
+            );
+            Self::new_mr(pd, result)
+        }
+    }
+
+    unsafe extern "C" fn dereg_mr(mr: *mut raw::ib_mr, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment. On success the region is ours again (verbs.c,
+        // ib_dereg_mr_user()), as `new_mr` boxed it.
+        errno(unsafe {
+            let object = Mr::<D>::from_ptr(mr);
+            D::dereg_mr(object.data()).map(|()| {
+                object.deinit();
+                drop(KBox::from_raw(mr.cast::<Mr<D>>()));
+            })
+        })
+    }
+
+    /// What the trampolines call.
+    const ENUM_OPS: raw::rdma_enum_ops = raw::rdma_enum_ops {
+        req_notify_cq: Some(Self::req_notify_cq),
+        get_link_layer: Some(Self::get_link_layer),
+    };
+
+    const ENUM_OPS_REF: &'static raw::rdma_enum_ops = &Self::ENUM_OPS;
+}
+
+/// The operations behind the trampolines.
+pub(super) fn enum_ops<D: Driver>() -> *const raw::rdma_enum_ops {
+    Ops::<D>::ENUM_OPS_REF
+}
+
+/// Sets the operations of a device.
+///
+/// # Safety
+///
+/// `ib` was allocated as a [`Device<D>`] and is not registered yet.
+pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
+    // SAFETY: A C struct of integers and nullable function pointers, for which zeroes are valid.
+    let mut ops: raw::ib_device_ops = unsafe { core::mem::zeroed() };
+    ops.owner = ThisModule::as_ptr(D::module());
+    ops.driver_id = D::DRIVER_ID;
+    ops.uverbs_abi_ver = D::ABI_VERSION;
+    ops.set_uverbs_robust_udata(1);
+
+    ops.dealloc_driver = Some(Ops::<D>::dealloc_driver);
+    ops.query_device = Some(Ops::<D>::query_device);
+    ops.query_port = Some(Ops::<D>::query_port);
+    ops.get_port_immutable = Some(Ops::<D>::port_immutable);
+    ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
+    ops.query_pkey = Some(Ops::<D>::query_pkey);
+    ops.alloc_ucontext = Some(Ops::<D>::alloc_ucontext);
+    ops.dealloc_ucontext = Some(Ops::<D>::dealloc_ucontext);
+    ops.disassociate_ucontext = Some(Ops::<D>::disassociate_ucontext);
+    ops.alloc_pd = Some(Ops::<D>::alloc_pd);
+    ops.dealloc_pd = Some(Ops::<D>::dealloc_pd);
+    ops.create_ah = Some(Ops::<D>::create_ah);
+    ops.create_user_ah = Some(Ops::<D>::create_ah);
+    ops.query_ah = Some(Ops::<D>::query_ah);
+    ops.destroy_ah = Some(Ops::<D>::destroy_ah);
+    ops.create_cq = Some(Ops::<D>::create_cq);
+    ops.create_user_cq = Some(Ops::<D>::create_user_cq);
+    ops.resize_user_cq = Some(Ops::<D>::resize_user_cq);
+    ops.destroy_cq = Some(Ops::<D>::destroy_cq);
+    ops.poll_cq = Some(Ops::<D>::poll_cq);
+    ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
+    ops.create_qp = Some(Ops::<D>::create_qp);
+    ops.modify_qp = Some(Ops::<D>::modify_qp);
+    ops.query_qp = Some(Ops::<D>::query_qp);
+    ops.destroy_qp = Some(Ops::<D>::destroy_qp);
+    ops.post_send = Some(Ops::<D>::post_send);
+    ops.post_recv = Some(Ops::<D>::post_recv);
+    ops.get_dma_mr = Some(Ops::<D>::get_dma_mr);
+    ops.reg_user_mr = Some(Ops::<D>::reg_user_mr);
+    ops.dereg_mr = Some(Ops::<D>::dereg_mr);
+
+    ops.size_ib_ucontext = size_of::<Ucontext<D>>();
+    ops.size_ib_pd = size_of::<Pd<D>>();
+    ops.size_ib_ah = size_of::<Ah<D>>();
+    ops.size_ib_cq = size_of::<Cq<D>>();
+    ops.size_ib_qp = size_of::<Qp<D>>();
+
+    // SAFETY: Copies the operations into the device (device.c), which is not registered yet.
+    unsafe { raw::ib_set_device_ops(ib, &ops) };
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attributes of queue pairs.
+
+use super::{address::AddressInfo, attr, object::Driver};
+use crate::raw;
+use kernel::prelude::*;
+
+/// Transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// General services interface: QP1.
+    Gsi,
+}
+
+/// `enum ib_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum QpState {
+    /// Nothing may be posted.
+    Reset = 0,
+    /// Receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// The send queue is draining or has drained.
+    Sqd = 4,
+    /// The send queue stopped after an error (UC, UD).
+    Sqe = 5,
+    /// Everything is flushed.
+    Error = 6,
+}
+
+impl QpState {
+    /// From `enum ib_qp_state`.
+    pub fn from_raw(state: u32) -> Option<Self> {
+        Some(match state {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::Rtr,
+            3 => Self::Rts,
+            4 => Self::Sqd,
+            5 => Self::Sqe,
+            6 => Self::Error,
+            _ => return None,
+        })
+    }
+}
+
+/// What a queue pair can hold (`struct ib_qp_cap`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpCap {
+    /// Send work requests.
+    pub max_send_wr: u32,
+    /// Receive work requests.
+    pub max_recv_wr: u32,
+    /// Data segments of a send.
+    pub max_send_sge: u32,
+    /// Data segments of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+}
+
+impl QpCap {
+    fn from_raw(cap: &raw::ib_qp_cap) -> Self {
+        Self {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        }
+    }
+
+    pub(crate) fn to_raw(self, cap: &mut raw::ib_qp_cap) {
+        cap.max_send_wr = self.max_send_wr;
+        cap.max_recv_wr = self.max_recv_wr;
+        cap.max_send_sge = self.max_send_sge;
+        cap.max_recv_sge = self.max_recv_sge;
+        cap.max_inline_data = self.max_inline_data;
+    }
+}
+
+/// What CREATE_QP asks.
+pub struct QpInit<'a, D: Driver> {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Asked for, and on return granted.
+    pub cap: QpCap,
+    /// Every send raises a completion.
+    pub signal_all: bool,
+    /// Port of a GSI queue pair.
+    pub port: u32,
+    /// `IB_QP_CREATE_*`.
+    pub create_flags: u32,
+    /// A shared receive queue was named.
+    pub has_srq: bool,
+    /// Where sends complete.
+    pub send_cq: &'a D::Cq,
+    /// Where receives complete.
+    pub recv_cq: &'a D::Cq,
+}
+
+impl<'a, D: Driver> QpInit<'a, D> {
+    /// # Safety
+    ///
+    /// `init` comes from ib_core's call of `create_qp` on a device of driver `D`, and is used while
+    /// that runs.
+    pub(crate) unsafe fn from_raw(init: &'a raw::ib_qp_init_attr) -> Result<Self> {
+        let qp_type = match init.qp_type {
+            raw::ib_qp_type_IB_QPT_RC => QpType::Rc,
+            raw::ib_qp_type_IB_QPT_UC => QpType::Uc,
+            raw::ib_qp_type_IB_QPT_UD => QpType::Ud,
+            raw::ib_qp_type_IB_QPT_GSI => QpType::Gsi,
+            _ => return Err(ENOTSUPP),
+        };
+        if init.send_cq.is_null() || init.recv_cq.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: The CQs belong to the same device, so they are the driver's objects, created and
+        // not destroyed while ib_core holds its references on them (uverbs_cmd.c, `create_qp()`).
+        let (send_cq, recv_cq) = unsafe {
+            (
+                &super::object::Cq::<D>::from_ptr(init.send_cq).data().driver,
+                &super::object::Cq::<D>::from_ptr(init.recv_cq).data().driver,
+            )
+        };
+        Ok(Self {
+            qp_type,
+            cap: QpCap::from_raw(&init.cap),
+            signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
+            port: init.port_num,
+            create_flags: init.create_flags,
+            has_srq: !init.srq.is_null(),
+            send_cq,
+            recv_cq,
+        })
+    }
+}
+
+/// Which attributes MODIFY_QP changes (`enum ib_qp_attr_mask`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttrMask(pub u32);
+
+#[expect(missing_docs, reason = "named after the attributes")]
+impl QpAttrMask {
+    pub const STATE: u32 = raw::ib_qp_attr_mask_IB_QP_STATE;
+    pub const CUR_STATE: u32 = raw::ib_qp_attr_mask_IB_QP_CUR_STATE;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = raw::ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY;
+    pub const ACCESS_FLAGS: u32 = raw::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS;
+    pub const PKEY_INDEX: u32 = raw::ib_qp_attr_mask_IB_QP_PKEY_INDEX;
+    pub const PORT: u32 = raw::ib_qp_attr_mask_IB_QP_PORT;
+    pub const QKEY: u32 = raw::ib_qp_attr_mask_IB_QP_QKEY;
+    pub const AV: u32 = raw::ib_qp_attr_mask_IB_QP_AV;
+    pub const PATH_MTU: u32 = raw::ib_qp_attr_mask_IB_QP_PATH_MTU;
+    pub const TIMEOUT: u32 = raw::ib_qp_attr_mask_IB_QP_TIMEOUT;
+    pub const RETRY_CNT: u32 = raw::ib_qp_attr_mask_IB_QP_RETRY_CNT;
+    pub const RNR_RETRY: u32 = raw::ib_qp_attr_mask_IB_QP_RNR_RETRY;
+    pub const RQ_PSN: u32 = raw::ib_qp_attr_mask_IB_QP_RQ_PSN;
+    pub const MAX_QP_RD_ATOMIC: u32 = raw::ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC;
+    pub const ALT_PATH: u32 = raw::ib_qp_attr_mask_IB_QP_ALT_PATH;
+    pub const MIN_RNR_TIMER: u32 = raw::ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER;
+    pub const SQ_PSN: u32 = raw::ib_qp_attr_mask_IB_QP_SQ_PSN;
+    pub const MAX_DEST_RD_ATOMIC: u32 = raw::ib_qp_attr_mask_IB_QP_MAX_DEST_RD_ATOMIC;
+    pub const PATH_MIG_STATE: u32 = raw::ib_qp_attr_mask_IB_QP_PATH_MIG_STATE;
+    pub const CAP: u32 = raw::ib_qp_attr_mask_IB_QP_CAP;
+    pub const DEST_QPN: u32 = raw::ib_qp_attr_mask_IB_QP_DEST_QPN;
+    pub const RATE_LIMIT: u32 = raw::ib_qp_attr_mask_IB_QP_RATE_LIMIT;
+
+    /// True where all of `bits` are set.
+    pub fn has(self, bits: u32) -> bool {
+        self.0 & bits == bits
+    }
+}
+
+/// Attributes of a queue pair (`struct ib_qp_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpAttr {
+    /// State to go to, or (query) that it is in.
+    pub state: QpState,
+    /// State that the consumer believes it to be in.
+    pub cur_state: QpState,
+    /// Path MTU in bytes; 0 where none was set.
+    pub path_mtu: u32,
+    /// Q_Key (UD).
+    pub qkey: u32,
+    /// First PSN to expect.
+    pub rq_psn: u32,
+    /// First PSN to send.
+    pub sq_psn: u32,
+    /// The peer.
+    pub dest_qpn: u32,
+    /// `IB_ACCESS_*` that the peer has.
+    pub access_flags: u32,
+    /// The path.
+    pub address: Option<AddressInfo>,
+    /// Index of the P_Key.
+    pub pkey_index: u16,
+    /// Raise an event when the send queue has drained.
+    pub en_sqd_async_notify: bool,
+    /// The send queue is draining.
+    pub sq_draining: bool,
+    /// READs and atomics outstanding, as the requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics outstanding, as the responder.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the delay in RNR NAKs.
+    pub min_rnr_timer: u8,
+    /// Port, from 1.
+    pub port: u32,
+    /// Code of the acknowledge timeout.
+    pub timeout: u8,
+    /// Retries after a timeout or sequence error, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK, 0 to 6; 7 without end.
+    pub rnr_retry: u8,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self {
+            state: QpState::Reset,
+            cur_state: QpState::Reset,
+            path_mtu: 0,
+            qkey: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            dest_qpn: 0,
+            access_flags: 0,
+            address: None,
+            pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port: 1,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+        }
+    }
+}
+
+impl QpAttr {
+    /// Reads the attributes in `mask`; `EINVAL` where one is not a value of its type.
+    ///
+    /// # Safety
+    ///
+    /// `attr` comes from ib_core's call of `modify_qp`.
+    pub(crate) unsafe fn from_raw(attr: &raw::ib_qp_attr, mask: QpAttrMask) -> Result<Self> {
+        let mut to = Self::default();
+        if mask.has(QpAttrMask::STATE) {
+            to.state = QpState::from_raw(attr.qp_state).ok_or(EINVAL)?;
+        }
+        if mask.has(QpAttrMask::CUR_STATE) {
+            to.cur_state = QpState::from_raw(attr.cur_qp_state).ok_or(EINVAL)?;
+        }
+        if mask.has(QpAttrMask::PATH_MTU) {
+            to.path_mtu = attr::mtu_from_enum(attr.path_mtu).ok_or(EINVAL)?;
+        }
+        if mask.has(QpAttrMask::AV) {
+            // SAFETY: By the caller's promise; `_ib_modify_qp()` (verbs.c) holds the reference.
+            to.address = Some(unsafe { AddressInfo::from_raw(&attr.ah_attr) }?);
+        }
+        to.qkey = attr.qkey;
+        to.rq_psn = attr.rq_psn & 0xff_ffff;
+        to.sq_psn = attr.sq_psn & 0xff_ffff;
+        to.dest_qpn = attr.dest_qp_num & 0xff_ffff;
+        to.access_flags = attr.qp_access_flags as u32;
+        to.pkey_index = attr.pkey_index;
+        to.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
+        to.max_rd_atomic = attr.max_rd_atomic;
+        to.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+        to.min_rnr_timer = attr.min_rnr_timer;
+        to.port = attr.port_num;
+        to.timeout = attr.timeout;
+        to.retry_cnt = attr.retry_cnt;
+        to.rnr_retry = attr.rnr_retry;
+        Ok(to)
+    }
+
+    /// Fills ib_core's struct for QUERY_QP.
+    pub(crate) fn to_raw(self, attr: &mut raw::ib_qp_attr) {
+        attr.qp_state = self.state as u32;
+        attr.cur_qp_state = self.cur_state as u32;
+        attr.path_mtu = if self.path_mtu == 0 {
+            0
+        } else {
+            attr::mtu_to_enum(self.path_mtu)
+        };
+        attr.path_mig_state = raw::ib_mig_state_IB_MIG_MIGRATED;
+        attr.qkey = self.qkey;
+        attr.rq_psn = self.rq_psn;
+        attr.sq_psn = self.sq_psn;
+        attr.dest_qp_num = self.dest_qpn;
+        attr.qp_access_flags = self.access_flags as i32;
+        if let Some(address) = self.address {
+            address.to_raw(&mut attr.ah_attr);
+        }
+        attr.pkey_index = self.pkey_index;
+        attr.en_sqd_async_notify = self.en_sqd_async_notify.into();
+        attr.sq_draining = self.sq_draining.into();
+        attr.max_rd_atomic = self.max_rd_atomic;
+        attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
+        attr.min_rnr_timer = self.min_rnr_timer;
+        attr.port_num = self.port;
+        attr.timeout = self.timeout;
+        attr.retry_cnt = self.retry_cnt;
+        attr.rnr_retry = self.rnr_retry;
+    }
+}
+
+/// Whether the Modify QP table (IBA 11.2.5.2) allows the transition with these attributes.
+pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
+    let raw_type = match qp_type {
+        QpType::Rc => raw::ib_qp_type_IB_QPT_RC,
+        QpType::Uc => raw::ib_qp_type_IB_QPT_UC,
+        QpType::Ud => raw::ib_qp_type_IB_QPT_UD,
+        QpType::Gsi => raw::ib_qp_type_IB_QPT_GSI,
+    };
+    // SAFETY: Looks up a constant table (verbs.c); all arguments are in its range.
+    unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, raw_type, mask.0) }
+}
+

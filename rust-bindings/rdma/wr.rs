@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests and completions of kernel consumers.
+
+use super::{
+    event::QpTarget,
+    object::{Ah, Driver},
+};
+use crate::raw;
+use core::{marker::PhantomData, mem::ManuallyDrop, ptr};
+
+/// A data segment of a work request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DataSegment {
+    /// Address in the region that `lkey` names.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// L_Key.
+    pub lkey: u32,
+}
+
+/// The scatter/gather list of a work request.
+fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = DataSegment> + 'a {
+    let count = if list.is_null() {
+        0
+    } else {
+        usize::try_from(count).unwrap_or(0)
+    };
+    (0..count).map(move |i| {
+        // SAFETY: ib_post_send() and ib_post_recv() (ib_verbs.h) are given `num_sge` elements,
+        // which stay valid until they return.
+        let sge = unsafe { ptr::read(list.add(i)) };
+        DataSegment {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        }
+    })
+}
+
+/// A list of send work requests (`struct ib_send_wr`) as it is being posted.
+pub struct SendWrs<'a, D: Driver> {
+    next: *const raw::ib_send_wr,
+    current: *const raw::ib_send_wr,
+    _p: PhantomData<(&'a raw::ib_send_wr, D)>,
+}
+
+impl<'a, D: Driver> SendWrs<'a, D> {
+    /// # Safety
+    ///
+    /// `head` is null or a list that a consumer posts to a queue pair of driver `D`; it is used
+    /// while the post operation runs.
+    pub(crate) unsafe fn new(head: *const raw::ib_send_wr) -> Self {
+        Self {
+            next: head,
+            current: head,
+            _p: PhantomData,
+        }
+    }
+
+    /// The work request that was taken last, or the first.
+    pub(crate) fn bad(&self) -> *const raw::ib_send_wr {
+        self.current
+    }
+}
+
+impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
+    type Item = SendWr<'a, D>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // SAFETY: Null or a valid element of the list, see `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        self.current = self.next;
+        self.next = wr.next;
+        Some(SendWr {
+            wr,
+            _p: PhantomData,
+        })
+    }
+}
+
+/// A send work request.
+pub struct SendWr<'a, D: Driver> {
+    wr: &'a raw::ib_send_wr,
+    _p: PhantomData<D>,
+}
+
+/// `IB_SEND_*` flags.
+pub mod send_flags {
+    use crate::raw;
+    /// Wait for earlier READs and atomics.
+    pub const FENCE: u32 = raw::ib_send_flags_IB_SEND_FENCE as u32;
+    /// Raise a completion.
+    pub const SIGNALED: u32 = raw::ib_send_flags_IB_SEND_SIGNALED as u32;
+    /// Solicited event.
+    pub const SOLICITED: u32 = raw::ib_send_flags_IB_SEND_SOLICITED as u32;
+    /// The data is to be copied now.
+    pub const INLINE: u32 = raw::ib_send_flags_IB_SEND_INLINE as u32;
+}
+
+impl<'a, D: Driver> SendWr<'a, D> {
+    /// Comes back in the completion.
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: Both members of the union are 64 bits of plain data.
+        unsafe { *self.wr.__bindgen_anon_1.wr_id }
+    }
+
+    /// `enum ib_wr_opcode`.
+    pub fn opcode(&self) -> u32 {
+        self.wr.opcode
+    }
+
+    /// See [`send_flags`].
+    pub fn flags(&self) -> u32 {
+        self.wr.send_flags as u32
+    }
+
+    /// Immediate data (network byte order) or the key to invalidate.
+    pub fn imm_or_key(&self) -> u32 {
+        // SAFETY: Both members of the union are 32 bits of plain data.
+        unsafe { *self.wr.ex.invalidate_rkey }
+    }
+
+    /// Data segments; their count first, as the consumer gave it.
+    pub fn num_sge(&self) -> u32 {
+        u32::try_from(self.wr.num_sge).unwrap_or(u32::MAX)
+    }
+
+    /// Data segments.
+    pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
+        segments(self.wr.sg_list, self.wr.num_sge)
+    }
+
+    /// RDMA: remote address and R_Key. `None` for other opcodes.
+    pub fn rdma(&self) -> Option<(u64, u32)> {
+        match self.wr.opcode {
+            raw::ib_wr_opcode_IB_WR_RDMA_WRITE
+            | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
+            | raw::ib_wr_opcode_IB_WR_RDMA_READ => {
+                // SAFETY: With these opcodes the work request is an `ib_rdma_wr` (ib_verbs.h,
+                // `rdma_wr()`).
+                let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_rdma_wr>() };
+                Some((wr.remote_addr, wr.rkey))
+            }
+            _ => None,
+        }
+    }
+
+    /// Atomics: remote address, R_Key, compare operand or addend, swap operand.
+    pub fn atomic(&self) -> Option<(u64, u32, u64, u64)> {
+        match self.wr.opcode {
+            raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
+            | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+                // SAFETY: With these opcodes the work request is an `ib_atomic_wr` (ib_verbs.h,
+                // `atomic_wr()`).
+                let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_atomic_wr>() };
+                Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap))
+            }
+            _ => None,
+        }
+    }
+
+    /// UD: the address handle, the remote QP number and Q_Key.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is of type UD or GSI.
+    unsafe fn ud_raw(&self) -> &'a raw::ib_ud_wr {
+        // SAFETY: On such a queue pair the work request is an `ib_ud_wr` (ib_verbs.h, `ud_wr()`),
+        // by the caller's promise.
+        unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_ud_wr>() }
+    }
+
+    /// UD and GSI: what a work request of such a queue pair has besides.
+    ///
+    /// `queue_pair` is evidence of the type: a [`UdQueue`] is only made for UD and GSI.
+    pub fn ud(&self, _queue_pair: &UdQueue) -> Option<UdPart<'a, D>> {
+        // SAFETY: By the invariant of `UdQueue`.
+        let wr = unsafe { self.ud_raw() };
+        if wr.ah.is_null() {
+            return None;
+        }
+        Some(UdPart {
+            // SAFETY: A consumer may use only address handles of the device that it posts to, and
+            // keeps them until the work request has completed.
+            ah: unsafe { Ah::<D>::from_ptr(wr.ah).data() },
+            remote_qpn: wr.remote_qpn,
+            remote_qkey: wr.remote_qkey,
+            pkey_index: wr.pkey_index,
+        })
+    }
+}
+
+/// Evidence that a queue pair is of type UD or GSI.
+///
+/// # Invariants
+///
+/// Kept by the driver with such queue pairs only.
+pub struct UdQueue(());
+
+impl UdQueue {
+    /// Evidence for a queue pair of this type; `None` for connected types.
+    pub fn new(qp_type: super::qp::QpType) -> Option<Self> {
+        match qp_type {
+            // INVARIANT: The type was looked at.
+            super::qp::QpType::Ud | super::qp::QpType::Gsi => Some(Self(())),
+            _ => None,
+        }
+    }
+}
+
+/// The part of a send work request that UD and GSI queue pairs have.
+pub struct UdPart<'a, D: Driver> {
+    /// The driver's address handle.
+    pub ah: &'a D::Ah,
+    /// Destination queue pair.
+    pub remote_qpn: u32,
+    /// Its Q_Key.
+    pub remote_qkey: u32,
+    /// GSI: index of the P_Key.
+    pub pkey_index: u16,
+}
+
+/// A list of receive work requests as it is being posted.
+pub struct RecvWrs<'a> {
+    next: *const raw::ib_recv_wr,
+    current: *const raw::ib_recv_wr,
+    _p: PhantomData<&'a raw::ib_recv_wr>,
+}
+
+impl RecvWrs<'_> {
+    /// # Safety
+    ///
+    /// `head` is null or a list that a consumer posts; it is used while the post operation runs.
+    pub(crate) unsafe fn new(head: *const raw::ib_recv_wr) -> Self {
+        Self {
+            next: head,
+            current: head,
+            _p: PhantomData,
+        }
+    }
+
+    /// The work request that was taken last, or the first.
+    pub(crate) fn bad(&self) -> *const raw::ib_recv_wr {
+        self.current
+    }
+}
+
+impl<'a> Iterator for RecvWrs<'a> {
+    type Item = RecvWr<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // SAFETY: Null or a valid element of the list, see `new`.
+        let wr = unsafe { self.next.as_ref() }?;
+        self.current = self.next;
+        self.next = wr.next;
+        Some(RecvWr(wr))
+    }
+}
+
+/// A receive work request.
+pub struct RecvWr<'a>(&'a raw::ib_recv_wr);
+
+impl<'a> RecvWr<'a> {
+    /// Comes back in the completion.
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: Both members of the union are 64 bits of plain data.
+        unsafe { *self.0.__bindgen_anon_1.wr_id }
+    }
+
+    /// Data segments; their count, as the consumer gave it.
+    pub fn num_sge(&self) -> u32 {
+        u32::try_from(self.0.num_sge).unwrap_or(u32::MAX)
+    }
+
+    /// Data segments.
+    pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
+        segments(self.0.sg_list, self.0.num_sge)
+    }
+}
+
+/// A work completion for a kernel consumer (`struct ib_wc`).
+#[repr(transparent)]
+pub struct Wc(raw::ib_wc);
+
+/// The contents of a work completion.
+#[derive(Clone, Copy, Default)]
+pub struct WcContents {
+    /// From the work request.
+    pub wr_id: u64,
+    /// `enum ib_wc_status`.
+    pub status: u32,
+    /// `enum ib_wc_opcode`.
+    pub opcode: u32,
+    /// Detail of a failure.
+    pub vendor_err: u32,
+    /// Bytes.
+    pub byte_len: u32,
+    /// Immediate data (network byte order) or invalidated key.
+    pub imm_or_key: u32,
+    /// Sender (UD).
+    pub src_qp: u32,
+    /// `IB_WC_*`.
+    pub flags: u32,
+    /// Index of the P_Key.
+    pub pkey_index: u16,
+    /// Service level (UD).
+    pub sl: u8,
+    /// `enum rdma_network_type` (UD).
+    pub network_hdr_type: u8,
+    /// Sender's Ethernet address (UD).
+    pub smac: [u8; 6],
+    /// VLAN (UD).
+    pub vlan_id: u16,
+}
+
+/// `IB_WC_*` flags and opcodes of kernel completions.
+pub mod wc {
+    #![expect(missing_docs, reason = "named as in ib_verbs.h")]
+    use crate::raw;
+    pub const GRH: u32 = raw::ib_wc_flags_IB_WC_GRH;
+    pub const WITH_IMM: u32 = raw::ib_wc_flags_IB_WC_WITH_IMM;
+    pub const WITH_INVALIDATE: u32 = raw::ib_wc_flags_IB_WC_WITH_INVALIDATE;
+    pub const WITH_SMAC: u32 = raw::ib_wc_flags_IB_WC_WITH_SMAC;
+    pub const WITH_VLAN: u32 = raw::ib_wc_flags_IB_WC_WITH_VLAN;
+    pub const WITH_NETWORK_HDR_TYPE: u32 = raw::ib_wc_flags_IB_WC_WITH_NETWORK_HDR_TYPE;
+    pub const NETWORK_IPV4: u8 = raw::rdma_network_type_RDMA_NETWORK_IPV4 as u8;
+    pub const NETWORK_IPV6: u8 = raw::rdma_network_type_RDMA_NETWORK_IPV6 as u8;
+}
+
+impl Wc {
+    /// Fills in a completion of the queue pair behind `qp`.
+    pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
+        let wc = &mut self.0;
+        wc.__bindgen_anon_1.wr_id = ManuallyDrop::new(contents.wr_id);
+        wc.status = contents.status;
+        wc.opcode = contents.opcode;
+        wc.vendor_err = contents.vendor_err;
+        wc.byte_len = contents.byte_len;
+        wc.qp = qp.0;
+        wc.ex.invalidate_rkey = ManuallyDrop::new(contents.imm_or_key);
+        wc.src_qp = contents.src_qp;
+        wc.slid = 0;
+        wc.wc_flags = contents.flags as i32;
+        wc.pkey_index = contents.pkey_index;
+        wc.sl = contents.sl;
+        wc.dlid_path_bits = 0;
+        wc.port_num = 1;
+        wc.smac = contents.smac;
+        wc.vlan_id = contents.vlan_id;
+        wc.network_hdr_type = contents.network_hdr_type;
+    }
+}
+
+/// Which ib_core queue pair a completion belongs to: a pointer that only the consumer follows.
+#[derive(Clone, Copy)]
+pub struct QpIdentity(*mut raw::ib_qp);
+
+// SAFETY: An identity; never followed here.
+unsafe impl Send for QpIdentity {}
+// SAFETY: As above.
+unsafe impl Sync for QpIdentity {}
+
+impl QpIdentity {
+    /// The identity of the queue pair that `target` belongs to.
+    pub fn of(target: &QpTarget) -> Self {
+        Self(target.as_ptr())
+    }
+}

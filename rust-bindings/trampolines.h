@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Operations of struct ib_device_ops that have an enum in their signature. kCFI compares the type
+ * of an indirect call with that of its target, and to it an enum of C is not an integer of Rust:
+ * so ib_core calls these C functions, which call Rust through types that both sides agree on.
+ */
+#ifndef LINUX_RDMA_TRAMPOLINES_H
+#define LINUX_RDMA_TRAMPOLINES_H
+
+#include <rdma/ib_verbs.h>
+
+struct rdma_enum_ops {
+	int (*req_notify_cq)(struct ib_cq *cq, u32 flags);
+	u32 (*get_link_layer)(struct ib_device *device, u32 port_num);
+};
+
+/* The first fields of each device that Rust allocates. */
+struct rdma_rust_device {
+	struct ib_device ib;
+	const struct rdma_enum_ops *enum_ops;
+};
+
+int rdma_trampoline_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags);
+enum rdma_link_layer rdma_trampoline_get_link_layer(struct ib_device *device, u32 port_num);
+
+#endif
