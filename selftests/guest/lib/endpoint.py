@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: GPL-2.0
+"""One end of a verbs connection, driven by calls whose arguments are plain data.
+
+A test that looks at both ends holds two of these: one in its own process, and one of the other host
+(`peer`) or a second of its own for loopback. Objects are named by small numbers.
+
+Every memory region has a shadow: what its bytes must be. `put` writes data to both, `expect` tells
+what the other side is about to write, `verify` compares the whole region, so that a byte too many
+anywhere in it is found, not only around the target. Data is named by a seed, so that it need not be
+sent along beside the connection under test.
+"""
+
+import contextlib
+import ctypes
+import ipaddress
+import mmap
+import os
+import random
+import select
+import socket
+import time
+
+import pyverbs.enums as e
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
+from pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
+from pyverbs.qp import QP, DataBuffer, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+import machine
+
+STATES = {
+    e.IBV_QPS_RESET: "reset",
+    e.IBV_QPS_INIT: "init",
+    e.IBV_QPS_RTR: "rtr",
+    e.IBV_QPS_RTS: "rts",
+    e.IBV_QPS_SQD: "sqd",
+    e.IBV_QPS_SQE: "sqe",
+    e.IBV_QPS_ERR: "error",
+}
+STATE_NUMBERS = {name: number for number, name in STATES.items()}
+
+STATUSES = {
+    getattr(e, name): name[len("IBV_WC_") :]
+    for name in dir(e)
+    if name.startswith("IBV_WC_") and name.endswith(("_ERR", "_SUCCESS"))
+}
+
+# Names of work requests, and of the completion opcodes that they must end with.
+SEND_OPS = {
+    "send": (e.IBV_WR_SEND, e.IBV_WC_SEND),
+    "send-imm": (e.IBV_WR_SEND_WITH_IMM, e.IBV_WC_SEND),
+    "write": (e.IBV_WR_RDMA_WRITE, e.IBV_WC_RDMA_WRITE),
+    "write-imm": (e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WC_RDMA_WRITE),
+    "read": (e.IBV_WR_RDMA_READ, e.IBV_WC_RDMA_READ),
+    "cmp-swap": (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WC_COMP_SWAP),
+    "fetch-add": (e.IBV_WR_ATOMIC_FETCH_AND_ADD, e.IBV_WC_FETCH_ADD),
+}
+WC_OPCODES = {
+    e.IBV_WC_SEND: "send",
+    e.IBV_WC_RDMA_WRITE: "write",
+    e.IBV_WC_RDMA_READ: "read",
+    e.IBV_WC_COMP_SWAP: "cmp-swap",
+    e.IBV_WC_FETCH_ADD: "fetch-add",
+    e.IBV_WC_RECV: "recv",
+    e.IBV_WC_RECV_RDMA_WITH_IMM: "recv-write-imm",
+}
+
+FLAGS = {
+    "signaled": e.IBV_SEND_SIGNALED,
+    "solicited": e.IBV_SEND_SOLICITED,
+    "fence": e.IBV_SEND_FENCE,
+    "inline": e.IBV_SEND_INLINE,
+}
+
+ACCESS = {
+    "local-write": e.IBV_ACCESS_LOCAL_WRITE,
+    "remote-write": e.IBV_ACCESS_REMOTE_WRITE,
+    "remote-read": e.IBV_ACCESS_REMOTE_READ,
+    "remote-atomic": e.IBV_ACCESS_REMOTE_ATOMIC,
+}
+ALL_ACCESS = tuple(ACCESS)
+
+TYPES = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
+
+MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
+MTU_BYTES = {number: size for size, number in MTUS.items()}
+
+# What ibv_create_qp_ex must be able to post for each type of queue pair.
+_UD_OPS = e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_SEND_WITH_IMM
+_RC_OPS = (
+    _UD_OPS
+    | e.IBV_QP_EX_WITH_RDMA_WRITE
+    | e.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | e.IBV_QP_EX_WITH_RDMA_READ
+    | e.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | e.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+)
+
+ASYNC_EVENTS = {
+    getattr(e, name): name[len("IBV_EVENT_") :] for name in dir(e) if name.startswith("IBV_EVENT_")
+}
+
+QKEY = 0x11223344
+
+
+def data(seed, length):
+    """`length` bytes that only `seed` decides."""
+    return random.Random(seed).randbytes(length)
+
+
+def _event_files():
+    """The event files of libibverbs that this process has open; pyverbs does not tell their numbers."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "infinibandevent" in os.readlink(f"/proc/self/fd/{name}"):
+                found.add(int(name))
+    return found
+
+
+def _readable(fd, seconds):
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
+
+
+def _bits(table, names):
+    value = 0
+    for name in names:
+        value |= table[name]
+    return value
+
+
+class _Memory:
+    """Anonymous memory, the region over it, and the shadow."""
+
+    def __init__(self, pd, size, access, seed):
+        self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.map[:] = data(seed, size)
+        self.shadow = bytearray(self.map[:])
+        self.region = MR(pd, size, access, address=self.address)
+
+
+class Endpoint:
+    """A context of one device, and what was made in it."""
+
+    def __init__(self):
+        self._context = None
+        self._gid_index = None
+        self._async_fd = None
+        self._event_fds = {}
+        self._objects = {}
+        self._next = 1
+
+    def _keep(self, value):
+        number = self._next
+        self._next += 1
+        self._objects[number] = value
+        return number
+
+    # Device
+
+    def open(self, device, address):
+        """Open `device`; traffic will use the RoCEv2 GID of the IP address. Returns what tests have
+        to know of the device."""
+        before = _event_files()
+        self._context = Context(name=device)
+        (self._async_fd,) = _event_files() - before
+        self._gid_index, gid = self._find_gid(ipaddress.ip_address(address))
+        attributes = self._context.query_device()
+        port = self._context.query_port(1)
+        return {
+            "device": device,
+            "address": address,
+            "gid": gid,
+            "gid_index": self._gid_index,
+            "mtu": MTU_BYTES[port.active_mtu],
+            "max_msg": port.max_msg_sz,
+            "max_sge": attributes.max_sge,
+            "max_qp_wr": attributes.max_qp_wr,
+            "max_cqe": attributes.max_cqe,
+            "max_rd_atomic": attributes.max_qp_rd_atom,
+        }
+
+    def _find_gid(self, address):
+        if address.version == 4:
+            wanted = ipaddress.ip_address(f"::ffff:{address}")
+        else:
+            wanted = address
+        for index in range(self._context.query_port(1).gid_tbl_len):
+            try:
+                gid = self._context.query_gid(1, index).gid
+                version = self._context.query_gid_type(1, index)
+            except PyverbsRDMAError:  # an empty entry, as some providers report it
+                continue
+            if ipaddress.ip_address(gid) == wanted and version == e.IBV_GID_TYPE_SYSFS_ROCE_V2:
+                return index, gid
+        raise RuntimeError(f"no RoCEv2 GID for {address}")
+
+    def close(self):
+        """Close the device with all that was made in it."""
+        for value in reversed(self._objects.values()):
+            if isinstance(value, _Memory):
+                value.region.close()
+            else:
+                value.close()
+        self._objects.clear()
+        if self._context:
+            self._context.close()
+            self._context = None
+
+    def drop(self, *numbers):
+        """Destroy these objects, in this order."""
+        for number in numbers:
+            value = self._objects.pop(number)
+            if isinstance(value, _Memory):
+                value.region.close()
+            else:
+                value.close()
+
+    def async_events(self, seconds=0):
+        """The names of the asynchronous events that have come, waiting so long for the first."""
+        found = []
+        while _readable(self._async_fd, 0 if found else seconds):
+            event = self._context.get_async_event()
+            found.append(ASYNC_EVENTS.get(event.event_type, event.event_type))
+            event.ack()
+        return found
+
+    # Protection domains and memory
+
+    def pd(self):
+        """A protection domain."""
+        return self._keep(PD(self._context))
+
+    def memory(self, pd, size, access=ALL_ACCESS, seed=0):
+        """A region of `size` bytes filled with the data of `seed`."""
+        value = _Memory(self._objects[pd], size, _bits(ACCESS, access), seed)
+        return {
+            "id": self._keep(value),
+            "address": value.address,
+            "size": size,
+            "lkey": value.region.lkey,
+            "rkey": value.region.rkey,
+        }
+
+    def register(self, pd, address, length, access):
+        """Register memory at any address whatever; deregisters it at once where that worked."""
+        MR(self._objects[pd], length, _bits(ACCESS, access), address=address).close()
+
+    def deregister(self, memory):
+        """Take the region away; the memory stays, and can still be verified."""
+        self._objects[memory].region.close()
+
+    def put(self, memory, ranges, seed):
+        """Spread the data of `seed` over `ranges` ([offset, length] each) of memory and shadow."""
+        value = self._objects[memory]
+        start, whole = 0, data(seed, sum(length for _, length in ranges))
+        for offset, length in ranges:
+            piece = whole[start : start + length]
+            value.map[offset : offset + length] = piece
+            value.shadow[offset : offset + length] = piece
+            start += length
+
+    def expect(self, memory, ranges, seed, length):
+        """From now on the first `length` bytes of `ranges` hold the data of `seed`."""
+        value = self._objects[memory]
+        start, whole = 0, data(seed, length)
+        for offset, size in ranges:
+            size = min(size, length - start)
+            value.shadow[offset : offset + size] = whole[start : start + size]
+            start += size
+
+    def put_number(self, memory, offset, number):
+        """Write a 64-bit number to memory and shadow."""
+        value = self._objects[memory]
+        value.map[offset : offset + 8] = number.to_bytes(8, "little")
+        self.expect_number(memory, offset, number)
+
+    def expect_number(self, memory, offset, number):
+        """From now on a 64-bit number stands at `offset`."""
+        self._objects[memory].shadow[offset : offset + 8] = number.to_bytes(8, "little")
+
+    def accept(self, memory, ranges, length):
+        """Take the first `length` bytes of `ranges` as they are; returns them in hexadecimal digits."""
+        value = self._objects[memory]
+        taken = bytearray()
+        for offset, size in ranges:
+            size = min(size, length - len(taken))
+            piece = value.map[offset : offset + size]
+            value.shadow[offset : offset + size] = piece
+            taken += piece
+        return taken.hex()
+
+    def verify(self, memory):
+        """Compare the whole region with its shadow: an empty string, or what differs."""
+        value = self._objects[memory]
+        found = value.map[:]
+        if found == value.shadow:
+            return ""
+        pages = [at for at in range(0, len(found), 4096) if found[at : at + 4096] != value.shadow[at : at + 4096]]
+        page = pages[0]
+        first = page + next(
+            i for i, pair in enumerate(zip(found[page:], value.shadow[page:])) if pair[0] != pair[1]
+        )
+        return (
+            f"{len(pages)} pages between offsets {page:#x} and {pages[-1]:#x} differ: at {first:#x} is "
+            f"{found[first : first + 16].hex()}, not {bytes(value.shadow[first : first + 16]).hex()}"
+        )
+
+    # Completion queues
+
+    def channel(self):
+        """A completion channel."""
+        before = _event_files()
+        number = self._keep(CompChannel(self._context))
+        (self._event_fds[number],) = _event_files() - before
+        return number
+
+    def cq(self, depth=128, extended=False, channel=None):
+        """A completion queue, polled by the classic or by the extended interface."""
+        events = self._objects[channel] if channel else None
+        if extended:
+            flags = (
+                e.IBV_WC_EX_WITH_BYTE_LEN
+                | e.IBV_WC_EX_WITH_IMM
+                | e.IBV_WC_EX_WITH_QP_NUM
+                | e.IBV_WC_EX_WITH_SRC_QP
+                | e.IBV_WC_EX_WITH_SL
+            )
+            queue = CQEX(self._context, CqInitAttrEx(cqe=depth, wc_flags=flags, channel=events))
+        else:
+            queue = CQ(self._context, depth, None, events, 0)
+        return self._keep(queue)
+
+    def arm(self, cq, solicited=False):
+        """Ask for an event at the next (solicited) completion."""
+        self._objects[cq].req_notify(solicited)
+
+    def wait_event(self, channel, cq, seconds):
+        """Whether an event of `cq` came within this time; it is taken and acknowledged."""
+        events, fd = self._objects[channel], self._event_fds[channel]
+        if not _readable(fd, seconds):
+            return False
+        queue = self._objects[cq]
+        events.get_cq_event(queue)
+        queue.ack_events(1)
+        return True
+
+    def poll(self, cq, count, seconds=60):
+        """Wait for `count` completions; fewer come back where the time ran out."""
+        queue = self._objects[cq]
+        found = []
+        end = time.monotonic() + seconds
+        while True:
+            took = self._poll_extended(queue) if isinstance(queue, CQEX) else self._poll_classic(queue, count)
+            found += took
+            if len(found) >= count or (not took and time.monotonic() > end):
+                return found
+
+    @staticmethod
+    def _poll_classic(queue, count):
+        return [
+            {
+                "id": wc.wr_id,
+                "status": STATUSES.get(wc.status, wc.status),
+                "op": WC_OPCODES.get(wc.opcode, wc.opcode),
+                "len": wc.byte_len,
+                "qpn": wc.qp_num,
+                "src_qpn": wc.src_qp,
+                "imm": socket.ntohl(wc.imm_data & 0xFFFFFFFF) if wc.wc_flags & e.IBV_WC_WITH_IMM else None,
+                "grh": bool(wc.wc_flags & e.IBV_WC_GRH),
+            }
+            for wc in queue.poll(count)[1]
+        ]
+
+    @staticmethod
+    def _poll_extended(queue):
+        found = []
+        status = queue.start_poll(None)
+        if status:
+            return found
+        while not status:
+            flags = queue.read_wc_flags() if queue.status == e.IBV_WC_SUCCESS else 0
+            good = queue.status == e.IBV_WC_SUCCESS
+            found.append(
+                {
+                    "id": queue.wr_id,
+                    "status": STATUSES.get(queue.status, queue.status),
+                    "op": WC_OPCODES.get(queue.read_opcode()) if good else None,
+                    "len": queue.read_byte_len() if good else 0,
+                    "qpn": queue.read_qp_num(),
+                    "src_qpn": queue.read_src_qp() if good else 0,
+                    "imm": socket.ntohl(queue.read_imm_data() & 0xFFFFFFFF) if flags & e.IBV_WC_WITH_IMM else None,
+                    "grh": bool(flags & e.IBV_WC_GRH),
+                }
+            )
+            status = queue.poll_next()
+        queue.end_poll()
+        return found
+
+    # Queue pairs
+
+    def qp(self, kind, pd, cq, recv_cq=None, extended=False, send_wr=16, recv_wr=16, sge=1, inline=0, signal_all=False):
+        """A queue pair in the Reset state, posted to by the classic calls or by ibv_wr_*."""
+        cap = QPCap(max_send_wr=send_wr, max_recv_wr=recv_wr, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline)
+        queues = {"scq": self._objects[cq], "rcq": self._objects[recv_cq or cq]}
+        if extended:
+            init = QPInitAttrEx(
+                qp_type=TYPES[kind],
+                cap=cap,
+                pd=self._objects[pd],
+                sq_sig_all=int(signal_all),
+                comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                send_ops_flags=_RC_OPS if kind == "rc" else _UD_OPS,
+                **queues,
+            )
+            value = QPEx(self._context, init)
+        else:
+            init = QPInitAttr(qp_type=TYPES[kind], cap=cap, sq_sig_all=int(signal_all), **queues)
+            value = QP(self._objects[pd], init)
+        return {
+            "id": self._keep(value),
+            "qpn": value.qp_num,
+            "send_wr": init.max_send_wr,
+            "recv_wr": init.max_recv_wr,
+            "sge": init.max_send_sge,
+            "inline": init.max_inline_data,
+        }
+
+    def _address(self, gid, gid_index=None):
+        index = self._gid_index if gid_index is None else gid_index
+        route = GlobalRoute(dgid=GID(gid), sgid_index=index, hop_limit=64)
+        return AHAttr(gr=route, is_global=1, port_num=1)
+
+    def modify(self, qp, mask, **attributes):
+        """ibv_modify_qp with any mask (names of enum ibv_qp_attr_mask less IBV_QP_) and attributes
+        (names of pyverbs' QPAttr; `state` by name, `mtu` in bytes, `gid` for the address)."""
+        attr = QPAttr()
+        gid_index = attributes.pop("gid_index", None)
+        for name, value in attributes.items():
+            if name == "state":
+                attr.qp_state = STATE_NUMBERS[value]
+            elif name == "current":
+                attr.cur_qp_state = STATE_NUMBERS[value]
+            elif name == "mtu":
+                attr.path_mtu = MTUS[value]
+            elif name == "access":
+                attr.qp_access_flags = _bits(ACCESS, value)
+            elif name == "gid":
+                attr.ah_attr = self._address(value, gid_index)
+            else:
+                setattr(attr, name, value)
+        bits = 0
+        for name in mask:
+            bits |= getattr(e, "IBV_QP_" + name)
+        self._objects[qp].modify(attr, bits)
+
+    def to_init(self, qp, kind="rc", access=ALL_ACCESS, qkey=QKEY):
+        """Reset to Init."""
+        if kind == "ud":
+            self.modify(qp, ("STATE", "PKEY_INDEX", "PORT", "QKEY"), state="init", port_num=1, pkey_index=0, qkey=qkey)
+        else:
+            mask = ("STATE", "PKEY_INDEX", "PORT", "ACCESS_FLAGS")
+            self.modify(qp, mask, state="init", port_num=1, pkey_index=0, access=access)
+
+    def to_rtr(self, qp, kind="rc", gid=None, qpn=0, psn=0, mtu=1024, dest_rd_atomic=8, rnr_timer=12):
+        """Init to Ready to Receive."""
+        if kind == "ud":
+            self.modify(qp, ("STATE",), state="rtr")
+            return
+        mask = ["STATE", "AV", "PATH_MTU", "DEST_QPN", "RQ_PSN"]
+        more = {}
+        if kind == "rc":
+            mask += ["MAX_DEST_RD_ATOMIC", "MIN_RNR_TIMER"]
+            more = {"max_dest_rd_atomic": dest_rd_atomic, "min_rnr_timer": rnr_timer}
+        self.modify(qp, mask, state="rtr", gid=gid, mtu=mtu, dest_qp_num=qpn, rq_psn=psn, **more)
+
+    def to_rts(self, qp, kind="rc", psn=0, timeout=18, retry=7, rnr_retry=7, rd_atomic=8):
+        """Ready to Receive to Ready to Send. The default timeout is 4.096 us * 2^18, about 1 s."""
+        if kind == "rc":
+            mask = ("STATE", "SQ_PSN", "TIMEOUT", "RETRY_CNT", "RNR_RETRY", "MAX_QP_RD_ATOMIC")
+            more = {"timeout": timeout, "retry_cnt": retry, "rnr_retry": rnr_retry, "max_rd_atomic": rd_atomic}
+        else:
+            mask, more = ("STATE", "SQ_PSN"), {}
+        self.modify(qp, mask, state="rts", sq_psn=psn, **more)
+
+    def state(self, qp):
+        """The state that ibv_query_qp reports."""
+        return STATES[self._objects[qp].query(e.IBV_QP_STATE)[0].qp_state]
+
+    def query(self, qp, *names):
+        """Attributes of the queue pair by pyverbs' names."""
+        attr = self._objects[qp].query(0x1FFFFFF)[0]
+        return {name: getattr(attr, name) for name in names}
+
+    def ah(self, pd, gid):
+        """An address handle for a GID."""
+        return self._keep(AH(self._objects[pd], attr=self._address(gid)))
+
+    # Posting
+
+    def post_recv(self, qp, requests):
+        """Post receives: {"id", "sge": [[address, length, lkey]…]} each."""
+        for request in requests:
+            pieces = [SGE(*piece) for piece in request["sge"]] or [SGE(0, 0, 0)]
+            work = RecvWR(wr_id=request["id"], num_sge=len(pieces), sg=pieces)
+            work.num_sge = len(request["sge"])
+            try:
+                self._objects[qp].post_recv(work)
+            finally:
+                work.close()
+                for piece in pieces:
+                    piece.close()
+
+    def post_send(self, qp, requests):
+        """Post send work requests.
+
+        Each has "id", "op" (a name of `SEND_OPS`, or a number), "sge", and what the operation needs
+        of "flags", "rkey", "raddr", "imm", "compare" (also the addend), "swap", "ah", "qpn", "qkey".
+        """
+        target = self._objects[qp]
+        if isinstance(target, QPEx):
+            self._post_extended(target, requests)
+        else:
+            for request in requests:
+                self._post_classic(target, request)
+
+    def _post_classic(self, qp, request):
+        op = request["op"]
+        pieces = [SGE(*piece) for piece in request["sge"]] or [SGE(0, 0, 0)]
+        work = SendWR(
+            wr_id=request["id"],
+            num_sge=len(pieces),
+            sg=pieces,
+            imm_data=socket.htonl(request.get("imm", 0)),
+            send_flags=_bits(FLAGS, request.get("flags", ("signaled",))),
+        )
+        try:
+            work.opcode = SEND_OPS[op][0] if op in SEND_OPS else op
+            work.num_sge = len(request["sge"])
+            if "ah" in request:
+                work.set_wr_ud(self._objects[request["ah"]], request["qpn"], request.get("qkey", QKEY))
+            elif "compare" in request:
+                work.set_wr_atomic(request["rkey"], request["raddr"], request["compare"], request.get("swap", 0))
+            elif "rkey" in request:
+                work.set_wr_rdma(request["rkey"], request["raddr"])
+            qp.post_send(work)
+        finally:
+            work.close()
+            for piece in pieces:
+                piece.close()
+
+    def _post_extended(self, qp, requests):
+        qp.wr_start()
+        for request in requests:
+            op = request["op"]
+            flags = request.get("flags", ("signaled",))
+            qp.wr_id = request["id"]
+            qp.wr_flags = _bits(FLAGS, flags)
+            remote = (request.get("rkey"), request.get("raddr"))
+            if op == "send":
+                qp.wr_send()
+            elif op == "send-imm":
+                qp.wr_send_imm(request["imm"])
+            elif op == "write":
+                qp.wr_rdma_write(*remote)
+            elif op == "write-imm":
+                qp.wr_rdma_write_imm(*remote, request["imm"])
+            elif op == "read":
+                qp.wr_rdma_read(*remote)
+            elif op == "cmp-swap":
+                qp.wr_atomic_cmp_swp(*remote, request["compare"], request["swap"])
+            elif op == "fetch-add":
+                qp.wr_atomic_fetch_add(*remote, request["compare"])
+            else:
+                raise ValueError(f"ibv_wr_* has no {op!r}")
+            if "ah" in request:
+                qp.wr_set_ud_addr(self._objects[request["ah"]], request["qpn"], request.get("qkey", QKEY))
+            pieces = request["sge"]
+            if "inline" in flags:
+                buffers = [DataBuffer(address, length) for address, length, _ in pieces]
+                qp.wr_set_inline_data_list(len(buffers), buffers)
+            else:
+                segments = [SGE(*piece) for piece in pieces]
+                qp.wr_set_sge_list(len(segments), segments)
+                for segment in segments:
+                    segment.close()
+        qp.wr_complete()
+
+
+class Peer:
+    """The endpoint of the other host: the methods of `Endpoint`, done there."""
+
+    def __init__(self, address):
+        self._connection = machine.dial(address)
+
+    def __getattr__(self, what):
+        def ask(*arguments, **named):
+            return machine.call(self._connection, "endpoint", what, *arguments, **named)
+
+        return ask
+
+    def hang_up(self):
+        """End the process there, which destroys whatever it holds."""
+        self._connection.close()

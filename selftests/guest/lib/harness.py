@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Declaring, running and reporting test cases inside a guest.
+
+A suite is a Python module of this folder whose functions are marked with `@case`. One boot runs one
+suite: `run_suite` announces the names of the cases that it is about to run, runs them in the order of
+the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
+host reads them (selftests/runner/boot.py).
+
+A case fails by raising anything; `Failure` is for what it checked itself, `Skip` for what cannot be
+tested here. Its log, `$OUT/<case>.log`, holds every command that it ran and what that printed.
+"""
+
+import contextlib
+import fnmatch
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+
+import kernellog
+
+OUT = os.environ.get("OUT", "/tmp/out")
+
+
+class Failure(Exception):
+    """What the case checked was not so."""
+
+
+class Skip(Exception):
+    """The case cannot run here; the text says why."""
+
+
+class Hang(BaseException):
+    """The case ran into its time limit. Not an Exception, so that no case swallows it."""
+
+
+class Case:
+    """A test: its name, the function, the longest it may take in seconds, and whether the default run
+    of the debug kernel has it (`debug`)."""
+
+    def __init__(self, name, function, timeout, debug, arguments=()):
+        self.name = name
+        self.function = function
+        self.timeout = timeout
+        self.debug = debug
+        self.arguments = arguments
+
+
+_cases = []
+_log = None
+
+
+def case(timeout=120, debug=True, each=None):
+    """Mark a function as a test. Underscores in its name read as hyphens.
+
+    `timeout` only catches hangs: seconds on a slow emulator; the debug kernel gets three times as
+    long. `each` makes one case of every element: a mapping from the name's ending to the function's
+    argument.
+    """
+
+    def mark(function):
+        name = function.__name__.replace("_", "-")
+        if each is None:
+            _cases.append(Case(name, function, timeout, debug))
+        else:
+            for suffix, argument in each.items():
+                _cases.append(Case(f"{name}-{suffix}", function, timeout, debug, (argument,)))
+        return function
+
+    return mark
+
+
+def log(text):
+    """Write a line to the log of the running case."""
+    if _log:
+        _log.write(text if text.endswith("\n") else text + "\n")
+        _log.flush()
+
+
+def require(condition, text):
+    """Fail with `text` unless `condition`."""
+    if not condition:
+        raise Failure(text)
+
+
+def equal(what, found, wanted):
+    """Fail unless `found` is `wanted`."""
+    if found != wanted:
+        raise Failure(f"{what}: {found!r}, not {wanted!r}")
+
+
+def wait_until(what, condition, seconds=60):
+    """Wait for `condition()` to be true, and return what it returned."""
+    end = time.monotonic() + seconds * slowness()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise Failure(f"{what}: not within {seconds * slowness()} s")
+        time.sleep(0.05)
+
+
+def slowness():
+    """How much longer than the default kernel this one may take."""
+    return 3 if debug_kernel() else 1
+
+
+def debug_kernel():
+    """Whether this is the kernel with the checkers."""
+    return os.environ.get("KERNEL", "default") != "default"
+
+
+def report(**fields):
+    """Send one report to the host."""
+    sys.stdout.write("\n@rrxe " + json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def time_limit(seconds):
+    """Raise Hang in the block after this many seconds."""
+
+    def expired(_signal, _frame):
+        raise Hang(f"not done after {seconds} s")
+
+    old = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+@contextlib.contextmanager
+def _log_to(name):
+    global _log
+    with open(os.path.join(OUT, name + ".log"), "w", encoding="utf-8", errors="replace") as _log:
+        try:
+            yield
+        finally:
+            _log = None
+
+
+def _run_case(one):
+    """Run a case: its status, and the reason where it is not `ok`."""
+    with _log_to(one.name):
+        try:
+            with time_limit(one.timeout * slowness()):
+                one.function(*one.arguments)
+            return "ok", ""
+        except Skip as why:
+            return "skip", str(why)
+        except Failure as why:
+            log(traceback.format_exc())
+            return "fail", str(why)
+        except Hang as why:
+            log(traceback.format_exc())
+            return "fail", str(why)
+        except Exception as why:  # whatever a library raises is a failure of this case alone
+            log(traceback.format_exc())
+            return "fail", f"{type(why).__name__}: {why}"
+
+
+_choice = ("", (), False)
+
+
+def choose(prefix, only, core):
+    """Choose the cases to run: those of which `prefix` and the name match one of the patterns `only`
+    (none chooses all), and where `core`, only what the debug kernel's default run has."""
+    global _choice
+    _choice = (prefix, only, core)
+
+
+def chosen():
+    """The cases to run."""
+    prefix, only, core = _choice
+    patterns = [pattern if set(pattern) & set("*?[") else f"*{pattern}*" for pattern in only]
+    for one in _cases:
+        if core and not one.debug:
+            continue
+        if not patterns or any(fnmatch.fnmatchcase(prefix + one.name, pattern) for pattern in patterns):
+            yield one
+
+
+def run_suite(after_each=None, finish=None):
+    """Run the chosen cases; returns whether all passed.
+
+    `after_each` is called after every case, to clear away what it left; `finish` after all of them,
+    before the kernel log is judged. Two cases are the harness's own: `kernel-log`, and with the
+    debug kernel `memory-leaks`.
+    """
+    cases = list(chosen())
+    own = ["kernel-log"] + (["memory-leaks"] if debug_kernel() else [])
+    report(plan=[one.name for one in cases] + own)
+    watch = kernellog.Watch()
+    good = True
+
+    def done(name, started, status, reason):
+        nonlocal good
+        good = good and status != "fail"
+        report(case=name, status=status, seconds=round(time.monotonic() - started, 1), reason=reason)
+
+    for one in cases:
+        started = time.monotonic()
+        report(start=one.name, limit=one.timeout * slowness())
+        watch.mark(one.name)
+        status, reason = _run_case(one)
+        if after_each:
+            with contextlib.suppress(Exception):
+                after_each()
+        done(one.name, started, status, reason)
+
+    started = time.monotonic()
+    report(start="kernel-log", limit=120 * slowness())
+    watch.mark("finish")
+    reason = ""
+    if finish:
+        try:
+            with _log_to("finish"):
+                finish()
+        except Exception as why:
+            reason = f"clearing away: {why}"
+    if debug_kernel():
+        leaks = kernellog.memory_leaks(os.path.join(OUT, "memory-leaks.log"))
+        done("memory-leaks", started, "fail" if leaks else "ok", leaks)
+    reason = watch.verdict(os.path.join(OUT, "kernel-log.log")) or reason
+    done("kernel-log", started, "fail" if reason else "ok", reason)
+    return good

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the kernel said while tests ran: warnings, splats, leaks."""
+
+import os
+import re
+import time
+
+# What no kernel prints in a healthy run. Each is the beginning of a report or a line of its own.
+_SPLATS = re.compile(
+    r"BUG:|WARNING:|Oops|kernel panic|Kernel panic|Call Trace|cut here|general protection fault|"
+    r"KASAN|KCSAN|UBSAN|ODEBUG|INFO: task .* blocked|INFO: possible|INFO: trying to register|"
+    r"possible recursive locking|possible circular locking|suspicious RCU|inconsistent lock state|"
+    r"bad unlock balance|scheduling while atomic|sleeping function called|rcu: INFO|self-detected stall|"
+    r"refcount_t:|list_add corruption|list_del corruption|unregister_netdevice: waiting|"
+    r"soft lockup|hard LOCKUP|Bad page|page allocation failure|double free|stack-protector|"
+    r"RCU used illegally|usercopy:|rust_kernel: panicked|panicked at|"
+    r"^[^ ]*(?:rrxe|ib_core|infiniband).*(?:leak|still (?:has|in use))",
+    re.MULTILINE,
+)
+
+# A program that died of a signal. pyverbs may do so at the interpreter's exit, which is not ours.
+_CRASHES = re.compile(r"^(?!.*python3).*\b(?:segfault at|trap invalid opcode|traps: )", re.MULTILINE)
+
+
+def splat_in(text):
+    """The first line of `text` that a healthy kernel would not have printed, or an empty string."""
+    for pattern in (_SPLATS, _CRASHES):
+        found = pattern.search(text)
+        if found:
+            start = text.rfind("\n", 0, found.start()) + 1
+            end = text.find("\n", found.start())
+            return text[start : end if end >= 0 else len(text)].strip()
+    return ""
+
+
+class Watch:
+    """Follows the kernel's log from its creation on."""
+
+    def __init__(self):
+        self._fd = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK)
+        os.lseek(self._fd, 0, os.SEEK_END)
+        self._sections = [("before the first case", [])]
+
+    def _read(self):
+        while True:
+            try:
+                record = os.read(self._fd, 8192).decode("utf-8", "replace")
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # the ring overran us: go on with what is there
+                continue
+            head, _, text = record.partition(";")
+            stamp = int(head.split(",")[2]) / 1e6
+            self._sections[-1][1].append(f"[{stamp:12.6f}] {text.splitlines()[0] if text else ''}")
+
+    def mark(self, name):
+        """What comes from now on belongs to the case `name`."""
+        self._read()
+        self._sections.append((name, []))
+        os.write(self._fd, f"rrxe-test: {name}\n".encode())
+
+    def since_mark(self):
+        """The text that the kernel has logged since the last mark."""
+        self._read()
+        return "\n".join(self._sections[-1][1])
+
+    def verdict(self, path):
+        """Write the log to `path`; the first complaint and the case it appeared in, or an empty
+        string."""
+        self._read()
+        verdict = ""
+        with open(path, "w", encoding="utf-8", errors="replace") as out:
+            for name, lines in self._sections:
+                text = "\n".join(lines)
+                out.write(text + "\n")
+                splat = splat_in(text)
+                if splat and not verdict:
+                    verdict = f"during {name}: {splat}"
+        return verdict
+
+
+def lines_since(stamp):
+    """The kernel's messages younger than `stamp` (seconds since boot), as one text."""
+    fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    lines = []
+    try:
+        while True:
+            try:
+                record = os.read(fd, 8192).decode("utf-8", "replace")
+            except BlockingIOError:
+                return "\n".join(lines)
+            except BrokenPipeError:
+                continue
+            head, _, text = record.partition(";")
+            if int(head.split(",")[2]) / 1e6 >= stamp and text:
+                lines.append(text.splitlines()[0])
+    finally:
+        os.close(fd)
+
+
+def now():
+    """Seconds since boot on the clock that stamps the kernel's log, a little early."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - 0.05
+
+
+_KMEMLEAK = "/sys/kernel/debug/kmemleak"
+
+
+def forget_leaks():
+    """Let kmemleak forget what it has found so far: what leaked before a test is not the test's."""
+    if os.path.exists(_KMEMLEAK):
+        for command in ("scan", "clear"):
+            with open(_KMEMLEAK, "w", encoding="ascii") as control:
+                control.write(command)
+
+
+def memory_leaks(path):
+    """What kmemleak finds, written to `path`; an empty string where it finds nothing.
+
+    An object must be unreferenced in two scans and be older than five seconds: memory in transit
+    between two owners looks like a leak for a moment.
+    """
+    if not os.path.exists(_KMEMLEAK):
+        return "the kernel has no kmemleak"
+    time.sleep(6)
+    for _ in range(2):
+        with open(_KMEMLEAK, "w", encoding="ascii") as control:
+            control.write("scan")
+        time.sleep(1)
+    with open(_KMEMLEAK, encoding="utf-8", errors="replace") as found:
+        text = found.read()
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(text)
+    count = text.count("unreferenced object")
+    return f"kmemleak: {count} unreferenced objects" if count else ""

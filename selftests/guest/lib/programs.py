@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Running the two ends of a program, and judging what they printed."""
+
+import itertools
+import os
+
+import harness
+import testbed
+from harness import Failure, require, wait_until
+
+# Each run takes a port of its own: the last one's may still be held by a closing connection.
+_ports = itertools.count(18600)
+
+
+def next_port():
+    """A port that no run has used."""
+    return next(_ports)
+
+
+def run_pair(server, client, server_command, client_command, listens, port, seconds=120):
+    """Start the server, wait until it listens, run the client; both must end well. Returns what the
+    server and the client have printed.
+
+    `listens(machine, port)` tells whether the server is ready.
+    """
+    serving = server.machine.start(server_command)
+
+    def ready():
+        if not serving.running():
+            raise Failure(f"the server ended at once: {_last_line(serving.wait().output)}")
+        return listens(server.machine, port)
+
+    wait_until(f"'{server_command}' listens on {port}", ready, 30)
+    asking = client.machine.start(client_command)
+    client_end = asking.wait(seconds)
+    if client_end.status:
+        harness.log(f"the server so far:\n{serving.output()}")
+        raise Failure(f"client: '{client_command}': status {client_end.status}: {_last_line(client_end.output)}")
+    server_end = serving.wait(seconds)
+    if server_end.status:
+        raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_line(server_end.output)}")
+    return server_end.output, client_end.output
+
+
+def _last_line(text):
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "(no output)"
+
+
+def roles():
+    """What this host is in the cases of a suite: the pairs of a name's ending and whether it is the
+    client. Between two drivers each is tried as both."""
+    return {"client": True, "server": False} if os.environ.get("ROLES") == "both" else {"client": True}
+
+
+def both_roles(bed, each=None, **options):
+    """Like `harness.case`, for a function of server, client and the argument, once per role."""
+
+    def mark(function):
+        def run(parameters):
+            as_client, argument = parameters
+            server, client = (bed.peer, bed.here) if as_client else (bed.here, bed.peer)
+            if each is None:
+                function(server, client)
+            else:
+                function(server, client, argument)
+
+        run.__name__ = function.__name__
+        table = {}
+        for role, as_client in roles().items():
+            ending = f"-as-{role}" if len(roles()) > 1 else ""
+            for name, argument in (each or {"": None}).items():
+                table[(name + ending).lstrip("-")] = (as_client, argument)
+        if list(table) == [""]:
+
+            def alone():
+                run((True, None))
+
+            alone.__name__ = function.__name__
+            harness.case(**options)(alone)
+        else:
+            harness.case(each=table, **options)(run)
+        return function
+
+    return mark
+
+
+def rping(server, client, count, address=None, more="", seconds=180):
+    """rping `count` rounds with the data compared by both ends."""
+    address = address or server.address
+    port = next_port()
+    common = f"-a {address} -p {port} -v -V -C {count} {more}"
+    ends = run_pair(server, client, f"rping -s {common}", f"rping -c {common}", testbed.cm_listens, port, seconds)
+    for name, output in zip(("server", "client"), ends):
+        rounds = output.count("ping data: rdma-ping-")
+        require(rounds == count, f"the {name} counted {rounds} rounds of {count}")
+        require("mismatch" not in output, f"the {name} found wrong data")

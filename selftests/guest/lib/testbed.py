@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The machines that a suite has, and their RDMA devices.
+
+qemu/vm.py has loaded the driver of each host and made its device before a suite starts.
+"""
+
+import glob
+import os
+import re
+
+import harness
+import kernellog
+import machine
+from harness import require
+
+# What `rdma link add` calls each driver's devices.
+LINK_TYPES = {"rrxe": "rrxe", "rdma_rxe": "rxe", "siw": "siw"}
+
+
+class Host:
+    """A machine with its device and addresses."""
+
+    def __init__(self, where, device, driver, address, address6):
+        self.machine = where
+        self.name = where.name
+        self.device = device
+        self.driver = driver
+        self.address = address
+        self.address6 = address6
+
+    def gid_index(self, address=None):
+        """The index of the RoCEv2 GID of one of the host's addresses."""
+        kind = "6" if ":" in (address or self.address) else "4"
+        return int(self.machine.run(f"/guest/bin/gid-index {kind} {self.device}"))
+
+
+def this_host():
+    """Where this program runs."""
+    env = os.environ
+    return Host(machine.Local(), env["DEV"], env["DRIVER"], env["SELF"], env["SELF6"])
+
+
+def other_host():
+    """The host at the wire's other end."""
+    env = os.environ
+    remote = machine.Remote(env["PEER"])
+    device, driver = remote.run('echo "$DEV $DRIVER"').split()
+    return Host(remote, device, driver, env["PEER"], env["PEER6"])
+
+
+class Bed:
+    """The hosts of a suite: `here`, and `peer` where there are two. Made when first asked for, so that
+    the cases of a suite can be listed anywhere."""
+
+    def __init__(self):
+        self._here = None
+        self._peer = None
+
+    @property
+    def here(self):
+        """This host."""
+        if self._here is None:
+            self._here = this_host()
+        return self._here
+
+    @property
+    def peer(self):
+        """The other host."""
+        if self._peer is None:
+            self._peer = other_host()
+        return self._peer
+
+    def clear(self):
+        """End what a case has left running."""
+        for host in (self._here, self._peer):
+            if host:
+                host.machine.end_jobs()
+
+    def run(self, finish=None):
+        """Run the suite's cases and let the other host go. Its kernel's log is judged with ours."""
+
+        def end():
+            try:
+                if finish:
+                    finish()
+                self.clear()
+                if self._peer:
+                    splat = kernellog.splat_in(self._peer.machine.run("dmesg"))
+                    require(not splat, f"on {self._peer.name}: {splat}")
+            finally:
+                if self._peer:
+                    self._peer.machine.dismiss()
+
+        return harness.run_suite(after_each=self.clear, finish=end)
+
+
+def device_exists(device):
+    """Whether the RDMA device is registered."""
+    return os.path.isdir(f"/sys/class/infiniband/{device}")
+
+
+def port_attribute(device, name):
+    """A file of the device's port in sysfs, as text."""
+    with open(f"/sys/class/infiniband/{device}/ports/1/{name}", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def gids(device):
+    """The device's RoCEv2 GIDs: {text of the GID: index}."""
+    port = f"/sys/class/infiniband/{device}/ports/1"
+    found = {}
+    for path in glob.glob(f"{port}/gids/*"):
+        index = os.path.basename(path)
+        try:
+            with open(f"{port}/gid_attrs/types/{index}", encoding="ascii") as file:
+                kind = file.read().strip()
+            with open(path, encoding="ascii") as file:
+                gid = file.read().strip()
+        except OSError:  # an empty slot cannot be read
+            continue
+        if kind == "RoCE v2":
+            found[gid] = int(index)
+    return found
+
+
+def cm_listens(where, port):
+    """Whether a program on the machine listens for RDMA connections on the port."""
+    listeners = where.try_run("rdma resource show cm_id").output
+    return any(re.search(rf"state LISTEN.*:{port}\b", line) for line in listeners.splitlines())
+
+
+def tcp_listens(where, port):
+    """Whether a program on the machine listens for TCP connections on the port."""
+    return bool(where.try_run(f"ss -Hltn sport = :{port}").output.strip())

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0
+"""perftest between two hosts: that every program, size and option runs to its end, all iterations of
+it. How fast is the benchmark's question, and whether the bytes are right the data suite's."""
+
+import re
+
+import testbed
+from harness import case, equal, require
+from programs import both_roles, next_port, run_pair
+
+bed = testbed.Bed()
+
+# What -a runs through: 2 B to 8 MiB.
+ALL_SIZES = [2**n for n in range(1, 24)]
+
+BANDWIDTH = ("ib_send_bw", "ib_write_bw", "ib_read_bw")
+LATENCY = ("ib_send_lat", "ib_write_lat", "ib_read_lat")
+
+
+def perftest(server, client, program, options, sizes, seconds=300):
+    """Run the program; its table must have a row for each of these sizes with something measured."""
+    port = next_port()
+
+    def command(host):
+        return f"{program} -d {host.device} -x {host.gid_index()} -F -p {port} {options}"
+
+    _, output = run_pair(
+        server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port, seconds
+    )
+    rows = {}
+    for line in output.splitlines():
+        fields = line.split()
+        if len(fields) >= 4 and all(re.fullmatch(r"[0-9.]+", field) for field in fields):
+            rows[int(fields[0])] = [float(field) for field in fields[1:]]
+    equal("sizes measured", sorted(rows), sorted(sizes))
+    asked = int(re.findall(r"-n (\d+)", options)[-1])
+    pairs = int((re.findall(r"-q (\d+)", options) or ["1"])[-1])
+    for size, (iterations, *figures) in rows.items():
+        require(iterations >= asked * pairs, f"{size} bytes: {iterations:.0f} iterations of {asked * pairs}")
+        require(any(figure > 0 for figure in figures), f"{size} bytes: nothing measured")
+
+
+@both_roles(bed, timeout=400, debug=False, each={name[3:].replace("_", "-"): name for name in BANDWIDTH})
+def all_sizes(server, client, program):
+    """2 B to 8 MiB."""
+    perftest(server, client, program, "-a -n 5", ALL_SIZES, 390)
+
+
+@both_roles(bed, timeout=400, debug=False, each={name[3:].replace("_", "-"): name for name in LATENCY})
+def all_sizes_latency(server, client, program):
+    """2 B to 8 MiB, one message at a time."""
+    perftest(server, client, program, "-a -n 5", ALL_SIZES, 390)
+
+
+@both_roles(bed, timeout=180, each={name[3:].replace("_", "-"): name for name in BANDWIDTH + LATENCY})
+def events(server, client, program):
+    """Completions by events in place of polling. (ib_write_lat has no completions to wait for.)"""
+    options = "-n 50 -s 4096" if program == "ib_write_lat" else "-e -n 50 -s 4096"
+    perftest(server, client, program, options, [4096])
+
+
+@both_roles(bed, timeout=240, each={name[3:].replace("_", "-"): name for name in BANDWIDTH})
+def four_queue_pairs(server, client, program):
+    """Four queue pairs in one program."""
+    perftest(server, client, program, "-q 4 -n 50 -s 65536", [65536])
+
+
+@both_roles(bed, timeout=180, each={"send-bw": "ib_send_bw", "write-bw": "ib_write_bw", "send-lat": "ib_send_lat"})
+def inline(server, client, program):
+    """Payload inside the work request."""
+    perftest(server, client, program, "-I 64 -s 64 -n 100", [64])
+
+
+@both_roles(bed, timeout=180, each={str(mtu): mtu for mtu in (256, 512, 1024, 2048, 4096)})
+def path_mtu(server, client, mtu):
+    """Every path MTU, with a size that no MTU divides."""
+    for program in BANDWIDTH:
+        perftest(server, client, program, f"-m {mtu} -s 100001 -n 10", [100001])
+
+
+@both_roles(bed, timeout=180, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
+def bidirectional(server, client, program):
+    """Both ends send."""
+    options = "-b -s 65536 -n 20" if program == "ib_send_bw" else "-s 65536 -n 20"
+    perftest(server, client, program, options, [65536])
+
+
+ATOMICS = {
+    f"{program[10:]}-{name}": (program, kind)
+    for program in ("ib_atomic_bw", "ib_atomic_lat")
+    for name, kind in (("cmp-swap", "CMP_AND_SWAP"), ("fetch-add", "FETCH_AND_ADD"))
+}
+
+
+@both_roles(bed, timeout=180, each=ATOMICS)
+def atomic(server, client, what):
+    """Both atomics."""
+    program, kind = what
+    perftest(server, client, program, f"-A {kind} -n 100", [8])
+
+
+@both_roles(bed, timeout=180, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
+def datagrams(server, client, program):
+    """UD: every size that fits a packet. Fewer messages than the receiver has room for: none may be
+    lost, since the program would wait for it for ever."""
+    for size in (2, 64, 1024, 4000):
+        perftest(server, client, program, f"-c UD -s {size} -n 50 -r 512", [size])
+
+
+@case(timeout=180, debug=False)
+def through_the_cm():
+    """Connected by the RDMA CM in place of TCP."""
+    port = next_port()
+    options = f"-R -F -n 20 -s 65536 -p {port}"
+    server, client = bed.peer, bed.here
+    _, output = run_pair(
+        server,
+        client,
+        f"ib_write_bw -d {server.device} {options}",
+        f"ib_write_bw -d {client.device} {options} {server.address}",
+        testbed.cm_listens,
+        port,
+    )
+    require(re.search(r"^\s*65536\s+\d", output, re.M), "no result line")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

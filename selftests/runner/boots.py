@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What runs in guests: one boot each of one or two machines, with the drivers of a lane."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Boot:
+    """A boot runs one suite of selftests/guest/suites.
+
+    `drivers` names a driver for each host, "test" for the one under test. Between two different ones
+    the suite's cases run with this host as client and as server. A suite is `dynamic` where only the
+    guest knows its cases.
+    """
+
+    name: str
+    suite: str
+    hosts: int = 2
+    drivers: tuple = ("test", "test")
+    dynamic: bool = False
+    debug: bool = True
+    cpus: int = 2
+    only: tuple = ()
+
+    @property
+    def mixed(self):
+        """Whether the hosts' drivers differ."""
+        return self.hosts == 2 and self.drivers[0] != self.drivers[1]
+
+
+INTEROP = ("test", "rdma_rxe")
+
+BOOTS = (
+    Boot("link", "link", hosts=1),
+    Boot("rdmacm", "rdmacm"),
+    Boot("perftest", "perftest"),
+    Boot("data", "data"),
+    Boot("data-loopback", "data_loopback", hosts=1),
+    Boot("bad-input", "bad_input"),
+    Boot("bad-packets", "bad_packets"),
+    Boot("rdma-core", "rdma_core", hosts=1, dynamic=True),
+    Boot("lifecycle", "lifecycle", hosts=1),
+    Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False),
+    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),
+    Boot("interop-data", "data", drivers=INTEROP, debug=False),
+)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Running a boot: starts the machines by qemu/vm.py, reads the suite's reports, and accounts for the
+cases that a crash or a hang left without a result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from .report import FAIL, matches
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+SUITE = os.path.join(TOP, "selftests/guest/suite")
+LAUNCHER = os.path.join(TOP, "qemu/vm.py")
+
+# Longest time from the launcher's start to the first report, in seconds. It may have to build an image.
+START_LIMIT = 1200
+# What the launcher allows a whole boot: the limits of the cases are what counts.
+BOOT_LIMIT = 5400
+# Beyond a case's own limit, which its guest enforces: then the guest itself hangs.
+GRACE = 90
+
+_MARK = "@rrxe "
+
+# What the launcher's exit status means where the suite's own does not speak.
+_STATUSES = {124: "the time for the boot was up", 125: "a guest could not be set up, or crashed", 99: "kernel log"}
+
+
+class _Run:
+    """The state of one boot."""
+
+    def __init__(self, lane, boot, report, folder):
+        self.prefix = f"{lane}/{boot.name}"
+        self.boot = boot
+        self.report = report
+        self.logs = os.path.join(folder, "h1") if boot.hosts == 2 else folder
+        self.planned = []
+        self.seen = set()
+        self.current = None
+        self.heard = time.monotonic()
+        self.limit = START_LIMIT
+        self.words = []
+
+    def line(self, text):
+        """Take a line of the launcher's output."""
+        self.heard = time.monotonic()
+        if text.startswith("h1| "):
+            text = text[4:]
+        if not text.startswith(_MARK):
+            if text.strip():
+                self.words.append(text)
+            return
+        try:
+            message = json.loads(text[len(_MARK) :])
+        except ValueError:
+            return
+        if "plan" in message:
+            self.planned = message["plan"]
+        elif "start" in message:
+            self.current = message["start"]
+            self.limit = message["limit"] + GRACE
+            self.report.doing(f"{self.prefix}/{self.current}")
+        elif "case" in message:
+            name = message["case"]
+            self.seen.add(name)
+            self.current = None
+            log = os.path.join(self.logs, name + ".log")
+            self.report.result(
+                f"{self.prefix}/{name}", message["status"], message["seconds"], message["reason"], _short(log)
+            )
+
+
+def _short(path):
+    return os.path.relpath(path, TOP)
+
+
+def run_boot(lane, boot, kernel, driver, report, out, only, core):
+    """Run a boot, reporting each case as `lane/boot/case`."""
+    folder = os.path.join(out, f"{lane}-{boot.name}")
+    os.makedirs(folder, exist_ok=True)
+    drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
+    mixed = len(set(drivers)) > 1
+    arguments = [boot.suite, "--prefix", f"{lane}/{boot.name}/"]
+    arguments += [f"--only={pattern}" for pattern in only]
+    if core:
+        arguments.append("--core")
+    environment = {**os.environ, "ROLES": "both" if mixed else "client"}
+    run = _Run(lane, boot, report, folder)
+    if not boot.dynamic:
+        listed = subprocess.run([SUITE, *arguments, "--list"], capture_output=True, text=True, env=environment)
+        if listed.returncode:
+            report.result(f"{run.prefix}/list", FAIL, reason=listed.stderr.strip().splitlines()[-1])
+            return
+        run.planned = listed.stdout.split()
+        if not run.planned:
+            return
+    elif not any(boot.name in pattern for pattern in only) and not matches(f"{lane}/{boot.name}/", only):
+        return
+
+    report.doing(f"{run.prefix}: booting")
+    command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
+    command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
+    command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *arguments]
+    with open(os.path.join(folder, "launcher.txt"), "w", encoding="utf-8") as words:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        hung = threading.Event()
+        guard = threading.Thread(target=_guard, args=(run, process, hung), daemon=True)
+        guard.start()
+        try:
+            for raw in process.stdout:
+                text = raw.decode("utf-8", "replace").rstrip("\r\n")
+                words.write(text + "\n")
+                run.line(text)
+            status = process.wait()
+        except BaseException:
+            _stop(process)
+            raise
+    report.doing(None)
+    _account(run, status, hung.is_set(), folder)
+
+
+def _guard(run, process, hung):
+    while process.poll() is None:
+        if time.monotonic() - run.heard > run.limit:
+            hung.set()
+            _stop(process)
+            return
+        time.sleep(1)
+
+
+def _stop(process):
+    """Interrupt the launcher, which ends its guests."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _account(run, status, hung, folder):
+    """Fail what has no result, and the boot itself where it ended badly although all passed."""
+    missing = [name for name in run.planned if name not in run.seen]
+    why = "the guest hung" if hung else _STATUSES.get(status, f"the boot ended with status {status}")
+    said = _complaint(folder) or next((text for text in reversed(run.words) if text.startswith("rrxe: ")), "")
+    log = _short(os.path.join(folder, "launcher.txt"))
+    for name in missing:
+        what = "in this case" if name == run.current else "before this case"
+        run.report.result(f"{run.prefix}/{name}", FAIL, reason=f"{why} {what}: {said}", log=log)
+    if not missing and (status not in (0, 1) or not run.seen):
+        run.report.result(f"{run.prefix}/boot", FAIL, reason=f"{why}: {said}", log=log)
+
+
+def _complaint(folder):
+    """The first splat in what the guests' kernels printed on their consoles."""
+    sys.path.insert(0, os.path.join(TOP, "selftests/guest/lib"))
+    try:
+        import kernellog
+    finally:
+        sys.path.pop(0)
+    for host in ("", "h1", "h2"):
+        path = os.path.join(folder, host, "console.log")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as console:
+                splat = kernellog.splat_in(console.read())
+            if splat:
+                return f"{host or 'kernel'}: {splat}"
+    return ""

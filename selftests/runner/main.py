@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The command line: which lanes, which tests."""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+from . import guest, host
+from .boots import BOOTS
+from .report import Report, matches
+
+LANES = ("host", "guest", "debug")
+
+
+def parse():
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Runs the tests of rrxe (docs/testing.md).")
+    parser.add_argument("--lane", action="append", choices=LANES, help="only this lane; can be repeated")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name matches")
+    parser.add_argument("--list", action="store_true", help="print the names of the tests and end")
+    parser.add_argument("--all-debug", action="store_true", help="all cases in the debug kernel, not only the core")
+    parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
+    parser.add_argument("--out", default=os.path.join(guest.TOP, "out/test"), help="folder for logs and results")
+    return parser.parse_args()
+
+
+def boots_of(lane, args):
+    """The boots of a guest lane."""
+    for boot in BOOTS:
+        if lane == "debug" and not (boot.debug or args.all_debug):
+            continue
+        if args.driver != "rrxe" and boot.mixed:
+            continue  # a driver with itself is no interop
+        yield boot
+
+
+def list_tests(lanes, args):
+    """Print the names."""
+    for lane in lanes:
+        if lane == "host":
+            print("host/… (cargo test decides)")
+            continue
+        core = ["--core"] if lane == "debug" and not args.all_debug else []
+        for boot in boots_of(lane, args):
+            if boot.dynamic:
+                print(f"{lane}/{boot.name}/… (the guest decides)")
+                continue
+            roles = "both" if boot.mixed else "client"
+            names = subprocess.run(
+                [guest.SUITE, boot.suite, "--list", *core],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+                env={**os.environ, "ROLES": roles},
+            ).stdout
+            for name in names.split():
+                full = f"{lane}/{boot.name}/{name}"
+                if matches(full, args.only):
+                    print(full)
+
+
+def main():
+    """Run what was asked for; the exit status is 0 where nothing failed."""
+    args = parse()
+    lanes = args.lane or list(LANES)
+    if args.list:
+        list_tests(lanes, args)
+        return 0
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    if not args.only:
+        shutil.rmtree(args.out, ignore_errors=True)
+    os.makedirs(args.out, exist_ok=True)
+    report = Report()
+    interrupted = False
+    try:
+        for lane in lanes:
+            if lane == "host":
+                host.run(report, args.out, args.only)
+                continue
+            kernel = "debug" if lane == "debug" else "default"
+            core = lane == "debug" and not args.all_debug
+            for boot in boots_of(lane, args):
+                guest.run_boot(lane, boot, kernel, args.driver, report, args.out, args.only, core)
+    except KeyboardInterrupt:
+        interrupted = True
+        report.line("interrupted")
+    report.finish(os.path.join(args.out, "junit.xml"))
+    if not report.results:
+        print("no test matches", file=sys.stderr)
+    return 1 if report.failed or interrupted or not report.results else 0

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What became of each test: lines as they come, a summary at the end, JUnit's XML for machines."""
+
+import fnmatch
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ET
+
+PASS, FAIL, SKIP = "ok", "fail", "skip"
+
+# How often a line tells that long work goes on, in seconds: on a terminal it is overwritten.
+_TICK_TERMINAL = 1
+_TICK_LOG = 30
+
+
+def matches(name, patterns):
+    """Whether a test's full name matches one of the patterns; a pattern without wildcards matches
+    anywhere in it. No patterns match everything."""
+    if not patterns:
+        return True
+    return any(
+        fnmatch.fnmatchcase(name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")
+        for pattern in patterns
+    )
+
+
+class Report:
+    """Collects results. Used by one lane at a time."""
+
+    def __init__(self):
+        self.results = []
+        self._counts = {PASS: 0, FAIL: 0, SKIP: 0}
+        self._lock = threading.Lock()
+        self._doing = None
+        self._terminal = sys.stderr.isatty()
+        self._shown = False
+        self._stop = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
+        self._ticker.start()
+
+    def doing(self, what):
+        """What the progress line tells from now on; None where nothing takes long."""
+        with self._lock:
+            self._doing = (what, time.monotonic()) if what else None
+
+    def _tick(self):
+        while not self._stop.wait(_TICK_TERMINAL if self._terminal else _TICK_LOG):
+            with self._lock:
+                if not self._doing:
+                    continue
+                what, since = self._doing
+                seconds = time.monotonic() - since
+                if seconds < 4:
+                    continue
+                text = f"… {what}: {seconds:.0f} s ({len(self.results)} done)"
+                if self._terminal:
+                    sys.stderr.write(f"\r\x1b[K{text[:120]}")
+                    self._shown = True
+                else:
+                    sys.stderr.write(text + "\n")
+                sys.stderr.flush()
+
+    def line(self, text):
+        """Print a line above the progress line."""
+        with self._lock:
+            if self._shown:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+                self._shown = False
+            print(text, flush=True)
+
+    def result(self, name, status, seconds=0.0, reason="", log=""):
+        """Record and print the result of a test."""
+        self.results.append((name, status, seconds, reason, log))
+        self._counts[status] += 1
+        if status == PASS:
+            self.line(f"ok {name} ({seconds:.1f})")
+        elif status == SKIP:
+            self.line(f"skip {name}: {reason}")
+        else:
+            self.line(f"FAIL {name}: {reason}" + (f" (log: {log})" if log else ""))
+
+    @property
+    def failed(self):
+        """How many tests have failed."""
+        return self._counts[FAIL]
+
+    def finish(self, path):
+        """Write JUnit's XML to `path`, repeat the failures, print the closing line."""
+        self._stop.set()
+        self._ticker.join()
+        if self.failed:
+            self.line("")
+            self.line("Failed:")
+            for name, status, _, reason, log in self.results:
+                if status == FAIL:
+                    self.line(f"  {name}: {reason}" + (f" (log: {log})" if log else ""))
+        self._write_junit(path)
+        counts = self._counts
+        self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
+
+    def _write_junit(self, path):
+        suite = ET.Element(
+            "testsuite",
+            name="rrxe",
+            tests=str(len(self.results)),
+            failures=str(self._counts[FAIL]),
+            skipped=str(self._counts[SKIP]),
+        )
+        for name, status, seconds, reason, log in self.results:
+            group, _, case = name.rpartition("/")
+            test = ET.SubElement(suite, "testcase", classname=group, name=case, time=f"{seconds:.1f}")
+            if status == FAIL:
+                ET.SubElement(test, "failure", message=_printable(reason)).text = _printable(log)
+            elif status == SKIP:
+                ET.SubElement(test, "skipped", message=_printable(reason))
+        ET.ElementTree(suite).write(path, encoding="unicode", xml_declaration=True)
+
+
+def _printable(text):
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
