@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Address handles. The kernel resolves the address and gives it a number that work-queue entries
+//! name.
+
+use crate::abi;
+use crate::ffi::command;
+use crate::ffi::driver::{ibv_cmd_create_ah, ibv_cmd_destroy_ah};
+use crate::ffi::os;
+use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
+use core::ffi::c_int;
+use core::ptr::addr_of_mut;
+
+/// An address handle.
+#[repr(C)]
+pub(crate) struct Ah {
+    ibv: IbvAh,
+    number: u32,
+}
+
+/// The number of an address handle in work-queue entries.
+///
+/// # Safety
+///
+/// `ah` is an address handle of rrxe.
+#[inline]
+pub(crate) unsafe fn number(ah: *const IbvAh) -> u32 {
+    // SAFETY: the public part is the first member of what `create_ah` returned. Nothing writes
+    // the number after that.
+    unsafe { (*ah.cast::<Ah>()).number }
+}
+
+/// `ibv_create_ah`.
+///
+/// # Safety
+///
+/// Called by libibverbs with a protection domain of an open rrxe device.
+pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {
+    let mut resp = command::CreateAhResp {
+        core: command::Words::zeroed(),
+        driver: abi::CreateAhResp::default(),
+    };
+    // SAFETY: integers and pointers that may be null.
+    let mut ah: Box<Ah> = Box::new(unsafe { command::zeroed() });
+    // SAFETY: the caller's contract, and the response has the size given.
+    let error = unsafe { ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size_of_val(&resp)) };
+    if error != 0 {
+        return os::fail(error);
+    }
+    ah.number = resp.driver.ah;
+    let ah = Box::into_raw(ah);
+    // SAFETY: just allocated; the public part is its first member.
+    unsafe { addr_of_mut!((*ah).ibv) }
+}
+
+/// `ibv_destroy_ah`.
+///
+/// # Safety
+///
+/// Called by libibverbs with what [`create_ah`] returned.
+pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
+    // SAFETY: the caller's contract.
+    let error = unsafe { ibv_cmd_destroy_ah(ah) };
+    if error == 0 {
+        // SAFETY: `create_ah` made it a pointer, and the consumer gave it up.
+        drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
+    }
+    error
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An address handle without a device. It stays for the life of the test program.
+    pub(crate) fn numbered(number: u32) -> *mut IbvAh {
+        let null = core::ptr::null_mut();
+        let ibv = IbvAh {
+            context: null,
+            pd: core::ptr::null_mut(),
+            handle: 0,
+        };
+        Box::into_raw(Box::new(Ah { ibv, number })).cast()
+    }
+}

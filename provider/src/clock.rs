@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The clock of completion timestamps.
+//!
+//! A completion carries nanoseconds of `CLOCK_MONOTONIC`. To the verbs that is a device clock of
+//! 64 bits that ticks at 1 GHz.
+
+use crate::ffi::os;
+
+/// All 64 bits of a timestamp count.
+pub(crate) const TIMESTAMP_MASK: u64 = u64::MAX;
+
+/// Ticks for each millisecond (kHz): one for each nanosecond.
+pub(crate) const FREQUENCY_KHZ: u64 = 1_000_000;
+
+/// The clock now, in ticks.
+pub(crate) fn ticks() -> i64 {
+    os::monotonic().nanoseconds()
+}
+
+/// A timestamp as nanoseconds of `CLOCK_REALTIME`, as that clock is set now.
+pub(crate) fn to_wallclock(timestamp: u64) -> u64 {
+    let ahead = os::realtime().nanoseconds().wrapping_sub(ticks());
+    timestamp.wrapping_add_signed(ahead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn now_is_now_on_both_clocks() {
+        let before = os::realtime().nanoseconds();
+        let now = to_wallclock(ticks() as u64) as i64;
+        // A day: the clocks may be set while the test runs, their distance is decades.
+        assert!((now - before).abs() < 86_400_000_000_000);
+    }
+
+    #[test]
+    fn differences_stay() {
+        let (earlier, later) = (to_wallclock(1_000_000), to_wallclock(5_000_000_000));
+        assert!(later > earlier);
+    }
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The completion queue: a ring that the kernel produces and this side consumes.
+//!
+//! Nothing here knows of libibverbs' objects; [`crate::cq`] and [`crate::cq_ex`] are the two ways
+//! to read it.
+
+use crate::abi::{self, Cqe};
+use crate::ffi::verbs::IbvWc;
+use crate::lock::Lock;
+use crate::ring::Ring;
+use core::cell::UnsafeCell;
+use core::mem::size_of;
+use core::sync::atomic::Ordering;
+
+/// Bytes of a completion entry.
+pub(crate) const STRIDE: u32 = 64;
+const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
+
+/// Flags that mean the same in [`IbvWc::wc_flags`] as in [`Cqe::flags`]. The rest is not for the
+/// consumer, or has another meaning there.
+const WC_FLAGS: u8 = abi::CQE_GRH | abi::CQE_WITH_IMM | abi::CQE_WITH_INV;
+
+/// A completion queue.
+pub(crate) struct CompletionQueue {
+    ring: Ring,
+    lock: Lock,
+    /// Entries taken. Under the lock.
+    consumed: UnsafeCell<u32>,
+}
+
+// SAFETY: `consumed` is only accessed under the lock.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    /// An empty queue in `ring`, whose stride is [`STRIDE`]. With `shared` false the consumer
+    /// promises to use one thread only.
+    pub(crate) fn new(ring: Ring, shared: bool) -> Self {
+        Self {
+            ring,
+            lock: Lock::new(shared),
+            consumed: UnsafeCell::new(0),
+        }
+    }
+
+    /// The ring.
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Opens the queue for reading: takes its lock, which [`CompletionQueue::close`] gives back.
+    pub(crate) fn open(&self) -> Reader<'_> {
+        self.lock.acquire();
+        // SAFETY: the lock was just taken, and whoever holds it has the only reader.
+        unsafe { self.current() }
+    }
+
+    /// The reader of the queue that is open.
+    ///
+    /// # Safety
+    ///
+    /// The caller is between [`CompletionQueue::open`] and [`CompletionQueue::close`], and has no
+    /// other [`Reader`] of this queue.
+    pub(crate) unsafe fn current(&self) -> Reader<'_> {
+        // SAFETY: the caller holds the lock, so this is the only reference.
+        let consumed = unsafe { &mut *self.consumed.get() };
+        Reader {
+            ring: &self.ring,
+            consumed,
+        }
+    }
+
+    /// Closes the queue for reading.
+    pub(crate) fn close(&self) {
+        self.lock.release();
+    }
+
+    /// Removes all completions of queue pair `qp_num`, which can't complete anything any more.
+    /// The order of the others stays.
+    pub(crate) fn remove(&self, qp_num: u32) {
+        self.open().remove(qp_num);
+        self.close();
+    }
+}
+
+/// Takes entries from a completion queue, under its lock.
+pub(crate) struct Reader<'a> {
+    ring: &'a Ring,
+    consumed: &'a mut u32,
+}
+
+impl Reader<'_> {
+    /// Entries that can be taken.
+    fn available(&self) -> u32 {
+        let produced = self.ring.producer().load(Ordering::Acquire);
+        produced
+            .wrapping_sub(*self.consumed)
+            .min(self.ring.capacity())
+    }
+
+    fn read(&self, counter: u32) -> Cqe {
+        // SAFETY: the slot has room for an entry, any bytes of which are valid, and no one writes
+        // it before it is given back: it is one of those available.
+        unsafe { self.ring.slot(counter).cast::<Cqe>().read() }
+    }
+
+    /// The oldest completion, which stays.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<Cqe> {
+        (self.available() != 0).then(|| self.read(*self.consumed))
+    }
+
+    /// Gives back the oldest completion, if there is one behind it: that one.
+    #[inline]
+    pub(crate) fn peek_next(&mut self) -> Option<Cqe> {
+        if self.available() < 2 {
+            return None;
+        }
+        self.advance();
+        Some(self.read(*self.consumed))
+    }
+
+    /// Gives back the oldest completion.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.give_back(1);
+    }
+
+    fn give_back(&mut self, count: u32) {
+        *self.consumed = self.consumed.wrapping_add(count);
+        self.ring
+            .consumer()
+            .store(*self.consumed, Ordering::Release);
+    }
+
+    /// Moves up to `room` completions to where `put` puts them, given the index. The number moved.
+    #[inline]
+    pub(crate) fn take(&mut self, room: u32, mut put: impl FnMut(u32, Cqe)) -> u32 {
+        let count = self.available().min(room);
+        for i in 0..count {
+            put(i, self.read(self.consumed.wrapping_add(i)));
+        }
+        if count != 0 {
+            self.give_back(count);
+        }
+        count
+    }
+
+    fn remove(&mut self, qp_num: u32) {
+        // From the newest to the oldest, each entry that stays moves up by the number of newer
+        // ones that go. What is left over at the old end is given back.
+        let count = self.available();
+        let mut removed: u32 = 0;
+        for i in (0..count).rev() {
+            let counter = self.consumed.wrapping_add(i);
+            let entry = self.read(counter);
+            if entry.qp_num == qp_num {
+                removed = removed.wrapping_add(1);
+            } else if removed != 0 {
+                let to = self.ring.slot(counter.wrapping_add(removed)).cast::<Cqe>();
+                // SAFETY: the slot is among those available, which are ours until given back.
+                unsafe { to.write(entry) };
+            }
+        }
+        if removed != 0 {
+            self.give_back(removed);
+        }
+    }
+}
+
+/// What `ibv_poll_cq` reports for a completion.
+#[inline]
+pub(crate) fn to_wc(entry: &Cqe) -> IbvWc {
+    IbvWc {
+        wr_id: entry.wr_id,
+        status: u32::from(entry.status),
+        opcode: u32::from(entry.opcode),
+        vendor_err: entry.vendor_err,
+        byte_len: entry.byte_len,
+        imm_data: entry.imm_or_key,
+        qp_num: entry.qp_num,
+        src_qp: entry.src_qp,
+        wc_flags: wc_flags(entry),
+        pkey_index: entry.pkey_index,
+        // RoCE has no LIDs.
+        slid: 0,
+        sl: entry.sl,
+        dlid_path_bits: 0,
+    }
+}
+
+/// `enum ibv_wc_flags` of a completion.
+#[inline]
+pub(crate) fn wc_flags(entry: &Cqe) -> u32 {
+    u32::from(entry.flags & WC_FLAGS)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn queue(capacity: u32) -> CompletionQueue {
+        CompletionQueue::new(Ring::allocate(capacity, STRIDE).unwrap(), true)
+    }
+
+    /// Publishes an entry as the kernel would.
+    pub(crate) fn produce(queue: &CompletionQueue, entry: Cqe) {
+        let counter = queue.ring().producer().load(Ordering::Relaxed);
+        let consumed = queue.ring().consumer().load(Ordering::Acquire);
+        assert!(counter.wrapping_sub(consumed) < queue.ring().capacity());
+        // SAFETY: the test is the producer, and the slot is free.
+        unsafe { queue.ring().slot(counter).cast::<Cqe>().write(entry) };
+        queue
+            .ring()
+            .producer()
+            .store(counter.wrapping_add(1), Ordering::Release);
+    }
+
+    fn cqe(wr_id: u64, qp_num: u32) -> Cqe {
+        Cqe {
+            wr_id,
+            qp_num,
+            ..Cqe::default()
+        }
+    }
+
+    fn drain(queue: &CompletionQueue) -> Vec<u64> {
+        let mut ids = Vec::new();
+        queue
+            .open()
+            .take(u32::MAX, |_, entry| ids.push(entry.wr_id));
+        queue.close();
+        ids
+    }
+
+    #[test]
+    fn takes_in_order_and_no_more_than_asked() {
+        let queue = queue(4);
+        let mut expected = 0;
+        for round in 0..6 {
+            for i in 0..3 {
+                produce(&queue, cqe(round * 3 + i, 1));
+            }
+            let mut seen = Vec::new();
+            let n = queue.open().take(2, |i, entry| seen.push((i, entry.wr_id)));
+            queue.close();
+            assert_eq!((n, seen), (2, vec![(0, expected), (1, expected + 1)]));
+            assert_eq!(drain(&queue), [expected + 2]);
+            assert_eq!(drain(&queue), []);
+            expected += 3;
+        }
+    }
+
+    #[test]
+    fn a_wild_producer_counter_is_cut_to_the_ring() {
+        let queue = queue(4);
+        queue.ring().producer().store(1000, Ordering::Relaxed);
+        assert_eq!(drain(&queue).len(), 4);
+    }
+
+    #[test]
+    fn removes_one_queue_pair_and_keeps_the_order_of_others() {
+        let queue = queue(8);
+        // Move the counters so that the removal crosses the end of the ring.
+        for i in 0..5 {
+            produce(&queue, cqe(i, 9));
+        }
+        drain(&queue);
+        for (id, qp) in [
+            (1, 7),
+            (2, 8),
+            (3, 7),
+            (4, 9),
+            (5, 7),
+            (6, 7),
+            (7, 8),
+            (8, 9),
+        ] {
+            produce(&queue, cqe(id, qp));
+        }
+        queue.remove(5);
+        queue.remove(7);
+        produce(&queue, cqe(10, 7));
+        assert_eq!(drain(&queue), [2, 4, 7, 8, 10]);
+        queue.remove(7);
+        assert_eq!(drain(&queue), []);
+    }
+
+    #[test]
+    fn maps_every_field_of_a_completion() {
+        let entry = Cqe {
+            wr_id: 0x1122_3344_5566_7788,
+            timestamp: 1,
+            byte_len: 4096,
+            imm_or_key: 0xaabb_ccdd,
+            qp_num: 17,
+            src_qp: 1,
+            status: 12,
+            opcode: 129,
+            flags: abi::CQE_GRH | abi::CQE_WITH_IMM | abi::CQE_SOLICITED,
+            sl: 3,
+            vendor_err: 77,
+            pkey_index: 2,
+            ..Cqe::default()
+        };
+        let wc = to_wc(&entry);
+        assert_eq!(wc.wr_id, 0x1122_3344_5566_7788);
+        assert_eq!((wc.status, wc.opcode, wc.vendor_err), (12, 129, 77));
+        assert_eq!((wc.byte_len, wc.imm_data), (4096, 0xaabb_ccdd));
+        assert_eq!((wc.qp_num, wc.src_qp), (17, 1));
+        // IBV_WC_GRH and IBV_WC_WITH_IMM; the solicited bit is IBV_WC_TM_SYNC_REQ there.
+        assert_eq!(wc.wc_flags, 3);
+        assert_eq!(
+            (wc.pkey_index, wc.slid, wc.sl, wc.dlid_path_bits),
+            (2, 0, 3, 0)
+        );
+        let entry = Cqe {
+            flags: abi::CQE_WITH_INV,
+            ..entry
+        };
+        assert_eq!(to_wc(&entry).wc_flags, 8);
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The context: an open device, and what can be done with it.
+
+use crate::abi;
+use crate::ffi::driver::*;
+use crate::ffi::os::{self, EINVAL};
+use crate::ffi::verbs::*;
+use crate::ffi::{command, pabi};
+use crate::{ah, clock, cq, mr, pd, post, qp};
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::{offset_of, size_of};
+use core::ptr::addr_of_mut;
+use std::io::Write;
+
+/// An open rrxe device. libibverbs allocates it, zeroed.
+#[repr(C)]
+pub(crate) struct Context {
+    verbs: pabi::VerbsContext,
+    limits: Limits,
+}
+
+/// What the device can do. Asked for once, when it is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Most work requests of a queue.
+    pub(crate) max_qp_wr: u32,
+    /// Most data segments of a work request.
+    pub(crate) max_sge: u32,
+    /// Most bytes of inline data of a work request.
+    pub(crate) max_inline: u32,
+    /// Most entries of a completion queue.
+    pub(crate) max_cqe: u32,
+}
+
+/// What this provider does. libibverbs answers all else with `EOPNOTSUPP`.
+pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
+    query_device_ex: Some(query_device_ex),
+    query_port: Some(query_port),
+    query_rt_values: Some(query_rt_values),
+    free_context: Some(free_context),
+    alloc_pd: Some(pd::alloc_pd),
+    dealloc_pd: Some(pd::dealloc_pd),
+    reg_mr: Some(mr::reg_mr),
+    dereg_mr: Some(mr::dereg_mr),
+    create_ah: Some(ah::create_ah),
+    destroy_ah: Some(ah::destroy_ah),
+    create_cq: Some(cq::create_cq),
+    create_cq_ex: Some(cq::create_cq_ex),
+    destroy_cq: Some(cq::destroy_cq),
+    poll_cq: Some(cq::poll_cq),
+    req_notify_cq: Some(cq::req_notify_cq),
+    create_qp: Some(qp::create_qp),
+    create_qp_ex: Some(qp::create_qp_ex),
+    modify_qp: Some(qp::modify_qp),
+    query_qp: Some(qp::query_qp),
+    destroy_qp: Some(qp::destroy_qp),
+    post_send: Some(post::post_send),
+    post_recv: Some(post::post_recv),
+    ..pabi::VerbsContextOps::empty()
+};
+
+/// What the device behind `context` can do.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device.
+pub(crate) unsafe fn limits(context: *mut IbvContext) -> Limits {
+    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
+    // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
+    // writes the limits after that.
+    unsafe { (*context.byte_sub(offset).cast::<Context>()).limits }
+}
+
+/// Opens a device.
+///
+/// # Safety
+///
+/// Called by libibverbs with a device that it matched and a descriptor of its uverbs file, which
+/// it hands over.
+pub(crate) unsafe extern "C" fn alloc_context(
+    device: *mut IbvDevice,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut pabi::VerbsContext {
+    // SAFETY: the caller's contract. The offset stands for a pointer, that is libibverbs' way to
+    // say where in the allocation its own part is.
+    let context = unsafe {
+        _verbs_init_and_alloc_context(
+            device,
+            cmd_fd,
+            size_of::<Context>(),
+            core::ptr::without_provenance_mut(offset_of!(Context, verbs)),
+            abi::DRIVER_ID,
+        )
+    }
+    .cast::<Context>();
+    if context.is_null() {
+        // errno is set.
+        return core::ptr::null_mut();
+    }
+    // SAFETY: just allocated for this type, zeroed, and known to nobody else.
+    let result = unsafe { open(context) };
+    // SAFETY: as above; on failure it goes back whole. The part of libibverbs stays where it is.
+    unsafe {
+        let verbs = addr_of_mut!((*context).verbs);
+        match result {
+            Ok(()) => {
+                verbs_set_ops(verbs, &OPS);
+                verbs
+            }
+            Err(error) => {
+                verbs_uninit_context(verbs);
+                os::release(context.cast());
+                os::fail(error)
+            }
+        }
+    }
+}
+
+/// Opens the kernel's side of a context and learns what the device can do.
+///
+/// # Safety
+///
+/// `context` was initialised by libibverbs and nobody else knows it.
+unsafe fn open(context: *mut Context) -> Result<(), c_int> {
+    let mut cmd = command::GetContext::zeroed();
+    let mut resp = command::GetContextResp {
+        core: command::Quads::zeroed(),
+        driver: abi::AllocUcontextResp::default(),
+    };
+    // SAFETY: the buffers have the sizes given.
+    let error = unsafe {
+        pabi::ibv_cmd_get_context(
+            addr_of_mut!((*context).verbs),
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    if error != 0 {
+        return Err(error);
+    }
+
+    // SAFETY: integers and arrays of them.
+    let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
+    let mut resp_dev = command::ExQueryDeviceResp::zeroed();
+    let mut resp_dev_size = size_of_val(&resp_dev);
+    // SAFETY: the buffers have the sizes given, and a size of just the first member asks for no
+    // more than that.
+    let error = unsafe {
+        ibv_cmd_query_device_any(
+            addr_of_mut!((*context).verbs.context),
+            core::ptr::null(),
+            &mut attr,
+            size_of::<IbvDeviceAttr>(),
+            &mut resp_dev,
+            &mut resp_dev_size,
+        )
+    };
+    if error != 0 {
+        return Err(error);
+    }
+    let count = |n: c_int| u32::try_from(n).unwrap_or(0);
+    let limits = Limits {
+        max_qp_wr: count(attr.orig_attr.max_qp_wr),
+        max_sge: resp.driver.max_sge,
+        max_inline: resp.driver.max_inline,
+        max_cqe: count(attr.orig_attr.max_cqe),
+    };
+    // SAFETY: nobody else knows the context.
+    unsafe { (*context).limits = limits };
+    Ok(())
+}
+
+/// Closes a device.
+///
+/// # Safety
+///
+/// Called by libibverbs with an open device that nothing uses any more.
+unsafe extern "C" fn free_context(context: *mut IbvContext) {
+    let offset = offset_of!(pabi::VerbsContext, context);
+    // SAFETY: the public context is a member of the one that `alloc_context` returned, and
+    // libibverbs allocated that.
+    unsafe {
+        let verbs = context.byte_sub(offset).cast::<pabi::VerbsContext>();
+        verbs_uninit_context(verbs);
+        os::release(verbs.byte_sub(offset_of!(Context, verbs)).cast());
+    }
+}
+
+/// `ibv_query_device_ex`, and `ibv_query_device`.
+///
+/// # Safety
+///
+/// Called by libibverbs; `attr` has room for `attr_size` bytes.
+unsafe extern "C" fn query_device_ex(
+    context: *mut IbvContext,
+    input: *const IbvQueryDeviceExInput,
+    attr: *mut IbvDeviceAttrEx,
+    attr_size: usize,
+) -> c_int {
+    let mut resp = command::ExQueryDeviceResp::zeroed();
+    let mut resp_size = size_of_val(&resp);
+    // SAFETY: the caller's contract, and the response has the size given.
+    let error = unsafe {
+        ibv_cmd_query_device_any(context, input, attr, attr_size, &mut resp, &mut resp_size)
+    };
+    if error != 0 {
+        return error;
+    }
+    // SAFETY: libibverbs refused sizes below that of the first member.
+    let fw_ver = unsafe { &mut *addr_of_mut!((*attr).orig_attr.fw_ver) };
+    write_version(fw_ver, resp.first());
+
+    // The timestamps are a matter between the ring and this provider: see `crate::clock`.
+    let clock_end = offset_of!(IbvDeviceAttrEx, hca_core_clock).wrapping_add(size_of::<u64>());
+    if attr_size >= clock_end {
+        // SAFETY: the caller's structure is long enough to have both members.
+        unsafe {
+            (*attr).completion_timestamp_mask = clock::TIMESTAMP_MASK;
+            (*attr).hca_core_clock = clock::FREQUENCY_KHZ;
+        }
+    }
+    0
+}
+
+/// Writes a firmware version, three numbers of 16 bits, as text that ends with a zero byte.
+fn write_version(to: &mut [c_char; 64], version: u64) {
+    let mut text = [0_u8; 64];
+    let part = |shift: u32| version.wrapping_shr(shift) & 0xffff;
+    let mut rest = text.as_mut_slice();
+    // Three numbers of at most five digits fit.
+    let _ = write!(rest, "{}.{}.{}", part(32), part(16), part(0));
+    *to = text.map(|byte| byte as c_char);
+}
+
+/// `ibv_query_port`.
+///
+/// # Safety
+///
+/// Called by libibverbs.
+unsafe extern "C" fn query_port(
+    context: *mut IbvContext,
+    port_num: u8,
+    attr: *mut IbvPortAttr,
+) -> c_int {
+    let mut cmd = command::QueryPort::zeroed();
+    // SAFETY: the caller's contract, and the command has the size given.
+    unsafe { ibv_cmd_query_port(context, port_num, attr, &mut cmd, size_of_val(&cmd)) }
+}
+
+/// `ibv_query_rt_values_ex`: the clock of completion timestamps. As other providers do, ticks are
+/// all in `tv_nsec`.
+///
+/// # Safety
+///
+/// Called by libibverbs; `values` may be read and written.
+unsafe extern "C" fn query_rt_values(_context: *mut IbvContext, values: *mut IbvValuesEx) -> c_int {
+    // SAFETY: the caller's contract.
+    let values = unsafe { &mut *values };
+    if values.comp_mask & !VALUES_MASK_RAW_CLOCK != 0 {
+        return EINVAL;
+    }
+    if values.comp_mask & VALUES_MASK_RAW_CLOCK != 0 {
+        values.raw_clock = os::Timespec {
+            tv_sec: 0,
+            tv_nsec: clock::ticks(),
+        };
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firmware_version_is_text() {
+        let mut text = [1; 64];
+        write_version(&mut text, 0x0001_0002_0003);
+        let text = text.map(|c| c as u8);
+        assert_eq!(text.split(|&c| c == 0).next(), Some(b"1.2.3".as_slice()));
+        let mut text = [1; 64];
+        write_version(&mut text, u64::MAX);
+        let text = text.map(|c| c as u8);
+        assert_eq!(
+            text.split(|&c| c == 0).next(),
+            Some(b"65535.65535.65535".as_slice())
+        );
+    }
+
+    #[test]
+    fn raw_clock_is_asked_for() {
+        // SAFETY: integers.
+        let mut values: IbvValuesEx = unsafe { command::zeroed() };
+        let null = core::ptr::null_mut();
+        // SAFETY: the values are writable; the context is not looked at.
+        unsafe {
+            assert_eq!(query_rt_values(null, &mut values), 0);
+            assert_eq!(values.raw_clock.tv_nsec, 0);
+            values.comp_mask = VALUES_MASK_RAW_CLOCK;
+            assert_eq!(query_rt_values(null, &mut values), 0);
+            assert_ne!(values.raw_clock.tv_nsec, 0);
+            values.comp_mask = 2;
+            assert_eq!(query_rt_values(null, &mut values), EINVAL);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Completion queues: create, poll, arm, destroy.
+
+use crate::abi;
+use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
+use crate::context;
+use crate::cq_ex;
+use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, VerbsCq};
+use crate::ffi::os::{self, EINVAL, EOPNOTSUPP};
+use crate::ffi::verbs::*;
+use crate::ffi::{command, pabi};
+use crate::ring::Ring;
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct Cq {
+    /// What the consumer sees. libibverbs and the consumer write to it.
+    pub(crate) verbs: UnsafeCell<VerbsCq>,
+    /// What is shared with the kernel.
+    pub(crate) queue: CompletionQueue,
+    /// The completion that the extended poll functions are at. Between `start_poll` and
+    /// `end_poll`, under the queue's lock.
+    pub(crate) current: UnsafeCell<abi::Cqe>,
+}
+
+impl Cq {
+    /// A completion queue that the kernel doesn't know yet.
+    ///
+    /// Errors: `EINVAL` where `cqe` is 0 or more than `max_cqe`, `ENOMEM`.
+    pub(crate) fn new(cqe: u32, max_cqe: u32, shared: bool) -> Result<Box<Self>, c_int> {
+        if cqe == 0 || cqe > max_cqe {
+            return Err(EINVAL);
+        }
+        let ring = Ring::allocate(cqe, STRIDE)?;
+        Ok(Box::new(Self {
+            // SAFETY: integers, pointers that may be null, optional functions.
+            verbs: UnsafeCell::new(unsafe { command::zeroed() }),
+            queue: CompletionQueue::new(ring, shared),
+            current: UnsafeCell::new(abi::Cqe::default()),
+        }))
+    }
+
+    /// The completion queue behind the public one.
+    ///
+    /// # Safety
+    ///
+    /// `cq` is a completion queue of rrxe (an [`IbvCq`] or [`IbvCqEx`]), and stays one for `'a`.
+    pub(crate) unsafe fn of<'a, T>(cq: *mut T) -> &'a Self {
+        // SAFETY: the public part is the first member of a `Cq`. What C writes to is in an
+        // `UnsafeCell`.
+        unsafe { &*cq.cast::<Self>() }
+    }
+}
+
+/// `ibv_create_cq`.
+///
+/// # Safety
+///
+/// Called by libibverbs with an open rrxe device.
+pub(crate) unsafe extern "C" fn create_cq(
+    context: *mut IbvContext,
+    cqe: c_int,
+    channel: *mut IbvCompChannel,
+    comp_vector: c_int,
+) -> *mut IbvCq {
+    // SAFETY: the caller's contract.
+    let limits = unsafe { context::limits(context) };
+    let cq = match Cq::new(u32::try_from(cqe).unwrap_or(0), limits.max_cqe, true) {
+        Ok(cq) => cq,
+        Err(error) => return os::fail(error),
+    };
+    let mut cmd = command::CreateCq {
+        core: command::Quads::zeroed(),
+        driver: abi::CreateCqCmd {
+            ring: cq.queue.ring().spec(),
+        },
+    };
+    let mut resp = command::CreateCqResp::zeroed();
+    let verbs = cq.verbs.get().cast::<IbvCq>();
+    // SAFETY: the caller's contract, and the buffers have the sizes given.
+    let error = unsafe {
+        ibv_cmd_create_cq(
+            context,
+            cqe,
+            channel,
+            comp_vector,
+            verbs,
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    if error != 0 {
+        return os::fail(error);
+    }
+    Box::into_raw(cq).cast()
+}
+
+/// `ibv_create_cq_ex`.
+///
+/// # Safety
+///
+/// Called by libibverbs with an open rrxe device; `init_attr` may be read.
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut IbvContext,
+    init_attr: *mut IbvCqInitAttrEx,
+) -> *mut IbvCqEx {
+    // SAFETY: the caller's contract.
+    let (limits, mut attr) = unsafe { (context::limits(context), *init_attr) };
+    if attr.comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || attr.wc_flags & !cq_ex::WC_FLAGS != 0 {
+        return os::fail(EOPNOTSUPP);
+    }
+    let wc_flags = attr.wc_flags;
+    // The kernel puts a timestamp into every completion, unasked.
+    attr.wc_flags &= !cq_ex::TIMESTAMPS;
+    let mut shared = true;
+    if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 {
+        shared = attr.flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
+        attr.flags &= !CREATE_CQ_ATTR_SINGLE_THREADED;
+    }
+    let cq = match Cq::new(attr.cqe, limits.max_cqe, shared) {
+        Ok(cq) => cq,
+        Err(error) => return os::fail(error),
+    };
+    let mut cmd = command::CreateCqEx {
+        core: command::Quads::zeroed(),
+        driver: abi::CreateCqCmd {
+            ring: cq.queue.ring().spec(),
+        },
+    };
+    let mut resp = command::CreateCqExResp::zeroed();
+    // SAFETY: the caller's contract, and the buffers have the sizes given.
+    let error = unsafe {
+        pabi::ibv_cmd_create_cq_ex(
+            context,
+            &attr,
+            cq.verbs.get(),
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+            0,
+        )
+    };
+    if error != 0 {
+        return os::fail(error);
+    }
+    // SAFETY: nobody else knows the queue yet.
+    cq_ex::set_functions(unsafe { &mut (*cq.verbs.get()).cq_ex }, wc_flags);
+    Box::into_raw(cq).cast()
+}
+
+/// `ibv_destroy_cq`.
+///
+/// # Safety
+///
+/// Called by libibverbs with what a create function returned.
+pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
+    // SAFETY: the caller's contract.
+    let error = unsafe { ibv_cmd_destroy_cq(cq) };
+    if error == 0 {
+        // SAFETY: a create function made it a pointer, and the consumer gave it up.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+    }
+    error
+}
+
+/// `ibv_poll_cq`.
+///
+/// # Safety
+///
+/// Called by the consumer with a completion queue of rrxe and room for `num_entries` at `wc`.
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: *mut IbvCq,
+    num_entries: c_int,
+    wc: *mut IbvWc,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let queue = unsafe { &Cq::of(cq).queue };
+    let room = u32::try_from(num_entries).unwrap_or(0);
+    let count = queue.open().take(room, |i, entry| {
+        // SAFETY: `i` is below `room`, and the caller has room for as many.
+        unsafe { wc.add(i as usize).write(to_wc(&entry)) }
+    });
+    queue.close();
+    // At most `room`, which came from a `c_int`.
+    count as c_int
+}
+
+/// `ibv_req_notify_cq`.
+///
+/// # Safety
+///
+/// Called by the consumer with a completion queue of rrxe.
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
+    let request = if solicited_only == 0 {
+        abi::ARM_ANY
+    } else {
+        abi::ARM_SOLICITED
+    };
+    // SAFETY: the caller's contract.
+    unsafe { Cq::of(cq) }.queue.ring().arm(request);
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion_queue::tests::produce;
+    use core::mem::MaybeUninit;
+
+    #[test]
+    fn sizes_are_checked() {
+        assert_eq!(Cq::new(0, 100, true).err(), Some(EINVAL));
+        assert_eq!(Cq::new(101, 100, true).err(), Some(EINVAL));
+        assert_eq!(
+            Cq::new(100, 100, true)
+                .ok()
+                .unwrap()
+                .queue
+                .ring()
+                .capacity(),
+            128
+        );
+    }
+
+    #[test]
+    fn polls_through_the_c_interface() {
+        let cq = Cq::new(4, 100, true).ok().unwrap();
+        for wr_id in 1..=3 {
+            produce(
+                &cq.queue,
+                abi::Cqe {
+                    wr_id,
+                    ..abi::Cqe::default()
+                },
+            );
+        }
+        let mut wc = [const { MaybeUninit::<IbvWc>::uninit() }; 2];
+        let pointer = cq.verbs.get().cast::<IbvCq>();
+        // SAFETY: the queue lives, and there is room for two.
+        unsafe {
+            assert_eq!(poll_cq(pointer, -1, wc.as_mut_ptr().cast()), 0);
+            assert_eq!(poll_cq(pointer, 2, wc.as_mut_ptr().cast()), 2);
+            assert_eq!(wc.map(|wc| wc.assume_init().wr_id), [1, 2]);
+            assert_eq!(poll_cq(pointer, 2, wc.as_mut_ptr().cast()), 1);
+            assert_eq!(poll_cq(pointer, 2, wc.as_mut_ptr().cast()), 0);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The private interface between libibverbs and its providers (`infiniband/driver.h`), as far as
+//! it is the same in all versions that this provider supports. What differs from one private ABI
+//! to the next is in [`super::pabi`].
+
+use super::command;
+use super::pabi::VerbsContext;
+use super::verbs::*;
+use core::ffi::{c_char, c_int, c_void};
+
+/// `struct verbs_match_ent`: one way to recognise a device.
+#[repr(C)]
+pub(crate) struct VerbsMatchEnt {
+    pub(crate) driver_data: *mut c_void,
+    /// The member `driver_id` of the union `u`.
+    pub(crate) driver_id: u64,
+    pub(crate) vendor: u16,
+    pub(crate) device: u16,
+    pub(crate) kind: u8,
+}
+
+/// `VERBS_MATCH_SENTINEL`: the end of a table.
+pub(crate) const MATCH_SENTINEL: u8 = 0;
+/// `VERBS_MATCH_DRIVER_ID`: by the number that the kernel driver reports.
+pub(crate) const MATCH_DRIVER_ID: u8 = 3;
+
+impl VerbsMatchEnt {
+    /// An entry that matches a kernel driver's number.
+    pub(crate) const fn driver_id(id: u32) -> Self {
+        Self {
+            driver_data: core::ptr::null_mut(),
+            driver_id: id as u64,
+            vendor: 0,
+            device: 0,
+            kind: MATCH_DRIVER_ID,
+        }
+    }
+
+    /// The end of a table.
+    pub(crate) const fn sentinel() -> Self {
+        Self {
+            driver_data: core::ptr::null_mut(),
+            driver_id: 0,
+            vendor: 0,
+            device: 0,
+            kind: MATCH_SENTINEL,
+        }
+    }
+}
+
+/// `struct verbs_sysfs_dev`: passes through.
+#[repr(C)]
+pub(crate) struct VerbsSysfsDev {
+    _opaque: [u8; 0],
+}
+
+/// `struct verbs_device_ops`: what a provider registers.
+#[repr(C)]
+pub(crate) struct VerbsDeviceOps {
+    pub(crate) name: *const c_char,
+    pub(crate) match_min_abi_version: u32,
+    pub(crate) match_max_abi_version: u32,
+    pub(crate) match_table: *const VerbsMatchEnt,
+    pub(crate) static_providers: *const *const VerbsDeviceOps,
+    pub(crate) match_device: Option<unsafe extern "C" fn(device: *mut VerbsSysfsDev) -> bool>,
+    pub(crate) alloc_context: Option<
+        unsafe extern "C" fn(
+            device: *mut IbvDevice,
+            cmd_fd: c_int,
+            private_data: *mut c_void,
+        ) -> *mut VerbsContext,
+    >,
+    pub(crate) import_context:
+        Option<unsafe extern "C" fn(device: *mut IbvDevice, cmd_fd: c_int) -> *mut VerbsContext>,
+    pub(crate) alloc_device:
+        Option<unsafe extern "C" fn(device: *mut VerbsSysfsDev) -> *mut VerbsDevice>,
+    pub(crate) uninit_device: Option<unsafe extern "C" fn(device: *mut VerbsDevice)>,
+}
+
+// SAFETY: libibverbs only reads a registered table, and everything it points to is immutable.
+unsafe impl Sync for VerbsDeviceOps {}
+
+/// `struct verbs_device`. libibverbs fills everything in.
+#[repr(C)]
+pub(crate) struct VerbsDevice {
+    pub(crate) device: IbvDevice,
+    pub(crate) ops: *const VerbsDeviceOps,
+    pub(crate) refcount: c_int,
+    pub(crate) entry: [*mut c_void; 2],
+    pub(crate) sysfs: *mut VerbsSysfsDev,
+    pub(crate) core_support: u64,
+}
+
+/// `struct verbs_mr`.
+#[repr(C)]
+pub(crate) struct VerbsMr {
+    pub(crate) ibv_mr: IbvMr,
+    pub(crate) mr_type: u32,
+    pub(crate) access: c_int,
+}
+
+/// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`], of which the latter is the larger and
+/// starts with the former.
+#[repr(C)]
+pub(crate) struct VerbsCq {
+    pub(crate) cq_ex: IbvCqEx,
+}
+
+/// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`], of which the latter is the
+/// larger and starts with the former.
+#[repr(C)]
+pub(crate) struct VerbsQp {
+    pub(crate) qp_ex: IbvQpEx,
+    pub(crate) comp_mask: u32,
+    pub(crate) xrcd: *mut c_void,
+}
+
+/// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the work-request operations of [`IbvQpEx`] are filled.
+pub(crate) const VERBS_QP_EX: u32 = 1 << 1;
+
+// In unit tests nothing calls libibverbs, but everything links with it all the same.
+#[link(name = "ibverbs")]
+extern "C" {
+    pub(crate) fn _verbs_init_and_alloc_context(
+        device: *mut IbvDevice,
+        cmd_fd: c_int,
+        alloc_size: usize,
+        context_offset: *mut VerbsContext,
+        driver_id: u32,
+    ) -> *mut c_void;
+    pub(crate) fn verbs_uninit_context(context: *mut VerbsContext);
+    pub(crate) fn verbs_set_ops(
+        context: *mut VerbsContext,
+        ops: *const super::pabi::VerbsContextOps,
+    );
+
+    pub(crate) fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int;
+    pub(crate) fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int;
+
+    pub(crate) fn ibv_cmd_query_device_any(
+        context: *mut IbvContext,
+        input: *const IbvQueryDeviceExInput,
+        attr: *mut IbvDeviceAttrEx,
+        attr_size: usize,
+        resp: *mut command::ExQueryDeviceResp,
+        resp_size: *mut usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_query_port(
+        context: *mut IbvContext,
+        port_num: u8,
+        port_attr: *mut IbvPortAttr,
+        cmd: *mut command::QueryPort,
+        cmd_size: usize,
+    ) -> c_int;
+
+    pub(crate) fn ibv_cmd_alloc_pd(
+        context: *mut IbvContext,
+        pd: *mut IbvPd,
+        cmd: *mut command::AllocPd,
+        cmd_size: usize,
+        resp: *mut command::AllocPdResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_dealloc_pd(pd: *mut IbvPd) -> c_int;
+
+    pub(crate) fn ibv_cmd_reg_mr(
+        pd: *mut IbvPd,
+        addr: *mut c_void,
+        length: usize,
+        hca_va: u64,
+        access: c_int,
+        vmr: *mut VerbsMr,
+        cmd: *mut command::RegMr,
+        cmd_size: usize,
+        resp: *mut command::RegMrResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_dereg_mr(vmr: *mut VerbsMr) -> c_int;
+
+    pub(crate) fn ibv_cmd_create_cq(
+        context: *mut IbvContext,
+        cqe: c_int,
+        channel: *mut IbvCompChannel,
+        comp_vector: c_int,
+        cq: *mut IbvCq,
+        cmd: *mut command::CreateCq,
+        cmd_size: usize,
+        resp: *mut command::CreateCqResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_destroy_cq(cq: *mut IbvCq) -> c_int;
+
+    pub(crate) fn ibv_cmd_create_qp(
+        pd: *mut IbvPd,
+        qp: *mut IbvQp,
+        attr: *mut IbvQpInitAttr,
+        cmd: *mut command::CreateQp,
+        cmd_size: usize,
+        resp: *mut command::CreateQpResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_query_qp(
+        qp: *mut IbvQp,
+        attr: *mut IbvQpAttr,
+        attr_mask: c_int,
+        init_attr: *mut IbvQpInitAttr,
+        cmd: *mut command::QueryQp,
+        cmd_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_modify_qp(
+        qp: *mut IbvQp,
+        attr: *mut IbvQpAttr,
+        attr_mask: c_int,
+        cmd: *mut command::ModifyQp,
+        cmd_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_destroy_qp(qp: *mut IbvQp) -> c_int;
+    pub(crate) fn ibv_cmd_post_send(
+        qp: *mut IbvQp,
+        wr: *mut IbvSendWr,
+        bad_wr: *mut *mut IbvSendWr,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_post_recv(
+        qp: *mut IbvQp,
+        wr: *mut IbvRecvWr,
+        bad_wr: *mut *mut IbvRecvWr,
+    ) -> c_int;
+
+    pub(crate) fn ibv_cmd_create_ah(
+        pd: *mut IbvPd,
+        ah: *mut IbvAh,
+        attr: *mut IbvAhAttr,
+        resp: *mut command::CreateAhResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_destroy_ah(ah: *mut IbvAh) -> c_int;
+}

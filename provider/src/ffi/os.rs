@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The few functions of the C library that the provider calls, and their safe faces.
+
+use core::ffi::{c_int, c_void};
+
+/// `struct timespec`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Timespec {
+    pub(crate) tv_sec: i64,
+    pub(crate) tv_nsec: i64,
+}
+
+/// `ENOENT`: the completion queue is empty.
+pub(crate) const ENOENT: c_int = 2;
+/// `EIO`.
+pub(crate) const EIO: c_int = 5;
+/// `ENOMEM`: no memory, or the work queue is full.
+pub(crate) const ENOMEM: c_int = 12;
+/// `EACCES`.
+pub(crate) const EACCES: c_int = 13;
+/// `EINVAL`.
+pub(crate) const EINVAL: c_int = 22;
+/// `EOPNOTSUPP`.
+pub(crate) const EOPNOTSUPP: c_int = 95;
+
+const PROT_READ: c_int = 1;
+const PROT_WRITE: c_int = 2;
+const MAP_PRIVATE: c_int = 2;
+const MAP_ANONYMOUS: c_int = 0x20;
+const CLOCK_REALTIME: c_int = 0;
+const CLOCK_MONOTONIC: c_int = 1;
+
+extern "C" {
+    fn mmap(
+        addr: *mut c_void,
+        length: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void;
+    fn munmap(addr: *mut c_void, length: usize) -> c_int;
+    fn free(pointer: *mut c_void);
+    fn write(fd: c_int, buf: *const c_void, count: usize) -> isize;
+    fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+    fn __errno_location() -> *mut c_int;
+}
+
+/// The calling thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: glibc returns the address of the calling thread's errno, valid while it lives.
+    unsafe { *__errno_location() }
+}
+
+/// Sets the calling thread's `errno`.
+pub(crate) fn set_errno(error: c_int) {
+    // SAFETY: as in `errno`.
+    unsafe { *__errno_location() = error }
+}
+
+/// Sets `errno` to `error` and returns a null pointer, which is how verbs that create fail.
+pub(crate) fn fail<T>(error: c_int) -> *mut T {
+    set_errno(error);
+    core::ptr::null_mut()
+}
+
+/// Maps `length` bytes of zeroed private memory. `None` where the system refuses.
+pub(crate) fn map_anonymous(length: usize) -> Option<core::ptr::NonNull<u8>> {
+    // SAFETY: no address is asked for, so no existing mapping changes.
+    let at = unsafe {
+        mmap(
+            core::ptr::null_mut(),
+            length,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if at as isize == -1 {
+        return None;
+    }
+    core::ptr::NonNull::new(at.cast())
+}
+
+/// Unmaps what [`map_anonymous`] mapped.
+///
+/// # Safety
+///
+/// `at` and `length` are those of one earlier [`map_anonymous`], and nothing uses the memory any
+/// more.
+pub(crate) unsafe fn unmap(at: core::ptr::NonNull<u8>, length: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { munmap(at.as_ptr().cast(), length) };
+}
+
+/// Releases memory that libibverbs allocated with `calloc`.
+///
+/// # Safety
+///
+/// `pointer` came from the C allocator, and nothing uses the memory any more.
+pub(crate) unsafe fn release(pointer: *mut c_void) {
+    // SAFETY: the caller's contract.
+    unsafe { free(pointer) }
+}
+
+/// Writes one command to the uverbs file `fd`. Errors: what the kernel answers, as errno.
+///
+/// # Safety
+///
+/// `command` is the complete command that its header says, and the response it points to may be
+/// written.
+pub(crate) unsafe fn write_command<T>(fd: c_int, command: &T) -> Result<(), c_int> {
+    let size = size_of::<T>();
+    // SAFETY: `command` is readable for its size; the rest is the caller's contract.
+    let written = unsafe { write(fd, core::ptr::from_ref(command).cast(), size) };
+    match usize::try_from(written) {
+        Ok(n) if n == size => Ok(()),
+        Ok(_) => Err(EIO),
+        Err(_) => Err(errno()),
+    }
+}
+
+fn now(clock: c_int) -> Timespec {
+    let mut time = Timespec::default();
+    // SAFETY: `time` may be written. Both clocks exist on every Linux, so there is no failure.
+    unsafe { clock_gettime(clock, &mut time) };
+    time
+}
+
+/// `CLOCK_MONOTONIC`, the clock of completion timestamps.
+pub(crate) fn monotonic() -> Timespec {
+    now(CLOCK_MONOTONIC)
+}
+
+/// `CLOCK_REALTIME`.
+pub(crate) fn realtime() -> Timespec {
+    now(CLOCK_REALTIME)
+}
+
+impl Timespec {
+    /// Nanoseconds since the clock's epoch.
+    pub(crate) fn nanoseconds(self) -> i64 {
+        self.tv_sec
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(self.tv_nsec)
+    }
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Posting lists of work requests: `ibv_post_send` and `ibv_post_recv`.
+//!
+//! Requests before a bad one are posted. Errors: `EINVAL` where a request is not allowed,
+//! `ENOMEM` where the queue is full; what the kernel answers where it had to be called.
+
+use crate::abi::{wr_opcode, SendWqe, WqeOp};
+use crate::ah;
+use crate::doorbell::{self, Queue};
+use crate::ffi::os::EINVAL;
+use crate::ffi::verbs::*;
+use crate::qp::{public, Qp, Rules};
+use crate::send_queue::{contains, Batch, PASSED_FLAGS};
+use core::ffi::c_int;
+use core::slice;
+
+/// `ibv_post_send`.
+///
+/// # Safety
+///
+/// Called by the consumer with a queue pair of rrxe and a list of work requests, with all that
+/// they point to.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut IbvQp,
+    wr: *mut IbvSendWr,
+    bad_wr: *mut *mut IbvSendWr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Qp::of(qp) };
+    let mut batch = this.sq.open(this.send_error());
+    let mut next = wr;
+    let mut error = 0;
+    // SAFETY: the caller's contract: each element is a work request or null.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: the caller's contract.
+        if let Err(e) = unsafe { add(&mut batch, this.rules, request) } {
+            error = e;
+            break;
+        }
+        next = request.next;
+    }
+    let published = batch.publish();
+    this.sq.close();
+
+    if published && this.sq.ring().wants_doorbell() {
+        // SAFETY: the queue pair is of an open device.
+        if let Err(e) = unsafe { doorbell::ring(public(this), Queue::Send) } {
+            if error == 0 {
+                (error, next) = (e, wr);
+            }
+        }
+    }
+    if error != 0 && !bad_wr.is_null() {
+        // SAFETY: the caller's contract.
+        unsafe { *bad_wr = next };
+    }
+    error
+}
+
+/// Adds one work request to the batch, or nothing.
+///
+/// # Safety
+///
+/// `wr` is a work request of a consumer, with all that it points to.
+#[inline]
+unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
+    if !contains(rules.opcodes, wr.opcode) {
+        return Err(EINVAL);
+    }
+    if wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE) != 0 {
+        return Err(EINVAL);
+    }
+    let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;
+    // SAFETY: the caller's contract, and the opcode is one that the queue pair allows.
+    let mut wqe = unsafe { encode(rules, wr)? };
+    wqe.flags = (wr.send_flags & PASSED_FLAGS) as u8;
+    let mut slot = batch.push(wqe)?;
+    let result = if wr.send_flags & send_flags::INLINE == 0 {
+        // SAFETY: the caller's contract.
+        unsafe { slot.set_sges(wr.sg_list, count) }
+    } else {
+        // SAFETY: the caller's contract: as many segments, and memory of the program's own.
+        unsafe {
+            let segments = if count == 0 {
+                &[]
+            } else {
+                slice::from_raw_parts(wr.sg_list, count)
+            };
+            slot.set_inline().and_then(|()| {
+                segments.iter().try_for_each(|segment| {
+                    let from = core::ptr::with_exposed_provenance(segment.addr as usize);
+                    slot.append_inline(from, segment.length as usize)
+                })
+            })
+        }
+    };
+    if result.is_err() {
+        batch.pop();
+    }
+    result
+}
+
+/// The fixed part of a work-queue entry, without flags and data.
+///
+/// # Safety
+///
+/// `wr` is a work request of a consumer for a queue pair with these rules, which allow its opcode.
+#[inline]
+unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
+    // The rules allow no opcode above 15.
+    let opcode = wr.opcode as u8;
+    let mut wqe = SendWqe {
+        wr_id: wr.wr_id,
+        opcode,
+        ..SendWqe::default()
+    };
+    match opcode {
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
+            // SAFETY: the member for this opcode.
+            let rdma = unsafe { wr.wr.rdma };
+            wqe.op = WqeOp {
+                remote_addr: rdma.remote_addr,
+                rkey_or_qkey: rdma.rkey,
+                ..WqeOp::default()
+            };
+        }
+        wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: the member for this opcode.
+            let atomic = unsafe { wr.wr.atomic };
+            wqe.op = WqeOp {
+                remote_addr: atomic.remote_addr,
+                compare_add: atomic.compare_add,
+                swap: atomic.swap,
+                rkey_or_qkey: atomic.rkey,
+                ..WqeOp::default()
+            };
+        }
+        _ if rules.datagram => {
+            // SAFETY: the member for datagrams.
+            let ud = unsafe { wr.wr.ud };
+            if ud.ah.is_null() {
+                return Err(EINVAL);
+            }
+            // SAFETY: the caller's contract.
+            wqe.ah = unsafe { ah::number(ud.ah) };
+            wqe.op.remote_qpn = ud.remote_qpn;
+            wqe.op.rkey_or_qkey = ud.remote_qkey;
+        }
+        _ => {}
+    }
+    if matches!(
+        opcode,
+        wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV
+    ) {
+        wqe.imm_or_key = wr.imm_data;
+    }
+    Ok(wqe)
+}
+
+/// `ibv_post_recv`.
+///
+/// # Safety
+///
+/// Called by the consumer with a queue pair of rrxe and a list of work requests, with all that
+/// they point to.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut IbvQp,
+    wr: *mut IbvRecvWr,
+    bad_wr: *mut *mut IbvRecvWr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Qp::of(qp) };
+    let mut next = wr;
+    let mut error = 0;
+    match &this.rq {
+        Some(rq) if this.recv_error() == 0 => {
+            let ((), added) = rq.post(|adder| {
+                // SAFETY: the caller's contract: each element is a work request or null.
+                while let Some(request) = unsafe { next.as_ref() } {
+                    // SAFETY: the caller's contract.
+                    let result =
+                        unsafe { adder.add(request.wr_id, request.sg_list, request.num_sge) };
+                    if let Err(e) = result {
+                        error = e;
+                        break;
+                    }
+                    next = request.next;
+                }
+            });
+            if added && rq.ring().wants_doorbell() {
+                // SAFETY: the queue pair is of an open device.
+                if let Err(e) = unsafe { doorbell::ring(public(this), Queue::Receive) } {
+                    if error == 0 {
+                        (error, next) = (e, wr);
+                    }
+                }
+            }
+        }
+        _ if wr.is_null() => {}
+        _ => error = EINVAL,
+    }
+    if error != 0 && !bad_wr.is_null() {
+        // SAFETY: the caller's contract.
+        unsafe { *bad_wr = next };
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi;
+    use crate::ffi::command::zeroed;
+    use crate::ffi::os::ENOMEM;
+    use crate::qp::tests::small;
+    use crate::send_queue::tests::take;
+    use core::ptr::null_mut;
+    use core::sync::atomic::Ordering;
+
+    fn request(wr_id: u64, opcode: u8) -> IbvSendWr {
+        // SAFETY: integers, and pointers that may be null.
+        let wr: IbvSendWr = unsafe { zeroed() };
+        IbvSendWr {
+            wr_id,
+            opcode: u32::from(opcode),
+            ..wr
+        }
+    }
+
+    /// Posts one request.
+    fn post(qp: &Qp, mut wr: IbvSendWr) -> c_int {
+        let mut bad = null_mut();
+        // SAFETY: the queue pair and the request live.
+        let error = unsafe { post_send(public(qp), &mut wr, &mut bad) };
+        assert_eq!(bad.is_null(), error == 0);
+        error
+    }
+
+    #[test]
+    fn a_list_up_to_the_first_bad_one() {
+        let qp = small(qp_type::RC);
+        let mut third = request(3, wr_opcode::SEND);
+        let mut second = request(2, 20);
+        second.next = &mut third;
+        let mut first = request(1, wr_opcode::SEND);
+        first.next = &mut second;
+        let mut bad = null_mut();
+        // SAFETY: the queue pair and the requests live.
+        let error = unsafe { post_send(public(&qp), &mut first, &mut bad) };
+        assert_eq!(error, EINVAL);
+        assert_eq!(bad, &raw mut second);
+        assert_eq!(take(&qp.sq, 0).0.wr_id, 1);
+        assert_eq!(qp.sq.ring().producer().load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn full_is_enomem_and_wrong_state_is_einval() {
+        let qp = small(qp_type::RC);
+        for i in 0..4 {
+            assert_eq!(post(&qp, request(i, wr_opcode::SEND)), 0);
+        }
+        assert_eq!(post(&qp, request(4, wr_opcode::SEND)), ENOMEM);
+        take(&qp.sq, 0);
+        assert_eq!(post(&qp, request(4, wr_opcode::SEND)), 0);
+        take(&qp.sq, 1);
+        qp.set_state(2);
+        assert_eq!(post(&qp, request(5, wr_opcode::SEND)), EINVAL);
+    }
+
+    #[test]
+    fn each_type_has_its_opcodes() {
+        let allowed = |kind| {
+            (0..=255)
+                .filter(|&opcode| {
+                    let qp = small(kind);
+                    let mut wr = request(1, opcode);
+                    if kind == qp_type::UD {
+                        let ah = ah::tests::numbered(1);
+                        wr.wr.ud = WrUd {
+                            ah,
+                            remote_qpn: 1,
+                            remote_qkey: 2,
+                        };
+                    }
+                    post(&qp, wr) == 0
+                })
+                .collect::<Vec<u8>>()
+        };
+        assert_eq!(allowed(qp_type::RC), [0, 1, 2, 3, 4, 5, 6, 9]);
+        assert_eq!(allowed(qp_type::UC), [0, 1, 2, 3]);
+        assert_eq!(allowed(qp_type::UD), [2, 3]);
+    }
+
+    #[test]
+    fn entries_say_what_requests_say() {
+        let qp = small(qp_type::RC);
+        let mut wr = request(1, wr_opcode::RDMA_WRITE_WITH_IMM);
+        wr.imm_data = 0x0102_0304;
+        wr.send_flags = send_flags::SIGNALED | send_flags::SOLICITED | send_flags::FENCE;
+        wr.wr.rdma = WrRdma {
+            remote_addr: 0x1000,
+            rkey: 9,
+        };
+        assert_eq!(post(&qp, wr), 0);
+        let wqe = take(&qp.sq, 0).0;
+        assert_eq!((wqe.opcode, wqe.flags, wqe.imm_or_key), (1, 7, 0x0102_0304));
+        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (0x1000, 9));
+
+        let mut wr = request(2, wr_opcode::ATOMIC_CMP_AND_SWP);
+        wr.imm_data = 5;
+        wr.wr.atomic = WrAtomic {
+            remote_addr: 8,
+            compare_add: 1,
+            swap: 2,
+            rkey: 3,
+        };
+        assert_eq!(post(&qp, wr), 0);
+        let wqe = take(&qp.sq, 1).0;
+        assert_eq!((wqe.opcode, wqe.flags, wqe.imm_or_key), (5, 0, 0));
+        assert_eq!((wqe.op.remote_addr, wqe.op.compare_add), (8, 1));
+        assert_eq!((wqe.op.swap, wqe.op.rkey_or_qkey), (2, 3));
+
+        let qp = small(qp_type::UD);
+        let mut wr = request(3, wr_opcode::SEND);
+        assert_eq!(post(&qp, request(3, wr_opcode::SEND)), EINVAL);
+        let ah = ah::tests::numbered(77);
+        wr.wr.ud = WrUd {
+            ah,
+            remote_qpn: 17,
+            remote_qkey: 0x8001_0000,
+        };
+        assert_eq!(post(&qp, wr), 0);
+        let wqe = take(&qp.sq, 0).0;
+        assert_eq!(
+            (wqe.ah, wqe.op.remote_qpn, wqe.op.rkey_or_qkey),
+            (77, 17, 0x8001_0000)
+        );
+    }
+
+    #[test]
+    fn data_inline_and_not() {
+        let qp = small(qp_type::RC);
+        let bytes = *b"0123456789";
+        let segment = |length| IbvSge {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            length,
+            lkey: 4,
+        };
+        let mut list = [segment(3), segment(10), segment(1)];
+        let with = |flags, count, opcode| {
+            let mut wr = request(1, opcode);
+            (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), count, flags);
+            wr
+        };
+        assert_eq!(post(&qp, with(send_flags::INLINE, 2, wr_opcode::SEND)), 0);
+        let (wqe, data) = take(&qp.sq, 0);
+        assert_eq!(
+            (wqe.flags, wqe.num_sge, wqe.inline_length),
+            (abi::WQE_INLINE, 0, 13)
+        );
+        assert_eq!(data.get(..13), Some(b"0120123456789".as_slice()));
+
+        assert_eq!(post(&qp, with(0, 2, wr_opcode::SEND)), 0);
+        let (wqe, data) = take(&qp.sq, 1);
+        assert_eq!((wqe.flags, wqe.num_sge, wqe.inline_length), (0, 2, 0));
+        assert_eq!(data.get(24..28), Some(10_u32.to_ne_bytes().as_slice()));
+
+        assert_eq!(
+            post(
+                &qp,
+                with(0, qp.sq.limits().max_sge as i32 + 1, wr_opcode::SEND)
+            ),
+            EINVAL
+        );
+        assert_eq!(post(&qp, with(0, -1, wr_opcode::SEND)), EINVAL);
+        assert_eq!(post(&qp, with(16, 1, wr_opcode::SEND)), EINVAL);
+        assert_eq!(
+            post(&qp, with(send_flags::INLINE, 1, wr_opcode::RDMA_READ)),
+            EINVAL
+        );
+        if let Some(last) = list.last_mut() {
+            last.length = u32::MAX;
+        }
+        let mut wr = request(1, wr_opcode::SEND);
+        (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), 3, send_flags::INLINE);
+        assert_eq!(post(&qp, wr), EINVAL);
+        // Nothing of the refused ones is in the queue.
+        assert_eq!(qp.sq.ring().producer().load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn receives_need_a_state_and_a_queue() {
+        let qp = small(qp_type::RC);
+        let mut second = IbvRecvWr {
+            wr_id: 2,
+            next: null_mut(),
+            sg_list: null_mut(),
+            num_sge: 50,
+        };
+        let mut first = IbvRecvWr {
+            wr_id: 1,
+            next: &mut second,
+            sg_list: null_mut(),
+            num_sge: 0,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair and the requests live.
+        unsafe {
+            assert_eq!(post_recv(public(&qp), &mut first, &mut bad), EINVAL);
+            assert_eq!(bad, &raw mut second);
+            let rq = qp.rq.as_ref().unwrap();
+            assert_eq!(rq.ring().producer().load(Ordering::Relaxed), 1);
+
+            qp.set_state(qp_state::RESET);
+            assert_eq!(post_recv(public(&qp), &mut first, &mut bad), EINVAL);
+            assert_eq!(bad, &raw mut first);
+            assert_eq!(post_recv(public(&qp), null_mut(), &mut bad), 0);
+        }
+    }
+}

@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queue pairs: create, modify, query, destroy.
+
+use crate::abi::{self, wr_opcode};
+use crate::context::{self, Limits};
+use crate::cq::Cq;
+use crate::ffi::driver::*;
+use crate::ffi::os::{self, EINVAL, EOPNOTSUPP};
+use crate::ffi::verbs::*;
+use crate::ffi::{command, pabi};
+use crate::recv_queue::{RecvLimits, RecvQueue};
+use crate::ring::Ring;
+use crate::send_queue::{only, Opcodes, SendLimits, SendQueue};
+use crate::wr;
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::ptr::addr_of_mut;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct Qp {
+    /// What the consumer sees. libibverbs and the consumer write to it.
+    pub(crate) verbs: UnsafeCell<VerbsQp>,
+    pub(crate) sq: SendQueue,
+    /// `None` where no receive can be posted.
+    pub(crate) rq: Option<RecvQueue>,
+    pub(crate) rules: Rules,
+    /// `enum ibv_qp_state` as the consumer last set or saw it. The kernel may be further: in
+    /// Error.
+    state: AtomicU32,
+}
+
+/// What the type of a queue pair allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Opcodes that can be posted to the send queue.
+    pub(crate) opcodes: Opcodes,
+    /// Whether each send has a destination of its own.
+    pub(crate) datagram: bool,
+}
+
+const UD_OPCODES: Opcodes = only(wr_opcode::SEND) | only(wr_opcode::SEND_WITH_IMM);
+const UC_OPCODES: Opcodes =
+    UD_OPCODES | only(wr_opcode::RDMA_WRITE) | only(wr_opcode::RDMA_WRITE_WITH_IMM);
+const RC_OPCODES: Opcodes = UC_OPCODES
+    | only(wr_opcode::SEND_WITH_INV)
+    | only(wr_opcode::RDMA_READ)
+    | only(wr_opcode::ATOMIC_CMP_AND_SWP)
+    | only(wr_opcode::ATOMIC_FETCH_AND_ADD);
+
+impl Rules {
+    /// The rules of a type of queue pair (IBA 9.8.1, table of transport functions). Errors:
+    /// `EOPNOTSUPP` for a type that rrxe hasn't.
+    pub(crate) fn of(qp_type: u32) -> Result<Self, c_int> {
+        match qp_type {
+            qp_type::RC => Ok(Self {
+                opcodes: RC_OPCODES,
+                datagram: false,
+            }),
+            qp_type::UC => Ok(Self {
+                opcodes: UC_OPCODES,
+                datagram: false,
+            }),
+            qp_type::UD => Ok(Self {
+                opcodes: UD_OPCODES,
+                datagram: true,
+            }),
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+}
+
+impl Qp {
+    /// A queue pair that the kernel doesn't know yet, with rings for what `cap` asks for.
+    /// `cap.max_inline_data` becomes what there is room for.
+    ///
+    /// Errors: `EINVAL` where it asks for more than the device has, `EOPNOTSUPP`, `ENOMEM`.
+    pub(crate) fn new(
+        qp_type: u32,
+        cap: &mut IbvQpCap,
+        has_rq: bool,
+        device: Limits,
+    ) -> Result<Box<Self>, c_int> {
+        let rules = Rules::of(qp_type)?;
+        if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
+            || cap.max_send_sge.max(cap.max_recv_sge) > device.max_sge
+            || cap.max_inline_data > device.max_inline
+        {
+            return Err(EINVAL);
+        }
+
+        let stride = abi::send_stride(cap.max_send_sge, cap.max_inline_data).ok_or(EINVAL)?;
+        let ring = Ring::allocate(cap.max_send_wr.max(1), stride)?;
+        let asked = SendLimits {
+            depth: cap.max_send_wr,
+            max_sge: cap.max_send_sge,
+            max_inline: device.max_inline,
+        };
+        let sq = SendQueue::new(ring, asked);
+        cap.max_inline_data = sq.limits().max_inline;
+
+        let rq = if has_rq && cap.max_recv_wr != 0 {
+            let stride = abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?;
+            let ring = Ring::allocate(cap.max_recv_wr, stride)?;
+            let asked = RecvLimits {
+                depth: cap.max_recv_wr,
+                max_sge: cap.max_recv_sge,
+            };
+            Some(RecvQueue::new(ring, asked))
+        } else {
+            None
+        };
+        Ok(Box::new(Self {
+            // SAFETY: integers, pointers that may be null, optional functions.
+            verbs: UnsafeCell::new(unsafe { command::zeroed() }),
+            sq,
+            rq,
+            rules,
+            state: AtomicU32::new(qp_state::RESET),
+        }))
+    }
+
+    /// The queue pair behind the public one.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is a queue pair of rrxe (an [`IbvQp`] or [`IbvQpEx`]), and stays one for `'a`.
+    pub(crate) unsafe fn of<'a, T>(qp: *mut T) -> &'a Self {
+        // SAFETY: the public part is the first member of a `Qp`. What C writes to is in an
+        // `UnsafeCell`.
+        unsafe { &*qp.cast::<Self>() }
+    }
+
+    /// What a create command says about the rings.
+    fn command(&self) -> abi::CreateQpCmd {
+        abi::CreateQpCmd {
+            sq: self.sq.ring().spec(),
+            rq: self
+                .rq
+                .as_ref()
+                .map(|rq| rq.ring().spec())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Takes over what the kernel granted in place of what was asked for: never less, and no more
+    /// than the rings hold. `cap` becomes that.
+    fn grant(&mut self, cap: &mut IbvQpCap) {
+        let asked = self.cap();
+        self.sq.set_limits(SendLimits {
+            depth: asked.max_send_wr.max(cap.max_send_wr),
+            max_sge: asked.max_send_sge.max(cap.max_send_sge),
+            max_inline: asked.max_inline_data,
+        });
+        if let Some(rq) = &mut self.rq {
+            rq.set_limits(RecvLimits {
+                depth: asked.max_recv_wr.max(cap.max_recv_wr),
+                max_sge: asked.max_recv_sge.max(cap.max_recv_sge),
+            });
+        }
+        *cap = self.cap();
+    }
+
+    /// What can be posted.
+    fn cap(&self) -> IbvQpCap {
+        let sq = self.sq.limits();
+        let rq = self.rq.as_ref().map(RecvQueue::limits);
+        let rq = rq.unwrap_or(RecvLimits {
+            depth: 0,
+            max_sge: 0,
+        });
+        IbvQpCap {
+            max_send_wr: sq.depth,
+            max_recv_wr: rq.depth,
+            max_send_sge: sq.max_sge,
+            max_recv_sge: rq.max_sge,
+            max_inline_data: sq.max_inline,
+        }
+    }
+
+    /// Why nothing can be posted to the send queue, or 0. It is an immediate error in Reset, Init
+    /// and Ready to Receive (IBA 10.3.1).
+    #[inline]
+    pub(crate) fn send_error(&self) -> c_int {
+        if self.state.load(Ordering::Relaxed) < qp_state::RTS {
+            EINVAL
+        } else {
+            0
+        }
+    }
+
+    /// Why nothing can be posted to the receive queue, or 0. It is an immediate error in Reset
+    /// (IBA 10.3.1).
+    #[inline]
+    pub(crate) fn recv_error(&self) -> c_int {
+        if self.state.load(Ordering::Relaxed) == qp_state::RESET {
+            EINVAL
+        } else {
+            0
+        }
+    }
+
+    /// Takes note of the state that the consumer set or saw.
+    pub(crate) fn set_state(&self, state: u32) {
+        self.state.store(state, Ordering::Relaxed);
+    }
+
+    /// Removes what the queue pair has in its completion queues. It can't complete anything any
+    /// more: it was destroyed or is in Reset.
+    ///
+    /// # Safety
+    ///
+    /// The kernel created the queue pair, and the completion queues are still there.
+    unsafe fn remove_completions(&self) {
+        // SAFETY: libibverbs filled the public part in and doesn't change these members; the
+        // consumer can't destroy the completion queues before the queue pair.
+        unsafe {
+            let qp = self.verbs.get().cast::<IbvQp>();
+            let (send_cq, recv_cq, qp_num) = ((*qp).send_cq, (*qp).recv_cq, (*qp).qp_num);
+            if !send_cq.is_null() {
+                Cq::of(send_cq).queue.remove(qp_num);
+            }
+            if !recv_cq.is_null() && recv_cq != send_cq {
+                Cq::of(recv_cq).queue.remove(qp_num);
+            }
+        }
+    }
+}
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+///
+/// Called by libibverbs with a protection domain of an open rrxe device; `attr` may be read and
+/// written.
+pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp {
+    // SAFETY: the caller's contract.
+    let (limits, mut local) = unsafe { (context::limits((*pd).context), attr.read()) };
+    let has_rq = local.srq.is_null();
+    let mut qp = match Qp::new(local.qp_type, &mut local.cap, has_rq, limits) {
+        Ok(qp) => qp,
+        Err(error) => return os::fail(error),
+    };
+    let mut cmd = command::CreateQp {
+        core: command::Quads::zeroed(),
+        driver: qp.command(),
+    };
+    let mut resp = command::CreateQpResp::zeroed();
+    // SAFETY: the caller's contract, and the buffers have the sizes given.
+    let error = unsafe {
+        ibv_cmd_create_qp(
+            pd,
+            qp.verbs.get().cast(),
+            &mut local,
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    if error != 0 {
+        return os::fail(error);
+    }
+    qp.grant(&mut local.cap);
+    // SAFETY: the caller's contract.
+    unsafe { (*attr).cap = local.cap };
+    Box::into_raw(qp).cast()
+}
+
+/// `ibv_create_qp_ex`.
+///
+/// # Safety
+///
+/// Called by libibverbs with an open rrxe device; `attr` may be read and written.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut IbvContext,
+    attr: *mut IbvQpInitAttrEx,
+) -> *mut IbvQp {
+    const COMP_MASK: u32 =
+        qp_init_attr::PD | qp_init_attr::CREATE_FLAGS | qp_init_attr::SEND_OPS_FLAGS;
+    // SAFETY: the caller's contract.
+    let (limits, mut local) = unsafe { (context::limits(context), attr.read()) };
+    if local.comp_mask & !COMP_MASK != 0
+        || (local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags != 0)
+    {
+        return os::fail(EOPNOTSUPP);
+    }
+    let has_rq = local.srq.is_null();
+    let mut qp = match Qp::new(local.qp_type, &mut local.cap, has_rq, limits) {
+        Ok(qp) => qp,
+        Err(error) => return os::fail(error),
+    };
+    let send_ops =
+        (local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0).then_some(local.send_ops_flags);
+    if send_ops.is_some_and(|flags| !wr::supports(qp.rules, flags)) {
+        return os::fail(EOPNOTSUPP);
+    }
+    let mut cmd = command::CreateQpEx {
+        core: command::Quads::zeroed(),
+        driver: qp.command(),
+    };
+    let mut resp = command::CreateQpExResp::zeroed();
+    let verbs = qp.verbs.get();
+    // SAFETY: the caller's contract, and the buffers have the sizes given.
+    let error = unsafe {
+        pabi::ibv_cmd_create_qp_ex2(
+            context,
+            verbs,
+            &mut local,
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    if error != 0 {
+        return os::fail(error);
+    }
+    qp.grant(&mut local.cap);
+    // SAFETY: nobody else knows the queue pair yet; the rest is the caller's contract.
+    unsafe {
+        if let Some(flags) = send_ops {
+            wr::set_functions(&mut (*verbs).qp_ex, flags);
+            (*verbs).comp_mask |= VERBS_QP_EX;
+        }
+        (*attr).cap = local.cap;
+    }
+    Box::into_raw(qp).cast()
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Safety
+///
+/// Called by libibverbs with a queue pair of rrxe; `attr` may be read.
+pub(crate) unsafe extern "C" fn modify_qp(
+    qp: *mut IbvQp,
+    attr: *mut IbvQpAttr,
+    attr_mask: c_int,
+) -> c_int {
+    let mut cmd = command::ModifyQp::zeroed();
+    // SAFETY: the caller's contract, and the command has the size given.
+    let error = unsafe { ibv_cmd_modify_qp(qp, attr, attr_mask, &mut cmd, size_of_val(&cmd)) };
+    if error != 0 || attr_mask & QP_ATTR_STATE == 0 {
+        return error;
+    }
+    // SAFETY: the caller's contract.
+    let (this, state) = unsafe { (Qp::of(qp), (*attr).qp_state) };
+    this.set_state(state);
+    if state == qp_state::RESET {
+        // SAFETY: the kernel created the queue pair; the rest is the consumer's duty.
+        unsafe { this.remove_completions() };
+        this.sq.reset();
+        if let Some(rq) = &this.rq {
+            rq.reset();
+        }
+    }
+    0
+}
+
+/// `ibv_query_qp`.
+///
+/// # Safety
+///
+/// Called by libibverbs with a queue pair of rrxe; `attr` and `init_attr` may be written.
+pub(crate) unsafe extern "C" fn query_qp(
+    qp: *mut IbvQp,
+    attr: *mut IbvQpAttr,
+    attr_mask: c_int,
+    init_attr: *mut IbvQpInitAttr,
+) -> c_int {
+    let mut cmd = command::QueryQp::zeroed();
+    // SAFETY: the caller's contract, and the command has the size given.
+    let error =
+        unsafe { ibv_cmd_query_qp(qp, attr, attr_mask, init_attr, &mut cmd, size_of_val(&cmd)) };
+    if error != 0 {
+        return error;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        let this = Qp::of(qp);
+        // The rings are this side's, so it is this side that knows what they hold.
+        (*attr).cap = this.cap();
+        (*init_attr).cap = this.cap();
+        if attr_mask & QP_ATTR_STATE != 0 {
+            this.set_state((*attr).qp_state);
+        }
+    }
+    0
+}
+
+/// `ibv_destroy_qp`. What the queue pair has in its completion queues goes with it, as the verbs
+/// allow: no completion of a queue pair that is no more.
+///
+/// # Safety
+///
+/// Called by libibverbs with what a create function returned.
+pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
+    // SAFETY: the caller's contract.
+    let error = unsafe { ibv_cmd_destroy_qp(qp) };
+    if error == 0 {
+        // SAFETY: a create function made it a pointer, and the consumer gave it up.
+        unsafe {
+            Qp::of(qp).remove_completions();
+            drop(Box::from_raw(qp.cast::<Qp>()));
+        }
+    }
+    error
+}
+
+/// The public queue pair, for the C interface.
+pub(crate) fn public(qp: &Qp) -> *mut IbvQp {
+    // SAFETY: only an address is taken.
+    unsafe { addr_of_mut!((*qp.verbs.get()).qp_ex.qp_base) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const DEVICE: Limits = Limits {
+        max_qp_wr: 1024,
+        max_sge: 32,
+        max_inline: 512,
+        max_cqe: 1024,
+    };
+    const ASKED: IbvQpCap = IbvQpCap {
+        max_send_wr: 10,
+        max_recv_wr: 5,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+
+    /// A queue pair without a device: in Ready to Send, but the kernel never takes anything. Its
+    /// doorbell is off.
+    pub(crate) fn ready(qp_type: u32, cap: IbvQpCap) -> Box<Qp> {
+        let mut cap = cap;
+        let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
+        qp.set_state(qp_state::RTS);
+        qp
+    }
+
+    pub(crate) fn small(qp_type: u32) -> Box<Qp> {
+        ready(
+            qp_type,
+            IbvQpCap {
+                max_send_wr: 4,
+                max_recv_wr: 4,
+                max_send_sge: 2,
+                ..ASKED
+            },
+        )
+    }
+
+    #[test]
+    fn rings_have_room_for_what_was_asked() {
+        let mut cap = ASKED;
+        let mut qp = Qp::new(qp_type::RC, &mut cap, true, DEVICE).ok().unwrap();
+        // 64 + 16 bytes round up to 128, which leaves 64 for inline data.
+        assert_eq!(cap.max_inline_data, 64);
+        let command = qp.command();
+        assert_eq!((command.sq.capacity, command.sq.stride), (16, 128));
+        assert_eq!((command.rq.capacity, command.rq.stride), (8, 32));
+
+        // A kernel that grants what it was asked for.
+        qp.grant(&mut cap);
+        assert_eq!(
+            cap,
+            IbvQpCap {
+                max_inline_data: 64,
+                ..ASKED
+            }
+        );
+        // One that grants more than there is.
+        let much = IbvQpCap {
+            max_send_wr: 1000,
+            max_recv_wr: 1000,
+            max_send_sge: 1000,
+            max_recv_sge: 1000,
+            max_inline_data: 1000,
+        };
+        let mut cap = much;
+        qp.grant(&mut cap);
+        let expected = IbvQpCap {
+            max_send_wr: 16,
+            max_recv_wr: 8,
+            max_send_sge: 4,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        assert_eq!(cap, expected);
+        // One that forgot.
+        let mut cap = IbvQpCap::default();
+        qp.grant(&mut cap);
+        assert_eq!(cap, expected);
+    }
+
+    #[test]
+    fn more_than_the_device_has_is_refused() {
+        let bad = [
+            IbvQpCap {
+                max_send_wr: 1025,
+                ..ASKED
+            },
+            IbvQpCap {
+                max_recv_wr: u32::MAX,
+                ..ASKED
+            },
+            IbvQpCap {
+                max_send_sge: 33,
+                ..ASKED
+            },
+            IbvQpCap {
+                max_recv_sge: u32::MAX,
+                ..ASKED
+            },
+            IbvQpCap {
+                max_inline_data: 513,
+                ..ASKED
+            },
+        ];
+        for mut cap in bad {
+            assert_eq!(
+                Qp::new(qp_type::RC, &mut cap, true, DEVICE).err(),
+                Some(EINVAL)
+            );
+        }
+        let mut cap = ASKED;
+        assert_eq!(Qp::new(8, &mut cap, true, DEVICE).err(), Some(EOPNOTSUPP));
+    }
+
+    #[test]
+    fn no_receive_queue_where_none_is_used() {
+        let mut cap = ASKED;
+        let qp = Qp::new(qp_type::RC, &mut cap, false, DEVICE).ok().unwrap();
+        assert_eq!((qp.command().rq.addr, qp.command().rq.capacity), (0, 0));
+        let mut cap = IbvQpCap {
+            max_recv_wr: 0,
+            ..ASKED
+        };
+        assert!(Qp::new(qp_type::RC, &mut cap, true, DEVICE)
+            .ok()
+            .unwrap()
+            .rq
+            .is_none());
+    }
+
+    #[test]
+    fn states_say_what_can_be_posted() {
+        let qp = small(qp_type::RC);
+        for (state, send, recv) in [
+            (0, EINVAL, EINVAL),
+            (1, EINVAL, 0),
+            (2, EINVAL, 0),
+            (3, 0, 0),
+            (4, 0, 0),
+            (5, 0, 0),
+            (6, 0, 0),
+        ] {
+            qp.set_state(state);
+            assert_eq!(
+                (qp.send_error(), qp.recv_error()),
+                (send, recv),
+                "state {state}"
+            );
+        }
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Ring memory shared with the kernel; [`crate::abi`] describes its layout.
+//!
+//! The provider allocates it and passes its address in a create command; the kernel pins the
+//! pages. The words of the header are accessed by atomics only. An entry belongs to the producer
+//! until a release store of the producer counter publishes it, and to the consumer until a
+//! release store of the consumer counter gives it back, so entries need no atomics.
+
+use crate::abi;
+use crate::ffi::driver::{ibv_dofork_range, ibv_dontfork_range};
+use crate::ffi::os;
+use core::ffi::c_int;
+use core::ptr::NonNull;
+use core::sync::atomic::{fence, AtomicU32, Ordering};
+
+/// A ring: a header and a power of two of entries.
+///
+/// # Invariants
+///
+/// `base` is a page-aligned mapping of `bytes` bytes that this value owns. `bytes` is at least
+/// `RING_HEADER_SIZE + (mask + 1) * stride`, and `mask + 1` is a power of two.
+pub(crate) struct Ring {
+    base: NonNull<u8>,
+    bytes: usize,
+    mask: u32,
+    stride: u32,
+}
+
+// SAFETY: the memory is owned, header words are atomic, and who may touch which entry is the
+// protocol above, which the queues enforce with their locks.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// Allocates an empty ring of at least `entries` (1 or more) entries of `stride` bytes (a
+    /// power of two).
+    ///
+    /// Errors: `EINVAL` where the size can't be expressed, `ENOMEM` where there is no memory.
+    pub(crate) fn allocate(entries: u32, stride: u32) -> Result<Self, c_int> {
+        let capacity = entries.checked_next_power_of_two().ok_or(os::EINVAL)?;
+        let mask = capacity.checked_sub(1).ok_or(os::EINVAL)?;
+        let spec = abi::RingSpec {
+            addr: 0,
+            capacity,
+            stride,
+        };
+        let bytes = spec.size().ok_or(os::EINVAL)?;
+        let base = os::map_anonymous(bytes).ok_or(os::ENOMEM)?;
+        // INVARIANT: just mapped with that size; `capacity` is a power of two.
+        let ring = Self {
+            base,
+            bytes,
+            mask,
+            stride,
+        };
+        // Does nothing unless the program called ibv_fork_init().
+        // SAFETY: the range is a mapping of our own.
+        let error = unsafe { ibv_dontfork_range(base.as_ptr().cast(), bytes) };
+        if error != 0 {
+            return Err(os::ENOMEM);
+        }
+        Ok(ring)
+    }
+
+    /// What a create command says about this ring.
+    pub(crate) fn spec(&self) -> abi::RingSpec {
+        abi::RingSpec {
+            addr: self.base.as_ptr() as u64,
+            capacity: self.capacity(),
+            stride: self.stride,
+        }
+    }
+
+    /// Entries.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.mask.wrapping_add(1)
+    }
+
+    /// Bytes of an entry.
+    pub(crate) fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: by the invariant the header is mapped and aligned, and its words are accessed
+        // by atomics only, here and in the kernel. `offset` is one of the header's.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Entries published so far.
+    pub(crate) fn producer(&self) -> &AtomicU32 {
+        self.word(abi::RING_PRODUCER)
+    }
+
+    /// Entries taken so far.
+    pub(crate) fn consumer(&self) -> &AtomicU32 {
+        self.word(abi::RING_CONSUMER)
+    }
+
+    /// Asks for an event: ORs `request` into the word that the kernel looks at after publishing.
+    pub(crate) fn arm(&self, request: u32) {
+        self.word(abi::RING_ARM).fetch_or(request, Ordering::SeqCst);
+        // Pairs with the kernel's fence between publishing and reading the word: either the
+        // kernel sees the request, or the poll that follows sees the completion.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the kernel must be called, after an entry was published.
+    pub(crate) fn wants_doorbell(&self) -> bool {
+        // Pairs with the kernel's fence between setting the word and looking at the producer
+        // counter for the last time before it stops polling.
+        fence(Ordering::SeqCst);
+        self.word(abi::RING_DOORBELL).load(Ordering::Relaxed) != 0
+    }
+
+    /// The slot of entry `counter`: `stride` bytes, aligned to as many (at most to 256).
+    pub(crate) fn slot(&self, counter: u32) -> *mut u8 {
+        let index = (counter & self.mask) as usize;
+        let offset = index
+            .wrapping_mul(self.stride as usize)
+            .wrapping_add(abi::RING_HEADER_SIZE);
+        // SAFETY: the index is at most `mask`, so by the invariant the slot is inside the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant the mapping is ours. The kernel's object is gone or was never
+        // created, and nobody can reach the ring any more.
+        unsafe {
+            ibv_dofork_range(self.base.as_ptr().cast(), self.bytes);
+            os::unmap(self.base, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ring;
+    use crate::abi;
+    use crate::ffi::os::EINVAL;
+    use core::sync::atomic::Ordering;
+
+    #[test]
+    fn rounds_up_to_a_power_of_two() {
+        for (asked, granted) in [(1, 1), (2, 2), (3, 4), (100, 128), (128, 128), (129, 256)] {
+            let ring = Ring::allocate(asked, 64).unwrap();
+            assert_eq!(ring.capacity(), granted);
+            assert_eq!(ring.spec().capacity, granted);
+            assert_eq!(ring.spec().stride, 64);
+            assert_eq!(ring.spec().addr % 4096, 0);
+        }
+        assert_eq!(Ring::allocate(u32::MAX, 64).err(), Some(EINVAL));
+    }
+
+    #[test]
+    fn slots_wrap_and_stay_inside() {
+        let ring = Ring::allocate(4, 32).unwrap();
+        let base = ring.spec().addr as usize;
+        let at = |counter| ring.slot(counter) as usize - base;
+        assert_eq!(at(0), abi::RING_HEADER_SIZE);
+        assert_eq!(at(3), abi::RING_HEADER_SIZE + 96);
+        assert_eq!(at(4), at(0));
+        assert_eq!(at(u32::MAX), at(3));
+        assert_eq!(at(u32::MAX.wrapping_add(1)), at(0));
+    }
+
+    #[test]
+    fn starts_empty_and_keeps_arm_requests() {
+        let ring = Ring::allocate(4, 64).unwrap();
+        assert_eq!(ring.producer().load(Ordering::Relaxed), 0);
+        assert_eq!(ring.consumer().load(Ordering::Relaxed), 0);
+        assert!(!ring.wants_doorbell());
+        ring.word(abi::RING_DOORBELL).store(1, Ordering::Relaxed);
+        assert!(ring.wants_doorbell());
+        ring.arm(abi::ARM_SOLICITED);
+        ring.arm(abi::ARM_ANY);
+        assert_eq!(
+            ring.word(abi::RING_ARM).load(Ordering::Relaxed),
+            abi::ARM_ANY | abi::ARM_SOLICITED
+        );
+    }
+}

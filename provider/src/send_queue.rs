@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The send queue: a ring of work-queue entries that this side produces.
+//!
+//! Nothing here knows of libibverbs' objects; `ibv_post_send` ([`crate::post_send`]) and the
+//! `ibv_wr_*` family ([`crate::wr`]) are two ways to fill a [`Batch`].
+
+use crate::abi::{self, wr_opcode, SendWqe};
+use crate::ffi::os::{EINVAL, ENOMEM};
+use crate::ffi::verbs::{send_flags, IbvSge};
+use crate::lock::Lock;
+use crate::ring::Ring;
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::mem::size_of;
+use core::sync::atomic::Ordering;
+
+/// Flags that a work request passes to the kernel as they are. Inline is decided by how the data
+/// was given.
+pub(crate) const PASSED_FLAGS: u32 =
+    send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED;
+
+/// A set of opcodes: bit `n` stands for opcode `n`.
+pub(crate) type Opcodes = u16;
+
+/// The set of just one of [`wr_opcode`].
+pub(crate) const fn only(opcode: u8) -> Opcodes {
+    1_u16.wrapping_shl(opcode as u32)
+}
+
+/// Whether the opcode, as a consumer gives it, is in the set.
+#[inline]
+pub(crate) fn contains(set: Opcodes, opcode: u32) -> bool {
+    1_u16.checked_shl(opcode).is_some_and(|bit| set & bit != 0)
+}
+
+/// Opcodes that can carry inline data.
+const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
+    | only(wr_opcode::SEND_WITH_IMM)
+    | only(wr_opcode::SEND_WITH_INV)
+    | only(wr_opcode::RDMA_WRITE)
+    | only(wr_opcode::RDMA_WRITE_WITH_IMM);
+
+/// What a send queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendLimits {
+    /// Work requests that may be outstanding. At most the ring's capacity.
+    pub(crate) depth: u32,
+    /// Data segments of a work request. They fit into an entry of the ring.
+    pub(crate) max_sge: u32,
+    /// Bytes of inline data of a work request. They fit into an entry of the ring.
+    pub(crate) max_inline: u32,
+}
+
+/// Counters of entries, and what went wrong. Under the queue's lock.
+#[derive(Default)]
+struct State {
+    /// Entries that the kernel can see.
+    published: u32,
+    /// Those and the ones in preparation.
+    next: u32,
+    /// Entries that the kernel was done with when last looked at.
+    consumed: u32,
+    /// Why the batch in preparation can't be published, or 0.
+    error: c_int,
+}
+
+/// A send queue.
+///
+/// # Invariants
+///
+/// `limits` fit the ring, as their fields say.
+pub(crate) struct SendQueue {
+    ring: Ring,
+    limits: SendLimits,
+    lock: Lock,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: `state` is only reached through a `Batch`, of which there is one at a time.
+unsafe impl Sync for SendQueue {}
+
+impl SendQueue {
+    /// An empty queue in `ring`. `limits` are cut to what the ring has room for.
+    pub(crate) fn new(ring: Ring, limits: SendLimits) -> Self {
+        let mut queue = Self {
+            ring,
+            limits: SendLimits {
+                depth: 0,
+                max_sge: 0,
+                max_inline: 0,
+            },
+            lock: Lock::new(true),
+            state: UnsafeCell::new(State::default()),
+        };
+        queue.set_limits(limits);
+        queue
+    }
+
+    /// Replaces the limits, cut to what the ring has room for.
+    pub(crate) fn set_limits(&mut self, limits: SendLimits) {
+        let room = self.room();
+        // INVARIANT: cut to the ring's capacity and to the room in an entry.
+        self.limits = SendLimits {
+            depth: limits.depth.min(self.ring.capacity()),
+            max_sge: limits
+                .max_sge
+                .min(room.wrapping_div(SGE_SIZE))
+                .min(u32::from(u16::MAX)),
+            max_inline: limits.max_inline.min(room),
+        };
+    }
+
+    /// Bytes of an entry behind its fixed part.
+    fn room(&self) -> u32 {
+        self.ring.stride().saturating_sub(WQE_SIZE)
+    }
+
+    /// The queue's limits.
+    pub(crate) fn limits(&self) -> SendLimits {
+        self.limits
+    }
+
+    /// The ring.
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Opens a batch: takes the queue's lock, which [`SendQueue::close`] gives back. With `error`
+    /// not 0 the batch takes nothing and fails with it.
+    pub(crate) fn open(&self, error: c_int) -> Batch<'_> {
+        self.lock.acquire();
+        // SAFETY: the lock was just taken, and whoever holds it has the only batch.
+        let batch = unsafe { self.current() };
+        batch.state.next = batch.state.published;
+        batch.state.error = error;
+        batch
+    }
+
+    /// The batch that is open.
+    ///
+    /// # Safety
+    ///
+    /// The caller is between [`SendQueue::open`] and [`SendQueue::close`], and has no other
+    /// [`Batch`] of this queue.
+    pub(crate) unsafe fn current(&self) -> Batch<'_> {
+        // SAFETY: the caller holds the lock, so this is the only reference.
+        let state = unsafe { &mut *self.state.get() };
+        Batch { queue: self, state }
+    }
+
+    /// Closes the batch that is open.
+    pub(crate) fn close(&self) {
+        self.lock.release();
+    }
+
+    /// Empties the queue, after the kernel emptied its side.
+    pub(crate) fn reset(&self) {
+        let mut batch = self.open(0);
+        let consumed = self.ring.consumer().load(Ordering::Acquire);
+        batch.state.consumed = consumed;
+        batch.state.next = consumed;
+        batch.publish();
+        self.close();
+    }
+}
+
+const WQE_SIZE: u32 = 64;
+const SGE_SIZE: u32 = 16;
+const _: () = assert!(size_of::<SendWqe>() == WQE_SIZE as usize);
+const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
+const _: () = assert!(size_of::<abi::Sge>() == SGE_SIZE as usize);
+
+/// Work requests in preparation, under the queue's lock.
+pub(crate) struct Batch<'a> {
+    queue: &'a SendQueue,
+    state: &'a mut State,
+}
+
+impl<'a> Batch<'a> {
+    /// Adds a work request without data. Errors: `ENOMEM` where the queue is full; the error of
+    /// the batch where it has one.
+    #[inline]
+    pub(crate) fn push(&mut self, wqe: SendWqe) -> Result<Slot<'a>, c_int> {
+        if self.state.error != 0 {
+            return Err(self.state.error);
+        }
+        if self.full() {
+            return Err(ENOMEM);
+        }
+        let at = self.queue.ring.slot(self.state.next).cast::<SendWqe>();
+        // SAFETY: the slot has room for an entry, and it is not published: the queue is not full.
+        unsafe { at.write(wqe) };
+        self.state.next = self.state.next.wrapping_add(1);
+        Ok(Slot {
+            queue: self.queue,
+            at,
+        })
+    }
+
+    fn full(&mut self) -> bool {
+        let depth = self.queue.limits.depth;
+        if self.state.next.wrapping_sub(self.state.consumed) < depth {
+            return false;
+        }
+        self.state.consumed = self.queue.ring.consumer().load(Ordering::Acquire);
+        self.state.next.wrapping_sub(self.state.consumed) >= depth
+    }
+
+    /// The work request that was added last, for more to be said about it. `None` where there is
+    /// none or the batch failed.
+    #[inline]
+    pub(crate) fn last(&mut self) -> Option<Slot<'a>> {
+        if self.state.error != 0 || self.state.next == self.state.published {
+            return None;
+        }
+        let at = self.queue.ring.slot(self.state.next.wrapping_sub(1)).cast();
+        Some(Slot {
+            queue: self.queue,
+            at,
+        })
+    }
+
+    /// Takes back the work request that was added last.
+    #[cold]
+    pub(crate) fn pop(&mut self) {
+        if self.state.next != self.state.published {
+            self.state.next = self.state.next.wrapping_sub(1);
+        }
+    }
+
+    /// Makes the whole batch fail, unless it failed already.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: c_int) {
+        if self.state.error == 0 {
+            self.state.error = error;
+        }
+    }
+
+    /// Why the batch can't be published, or 0.
+    pub(crate) fn error(&self) -> c_int {
+        self.state.error
+    }
+
+    /// Shows the kernel all that was added. Whether there was anything.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        if self.state.next == self.state.published {
+            return false;
+        }
+        self.state.published = self.state.next;
+        self.queue
+            .ring
+            .producer()
+            .store(self.state.next, Ordering::Release);
+        true
+    }
+}
+
+/// A work request in preparation.
+pub(crate) struct Slot<'a> {
+    queue: &'a SendQueue,
+    /// An entry of the queue's ring that holds a [`SendWqe`] and is not published.
+    at: *mut SendWqe,
+}
+
+impl Slot<'_> {
+    /// The data segments, in place of any data it had. Errors: `EINVAL` where there are too many.
+    ///
+    /// # Safety
+    ///
+    /// `list` points to `count` segments, if `count` is not 0.
+    #[inline]
+    pub(crate) unsafe fn set_sges(
+        &mut self,
+        list: *const IbvSge,
+        count: usize,
+    ) -> Result<(), c_int> {
+        if count > self.queue.limits.max_sge as usize {
+            return Err(EINVAL);
+        }
+        // SAFETY: the entry is ours until published, and by the queue's invariant `max_sge`
+        // segments fit behind its fixed part. The caller vouches for the source.
+        unsafe {
+            (*self.at).num_sge = count as u16;
+            (*self.at).flags &= !abi::WQE_INLINE;
+            (*self.at).inline_length = 0;
+            if count != 0 {
+                self.at
+                    .add(1)
+                    .cast::<IbvSge>()
+                    .copy_from_nonoverlapping(list, count);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the data inline, none so far, in place of any data it had. Errors: `EINVAL` where the
+    /// opcode has no data to send.
+    #[inline]
+    pub(crate) fn set_inline(&mut self) -> Result<(), c_int> {
+        // SAFETY: the entry is ours until published.
+        unsafe {
+            if !contains(WITH_INLINE, u32::from((*self.at).opcode)) {
+                return Err(EINVAL);
+            }
+            (*self.at).num_sge = 0;
+            (*self.at).flags |= abi::WQE_INLINE;
+            (*self.at).inline_length = 0;
+        }
+        Ok(())
+    }
+
+    /// Appends inline data, after [`Slot::set_inline`]. Errors: `EINVAL` where it is too much.
+    ///
+    /// # Safety
+    ///
+    /// `from` points to `length` readable bytes, if `length` is not 0.
+    #[inline]
+    pub(crate) unsafe fn append_inline(
+        &mut self,
+        from: *const u8,
+        length: usize,
+    ) -> Result<(), c_int> {
+        // SAFETY: the entry is ours until published.
+        let used = unsafe { (*self.at).inline_length };
+        let total = u32::try_from(length)
+            .ok()
+            .and_then(|length| used.checked_add(length))
+            .filter(|&total| total <= self.queue.limits.max_inline)
+            .ok_or(EINVAL)?;
+        if length != 0 {
+            // SAFETY: by the queue's invariant `max_inline` bytes fit behind the fixed part. The
+            // caller vouches for the source.
+            unsafe {
+                let to = self.at.add(1).cast::<u8>().add(used as usize);
+                to.copy_from_nonoverlapping(from, length);
+                (*self.at).inline_length = total;
+            }
+        }
+        Ok(())
+    }
+
+    /// The destination of a datagram: address handle, queue pair number, Q_Key.
+    #[inline]
+    pub(crate) fn set_destination(&mut self, ah: u32, remote_qpn: u32, qkey: u32) {
+        // SAFETY: the entry is ours until published.
+        unsafe {
+            (*self.at).ah = ah;
+            (*self.at).op.remote_qpn = remote_qpn;
+            (*self.at).op.rkey_or_qkey = qkey;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const LIMITS: SendLimits = SendLimits {
+        depth: 4,
+        max_sge: 3,
+        max_inline: 60,
+    };
+
+    pub(crate) fn queue() -> SendQueue {
+        SendQueue::new(Ring::allocate(4, 128).unwrap(), LIMITS)
+    }
+
+    /// Takes entry `counter` as the kernel would.
+    pub(crate) fn take(queue: &SendQueue, counter: u32) -> (SendWqe, Vec<u8>) {
+        assert!(
+            queue
+                .ring()
+                .producer()
+                .load(Ordering::Acquire)
+                .wrapping_sub(counter) as i32
+                > 0
+        );
+        let at = queue.ring().slot(counter);
+        // SAFETY: the test is the consumer of this published entry.
+        let (wqe, data) = unsafe {
+            (
+                at.cast::<SendWqe>().read(),
+                core::slice::from_raw_parts(at.add(64), 64).to_vec(),
+            )
+        };
+        queue
+            .ring()
+            .consumer()
+            .store(counter.wrapping_add(1), Ordering::Release);
+        (wqe, data)
+    }
+
+    fn wqe(wr_id: u64) -> SendWqe {
+        SendWqe {
+            wr_id,
+            opcode: wr_opcode::SEND,
+            ..SendWqe::default()
+        }
+    }
+
+    #[test]
+    fn sets_of_opcodes() {
+        assert!(contains(WITH_INLINE, 2) && !contains(WITH_INLINE, 4));
+        assert!(!contains(Opcodes::MAX, 16) && !contains(Opcodes::MAX, 34));
+        assert!(!contains(Opcodes::MAX, u32::MAX));
+    }
+
+    #[test]
+    fn limits_are_cut_to_the_ring() {
+        let limits = SendLimits {
+            depth: 100,
+            max_sge: 100,
+            max_inline: 1000,
+        };
+        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), limits);
+        assert_eq!(
+            queue.limits(),
+            SendLimits {
+                depth: 8,
+                max_sge: 4,
+                max_inline: 64
+            }
+        );
+    }
+
+    #[test]
+    fn is_full_at_its_depth_and_free_again_when_consumed() {
+        let queue = queue();
+        let mut counter = 0;
+        for round in 0..5 {
+            let mut batch = queue.open(0);
+            for i in 0..4 {
+                assert!(batch.push(wqe(round * 4 + i)).is_ok());
+            }
+            assert_eq!(batch.push(wqe(99)).err(), Some(ENOMEM));
+            assert!(batch.publish());
+            assert!(!batch.publish());
+            queue.close();
+            for i in 0..4 {
+                assert_eq!(take(&queue, counter).0.wr_id, round * 4 + i);
+                counter += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn a_smaller_depth_than_the_ring_holds() {
+        let limits = SendLimits { depth: 3, ..LIMITS };
+        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), limits);
+        let mut batch = queue.open(0);
+        for i in 0..3 {
+            assert!(batch.push(wqe(i)).is_ok());
+        }
+        assert_eq!(batch.push(wqe(3)).err(), Some(ENOMEM));
+        queue.close();
+    }
+
+    #[test]
+    fn counters_wrap() {
+        let queue = queue();
+        let start = u32::MAX - 1;
+        queue.ring().consumer().store(start, Ordering::Relaxed);
+        queue.reset();
+        let mut batch = queue.open(0);
+        for i in 0..4 {
+            assert!(batch.push(wqe(i)).is_ok());
+        }
+        assert_eq!(batch.push(wqe(4)).err(), Some(ENOMEM));
+        batch.publish();
+        queue.close();
+        for i in 0..4 {
+            assert_eq!(take(&queue, start.wrapping_add(i)).0.wr_id, u64::from(i));
+        }
+        assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn nothing_shows_before_it_is_published_or_after_it_was_given_up() {
+        let queue = queue();
+        let mut batch = queue.open(0);
+        assert!(batch.push(wqe(1)).is_ok());
+        assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 0);
+        queue.close();
+        let mut batch = queue.open(0);
+        assert!(batch.last().is_none());
+        assert!(!batch.publish());
+        queue.close();
+        assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_failed_batch_takes_nothing() {
+        let queue = queue();
+        let mut batch = queue.open(EINVAL);
+        assert_eq!(batch.push(wqe(1)).err(), Some(EINVAL));
+        batch.fail(ENOMEM);
+        assert_eq!(batch.error(), EINVAL);
+        queue.close();
+        assert_eq!(queue.open(0).error(), 0);
+        queue.close();
+    }
+
+    #[test]
+    fn segments_and_inline_data_replace_each_other() {
+        let queue = queue();
+        let sges = [1_u64, 2, 3].map(|n| IbvSge {
+            addr: n * 4096,
+            length: 10,
+            lkey: n as u32,
+        });
+        let mut batch = queue.open(0);
+        let mut slot = batch.push(wqe(7)).ok().unwrap();
+        // SAFETY: all sources are readable for the lengths given.
+        unsafe {
+            assert_eq!(slot.set_inline(), Ok(()));
+            assert_eq!(slot.append_inline(b"hello".as_ptr(), 5), Ok(()));
+            assert_eq!(slot.append_inline(core::ptr::null(), 0), Ok(()));
+            assert_eq!(slot.append_inline(b", world".as_ptr(), 7), Ok(()));
+            assert_eq!(slot.append_inline([0; 49].as_ptr(), 49), Err(EINVAL));
+        }
+        let mut slot = batch.push(wqe(8)).ok().unwrap();
+        assert_eq!(slot.set_inline(), Ok(()));
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(slot.append_inline([1; 60].as_ptr(), 60), Ok(()));
+            assert_eq!(slot.set_sges(sges.as_ptr(), 3), Ok(()));
+            assert_eq!(slot.set_sges(sges.as_ptr(), 4), Err(EINVAL));
+        }
+        let read = SendWqe {
+            opcode: wr_opcode::RDMA_READ,
+            ..SendWqe::default()
+        };
+        assert_eq!(batch.push(read).ok().unwrap().set_inline(), Err(EINVAL));
+        batch.publish();
+        queue.close();
+
+        let (entry, data) = take(&queue, 0);
+        assert_eq!(
+            (entry.flags, entry.num_sge, entry.inline_length),
+            (abi::WQE_INLINE, 0, 12)
+        );
+        assert_eq!(data.get(..12), Some(b"hello, world".as_slice()));
+        let (entry, data) = take(&queue, 1);
+        assert_eq!((entry.flags, entry.num_sge, entry.inline_length), (0, 3, 0));
+        assert_eq!(data.get(32..40), Some(12_288_u64.to_ne_bytes().as_slice()));
+        assert_eq!(data.get(40..44), Some(10_u32.to_ne_bytes().as_slice()));
+        assert_eq!(data.get(44..48), Some(3_u32.to_ne_bytes().as_slice()));
+    }
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Posting by function calls: the `ibv_wr_*` family (`ibv_wr_post(3)`).
+//!
+//! `wr_start` opens a batch, each builder adds a work request to it, setters say more about the
+//! last one, and `wr_complete` publishes all of it or, where anything failed, nothing. An inline
+//! setter alone makes the data inline; the flag is not needed.
+
+use crate::abi::{wr_opcode, SendWqe, WqeOp};
+use crate::ah;
+use crate::doorbell::{self, Queue};
+use crate::ffi::os::EINVAL;
+use crate::ffi::verbs::*;
+use crate::qp::{public, Qp, Rules};
+use crate::send_queue::{contains, Batch, Slot, PASSED_FLAGS};
+use core::ffi::{c_int, c_void};
+use core::slice;
+
+/// Which opcode each of [`send_ops`] stands for.
+const OPERATIONS: [(u64, u8); 8] = [
+    (send_ops::RDMA_WRITE, wr_opcode::RDMA_WRITE),
+    (
+        send_ops::RDMA_WRITE_WITH_IMM,
+        wr_opcode::RDMA_WRITE_WITH_IMM,
+    ),
+    (send_ops::SEND, wr_opcode::SEND),
+    (send_ops::SEND_WITH_IMM, wr_opcode::SEND_WITH_IMM),
+    (send_ops::RDMA_READ, wr_opcode::RDMA_READ),
+    (send_ops::ATOMIC_CMP_AND_SWP, wr_opcode::ATOMIC_CMP_AND_SWP),
+    (
+        send_ops::ATOMIC_FETCH_AND_ADD,
+        wr_opcode::ATOMIC_FETCH_AND_ADD,
+    ),
+    (send_ops::SEND_WITH_INV, wr_opcode::SEND_WITH_INV),
+];
+
+/// Whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
+pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
+    let supported = OPERATIONS
+        .iter()
+        .filter(|&&(_, opcode)| contains(rules.opcodes, u32::from(opcode)))
+        .fold(0, |all, &(flag, _)| all | flag);
+    flags & !supported == 0
+}
+
+/// Fills in the builders for `flags` ([`send_ops`]), and what every queue pair has.
+pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
+    let has = |flag| flags & flag != 0;
+    if has(send_ops::RDMA_WRITE) {
+        qp.wr_rdma_write = Some(wr_rdma_write);
+    }
+    if has(send_ops::RDMA_WRITE_WITH_IMM) {
+        qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    }
+    if has(send_ops::SEND) {
+        qp.wr_send = Some(wr_send);
+    }
+    if has(send_ops::SEND_WITH_IMM) {
+        qp.wr_send_imm = Some(wr_send_imm);
+    }
+    if has(send_ops::RDMA_READ) {
+        qp.wr_rdma_read = Some(wr_rdma_read);
+    }
+    if has(send_ops::ATOMIC_CMP_AND_SWP) {
+        qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    }
+    if has(send_ops::ATOMIC_FETCH_AND_ADD) {
+        qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    }
+    if has(send_ops::SEND_WITH_INV) {
+        qp.wr_send_inv = Some(wr_send_inv);
+    }
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+}
+
+/// `ibv_wr_start`.
+///
+/// # Safety
+///
+/// Called by the consumer with a queue pair of rrxe. All others here are called between this and
+/// [`wr_complete`] or [`wr_abort`], by the same thread.
+unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Qp::of(qp) };
+    this.sq.open(this.send_error());
+}
+
+/// `ibv_wr_complete`. Errors: `EINVAL` where a request was not allowed, `ENOMEM` where the queue
+/// was full; then nothing was posted. What the kernel answers where it had to be called.
+///
+/// # Safety
+///
+/// As for [`wr_start`].
+unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Qp::of(qp) };
+    // SAFETY: the caller's contract: the batch is open.
+    let mut batch = unsafe { this.sq.current() };
+    let error = batch.error();
+    let published = error == 0 && batch.publish();
+    this.sq.close();
+    if published && this.sq.ring().wants_doorbell() {
+        // SAFETY: the queue pair is of an open device.
+        if let Err(error) = unsafe { doorbell::ring(public(this), Queue::Send) } {
+            return error;
+        }
+    }
+    error
+}
+
+/// `ibv_wr_abort`.
+///
+/// # Safety
+///
+/// As for [`wr_start`].
+unsafe extern "C" fn wr_abort(qp: *mut IbvQpEx) {
+    // SAFETY: the caller's contract.
+    unsafe { Qp::of(qp) }.sq.close();
+}
+
+/// Adds a work request to the batch.
+///
+/// # Safety
+///
+/// As for [`wr_start`].
+#[inline]
+unsafe fn build(qp: *mut IbvQpEx, opcode: u8, imm_or_key: u32, op: WqeOp) {
+    // SAFETY: the caller's contract: the batch is open, and the consumer's thread is this one.
+    let (mut batch, wr_id, flags) =
+        unsafe { (Qp::of(qp).sq.current(), (*qp).wr_id, (*qp).wr_flags) };
+    if flags & !(PASSED_FLAGS | send_flags::INLINE) != 0 {
+        batch.fail(EINVAL);
+        return;
+    }
+    let wqe = SendWqe {
+        wr_id,
+        opcode,
+        flags: (flags & PASSED_FLAGS) as u8,
+        imm_or_key,
+        op,
+        ..SendWqe::default()
+    };
+    if let Err(error) = batch.push(wqe) {
+        batch.fail(error);
+    }
+}
+
+/// Says more about the last work request. An error fails the batch.
+///
+/// # Safety
+///
+/// As for [`wr_start`].
+#[inline]
+unsafe fn set(qp: *mut IbvQpEx, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c_int>) {
+    // SAFETY: the caller's contract: the batch is open.
+    let mut batch: Batch<'_> = unsafe { Qp::of(qp).sq.current() };
+    if let Some(mut slot) = batch.last() {
+        if let Err(error) = body(&mut slot) {
+            batch.fail(error);
+        }
+    }
+}
+
+/// Builders: functions that add a work request.
+macro_rules! builders {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) = $opcode:ident, $imm:expr, $op:expr;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            ///
+            /// As for [`wr_start`].
+            unsafe extern "C" fn $name(qp: *mut IbvQpEx, $($arg: $type),*) {
+                // SAFETY: the caller's contract.
+                unsafe { build(qp, wr_opcode::$opcode, $imm, $op) }
+            }
+        )*
+    };
+}
+
+builders! {
+    /// `ibv_wr_send`.
+    wr_send() = SEND, 0, WqeOp::default();
+    /// `ibv_wr_send_imm`.
+    wr_send_imm(imm_data: u32) = SEND_WITH_IMM, imm_data, WqeOp::default();
+    /// `ibv_wr_send_inv`.
+    wr_send_inv(rkey: u32) = SEND_WITH_INV, rkey, WqeOp::default();
+    /// `ibv_wr_rdma_write`.
+    wr_rdma_write(rkey: u32, remote_addr: u64) = RDMA_WRITE, 0, remote(rkey, remote_addr);
+    /// `ibv_wr_rdma_write_imm`.
+    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: u32) =
+        RDMA_WRITE_WITH_IMM, imm_data, remote(rkey, remote_addr);
+    /// `ibv_wr_rdma_read`.
+    wr_rdma_read(rkey: u32, remote_addr: u64) = RDMA_READ, 0, remote(rkey, remote_addr);
+    /// `ibv_wr_atomic_cmp_swp`.
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) =
+        ATOMIC_CMP_AND_SWP, 0, WqeOp { compare_add: compare, swap, ..remote(rkey, remote_addr) };
+    /// `ibv_wr_atomic_fetch_add`.
+    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) =
+        ATOMIC_FETCH_AND_ADD, 0, WqeOp { compare_add: add, ..remote(rkey, remote_addr) };
+}
+
+/// Memory of the other side.
+fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
+    WqeOp {
+        remote_addr,
+        rkey_or_qkey: rkey,
+        ..WqeOp::default()
+    }
+}
+
+/// `ibv_wr_set_ud_addr`.
+///
+/// # Safety
+///
+/// As for [`wr_start`]; `ah` is an address handle of rrxe or null.
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut IbvQpEx,
+    ah: *mut IbvAh,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        set(qp, |slot| {
+            if ah.is_null() {
+                return Err(EINVAL);
+            }
+            slot.set_destination(ah::number(ah), remote_qpn, remote_qkey);
+            Ok(())
+        })
+    }
+}
+
+/// `ibv_wr_set_sge`.
+///
+/// # Safety
+///
+/// As for [`wr_start`].
+unsafe extern "C" fn wr_set_sge(qp: *mut IbvQpEx, lkey: u32, addr: u64, length: u32) {
+    let segment = IbvSge { addr, length, lkey };
+    // SAFETY: the caller's contract; one segment.
+    unsafe { set(qp, |slot| slot.set_sges(&segment, 1)) }
+}
+
+/// `ibv_wr_set_sge_list`.
+///
+/// # Safety
+///
+/// As for [`wr_start`]; `sg_list` points to `num_sge` segments.
+unsafe extern "C" fn wr_set_sge_list(qp: *mut IbvQpEx, num_sge: usize, sg_list: *const IbvSge) {
+    // SAFETY: the caller's contract.
+    unsafe { set(qp, |slot| slot.set_sges(sg_list, num_sge)) }
+}
+
+/// `ibv_wr_set_inline_data`.
+///
+/// # Safety
+///
+/// As for [`wr_start`]; `addr` points to `length` readable bytes.
+unsafe extern "C" fn wr_set_inline_data(qp: *mut IbvQpEx, addr: *const c_void, length: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        set(qp, |slot| {
+            slot.set_inline()
+                .and_then(|()| slot.append_inline(addr.cast(), length))
+        })
+    }
+}
+
+/// `ibv_wr_set_inline_data_list`.
+///
+/// # Safety
+///
+/// As for [`wr_start`]; `buf_list` points to `num_buf` buffers of readable bytes.
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut IbvQpEx,
+    num_buf: usize,
+    buf_list: *const IbvDataBuf,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let buffers = if num_buf == 0 {
+            &[]
+        } else {
+            slice::from_raw_parts(buf_list, num_buf)
+        };
+        set(qp, |slot| {
+            slot.set_inline()?;
+            buffers
+                .iter()
+                .try_for_each(|buf| slot.append_inline(buf.addr.cast(), buf.length))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi;
+    use crate::ffi::os::ENOMEM;
+    use crate::qp::tests::small;
+    use crate::send_queue::tests::take;
+    use core::sync::atomic::Ordering;
+
+    fn ex(qp: &Qp) -> *mut IbvQpEx {
+        qp.verbs.get().cast()
+    }
+
+    fn produced(qp: &Qp) -> u32 {
+        qp.sq.ring().producer().load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn operations_follow_the_type() {
+        let rules = |qp_type| Rules::of(qp_type).ok().unwrap();
+        assert!(supports(rules(qp_type::RC), 0x27f));
+        assert!(!supports(rules(qp_type::RC), 1 << 8));
+        assert!(!supports(rules(qp_type::UC), send_ops::RDMA_READ));
+        assert!(supports(
+            rules(qp_type::UD),
+            send_ops::SEND | send_ops::SEND_WITH_IMM
+        ));
+        assert!(!supports(rules(qp_type::UD), send_ops::RDMA_WRITE));
+
+        let qp = small(qp_type::RC);
+        // SAFETY: nobody else has the queue pair.
+        let functions = unsafe { &mut *ex(&qp) };
+        set_functions(functions, send_ops::SEND);
+        assert!(functions.wr_send.is_some() && functions.wr_start.is_some());
+        assert!(functions.wr_rdma_read.is_none() && functions.wr_bind_mw.is_none());
+    }
+
+    #[test]
+    fn builds_and_publishes_a_batch() {
+        let qp = small(qp_type::RC);
+        let bytes = *b"abcdef";
+        // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+        unsafe {
+            let ex = ex(&qp);
+            wr_start(ex);
+            (*ex).wr_id = 1;
+            (*ex).wr_flags = send_flags::SIGNALED;
+            wr_rdma_write_imm(ex, 5, 0x2000, 0xfeed);
+            wr_set_sge(ex, 6, 0x3000, 0);
+            (*ex).wr_id = 2;
+            (*ex).wr_flags = send_flags::INLINE;
+            wr_send(ex);
+            let list = [
+                IbvDataBuf {
+                    addr: bytes.as_ptr().cast_mut().cast(),
+                    length: 2,
+                },
+                IbvDataBuf {
+                    addr: bytes.as_ptr().cast_mut().cast(),
+                    length: 6,
+                },
+            ];
+            wr_set_inline_data_list(ex, 2, list.as_ptr());
+            (*ex).wr_id = 3;
+            (*ex).wr_flags = send_flags::FENCE;
+            wr_atomic_cmp_swp(ex, 7, 8, 9, 10);
+            let segments = [IbvSge {
+                addr: 1,
+                length: 8,
+                lkey: 2,
+            }; 2];
+            wr_set_sge_list(ex, 2, segments.as_ptr());
+            assert_eq!(produced(&qp), 0);
+            assert_eq!(wr_complete(ex), 0);
+        }
+        assert_eq!(produced(&qp), 3);
+
+        let (wqe, data) = take(&qp.sq, 0);
+        assert_eq!(
+            (wqe.wr_id, wqe.opcode, wqe.flags),
+            (1, 1, abi::WQE_SIGNALED)
+        );
+        assert_eq!(
+            (wqe.imm_or_key, wqe.op.remote_addr, wqe.op.rkey_or_qkey),
+            (0xfeed, 0x2000, 5)
+        );
+        assert_eq!(
+            (wqe.num_sge, data.get(12..16)),
+            (1, Some(6_u32.to_ne_bytes().as_slice()))
+        );
+        let (wqe, data) = take(&qp.sq, 1);
+        assert_eq!((wqe.wr_id, wqe.opcode, wqe.flags), (2, 2, abi::WQE_INLINE));
+        assert_eq!((wqe.num_sge, wqe.inline_length), (0, 8));
+        assert_eq!(data.get(..8), Some(b"ababcdef".as_slice()));
+        let (wqe, _) = take(&qp.sq, 2);
+        assert_eq!(
+            (wqe.wr_id, wqe.opcode, wqe.flags, wqe.num_sge),
+            (3, 5, abi::WQE_FENCE, 2)
+        );
+        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (8, 7));
+        assert_eq!((wqe.op.compare_add, wqe.op.swap), (9, 10));
+    }
+
+    #[test]
+    fn one_failure_fails_the_batch_and_only_that() {
+        let qp = small(qp_type::RC);
+        let big = [0_u8; 200];
+        // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+        unsafe {
+            let ex = ex(&qp);
+            let fails = |calls: &dyn Fn()| {
+                wr_start(ex);
+                wr_send(ex);
+                calls();
+                wr_send(ex);
+                let error = wr_complete(ex);
+                assert_eq!(produced(&qp), 0);
+                error
+            };
+            assert_eq!(
+                fails(&|| wr_set_inline_data(ex, big.as_ptr().cast(), 200)),
+                EINVAL
+            );
+            assert_eq!(
+                fails(&|| wr_set_sge_list(ex, 100, core::ptr::null())),
+                EINVAL
+            );
+            assert_eq!(
+                fails(&|| wr_set_ud_addr(ex, core::ptr::null_mut(), 1, 1)),
+                EINVAL
+            );
+            assert_eq!(fails(&|| (0..4).for_each(|_| wr_send(ex))), ENOMEM);
+            qp.set_state(2);
+            assert_eq!(fails(&|| ()), EINVAL);
+            qp.set_state(qp_state::RTS);
+
+            wr_start(ex);
+            wr_send(ex);
+            wr_abort(ex);
+            assert_eq!(produced(&qp), 0);
+            wr_start(ex);
+            assert_eq!(wr_complete(ex), 0);
+            wr_start(ex);
+            (*ex).wr_id = 42;
+            wr_send(ex);
+            assert_eq!(wr_complete(ex), 0);
+        }
+        assert_eq!(take(&qp.sq, 0).0.wr_id, 42);
+    }
+}
