@@ -35,7 +35,7 @@
 //! | ICRC | invariant CRC, the last four bytes of every packet |
 //! | IBA | InfiniBand Architecture Specification, volume 1; A16 and A17 are its RoCE annexes |
 
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(
@@ -49,9 +49,6 @@
         clippy::unwrap_used
     )
 )]
-
-#[cfg(test)]
-extern crate std;
 
 mod completion;
 pub mod icrc;

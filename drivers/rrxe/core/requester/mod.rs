@@ -16,7 +16,7 @@ mod transmit;
 pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
 
 use crate::psn::Psn;
-use crate::{timeout, Fault, Mtu, Outcome, Progress, Service, Status, TxError, TxPacket};
+use crate::{timeout, Fault, Mtu, Service, TxError, TxPacket};
 use request::SlotState;
 
 /// Packets that a requester has in flight at most, until it adapts to the path. READ and atomic

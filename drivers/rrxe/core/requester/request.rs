@@ -238,20 +238,6 @@ impl Requester {
         slots.get(Self::index(slots, counter) as usize)
     }
 
-    /// As [`Requester::slot`], to be changed.
-    #[inline]
-    pub(super) fn slot_mut<'a>(
-        &self,
-        slots: &'a mut [SendSlot],
-        counter: u32,
-    ) -> Option<&'a mut SendSlot> {
-        if counter == self.head {
-            return None;
-        }
-        let index = Self::index(slots, counter);
-        slots.get_mut(index as usize)
-    }
-
     /// Queues a work request and returns its slot. Nothing is sent: call
     /// [`Requester::poll_transmit`] after the batch. In the states SQE and Error that flushes it.
     ///

@@ -1,12 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receiving direction of the requester.
+//! The receiving direction of the requester: what answers and timers mean for the work requests
+//! outstanding (IBA 9.7.6, which calls this side the completer).
 
-use super::*;
-use crate::Packet;
+use super::request::SlotState;
+use super::{Requester, RequesterEnv, SendOp, SendSlot, State, RNR_RETRY_INFINITE};
+use crate::psn::Psn;
+use crate::wire::{Aeth, Class, NakCode, Operation, Syndrome};
+use crate::{pkey, timeout, Ext, Outcome, Packet, Service, Status};
+
+/// How far an acknowledgement got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// All of it was taken.
+    All,
+    /// It is beyond a READ or atomic that has not been answered: only its own answer will do
+    /// (F-11, F-18).
+    Unanswered,
+}
 
 impl Requester {
-    /// Takes an acknowledgement, a READ response or an atomic acknowledgement.
+    /// Takes an acknowledgement, a READ response or an atomic acknowledgement. Anything else is
+    /// dropped.
     pub fn handle_packet<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -14,8 +29,32 @@ impl Requester {
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
-        let _ = (slots, now, packet, env);
-        Outcome::default()
+        let mine = self.state == State::Ready
+            && self.service == Service::Rc
+            && packet.bth.opcode.class() == Class::Rc
+            && pkey::matches(packet.bth.pkey, self.pkey);
+        if !mine || !self.is_outstanding(packet.psn()) {
+            return self.drop_packet();
+        }
+        let mut outcome = match (packet.operation, packet.ext) {
+            (Operation::Acknowledge, Ext::Aeth(aeth)) => {
+                self.on_acknowledge(slots, now, packet.psn(), aeth, env)
+            }
+            (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, ack)) if is_ack(&aeth) => {
+                self.on_atomic_ack(slots, now, packet, ack.original, env)
+            }
+            (Operation::ReadResponseMiddle, _) => self.on_read_response(slots, now, packet, env),
+            (
+                Operation::ReadResponseFirst
+                | Operation::ReadResponseLast
+                | Operation::ReadResponseOnly,
+                Ext::Aeth(aeth),
+            ) if is_ack(&aeth) => self.on_read_response(slots, now, packet, env),
+            _ => self.drop_packet(),
+        };
+        outcome.merge(self.settle_failed(slots, env));
+        outcome.transmit |= self.can_send(slots);
+        outcome
     }
 
     /// Looks at the timers. Calling it too early does no harm.
@@ -25,12 +64,383 @@ impl Requester {
         now: u64,
         env: &mut E,
     ) -> Outcome {
-        let _ = (slots, now, env);
-        Outcome::default()
+        let mut outcome = Outcome::default();
+        if self.rnr_deadline.is_some_and(|at| at <= now) {
+            self.rnr_deadline = None;
+        }
+        if self.ack_deadline.is_some_and(|at| at <= now) {
+            self.ack_deadline = None;
+            self.implied_nak = false;
+            self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
+            outcome.merge(self.retry(slots, env));
+        }
+        outcome.transmit |= self.can_send(slots);
+        outcome
     }
 
     /// To the Error state: completes everything outstanding as flushed, in order (J-13).
     pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot], env: &mut E) {
-        let _ = (slots, env);
+        self.state = State::Error;
+        self.flush(slots, env);
+    }
+
+    fn drop_packet(&mut self) -> Outcome {
+        self.counters.dropped = self.counters.dropped.wrapping_add(1);
+        Outcome::default()
+    }
+
+    /// An ACKNOWLEDGE packet whose PSN is outstanding.
+    fn on_acknowledge<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        psn: Psn,
+        aeth: Aeth,
+        env: &mut E,
+    ) -> Outcome {
+        let vendor_err = u32::from(aeth.syndrome);
+        match Syndrome::decode(aeth.syndrome) {
+            Syndrome::Ack { .. } => {
+                let reach = self.acknowledge(slots, now, psn.next(), env);
+                if reach == Reach::Unanswered && self.tail_ends_by(slots, psn) {
+                    return self.implied_nak(slots, env);
+                }
+                Outcome::default()
+            }
+            // What it asks for has been arranged already, and nothing was sent since.
+            Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::SequenceError)
+                if psn == self.una && self.send_psn == self.una =>
+            {
+                self.drop_packet()
+            }
+            Syndrome::RnrNak { timer } => {
+                if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+                    return self.implied_nak(slots, env);
+                }
+                self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
+                if self.rnr_retry != RNR_RETRY_INFINITE {
+                    match self.rnr_retries_left.checked_sub(1) {
+                        Some(left) => self.rnr_retries_left = left,
+                        None => return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env),
+                    }
+                }
+                self.rewind();
+                self.rnr_deadline = Some(now.saturating_add(timeout::rnr_timer(timer)));
+                Outcome::default()
+            }
+            Syndrome::Nak(NakCode::SequenceError) => {
+                if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+                    return self.implied_nak(slots, env);
+                }
+                self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
+                self.retry(slots, env)
+            }
+            Syndrome::Nak(code) => {
+                let status = match code {
+                    NakCode::InvalidRequest => Status::RemInvReq,
+                    NakCode::RemoteAccess => Status::RemAccess,
+                    NakCode::RemoteOperational => Status::RemOp,
+                    // For reliable datagrams only.
+                    _ => return self.drop_packet(),
+                };
+                let reach = self.acknowledge(slots, now, psn, env);
+                // A READ may be refused in the middle of its responses (G-28).
+                if reach == Reach::Unanswered && !self.tail_contains(slots, psn) {
+                    return self.implied_nak(slots, env);
+                }
+                self.fail_tail(slots, status, vendor_err, env)
+            }
+            Syndrome::Reserved(_) => self.drop_packet(),
+        }
+    }
+
+    /// A READ response whose PSN is outstanding.
+    #[inline]
+    fn on_read_response<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Outcome {
+        let psn = packet.psn();
+        // It acknowledges everything before it. Where that stops at a READ or atomic, this one
+        // included, something is missing in between: ask for it at once (F-12).
+        if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+            return self.implied_nak(slots, env);
+        }
+        let index = Self::index(slots, self.tail);
+        let read = self.slot(slots, self.tail).filter(|slot| {
+            slot.op == SendOp::Read && slot.state == SlotState::Started && slot.contains(psn)
+        });
+        let Some(slot) = read else {
+            return self.fail_tail(slots, Status::BadResp, 0, env);
+        };
+
+        let at = psn.since(slot.first_psn);
+        let last = psn == slot.last_psn();
+        // A READ that was asked for again has its first response anywhere (C-07), and late
+        // responses to the first asking arrive too.
+        let may_start = at == 0 || slot.retried;
+        let fits = match packet.operation {
+            Operation::ReadResponseFirst => may_start && !last,
+            Operation::ReadResponseMiddle => at != 0 && !last,
+            Operation::ReadResponseLast => at != 0 && last,
+            Operation::ReadResponseOnly => may_start && last,
+            _ => false,
+        };
+        if !fits {
+            return self.fail_tail(slots, Status::BadResp, 0, env);
+        }
+        let offset = self.mtu.offset(at);
+        let expected = slot.length.saturating_sub(offset).min(self.mtu.bytes());
+        if packet.payload_len != expected {
+            return self.fail_tail(slots, Status::LocLen, 0, env);
+        }
+        if expected != 0 {
+            if let Err(fault) = env.place_read(index, offset) {
+                return self.fail_tail(slots, fault.status(), 0, env);
+            }
+        }
+        let before = self.una;
+        self.una = psn.next();
+        if last {
+            self.complete_tail(slots, Status::Success, 0, env);
+            self.complete_local(slots, env);
+        } else {
+            self.response_psns = self.response_psns.saturating_sub(1);
+        }
+        self.on_progress(before, now);
+        Outcome::default()
+    }
+
+    /// An ATOMIC ACKNOWLEDGE whose PSN is outstanding.
+    fn on_atomic_ack<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        packet: &Packet,
+        original: u64,
+        env: &mut E,
+    ) -> Outcome {
+        let psn = packet.psn();
+        if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+            return self.implied_nak(slots, env);
+        }
+        let index = Self::index(slots, self.tail);
+        let fits = packet.payload_len == 0
+            && self.slot(slots, self.tail).is_some_and(|slot| {
+                slot.op.is_atomic() && slot.state == SlotState::Started && slot.contains(psn)
+            });
+        if !fits {
+            return self.fail_tail(slots, Status::BadResp, 0, env);
+        }
+        if let Err(fault) = env.place_atomic(index, original) {
+            return self.fail_tail(slots, fault.status(), 0, env);
+        }
+        let before = self.una;
+        self.una = psn.next();
+        self.complete_tail(slots, Status::Success, 0, env);
+        self.complete_local(slots, env);
+        self.on_progress(before, now);
+        Outcome::default()
+    }
+
+    /// Takes everything before `limit` as acknowledged: completes SENDs and WRITEs, and stops at a
+    /// READ or atomic. `limit` is at most one beyond the last PSN sent.
+    fn acknowledge<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot],
+        now: u64,
+        limit: Psn,
+        env: &mut E,
+    ) -> Reach {
+        let before = self.una;
+        let reach = loop {
+            let left = limit.since(self.una);
+            if left == 0 {
+                break Reach::All;
+            }
+            let Some(slot) = self.slot(slots, self.tail) else {
+                break Reach::All;
+            };
+            if slot.op.is_read_or_atomic() {
+                break Reach::Unanswered;
+            }
+            let unacknowledged = slot.last_psn().next().since(self.una);
+            if left < unacknowledged || slot.state != SlotState::Started {
+                self.una = limit;
+                break Reach::All;
+            }
+            self.una = self.una.add(unacknowledged);
+            self.complete_tail(slots, Status::Success, 0, env);
+            self.complete_local(slots, env);
+        };
+        if self.una != before {
+            self.on_progress(before, now);
+        }
+        reach
+    }
+
+    /// Something new was acknowledged: all retries begin anew (E-09), and what has been answered
+    /// in the meantime is not sent again.
+    fn on_progress(&mut self, before: Psn, now: u64) {
+        if self.send_psn.since(before) < self.una.since(before) {
+            self.send_psn = self.una;
+            self.response_psns = 0;
+        }
+        self.retries_left = self.retry_count;
+        self.rnr_retries_left = self.rnr_retry;
+        self.rnr_deadline = None;
+        self.implied_nak = false;
+        // The timer runs while something is in flight, not while it waits to be sent again.
+        if self.send_psn == self.una {
+            self.ack_deadline = None;
+        } else {
+            self.arm_ack_timer(now);
+        }
+    }
+
+    /// An answer to the oldest READ or atomic is missing, and a later one has come. Asks once
+    /// until something new arrives; the timer does the rest.
+    fn implied_nak<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+        if self.implied_nak {
+            return Outcome::default();
+        }
+        self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
+        let outcome = self.retry(slots, env);
+        self.implied_nak = true;
+        outcome
+    }
+
+    /// Sends again from the oldest unacknowledged packet, or gives up (F-03, F-06).
+    fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+        match self.retries_left.checked_sub(1) {
+            Some(left) => {
+                self.retries_left = left;
+                self.rewind();
+                Outcome {
+                    transmit: true,
+                    ..Outcome::default()
+                }
+            }
+            None => self.fail_tail(slots, Status::RetryExc, 0, env),
+        }
+    }
+
+    /// Whether the oldest work request's last PSN is at or before this one, which is outstanding.
+    fn tail_ends_by(&self, slots: &[SendSlot], psn: Psn) -> bool {
+        self.slot(slots, self.tail)
+            .is_some_and(|slot| slot.last_psn().since(self.una) <= psn.since(self.una))
+    }
+
+    /// Whether this PSN is one of the oldest work request's.
+    fn tail_contains(&self, slots: &[SendSlot], psn: Psn) -> bool {
+        self.slot(slots, self.tail)
+            .is_some_and(|slot| slot.contains(psn))
+    }
+
+    /// Completes the oldest work request. Whether there was one.
+    pub(super) fn complete_tail<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot],
+        status: Status,
+        vendor_err: u32,
+        env: &mut E,
+    ) -> bool {
+        let Some(slot) = self.slot(slots, self.tail) else {
+            return false;
+        };
+        if slot.op.is_read_or_atomic() && slot.state == SlotState::Started {
+            self.reads = self.reads.saturating_sub(1);
+        }
+        env.complete(
+            Self::index(slots, self.tail),
+            slot.completion(status, vendor_err),
+        );
+        if self.next == self.tail {
+            self.next = self.next.wrapping_add(1);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        true
+    }
+
+    /// Completes the local operations at the tail that have been executed.
+    pub(super) fn complete_local<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+        while self
+            .slot(slots, self.tail)
+            .is_some_and(|slot| slot.op.is_local() && slot.state == SlotState::Started)
+        {
+            self.complete_tail(slots, Status::Success, 0, env);
+        }
+    }
+
+    /// If the oldest work request failed on this side, its time has come.
+    pub(super) fn settle_failed<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot],
+        env: &mut E,
+    ) -> Outcome {
+        match self.slot(slots, self.tail).map(|slot| slot.state) {
+            Some(SlotState::Failed(status)) => self.fail_tail(slots, status, 0, env),
+            _ => Outcome::default(),
+        }
+    }
+
+    /// Completes the oldest work request with an error, which ends the queue: RC goes to Error,
+    /// UC and UD to SQE (J-09, J-11). What is behind it is flushed.
+    fn fail_tail<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot],
+        status: Status,
+        vendor_err: u32,
+        env: &mut E,
+    ) -> Outcome {
+        self.complete_tail(slots, status, vendor_err, env);
+        let fatal = self.service == Service::Rc;
+        self.state = if fatal {
+            State::Error
+        } else {
+            State::SendError
+        };
+        self.flush(slots, env);
+        Outcome {
+            transmit: false,
+            fatal,
+            sqe: !fatal,
+        }
+    }
+
+    /// Completes everything as flushed, and forgets what was in flight.
+    pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+        while let Some(slot) = self.slot(slots, self.tail) {
+            let status = match slot.state {
+                SlotState::Failed(status) => status,
+                _ => Status::WrFlush,
+            };
+            self.complete_tail(slots, status, 0, env);
+        }
+        self.next = self.head;
+        self.una = self.max_psn;
+        self.send_psn = self.max_psn;
+        self.response_psns = 0;
+        self.reads = 0;
+        self.implied_nak = false;
+        self.ack_deadline = None;
+        self.rnr_deadline = None;
+    }
+}
+
+/// Whether the header of a response says what it must.
+#[inline]
+fn is_ack(aeth: &Aeth) -> bool {
+    matches!(Syndrome::decode(aeth.syndrome), Syndrome::Ack { .. })
+}
+
+impl SendSlot {
+    /// Whether this PSN is one of the work request's.
+    #[inline]
+    fn contains(&self, psn: Psn) -> bool {
+        psn.since(self.first_psn) < self.packets
     }
 }

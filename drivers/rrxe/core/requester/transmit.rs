@@ -2,10 +2,15 @@
 
 //! The sending direction of the requester.
 
-use super::*;
+use super::request::SlotState;
+use super::{Requester, RequesterEnv, SendOp, SendSlot, State};
+use crate::psn::{self, Psn};
+use crate::wire::{AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Operation, Reth};
+use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
 
 impl Requester {
-    /// Sends what may be sent now, `budget` packets at most.
+    /// Sends what may be sent now, `budget` packets at most; in the states SQE and Error, flushes
+    /// what is posted.
     pub fn poll_transmit<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -13,7 +18,341 @@ impl Requester {
         budget: u32,
         env: &mut E,
     ) -> Progress {
-        let _ = (slots, now, budget, env);
-        Progress::default()
+        let mut progress = Progress::default();
+        match self.state {
+            State::Idle => return progress,
+            State::SendError | State::Error => {
+                self.flush(slots, env);
+                return progress;
+            }
+            State::Ready => {}
+        }
+        if self.rnr_deadline.is_some() {
+            return progress;
+        }
+        while self.next != self.head {
+            if progress.sent >= budget {
+                progress.more = self.can_send(slots);
+                break;
+            }
+            let index = Self::index(slots, self.next);
+            let Some(slot) = slots.get_mut(index as usize) else {
+                break;
+            };
+            if slot.op.is_local() {
+                if !self.run_local(slot, index, env) {
+                    break;
+                }
+                self.next = self.next.wrapping_add(1);
+                self.complete_local(slots, env);
+                continue;
+            }
+            if !self.may_send(slot) {
+                break;
+            }
+            match self.send_packet(slot, index, now, env) {
+                Ok(last) => {
+                    progress.sent = progress.sent.wrapping_add(1);
+                    if last {
+                        self.next = self.next.wrapping_add(1);
+                        if self.service != Service::Rc {
+                            self.complete_sent(slots, env);
+                        }
+                    }
+                }
+                Err(TxError::NoRoom) => {
+                    progress.more = true;
+                    break;
+                }
+                Err(error) => {
+                    let fault = match error {
+                        TxError::Local(fault) => fault,
+                        _ => Fault::Malformed,
+                    };
+                    slot.state = SlotState::Failed(fault.status());
+                    break;
+                }
+            }
+        }
+        let outcome = self.settle_failed(slots, env);
+        progress.fatal = outcome.fatal;
+        progress.sqe = outcome.sqe;
+        progress
+    }
+
+    /// Whether [`Requester::poll_transmit`] would do something now.
+    pub(super) fn can_send(&self, slots: &[SendSlot]) -> bool {
+        if self.state != State::Ready || self.rnr_deadline.is_some() || self.next == self.head {
+            return false;
+        }
+        match self.slot(slots, self.next) {
+            Some(slot) if slot.op.is_local() => self.local_may_run(slot),
+            Some(slot) => self.may_send(slot),
+            None => false,
+        }
+    }
+
+    /// Whether the work request at `next` may send a packet. If not, it waits for something to
+    /// arrive, for a timer or to be resumed.
+    #[inline]
+    fn may_send(&self, slot: &SendSlot) -> bool {
+        let may = match slot.state {
+            SlotState::Failed(_) => false,
+            SlotState::Started => true,
+            SlotState::Posted => {
+                let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic;
+                let fenced = slot.fence && self.reads > 0;
+                let psns = self.send_psn.since(self.una).saturating_add(slot.packets);
+                !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
+            }
+        };
+        may && self.in_flight() < self.window
+    }
+
+    /// Request packets sent and not acknowledged.
+    #[inline]
+    fn in_flight(&self) -> u32 {
+        self.send_psn
+            .since(self.una)
+            .saturating_sub(self.response_psns)
+    }
+
+    /// Builds and hands over the packet at `send_psn`. Whether it was the last of its message.
+    #[inline]
+    fn send_packet<E: RequesterEnv>(
+        &mut self,
+        slot: &mut SendSlot,
+        index: u32,
+        now: u64,
+        env: &mut E,
+    ) -> Result<bool, TxError> {
+        let started = slot.state == SlotState::Started;
+        let first_psn = if started {
+            slot.first_psn
+        } else {
+            self.send_psn
+        };
+        let at = self.send_psn.since(first_psn);
+        let remaining = slot.packets.saturating_sub(at);
+        let is_read = slot.op == SendOp::Read;
+        let first = at == 0;
+        let last = remaining <= 1 || is_read;
+        let psns = if is_read { remaining } else { 1 };
+
+        let since_ackreq = self.since_ackreq.wrapping_add(1);
+        let ackreq = self.service == Service::Rc
+            && (last
+                || since_ackreq >= self.window / 4
+                || self.in_flight().wrapping_add(1) >= self.window);
+        let packet = self.build(slot, index, at, first, last, ackreq);
+        env.transmit(&packet)?;
+
+        if !started {
+            slot.first_psn = first_psn;
+            slot.state = SlotState::Started;
+            if slot.op.is_read_or_atomic() {
+                self.reads = self.reads.saturating_add(1);
+            }
+        }
+        self.since_ackreq = if ackreq { 0 } else { since_ackreq };
+        let sent_before = self.send_psn != self.max_psn;
+        self.send_psn = self.send_psn.add(psns);
+        if sent_before {
+            slot.retried = true;
+            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+        }
+        if self.send_psn.since(self.una) > self.max_psn.since(self.una) {
+            self.max_psn = self.send_psn;
+        }
+        if self.service == Service::Rc {
+            self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(1));
+            if self.ack_deadline.is_none() {
+                self.arm_ack_timer(now);
+            }
+        } else {
+            // Nobody answers (H-07): what was handed over is done with.
+            self.una = self.send_psn;
+        }
+        Ok(last)
+    }
+
+    #[inline]
+    fn build(
+        &self,
+        slot: &SendSlot,
+        index: u32,
+        at: u32,
+        first: bool,
+        last: bool,
+        ackreq: bool,
+    ) -> TxPacket {
+        let operation = slot.operation(first, last);
+        let offset = self.mtu.offset(at);
+        let left = slot.length.saturating_sub(offset);
+        let carries_data = !slot.op.is_read_or_atomic();
+        let len = if carries_data {
+            left.min(self.mtu.bytes())
+        } else {
+            0
+        };
+        let payload = match len {
+            0 => Payload::None,
+            len => Payload::Send {
+                slot: index,
+                offset,
+                len,
+            },
+        };
+        let datagram = self.service == Service::Ud;
+        let bth = Bth {
+            opcode: Opcode::new(self.service, operation),
+            // Only what consumes a receive work request can be solicited (G-20).
+            solicited: last && slot.solicited && carries_data && slot.op != SendOp::Write,
+            migreq: true,
+            pad: 0,
+            version: 0,
+            pkey: if datagram { slot.pkey } else { self.pkey },
+            fecn: false,
+            becn: false,
+            dest_qpn: if datagram {
+                slot.remote_qpn
+            } else {
+                self.dest_qpn
+            },
+            ackreq,
+            psn: self.send_psn,
+        };
+        let mut packet = TxPacket::new(bth, payload);
+        packet.slot = index;
+        packet.first = first || slot.op == SendOp::Read;
+        packet.last = last;
+        if datagram {
+            let qkey = match slot.rkey_or_qkey {
+                controlled if controlled & 0x8000_0000 != 0 => self.qkey,
+                qkey => qkey,
+            };
+            packet.push(
+                Deth {
+                    qkey,
+                    src_qpn: self.src_qpn,
+                }
+                .to_bytes(),
+            );
+        }
+        match operation {
+            Operation::WriteFirst | Operation::WriteOnly | Operation::WriteOnlyImm => {
+                let (va, rkey, len) = (slot.remote_addr, slot.rkey_or_qkey, slot.length);
+                packet.push(Reth { va, rkey, len }.to_bytes());
+            }
+            Operation::ReadRequest => {
+                // A READ that is asked for again starts where its first missing byte is.
+                let va = slot.remote_addr.wrapping_add(u64::from(offset));
+                packet.push(
+                    Reth {
+                        va,
+                        rkey: slot.rkey_or_qkey,
+                        len: left,
+                    }
+                    .to_bytes(),
+                );
+            }
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let (swap_add, compare) = match slot.op {
+                    SendOp::CompareSwap => (slot.swap, slot.compare_add),
+                    _ => (slot.compare_add, 0),
+                };
+                let (va, rkey) = (slot.remote_addr, slot.rkey_or_qkey);
+                packet.push(
+                    AtomicEth {
+                        va,
+                        rkey,
+                        swap_add,
+                        compare,
+                    }
+                    .to_bytes(),
+                );
+            }
+            _ => {}
+        }
+        match operation {
+            Operation::SendLastImm
+            | Operation::SendOnlyImm
+            | Operation::WriteLastImm
+            | Operation::WriteOnlyImm => packet.push(ImmDt::from_verbs(slot.imm_or_key).0),
+            Operation::SendLastInvalidate | Operation::SendOnlyInvalidate => {
+                packet.push(
+                    Ieth {
+                        rkey: slot.imm_or_key,
+                    }
+                    .to_bytes(),
+                );
+            }
+            _ => {}
+        }
+        packet
+    }
+
+    #[inline]
+    fn local_may_run(&self, slot: &SendSlot) -> bool {
+        match slot.state {
+            SlotState::Posted => !self.paused && !(slot.fence && self.reads > 0),
+            SlotState::Started => true,
+            SlotState::Failed(_) => false,
+        }
+    }
+
+    /// Executes a local operation, unless that was done before a retransmission. Whether the queue
+    /// can go on.
+    fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot, index: u32, env: &mut E) -> bool {
+        if !self.local_may_run(slot) {
+            return false;
+        }
+        if slot.state == SlotState::Started {
+            return true;
+        }
+        // It has a place among the PSNs, and takes none.
+        slot.first_psn = self.send_psn;
+        match env.local_op(index) {
+            Ok(()) => {
+                slot.state = SlotState::Started;
+                true
+            }
+            Err(Fault::Protection) if slot.op == SendOp::BindMw => {
+                slot.state = SlotState::Failed(Status::MwBind);
+                false
+            }
+            Err(_) => {
+                slot.state = SlotState::Failed(Status::LocQpOp);
+                false
+            }
+        }
+    }
+
+    /// UC, UD: completes everything handed over.
+    fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+        while self.tail != self.next && self.complete_tail(slots, Status::Success, 0, env) {}
+    }
+
+    /// Where transmission goes on after a retry: at the oldest unacknowledged packet.
+    pub(super) fn rewind(&mut self) {
+        self.next = self.tail;
+        self.send_psn = self.una;
+        self.response_psns = 0;
+        self.since_ackreq = 0;
+        self.ack_deadline = None;
+    }
+
+    /// Starts the acknowledge timer if there is something that an acknowledgement must come for.
+    pub(super) fn arm_ack_timer(&mut self, now: u64) {
+        self.ack_deadline = match self.ack_timeout {
+            Some(timeout) if self.una != self.max_psn => Some(now.saturating_add(timeout)),
+            _ => None,
+        };
+    }
+
+    /// Whether anything below this PSN was sent and is not acknowledged.
+    #[inline]
+    pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
+        psn.since(self.una) < self.max_psn.since(self.una)
     }
 }

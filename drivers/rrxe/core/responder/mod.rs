@@ -3,13 +3,20 @@
 //! The responder: takes requests, places or reads memory through the driver, and sends the answers
 //! (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
 
+//!
+//! A request is executed when it arrives. What is left to do is to answer, and
+//! [`Responder::poll_transmit`] does that in the order of the PSNs: first the READs and atomics
+//! that have not been answered, then a NAK or else one acknowledgement for everything before it.
+
+mod message;
 mod receive;
 mod resources;
 mod transmit;
 
 use crate::psn::Psn;
-use crate::wire::{AtomicEth, NakCode};
-use crate::{timeout, Fault, Mtu, Outcome, Progress, Service, Status, TxError, TxPacket};
+use crate::wire::{Syndrome, QPN_MASK};
+use crate::{Fault, Mtu, Service, Status, TxError, TxPacket};
+use resources::Resources;
 
 /// READs and atomics that can be replayed at most: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 16;
@@ -139,79 +146,216 @@ pub trait ResponderEnv {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 }
 
+/// Where the responder stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not yet ready to receive: everything is dropped.
+    Idle,
+    /// Ready to receive.
+    Ready,
+    /// The queue pair is lost, but the NAK that says so has not been sent: nothing is taken.
+    Failing,
+    /// Nothing is taken, nothing is sent.
+    Error,
+}
+
+/// A message of several packets in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    /// There is none.
+    None,
+    /// A SEND into the current receive work request.
+    Send {
+        /// Bytes placed.
+        received: u32,
+    },
+    /// An RDMA WRITE.
+    Write {
+        rkey: u32,
+        /// Where the next byte goes.
+        va: u64,
+        /// Bytes to come.
+        left: u32,
+        /// Bytes in all.
+        total: u32,
+    },
+}
+
+/// What happened, for statistics. All counters wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponderCounters {
+    /// Requests that had been taken before.
+    pub duplicates: u32,
+    /// Requests that came too early.
+    pub out_of_sequence: u32,
+    /// RNR NAKs sent.
+    pub rnr_naks: u32,
+    /// Packets dropped: of a wrong kind, in a wrong state, or without room.
+    pub dropped: u32,
+}
+
 /// The receiving half of a queue pair. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Responder {
     service: Service,
+    state: State,
+    mtu: Mtu,
+    /// The PSN expected next.
+    epsn: Psn,
+    /// Messages completed.
+    msn: Psn,
+    message: Message,
+    /// The current receive work request.
+    recv: Option<RecvRequest>,
+    /// No request has been taken since [`Responder::start`].
+    quiet: bool,
+
+    /// An acknowledgement of everything before `epsn` is due.
+    ack_due: bool,
+    /// A NAK is due: with this PSN.
+    nak_due: Option<(Psn, Syndrome)>,
+    /// A NAK was made for `epsn`: no other before it arrives (B-09, B-13).
+    nak_outstanding: bool,
+    resources: Resources,
+
+    allow_read: bool,
+    allow_write: bool,
+    allow_atomic: bool,
+    min_rnr_timer: u8,
+    pkey: u16,
+    dest_qpn: u32,
+    qkey: u32,
+
+    counters: ResponderCounters,
 }
 
 impl Responder {
     /// A responder in the Reset state.
     pub fn new(service: Service) -> Responder {
-        Responder { service }
+        Responder {
+            service,
+            state: State::Idle,
+            mtu: Mtu::default(),
+            epsn: Psn::default(),
+            msn: Psn::default(),
+            message: Message::None,
+            recv: None,
+            quiet: true,
+            ack_due: false,
+            nak_due: None,
+            nak_outstanding: false,
+            resources: Resources::new(),
+            allow_read: false,
+            allow_write: false,
+            allow_atomic: false,
+            min_rnr_timer: 0,
+            pkey: crate::pkey::DEFAULT,
+            dest_qpn: 0,
+            qkey: 0,
+            counters: ResponderCounters::default(),
+        }
     }
 
-    /// Forgets everything, attributes included (the Reset state).
-    pub fn reset(&mut self) {}
+    /// Forgets everything, attributes and the current receive work request included, without
+    /// completing it (the Reset state).
+    pub fn reset(&mut self) {
+        *self = Responder::new(self.service);
+    }
 
     /// The PSN expected first: the low 24 bits (B-02).
-    pub fn set_psn(&mut self, _psn: u32) {}
+    pub fn set_psn(&mut self, psn: u32) {
+        self.epsn = Psn::new(psn);
+    }
 
     /// The path MTU; for UD the port's.
-    pub fn set_mtu(&mut self, _mtu: Mtu) {}
+    pub fn set_mtu(&mut self, mtu: Mtu) {
+        self.mtu = mtu;
+    }
 
-    /// READs and atomics that the peer may have outstanding, at most 16 (C-13 to C-15).
-    pub fn set_max_dest_rd_atomic(&mut self, _max: u8) {}
+    /// READs and atomics that the peer may have outstanding, at most [`MAX_RESOURCES`] (C-13 to
+    /// C-15). Forgets those that could be replayed.
+    pub fn set_max_dest_rd_atomic(&mut self, max: u8) {
+        self.resources.set_limit(max);
+    }
 
     /// The RNR NAK timer's code that is sent (E-03).
-    pub fn set_min_rnr_timer(&mut self, _code: u8) {}
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.min_rnr_timer = code & 0x1f;
+    }
 
     /// What the peer may do (G-13).
-    pub fn set_access(&mut self, _read: bool, _write: bool, _atomic: bool) {}
+    pub fn set_access(&mut self, read: bool, write: bool, atomic: bool) {
+        self.allow_read = read;
+        self.allow_write = write;
+        self.allow_atomic = atomic;
+    }
 
     /// The peer's queue pair number (RC, UC).
-    pub fn set_dest_qpn(&mut self, _qpn: u32) {}
+    pub fn set_dest_qpn(&mut self, qpn: u32) {
+        self.dest_qpn = qpn & QPN_MASK;
+    }
 
     /// The Q_Key that datagrams must have.
-    pub fn set_qkey(&mut self, _qkey: u32) {}
+    pub fn set_qkey(&mut self, qkey: u32) {
+        self.qkey = qkey;
+    }
 
     /// The partition key.
-    pub fn set_pkey(&mut self, _pkey: u16) {}
+    pub fn set_pkey(&mut self, pkey: u16) {
+        self.pkey = pkey;
+    }
 
     /// To the Ready To Receive state.
-    pub fn start(&mut self) {}
-
-    /// The expected PSN, for query_qp (J-18).
-    pub fn expected_psn(&self) -> u32 {
-        0
-    }
-
-    /// The message sequence number.
-    pub fn msn(&self) -> u32 {
-        0
-    }
-
-    /// Takes a request.
-    pub fn handle_packet<E: ResponderEnv>(
-        &mut self,
-        _now: u64,
-        _packet: &crate::Packet,
-        _env: &mut E,
-    ) -> Outcome {
-        Outcome::default()
-    }
-
-    /// Sends acknowledgements and responses, `budget` packets at most.
-    pub fn poll_transmit<E: ResponderEnv>(
-        &mut self,
-        _now: u64,
-        _budget: u32,
-        _env: &mut E,
-    ) -> Progress {
-        Progress::default()
+    pub fn start(&mut self) {
+        if self.state == State::Idle {
+            self.state = State::Ready;
+        }
     }
 
     /// To the Error state: nothing is taken or sent any more. Completes the current receive work
     /// request as flushed, if there is one; the driver then flushes the rest of the receive queue.
-    pub fn enter_error<E: ResponderEnv>(&mut self, _env: &mut E) {}
+    pub fn enter_error<E: ResponderEnv>(&mut self, env: &mut E) {
+        self.state = State::Error;
+        self.message = Message::None;
+        self.ack_due = false;
+        self.nak_due = None;
+        self.resources.clear();
+        self.fail_recv(Status::WrFlush, env);
+    }
+
+    /// The expected PSN, for query_qp (J-18).
+    #[inline]
+    pub fn expected_psn(&self) -> u32 {
+        self.epsn.get()
+    }
+
+    /// The message sequence number: messages completed, modulo 2^24.
+    #[inline]
+    pub fn msn(&self) -> u32 {
+        self.msn.get()
+    }
+
+    /// Statistics.
+    #[inline]
+    pub fn counters(&self) -> &ResponderCounters {
+        &self.counters
+    }
+
+    /// Completes the current receive work request with an error. Whether there was one.
+    fn fail_recv<E: ResponderEnv>(&mut self, status: Status, env: &mut E) -> bool {
+        if self.recv.take().is_none() {
+            return false;
+        }
+        env.complete_recv(RecvCompletion {
+            status,
+            opcode: RecvOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+            src_qp: 0,
+            pkey: self.pkey,
+        });
+        true
+    }
 }

@@ -1,1 +1,294 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! READs and atomics: their execution, and what is kept of them to answer them, and to answer them
+//! again (the responder resources of IBA 9.7.4).
+
+use super::message::Refusal;
+use super::{AtomicOp, Message, RemoteAccess, Responder, ResponderEnv, MAX_RESOURCES};
+use crate::psn::Psn;
+use crate::wire::Operation;
+use crate::{requester, Ext, Mtu, Outcome, Packet};
+
+/// What a resource remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing.
+    Empty,
+    /// A READ, to be executed again.
+    Read { rkey: u32, va: u64, len: u32 },
+    /// An atomic and its result: it must not be executed again.
+    Atomic { original: u64 },
+}
+
+/// A READ or atomic that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resource {
+    pub(super) kind: Kind,
+    /// PSN of the request, and of the first response packet.
+    pub(super) first: Psn,
+    /// Response packets.
+    pub(super) packets: u32,
+    /// Index of the packet that the response being sent started with.
+    pub(super) start: u32,
+    /// Index of the packet to be sent next.
+    pub(super) at: u32,
+    /// It has been answered to the end at least once.
+    pub(super) answered: bool,
+}
+
+const EMPTY: Resource = Resource {
+    kind: Kind::Empty,
+    first: Psn::new(0),
+    packets: 0,
+    start: 0,
+    at: 0,
+    answered: true,
+};
+
+/// The last `limit` READs and atomics, in a ring.
+#[derive(Clone, Debug)]
+pub(super) struct Resources {
+    ring: [Resource; MAX_RESOURCES],
+    /// A bit for each that is to be answered.
+    pending: u16,
+    /// Where the next one goes: the oldest.
+    head: u8,
+    limit: u8,
+}
+
+impl Resources {
+    pub(super) const fn new() -> Resources {
+        Resources {
+            ring: [EMPTY; MAX_RESOURCES],
+            pending: 0,
+            head: 0,
+            limit: 0,
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: u8) {
+        self.clear();
+        self.limit = limit.min(MAX_RESOURCES as u8);
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.ring = [EMPTY; MAX_RESOURCES];
+        self.pending = 0;
+        self.head = 0;
+    }
+
+    #[inline]
+    pub(super) fn has_pending(&self) -> bool {
+        self.pending != 0
+    }
+
+    #[inline]
+    const fn bit(index: u8) -> u16 {
+        1u16.wrapping_shl(index as u32)
+    }
+
+    /// Whether there is room: not while the oldest waits for its first answer (C-14, C-15). One
+    /// that is only to be answered again makes room: a peer that sends a new request has what it
+    /// asked for.
+    fn has_room(&self) -> bool {
+        self.limit != 0
+            && self
+                .ring
+                .get(usize::from(self.head))
+                .is_some_and(|oldest| oldest.answered)
+    }
+
+    /// Remembers a READ or atomic, and that it is to be answered.
+    fn push(&mut self, kind: Kind, first: Psn, packets: u32) {
+        let index = self.head;
+        if let Some(place) = self.ring.get_mut(usize::from(index)) {
+            *place = Resource {
+                kind,
+                first,
+                packets,
+                start: 0,
+                at: 0,
+                answered: false,
+            };
+            self.pending |= Self::bit(index);
+            let next = index.wrapping_add(1);
+            self.head = if next >= self.limit { 0 } else { next };
+        }
+    }
+
+    /// The oldest that is to be answered.
+    #[inline]
+    pub(super) fn oldest_pending(&self) -> Option<u8> {
+        if self.pending == 0 {
+            return None;
+        }
+        // From the oldest, at `head`, to the end of the ring, and then from its start.
+        let from_head = self.pending.wrapping_shr(u32::from(self.head));
+        Some(match from_head {
+            0 => self.pending.trailing_zeros() as u8,
+            bits => self.head.wrapping_add(bits.trailing_zeros() as u8),
+        })
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u8) -> Option<&Resource> {
+        self.ring.get(usize::from(index))
+    }
+
+    /// A response packet was sent.
+    #[inline]
+    pub(super) fn advance(&mut self, index: u8) {
+        let Some(resource) = self.ring.get_mut(usize::from(index)) else {
+            return;
+        };
+        resource.at = resource.at.wrapping_add(1);
+        if resource.at >= resource.packets {
+            resource.answered = true;
+            self.pending &= !Self::bit(index);
+        }
+    }
+
+    /// It can't be answered any more.
+    pub(super) fn forget(&mut self, index: u8) {
+        self.pending &= !Self::bit(index);
+        if let Some(resource) = self.ring.get_mut(usize::from(index)) {
+            *resource = EMPTY;
+        }
+    }
+
+    /// Arranges that a request that came again is answered again. `accept` says whether it is the
+    /// same one; it gets what is remembered and how many packets into it the request starts.
+    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
+        for index in 0..self.limit {
+            let Some(resource) = self.ring.get_mut(usize::from(index)) else {
+                break;
+            };
+            let at = psn.since(resource.first);
+            if at < resource.packets && accept(resource.kind, at) {
+                resource.start = at;
+                resource.at = at;
+                self.pending |= Self::bit(index);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Responder {
+    /// The expected request is a READ.
+    pub(super) fn on_read<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let Ext::Reth(reth) = packet.ext else {
+            return Err(Refusal::Invalid);
+        };
+        let valid = self.message == Message::None
+            && self.allow_read
+            && packet.payload_len == 0
+            && reth.len <= requester::MAX_MESSAGE
+            && self.resources.has_room();
+        if !valid {
+            return Err(Refusal::Invalid);
+        }
+        // G-09
+        if reth.len != 0 {
+            env.check_remote(reth.rkey, reth.va, reth.len, RemoteAccess::Read)
+                .map_err(|_| Refusal::Access)?;
+        }
+        let packets = self.mtu.packets(reth.len);
+        let kind = Kind::Read {
+            rkey: reth.rkey,
+            va: reth.va,
+            len: reth.len,
+        };
+        self.resources.push(kind, self.epsn, packets);
+        self.accept(packets);
+        Ok(())
+    }
+
+    /// The expected request is an atomic.
+    pub(super) fn on_atomic<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let Ext::Atomic(eth) = packet.ext else {
+            return Err(Refusal::Invalid);
+        };
+        let valid = self.message == Message::None
+            && self.allow_atomic
+            && packet.payload_len == 0
+            // G-14
+            && eth.va & 7 == 0
+            && self.resources.has_room();
+        if !valid {
+            return Err(Refusal::Invalid);
+        }
+        let op = match packet.operation {
+            Operation::CompareSwap => AtomicOp::CompareSwap {
+                compare: eth.compare,
+                swap: eth.swap_add,
+            },
+            _ => AtomicOp::FetchAdd { add: eth.swap_add },
+        };
+        let original = env
+            .atomic(eth.rkey, eth.va, op)
+            .map_err(|_| Refusal::Access)?;
+        self.resources.push(Kind::Atomic { original }, self.epsn, 1);
+        self.accept(1);
+        Ok(())
+    }
+
+    /// Moves on behind a READ or atomic. Its response acknowledges what came before.
+    fn accept(&mut self, psns: u32) {
+        self.epsn = self.epsn.add(psns);
+        self.msn = self.msn.next();
+        self.ack_due = false;
+    }
+
+    /// A request that was executed before (IBA 9.7.4.3): nothing is executed but READs.
+    pub(super) fn on_duplicate(&mut self, packet: &Packet) -> Outcome {
+        let mtu = self.mtu;
+        let transmit = match packet.ext {
+            Ext::Reth(reth) if packet.operation == Operation::ReadRequest => {
+                self.resources.replay(packet.psn(), |kind, at| match kind {
+                    // C-06: any later packet of the original up to its end.
+                    Kind::Read { rkey, va, len } => {
+                        reth.rkey == rkey
+                            && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
+                            && reth.len == len.saturating_sub(mtu.offset(at))
+                    }
+                    _ => false,
+                })
+            }
+            Ext::Atomic(_) => self
+                .resources
+                .replay(packet.psn(), |kind, _| matches!(kind, Kind::Atomic { .. })),
+            // C-02
+            _ => {
+                self.ack_due |= packet.bth.ackreq;
+                packet.bth.ackreq
+            }
+        };
+        Outcome {
+            transmit,
+            ..Outcome::default()
+        }
+    }
+}
+
+impl Kind {
+    /// The part of a READ that one of its response packets carries: address and length.
+    #[inline]
+    pub(super) fn part(va: u64, len: u32, at: u32, mtu: Mtu) -> (u64, u32) {
+        let offset = mtu.offset(at);
+        (
+            va.wrapping_add(u64::from(offset)),
+            len.saturating_sub(offset).min(mtu.bytes()),
+        )
+    }
+}

@@ -1,1 +1,158 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The sending direction of the responder.
+
+use super::resources::{Kind, Resource};
+use super::{Responder, ResponderEnv, ResponderEvent, State};
+use crate::psn::Psn;
+use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
+use crate::{Payload, Progress, Service, TxError, TxPacket};
+
+impl Responder {
+    /// Sends responses and acknowledgements, `budget` packets at most.
+    pub fn poll_transmit<E: ResponderEnv>(
+        &mut self,
+        _now: u64,
+        budget: u32,
+        env: &mut E,
+    ) -> Progress {
+        let mut progress = Progress::default();
+        if !matches!(self.state, State::Ready | State::Failing) || self.service != Service::Rc {
+            return progress;
+        }
+        while self.has_output() {
+            if progress.sent >= budget {
+                progress.more = true;
+                break;
+            }
+            match self.send_one(env) {
+                Ok(()) => progress.sent = progress.sent.wrapping_add(1),
+                Err(TxError::NoRoom) => {
+                    progress.more = true;
+                    break;
+                }
+                // The READ behind it has been dealt with.
+                Err(_) => {}
+            }
+        }
+        if self.state == State::Failing && !self.has_output() {
+            self.state = State::Error;
+            progress.fatal = true;
+        }
+        progress
+    }
+
+    #[inline]
+    fn has_output(&self) -> bool {
+        self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
+    }
+
+    /// Sends the next packet, if there is one.
+    #[inline]
+    fn send_one<E: ResponderEnv>(&mut self, env: &mut E) -> Result<(), TxError> {
+        if let Some(index) = self.resources.oldest_pending() {
+            let Some(resource) = self.resources.get(index).copied() else {
+                return Ok(());
+            };
+            return match env.transmit(&self.response(&resource)) {
+                Ok(()) => {
+                    self.resources.advance(index);
+                    Ok(())
+                }
+                Err(TxError::NoRoom) => Err(TxError::NoRoom),
+                Err(error) => {
+                    self.memory_gone(index, &resource, env);
+                    Err(error)
+                }
+            };
+        }
+        if let Some((psn, syndrome)) = self.nak_due {
+            env.transmit(&self.acknowledge(psn, syndrome))?;
+            self.nak_due = None;
+        } else {
+            env.transmit(&self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED))?;
+        }
+        // A NAK acknowledges what is before it.
+        self.ack_due = false;
+        Ok(())
+    }
+
+    fn bth(&self, operation: Operation, psn: Psn) -> Bth {
+        Bth {
+            opcode: Opcode::new(Service::Rc, operation),
+            solicited: false,
+            migreq: true,
+            pad: 0,
+            version: 0,
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            dest_qpn: self.dest_qpn,
+            ackreq: false,
+            psn,
+        }
+    }
+
+    fn acknowledge(&self, psn: Psn, syndrome: Syndrome) -> TxPacket {
+        let mut packet = TxPacket::new(self.bth(Operation::Acknowledge, psn), Payload::None);
+        packet.first = true;
+        packet.last = true;
+        packet.push(Aeth::new(syndrome, self.msn).to_bytes());
+        packet
+    }
+
+    /// The next response packet of a READ or atomic.
+    #[inline]
+    fn response(&self, resource: &Resource) -> TxPacket {
+        let psn = resource.first.add(resource.at);
+        let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
+        let Kind::Read { rkey, va, len } = resource.kind else {
+            let original = match resource.kind {
+                Kind::Atomic { original } => original,
+                _ => 0,
+            };
+            let bth = self.bth(Operation::AtomicAcknowledge, psn);
+            let mut packet = TxPacket::new(bth, Payload::None);
+            packet.first = true;
+            packet.last = true;
+            packet.push(aeth);
+            packet.push(AtomicAckEth { original }.to_bytes());
+            return packet;
+        };
+        // A response that starts in the middle of a READ starts with FIRST or ONLY (C-07).
+        let first = resource.at == resource.start;
+        let last = resource.at.wrapping_add(1) >= resource.packets;
+        let operation = match (first, last) {
+            (true, true) => Operation::ReadResponseOnly,
+            (true, false) => Operation::ReadResponseFirst,
+            (false, false) => Operation::ReadResponseMiddle,
+            (false, true) => Operation::ReadResponseLast,
+        };
+        let payload = match Kind::part(va, len, resource.at, self.mtu) {
+            (_, 0) => Payload::None,
+            (va, len) => Payload::Read { rkey, va, len },
+        };
+        let mut packet = TxPacket::new(self.bth(operation, psn), payload);
+        packet.first = first;
+        packet.last = last;
+        if first || last {
+            packet.push(aeth);
+        }
+        packet
+    }
+
+    /// The memory of a READ can't be read any more. For the original that is an error of the
+    /// request, found late (G-28); a READ that comes again is dropped (C-18).
+    fn memory_gone<E: ResponderEnv>(&mut self, index: u8, resource: &Resource, env: &mut E) {
+        self.resources.forget(index);
+        if resource.answered {
+            return;
+        }
+        self.resources.clear();
+        self.ack_due = false;
+        let psn = resource.first.add(resource.at);
+        self.nak_due = Some((psn, Syndrome::Nak(NakCode::RemoteAccess)));
+        self.state = State::Failing;
+        env.event(ResponderEvent::AccessError);
+    }
+}

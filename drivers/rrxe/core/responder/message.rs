@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! SENDs and RDMA WRITEs, packet by packet (IBA 9.7.4.1 on the order of opcodes and on lengths).
+
+use super::{
+    Message, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder, ResponderEnv,
+};
+use crate::wire::{Operation, Reth};
+use crate::{requester, Ext, Fault, Packet, Service, Status};
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is no receive work request.
+    Rnr,
+    /// It is malformed, out of order, or of a kind that the queue pair does not allow.
+    Invalid,
+    /// It is longer than the receive work request.
+    Length,
+    /// The memory may not be accessed so.
+    Access,
+    /// The receive work request's own memory can't be used.
+    Local(Fault),
+    /// The key to invalidate can't be.
+    Invalidate,
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Place {
+    #[inline]
+    fn starts(self) -> bool {
+        matches!(self, Place::First | Place::Only)
+    }
+
+    #[inline]
+    fn ends(self) -> bool {
+        matches!(self, Place::Last | Place::Only)
+    }
+
+    /// Whether a packet here may have so many bytes of payload (G-04).
+    #[inline]
+    fn fits(self, len: u32, mtu: u32) -> bool {
+        match self {
+            Place::First | Place::Middle => len == mtu,
+            Place::Last => 1 <= len && len <= mtu,
+            Place::Only => len <= mtu,
+        }
+    }
+}
+
+impl Responder {
+    /// The current receive work request, or the next one of the queue.
+    #[inline]
+    pub(super) fn current_recv<E: ResponderEnv>(&mut self, env: &mut E) -> Option<RecvRequest> {
+        if self.recv.is_none() {
+            self.recv = env.fetch_recv();
+        }
+        self.recv
+    }
+
+    /// Executes a packet of a SEND or WRITE; the PSN has been checked.
+    #[inline]
+    pub(super) fn on_send_or_write<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        use Operation as O;
+        let (place, is_send) = match packet.operation {
+            O::SendFirst => (Place::First, true),
+            O::SendMiddle => (Place::Middle, true),
+            O::SendLast | O::SendLastImm | O::SendLastInvalidate => (Place::Last, true),
+            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => (Place::Only, true),
+            O::WriteFirst => (Place::First, false),
+            O::WriteMiddle => (Place::Middle, false),
+            O::WriteLast | O::WriteLastImm => (Place::Last, false),
+            O::WriteOnly | O::WriteOnlyImm => (Place::Only, false),
+            _ => return Err(Refusal::Invalid),
+        };
+        if !place.fits(packet.payload_len, self.mtu.bytes()) {
+            return Err(Refusal::Invalid);
+        }
+        if is_send {
+            self.on_send(packet, place, env)
+        } else {
+            self.on_write(packet, place, env)
+        }
+    }
+
+    #[inline]
+    fn on_send<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        place: Place,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let received = match (self.message, place.starts()) {
+            (Message::None, true) => 0,
+            (Message::Send { received }, false) => received,
+            _ => return Err(Refusal::Invalid),
+        };
+        let recv = self.current_recv(env).ok_or(Refusal::Rnr)?;
+        let end = received.saturating_add(packet.payload_len);
+        if end > recv.length || end > requester::MAX_MESSAGE {
+            return Err(Refusal::Length);
+        }
+        if packet.payload_len != 0 {
+            env.place_recv(received).map_err(Refusal::Local)?;
+        }
+        if !place.ends() {
+            self.message = Message::Send { received: end };
+            return Ok(());
+        }
+        let invalidated = match packet.ext {
+            Ext::Ieth(ieth) => {
+                env.invalidate(ieth.rkey).map_err(|_| Refusal::Invalidate)?;
+                Some(ieth.rkey)
+            }
+            _ => None,
+        };
+        self.complete(packet, RecvOpcode::Recv, end, invalidated, env);
+        self.end_message();
+        Ok(())
+    }
+
+    #[inline]
+    fn on_write<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        place: Place,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if !self.allow_write {
+            return Err(Refusal::Invalid);
+        }
+        let len = packet.payload_len;
+        let reth = match (packet.ext, self.message) {
+            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None) => Some(reth),
+            _ => None,
+        };
+        let (rkey, va, left, total) = match (reth, self.message, place.starts()) {
+            (Some(Reth { rkey, va, len }), _, true) => (rkey, va, len, len),
+            (
+                None,
+                Message::Write {
+                    rkey,
+                    va,
+                    left,
+                    total,
+                },
+                false,
+            ) => (rkey, va, left, total),
+            _ => return Err(Refusal::Invalid),
+        };
+        // The payloads must add up to the length announced: neither more, nor less, nor nothing
+        // left for a last packet.
+        let enough = if place.ends() {
+            len == left
+        } else {
+            len < left
+        };
+        // G-08
+        if !enough || total > requester::MAX_MESSAGE {
+            return Err(Refusal::Invalid);
+        }
+        // G-09: a key is not even looked at where there is nothing to access.
+        if place.starts() && total != 0 {
+            env.check_remote(rkey, va, total, RemoteAccess::Write)
+                .map_err(|_| Refusal::Access)?;
+        }
+        let with_imm = matches!(packet.ext, Ext::Imm(_) | Ext::RethImm(..));
+        if with_imm {
+            // Nothing is placed where there is no work request to tell of it (E-01).
+            self.current_recv(env).ok_or(Refusal::Rnr)?;
+        }
+        if len != 0 {
+            env.place_remote(rkey, va).map_err(|_| Refusal::Access)?;
+        }
+        if !place.ends() {
+            let va = va.wrapping_add(u64::from(len));
+            self.message = Message::Write {
+                rkey,
+                va,
+                left: left.saturating_sub(len),
+                total,
+            };
+            return Ok(());
+        }
+        if with_imm {
+            self.complete(packet, RecvOpcode::RecvRdmaWithImm, total, None, env);
+        }
+        self.end_message();
+        Ok(())
+    }
+
+    fn end_message(&mut self) {
+        self.message = Message::None;
+        if self.service == Service::Rc {
+            self.msn = self.msn.next();
+        }
+    }
+
+    /// Completes the current receive work request with success.
+    #[inline]
+    fn complete<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        opcode: RecvOpcode,
+        byte_len: u32,
+        invalidated: Option<u32>,
+        env: &mut E,
+    ) {
+        let imm = match packet.ext {
+            Ext::Imm(imm) | Ext::RethImm(_, imm) => Some(imm.to_verbs()),
+            _ => None,
+        };
+        self.recv = None;
+        env.complete_recv(RecvCompletion {
+            status: Status::Success,
+            opcode,
+            byte_len,
+            imm,
+            invalidated,
+            solicited: packet.bth.solicited,
+            src_qp: 0,
+            pkey: packet.bth.pkey,
+        });
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Packets that others made: each parses, is emitted again to the same bytes, and has the ICRC
+//! that we compute; and no bit of it can change without the ICRC noticing, but for those that may.
+
+use rrxe_core::wire::{Bth, Opcode};
+use rrxe_core::{icrc, Ext, Packet};
+use std::path::Path;
+
+/// A RoCEv2 packet, cut at its layers.
+#[derive(Clone)]
+struct Frame {
+    ip: Vec<u8>,
+    udp: [u8; 8],
+    /// UDP payload: BTH to ICRC.
+    ib: Vec<u8>,
+}
+
+impl Frame {
+    /// From an Ethernet frame; `None` if it is not RoCEv2.
+    fn cut(eth: &[u8]) -> Option<Frame> {
+        let (ip_len, total) = match (eth[12], eth[13]) {
+            (0x08, 0x00) => (20, usize::from(u16::from_be_bytes([eth[16], eth[17]]))),
+            (0x86, 0xdd) => (40, 40 + usize::from(u16::from_be_bytes([eth[18], eth[19]]))),
+            _ => return None,
+        };
+        let (ip, rest) = eth[14..14 + total].split_at(ip_len);
+        let protocol = if ip_len == 20 { ip[9] } else { ip[6] };
+        if protocol != 17 || rest[2..4] != 4791u16.to_be_bytes() {
+            return None;
+        }
+        let (udp, ib) = rest.split_at(8);
+        Some(Frame {
+            ip: ip.to_vec(),
+            udp: udp.try_into().unwrap(),
+            ib: ib.to_vec(),
+        })
+    }
+
+    fn icrc(&self) -> [u8; 4] {
+        let ib = &self.ib[..self.ib.len() - 4];
+        let (headers, payload) = ib.split_at(Bth::LEN.min(ib.len()));
+        let state = match self.ip.len() {
+            20 => icrc::ipv4(
+                icrc::crc32_le,
+                self.ip[..].try_into().unwrap(),
+                &self.udp,
+                headers,
+            ),
+            _ => icrc::ipv6(
+                icrc::crc32_le,
+                self.ip[..].try_into().unwrap(),
+                &self.udp,
+                headers,
+            ),
+        };
+        icrc::finish(icrc::crc32_le(state, payload))
+    }
+
+    fn icrc_is_right(&self) -> bool {
+        self.ib[self.ib.len() - 4..] == self.icrc()
+    }
+}
+
+/// The frames of a capture (classic pcap, little-endian, link type Ethernet).
+fn read_pcap(bytes: &[u8]) -> Vec<Vec<u8>> {
+    assert_eq!(bytes[..4], 0xa1b2_c3d4u32.to_le_bytes());
+    let mut frames = Vec::new();
+    let mut rest = &bytes[24..];
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        frames.push(rest[16..16 + len].to_vec());
+        rest = &rest[16 + len..];
+    }
+    frames
+}
+
+/// Every RoCEv2 frame of every capture, with the name of its file.
+fn captured() -> Vec<(String, Frame)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../selftests/vectors");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "pcap") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let before = all.len();
+            for eth in read_pcap(&std::fs::read(&path).unwrap()) {
+                all.extend(Frame::cut(&eth).map(|f| (name.clone(), f)));
+            }
+            assert!(all.len() > before, "{name} holds no RoCEv2 packet");
+        }
+    }
+    assert!(all.len() > 100);
+    all
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    text.split_whitespace()
+        .map(|b| u8::from_str_radix(b, 16).unwrap())
+        .collect()
+}
+
+/// A CNP from ConnectX-4 Lx hardware.
+fn hardware_cnp() -> Vec<u8> {
+    hex(
+        "e4 1d 2d ab 2b c2 7c fe 90 64 3b 32 08 00 45 c2 00 3c 71 8c 40 00 40 11 91 61 0a 00 11 01
+         0a 00 12 01 00 00 12 b7 00 28 00 00 81 00 ff ff 40 00 01 18 00 00 00 00 00 00 00 00 00 00
+         00 00 00 00 00 00 00 00 00 00 82 fd 00 2a",
+    )
+}
+
+/// An RC RDMA WRITE ONLY from ConnectX-4 Lx hardware, from the BTH on (it came over RoCEv1).
+fn hardware_write() -> Vec<u8> {
+    hex(
+        "0a 70 ff ff 00 00 01 0a 80 a7 88 bc 00 00 55 d4 c0 72 60 00 00 00 47 b3 00 00 00 05 00 00
+         00 00 01 00 00 00 e3 d8 56 bb",
+    )
+}
+
+/// The ACKNOWLEDGE that answers it.
+fn hardware_ack() -> Vec<u8> {
+    hex("11 40 ff ff 00 00 01 09 00 a7 88 c0 00 00 00 05 25 f0 c0 38")
+}
+
+/// The headers of a packet as bytes again.
+fn emit(packet: &Packet) -> Vec<u8> {
+    let mut out = packet.bth.to_bytes().to_vec();
+    match packet.ext {
+        Ext::None => {}
+        Ext::Imm(imm) => out.extend(imm.0),
+        Ext::Ieth(ieth) => out.extend(ieth.to_bytes()),
+        Ext::Reth(reth) => out.extend(reth.to_bytes()),
+        Ext::RethImm(reth, imm) => {
+            out.extend(reth.to_bytes());
+            out.extend(imm.0);
+        }
+        Ext::Atomic(eth) => out.extend(eth.to_bytes()),
+        Ext::Aeth(aeth) => out.extend(aeth.to_bytes()),
+        Ext::AtomicAck(aeth, ack) => {
+            out.extend(aeth.to_bytes());
+            out.extend(ack.to_bytes());
+        }
+        Ext::Deth(deth) => out.extend(deth.to_bytes()),
+        Ext::DethImm(deth, imm) => {
+            out.extend(deth.to_bytes());
+            out.extend(imm.0);
+        }
+        Ext::Cnp => out.extend([0; 16]),
+    }
+    out
+}
+
+fn parses_and_comes_back(ib: &[u8]) -> Packet {
+    let packet = Packet::parse(ib, ib.len() as u32).unwrap();
+    let header_len = usize::from(packet.header_len);
+    assert_eq!(emit(&packet), ib[..header_len]);
+    assert_eq!(
+        header_len + packet.payload_len as usize + usize::from(packet.pad) + 4,
+        ib.len()
+    );
+    // What is behind the headers plays no part.
+    assert_eq!(
+        Packet::parse(&ib[..header_len], ib.len() as u32),
+        Ok(packet)
+    );
+    packet
+}
+
+#[test]
+fn captured_packets_parse_and_come_back() {
+    let mut opcodes = std::collections::BTreeSet::new();
+    for (_, frame) in captured() {
+        opcodes.insert(parses_and_comes_back(&frame.ib).bth.opcode.0);
+    }
+    // RC: SEND, WRITE (with immediate too), READ, ACKNOWLEDGE, atomics; UC WRITE; UD SEND.
+    let rc = [
+        0x00, 0x01, 0x02, 0x04, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x0d, 0x0f, 0x11, 0x12,
+    ];
+    for opcode in rc.into_iter().chain([0x13, 0x14, 0x26, 0x27, 0x28, 0x64]) {
+        assert!(opcodes.contains(&opcode), "no {opcode:#x} in {opcodes:x?}");
+    }
+}
+
+#[test]
+fn captured_icrcs_are_right() {
+    for (name, frame) in captured() {
+        assert!(frame.icrc_is_right(), "{name}");
+    }
+}
+
+/// A-24, and the hardware's opinion of MigReq (A-41).
+#[test]
+fn a_24_hardware() {
+    let cnp = Frame::cut(&hardware_cnp()).unwrap();
+    assert_eq!(cnp.icrc(), [0x82, 0xfd, 0x00, 0x2a]);
+    assert_eq!(parses_and_comes_back(&cnp.ib).bth.opcode, Opcode::CNP);
+
+    let write = parses_and_comes_back(&hardware_write());
+    assert_eq!(
+        (write.bth.opcode, write.pad, write.payload_len),
+        (Opcode::RC_WRITE_ONLY, 3, 5)
+    );
+    assert!(write.bth.migreq);
+    let ack = parses_and_comes_back(&hardware_ack());
+    assert_eq!(
+        (ack.bth.opcode, ack.payload_len),
+        (Opcode::RC_ACKNOWLEDGE, 0)
+    );
+    assert!(ack.bth.migreq);
+}
+
+/// Which bits of the IP header may change on the way.
+fn ip_is_masked(ip_len: usize, byte: usize, bit: u8) -> bool {
+    match (ip_len, byte) {
+        // Type of service, time to live, header checksum.
+        (20, 1 | 8 | 10 | 11) => true,
+        // Traffic class and flow label; hop limit.
+        (40, 0) => bit < 4,
+        (40, 1 | 2 | 3 | 7) => true,
+        _ => false,
+    }
+}
+
+/// A-16 to A-18, A-20 to A-22: every bit of the packet either may change, or the ICRC notices.
+#[test]
+fn every_bit_counts_or_is_masked() {
+    let mut frames = captured();
+    frames.push(("hardware CNP".into(), Frame::cut(&hardware_cnp()).unwrap()));
+    let mut seen = std::collections::BTreeSet::new();
+    for (name, frame) in frames {
+        // One packet of each kind and length is enough.
+        if !seen.insert((frame.ip.len(), frame.ib[0], frame.ib.len())) {
+            continue;
+        }
+        let check = |what: &str, changed: Frame, byte: usize, bit: u8, masked: bool| {
+            assert_eq!(
+                changed.icrc_is_right(),
+                masked,
+                "{name}: {what} byte {byte} bit {bit}"
+            );
+        };
+        for bit in 0..8 {
+            for byte in 0..frame.ip.len() {
+                let mut changed = frame.clone();
+                changed.ip[byte] ^= 1 << bit;
+                check(
+                    "IP",
+                    changed,
+                    byte,
+                    bit,
+                    ip_is_masked(frame.ip.len(), byte, bit),
+                );
+            }
+            for byte in 0..8 {
+                let mut changed = frame.clone();
+                changed.udp[byte] ^= 1 << bit;
+                check("UDP", changed, byte, bit, byte >= 6);
+            }
+            // Headers, some of the payload, the padding and the ICRC itself.
+            let len = frame.ib.len();
+            for byte in (0..len.min(64)).chain(len.saturating_sub(12).max(64)..len) {
+                let mut changed = frame.clone();
+                changed.ib[byte] ^= 1 << bit;
+                check("BTH+", changed, byte, bit, byte == 4);
+            }
+        }
+    }
+}
