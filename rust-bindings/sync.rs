@@ -1,3 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Synchronisation.
+//! Contexts, RCU-protected tables, timers and gates.
+//!
+//! Everything that is shared is a plain [`Arc`](kernel::sync::Arc), so that it can also be a work
+//! item. A table entry and an armed timer own a reference; where that is the last one, the object
+//! is dropped in softirq context, and its `Drop` must not sleep.
+
+mod bh;
+mod gate;
+mod index_pool;
+pub mod irq;
+mod rcu;
+mod rcu_table;
+mod timer;
+
+pub use bh::{irqs_disabled, BhGuard};
+pub use gate::{CallbackGate, GateGuard};
+pub use index_pool::IndexPool;
+pub use rcu::{rcu_barrier, synchronize_rcu};
+pub use rcu_table::RcuTable;
+pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
