@@ -8,6 +8,23 @@
 /* Avoids forward references to enum types, as the kernel's own bindings_helper.h does. */
 #include <linux/hrtimer_types.h>
 
+#include <linux/crc32.h>
+#include <linux/inetdevice.h>
 #include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <net/ip.h>
+#include <net/ip6_route.h>
+#include <net/ipv6.h>
+#include <net/net_namespace.h>
+#include <net/route.h>
+#include <net/udp_tunnel.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_mad.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/iter.h>
+#include <rdma/rdma_netlink.h>
+#include <rdma/uverbs_ioctl.h>
 
-#include "shim.h"
+#include "shim.c"
+#include "trampolines.h"

@@ -5,6 +5,11 @@
 //! Written as if for `rust/kernel`: safe outwards, with the C contracts in `// SAFETY:` comments
 //! inside, and without knowledge of the driver that uses them.
 
+pub mod cpu;
+pub mod crc32;
 pub mod net;
+pub mod random;
 mod raw;
+pub mod rdma;
 pub mod sync;
+pub mod time;

@@ -1,3 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Networking.
+//! Networking: devices, namespaces, routes, UDP tunnel sockets and socket buffers.
+
+mod addr;
+mod device;
+mod lockdep;
+mod namespace;
+mod notifier;
+mod route;
+mod rx;
+mod tx;
+mod tx_queue;
+mod udp_tunnel;
+
+pub use addr::{IpAddr, IpVersion};
+pub use device::{DeviceName, NetDevice};
+pub use namespace::{NetNs, NetNsCookie};
+pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
+pub use route::{Flow, Route};
+pub use rx::{Fragment, RxSkb};
+pub use tx::TxSkb;
+pub use tx_queue::{TxQueue, XmitStats};
+pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};

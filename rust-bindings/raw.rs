@@ -9,9 +9,11 @@
     clippy::all,
     clippy::undocumented_unsafe_blocks,
     clippy::as_underscore,
+    clippy::cast_lossless,
     clippy::ptr_as_ptr,
     clippy::ref_as_ptr,
     dead_code,
+    improper_ctypes,
     missing_docs,
     non_camel_case_types,
     non_snake_case,
@@ -21,9 +23,25 @@
 )]
 
 use kernel::ffi;
-use pin_init::MaybeZeroable;
+use pin_init::{MaybeZeroable, Zeroable};
 
 // Generated items come before these.
 pub use kernel::bindings::*;
 
 include!(env!("LINUX_RDMA_BINDINGS"));
+
+// SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`. (bindgen does not derive
+// it, see <https://github.com/rust-lang/rust-bindgen/issues/3196>.)
+unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
+
+/// Only pointers to it are used.
+#[repr(C)]
+pub struct uverbs_attr_bundle {
+    _private: [u8; 0],
+}
+
+/// Only pointers to it are used.
+#[repr(C)]
+pub struct uapi_definition {
+    _private: [u8; 0],
+}

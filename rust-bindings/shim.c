@@ -1,11 +1,446 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Functions for what Rust can't call; see shim.h.
+ * Functions for what Rust can't call: static inline functions, macros, and fields of structs that
+ * have no Rust type. One line each, without branches, loops or logic. Sorted alphabetically in
+ * each section.
+ *
+ * Where the kernel has CONFIG_RUST_INLINE_HELPERS, this file is compiled to bitcode and linked
+ * into each Rust object, so that these functions are inlined into their Rust callers; otherwise it
+ * is an object like any other. So there must be no static data in it.
+ *
+ * bindgen reads it too. It ignores inline functions, hence the macro.
  */
 
-#include "shim.h"
+#include <linux/bottom_half.h>
+#include <linux/cpumask.h>
+#include <linux/idr.h>
+#include <linux/if_vlan.h>
+#include <linux/irqflags.h>
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <linux/timekeeping.h>
+#include <linux/vmalloc.h>
+#include <net/dst.h>
+#include <net/ip.h>
+#include <net/ip6_fib.h>
+#include <net/ip6_route.h>
+#include <net/ipv6.h>
+#include <net/net_namespace.h>
+#include <net/route.h>
+#include <net/sock.h>
+#include <net/udp_tunnel.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
 
-bool rdma_shim_netif_running(const struct net_device *dev)
+#ifdef __BINDGEN__
+#define SHIM
+#else
+#define SHIM __always_inline
+#endif
+
+/* Contexts, time. */
+
+SHIM void shim_ida_init(struct ida *ida)
 {
-	return netif_running(dev);
+	ida_init(ida);
+}
+
+SHIM bool shim_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
+SHIM u64 shim_ktime_get_ns(void)
+{
+	return ktime_get_ns();
+}
+
+SHIM void shim_local_bh_disable(void)
+{
+	local_bh_disable();
+}
+
+SHIM void shim_local_bh_enable(void)
+{
+	local_bh_enable();
+}
+
+SHIM void shim_local_irq_restore(unsigned long flags)
+{
+	local_irq_restore(flags);
+}
+
+SHIM unsigned long shim_local_irq_save(void)
+{
+	unsigned long flags; local_irq_save(flags); return flags;
+}
+
+SHIM unsigned int shim_num_possible_cpus(void)
+{
+	return num_possible_cpus();
+}
+
+/* struct net, struct net_device. */
+
+SHIM void shim_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+SHIM struct net *shim_dev_net(const struct net_device *dev)
+{
+	return dev_net(dev);
+}
+
+SHIM struct net *shim_dev_net_rcu(const struct net_device *dev)
+{
+	return dev_net_rcu(dev);
+}
+
+SHIM void shim_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+SHIM bool shim_is_vlan_dev(const struct net_device *dev)
+{
+	return is_vlan_dev(dev);
+}
+
+SHIM u64 shim_net_cookie(const struct net *net)
+{
+	return net->net_cookie;
+}
+
+SHIM const unsigned char *shim_netdev_addr(const struct net_device *dev)
+{
+	return dev->dev_addr;
+}
+
+SHIM unsigned int shim_netdev_flags(const struct net_device *dev)
+{
+	return READ_ONCE(dev->flags);
+}
+
+SHIM int shim_netdev_ifindex(const struct net_device *dev)
+{
+	return READ_ONCE(dev->ifindex);
+}
+
+SHIM unsigned int shim_netdev_mtu(const struct net_device *dev)
+{
+	return READ_ONCE(dev->mtu);
+}
+
+SHIM const char *shim_netdev_name(const struct net_device *dev)
+{
+	return dev->name;
+}
+
+SHIM struct net_device *shim_netdev_notifier_dev(void *info)
+{
+	return netdev_notifier_info_to_dev(info);
+}
+
+SHIM unsigned char shim_netdev_reg_state(const struct net_device *dev)
+{
+	return READ_ONCE(dev->reg_state);
+}
+
+SHIM unsigned short shim_netdev_type(const struct net_device *dev)
+{
+	return dev->type;
+}
+
+SHIM bool shim_netif_carrier_ok(const struct net_device *dev)
+{
+	return netif_carrier_ok(dev);
+}
+
+SHIM bool shim_netif_oper_up(const struct net_device *dev)
+{
+	return netif_oper_up(dev);
+}
+
+SHIM u16 shim_vlan_dev_vlan_id(const struct net_device *dev)
+{
+	return vlan_dev_vlan_id(dev);
+}
+
+SHIM struct net_device *shim_vlan_dev_real_dev(const struct net_device *dev)
+{
+	return vlan_dev_real_dev(dev);
+}
+
+/* Routes. */
+
+SHIM struct dst_entry *shim_dst_check(struct dst_entry *dst, u32 cookie)
+{
+	return dst_check(dst, cookie);
+}
+
+SHIM void shim_dst_hold(struct dst_entry *dst)
+{
+	dst_hold(dst);
+}
+
+SHIM struct net_device *shim_dst_dev_rcu(const struct dst_entry *dst)
+{
+	return dst_dev_rcu(dst);
+}
+
+SHIM int shim_dst_error(const struct dst_entry *dst)
+{
+	return dst->error;
+}
+
+SHIM u32 shim_dst_mtu(const struct dst_entry *dst)
+{
+	return dst_mtu(dst);
+}
+
+SHIM void shim_flowi4_init(struct flowi4 *fl4, int oif, u32 mark, u8 tos, __be32 saddr,
+			   __be32 daddr, __be16 sport, __be16 dport)
+{
+	flowi4_init_output(fl4, oif, mark, tos, RT_SCOPE_UNIVERSE, IPPROTO_UDP, 0, daddr, saddr,
+			   dport, sport, GLOBAL_ROOT_UID);
+}
+
+SHIM __be32 shim_ip6_make_flowinfo(unsigned int tclass)
+{
+	return ip6_make_flowinfo(tclass, 0);
+}
+
+SHIM unsigned int shim_ll_reserved_space(const struct net_device *dev)
+{
+	return LL_RESERVED_SPACE(dev);
+}
+
+SHIM u32 shim_rt6_get_cookie(struct dst_entry *dst)
+{
+	return rt6_get_cookie(dst_rt6_info(dst));
+}
+
+SHIM struct dst_entry *shim_rtable_dst(struct rtable *rt)
+{
+	return &rt->dst;
+}
+
+/* Socket buffers. */
+
+SHIM struct sk_buff *shim_alloc_skb(unsigned int size, gfp_t gfp)
+{
+	return alloc_skb(size, gfp);
+}
+
+SHIM const unsigned char *shim_eth_source(const struct sk_buff *skb)
+{
+	return eth_hdr(skb)->h_source;
+}
+
+SHIM unsigned int shim_skb_headlen(const struct sk_buff *skb)
+{
+	return skb_headlen(skb);
+}
+
+SHIM unsigned int shim_skb_headroom(const struct sk_buff *skb)
+{
+	return skb_headroom(skb);
+}
+
+SHIM int shim_skb_tailroom(const struct sk_buff *skb)
+{
+	return skb_tailroom(skb);
+}
+
+SHIM unsigned char *shim_skb_tail_pointer(const struct sk_buff *skb)
+{
+	return skb_tail_pointer(skb);
+}
+
+SHIM unsigned char *shim_skb_network_header(const struct sk_buff *skb)
+{
+	return skb_network_header(skb);
+}
+
+SHIM unsigned char *shim_skb_transport_header(const struct sk_buff *skb)
+{
+	return skb_transport_header(skb);
+}
+
+SHIM bool shim_skb_mac_header_was_set(const struct sk_buff *skb)
+{
+	return skb_mac_header_was_set(skb);
+}
+
+SHIM u32 shim_skb_mac_header_len(const struct sk_buff *skb)
+{
+	return skb_mac_header_len(skb);
+}
+
+SHIM bool shim_skb_vlan_tag_present(const struct sk_buff *skb)
+{
+	return skb_vlan_tag_present(skb);
+}
+
+SHIM u16 shim_skb_vlan_tag_get_id(const struct sk_buff *skb)
+{
+	return skb_vlan_tag_get_id(skb);
+}
+
+SHIM __be16 shim_skb_protocol(const struct sk_buff *skb)
+{
+	return skb->protocol;
+}
+
+SHIM struct net_device *shim_skb_dev(const struct sk_buff *skb)
+{
+	return skb->dev;
+}
+
+SHIM void *shim___skb_pull(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_pull(skb, len);
+}
+
+SHIM void *shim___skb_push(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_push(skb, len);
+}
+
+SHIM void *shim___skb_put(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_put(skb, len);
+}
+
+SHIM void shim_skb_reserve(struct sk_buff *skb, int len)
+{
+	skb_reserve(skb, len);
+}
+
+SHIM void shim_skb_reset_network_header(struct sk_buff *skb)
+{
+	skb_reset_network_header(skb);
+}
+
+SHIM void shim_skb_reset_transport_header(struct sk_buff *skb)
+{
+	skb_reset_transport_header(skb);
+}
+
+SHIM void shim_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
+{
+	skb_dst_set(skb, dst);
+}
+
+SHIM struct net *shim_skb_dst_dev_net_rcu(const struct sk_buff *skb)
+{
+	return skb_dst_dev_net_rcu(skb);
+}
+
+SHIM void shim_skb_set_dev(struct sk_buff *skb, struct net_device *dev)
+{
+	skb->dev = dev;
+}
+
+SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
+{
+	skb->protocol = protocol;
+}
+
+SHIM void shim_skb_set_priority(struct sk_buff *skb, u32 priority)
+{
+	skb->priority = priority;
+}
+
+SHIM void shim_skb_set_mark(struct sk_buff *skb, u32 mark)
+{
+	skb->mark = mark;
+}
+
+SHIM void shim_skb_set_hash(struct sk_buff *skb, u32 hash)
+{
+	__skb_set_sw_hash(skb, hash, true);
+}
+
+SHIM void shim_skb_dst_drop(struct sk_buff *skb)
+{
+	skb_dst_drop(skb);
+}
+
+SHIM bool shim_skb_has_dst(const struct sk_buff *skb)
+{
+	return skb_dst(skb);
+}
+
+SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->nr_frags;
+}
+
+SHIM void shim_skb_add_page(struct sk_buff *skb, int i, struct page *page, int offset, int size,
+			    unsigned int truesize)
+{
+	skb_add_rx_frag(skb, i, page, offset, size, truesize);
+}
+
+SHIM void shim_get_page(struct page *page)
+{
+	get_page(page);
+}
+
+/* UDP tunnel sockets. */
+
+SHIM void shim_sk_owner_clear(struct sock *sk)
+{
+	sk_owner_clear(sk);
+}
+
+SHIM void shim_sk_owner_put(struct sock *sk)
+{
+	sk_owner_put(sk);
+}
+
+SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_name,
+					     struct lock_class_key *slock_key,
+					     const char *name, struct lock_class_key *key)
+{
+	sock_lock_init_class_and_name(sk, slock_name, slock_key, name, key);
+}
+
+SHIM struct sock *shim_socket_sk(const struct socket *sock)
+{
+	return sock->sk;
+}
+
+SHIM void *shim_sk_user_data_rcu(const struct sock *sk)
+{
+	return rcu_dereference_sk_user_data(sk);
+}
+
+SHIM int shim_udp_sock_create(struct net *net, struct udp_port_cfg *cfg, struct socket **sock)
+{
+	return udp_sock_create(net, cfg, sock);
+}
+
+/* RDMA. */
+
+SHIM struct ib_udata *shim_attrs_udata(struct uverbs_attr_bundle *attrs)
+{
+	return &attrs->driver_udata;
+}
+
+SHIM u16 shim_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)
+{
+	return rdma_get_udp_sport(flow_label, local_qpn, remote_qpn);
+}
+
+SHIM struct page *shim_virt_to_page(const void *address)
+{
+	return virt_to_page(address);
+}
+
+SHIM void *shim_vmap(struct page **pages, unsigned int count)
+{
+	return vmap(pages, count, VM_MAP, PAGE_KERNEL);
 }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! IP addresses.
+
+/// Version of the Internet Protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpVersion {
+    /// RFC 791.
+    V4,
+    /// RFC 8200.
+    V6,
+}
+
+/// An IP address: its bytes as they go on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpAddr {
+    /// IPv4.
+    V4([u8; 4]),
+    /// IPv6.
+    V6([u8; 16]),
+}
+
+impl IpAddr {
+    /// Which protocol the address belongs to.
+    #[inline]
+    pub const fn version(&self) -> IpVersion {
+        match self {
+            Self::V4(_) => IpVersion::V4,
+            Self::V6(_) => IpVersion::V6,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Network devices.
+//!
+//! C header: `include/linux/netdevice.h`.
+
+use super::NetNs;
+use crate::raw;
+use core::ptr::NonNull;
+use kernel::{
+    sync::{aref::AlwaysRefCounted, rcu},
+    types::Opaque,
+};
+
+/// A network device (`struct net_device`).
+///
+/// `ARef<NetDevice>` holds it with `dev_hold`. Unregistering a device waits for all references to
+/// go, so who holds one listens to [`NetdevEvent::Unregister`](super::NetdevEvent::Unregister) and
+/// lets go.
+///
+/// # Invariants
+///
+/// Made from pointers to a valid `struct net_device` only.
+#[repr(transparent)]
+pub struct NetDevice(Opaque<raw::net_device>);
+
+// SAFETY: A `struct net_device` belongs to no thread, and its count is per-CPU or atomic.
+unsafe impl Send for NetDevice {}
+// SAFETY: All methods read fields that may be read without locks.
+unsafe impl Sync for NetDevice {}
+
+// SAFETY: `dev_hold` and `dev_put` count references, and unregistering the device waits until the
+// count is gone (netdev_wait_allrefs_any in net/core/dev.c).
+unsafe impl AlwaysRefCounted for NetDevice {
+    fn inc_ref(&self) {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_dev_hold(self.as_raw()) }
+    }
+
+    unsafe fn dec_ref(obj: NonNull<Self>) {
+        // SAFETY: The caller gives up a reference.
+        unsafe { raw::shim_dev_put(obj.cast().as_ptr()) }
+    }
+}
+
+/// Name of a device at the time of asking.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DeviceName {
+    bytes: [u8; raw::IFNAMSIZ as usize],
+}
+
+impl DeviceName {
+    /// The name without its terminating zero.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.split(|byte| *byte == 0).next().unwrap_or(&[])
+    }
+}
+
+impl kernel::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut kernel::fmt::Formatter<'_>) -> kernel::fmt::Result {
+        let name = core::str::from_utf8(self.as_bytes()).unwrap_or("?");
+        kernel::fmt::Display::fmt(name, f)
+    }
+}
+
+impl NetDevice {
+    /// Borrows a device from its pointer.
+    ///
+    /// # Safety
+    ///
+    /// `dev` points to a `struct net_device` that is valid for `'a`.
+    #[inline]
+    pub unsafe fn from_raw<'a>(dev: *mut raw::net_device) -> &'a Self {
+        // SAFETY: `Self` is transparent over `Opaque<net_device>`; the caller promises the rest.
+        unsafe { &*dev.cast() }
+    }
+
+    /// The C struct.
+    #[inline]
+    pub fn as_raw(&self) -> *mut raw::net_device {
+        self.0.get()
+    }
+
+    /// Index of the device, unique in its namespace.
+    #[inline]
+    pub fn ifindex(&self) -> i32 {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_netdev_ifindex(self.as_raw()) }
+    }
+
+    /// Name of the device. One that is renamed meanwhile may give a mixture of both names.
+    pub fn name(&self) -> DeviceName {
+        let mut bytes = [0; raw::IFNAMSIZ as usize];
+        // SAFETY: The device is valid by the type invariant, and its name is an array of
+        // `IFNAMSIZ` bytes.
+        unsafe {
+            raw::shim_netdev_name(self.as_raw())
+                .cast::<u8>()
+                .copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len())
+        };
+        DeviceName { bytes }
+    }
+
+    /// Maximum transmission unit in bytes, Ethernet header excluded.
+    #[inline]
+    pub fn mtu(&self) -> u32 {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_netdev_mtu(self.as_raw()) }
+    }
+
+    /// Ethernet address; what it is of other devices has no meaning.
+    pub fn address(&self) -> [u8; 6] {
+        let mut address = [0; 6];
+        // SAFETY: The device is valid by the type invariant. Its address is in a buffer of
+        // `MAX_ADDR_LEN` bytes, which lives as long as the device (net/core/dev_addr_lists.c).
+        unsafe {
+            raw::shim_netdev_addr(self.as_raw())
+                .copy_to_nonoverlapping(address.as_mut_ptr(), address.len())
+        };
+        address
+    }
+
+    /// Whether this is an Ethernet device (`ARPHRD_ETHER`).
+    #[inline]
+    pub fn is_ethernet(&self) -> bool {
+        // SAFETY: The device is valid by the type invariant.
+        u32::from(unsafe { raw::shim_netdev_type(self.as_raw()) }) == raw::ARPHRD_ETHER
+    }
+
+    /// Whether this is the loopback device.
+    #[inline]
+    pub fn is_loopback(&self) -> bool {
+        self.flags() & raw::net_device_flags_IFF_LOOPBACK != 0
+    }
+
+    /// Whether the device is set up (`IFF_UP`).
+    #[inline]
+    pub fn is_up(&self) -> bool {
+        self.flags() & raw::net_device_flags_IFF_UP != 0
+    }
+
+    /// Whether the device sees its carrier.
+    #[inline]
+    pub fn has_carrier(&self) -> bool {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_netif_carrier_ok(self.as_raw()) }
+    }
+
+    /// Whether the device can carry traffic (RFC 2863 `ifOperStatus`).
+    #[inline]
+    pub fn is_operational(&self) -> bool {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_netif_oper_up(self.as_raw()) }
+    }
+
+    /// Whether the device is registered, and not on its way out.
+    #[inline]
+    pub fn is_registered(&self) -> bool {
+        // SAFETY: The device is valid by the type invariant.
+        u32::from(unsafe { raw::shim_netdev_reg_state(self.as_raw()) })
+            == raw::netdev_reg_state_NETREG_REGISTERED
+    }
+
+    /// Whether this is a VLAN device.
+    #[inline]
+    pub fn is_vlan(&self) -> bool {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_is_vlan_dev(self.as_raw()) }
+    }
+
+    /// The device below a VLAN device, and below all VLANs in between.
+    pub fn vlan_real_dev(&self) -> Option<&NetDevice> {
+        if !self.is_vlan() {
+            return None;
+        }
+        // SAFETY: It is a VLAN device, as `vlan_dev_real_dev` (net/8021q/vlan_core.c) wants. A
+        // VLAN device holds a reference to its real device until it is freed.
+        Some(unsafe { Self::from_raw(raw::shim_vlan_dev_real_dev(self.as_raw())) })
+    }
+
+    /// Identifier of a VLAN device.
+    pub fn vlan_id(&self) -> Option<u16> {
+        if !self.is_vlan() {
+            return None;
+        }
+        // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) wants.
+        Some(unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
+    }
+
+    /// The namespace that the device is in; it may move to another one.
+    #[inline]
+    pub fn net<'a>(&'a self, _guard: &'a rcu::Guard) -> &'a NetNs {
+        // SAFETY: The device is valid by the type invariant, and this is an RCU read-side section.
+        // A namespace is freed a grace period after its last device has left it.
+        unsafe { NetNs::from_raw(raw::shim_dev_net_rcu(self.as_raw())) }
+    }
+
+    #[inline]
+    fn flags(&self) -> u32 {
+        // SAFETY: The device is valid by the type invariant.
+        unsafe { raw::shim_netdev_flags(self.as_raw()) }
+    }
+}
+
+impl PartialEq for NetDevice {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
+impl Eq for NetDevice {}

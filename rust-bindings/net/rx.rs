@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Received packets.
+//!
+//! C header: `include/linux/skbuff.h`.
+
+use super::{IpAddr, IpVersion};
+use crate::{crc32, raw};
+use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull, slice};
+use kernel::{error::to_result, prelude::*};
+
+/// Bytes of a UDP header (RFC 768).
+const UDP_HEADER: usize = 8;
+
+/// A received UDP datagram over IPv4 or IPv6, with its payload wherever the stack has put it.
+///
+/// Dropping it counts as a dropped packet (and shows in the kernel's drop monitor);
+/// [`consume`](RxSkb::consume) is for one that has served its purpose.
+///
+/// # Invariants
+///
+/// - We own a reference to `skb`, and nobody changes its headers or its data pointers.
+/// - Its network and transport headers are set and linear: a whole IP header of the version that
+///   its `protocol` says, and a whole UDP header.
+/// - Its data starts after the UDP header and ends with the datagram.
+pub struct RxSkb {
+    skb: NonNull<raw::sk_buff>,
+}
+
+// SAFETY: A packet belongs to no thread.
+unsafe impl Send for RxSkb {}
+
+impl RxSkb {
+    /// Takes over a packet from UDP.
+    ///
+    /// # Safety
+    ///
+    /// The packet is ours; `encap_rcv` of a UDP socket was called with it: its data starts at the
+    /// UDP header, which is linear, and it is trimmed to the length of the datagram.
+    pub(super) unsafe fn from_udp(skb: *mut raw::sk_buff) -> Self {
+        // SAFETY: `__udp4_lib_rcv` (net/ipv4/udp.c) and `__udp6_lib_rcv` (net/ipv6/udp.c) have
+        // made sure that the UDP header is linear.
+        unsafe { raw::shim___skb_pull(skb, UDP_HEADER as u32) };
+        // INVARIANT: As the caller promises, and by the pull.
+        Self {
+            // SAFETY: UDP passes no null pointer.
+            skb: unsafe { NonNull::new_unchecked(skb) },
+        }
+    }
+
+    /// The device of the packet, which is valid only while it is being received.
+    pub(super) fn raw_dev(&self) -> *mut raw::net_device {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { raw::shim_skb_dev(self.as_raw()) }
+    }
+
+    #[inline]
+    fn as_raw(&self) -> *mut raw::sk_buff {
+        self.skb.as_ptr()
+    }
+
+    /// IP version of the packet.
+    #[inline]
+    pub fn version(&self) -> IpVersion {
+        // SAFETY: The packet is valid by the type invariant.
+        if u32::from(u16::from_be(unsafe {
+            raw::shim_skb_protocol(self.as_raw())
+        })) == raw::ETH_P_IPV6
+        {
+            IpVersion::V6
+        } else {
+            IpVersion::V4
+        }
+    }
+
+    /// The IP header as it was received, with IPv4 options or IPv6 extension headers: at least 20
+    /// or 40 bytes.
+    ///
+    /// (The stack has decremented nothing and changed nothing in it: this is for us.)
+    #[inline]
+    pub fn ip_header(&self) -> &[u8] {
+        // SAFETY: By the type invariant both headers are set and linear, the transport header
+        // after the network header.
+        unsafe {
+            let start = raw::shim_skb_network_header(self.as_raw());
+            let end = raw::shim_skb_transport_header(self.as_raw());
+            slice::from_raw_parts(start, (end as usize).saturating_sub(start as usize))
+        }
+    }
+
+    /// `N` bytes at `offset` of the IP header; zero where it is shorter than the type invariant
+    /// says.
+    #[inline]
+    fn ip_field<const N: usize>(&self, offset: usize) -> [u8; N] {
+        self.ip_header()
+            .get(offset..)
+            .and_then(|rest| rest.first_chunk())
+            .copied()
+            .unwrap_or([0; N])
+    }
+
+    /// The UDP header.
+    #[inline]
+    pub fn udp_header(&self) -> &[u8; UDP_HEADER] {
+        // SAFETY: By the type invariant the transport header is a whole UDP header.
+        unsafe { &*raw::shim_skb_transport_header(self.as_raw()).cast() }
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn source(&self) -> IpAddr {
+        match self.version() {
+            IpVersion::V4 => IpAddr::V4(self.ip_field(12)),
+            IpVersion::V6 => IpAddr::V6(self.ip_field(8)),
+        }
+    }
+
+    /// Destination address.
+    #[inline]
+    pub fn destination(&self) -> IpAddr {
+        match self.version() {
+            IpVersion::V4 => IpAddr::V4(self.ip_field(16)),
+            IpVersion::V6 => IpAddr::V6(self.ip_field(24)),
+        }
+    }
+
+    /// IPv4 type of service or IPv6 traffic class: DSCP and ECN.
+    #[inline]
+    pub fn tos(&self) -> u8 {
+        match self.version() {
+            IpVersion::V4 => u8::from_be_bytes(self.ip_field(1)),
+            IpVersion::V6 => (u16::from_be_bytes(self.ip_field(0)) >> 4) as u8,
+        }
+    }
+
+    /// IPv4 time to live or IPv6 hop limit.
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        match self.version() {
+            IpVersion::V4 => u8::from_be_bytes(self.ip_field(8)),
+            IpVersion::V6 => u8::from_be_bytes(self.ip_field(7)),
+        }
+    }
+
+    /// UDP source port.
+    #[inline]
+    pub fn source_port(&self) -> u16 {
+        let &[high, low, ..] = self.udp_header();
+        u16::from_be_bytes([high, low])
+    }
+
+    /// UDP destination port.
+    #[inline]
+    pub fn destination_port(&self) -> u16 {
+        let &[_, _, high, low, ..] = self.udp_header();
+        u16::from_be_bytes([high, low])
+    }
+
+    /// Ethernet source address, where the packet came in through Ethernet.
+    pub fn source_mac(&self) -> Option<[u8; 6]> {
+        // SAFETY: The packet is valid by the type invariant. Where the MAC header was set and has
+        // the length of an Ethernet header, there is one before the network header.
+        unsafe {
+            if !raw::shim_skb_mac_header_was_set(self.as_raw())
+                || raw::shim_skb_mac_header_len(self.as_raw()) < raw::ETH_HLEN
+            {
+                return None;
+            }
+            Some(*raw::shim_eth_source(self.as_raw()).cast())
+        }
+    }
+
+    /// VLAN identifier, where the packet has a tag that no VLAN device has taken.
+    pub fn vlan_id(&self) -> Option<u16> {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe {
+            raw::shim_skb_vlan_tag_present(self.as_raw())
+                .then(|| raw::shim_skb_vlan_tag_get_id(self.as_raw()))
+        }
+    }
+
+    /// Bytes of UDP payload.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { (*self.as_raw()).len as usize }
+    }
+
+    /// The linear part of the payload: as much of its start as the stack has put into one piece;
+    /// may be empty, or all of it.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        // SAFETY: By the type invariant data starts at the payload; `skb_headlen` bytes from there
+        // are in the linear buffer, which is memory of the kernel alone, and nobody writes to it.
+        unsafe {
+            slice::from_raw_parts(
+                (*self.as_raw()).data,
+                raw::shim_skb_headlen(self.as_raw()) as usize,
+            )
+        }
+    }
+
+    /// Whether `len` bytes at `offset` are inside the payload.
+    #[inline]
+    fn check_range(&self, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.payload_len() => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Copies a part of the payload.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is not inside the payload. `EFAULT`: it is in memory that only the device can
+    /// read.
+    #[inline]
+    pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
+        // SAFETY: The slice is valid for writes of its length.
+        unsafe { self.copy_to_raw(offset, destination.as_mut_ptr(), destination.len()) }
+    }
+
+    /// Copies a part of the payload to memory that others may use meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_bits`](Self::copy_bits).
+    ///
+    /// # Safety
+    ///
+    /// `destination` is valid for writes of `len` bytes.
+    #[inline]
+    pub unsafe fn copy_to_raw(&self, offset: usize, destination: *mut u8, len: usize) -> Result {
+        self.check_range(offset, len)?;
+        let (from, to) = (i32::try_from(offset)?, i32::try_from(len)?);
+        // SAFETY: The packet is valid by the type invariant, and the destination by the caller's
+        // promise.
+        to_result(unsafe { raw::skb_copy_bits(self.as_raw(), from, destination.cast(), to) })
+    }
+
+    /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in
+    /// their order. `f` must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
+    /// only the device can read; `f` may have been called for what is before it.
+    #[inline]
+    pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
+        self.check_range(offset, len)?;
+        // The common case: all in the linear part.
+        if let Some(bytes) = self.head().get(offset..).and_then(|rest| rest.get(..len)) {
+            if len != 0 {
+                f(Fragment::new(bytes.as_ptr(), len));
+            }
+            return Ok(());
+        }
+        let (from, to) = (u32::try_from(offset)?, u32::try_from(offset + len)?);
+        let mut state: raw::skb_seq_state = pin_init::zeroed();
+        // SAFETY: The packet is valid by the type invariant, and the range is inside it.
+        unsafe { raw::skb_prepare_seq_read(self.as_raw(), from, to, &mut state) };
+        let mut done = 0;
+        while done < len {
+            let mut data = core::ptr::null();
+            // SAFETY: Prepared above, and `done` is the sum of what was returned.
+            let piece = unsafe { raw::skb_seq_read(done as u32, &mut data, &mut state) } as usize;
+            if piece == 0 {
+                // `skb_seq_read` has unmapped what it had mapped.
+                return Err(EFAULT);
+            }
+            // It returns the rest of the piece, even beyond the end of the range.
+            let piece = piece.min(len - done);
+            f(Fragment::new(data, piece));
+            done += piece;
+        }
+        // SAFETY: Prepared above; this unmaps the last piece.
+        unsafe { raw::skb_abort_seq_read(&mut state) };
+        Ok(())
+    }
+
+    /// Frees the packet as one that has served its purpose.
+    #[inline]
+    pub fn consume(self) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: We own a reference by the type invariant, and give it up.
+        unsafe { raw::consume_skb(this.as_raw()) };
+    }
+}
+
+impl Drop for RxSkb {
+    fn drop(&mut self) {
+        // SAFETY: We own a reference by the type invariant, and give it up.
+        unsafe {
+            raw::sk_skb_reason_drop(
+                core::ptr::null(),
+                self.as_raw(),
+                raw::skb_drop_reason_SKB_DROP_REASON_NOT_SPECIFIED,
+            )
+        };
+    }
+}
+
+/// A piece of memory of a packet.
+///
+/// It is not a slice, since the pages of a packet from this host can be pages that a user program
+/// has sent from and still writes to: its bytes may change while they are read.
+///
+/// # Invariants
+///
+/// `data` is valid for reads of `len` bytes for `'a`.
+pub struct Fragment<'a> {
+    data: *const u8,
+    len: usize,
+    _packet: PhantomData<&'a [u8]>,
+}
+
+impl Fragment<'_> {
+    /// INVARIANT: For [`RxSkb::for_each`], which passes what is valid while it calls.
+    #[inline]
+    fn new(data: *const u8, len: usize) -> Self {
+        Self {
+            data,
+            len,
+            _packet: PhantomData,
+        }
+    }
+
+    /// Bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty)] // There are no empty fragments.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Start of the memory, which is valid for reads of [`len`](Self::len) bytes.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.data
+    }
+
+    /// The CRC-32 over these bytes, as [`crc32::crc32_le`].
+    #[inline]
+    pub fn crc32_le(&self, crc: u32) -> u32 {
+        // SAFETY: Valid by the type invariant.
+        unsafe { crc32::crc32_le_raw(crc, self.data, self.len) }
+    }
+
+    /// Copies these bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `destination` is not of the same length.
+    #[inline]
+    pub fn copy_to(&self, destination: &mut [u8]) -> Result {
+        if destination.len() != self.len {
+            return Err(EINVAL);
+        }
+        // SAFETY: Valid by the type invariant, and as long as the destination. `memcpy` of C reads
+        // bytes that may change.
+        unsafe { raw::memcpy(destination.as_mut_ptr().cast(), self.data.cast(), self.len) };
+        Ok(())
+    }
+}

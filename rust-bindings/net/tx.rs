@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets to send.
+//!
+//! C header: `include/linux/skbuff.h`.
+
+use super::{IpVersion, Route};
+use crate::raw;
+use core::{mem::MaybeUninit, ptr::NonNull, slice};
+use kernel::{page::Page, prelude::*, sync::rcu};
+
+/// Bytes of an IPv4 header without options (RFC 791).
+const IPV4_HEADER: usize = 20;
+/// Bytes of an IPv6 header (RFC 8200).
+const IPV6_HEADER: usize = 40;
+/// Bytes of a UDP header (RFC 768).
+const UDP_HEADER: usize = 8;
+
+/// A UDP datagram that is being put together: first the payload, then the headers in front of it.
+///
+/// # Invariants
+///
+/// - We own the only reference to `skb`, and its linear data are initialised.
+/// - It has the headroom that `new` made, as long as the headers are not written.
+pub struct TxSkb {
+    skb: NonNull<raw::sk_buff>,
+}
+
+// SAFETY: A packet belongs to no thread.
+unsafe impl Send for TxSkb {}
+
+impl TxSkb {
+    /// Allocates a packet with room for `capacity` bytes of linear payload, and before it for the
+    /// headers of its way. `None` where there is no memory. Any context.
+    #[inline]
+    pub fn new(route: &Route, capacity: usize) -> Option<Self> {
+        let guard = rcu::read_lock();
+        // SAFETY: The device is valid under RCU.
+        let link = unsafe { raw::shim_ll_reserved_space(route.device(&guard).as_raw()) };
+        let ip = match route.version() {
+            IpVersion::V4 => IPV4_HEADER,
+            IpVersion::V6 => IPV6_HEADER,
+        };
+        let headroom = link.checked_add((ip + UDP_HEADER) as u32)?;
+        let size = headroom.checked_add(u32::try_from(capacity).ok()?)?;
+        // SAFETY: Any size may be asked for. `skb_reserve` is for an empty packet, which it is,
+        // with as much tailroom at least.
+        unsafe {
+            let skb = NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC))?;
+            raw::shim_skb_reserve(skb.as_ptr(), headroom as i32);
+            // INVARIANT: Allocated and reserved just above; there are no data.
+            Some(Self { skb })
+        }
+    }
+
+    /// The C struct.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
+        self.skb.as_ptr()
+    }
+
+    /// Gives the C struct to the caller.
+    #[inline]
+    pub(super) fn into_raw(self) -> *mut raw::sk_buff {
+        core::mem::ManuallyDrop::new(self).as_raw()
+    }
+
+    /// Takes over what [`into_raw`](Self::into_raw) gave.
+    ///
+    /// # Safety
+    ///
+    /// `skb` came from `into_raw`, and nobody has used it since.
+    #[inline]
+    pub(super) unsafe fn from_raw(skb: NonNull<raw::sk_buff>) -> Self {
+        Self { skb }
+    }
+
+    /// Bytes so far.
+    #[inline]
+    #[expect(clippy::len_without_is_empty)] // Nobody asks.
+    pub fn len(&self) -> usize {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { (*self.as_raw()).len as usize }
+    }
+
+    /// Memory at the end of the linear data, which become longer by it.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
+    ///
+    /// # Safety
+    ///
+    /// The caller initialises all of it before anything else is done with the packet.
+    #[inline]
+    unsafe fn put(&mut self, len: usize) -> Result<&mut [MaybeUninit<u8>]> {
+        // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
+        // page fragments.
+        let room = unsafe { raw::shim_skb_tailroom(self.as_raw()) };
+        if len > usize::try_from(room).unwrap_or(0) {
+            return Err(EMSGSIZE);
+        }
+        // SAFETY: There is room for `len` bytes, which fits in 32 bits thus.
+        unsafe {
+            let start = raw::shim___skb_put(self.as_raw(), len as u32);
+            Ok(slice::from_raw_parts_mut(start.cast(), len))
+        }
+    }
+
+    /// Appends bytes to the linear data.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
+    #[inline]
+    pub fn append(&mut self, bytes: &[u8]) -> Result {
+        // SAFETY: The slice is valid for reads of its length.
+        unsafe { self.append_raw(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Appends bytes of memory that others may write to meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    ///
+    /// # Safety
+    ///
+    /// `source` is valid for reads of `len` bytes.
+    #[inline]
+    pub unsafe fn append_raw(&mut self, source: *const u8, len: usize) -> Result {
+        // SAFETY: All of it is written below. `memcpy` of C reads bytes that may change.
+        unsafe {
+            let room = self.put(len)?;
+            raw::memcpy(room.as_mut_ptr().cast(), source.cast(), len);
+        }
+        Ok(())
+    }
+
+    /// Appends zeros to the linear data, and returns them to be overwritten.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    #[inline]
+    pub fn append_zeroed(&mut self, len: usize) -> Result<&mut [u8]> {
+        // SAFETY: All of it is written just below.
+        let room = unsafe { self.put(len)? };
+        let start = room.as_mut_ptr().cast::<u8>();
+        // SAFETY: `room` is valid for writes, and initialised when it becomes a slice of `u8`.
+        unsafe {
+            start.write_bytes(0, len);
+            Ok(slice::from_raw_parts_mut(start, len))
+        }
+    }
+
+    /// Appends a part of a page without copying it; takes a reference to the page.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the part is not inside the page. `EMSGSIZE`: there are as many fragments as a
+    /// packet can have.
+    pub fn append_page(&mut self, page: &Page, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= kernel::page::PAGE_SIZE => {}
+            _ => return Err(EINVAL),
+        }
+        // SAFETY: The page is valid, and the part is inside it.
+        unsafe { self.append_page_raw(page.as_ptr(), offset, len) }
+    }
+
+    /// As [`append_page`](Self::append_page), for a page that is not a [`Page`], or several
+    /// pages that follow each other.
+    ///
+    /// # Errors
+    ///
+    /// As [`append_page`](Self::append_page).
+    ///
+    /// # Safety
+    ///
+    /// `page` is a valid page of which a reference may be taken (`get_page`), and `offset` and
+    /// `len` are inside it, or inside the compound page that it is the head of.
+    pub unsafe fn append_page_raw(
+        &mut self,
+        page: *mut kernel::bindings::page,
+        offset: usize,
+        len: usize,
+    ) -> Result {
+        let (offset, len) = (i32::try_from(offset)?, i32::try_from(len)?);
+        // SAFETY: The packet is valid by the type invariant.
+        let count = unsafe { raw::shim_skb_nr_frags(self.as_raw()) };
+        if u32::from(count) >= raw::MAX_SKB_FRAGS {
+            return Err(EMSGSIZE);
+        }
+        // SAFETY: There is room for a fragment, which owns the reference that is taken here.
+        unsafe {
+            raw::shim_get_page(page);
+            raw::shim_skb_add_page(
+                self.as_raw(),
+                i32::from(count),
+                page,
+                offset,
+                len,
+                len as u32,
+            );
+        }
+        Ok(())
+    }
+
+    /// The linear data so far.
+    #[inline]
+    pub fn linear(&self) -> &[u8] {
+        // SAFETY: By the type invariant they are valid and initialised.
+        unsafe {
+            slice::from_raw_parts(
+                (*self.as_raw()).data,
+                raw::shim_skb_headlen(self.as_raw()) as usize,
+            )
+        }
+    }
+
+    /// The linear data so far, to be changed.
+    #[inline]
+    pub fn linear_mut(&mut self) -> &mut [u8] {
+        // SAFETY: By the type invariant they are valid and initialised, and ours alone.
+        unsafe {
+            slice::from_raw_parts_mut(
+                (*self.as_raw()).data,
+                raw::shim_skb_headlen(self.as_raw()) as usize,
+            )
+        }
+    }
+
+    /// Writes the headers of a packet over IPv4, and sets its way.
+    ///
+    /// IP writes total length and header checksum itself; all else is sent as it is given. A
+    /// UDP checksum of zero means none.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the route is not of this version, or the headers were written before.
+    #[inline]
+    pub fn finish_v4(
+        &mut self,
+        route: &Route,
+        ip: &[u8; IPV4_HEADER],
+        udp: &[u8; UDP_HEADER],
+    ) -> Result {
+        if route.version() != IpVersion::V4 {
+            return Err(EINVAL);
+        }
+        self.finish(route, ip, udp, raw::ETH_P_IP as u16)
+    }
+
+    /// Writes the headers of a packet over IPv6, and sets its way.
+    ///
+    /// IP writes the payload length itself; all else is sent as it is given. A UDP checksum of
+    /// zero means none, which RFC 6935 allows for tunnels.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish_v4`](Self::finish_v4).
+    #[inline]
+    pub fn finish_v6(
+        &mut self,
+        route: &Route,
+        ip: &[u8; IPV6_HEADER],
+        udp: &[u8; UDP_HEADER],
+    ) -> Result {
+        if route.version() != IpVersion::V6 {
+            return Err(EINVAL);
+        }
+        self.finish(route, ip, udp, raw::ETH_P_IPV6 as u16)
+    }
+
+    #[inline]
+    fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8], protocol: u16) -> Result {
+        // SAFETY: The packet is valid by the type invariant.
+        if (unsafe { raw::shim_skb_headroom(self.as_raw()) } as usize) < ip.len() + udp.len() {
+            return Err(EINVAL);
+        }
+        let skb = self.as_raw();
+        // SAFETY: There is headroom for both headers, all of which is written. The packet gets a
+        // reference to the route of its own.
+        unsafe {
+            let start = raw::shim___skb_push(skb, udp.len() as u32).cast::<u8>();
+            start.copy_from_nonoverlapping(udp.as_ptr(), udp.len());
+            raw::shim_skb_reset_transport_header(skb);
+            let start = raw::shim___skb_push(skb, ip.len() as u32).cast::<u8>();
+            start.copy_from_nonoverlapping(ip.as_ptr(), ip.len());
+            raw::shim_skb_reset_network_header(skb);
+            raw::shim_skb_set_protocol(skb, protocol.to_be());
+            raw::shim_skb_dst_drop(skb);
+            raw::shim_dst_hold(route.as_raw());
+            raw::shim_skb_dst_set(skb, route.as_raw());
+        }
+        Ok(())
+    }
+
+    /// Sets the priority that queueing disciplines and VLANs use.
+    #[inline]
+    pub fn set_priority(&mut self, priority: u32) {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { raw::shim_skb_set_priority(self.as_raw(), priority) }
+    }
+
+    /// Sets the firewall mark.
+    #[inline]
+    pub fn set_mark(&mut self, mark: u32) {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { raw::shim_skb_set_mark(self.as_raw(), mark) }
+    }
+
+    /// Sets the flow hash, which transmit queues are chosen by: the same for packets whose order
+    /// matters.
+    #[inline]
+    pub fn set_hash(&mut self, hash: u32) {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { raw::shim_skb_set_hash(self.as_raw(), hash) }
+    }
+}
+
+impl Drop for TxSkb {
+    fn drop(&mut self) {
+        // SAFETY: The packet is ours by the type invariant.
+        unsafe { raw::consume_skb(self.as_raw()) };
+    }
+}
