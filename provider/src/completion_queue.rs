@@ -10,8 +10,9 @@ use crate::ffi::verbs::IbvWc;
 use crate::lock::Lock;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
+use core::ffi::c_int;
 use core::mem::size_of;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
 pub(crate) const STRIDE: u32 = 64;
@@ -22,30 +23,93 @@ const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
 const WC_FLAGS: u8 = abi::CQE_GRH | abi::CQE_WITH_IMM | abi::CQE_WITH_INV;
 
 /// A completion queue.
+///
+/// # Invariants
+///
+/// `ring` points to a ring that this value owns. Those that were in its place before are in
+/// `retired`, so that a reference to a ring is valid as long as this value.
 pub(crate) struct CompletionQueue {
-    ring: Ring,
+    ring: AtomicPtr<Ring>,
     lock: Lock,
-    /// Entries taken. Under the lock.
-    consumed: UnsafeCell<u32>,
+    /// Under the lock.
+    state: UnsafeCell<State>,
 }
 
-// SAFETY: `consumed` is only accessed under the lock.
+struct State {
+    /// Entries taken.
+    consumed: u32,
+    /// Rings from before a resize.
+    #[expect(
+        clippy::vec_box,
+        reason = "who is arming may still look at one, so it stays where it is"
+    )]
+    retired: Vec<Box<Ring>>,
+}
+
+// SAFETY: `state` is only accessed under the lock.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
     /// An empty queue in `ring`, whose stride is [`STRIDE`]. With `shared` false the consumer
     /// promises to use one thread only.
     pub(crate) fn new(ring: Ring, shared: bool) -> Self {
+        let state = State {
+            consumed: 0,
+            retired: Vec::new(),
+        };
+        // INVARIANT: the ring is owned from here on.
         Self {
-            ring,
+            ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
             lock: Lock::new(shared),
-            consumed: UnsafeCell::new(0),
+            state: UnsafeCell::new(state),
         }
     }
 
     /// The ring.
+    #[inline]
     pub(crate) fn ring(&self) -> &Ring {
-        &self.ring
+        // SAFETY: by the invariant it is valid as long as `self`, and nobody has it exclusively.
+        unsafe { &*self.ring.load(Ordering::SeqCst) }
+    }
+
+    /// Asks for an event ([`abi::ARM_ANY`] or [`abi::ARM_SOLICITED`]). Takes no lock: consumers
+    /// arm between `start_poll` and `end_poll`, too.
+    pub(crate) fn arm(&self, request: u32) {
+        loop {
+            let ring = self.ring();
+            ring.arm(request);
+            // Where the queue was resized meanwhile, the request may have come too late to be
+            // taken along: see `resize`.
+            if core::ptr::eq(ring, self.ring()) {
+                return;
+            }
+        }
+    }
+
+    /// Puts `ring` in place of the present one, if `command` has the kernel do so: which moves
+    /// the completions that wait, and starts the counters of the new ring anew. The result is
+    /// that of `command`: 0 or an error.
+    pub(crate) fn resize(&self, ring: Ring, command: impl FnOnce() -> c_int) -> c_int {
+        self.lock.with(|| {
+            let error = command();
+            if error != 0 {
+                return error;
+            }
+            let new = Box::into_raw(Box::new(ring));
+            // INVARIANT: the new ring is owned, and the old one is retired below.
+            let old = self.ring.swap(new, Ordering::SeqCst);
+            // SAFETY: by the invariant the old ring was owned, and now it is here. Under the lock
+            // this is the only reference to the state.
+            let (old, state) = unsafe { (Box::from_raw(old), &mut *self.state.get()) };
+            // Whoever arms at the same time either sees the new ring or is seen here.
+            let late = old.disarm();
+            if late != 0 {
+                self.ring().arm(late);
+            }
+            state.consumed = 0;
+            state.retired.push(old);
+            0
+        })
     }
 
     /// Opens the queue for reading: takes its lock, which [`CompletionQueue::close`] gives back.
@@ -63,10 +127,10 @@ impl CompletionQueue {
     /// other [`Reader`] of this queue.
     pub(crate) unsafe fn current(&self) -> Reader<'_> {
         // SAFETY: the caller holds the lock, so this is the only reference.
-        let consumed = unsafe { &mut *self.consumed.get() };
+        let state = unsafe { &mut *self.state.get() };
         Reader {
-            ring: &self.ring,
-            consumed,
+            ring: self.ring(),
+            consumed: &mut state.consumed,
         }
     }
 
@@ -80,6 +144,13 @@ impl CompletionQueue {
     pub(crate) fn remove(&self, qp_num: u32) {
         self.open().remove(qp_num);
         self.close();
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant it is owned, and nothing refers to it any more.
+        drop(unsafe { Box::from_raw(*self.ring.get_mut()) });
     }
 }
 
@@ -284,6 +355,27 @@ pub(crate) mod tests {
         assert_eq!(drain(&queue), [2, 4, 7, 8, 10]);
         queue.remove(7);
         assert_eq!(drain(&queue), []);
+    }
+
+    #[test]
+    fn resize_starts_anew_and_keeps_the_request_for_an_event() {
+        let queue = queue(2);
+        for i in 0..3 {
+            produce(&queue, cqe(i, 1));
+            drain(&queue);
+        }
+        queue.arm(abi::ARM_SOLICITED);
+        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 22);
+        assert_eq!((refused, queue.ring().capacity()), (22, 2));
+        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 0);
+        assert_eq!((done, queue.ring().capacity()), (0, 8));
+        assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
+        for i in 0..8 {
+            produce(&queue, cqe(i, 1));
+        }
+        assert_eq!(drain(&queue), [0, 1, 2, 3, 4, 5, 6, 7]);
+        queue.arm(abi::ARM_ANY);
+        assert_eq!(queue.ring().disarm(), abi::ARM_ANY);
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
     create_cq: Some(cq::create_cq),
     create_cq_ex: Some(cq::create_cq_ex),
     destroy_cq: Some(cq::destroy_cq),
+    resize_cq: Some(cq::resize_cq),
     poll_cq: Some(cq::poll_cq),
     req_notify_cq: Some(cq::req_notify_cq),
     create_qp: Some(qp::create_qp),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completion queues: create, poll, arm, destroy.
+//! Completion queues: create, poll, arm, resize, destroy.
 
 use crate::abi;
 use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context;
 use crate::cq_ex;
-use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, VerbsCq};
+use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, ibv_cmd_resize_cq, VerbsCq};
 use crate::ffi::os::{self, EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
@@ -31,10 +31,7 @@ impl Cq {
     ///
     /// Errors: `EINVAL` where `cqe` is 0 or more than `max_cqe`, `ENOMEM`.
     pub(crate) fn new(cqe: u32, max_cqe: u32, shared: bool) -> Result<Box<Self>, c_int> {
-        if cqe == 0 || cqe > max_cqe {
-            return Err(EINVAL);
-        }
-        let ring = Ring::allocate(cqe, STRIDE)?;
+        let ring = ring_for(cqe, max_cqe)?;
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -53,6 +50,14 @@ impl Cq {
         // `UnsafeCell`.
         unsafe { &*cq.cast::<Self>() }
     }
+}
+
+/// A ring for `cqe` completions. Errors: as for [`Cq::new`].
+fn ring_for(cqe: u32, max_cqe: u32) -> Result<Ring, c_int> {
+    if cqe == 0 || cqe > max_cqe {
+        return Err(EINVAL);
+    }
+    Ring::allocate(cqe, STRIDE)
 }
 
 /// `ibv_create_cq`.
@@ -203,8 +208,40 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
         abi::ARM_SOLICITED
     };
     // SAFETY: the caller's contract.
-    unsafe { Cq::of(cq) }.queue.ring().arm(request);
+    unsafe { Cq::of(cq) }.queue.arm(request);
     0
+}
+
+/// `ibv_resize_cq`.
+///
+/// # Safety
+///
+/// Called by libibverbs with a completion queue of rrxe.
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    let (this, limits) = unsafe { (Cq::of(cq), context::limits((*cq).context)) };
+    let ring = match ring_for(u32::try_from(cqe).unwrap_or(0), limits.max_cqe) {
+        Ok(ring) => ring,
+        Err(error) => return error,
+    };
+    let mut cmd = command::ResizeCq {
+        core: command::Quads::zeroed(),
+        driver: abi::CreateCqCmd { ring: ring.spec() },
+    };
+    let mut resp = command::ResizeCqResp::zeroed();
+    this.queue.resize(ring, || {
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        unsafe {
+            ibv_cmd_resize_cq(
+                cq,
+                cqe,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        }
+    })
 }
 
 #[cfg(test)]

@@ -107,6 +107,11 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
+    /// Takes the request for an event back, if the kernel hasn't taken it.
+    pub(crate) fn disarm(&self) -> u32 {
+        self.word(abi::RING_ARM).swap(0, Ordering::SeqCst)
+    }
+
     /// Whether the kernel must be called, after an entry was published.
     pub(crate) fn wants_doorbell(&self) -> bool {
         // Pairs with the kernel's fence between setting the word and looking at the producer

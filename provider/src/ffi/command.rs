@@ -75,6 +75,10 @@ pub(crate) type CreateCqResp = Quads<1>;
 pub(crate) type CreateCqEx = WithDriver<Quads<7>, abi::CreateCqCmd>;
 /// `struct ib_uverbs_ex_create_cq_resp`.
 pub(crate) type CreateCqExResp = Quads<2>;
+/// `struct ibv_resize_cq` with [`abi::CreateCqCmd`].
+pub(crate) type ResizeCq = WithDriver<Quads<3>, abi::CreateCqCmd>;
+/// `struct ib_uverbs_resize_cq_resp`.
+pub(crate) type ResizeCqResp = Quads<1>;
 /// `struct ibv_create_qp` with [`abi::CreateQpCmd`].
 pub(crate) type CreateQp = WithDriver<Quads<8>, abi::CreateQpCmd>;
 /// `struct ib_uverbs_create_qp_resp`.

@@ -189,6 +189,14 @@ extern "C" {
         resp: *mut command::CreateCqResp,
         resp_size: usize,
     ) -> c_int;
+    pub(crate) fn ibv_cmd_resize_cq(
+        cq: *mut IbvCq,
+        cqe: c_int,
+        cmd: *mut command::ResizeCq,
+        cmd_size: usize,
+        resp: *mut command::ResizeCqResp,
+        resp_size: usize,
+    ) -> c_int;
     pub(crate) fn ibv_cmd_destroy_cq(cq: *mut IbvCq) -> c_int;
 
     pub(crate) fn ibv_cmd_create_qp(

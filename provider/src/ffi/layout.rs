@@ -437,6 +437,8 @@ const _: () = {
     assert!(size_of::<CreateCqResp>() == 8);
     assert!(size_of::<CreateCqEx>() == 56 + 16);
     assert!(size_of::<CreateCqExResp>() == 16);
+    assert!(size_of::<ResizeCq>() == 24 + 16);
+    assert!(size_of::<ResizeCqResp>() == 8);
     assert!(size_of::<CreateQp>() == 64 + 32);
     assert!(size_of::<CreateQpResp>() == 32);
     assert!(size_of::<CreateQpEx>() == 88 + 32);

@@ -146,7 +146,7 @@ pub(crate) struct VerbsContextOps {
     pub(crate) req_notify_cq:
         Option<unsafe extern "C" fn(cq: *mut IbvCq, solicited_only: c_int) -> c_int>,
     pub(crate) rereg_mr: Unset,
-    pub(crate) resize_cq: Unset,
+    pub(crate) resize_cq: Option<unsafe extern "C" fn(cq: *mut IbvCq, cqe: c_int) -> c_int>,
     pub(crate) set_ece: Unset,
     pub(crate) unimport_dm: Unset,
     pub(crate) unimport_mr: Unset,
