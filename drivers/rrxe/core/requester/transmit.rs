@@ -295,7 +295,7 @@ impl Requester {
     #[inline]
     fn local_may_run(&self, slot: &SendSlot) -> bool {
         match slot.state {
-            SlotState::Posted => !self.paused && !(slot.fence && self.reads > 0),
+            SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
             SlotState::Started => true,
             SlotState::Failed(_) => false,
         }
