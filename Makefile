@@ -53,7 +53,7 @@ else
 modules: modules-$(KERNEL)
 endif
 
-modules-%:
+modules-default modules-debug: modules-%:
 	@qemu/build-module $*
 
 provider: ## librrxe, the rdma-core provider

@@ -3,6 +3,9 @@
 #
 # What 'make run' does in both guests: host 1 serves, host 2 asks. Each step's outcome is a line of
 # $OUT/results: name, "ok" or "FAILED", figure.
+
+# Most functions here are called by a name that another function is given.
+# shellcheck disable=SC2317
 set -u
 
 : >"$OUT/results"
