@@ -16,3 +16,9 @@ enum rdma_link_layer rdma_trampoline_get_link_layer(struct ib_device *device, u3
 {
 	return enum_ops(device)->get_link_layer(device, port_num);
 }
+
+enum hrtimer_restart rdma_trampoline_timer(struct hrtimer *timer)
+{
+	container_of(timer, struct rdma_soft_timer, timer)->expired(timer);
+	return HRTIMER_NORESTART;
+}

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Operations of struct ib_device_ops that have an enum in their signature. kCFI compares the type
- * of an indirect call with that of its target, and to it an enum of C is not an integer of Rust:
- * so ib_core calls these C functions, which call Rust through types that both sides agree on.
+ * Callbacks that have an enum in their signature. kCFI compares the type of an indirect call with
+ * that of its target, and to it an enum of C is not an integer of Rust: so C calls these C
+ * functions, which call Rust through types that both sides agree on.
  */
 #ifndef LINUX_RDMA_TRAMPOLINES_H
 #define LINUX_RDMA_TRAMPOLINES_H
 
+#include <linux/hrtimer.h>
 #include <rdma/ib_verbs.h>
 
 struct rdma_enum_ops {
@@ -22,5 +23,13 @@ struct rdma_rust_device {
 
 int rdma_trampoline_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags);
 enum rdma_link_layer rdma_trampoline_get_link_layer(struct ib_device *device, u32 port_num);
+
+/* A timer that does not restart by what its function returns. */
+struct rdma_soft_timer {
+	struct hrtimer timer;
+	void (*expired)(struct hrtimer *timer);
+};
+
+enum hrtimer_restart rdma_trampoline_timer(struct hrtimer *timer);
 
 #endif

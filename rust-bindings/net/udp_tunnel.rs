@@ -52,6 +52,9 @@ unsafe impl Send for Entry {}
 /// namespace ends, the sockets in it are released, whoever still has them; those are silent from
 /// then on.
 ///
+/// A module keeps its reference until it goes, and drops it last and without RTNL: dropping the
+/// last reference waits for namespaces that begin or end, which take RTNL.
+///
 /// # Invariants
 ///
 /// `ops` is registered.

@@ -8,13 +8,14 @@
 //! objects that arm their timer from many places, and for which nobody owns a handle. Here an
 //! armed timer itself owns a reference to the object that contains it.
 
-use crate::{raw, sync::BhGuard};
+use crate::{raw, sync::irq::IrqGuard};
 use core::{marker::PhantomData, mem::ManuallyDrop};
 use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
+        barrier::smp_mb,
         Arc, ArcBorrow, SpinLock,
     },
     time::{delay::fsleep, Delta},
@@ -31,7 +32,7 @@ const IDLE: u64 = u64::MAX;
 ///
 /// # Invariants
 ///
-/// - `timer` is initialised, with `run::<T, ID>` as its function.
+/// - `timer` is initialised, and calls `run::<T, ID>`.
 /// - `deadline`, which is written only with `lock` held, is [`IDLE`] or the timer owns a reference
 ///   to the `T` that contains it. The former implies that it is not queued.
 #[pin_data]
@@ -39,10 +40,10 @@ const IDLE: u64 = u64::MAX;
 pub struct SoftTimer<T, const ID: u64 = 0> {
     /// The first field, so that a pointer to it is a pointer to the `SoftTimer`.
     #[pin]
-    timer: Opaque<raw::hrtimer>,
+    timer: Opaque<raw::rdma_soft_timer>,
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     deadline: Atomic<u64>,
-    /// Taken with softirqs disabled.
+    /// Taken with interrupts disabled, so that callers may have them so.
     #[pin]
     lock: SpinLock<()>,
     _owner: PhantomData<fn(T)>,
@@ -125,22 +126,29 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             // INVARIANT: Initialised with `run`, not queued, and idle.
-            timer <- Opaque::ffi_init(|slot: *mut raw::hrtimer| {
-                // SAFETY: `slot` is memory for a `struct hrtimer`, all of which `hrtimer_setup`
-                // (kernel/time/hrtimer.c) initialises.
+            timer <- Opaque::ffi_init(|slot: *mut raw::rdma_soft_timer| {
+                // SAFETY: `slot` is memory for the struct, both fields of which are initialised:
+                // `hrtimer_setup` (kernel/time/hrtimer.c) takes its one as it is.
                 unsafe {
+                    (&raw mut (*slot).expired).write(Some(run::<T, ID>));
                     raw::hrtimer_setup(
-                        slot,
-                        Some(run::<T, ID>),
+                        &raw mut (*slot).timer,
+                        Some(raw::rdma_trampoline_timer),
                         raw::CLOCK_MONOTONIC as i32,
                         raw::hrtimer_mode_HRTIMER_MODE_ABS_SOFT,
-                    )
+                    );
                 }
             }),
             deadline: Atomic::new(IDLE),
             lock <- new_spinlock!((), "SoftTimer"),
             _owner: PhantomData,
         })
+    }
+
+    #[inline]
+    fn raw(&self) -> *mut raw::hrtimer {
+        // The timer is the first field.
+        self.timer.get().cast()
     }
 
     /// The timer inside `owner`.
@@ -151,14 +159,18 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     }
 
     /// Makes the timer expire at `deadline_ns` (nanoseconds of `CLOCK_MONOTONIC`), or earlier
-    /// where it was armed for an earlier time. Any context but a hard interrupt.
+    /// where it was armed for an earlier time. Any context.
     ///
     /// A deadline is never postponed: a timer that expires early asks its owner what is due. So
-    /// this costs one load where the timer is already armed, which is the common case.
+    /// this costs a barrier and a load where the timer is already armed, which is the common case.
+    ///
+    /// What the caller has changed before, the callback sees: it is called after that, or it has
+    /// not looked yet.
     #[inline]
     pub fn arm(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
-        // The callback takes the deadline back before it looks at the owner's state. Who reads a
-        // stale value here changed that state before, so that the callback sees the change.
+        // Pairs with the barrier in `run`: either we see that the callback has taken the deadline
+        // back, or it sees what the caller did.
+        smp_mb();
         if Self::of(&owner).deadline.load(Relaxed) > deadline_ns {
             Self::arm_slow(owner, deadline_ns);
         }
@@ -167,7 +179,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     #[cold]
     fn arm_slow(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
         let this = Self::of(&owner);
-        let _bh = BhGuard::new();
+        let _irq = IrqGuard::new();
         let _locked = this.lock.lock();
         let before = this.deadline.load(Relaxed);
         if before <= deadline_ns {
@@ -182,7 +194,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         // cancelled, by the reference that it owns.
         unsafe {
             raw::hrtimer_start_range_ns(
-                this.timer.get(),
+                this.raw(),
                 i64::try_from(deadline_ns).unwrap_or(i64::MAX),
                 0,
                 raw::hrtimer_mode_HRTIMER_MODE_ABS_SOFT,
@@ -196,20 +208,21 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         Self::of(owner).deadline.load(Relaxed) != IDLE
     }
 
-    /// Cancels the timer where it is queued, without waiting for a callback that runs. Any context
-    /// but a hard interrupt. Returns whether no callback is running.
+    /// Cancels the timer where it is queued, without waiting for a callback that runs. Any context.
+    /// Returns whether no callback is running.
     pub fn cancel(owner: ArcBorrow<'_, T>) -> bool {
+        let owner = Arc::from(owner);
         let this = Self::of(&owner);
-        let _bh = BhGuard::new();
+        let _irq = IrqGuard::new();
         let locked = this.lock.lock();
         // SAFETY: The timer is initialised by the type invariant.
-        let removed = unsafe { raw::hrtimer_try_to_cancel(this.timer.get()) };
+        let removed = unsafe { raw::hrtimer_try_to_cancel(this.raw()) };
         if removed > 0 {
             // INVARIANT: It is not queued any more, and its reference is dropped below.
             this.deadline.store(IDLE, Relaxed);
             drop(locked);
             // SAFETY: A queued timer owns a reference to its owner by the type invariant.
-            drop(unsafe { Arc::from_raw(&raw const *owner) });
+            drop(unsafe { Arc::from_raw(Arc::as_ptr(&owner)) });
         }
         removed >= 0
     }
@@ -230,14 +243,12 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
 /// # Safety
 ///
 /// Called by the hrtimer core only, for the timer of a [`SoftTimer<T, ID>`].
-unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(
-    timer: *mut raw::hrtimer,
-) -> raw::hrtimer_restart {
-    // SAFETY: The timer is the first field of a `repr(C)` `SoftTimer` that is live: it owns a
-    // reference to what contains it, until that is taken below.
-    let this = unsafe { &*timer.cast::<SoftTimer<T, ID>>() };
-    // SAFETY: By the requirements of this function.
-    let owner = unsafe { T::raw_owner(this) };
+unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::hrtimer) {
+    let this = timer.cast::<SoftTimer<T, ID>>();
+    // SAFETY: The timer is the first field of a `repr(C)` `SoftTimer`, which is the field of a live
+    // object: the timer owns a reference to it until that is taken below.
+    let (owner, this) = unsafe { (T::raw_owner(this), &*this) };
+    let irq = IrqGuard::new();
     let locked = this.lock.lock();
     // SAFETY: The timer is initialised. While its callback runs, and with `lock` held, nobody
     // changes `is_queued`.
@@ -254,9 +265,11 @@ unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(
         unsafe { Arc::from_raw(owner) }
     };
     drop(locked);
+    drop(irq);
+    // Pairs with the barrier in `arm`.
+    smp_mb();
     T::expired(owner.as_arc_borrow());
     // Where this drops the last reference, the timer goes with it. It is neither queued (that would
     // be a reference), nor does the hrtimer core touch it after a callback that says "no restart".
     drop(owner);
-    raw::hrtimer_restart_HRTIMER_NORESTART
 }
