@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import BinaryIO, Dict, List, Optional
+from typing import IO, Dict, List, Optional
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent
@@ -41,6 +41,9 @@ DEVICES = {"rrxe": "rrxe0", "rdma_rxe": "rxe0", "siw": "siw0", "none": ""}
 
 # A probe guest is up in about a second where hardware virtualisation works. Where it does not, it may hang.
 PROBE_SECONDS = 8
+
+# While the guests have nothing to show for it, we say so this often.
+PROGRESS_SECONDS = 5
 
 # How long the other host may go on after one has crashed.
 GRACE_SECONDS = 10
@@ -317,7 +320,7 @@ class Guest:
 OUTPUT_LOCK = threading.Lock()
 
 
-def copy_lines(source: BinaryIO, kept: BinaryIO, prefix: bytes) -> None:
+def copy_lines(source: IO[bytes], kept: IO[bytes], prefix: bytes) -> None:
     """Copies to our output: as it comes, or in whole lines where a prefix tells two hosts apart."""
     rest = b""
     descriptor = source.fileno()
@@ -395,9 +398,13 @@ def run_guests(settings: Settings) -> int:
 
 def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
     """Waits until all guests have ended, or the time is up."""
-    deadline = time.monotonic() + settings.timeout
+    start = shown = time.monotonic()
+    deadline = start + settings.timeout
     while True:
         now = time.monotonic()
+        if now - shown > PROGRESS_SECONDS and settings.script:
+            shown = now
+            show_progress(guests, run, now - start)
         for guest in guests:
             assert guest.process
             if guest.ended is None and guest.process.poll() is not None:
@@ -416,6 +423,14 @@ def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
                 guest.kill()
             return
         time.sleep(0.02)
+
+
+def show_progress(guests: List[Guest], run: Path, seconds: float) -> None:
+    """While the script runs, the screen is its own; before and after it, we say what is going on."""
+    if not all((run / f"started.{guest.number}").exists() for guest in guests):
+        say(f"booting: {seconds:.0f} s")
+    elif all((run / f"ended.{guest.number}").exists() for guest in guests):
+        say(f"the script has ended, looking for leaks and warnings: {seconds:.0f} s")
 
 
 def parse(argv: List[str]) -> Settings:
