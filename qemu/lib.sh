@@ -48,14 +48,15 @@ install_packages() {
     shift
     command -v apt-get >/dev/null ||
         die "$missing is missing, and only on Debian 12 or 13 can rrxe install it by itself (Debian's package: $*)"
-    say "installing $*"
-    local log=$LOGS/apt.log
-    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1; then
-        # A machine that never ran apt-get update, or long ago, knows no packages or old ones.
-        as_root apt-get update >>"$log" 2>&1 || true
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 ||
-            { tail -n 15 "$log" >&2; die "cannot install $* (log: $log)"; }
-    fi
+    with_progress "installing $*" "$LOGS/apt.log" "" apt_install "$@"
+}
+
+apt_install() {
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@")
+    as_root "${install[@]}" && return
+    # A machine that never ran apt-get update, or long ago, knows no packages or old ones.
+    as_root apt-get update
+    as_root "${install[@]}"
 }
 
 # hash_of FILE|STRING...: a short name for a set of inputs.
