@@ -301,7 +301,7 @@ pub struct Host {
 pub const START_PSN: [u32; 2] = [0xff_fff0, 0x12_3456];
 
 impl Host {
-    fn new(service: Service, index: usize, mtu: u32) -> Host {
+    pub fn new(service: Service, index: usize, mtu: u32) -> Host {
         let mtu = Mtu::from_bytes(mtu).unwrap();
         let (mine, peers) = (START_PSN[index], START_PSN[1 - index]);
         let mut requester = Requester::new(service);
@@ -378,6 +378,34 @@ impl Host {
         outcome
     }
 
+    /// Hands a packet with this payload to the side that it is for, past the wire format.
+    pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
+        assert_eq!(packet.payload_len as usize, payload.len());
+        self.driver.payload = payload.to_vec();
+        let outcome = if packet.is_response() {
+            self.requester
+                .handle_packet(&mut self.slots, now, packet, &mut self.driver)
+        } else {
+            self.responder.handle_packet(now, packet, &mut self.driver)
+        };
+        self.note(outcome.fatal, outcome.sqe);
+        outcome
+    }
+
+    /// Lets the host send all it can, and returns the packets: parsed, and their payloads.
+    pub fn drain(&mut self, now: u64) -> Vec<(Packet, Vec<u8>)> {
+        while self.transmit(now) {}
+        let out = std::mem::take(&mut self.driver.out);
+        out.into_iter()
+            .map(|bytes| {
+                let packet = Packet::parse(&bytes, bytes.len() as u32).unwrap();
+                let start = usize::from(packet.header_len);
+                let end = start + packet.payload_len as usize;
+                (packet, bytes[start..end].to_vec())
+            })
+            .collect()
+    }
+
     /// Transmits what both sides have. Whether there is more.
     pub fn transmit(&mut self, now: u64) -> bool {
         let a = self
@@ -416,6 +444,48 @@ impl Host {
             .map(|done| done.completion.status)
             .collect()
     }
+}
+
+/// A packet for a host, as a reliable connection's peer would send it.
+pub fn packet(operation: wire::Operation, psn: Psn, ext: Ext, payload_len: usize) -> Packet {
+    packet_of(Service::Rc, operation, psn, ext, payload_len)
+}
+
+/// A packet for a host. Asks for an acknowledgement.
+pub fn packet_of(
+    service: Service,
+    operation: wire::Operation,
+    psn: Psn,
+    ext: Ext,
+    payload_len: usize,
+) -> Packet {
+    let pad = (payload_len as u8).wrapping_neg() & 3;
+    Packet {
+        bth: wire::Bth {
+            opcode: wire::Opcode::new(service, operation),
+            solicited: false,
+            migreq: true,
+            pad,
+            version: 0,
+            pkey: pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn: 100,
+            ackreq: !operation.is_response(),
+            psn,
+        },
+        operation,
+        ext,
+        header_len: 12,
+        pad,
+        payload_len: payload_len as u32,
+    }
+}
+
+/// An ACKNOWLEDGE with this syndrome.
+pub fn acknowledge(psn: Psn, syndrome: wire::Syndrome) -> Packet {
+    let aeth = wire::Aeth::new(syndrome, Psn::new(0));
+    packet(wire::Operation::Acknowledge, psn, Ext::Aeth(aeth), 0)
 }
 
 /// How the link treats packets: chances in percent.

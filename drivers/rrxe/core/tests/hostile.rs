@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Input that nobody sane sends: whatever arrives, nothing panics, nothing is placed outside (the
+//! harness would panic), and no work request completes twice.
+
+mod common;
+
+use common::{packet_of, Host, Pair, Rng, BASE, RKEY};
+use proptest::prelude::*;
+use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Opcode, Reth};
+use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendRequest, Service};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+
+    /// parsing is total, and what it reports lies within the packet.
+    #[test]
+    fn any_bytes_parse_or_not(head in prop::collection::vec(any::<u8>(), 0..80), total: u32) {
+        for total in [total, head.len() as u32, u32::from(total as u8)] {
+            if let Ok(packet) = Packet::parse(&head, total) {
+                let parts = u64::from(packet.header_len)
+                    + u64::from(packet.payload_len)
+                    + u64::from(packet.pad)
+                    + 4;
+                prop_assert_eq!(parts, u64::from(total));
+                prop_assert!(usize::from(packet.header_len) <= head.len());
+                prop_assert_eq!(packet.pad, (packet.payload_len as u8).wrapping_neg() & 3);
+            }
+        }
+    }
+}
+
+/// one by one.
+#[test]
+fn refused_by_the_parser() {
+    let good = [0x04, 0x40, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 0, 1];
+    assert!(Packet::parse(&good, 16).is_ok());
+    for len in 0..12 {
+        assert_eq!(Packet::parse(&good[..len], 16), Err(ParseError::Length));
+    }
+    for total in (0..16).chain([17, 18, 19]) {
+        assert_eq!(Packet::parse(&good, total), Err(ParseError::Length));
+    }
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good;
+        bytes[at] = byte;
+        bytes
+    };
+    for version in 1..16 {
+        assert_eq!(
+            Packet::parse(&with(1, 0x40 | version), 16),
+            Err(ParseError::Version)
+        );
+    }
+    // More padding than there are bytes.
+    assert_eq!(Packet::parse(&with(1, 0x70), 16), Err(ParseError::Length));
+    assert_eq!(Packet::parse(&with(7, 0), 16), Err(ParseError::DestQp));
+    for opcode in (0x80..=0xff).filter(|&o| o != 0x81) {
+        assert_eq!(Packet::parse(&with(0, opcode), 16), Err(ParseError::Opcode));
+    }
+    // A header that the opcode calls for is missing.
+    assert_eq!(Packet::parse(&with(0, 0x0a), 16), Err(ParseError::Length));
+}
+
+/// A packet that may or may not make sense.
+fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -> Packet {
+    let opcode = match service {
+        Service::Rc => rng.below(0x20) as u8,
+        Service::Uc => 0x20 | rng.below(0x0c) as u8,
+        Service::Ud => 0x64 | rng.below(2) as u8,
+    };
+    let operation = Opcode(opcode).operation().unwrap();
+    // Near what is expected, or anywhere.
+    let base = bases[usize::from(operation.is_response())];
+    let psn = match rng.below(10) {
+        0 => Psn::new(rng.next() as u32),
+        1..=3 => Psn::new(base).add(rng.below(40) as u32).sub(20),
+        _ => Psn::new(base).add(rng.below(3) as u32),
+    };
+    let len = match rng.below(5) {
+        0 => 0,
+        1 => rng.below(9) as usize,
+        2 => rng.below(2 * mtu as u64) as usize,
+        _ => mtu,
+    };
+    let va = match rng.below(4) {
+        0 => rng.next(),
+        1 => BASE + rng.below(8),
+        _ => BASE + 8 * rng.below(1000),
+    };
+    let rkey = if rng.chance(90) {
+        RKEY
+    } else {
+        rng.next() as u32
+    };
+    let reth_len = match rng.below(4) {
+        0 => rng.next() as u32,
+        1 => len as u32,
+        _ => rng.below(10 * mtu as u64) as u32,
+    };
+    let reth = Reth {
+        va,
+        rkey,
+        len: reth_len,
+    };
+    let syndrome = match rng.below(4) {
+        0 => rng.next() as u8,
+        1 => 0x60,
+        2 => 0x20 | rng.below(32) as u8,
+        _ => 0x1f,
+    };
+    let aeth = Aeth {
+        syndrome,
+        msn: Psn::new(rng.next() as u32),
+    };
+    let imm = ImmDt([1; 4]);
+    use rrxe_core::wire::Operation as O;
+    let ext = match operation {
+        _ if service == Service::Ud => {
+            let qkey = if rng.chance(90) { common::QKEY } else { 0 };
+            let deth = Deth {
+                qkey,
+                src_qpn: rng.next() as u32 & 0xff_ffff,
+            };
+            match operation {
+                O::SendOnlyImm => Ext::DethImm(deth, imm),
+                _ => Ext::Deth(deth),
+            }
+        }
+        O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => Ext::Imm(imm),
+        O::SendLastInvalidate | O::SendOnlyInvalidate => Ext::Ieth(Ieth { rkey }),
+        O::WriteFirst | O::WriteOnly | O::ReadRequest => Ext::Reth(reth),
+        O::WriteOnlyImm => Ext::RethImm(reth, imm),
+        O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly | O::Acknowledge => {
+            Ext::Aeth(aeth)
+        }
+        O::AtomicAcknowledge => Ext::AtomicAck(aeth, AtomicAckEth { original: 5 }),
+        O::CompareSwap | O::FetchAdd => Ext::Atomic(AtomicEth {
+            va,
+            rkey,
+            swap_add: 1,
+            compare: 0,
+        }),
+        _ => Ext::None,
+    };
+    let mut packet = packet_of(service, operation, psn, ext, len);
+    packet.bth.ackreq = rng.chance(50);
+    packet.bth.solicited = rng.chance(50);
+    packet
+}
+
+fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
+    let op = [
+        SendOp::Send,
+        SendOp::SendImm,
+        SendOp::SendInv,
+        SendOp::Write,
+        SendOp::WriteImm,
+        SendOp::Read,
+        SendOp::CompareSwap,
+        SendOp::FetchAdd,
+        SendOp::LocalInv,
+    ][rng.below(9) as usize];
+    SendRequest {
+        op,
+        fence: rng.chance(20),
+        signaled: rng.chance(50),
+        length: rng.below(5 * u64::from(mtu)) as u32,
+        remote_addr: BASE,
+        rkey: RKEY,
+        remote_qpn: 101,
+        qkey: common::QKEY,
+        ..Default::default()
+    }
+}
+
+/// Random packets in random states, thousands of them, each seed a new queue pair until it fails.
+#[test]
+fn random_packets() {
+    for seed in 0..1500 {
+        let mut rng = Rng(seed);
+        let service = [Service::Rc, Service::Rc, Service::Uc, Service::Ud][seed as usize % 4];
+        let mtu = [256, 1024][rng.below(2) as usize];
+        let mut host = Host::new(service, 0, mtu);
+        host.requester.set_rnr_retry(rng.below(8) as u8);
+        let mut now = 0;
+        let mut recvs = 0;
+        for _ in 0..300 {
+            now += rng.below(300_000);
+            match rng.below(10) {
+                0 => {
+                    let request = random_request(&mut rng, mtu);
+                    let room = request.length.max(8) as usize;
+                    let _ = host.post(request, vec![0; room]);
+                }
+                1 => {
+                    host.post_recv(recvs, rng.below(5000) as usize);
+                    recvs += 1;
+                }
+                2 => {
+                    host.driver.room = rng.below(5) as u32;
+                    host.transmit(now);
+                    host.driver.room = u32::MAX;
+                }
+                3 => {
+                    // Not `drain`: a hostile READ may ask for gigabytes.
+                    host.transmit(now);
+                    host.driver.out.clear();
+                }
+                4 => {
+                    let outcome =
+                        host.requester
+                            .handle_timeout(&mut host.slots, now, &mut host.driver);
+                    if outcome.fatal {
+                        host.go_to_error();
+                    }
+                }
+                _ => {
+                    let sent = host.requester.next_psn();
+                    let bases = [host.responder.expected_psn(), Psn::new(sent).sub(3).get()];
+                    let packet = random_packet(&mut rng, service, bases, mtu as usize);
+                    let _ = host.take(now, &packet, &vec![0; packet.payload_len as usize]);
+                }
+            }
+            let posted = host.posted;
+            let done = host.statuses().len() as u64;
+            assert_eq!(posted - done, u64::from(host.requester.outstanding()));
+        }
+        host.go_to_error();
+        assert_eq!(host.statuses().len() as u64, host.posted);
+        for (i, done) in host.driver.received.iter().enumerate() {
+            assert_eq!(done.wr_id, i as u64);
+        }
+    }
+}
+
+/// A conversation with a third party talking into it: the connection may fail, but each side ends
+/// in order and with everything completed.
+#[test]
+fn injected_packets() {
+    for seed in 0..200 {
+        let mut pair = Pair::new(Service::Rc, 256, seed);
+        let mut rng = Rng(seed);
+        for step in 0..200 {
+            for side in 0..2 {
+                if rng.chance(20) {
+                    let request = random_request(&mut rng, 256);
+                    let room = request.length.max(8) as usize;
+                    let _ = pair.hosts[side].post(request, vec![0; room]);
+                }
+                pair.hosts[side].post_recv(step, 256 * 5);
+            }
+            if rng.chance(10) {
+                let to = rng.below(2) as usize;
+                let host = &mut pair.hosts[to];
+                let sent = host.requester.next_psn();
+                let bases = [host.responder.expected_psn(), Psn::new(sent).sub(3).get()];
+                let packet = random_packet(&mut rng, Service::Rc, bases, 256);
+                // A READ of gigabytes would only take time.
+                let small = !matches!(packet.ext, Ext::Reth(reth) if reth.len > 1 << 16);
+                if small {
+                    let _ = host.take(pair.now, &packet, &vec![0; packet.payload_len as usize]);
+                }
+            }
+            pair.step();
+        }
+        // One side may wait for a peer that is gone: that ends too.
+        pair.run();
+        for (side, host) in pair.hosts.iter().enumerate() {
+            assert_eq!(host.statuses().len() as u64, host.posted, "side {side}");
+        }
+    }
+}
