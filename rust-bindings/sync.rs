@@ -12,6 +12,8 @@ mod index_pool;
 pub mod irq;
 mod rcu;
 mod rcu_table;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 mod timer;
 
 pub use bh::{irqs_disabled, BhGuard};

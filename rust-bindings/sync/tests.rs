@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit tests of this module. They run when the module is loaded into a kernel with KUnit.
+
+#[kernel::prelude::kunit_tests(linux_rdma_sync)]
+mod cases {
+    use crate::{
+        crc32, impl_has_soft_timer,
+        sync::{irq::IrqGuard, irqs_disabled, TimerCallback},
+        sync::{rcu_barrier, CallbackGate, IndexPool, RcuTable, SoftTimer},
+        time,
+    };
+    use kernel::{
+        prelude::*,
+        sync::{
+            atomic::{Atomic, Full, Relaxed},
+            rcu, Arc, ArcBorrow, Completion,
+        },
+        time::{delay::fsleep, Delta},
+        workqueue::{self, impl_has_work, new_work, Work, WorkItem},
+    };
+
+    /// Far enough away for a test never to see it.
+    const NEVER: u64 = 3_600_000_000_000;
+
+    /// Counts when it is dropped.
+    struct Counted {
+        id: u32,
+        drops: Arc<Atomic<u32>>,
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.drops.fetch_add(1u32, Full);
+        }
+    }
+
+    fn counter() -> Result<Arc<Atomic<u32>>> {
+        Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
+    }
+
+    fn counted(id: u32, drops: &Arc<Atomic<u32>>) -> Result<Arc<Counted>> {
+        let drops = drops.clone();
+        Ok(Arc::new(Counted { id, drops }, GFP_KERNEL)?)
+    }
+
+    /// Identifier of what is at an index.
+    fn id_at(table: &RcuTable<Counted>, index: u32) -> Option<u32> {
+        let guard = rcu::read_lock();
+        table.get(index, &guard).map(|entry| entry.id)
+    }
+
+    #[test]
+    fn checksum_is_crc32() -> Result {
+        // The check value of CRC-32.
+        assert_eq!(crc32::crc32_le(!0, b"123456789"), !0xcbf4_3926);
+        Ok(())
+    }
+
+    #[test]
+    fn interrupts_are_restored() -> Result {
+        assert!(!irqs_disabled());
+        let guard = IrqGuard::new();
+        assert!(irqs_disabled());
+        drop(guard);
+        assert!(!irqs_disabled());
+        Ok(())
+    }
+
+    #[test]
+    fn table_finds_what_was_inserted() -> Result {
+        let drops = counter()?;
+        let table = RcuTable::new()?;
+        let indices = [0, 1, 255, 256, 65_535, 65_536, (1 << 24) - 1];
+        for index in indices {
+            table.insert(index, counted(index, &drops)?, GFP_KERNEL)?;
+        }
+        for index in indices {
+            assert_eq!(id_at(&table, index), Some(index));
+        }
+        for index in [2, 254, 257, 1 << 23, 1 << 24, u32::MAX] {
+            assert_eq!(id_at(&table, index), None);
+        }
+        drop(table);
+        assert_eq!(drops.load(Relaxed), 7);
+        Ok(())
+    }
+
+    #[test]
+    fn table_refuses_taken_and_impossible_indices() -> Result {
+        let drops = counter()?;
+        let table = RcuTable::new()?;
+        table.insert(5, counted(1, &drops)?, GFP_KERNEL)?;
+        assert_eq!(table.insert(5, counted(2, &drops)?, GFP_ATOMIC), Err(EBUSY));
+        assert_eq!(
+            table.insert(1 << 24, counted(3, &drops)?, GFP_KERNEL),
+            Err(EINVAL)
+        );
+        assert_eq!(id_at(&table, 5), Some(1));
+        assert_eq!(drops.load(Relaxed), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn table_drops_what_was_removed_after_a_grace_period() -> Result {
+        let drops = counter()?;
+        let table = RcuTable::new()?;
+        table.insert(7, counted(1, &drops)?, GFP_KERNEL)?;
+        {
+            let guard = rcu::read_lock();
+            let seen = table.get(7, &guard);
+            assert!(table.remove(7).is_some());
+            // Out of the table, and still there for who has found it before.
+            assert_eq!(seen.map(|entry| entry.id), Some(1));
+            assert_eq!(drops.load(Relaxed), 0);
+        }
+        assert!(table.remove(7).is_none());
+        rcu_barrier();
+        assert_eq!(drops.load(Relaxed), 1);
+        // The index is free again.
+        table.insert(7, counted(2, &drops)?, GFP_KERNEL)?;
+        assert_eq!(id_at(&table, 7), Some(2));
+        Ok(())
+    }
+
+    #[test]
+    fn pool_gives_lowest_free_and_wraps_from_a_hint() -> Result {
+        let pool = KBox::pin_init(IndexPool::new(), GFP_KERNEL)?;
+        assert_eq!(pool.alloc(2..=5, GFP_KERNEL), Ok(2));
+        assert_eq!(pool.alloc(2..=5, GFP_KERNEL), Ok(3));
+        pool.free(2);
+        assert_eq!(pool.alloc_from(4, 2..=5, GFP_ATOMIC), Ok(4));
+        assert_eq!(pool.alloc_from(5, 2..=5, GFP_KERNEL), Ok(5));
+        assert_eq!(pool.alloc_from(6, 2..=5, GFP_KERNEL), Ok(2));
+        assert_eq!(pool.alloc(2..=5, GFP_KERNEL), Err(ENOSPC));
+        assert_eq!(pool.alloc(0..=u32::MAX, GFP_KERNEL), Err(EINVAL));
+        Ok(())
+    }
+
+    /// Something with a timer, a gate and a work item.
+    #[pin_data(PinnedDrop)]
+    struct Owner {
+        fired: Atomic<u32>,
+        /// How often the callback arms the timer again.
+        again: Atomic<u32>,
+        /// When the callback ran last.
+        last: Atomic<u64>,
+        drops: Arc<Atomic<u32>>,
+        #[pin]
+        timer: SoftTimer<Self>,
+        #[pin]
+        gate: CallbackGate,
+        #[pin]
+        inside: Completion,
+        #[pin]
+        work: Work<Owner>,
+    }
+
+    impl_has_soft_timer! {
+        impl HasSoftTimer for Owner { self.timer }
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Owner { self.work }
+    }
+
+    impl Owner {
+        fn new(drops: &Arc<Atomic<u32>>) -> Result<Arc<Self>> {
+            Arc::pin_init(
+                pin_init!(Self {
+                    fired: Atomic::new(0),
+                    again: Atomic::new(0),
+                    last: Atomic::new(0),
+                    drops: drops.clone(),
+                    timer <- SoftTimer::new(),
+                    gate <- CallbackGate::new(),
+                    inside <- Completion::new(),
+                    work <- new_work!("Owner"),
+                }),
+                GFP_KERNEL,
+            )
+        }
+
+        /// Waits up to 10 s for the timer to have fired `times` times.
+        fn wait(&self, times: u32) -> bool {
+            for _ in 0..10_000 {
+                if self.fired.load(Relaxed) >= times {
+                    return true;
+                }
+                fsleep(Delta::from_millis(1));
+            }
+            false
+        }
+    }
+
+    #[pinned_drop]
+    impl PinnedDrop for Owner {
+        fn drop(self: Pin<&mut Self>) {
+            self.drops.fetch_add(1u32, Full);
+        }
+    }
+
+    impl TimerCallback for Owner {
+        fn expired(this: ArcBorrow<'_, Self>) {
+            this.last.store(time::monotonic_ns(), Relaxed);
+            let again = this.again.load(Relaxed);
+            if again > 0 {
+                this.again.store(again - 1, Relaxed);
+                SoftTimer::arm(this, time::monotonic_ns() + 50_000);
+            }
+            this.fired.fetch_add(1u32, Full);
+        }
+    }
+
+    impl WorkItem for Owner {
+        type Pointer = Arc<Owner>;
+
+        fn run(this: Arc<Owner>) {
+            let outer = this.gate.enter();
+            let inner = this.gate.enter();
+            this.inside.complete_all();
+            fsleep(Delta::from_millis(20));
+            this.fired.fetch_add(1u32, Full);
+            drop(inner);
+            drop(outer);
+        }
+    }
+
+    #[test]
+    fn timer_fires_at_its_deadline_and_at_an_earlier_one() -> Result {
+        let owner = Owner::new(&counter()?)?;
+        let deadline = time::monotonic_ns() + 5_000_000;
+        SoftTimer::arm(owner.as_arc_borrow(), deadline);
+        // Later: does not postpone it.
+        SoftTimer::arm(owner.as_arc_borrow(), deadline + NEVER);
+        assert!(owner.wait(1));
+        assert!(owner.last.load(Relaxed) >= deadline);
+        assert!(!SoftTimer::is_armed(&*owner));
+
+        SoftTimer::arm(owner.as_arc_borrow(), time::monotonic_ns() + NEVER);
+        SoftTimer::arm(owner.as_arc_borrow(), time::monotonic_ns() + 1_000_000);
+        assert!(owner.wait(2));
+        Ok(())
+    }
+
+    #[test]
+    fn timer_can_be_armed_by_its_callback() -> Result {
+        let owner = Owner::new(&counter()?)?;
+        owner.again.store(20, Relaxed);
+        SoftTimer::arm(owner.as_arc_borrow(), 0);
+        assert!(owner.wait(21));
+        SoftTimer::cancel_sync(owner.as_arc_borrow());
+        assert_eq!(owner.fired.load(Relaxed), 21);
+        Ok(())
+    }
+
+    #[test]
+    fn timer_does_not_fire_after_it_was_cancelled() -> Result {
+        let drops = counter()?;
+        let owner = Owner::new(&drops)?;
+        SoftTimer::arm(owner.as_arc_borrow(), time::monotonic_ns() + NEVER);
+        SoftTimer::cancel_sync(owner.as_arc_borrow());
+        SoftTimer::cancel_sync(owner.as_arc_borrow());
+        assert!(!SoftTimer::is_armed(&*owner));
+
+        // Against a callback that arms it all the time, and against us, who do it too.
+        owner.again.store(u32::MAX, Relaxed);
+        SoftTimer::arm(owner.as_arc_borrow(), 0);
+        for round in 1..50 {
+            SoftTimer::arm(owner.as_arc_borrow(), time::monotonic_ns());
+            assert!(owner.wait(round));
+        }
+        owner.again.store(0, Relaxed);
+        SoftTimer::cancel_sync(owner.as_arc_borrow());
+        let fired = owner.fired.load(Relaxed);
+        fsleep(Delta::from_millis(5));
+        assert_eq!(owner.fired.load(Relaxed), fired);
+        assert_eq!(drops.load(Relaxed), 0);
+        drop(owner);
+        assert_eq!(drops.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn armed_timer_keeps_its_owner() -> Result {
+        let drops = counter()?;
+        let owner = Owner::new(&drops)?;
+        SoftTimer::arm(owner.as_arc_borrow(), time::monotonic_ns() + 20_000_000);
+        drop(owner);
+        assert_eq!(drops.load(Relaxed), 0);
+        for _ in 0..10_000 {
+            if drops.load(Relaxed) == 1 {
+                break;
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        assert_eq!(drops.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn closing_a_gate_waits_for_who_is_inside() -> Result {
+        let owner = Owner::new(&counter()?)?;
+        if workqueue::system_long().enqueue(owner.clone()).is_err() {
+            return Err(EBUSY);
+        }
+        owner.inside.wait_for_completion();
+        owner.gate.close();
+        assert_eq!(owner.fired.load(Relaxed), 1);
+        assert!(owner.gate.is_closed());
+        assert!(owner.gate.enter().is_none());
+        owner.gate.close();
+        Ok(())
+    }
+}
