@@ -157,7 +157,7 @@ mod cases {
     }
 
     impl_has_soft_timer! {
-        impl HasSoftTimer for Owner { self.timer }
+        impl HasSoftTimer<Self> for Owner { self.timer }
     }
 
     impl_has_work! {

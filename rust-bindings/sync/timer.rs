@@ -90,14 +90,16 @@ pub unsafe trait HasSoftTimer<const ID: u64 = 0>: Send + Sync + Sized + 'static 
 ///
 /// ```ignore
 /// impl_has_soft_timer! {
-///     impl HasSoftTimer for QueuePair { self.timer }
-///     impl HasSoftTimer<1> for QueuePair { self.ack_timer }
+///     impl HasSoftTimer<Self> for QueuePair { self.timer }
+///     impl HasSoftTimer<Self, 1> for QueuePair { self.ack_timer }
 /// }
 /// ```
 #[macro_export]
 macro_rules! impl_has_soft_timer {
     ($(
-        impl$({$($generics:tt)*})? HasSoftTimer$(<$id:literal>)? for $owner:ty { self.$field:ident }
+        impl$({$($generics:tt)*})? HasSoftTimer<Self $(, $id:tt)?> for $owner:ty {
+            self.$field:ident
+        }
     )*) => {$(
         // SAFETY: The type of the field is checked by the return type of `raw_timer`, and both
         // functions use the same field.
