@@ -12,6 +12,7 @@
 #include <linux/inetdevice.h>
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
+#include <net/addrconf.h>
 #include <net/ip.h>
 #include <net/ip6_route.h>
 #include <net/ipv6.h>

@@ -7,6 +7,7 @@
 
 pub mod cpu;
 pub mod crc32;
+pub mod errno;
 pub mod net;
 pub mod random;
 mod raw;

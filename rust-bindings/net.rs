@@ -4,6 +4,7 @@
 
 mod addr;
 mod device;
+mod find;
 mod lockdep;
 mod namespace;
 mod notifier;
@@ -15,6 +16,7 @@ mod udp_tunnel;
 
 pub use addr::{IpAddr, IpVersion};
 pub use device::{DeviceName, NetDevice};
+pub use find::HeldNet;
 pub use namespace::{NetNs, NetNsCookie};
 pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
 pub use route::{Flow, Route};

@@ -107,6 +107,16 @@ SHIM bool shim_is_vlan_dev(const struct net_device *dev)
 	return is_vlan_dev(dev);
 }
 
+SHIM struct net *shim_maybe_get_net(struct net *net)
+{
+	return maybe_get_net(net);
+}
+
+SHIM void shim_put_net(struct net *net)
+{
+	put_net(net);
+}
+
 SHIM u64 shim_net_cookie(const struct net *net)
 {
 	return net->net_cookie;

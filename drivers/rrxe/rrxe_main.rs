@@ -1,22 +1,106 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module.
+//! rrxe: a software RoCEv2 device.
+//!
+//! Users load this module, type `rdma link add rrxe0 type rrxe netdev eth0`, and have an RDMA
+//! device on an Ethernet interface. ARCHITECTURE.md is the map of it.
 
-use kernel::prelude::*;
+#[allow(dead_code, unreachable_pub, reason = "shared with the provider, which uses the rest")]
+mod abi;
+mod address_handle;
+mod cq;
+mod device;
+mod driver;
+mod limits;
+mod link;
+mod mr;
+mod path;
+mod pd;
+mod plain_data;
+mod qp;
+mod ring;
+mod rx;
+mod sockets;
+mod tables;
+mod tx;
+
+use kernel::{prelude::*, sync::Arc};
+use linux_rdma::{net::NetdevNotifier, rdma::LinkRegistration, sync::rcu_barrier};
 
 module! {
-    type: Rrxe,
+    type: Module,
     name: "rrxe",
     authors: ["The rrxe authors"],
     description: "Software RoCEv2 device",
-    license: "GPL",
+    license: "GPL v2",
+    alias: ["rdma-link-rrxe"],
 }
 
-struct Rrxe;
+/// What devices share: made when the module is loaded.
+pub(crate) struct State {
+    pub(crate) tables: Arc<tables::Tables>,
+    pub(crate) sockets: Arc<sockets::Sockets>,
+}
 
-impl kernel::Module for Rrxe {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        pr_info!("loaded\n");
+kernel::sync::global_lock! {
+    // SAFETY: Initialized first thing in `Module::init`, before anything that uses it is
+    // registered.
+    unsafe(uninit) static STATE: Mutex<Option<Arc<State>>> = None;
+}
+
+/// What devices share; `None` while the module is coming or going.
+pub(crate) fn module_state() -> Option<Arc<State>> {
+    STATE.lock().clone()
+}
+
+#[pin_data(PinnedDrop)]
+struct Module {
+    /// First, so that it is dropped first: no device can be added, and all are gone afterwards.
+    link: LinkRegistration<driver::Rrxe>,
+    #[pin]
+    notifier: NetdevNotifier<link::Follower>,
+    state: SharedState,
+}
+
+/// Owns what is in [`STATE`].
+struct SharedState;
+
+impl SharedState {
+    fn new() -> Result<Self> {
+        let tables = tables::Tables::new()?;
+        let receiver = rx::Receiver::new(tables.clone())?;
+        let sockets = sockets::Sockets::new(receiver)?;
+        *STATE.lock() = Some(Arc::new(State { tables, sockets }, GFP_KERNEL)?);
         Ok(Self)
+    }
+}
+
+impl Drop for SharedState {
+    fn drop(&mut self) {
+        let state = STATE.lock().take();
+        // What tables let go waits for its grace period, and refers to the tables: they must not
+        // be dropped from there, since that sleeps.
+        rcu_barrier();
+        drop(state);
+        rcu_barrier();
+    }
+}
+
+impl kernel::InPlaceModule for Module {
+    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        // SAFETY: Called exactly once, when the module is loaded.
+        unsafe { STATE.init() };
+        try_pin_init!(Self {
+            state: SharedState::new()?,
+            notifier <- NetdevNotifier::new(link::Follower),
+            link: LinkRegistration::new(&link::LINK_OPS),
+        }? Error)
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Module {
+    fn drop(self: Pin<&mut Self>) {
+        pr_info!("unloaded\n");
     }
 }

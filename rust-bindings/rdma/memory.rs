@@ -6,7 +6,7 @@
 //! copied from and to, or accessed atomically.
 
 use super::{device::Device, object::Driver};
-use crate::raw;
+use crate::{net::Fragment, raw};
 use core::{
     mem::{size_of, MaybeUninit},
     ptr::{self, NonNull},
@@ -77,7 +77,11 @@ impl Umem {
         if !block.is_power_of_two() {
             return Err(EINVAL);
         }
-        let count = offset.checked_add(len).ok_or(EINVAL)?.div_ceil(block);
+        let shift = block.trailing_zeros();
+        let count = (offset.checked_add(len).ok_or(EINVAL)?)
+            .checked_add(block - 1)
+            .ok_or(EINVAL)?
+            >> shift;
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
         // SAFETY: `iter` is initialized by __rdma_block_iter_start() (verbs.c) and then only used
@@ -100,7 +104,7 @@ impl Umem {
         }
         Ok(PageTable {
             blocks: table,
-            shift: block.trailing_zeros(),
+            shift,
             offset,
             len: len as u64,
         })
@@ -263,6 +267,23 @@ impl<'a> PinnedMemory<'a> {
         unsafe { self.0.for_each(offset, from.len(), |p, done, n| ptr::copy_nonoverlapping(src.add(done), p, n)) }
     }
 
+    /// As [`PinnedMemory::write`], from `len` bytes of a fragment of a received packet, from its
+    /// byte `at` on.
+    #[inline]
+    pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>, at: usize, len: usize) -> Result {
+        if at.checked_add(len).ok_or(EFAULT)? > from.len() {
+            return Err(EFAULT);
+        }
+        // SAFETY: Inside the fragment.
+        let src = unsafe { from.as_ptr().add(at) };
+        // SAFETY: As in `write`. A fragment may be memory that a program of this host can write to
+        // meanwhile: whatever is copied are bytes.
+        unsafe {
+            self.0
+                .for_each(offset, len, |p, done, n| ptr::copy_nonoverlapping(src.add(done), p, n))
+        }
+    }
+
     /// The naturally aligned 64-bit word at `offset`, for atomics.
     fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
         match self.0.span(offset, 8).ok_or(EFAULT)? {
@@ -313,6 +334,17 @@ impl KernelMemory {
     pub fn write(&self, addr: u64, from: &[u8]) {
         // SAFETY: As in `read`.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as usize as *mut u8, from.len()) };
+    }
+
+    /// As [`KernelMemory::write`], from a fragment of a received packet.
+    #[inline]
+    pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>, at: usize, len: usize) -> Result {
+        if at.checked_add(len).ok_or(EFAULT)? > from.len() {
+            return Err(EFAULT);
+        }
+        // SAFETY: Inside the fragment; the destination as in `read`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr().add(at), addr as usize as *mut u8, len) };
+        Ok(())
     }
 
     fn word(&self, addr: u64) -> Result<&Atomic<u64>> {

@@ -31,11 +31,6 @@ pub struct Object<I, T> {
 }
 
 impl<I, T> Object<I, T> {
-    /// The ib struct, for calls into ib_core.
-    pub(crate) fn as_ptr(&self) -> *mut I {
-        self.ib.get()
-    }
-
     /// Turns ib_core's pointer into a reference to the object.
     ///
     /// # Safety

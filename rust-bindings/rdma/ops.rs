@@ -495,7 +495,7 @@ impl<D: Driver> Ops<D> {
         udata: *mut raw::ib_udata,
     ) -> *mut raw::ib_mr {
         if !dmah.is_null() {
-            return err_ptr(ENOTSUPP);
+            return err_ptr(crate::errno::not_supported());
         }
         // SAFETY: See the type's comment.
         unsafe {

@@ -121,7 +121,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
             raw::ib_qp_type_IB_QPT_UC => QpType::Uc,
             raw::ib_qp_type_IB_QPT_UD => QpType::Ud,
             raw::ib_qp_type_IB_QPT_GSI => QpType::Gsi,
-            _ => return Err(ENOTSUPP),
+            _ => return Err(crate::errno::not_supported()),
         };
         if init.send_cq.is_null() || init.recv_cq.is_null() {
             return Err(EINVAL);

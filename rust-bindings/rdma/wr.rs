@@ -8,6 +8,7 @@ use super::{
 };
 use crate::raw;
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr};
+use kernel::prelude::*;
 
 /// A data segment of a work request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -130,6 +131,24 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Data segments.
     pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
         segments(self.wr.sg_list, self.wr.num_sge)
+    }
+
+    /// Copies the data of a work request with [`send_flags::INLINE`] to the start of `to`; returns
+    /// what was written. `EINVAL` where it is longer.
+    pub fn copy_inline<'b>(&self, to: &'b mut [u8]) -> Result<&'b [u8]> {
+        let mut done = 0usize;
+        for segment in self.segments() {
+            let n = segment.length as usize;
+            let end = done.checked_add(n).ok_or(EINVAL)?;
+            let piece = to.get_mut(done..end).ok_or(EINVAL)?;
+            // SAFETY: The data of an inline work request are at addresses in the kernel, and stay
+            // valid until the post operation returns (ib_verbs.h); `piece` has `n` bytes.
+            unsafe {
+                ptr::copy_nonoverlapping(segment.addr as usize as *const u8, piece.as_mut_ptr(), n)
+            };
+            done = end;
+        }
+        to.get(..done).ok_or(EINVAL)
     }
 
     /// RDMA: remote address and R_Key. `None` for other opcodes.

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address handles: where datagrams go.
+
+use crate::{
+    abi::CreateAhResp,
+    device::DeviceState,
+    path::Path,
+    pd::{Pd, PdId},
+    tables::Tables,
+};
+use kernel::{prelude::*, sync::Arc};
+use linux_rdma::rdma::{AddressInfo, Udata};
+
+/// An address handle.
+#[pin_data]
+pub(crate) struct AddressHandle {
+    tables: Arc<Tables>,
+    number: u32,
+    pd: PdId,
+    #[pin]
+    pub(crate) path: Path,
+}
+
+impl AddressHandle {
+    /// CREATE_AH.
+    pub(crate) fn create(
+        device: &DeviceState,
+        pd: &Pd,
+        info: AddressInfo,
+        may_sleep: bool,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<Arc<Self>> {
+        let flags = if may_sleep { GFP_KERNEL } else { GFP_ATOMIC };
+        let tables = &device.tables;
+        let ah = tables.addresses.insert(flags, |number| {
+            Arc::pin_init(
+                try_pin_init!(Self {
+                    tables: tables.clone(),
+                    number,
+                    pd: pd.id(),
+                    path <- Path::new(info),
+                }),
+                flags,
+            )
+        })?;
+        if let Some(udata) = udata {
+            let answer = udata.expect_no_input().and_then(|()| {
+                udata.write(&CreateAhResp {
+                    ah: ah.number,
+                    reserved: 0,
+                })
+            });
+            if let Err(e) = answer {
+                ah.destroy();
+                return Err(e);
+            }
+        }
+        Ok(ah)
+    }
+
+    /// What work-queue entries call it by.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The protection domain that may use it.
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    /// DESTROY_AH.
+    pub(crate) fn destroy(&self) {
+        self.tables.addresses.remove(self.number);
+    }
+}

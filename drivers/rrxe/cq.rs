@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+//!
+//! Queue pairs push completions while they hold their own lock, and notify the consumer after
+//! they have released it: the consumer may call back into the driver.
+
+use crate::abi::{
+    self, CreateCqCmd, Cqe, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+    RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_PRODUCER,
+};
+use crate::driver::Rrxe;
+use crate::limits;
+use kernel::{new_spinlock, prelude::*, sync::barrier::smp_mb, sync::Arc, sync::SpinLock};
+use linux_rdma::{
+    errno::not_supported,
+    rdma::{
+        attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
+        memory::SharedMemory,
+        wr::{wc, QpIdentity, Wc, WcContents},
+        CqTarget, Device, Udata,
+    },
+    sync::irq::IrqGuard,
+};
+
+/// A completion queue, as queue pairs share it.
+#[pin_data]
+pub(crate) struct Cq {
+    #[pin]
+    ring: SpinLock<CqRing>,
+    target: Arc<CqTarget>,
+}
+
+struct CqRing {
+    storage: Storage,
+    capacity: u32,
+    /// Entries published so far.
+    producer: u32,
+    /// Kernel consumers: entries taken so far.
+    consumer: u32,
+    /// Kernel consumers: `ARM_*`.
+    armed: u32,
+    /// A completion was lost; nothing more is added.
+    overflow: bool,
+}
+
+enum Storage {
+    /// The ring of a user program.
+    User(SharedMemory),
+    /// A kernel consumer's completions, with the queue pairs that they belong to.
+    Kernel(KVVec<Option<(Cqe, QpIdentity)>>),
+    /// Destroyed: completions go nowhere.
+    Gone,
+}
+
+/// The completion queue is full: the queue pair must go to the Error state (IBA 10.8).
+pub(crate) struct Overflow;
+
+impl CqRing {
+    /// Entries between consumer and producer.
+    fn used(&self) -> u32 {
+        let consumer = match &self.storage {
+            Storage::User(memory) => memory.load_acquire(RING_CONSUMER),
+            _ => self.consumer,
+        };
+        self.producer.wrapping_sub(consumer)
+    }
+
+    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
+        if self.overflow || self.used() >= self.capacity {
+            self.overflow = true;
+            return Err(Overflow);
+        }
+        let slot = (self.producer & self.capacity.wrapping_sub(1)) as usize;
+        let next = self.producer.wrapping_add(1);
+        match &mut self.storage {
+            Storage::User(memory) => {
+                let offset = slot
+                    .wrapping_mul(core::mem::size_of::<Cqe>())
+                    .wrapping_add(RING_HEADER_SIZE);
+                if memory.write(offset, cqe).is_err() {
+                    return Err(Overflow);
+                }
+                memory.store_release(RING_PRODUCER, next);
+            }
+            Storage::Kernel(entries) => {
+                if let Some(entry) = entries.get_mut(slot) {
+                    *entry = Some((*cqe, qp));
+                }
+            }
+            Storage::Gone => {}
+        }
+        self.producer = next;
+        Ok(())
+    }
+
+    /// Takes the arming that a completion satisfies.
+    fn disarm(&mut self, solicited: bool) -> bool {
+        let wanted = if solicited { ARM_ANY | ARM_SOLICITED } else { ARM_ANY };
+        match &self.storage {
+            Storage::User(memory) => {
+                // Against the consumer, which arms and then looks for completions.
+                smp_mb();
+                memory.load_relaxed(RING_ARM) & wanted != 0 && memory.exchange(RING_ARM, 0) & wanted != 0
+            }
+            Storage::Kernel(_) => {
+                let hit = self.armed & wanted != 0;
+                if hit {
+                    self.armed = 0;
+                }
+                hit
+            }
+            Storage::Gone => false,
+        }
+    }
+}
+
+impl Cq {
+    /// CREATE_CQ.
+    pub(crate) fn create(
+        device: &Device<Rrxe>,
+        attr: &CqInitAttr,
+        target: Arc<CqTarget>,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(Arc<Self>, u32)> {
+        if attr.flags & !(CQ_FLAG_TIMESTAMP | CQ_FLAG_IGNORE_OVERRUN) != 0 {
+            return Err(not_supported());
+        }
+        if attr.cqe == 0 || attr.cqe > limits::MAX_CQE {
+            return Err(EINVAL);
+        }
+        let (storage, capacity) = match udata {
+            Some(udata) => Self::user_storage(device, attr.cqe, udata)?,
+            None => {
+                let capacity = attr.cqe.checked_next_power_of_two().ok_or(EINVAL)?;
+                let mut entries = KVVec::with_capacity(capacity as usize, GFP_KERNEL)?;
+                entries.resize(capacity as usize, None, GFP_KERNEL)?;
+                (Storage::Kernel(entries), capacity)
+            }
+        };
+        let cq = Arc::pin_init(
+            pin_init!(Self {
+                ring <- new_spinlock!(CqRing {
+                    storage,
+                    capacity,
+                    producer: 0,
+                    consumer: 0,
+                    armed: 0,
+                    overflow: false,
+                }, "rrxe_cq"),
+                target,
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok((cq, capacity))
+    }
+
+    fn user_storage(
+        device: &Device<Rrxe>,
+        cqe: u32,
+        udata: &mut Udata<'_>,
+    ) -> Result<(Storage, u32)> {
+        let spec = udata.read::<CreateCqCmd>()?.ring;
+        if !spec.capacity.is_power_of_two()
+            || spec.capacity < cqe
+            || spec.capacity > limits::MAX_CQE.wrapping_add(1)
+            || spec.stride as usize != core::mem::size_of::<Cqe>()
+        {
+            return Err(EINVAL);
+        }
+        let size = spec.size().ok_or(EINVAL)?;
+        let memory = SharedMemory::from_user(device, spec.addr, size)?;
+        udata.write_nothing()?;
+        Ok((Storage::User(memory), spec.capacity))
+    }
+
+    /// RESIZE_CQ: moves the completions that wait to a new ring, whose consumer counter starts
+    /// at 0.
+    pub(crate) fn resize(
+        &self,
+        device: &Device<Rrxe>,
+        cqe: u32,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<u32> {
+        let udata = udata.ok_or(not_supported())?;
+        if cqe == 0 || cqe > limits::MAX_CQE {
+            return Err(EINVAL);
+        }
+        let (new, capacity) = Self::user_storage(device, cqe, udata)?;
+        let old = {
+            let _irq = IrqGuard::new();
+            let mut ring = self.ring.lock();
+            let used = ring.used();
+            if used > ring.capacity || used > capacity {
+                drop(ring);
+                return Err(EINVAL);
+            }
+            if let (Storage::User(from), Storage::User(to)) = (&ring.storage, &new) {
+                for i in 0..used {
+                    let at = ring.producer.wrapping_sub(used).wrapping_add(i);
+                    let offset = |slot: u32| {
+                        (slot as usize)
+                            .wrapping_mul(core::mem::size_of::<Cqe>())
+                            .wrapping_add(RING_HEADER_SIZE)
+                    };
+                    let cqe: Cqe = from.read(offset(at & ring.capacity.wrapping_sub(1)))?;
+                    to.write(offset(i & capacity.wrapping_sub(1)), &cqe)?;
+                }
+                let armed = from.exchange(RING_ARM, 0);
+                to.exchange(RING_ARM, armed);
+                to.store_release(RING_PRODUCER, used);
+            }
+            ring.producer = used;
+            ring.capacity = capacity;
+            core::mem::replace(&mut ring.storage, new)
+        };
+        // Unpinning may sleep.
+        drop(old);
+        Ok(capacity)
+    }
+
+    /// DESTROY_CQ.
+    pub(crate) fn destroy(&self) {
+        let old = {
+            let _irq = IrqGuard::new();
+            core::mem::replace(&mut self.ring.lock().storage, Storage::Gone)
+        };
+        // Unpinning may sleep.
+        drop(old);
+    }
+
+    /// Adds a completion.
+    #[inline]
+    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
+        let _irq = IrqGuard::new();
+        self.ring.lock().push(cqe, qp)
+    }
+
+    /// Tells the consumer of completions that were pushed, if it asked for that. No lock may be
+    /// held.
+    pub(crate) fn notify(&self, solicited: bool) {
+        let armed = {
+            let _irq = IrqGuard::new();
+            self.ring.lock().disarm(solicited)
+        };
+        if armed {
+            self.target.notify();
+        }
+    }
+
+    /// Tells the consumer that a completion was lost.
+    pub(crate) fn report_overflow(&self) {
+        self.target.error();
+    }
+
+    /// POLL_CQ of a kernel consumer.
+    pub(crate) fn poll(&self, to: &mut [Wc]) -> usize {
+        let _irq = IrqGuard::new();
+        let mut ring = self.ring.lock();
+        let mut count = 0;
+        for wc in to {
+            if ring.consumer == ring.producer {
+                break;
+            }
+            let slot = (ring.consumer & ring.capacity.wrapping_sub(1)) as usize;
+            let Storage::Kernel(entries) = &ring.storage else {
+                break;
+            };
+            let Some(Some((cqe, qp))) = entries.get(slot) else {
+                break;
+            };
+            wc.set(&contents(cqe), qp);
+            ring.consumer = ring.consumer.wrapping_add(1);
+            count += 1;
+        }
+        count
+    }
+
+    /// REQ_NOTIFY_CQ of a kernel consumer. True where completions wait.
+    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
+        let _irq = IrqGuard::new();
+        let mut ring = self.ring.lock();
+        ring.armed |= if solicited_only { ARM_SOLICITED } else { ARM_ANY };
+        ring.consumer != ring.producer
+    }
+}
+
+/// A completion entry in the words of kernel consumers.
+fn contents(cqe: &Cqe) -> WcContents {
+    let mut flags = 0;
+    for (ours, theirs) in [
+        (CQE_GRH, wc::GRH | wc::WITH_NETWORK_HDR_TYPE | wc::WITH_SMAC),
+        (CQE_WITH_IMM, wc::WITH_IMM),
+        (CQE_WITH_INV, wc::WITH_INVALIDATE),
+    ] {
+        if cqe.flags & ours != 0 {
+            flags |= theirs;
+        }
+    }
+    if cqe.flags & CQE_GRH != 0 && cqe.vlan_id != abi::NO_VLAN {
+        flags |= wc::WITH_VLAN;
+    }
+    WcContents {
+        wr_id: cqe.wr_id,
+        status: cqe.status.into(),
+        opcode: cqe.opcode.into(),
+        vendor_err: cqe.vendor_err,
+        byte_len: cqe.byte_len,
+        imm_or_key: cqe.imm_or_key,
+        src_qp: cqe.src_qp,
+        flags,
+        pkey_index: cqe.pkey_index,
+        sl: cqe.sl,
+        network_hdr_type: cqe.network_hdr_type,
+        smac: cqe.smac,
+        vlan_id: cqe.vlan_id,
+    }
+}

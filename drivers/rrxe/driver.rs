@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The driver as ib_core sees it: each verb goes to the file of its object.
+
+use crate::{
+    abi,
+    address_handle::AddressHandle,
+    cq::Cq,
+    device::DeviceState,
+    limits, link,
+    mr::{Mr, MrHandle},
+    pd::Pd,
+    qp::{self, QpHandle},
+};
+use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
+use linux_rdma::{
+    net::NetDevice,
+    rdma::{
+        attr::{
+            device_cap, CqInitAttr, DeviceAttr, PortAttr, PortImmutable, PortState,
+            KERNEL_CAP_ALLOW_USER_UNREG,
+        },
+        memory::KernelMemory,
+        qp::{QpAttr, QpAttrMask, QpCap, QpInit},
+        wr::{RecvWrs, SendWrs, Wc},
+        AddressInfo, CqTarget, Device, Driver, MrKeys, QpTarget, Udata,
+    },
+};
+
+/// rrxe.
+pub(crate) struct Rrxe;
+
+/// Ignores what a command without a driver part has, and answers with nothing.
+fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
+    match udata {
+        Some(udata) => udata.expect_nothing(),
+        None => Ok(()),
+    }
+}
+
+impl Driver for Rrxe {
+    type Device = Arc<DeviceState>;
+    type Ucontext = ();
+    type Pd = Pd;
+    type Ah = Arc<AddressHandle>;
+    type Cq = Arc<Cq>;
+    type Qp = QpHandle;
+    type Mr = MrHandle;
+
+    const DRIVER_ID: u32 = abi::DRIVER_ID;
+    const ABI_VERSION: u32 = abi::ABI_VERSION;
+    const LINK_TYPE: &'static CStr = c_str!("rrxe");
+
+    fn module() -> &'static ThisModule {
+        &crate::THIS_MODULE
+    }
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        link::add(name, netdev)
+    }
+
+    fn dellink(device: &Device<Self>) -> Result {
+        device.data().release_sockets();
+        Ok(())
+    }
+
+    fn dealloc(device: &Arc<DeviceState>) {
+        device.release_sockets();
+        device.forget();
+    }
+
+    fn query_device(device: &Device<Self>, attr: &mut DeviceAttr<'_>) -> Result {
+        attr.fw_ver(0)
+            .sys_image_guid(device.data().guid)
+            .max_mr_size(limits::MAX_MR_SIZE)
+            // Any size of page from 4 KiB.
+            .page_size_cap(!0xfff)
+            .vendor_id(0)
+            .vendor_part_id(0)
+            .hw_ver(0)
+            .max_qp(limits::MAX_QP)
+            .max_qp_wr(limits::MAX_QP_WR)
+            .device_cap_flags(
+                device_cap::BAD_PKEY_CNTR
+                    | device_cap::BAD_QKEY_CNTR
+                    | device_cap::PORT_ACTIVE_EVENT
+                    | device_cap::SYS_IMAGE_GUID
+                    | device_cap::CURR_QP_STATE_MOD
+                    | device_cap::RC_RNR_NAK_GEN,
+            )
+            .kernel_cap_flags(KERNEL_CAP_ALLOW_USER_UNREG)
+            .max_send_sge(limits::MAX_SGE)
+            .max_recv_sge(limits::MAX_SGE)
+            .max_sge_rd(limits::MAX_SGE)
+            .max_cq(limits::MAX_CQ)
+            .max_cqe(limits::MAX_CQE)
+            .max_mr(limits::MAX_MR)
+            .max_pd(limits::MAX_PD)
+            .max_qp_rd_atom(limits::MAX_RD_ATOMIC)
+            .max_res_rd_atom(limits::MAX_RD_ATOMIC * limits::MAX_QP)
+            .max_qp_init_rd_atom(limits::MAX_RD_ATOMIC)
+            .atomics_within_device()
+            .max_ah(limits::MAX_AH)
+            .max_pkeys(limits::PKEY_TABLE_LEN)
+            .local_ca_ack_delay(limits::LOCAL_ACK_DELAY)
+            // Completion timestamps are nanoseconds of CLOCK_MONOTONIC.
+            .timestamp_mask(u64::MAX)
+            .hca_core_clock(1_000_000);
+        Ok(())
+    }
+
+    fn query_port(device: &Device<Self>, port: u32, attr: &mut PortAttr<'_>) -> Result {
+        if port != 1 {
+            return Err(EINVAL);
+        }
+        let netdev = device.netdev(port).ok_or(ENODEV)?;
+        let state = if netdev.is_operational() && netdev.is_up() {
+            PortState::Active
+        } else if netdev.is_up() {
+            PortState::Polling
+        } else {
+            PortState::Disabled
+        };
+        let (bad_pkeys, bad_qkeys) = device.data().violations();
+        attr.state(state)
+            .mtu(limits::MAX_MTU, limits::ib_mtu(netdev.mtu()))
+            .phys_mtu(netdev.mtu())
+            .gid_tbl_len(limits::GID_TABLE_LEN)
+            .ip_gids()
+            .port_cap_flags(link::PORT_CAP_FLAGS)
+            .max_msg_sz(limits::MAX_MESSAGE)
+            .bad_pkey_cntr(bad_pkeys)
+            .qkey_viol_cntr(bad_qkeys)
+            .pkey_tbl_len(limits::PKEY_TABLE_LEN)
+            .max_vl_num(1);
+        device.fill_speed(port, attr)
+    }
+
+    fn port_immutable(_device: &Device<Self>, port: u32) -> Result<PortImmutable> {
+        if port != 1 {
+            return Err(EINVAL);
+        }
+        Ok(PortImmutable {
+            pkey_tbl_len: limits::PKEY_TABLE_LEN.into(),
+            gid_tbl_len: limits::GID_TABLE_LEN,
+        })
+    }
+
+    fn query_pkey(_device: &Device<Self>, port: u32, index: u16) -> Result<u16> {
+        match (port, index) {
+            (1, 0) => Ok(limits::DEFAULT_PKEY),
+            _ => Err(EINVAL),
+        }
+    }
+
+    fn alloc_ucontext(_device: &Device<Self>, udata: &mut Udata<'_>) -> Result<()> {
+        udata.expect_no_input()?;
+        udata.write(&abi::AllocUcontextResp {
+            features: 0,
+            max_inline: limits::MAX_INLINE,
+            max_sge: limits::MAX_SGE,
+        })
+    }
+
+    fn alloc_pd(_device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Pd> {
+        let is_user = udata.is_some();
+        no_udata(udata)?;
+        Ok(Pd::new(is_user))
+    }
+
+    fn create_ah(
+        device: &Device<Self>,
+        pd: &Pd,
+        info: AddressInfo,
+        may_sleep: bool,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<Arc<AddressHandle>> {
+        AddressHandle::create(device.data(), pd, info, may_sleep, udata)
+    }
+
+    fn query_ah(ah: &Arc<AddressHandle>) -> AddressInfo {
+        *ah.path.info()
+    }
+
+    fn destroy_ah(ah: &Arc<AddressHandle>) {
+        ah.destroy();
+    }
+
+    fn create_cq(
+        device: &Device<Self>,
+        attr: &CqInitAttr,
+        target: Arc<CqTarget>,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(Arc<Cq>, u32)> {
+        Cq::create(device, attr, target, udata)
+    }
+
+    fn resize_cq(
+        device: &Device<Self>,
+        cq: &Arc<Cq>,
+        cqe: u32,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<u32> {
+        cq.resize(device, cqe, udata)
+    }
+
+    fn destroy_cq(cq: &Arc<Cq>) {
+        cq.destroy();
+    }
+
+    fn poll_cq(cq: &Arc<Cq>, wc: &mut [Wc]) -> Result<usize> {
+        Ok(cq.poll(wc))
+    }
+
+    fn req_notify_cq(cq: &Arc<Cq>, solicited_only: bool, report_missed: bool) -> Result<bool> {
+        Ok(cq.arm(solicited_only) && report_missed)
+    }
+
+    fn create_qp(
+        device: &Device<Self>,
+        pd: &Pd,
+        init: &mut QpInit<'_, Self>,
+        target: Arc<QpTarget>,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(QpHandle, u32)> {
+        qp::create::create(device, pd, init, target, udata)
+    }
+
+    fn modify_qp(
+        device: &Device<Self>,
+        qp: &QpHandle,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result {
+        qp::modify::modify(device, qp, attr, mask)
+    }
+
+    fn query_qp(qp: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
+        qp::modify::query(qp)
+    }
+
+    fn destroy_qp(qp: &QpHandle) -> Result {
+        qp::create::destroy(qp);
+        Ok(())
+    }
+
+    fn post_send(qp: &QpHandle, wrs: &mut SendWrs<'_, Self>) -> Result {
+        qp::post::send(qp, wrs)
+    }
+
+    fn post_recv(qp: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
+        qp::post::recv(qp, wrs)
+    }
+
+    fn get_dma_mr(
+        device: &Device<Self>,
+        pd: &Pd,
+        memory: KernelMemory,
+        access: u32,
+    ) -> Result<(MrHandle, MrKeys)> {
+        Mr::kernel(device.data(), pd, memory, access)
+    }
+
+    fn reg_user_mr(
+        device: &Device<Self>,
+        pd: &Pd,
+        start: u64,
+        length: u64,
+        iova: u64,
+        access: u32,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(MrHandle, MrKeys)> {
+        no_udata(udata)?;
+        Mr::user(device, pd, start, length, iova, access)
+    }
+
+    fn dereg_mr(mr: &MrHandle) -> Result {
+        mr.invalidate();
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a device can hold, as `ibv_query_device` reports it, each with its reason.
+
+/// UDP destination port of RoCEv2 (IANA, IBA A17.3).
+pub(crate) const ROCE_UDP_PORT: u16 = 4791;
+
+/// Queue pairs: numbers have 24 bits, of which few are in use, so that a guess misses.
+pub(crate) const MAX_QP: u32 = 1 << 20;
+/// Work requests of a queue. A flush walks the queue in one go.
+pub(crate) const MAX_QP_WR: u32 = 1 << 15;
+/// Data segments of a work request.
+pub(crate) const MAX_SGE: u32 = 32;
+/// Bytes of inline data of a work request.
+pub(crate) const MAX_INLINE: u32 = 1024;
+/// The same of kernel consumers, whose data passes over the stack.
+pub(crate) const MAX_KERNEL_INLINE: u32 = 256;
+/// Completion queues.
+pub(crate) const MAX_CQ: u32 = 1 << 20;
+/// Entries of a completion queue.
+pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
+/// Memory regions: keys have 24 bits of index.
+pub(crate) const MAX_MR: u32 = 1 << 22;
+/// Bytes of a memory region: as much as user space can map.
+pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
+/// Protection domains.
+pub(crate) const MAX_PD: u32 = 1 << 20;
+/// Address handles: named by 24 bits.
+pub(crate) const MAX_AH: u32 = 1 << 20;
+/// READs and atomics outstanding, in each direction: what the responder can replay.
+pub(crate) const MAX_RD_ATOMIC: u32 = rrxe_core::responder::MAX_RESOURCES as u32;
+/// Bytes of a message (IBA 9.7.2).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+/// Entries of the GID table: addresses of one network device and its VLANs.
+pub(crate) const GID_TABLE_LEN: u32 = 1024;
+/// The one P_Key of RoCE (IBA A16): full member of the default partition.
+pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
+/// Entries of the P_Key table.
+pub(crate) const PKEY_TABLE_LEN: u16 = 1;
+/// How long this end may take to answer: 4.096 us * 2^15 = 134 ms, as rdma_rxe and most software.
+pub(crate) const LOCAL_ACK_DELAY: u8 = 15;
+/// Smallest and largest IB MTU.
+pub(crate) const MAX_MTU: u32 = 4096;
+/// Bytes that IPv6, UDP, BTH, the longest extension headers, padding and ICRC take beside the
+/// payload.
+pub(crate) const MTU_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
+
+/// The IB MTU in bytes of a network device with this MTU: the largest of 256, 512, 1024, 2048 and
+/// 4096 that fits with its headers.
+pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
+    match netdev_mtu.saturating_sub(MTU_OVERHEAD) {
+        4096.. => 4096,
+        2048.. => 2048,
+        1024.. => 1024,
+        512.. => 512,
+        _ => 256,
+    }
+}
+
+/// Budgets of the packet path.
+pub(crate) mod path {
+    /// Packets that a queue pair sends in one go, before it looks at other things: enough to fill
+    /// a window quarter, few enough to keep softirqs short.
+    pub(crate) const BATCH: u32 = 64;
+    /// Batches that a caller sends before a softirq worker takes over.
+    pub(crate) const BATCHES: u32 = 4;
+}

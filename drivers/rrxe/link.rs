@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `rdma link add`, and what happens to a device when its network device changes.
+//!
+//! ib_core gives `newlink` no way to tell the user more than an error number. So each refusal has
+//! a number of its own, and one line in the kernel log that says why and what to do.
+
+use crate::{device::DeviceState, driver::Rrxe, limits::ROCE_UDP_PORT, module_state};
+use kernel::{c_str, prelude::*, str::CStr};
+use linux_rdma::{
+    cpu,
+    errno::{is_address_in_use, not_supported},
+    net::{NetDevice, NetdevEvent, NetdevEvents},
+    rdma::{
+        device::{by_netdev, LinkOps},
+        UnregisteredDevice,
+    },
+};
+
+/// Communication management is supported.
+pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
+
+/// How `rdma link add NAME type rrxe` reaches us.
+pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
+
+/// Creates a device on a network device.
+pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
+    let dev = netdev.name();
+    if netdev.is_vlan() {
+        pr_err!(
+            "{}: is a VLAN; add the link on the device below it, whose GID table has the VLAN's addresses\n",
+            dev
+        );
+        return Err(EPERM);
+    }
+    if netdev.is_loopback() || !netdev.is_ethernet() {
+        pr_err!(
+            "{}: is no Ethernet device; RoCE needs one (ip link shows 'link/ether'), also for traffic within this host\n",
+            dev
+        );
+        return Err(not_supported());
+    }
+    if by_netdev::<Rrxe>(netdev).is_some() {
+        pr_err!(
+            "{}: has a link already (rdma link shows it); delete that first, or use it\n",
+            dev
+        );
+        return Err(EEXIST);
+    }
+    let state = module_state().ok_or(ENODEV)?;
+    let share = crate::sockets::Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
+        if is_address_in_use(e) {
+            pr_err!(
+                "{}: UDP port {} is taken in this network namespace, probably by rdma_rxe; delete its links (rdma link delete), or use another namespace\n",
+                dev,
+                ROCE_UDP_PORT
+            );
+        } else {
+            pr_err!(
+                "{}: can't open UDP port {} in this network namespace: error {}\n",
+                dev,
+                ROCE_UDP_PORT,
+                e.to_errno()
+            );
+        }
+    })?;
+    let data = DeviceState::new(state.tables.clone(), netdev, share)?;
+    let guid = data.guid;
+    UnregisteredDevice::new(
+        data,
+        netdev,
+        guid,
+        c_str!("rrxe"),
+        cpu::num_possible() as u32,
+        &LINK_OPS,
+    )
+    .and_then(|device| device.register(name))
+    .inspect_err(|&e| {
+        if e == EEXIST || e.to_errno() == -23 {
+            pr_err!("{}: a device named {} exists already; choose another name\n", dev, name);
+        } else {
+            pr_err!("{}: ib_core refuses the device: error {}\n", dev, e.to_errno());
+        }
+    })?;
+    pr_info!("{}: added on {}\n", name, dev);
+    Ok(())
+}
+
+/// Follows the network devices.
+pub(crate) struct Follower;
+
+impl NetdevEvents for Follower {
+    fn event(&self, dev: &NetDevice, event: NetdevEvent) {
+        // ib_core itself reports the port's state, and maintains the GID table.
+        if !matches!(event, NetdevEvent::Unregister) {
+            return;
+        }
+        if let Some(device) = by_netdev::<Rrxe>(dev) {
+            device.unregister_queued();
+            // At once: the namespace may go next.
+            device.data().release_sockets();
+        }
+    }
+}

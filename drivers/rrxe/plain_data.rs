@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The structs of the user ABI may be copied from and to user space as bytes.
+
+use crate::abi;
+use kernel::transmute::{AsBytes, FromBytes};
+
+macro_rules! plain_data {
+    ($($ty:ty),* $(,)?) => {
+        $(
+            // SAFETY: A `repr(C)` struct of integers: any bytes are a value of it.
+            unsafe impl FromBytes for $ty {}
+            // SAFETY: A `repr(C)` struct of integers without padding: abi.rs asserts its size,
+            // which is the sum of its fields' sizes.
+            unsafe impl AsBytes for $ty {}
+        )*
+    };
+}
+
+plain_data!(
+    abi::SendWqe,
+    abi::RecvWqe,
+    abi::Sge,
+    abi::Cqe,
+    abi::AllocUcontextResp,
+    abi::CreateCqCmd,
+    abi::CreateQpCmd,
+    abi::CreateAhResp,
+);

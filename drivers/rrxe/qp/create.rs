@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! CREATE_QP and DESTROY_QP.
+
+use super::{baton::Baton, post::Poster, recv::RecvSide, send::SendSide, service, Qp, QpHandle};
+use crate::{
+    abi::{recv_stride, send_stride, CreateQpCmd},
+    device::DeviceState,
+    driver::Rrxe,
+    limits,
+    pd::Pd,
+    ring::{Consumer, Ring},
+};
+use kernel::{
+    new_mutex, new_spinlock,
+    prelude::*,
+    sync::{atomic::Atomic, Arc},
+    workqueue::new_work,
+};
+use linux_rdma::{
+    errno::not_supported,
+    rdma::{
+        qp::{QpAttr, QpCap, QpInit, QpState, QpType},
+        wr::{QpIdentity, UdQueue},
+        Device, QpTarget, Udata,
+    },
+    sync::{BhGuard, SoftTimer},
+};
+use rrxe_core::{Requester, Responder};
+
+/// The number of QP1.
+const GSI: u32 = 1;
+
+/// Gives a reserved queue pair number back, unless it was kept.
+struct Reservation<'a> {
+    device: &'a DeviceState,
+    index: Option<u32>,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Some(index) = self.index {
+            self.device.tables.qps.release(index);
+        }
+    }
+}
+
+fn check(init: &QpInit<'_, Rrxe>, is_user: bool) -> Result {
+    if init.has_srq || init.create_flags != 0 {
+        return Err(not_supported());
+    }
+    if init.qp_type == QpType::Gsi && (is_user || init.port > 1) {
+        return Err(EINVAL);
+    }
+    let cap = &init.cap;
+    if cap.max_send_wr > limits::MAX_QP_WR
+        || cap.max_recv_wr > limits::MAX_QP_WR
+        || cap.max_send_sge > limits::MAX_SGE
+        || cap.max_recv_sge > limits::MAX_SGE
+        || cap.max_inline_data > limits::MAX_INLINE
+    {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Send and receive ring.
+fn rings(
+    device: &Device<Rrxe>,
+    cap: &mut QpCap,
+    udata: Option<&mut Udata<'_>>,
+) -> Result<(Ring, Ring, bool)> {
+    let min_send = send_stride(cap.max_send_sge, cap.max_inline_data).ok_or(EINVAL)?;
+    let min_recv = recv_stride(cap.max_recv_sge).ok_or(EINVAL)?;
+    let (send, recv, is_user) = match udata {
+        Some(udata) => {
+            let cmd: CreateQpCmd = udata.read()?;
+            let send = Ring::from_user(device, &cmd.sq, cap.max_send_wr, min_send)?;
+            let recv = Ring::from_user(device, &cmd.rq, cap.max_recv_wr, min_recv)?;
+            udata.write_nothing()?;
+            (send, recv, true)
+        }
+        None => {
+            cap.max_inline_data = cap.max_inline_data.min(limits::MAX_KERNEL_INLINE);
+            (
+                Ring::for_kernel(cap.max_send_wr, min_send)?,
+                Ring::for_kernel(cap.max_recv_wr, min_recv)?,
+                false,
+            )
+        }
+    };
+    Ok((send, recv, is_user))
+}
+
+/// Creates a queue pair; returns it with its number.
+pub(crate) fn create(
+    device: &Device<Rrxe>,
+    pd: &Pd,
+    init: &mut QpInit<'_, Rrxe>,
+    target: Arc<QpTarget>,
+    udata: Option<&mut Udata<'_>>,
+) -> Result<(QpHandle, u32)> {
+    check(init, udata.is_some())?;
+    let (send_ring, recv_ring, is_user) = rings(device, &mut init.cap, udata)?;
+    let cap = init.cap;
+    let state = device.data();
+    let poster = if is_user {
+        None
+    } else {
+        Some(Poster::new(send_ring.clone(), recv_ring.clone())?)
+    };
+
+    let mut reservation = Reservation {
+        device: state,
+        index: None,
+    };
+    let number = if init.qp_type == QpType::Gsi {
+        GSI
+    } else {
+        let (index, number) = state.tables.qps.reserve()?;
+        reservation.index = Some(index);
+        number
+    };
+
+    let service = service(init.qp_type);
+    let mut requester = Requester::new(service);
+    requester.set_src_qpn(number);
+    let capacity = send_ring.capacity();
+    let send_consumer = Consumer::new(send_ring);
+    // Nothing polls the send ring yet: each batch is announced.
+    send_consumer.want_doorbell(true);
+    let send = SendSide::new(
+        requester,
+        send_consumer,
+        capacity,
+        cap.max_send_sge,
+        cap.max_inline_data,
+    )?;
+    let recv = RecvSide::new(
+        Responder::new(service),
+        Consumer::new(recv_ring),
+        cap.max_recv_sge,
+    )?;
+    let identity = QpIdentity::of(&target);
+    let (qp_type, signal_all) = (init.qp_type, init.signal_all);
+    let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
+    let qp = Arc::pin_init(
+        pin_init!(Qp {
+            number,
+            qp_type,
+            is_user,
+            signal_all,
+            cap,
+            device: state.clone(),
+            pd: pd.id(),
+            target,
+            identity,
+            send_cq,
+            recv_cq,
+            state: Atomic::new(QpState::Reset as u32),
+            attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
+            send_baton: Baton::new(),
+            send <- new_spinlock!(send, "rrxe_qp_send"),
+            recv_baton: Baton::new(),
+            recv <- new_spinlock!(recv, "rrxe_qp_recv"),
+            timer <- SoftTimer::new(),
+            send_work <- new_work!("rrxe_qp_send"),
+            recv_work <- new_work!("rrxe_qp_recv"),
+            event_work <- new_work!("rrxe_qp_event"),
+            event_baton: Baton::new(),
+            events: Atomic::new(0),
+        }),
+        GFP_KERNEL,
+    )?;
+    match reservation.index {
+        Some(index) => state.tables.qps.publish(index, qp.clone())?,
+        None => state.set_gsi(Some(qp.clone()))?,
+    }
+    let index = reservation.index.take();
+    Ok((
+        QpHandle {
+            qp,
+            index,
+            poster,
+            ud: UdQueue::new(qp_type),
+        },
+        number,
+    ))
+}
+
+/// Destroys a queue pair: afterwards nothing of it runs, and nothing of its consumer is touched.
+pub(crate) fn destroy(handle: &QpHandle) {
+    let qp = &handle.qp;
+    match handle.index {
+        Some(index) => qp.device.tables.qps.withdraw(index),
+        None => {
+            let _ = qp.device.set_gsi(None);
+        }
+    }
+    qp.set_state(QpState::Reset);
+    // Packets that found the queue pair before find two empty sides from here on.
+    let (send, recv) = {
+        let _bh = BhGuard::new();
+        let send = {
+            let mut side = qp.send.lock();
+            side.reset();
+            side.path = None;
+            side.consumer.take()
+        };
+        let mut side = qp.recv.lock();
+        side.reset();
+        side.path = None;
+        (send, side.consumer.take())
+    };
+    qp.send_baton.close();
+    qp.recv_baton.close();
+    SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
+    qp.event_baton.close();
+    // Unpins the rings, which may sleep.
+    drop((send, recv));
+    if let Some(index) = handle.index {
+        qp.device.tables.qps.release(index);
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+//!
+//! A queue pair has two sides, each with a lock of its own and half of the core's transport:
+//! [`send`] with the requester, [`recv`] with the responder. Whoever has an event for a side (a
+//! doorbell, a packet, a timer) takes the lock, hands the event to the core, lets the core fill a
+//! batch of packets, releases the lock, and sends the batch. A [`Baton`] for each side sees to it
+//! that one CPU at a time sends, so that batches leave in order; who finds it taken leaves a note
+//! and goes on. Nothing waits for a workqueue, unless a budget is spent.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`create`] | CREATE_QP, DESTROY_QP |
+//! | [`modify`] | MODIFY_QP, QUERY_QP |
+//! | [`post`] | posting by kernel consumers, doorbells of user programs |
+//! | [`send`] | the send side: work requests to packets, answers to completions |
+//! | [`recv`] | the receive side: packets to memory and completions, answers to packets |
+//! | [`run`] | who runs the sides, and when |
+//! | [`scatter`] | payload from and to data segments |
+
+mod baton;
+pub(crate) mod create;
+pub(crate) mod modify;
+pub(crate) mod post;
+pub(crate) mod recv;
+mod run;
+mod scatter;
+pub(crate) mod send;
+
+use crate::{cq::Cq, device::DeviceState, pd::PdId, rx::Incoming};
+use baton::Baton;
+use kernel::{
+    impl_has_work,
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Atomic, Release},
+        rcu, Arc, ArcBorrow, Mutex, SpinLock,
+    },
+    workqueue::Work,
+};
+use linux_rdma::{
+    impl_has_soft_timer,
+    rdma::{
+        qp::{QpAttr, QpCap, QpState, QpType},
+        wr::{QpIdentity, UdQueue},
+        QpTarget,
+    },
+    sync::SoftTimer,
+};
+use rrxe_core::Service;
+
+/// A queue pair, as packets and timers share it. It may outlive ib_core's object.
+#[pin_data]
+pub(crate) struct Qp {
+    pub(crate) number: u32,
+    qp_type: QpType,
+    is_user: bool,
+    signal_all: bool,
+    cap: QpCap,
+    pub(crate) device: Arc<DeviceState>,
+    pd: PdId,
+    target: Arc<QpTarget>,
+    identity: QpIdentity,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    /// [`QpState`], changed with `attr` locked, or to Error by anybody.
+    state: Atomic<u32>,
+    /// Attributes as they were set.
+    #[pin]
+    attr: Mutex<QpAttr>,
+
+    send_baton: Baton,
+    #[pin]
+    send: SpinLock<send::SendSide>,
+    recv_baton: Baton,
+    #[pin]
+    recv: SpinLock<recv::RecvSide>,
+
+    /// The requester's timers.
+    #[pin]
+    timer: SoftTimer<Qp>,
+    /// Goes on sending where a budget was spent.
+    #[pin]
+    send_work: Work<Qp, { run::SEND_WORK }>,
+    #[pin]
+    recv_work: Work<Qp, { run::RECV_WORK }>,
+    /// Reports asynchronous events, which consumers expect in process context.
+    #[pin]
+    event_work: Work<Qp, { run::EVENT_WORK }>,
+    event_baton: Baton,
+    /// Events to report, a bit for each.
+    events: Atomic<u32>,
+}
+
+impl_has_work! {
+    impl HasWork<Self, { run::SEND_WORK }> for Qp { self.send_work }
+    impl HasWork<Self, { run::RECV_WORK }> for Qp { self.recv_work }
+    impl HasWork<Self, { run::EVENT_WORK }> for Qp { self.event_work }
+}
+
+impl_has_soft_timer! {
+    impl HasSoftTimer<Self> for Qp { self.timer }
+}
+
+/// A queue pair, as ib_core holds it.
+pub(crate) struct QpHandle {
+    pub(crate) qp: Arc<Qp>,
+    /// The queue pair's place in the table; `None` for QP1.
+    index: Option<u32>,
+    /// Kernel consumers: where they post.
+    poster: Option<Pin<KBox<post::Poster>>>,
+    ud: Option<UdQueue>,
+}
+
+/// The core's service for a type.
+fn service(qp_type: QpType) -> Service {
+    match qp_type {
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::Ud | QpType::Gsi => Service::Ud,
+    }
+}
+
+/// Completions that were pushed under a lock, to be reported after it is released.
+#[derive(Default)]
+pub(crate) struct Notices {
+    pushed: bool,
+    solicited: bool,
+    overflow: bool,
+}
+
+impl Notices {
+    /// Pushes a completion, and notes that.
+    fn push(&mut self, cq: &Cq, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
+        match cq.push(cqe, qp.identity) {
+            Ok(()) => {
+                self.pushed = true;
+                // A failure counts as solicited (IBA 11.4.2.2).
+                self.solicited |= solicited || cqe.status != 0;
+            }
+            Err(crate::cq::Overflow) => self.overflow = true,
+        }
+    }
+
+    /// Tells the consumer. No lock may be held. True where a completion was lost.
+    #[must_use]
+    fn report(self, cq: &Cq) -> bool {
+        if self.pushed {
+            cq.notify(self.solicited);
+        }
+        if self.overflow {
+            cq.report_overflow();
+        }
+        self.overflow
+    }
+}
+
+impl Qp {
+    /// The state it is in.
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_raw(self.state.load(Acquire)).unwrap_or(QpState::Error)
+    }
+
+    fn set_state(&self, state: QpState) {
+        self.state.store(state as u32, Release);
+    }
+
+    /// Takes a packet.
+    pub(crate) fn receive(this: ArcBorrow<'_, Self>, incoming: &Incoming<'_>, rcu: &rcu::Guard) {
+        if incoming.packet.is_response() {
+            Self::receive_response(this, incoming, rcu);
+        } else {
+            Self::receive_request(this, incoming, rcu);
+        }
+    }
+}

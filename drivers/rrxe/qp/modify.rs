@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! MODIFY_QP and QUERY_QP.
+
+use super::{service, Qp, QpHandle};
+use crate::{driver::Rrxe, limits, path::Path};
+use kernel::{prelude::*, sync::Arc};
+use linux_rdma::{
+    errno::not_supported,
+    rdma::{
+        memory::access,
+        qp::{modify_is_ok, QpAttr, QpAttrMask, QpCap, QpState, QpType},
+        AddressInfo, Device,
+    },
+    sync::BhGuard,
+};
+use rrxe_core::{Mtu, Service};
+
+/// The attributes that the specification knows (`IB_QP_ATTR_STANDARD_BITS`).
+const STANDARD: u32 = (1 << 21) - 1;
+
+/// Largest code of the acknowledge timeout and of the RNR timer: five bits.
+const MAX_TIMER_CODE: u8 = 31;
+/// Largest retry count: three bits.
+const MAX_RETRY: u8 = 7;
+
+/// Checks the values of the attributes in `mask`.
+fn check(device: &Device<Rrxe>, qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result {
+    let bad = mask.has(QpAttrMask::PORT) && attr.port != 1
+        || mask.has(QpAttrMask::PKEY_INDEX) && attr.pkey_index >= limits::PKEY_TABLE_LEN
+        || mask.has(QpAttrMask::TIMEOUT) && attr.timeout > MAX_TIMER_CODE
+        || mask.has(QpAttrMask::MIN_RNR_TIMER) && attr.min_rnr_timer > MAX_TIMER_CODE
+        || mask.has(QpAttrMask::RETRY_CNT) && attr.retry_cnt > MAX_RETRY
+        || mask.has(QpAttrMask::RNR_RETRY) && attr.rnr_retry > MAX_RETRY
+        || mask.has(QpAttrMask::MAX_QP_RD_ATOMIC)
+            && u32::from(attr.max_rd_atomic) > limits::MAX_RD_ATOMIC
+        || mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC)
+            && u32::from(attr.max_dest_rd_atomic) > limits::MAX_RD_ATOMIC
+        // Neither resizing of queues nor path migration is a capability of this device.
+        || mask.has(QpAttrMask::CAP)
+        || mask.has(QpAttrMask::ALT_PATH);
+    if bad {
+        return Err(EINVAL);
+    }
+    if mask.has(QpAttrMask::PATH_MTU) {
+        let netdev = device.netdev(1).ok_or(ENODEV)?;
+        if attr.path_mtu > limits::ib_mtu(netdev.mtu()) {
+            return Err(EINVAL);
+        }
+    }
+    // A Q_Key with the top bit set is for privileged consumers (IBA 10.2.5, A-36).
+    if mask.has(QpAttrMask::QKEY) && qp.is_user && attr.qkey & 1 << 31 != 0 {
+        return Err(EPERM);
+    }
+    Ok(())
+}
+
+/// Copies the attributes in `mask`.
+fn remember(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
+    macro_rules! copy {
+        ($($bit:ident => $field:ident),* $(,)?) => {
+            $(if mask.has(QpAttrMask::$bit) {
+                to.$field = from.$field;
+            })*
+        };
+    }
+    copy!(
+        ACCESS_FLAGS => access_flags,
+        AV => address,
+        DEST_QPN => dest_qpn,
+        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
+        MAX_QP_RD_ATOMIC => max_rd_atomic,
+        MIN_RNR_TIMER => min_rnr_timer,
+        PATH_MTU => path_mtu,
+        PKEY_INDEX => pkey_index,
+        PORT => port,
+        QKEY => qkey,
+        RETRY_CNT => retry_cnt,
+        RNR_RETRY => rnr_retry,
+        RQ_PSN => rq_psn,
+        SQ_PSN => sq_psn,
+        TIMEOUT => timeout,
+    );
+}
+
+/// Sets the attributes in `mask` at the send side.
+fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
+    let _bh = BhGuard::new();
+    let mut side = qp.send.lock();
+    if let Some(path) = path {
+        side.path = Some(path);
+    }
+    if let Some(address) = &attr.address {
+        side.source_port = address.udp_source_port(qp.number, attr.dest_qpn);
+    }
+    let requester = &mut side.requester;
+    if let Some(mtu) = mtu {
+        requester.set_mtu(mtu);
+    }
+    if mask.has(QpAttrMask::DEST_QPN) {
+        requester.set_dest_qpn(attr.dest_qpn);
+    }
+    if mask.has(QpAttrMask::SQ_PSN) {
+        requester.set_psn(attr.sq_psn);
+    }
+    if mask.has(QpAttrMask::TIMEOUT) {
+        requester.set_timeout(attr.timeout);
+    }
+    if mask.has(QpAttrMask::RETRY_CNT) {
+        requester.set_retry_count(attr.retry_cnt);
+    }
+    if mask.has(QpAttrMask::RNR_RETRY) {
+        requester.set_rnr_retry(attr.rnr_retry);
+    }
+    if mask.has(QpAttrMask::MAX_QP_RD_ATOMIC) {
+        requester.set_max_rd_atomic(attr.max_rd_atomic);
+    }
+    if mask.has(QpAttrMask::QKEY) {
+        requester.set_qkey(attr.qkey);
+    }
+    requester.set_pkey(limits::DEFAULT_PKEY);
+}
+
+/// Sets the attributes in `mask` at the receive side.
+fn set_recv(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
+    let _bh = BhGuard::new();
+    let mut side = qp.recv.lock();
+    if let Some(path) = path {
+        side.path = Some(path);
+    }
+    if let Some(address) = &attr.address {
+        side.source_port = address.udp_source_port(qp.number, attr.dest_qpn);
+    }
+    let responder = &mut side.responder;
+    if let Some(mtu) = mtu {
+        responder.set_mtu(mtu);
+    }
+    if mask.has(QpAttrMask::DEST_QPN) {
+        responder.set_dest_qpn(attr.dest_qpn);
+    }
+    if mask.has(QpAttrMask::RQ_PSN) {
+        responder.set_psn(attr.rq_psn);
+    }
+    if mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+        responder.set_max_dest_rd_atomic(attr.max_dest_rd_atomic);
+    }
+    if mask.has(QpAttrMask::MIN_RNR_TIMER) {
+        responder.set_min_rnr_timer(attr.min_rnr_timer);
+    }
+    if mask.has(QpAttrMask::ACCESS_FLAGS) {
+        responder.set_access(
+            attr.access_flags & access::REMOTE_READ != 0,
+            attr.access_flags & access::REMOTE_WRITE != 0,
+            attr.access_flags & access::REMOTE_ATOMIC != 0,
+        );
+    }
+    if mask.has(QpAttrMask::QKEY) {
+        responder.set_qkey(attr.qkey);
+    }
+    responder.set_pkey(limits::DEFAULT_PKEY);
+}
+
+/// The path MTU: as set for connected queue pairs, the port's for datagrams.
+fn mtu(
+    device: &Device<Rrxe>,
+    qp: &Qp,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    next: QpState,
+) -> Result<Option<Mtu>> {
+    let bytes = if service(qp.qp_type) == Service::Ud {
+        if next != QpState::Rtr {
+            return Ok(None);
+        }
+        limits::ib_mtu(device.netdev(1).ok_or(ENODEV)?.mtu())
+    } else if mask.has(QpAttrMask::PATH_MTU) {
+        attr.path_mtu
+    } else {
+        return Ok(None);
+    };
+    Mtu::from_bytes(bytes).map(Some).ok_or(EINVAL)
+}
+
+/// MODIFY_QP.
+pub(crate) fn modify(
+    device: &Device<Rrxe>,
+    handle: &QpHandle,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+) -> Result {
+    if mask.0 & !STANDARD != 0 {
+        return Err(not_supported());
+    }
+    let qp = &handle.qp;
+    let mut known = qp.attr.lock();
+    let actual = qp.state();
+    // A consumer may say which state it believes the queue pair to be in (IBA 11.2.5.2).
+    if mask.has(QpAttrMask::CUR_STATE) && attr.cur_state != actual {
+        return Err(EINVAL);
+    }
+    let next = if mask.has(QpAttrMask::STATE) {
+        attr.state
+    } else {
+        actual
+    };
+    if !modify_is_ok(actual, next, qp.qp_type, mask) {
+        return Err(EINVAL);
+    }
+    check(device, qp, attr, mask)?;
+    let mtu = mtu(device, qp, attr, mask, next)?;
+    let path = match &attr.address {
+        Some(info) if matches!(qp.qp_type, QpType::Rc | QpType::Uc) => {
+            Some(new_path(*info)?)
+        }
+        _ => None,
+    };
+
+    // Nothing fails from here on.
+    remember(&mut known, attr, mask);
+    if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
+        // The source port depends on both.
+        known.address = attr.address.or(known.address);
+    }
+    let mut full = *attr;
+    full.address = known.address;
+    full.dest_qpn = known.dest_qpn;
+    set_send(qp, &full, mask, path.clone(), mtu);
+    set_recv(qp, &full, mask, path, mtu);
+    if mask.has(QpAttrMask::STATE) {
+        go(qp, actual, next, &mut known);
+    }
+    drop(known);
+    Qp::report_events(qp.as_arc_borrow());
+    Ok(())
+}
+
+fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
+    Arc::pin_init(Path::new(info), GFP_KERNEL)
+}
+
+/// Goes from one state to the next.
+fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
+    match to {
+        QpState::Reset => {
+            qp.set_state(to);
+            *known = QpAttr::default();
+            let _bh = BhGuard::new();
+            let mut send = qp.send.lock();
+            send.reset();
+            send.path = None;
+            drop(send);
+            let mut recv = qp.recv.lock();
+            recv.reset();
+            recv.path = None;
+        }
+        QpState::Init | QpState::Sqe => qp.set_state(to),
+        QpState::Rtr => {
+            qp.set_state(to);
+            let _bh = BhGuard::new();
+            qp.recv.lock().responder.start();
+        }
+        QpState::Rts => {
+            {
+                let _bh = BhGuard::new();
+                let mut side = qp.send.lock();
+                side.tell_drained = false;
+                side.requester.start();
+            }
+            if qp.state() != QpState::Error {
+                qp.set_state(to);
+            }
+            if from != QpState::Rtr {
+                // Work requests that waited.
+                Qp::run_send(qp.as_arc_borrow());
+            }
+        }
+        QpState::Sqd => {
+            qp.set_state(to);
+            {
+                let _bh = BhGuard::new();
+                let mut side = qp.send.lock();
+                side.requester.pause();
+                side.tell_drained = known.en_sqd_async_notify;
+            }
+            Qp::run_send(qp.as_arc_borrow());
+        }
+        QpState::Error => Qp::enter_error(qp.as_arc_borrow()),
+    }
+}
+
+/// QUERY_QP.
+pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
+    let qp = &handle.qp;
+    let mut attr = *qp.attr.lock();
+    attr.state = qp.state();
+    attr.cur_state = attr.state;
+    let _bh = BhGuard::new();
+    if attr.state >= QpState::Rts {
+        let side = qp.send.lock();
+        attr.sq_psn = side.requester.next_psn();
+        attr.sq_draining =
+            attr.state == QpState::Sqd && !side.requester.is_drained(&side.slots);
+    }
+    if attr.state >= QpState::Rtr {
+        attr.rq_psn = qp.recv.lock().responder.expected_psn();
+    }
+    Ok((attr, qp.cap, qp.signal_all))
+}

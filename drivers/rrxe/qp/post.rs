@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Posting: by kernel consumers through rings of the same layout as those of user programs, whose
+//! doorbells arrive here too.
+
+use super::{Qp, QpHandle};
+use crate::{
+    abi::{RecvWqe, SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
+    driver::Rrxe,
+    limits,
+    ring::{Producer, Ring},
+};
+use kernel::{new_spinlock, prelude::*, sync::SpinLock};
+use linux_rdma::{
+    rdma::{
+        qp::QpState,
+        wr::{send_flags, DataSegment, RecvWrs, SendWr, SendWrs},
+    },
+    sync::irq::IrqGuard,
+};
+
+/// Where a kernel consumer posts.
+#[pin_data]
+pub(crate) struct Poster {
+    #[pin]
+    send: SpinLock<Producer>,
+    #[pin]
+    recv: SpinLock<Producer>,
+}
+
+impl Poster {
+    pub(super) fn new(send: Ring, recv: Ring) -> Result<Pin<KBox<Self>>> {
+        KBox::pin_init(
+            pin_init!(Self {
+                send <- new_spinlock!(Producer::new(send), "rrxe_post_send"),
+                recv <- new_spinlock!(Producer::new(recv), "rrxe_post_recv"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+/// POST_SEND: the work requests of a kernel consumer, or the doorbell of a user program.
+pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
+    if handle.qp.state() < QpState::Rts {
+        return Err(EINVAL);
+    }
+    let result = match &handle.poster {
+        Some(poster) => {
+            let _irq = IrqGuard::new();
+            let mut producer = poster.send.lock();
+            wrs.try_for_each(|wr| push_send(handle, &mut producer, &wr))
+        }
+        None => Ok(()),
+    };
+    Qp::run_send(handle.qp.as_arc_borrow());
+    Qp::report_events(handle.qp.as_arc_borrow());
+    result
+}
+
+fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) -> Result {
+    let cap = &handle.qp.cap;
+    if wr.num_sge() > cap.max_send_sge {
+        return Err(EINVAL);
+    }
+    let mut flags = 0;
+    for (theirs, ours) in [
+        (send_flags::FENCE, WQE_FENCE),
+        (send_flags::SIGNALED, WQE_SIGNALED),
+        (send_flags::SOLICITED, WQE_SOLICITED),
+        (send_flags::INLINE, WQE_INLINE),
+    ] {
+        if wr.flags() & theirs != 0 {
+            flags |= ours;
+        }
+    }
+    let mut op = WqeOp::default();
+    let mut ah = 0;
+    if let Some(ud) = &handle.ud {
+        let part = wr.ud(ud).ok_or(EINVAL)?;
+        if part.ah.pd() != handle.qp.pd {
+            return Err(EINVAL);
+        }
+        ah = part.ah.number();
+        op.remote_qpn = part.remote_qpn;
+        op.rkey_or_qkey = part.remote_qkey;
+    } else if let Some((remote_addr, rkey)) = wr.rdma() {
+        op.remote_addr = remote_addr;
+        op.rkey_or_qkey = rkey;
+    } else if let Some((remote_addr, rkey, compare_add, swap)) = wr.atomic() {
+        op.remote_addr = remote_addr;
+        op.rkey_or_qkey = rkey;
+        op.compare_add = compare_add;
+        op.swap = swap;
+    }
+    let mut wqe = SendWqe {
+        wr_id: wr.wr_id(),
+        opcode: u8::try_from(wr.opcode()).map_err(|_| EINVAL)?,
+        flags,
+        num_sge: u16::try_from(wr.num_sge()).map_err(|_| EINVAL)?,
+        imm_or_key: wr.imm_or_key(),
+        inline_length: 0,
+        ah,
+        op,
+        reserved: 0,
+    };
+    if flags & WQE_INLINE == 0 {
+        return producer.push(&wqe, wr.segments(), &[]);
+    }
+    let mut inline = [0; limits::MAX_KERNEL_INLINE as usize];
+    let bytes = wr.copy_inline(&mut inline)?;
+    if bytes.len() > cap.max_inline_data as usize {
+        return Err(EINVAL);
+    }
+    wqe.num_sge = 0;
+    wqe.inline_length = bytes.len() as u32;
+    producer.push(&wqe, core::iter::empty::<DataSegment>(), bytes)
+}
+
+/// POST_RECV, likewise.
+pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
+    if handle.qp.state() == QpState::Reset {
+        return Err(EINVAL);
+    }
+    let result = match &handle.poster {
+        Some(poster) => {
+            let _irq = IrqGuard::new();
+            let mut producer = poster.recv.lock();
+            wrs.try_for_each(|wr| {
+                if wr.num_sge() > handle.qp.cap.max_recv_sge {
+                    return Err(EINVAL);
+                }
+                producer.push(
+                    &RecvWqe {
+                        wr_id: wr.wr_id(),
+                        num_sge: wr.num_sge(),
+                        reserved: 0,
+                    },
+                    wr.segments(),
+                    &[],
+                )
+            })
+        }
+        None => Ok(()),
+    };
+    if handle.qp.state() == QpState::Error {
+        Qp::flush_recv(handle.qp.as_arc_borrow());
+    }
+    result
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who runs the sides of a queue pair, and when.
+
+use super::{Notices, Qp};
+use crate::{limits::path, rx::Incoming};
+use kernel::{
+    sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
+    workqueue::{self, WorkItem},
+};
+use linux_rdma::{
+    net::TxQueue,
+    rdma::{
+        qp::{QpState, QpType},
+        QpEvent,
+    },
+    sync::{irqs_disabled, BhGuard, SoftTimer, TimerCallback},
+    time::monotonic_ns,
+};
+
+/// Identifiers of the work items of a queue pair.
+pub(super) const SEND_WORK: u64 = 0;
+pub(super) const RECV_WORK: u64 = 1;
+pub(super) const EVENT_WORK: u64 = 2;
+
+/// Events, in the order of their bits in `Qp::events`.
+const EVENTS: [QpEvent; 6] = [
+    QpEvent::Fatal,
+    QpEvent::RequestError,
+    QpEvent::AccessError,
+    QpEvent::CommunicationEstablished,
+    QpEvent::SendQueueDrained,
+    QpEvent::LastWqeReached,
+];
+
+/// What a batch has left to do.
+#[derive(Default)]
+struct Round {
+    more: bool,
+    fatal: bool,
+}
+
+impl Qp {
+    /// Runs the send side: takes work requests from the ring and sends what may be sent. Any
+    /// context; where interrupts are disabled, a softirq does it, since the stack can't be entered.
+    pub(crate) fn run_send(this: ArcBorrow<'_, Self>) {
+        if !this.send_baton.take() {
+            return;
+        }
+        if irqs_disabled() {
+            Self::send_later(this);
+        } else {
+            Self::send_rounds(this);
+        }
+    }
+
+    /// Runs the receive side: sends acknowledgements and responses.
+    pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
+        if this.recv_baton.take() {
+            Self::recv_rounds(this);
+        }
+    }
+
+    /// Goes on in a softirq, which keeps the baton.
+    fn send_later(this: ArcBorrow<'_, Self>) {
+        // It can't be queued already: only who holds the baton queues it.
+        let _ = workqueue::system_bh().enqueue::<Arc<Self>, SEND_WORK>(this.into());
+    }
+
+    fn send_rounds(this: ArcBorrow<'_, Self>) {
+        for _ in 0..path::BATCHES {
+            let round = Self::send_round(this);
+            if round.fatal {
+                Self::enter_error(this);
+            }
+            if !round.more && this.send_baton.give_back() {
+                return;
+            }
+        }
+        Self::send_later(this);
+    }
+
+    fn send_round(this: ArcBorrow<'_, Self>) -> Round {
+        let qp = &*this;
+        let mut queue = TxQueue::new();
+        let mut notices = Notices::default();
+        let mut round = Round::default();
+        let mut drained = false;
+        let deadline;
+        let _bh = BhGuard::new();
+        {
+            let rcu = rcu::read_lock();
+            let now = monotonic_ns();
+            let mut side = qp.send.lock();
+            if side.fetch(qp).is_err() {
+                round.fatal = true;
+            }
+            let progress = side.with(
+                qp,
+                &rcu,
+                now,
+                None,
+                &mut queue,
+                &mut notices,
+                |requester, slots, env| requester.poll_transmit(slots, now, path::BATCH, env),
+            );
+            round.fatal |= progress.fatal;
+            round.more = progress.more || (!round.fatal && side.has_backlog());
+            if progress.sqe {
+                qp.set_state(QpState::Sqe);
+            }
+            if side.tell_drained && side.requester.is_drained(&side.slots) {
+                side.tell_drained = false;
+                drained = true;
+            }
+            deadline = side.requester.next_timeout();
+        }
+        let _ = queue.xmit_all();
+        if let Some(deadline) = deadline {
+            SoftTimer::<Qp>::arm(this, deadline);
+        }
+        if drained {
+            qp.raise(QpEvent::SendQueueDrained);
+            Self::report_events(this);
+        }
+        round.fatal |= notices.report(&qp.send_cq);
+        round
+    }
+
+    fn recv_rounds(this: ArcBorrow<'_, Self>) {
+        for _ in 0..path::BATCHES {
+            let round = Self::recv_round(this);
+            if round.fatal {
+                Self::enter_error(this);
+            }
+            if !round.more && this.recv_baton.give_back() {
+                return;
+            }
+        }
+        let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
+    }
+
+    fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
+        let qp = &*this;
+        let mut queue = TxQueue::new();
+        let mut notices = Notices::default();
+        let progress = {
+            let _bh = BhGuard::new();
+            let rcu = rcu::read_lock();
+            let now = monotonic_ns();
+            let mut side = qp.recv.lock();
+            side.with(
+                qp,
+                &rcu,
+                now,
+                None,
+                Some(&mut queue),
+                &mut notices,
+                |responder, env| responder.poll_transmit(now, path::BATCH, env),
+            )
+        };
+        let _ = queue.xmit_all();
+        let overflow = notices.report(&qp.recv_cq);
+        Round {
+            more: progress.more,
+            fatal: progress.fatal || overflow,
+        }
+    }
+
+    /// Takes an acknowledgement or response.
+    pub(super) fn receive_response(
+        this: ArcBorrow<'_, Self>,
+        incoming: &Incoming<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        let qp = &*this;
+        let mut notices = Notices::default();
+        let mut queue = TxQueue::new();
+        let outcome = {
+            let _bh = BhGuard::new();
+            let mut side = qp.send.lock();
+            let from_peer = side.path.as_ref().is_some_and(|path| {
+                *path.source() == incoming.skb.destination()
+                    && *path.destination() == incoming.skb.source()
+            });
+            if !from_peer {
+                return;
+            }
+            side.with(
+                qp,
+                rcu,
+                incoming.now,
+                Some(incoming),
+                &mut queue,
+                &mut notices,
+                |requester, slots, env| {
+                    requester.handle_packet(slots, incoming.now, &incoming.packet, env)
+                },
+            )
+        };
+        let overflow = notices.report(&qp.send_cq);
+        if outcome.fatal || overflow {
+            Self::enter_error(this);
+        }
+        if outcome.sqe {
+            qp.set_state(QpState::Sqe);
+        }
+        // Also where nothing is to be sent: work requests may wait for the room in the slots.
+        Self::run_send(this);
+    }
+
+    /// Takes a request.
+    pub(super) fn receive_request(
+        this: ArcBorrow<'_, Self>,
+        incoming: &Incoming<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        let qp = &*this;
+        let mut notices = Notices::default();
+        let outcome = {
+            let _bh = BhGuard::new();
+            let mut side = qp.recv.lock();
+            if matches!(qp.qp_type, QpType::Rc | QpType::Uc) && !side.is_from_peer(incoming) {
+                return;
+            }
+            side.with(
+                qp,
+                rcu,
+                incoming.now,
+                Some(incoming),
+                None,
+                &mut notices,
+                |responder, env| responder.handle_packet(incoming.now, &incoming.packet, env),
+            )
+        };
+        let overflow = notices.report(&qp.recv_cq);
+        if outcome.transmit {
+            Self::run_recv(this);
+        }
+        if outcome.fatal || overflow {
+            Self::enter_error(this);
+        }
+        Self::report_events(this);
+    }
+
+    /// To the Error state: everything outstanding completes as flushed, in order. Any context but
+    /// hard interrupts.
+    pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
+        let qp = &*this;
+        if qp.state() == QpState::Reset {
+            return;
+        }
+        qp.set_state(QpState::Error);
+        let _bh = BhGuard::new();
+        let rcu = rcu::read_lock();
+        let now = monotonic_ns();
+
+        let mut notices = Notices::default();
+        let mut queue = TxQueue::new();
+        {
+            let mut side = qp.send.lock();
+            side.with(
+                qp,
+                &rcu,
+                now,
+                None,
+                &mut queue,
+                &mut notices,
+                |requester, slots, env| requester.enter_error(slots, env),
+            );
+        }
+        let mut overflow = notices.report(&qp.send_cq);
+        let mut notices = Notices::default();
+        qp.recv.lock().flush(qp, &rcu, now, &mut notices);
+        overflow |= notices.report(&qp.recv_cq);
+        drop(rcu);
+        let _ = overflow; // Everything is flushed already.
+        // What still waits in the send ring is flushed as it is taken.
+        Self::run_send(this);
+    }
+
+    /// Flushes what was posted to the receive queue in the Error state.
+    pub(crate) fn flush_recv(this: ArcBorrow<'_, Self>) {
+        let qp = &*this;
+        let mut notices = Notices::default();
+        {
+            let _bh = BhGuard::new();
+            let rcu = rcu::read_lock();
+            qp.recv.lock().flush(qp, &rcu, monotonic_ns(), &mut notices);
+        }
+        let _ = notices.report(&qp.recv_cq);
+    }
+
+    /// Has an event reported, as soon as [`Qp::report_events`] is called.
+    pub(crate) fn raise(&self, event: QpEvent) {
+        if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
+            let mut now = self.events.load(Relaxed);
+            while let Err(other) = self.events.cmpxchg(now, now | 1 << bit, Full) {
+                now = other;
+            }
+        }
+    }
+
+    /// Starts the reporting of events that were raised. No lock may be held.
+    pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
+        if this.events.load(Relaxed) != 0 && this.event_baton.take() {
+            let _ = workqueue::system().enqueue::<Arc<Self>, EVENT_WORK>(this.into());
+        }
+    }
+}
+
+impl WorkItem<SEND_WORK> for Qp {
+    type Pointer = Arc<Qp>;
+    fn run(this: Arc<Qp>) {
+        Self::send_rounds(this.as_arc_borrow());
+    }
+}
+
+impl WorkItem<RECV_WORK> for Qp {
+    type Pointer = Arc<Qp>;
+    fn run(this: Arc<Qp>) {
+        Self::recv_rounds(this.as_arc_borrow());
+    }
+}
+
+impl WorkItem<EVENT_WORK> for Qp {
+    type Pointer = Arc<Qp>;
+    fn run(this: Arc<Qp>) {
+        loop {
+            let raised = this.events.xchg(0, Full);
+            for (bit, event) in EVENTS.iter().enumerate() {
+                if raised & 1 << bit == 0 {
+                    continue;
+                }
+                // Communication is established by the consumer's own move to RTS, too.
+                let late = *event == QpEvent::CommunicationEstablished
+                    && this.state() != QpState::Rtr;
+                if !late {
+                    this.target.dispatch(*event);
+                }
+            }
+            if this.events.load(Relaxed) == 0 && this.event_baton.give_back() {
+                return;
+            }
+        }
+    }
+}
+
+impl TimerCallback for Qp {
+    fn expired(this: ArcBorrow<'_, Self>) {
+        let qp = &*this;
+        let mut notices = Notices::default();
+        let mut queue = TxQueue::new();
+        let outcome = {
+            let _bh = BhGuard::new();
+            let rcu = rcu::read_lock();
+            let now = monotonic_ns();
+            let mut side = qp.send.lock();
+            side.with(
+                qp,
+                &rcu,
+                now,
+                None,
+                &mut queue,
+                &mut notices,
+                |requester, slots, env| requester.handle_timeout(slots, now, env),
+            )
+        };
+        if notices.report(&qp.send_cq) || outcome.fatal {
+            Self::enter_error(this);
+        }
+        Self::run_send(this);
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Payload from and to the data segments of a work request.
+
+use crate::{pd::PdId, rx::Incoming, tables::Tables};
+use kernel::sync::rcu;
+use linux_rdma::rdma::wr::DataSegment;
+use rrxe_core::Fault;
+
+/// The memory that a work request names, in the eyes of its queue pair.
+#[derive(Clone, Copy)]
+pub(crate) struct Segments<'a> {
+    pub(crate) tables: &'a Tables,
+    pub(crate) rcu: &'a rcu::Guard,
+    pub(crate) pd: PdId,
+    pub(crate) list: &'a [DataSegment],
+}
+
+/// Bytes of all segments together.
+pub(crate) fn total(list: &[DataSegment]) -> u64 {
+    list.iter().map(|s| u64::from(s.length)).sum()
+}
+
+impl Segments<'_> {
+    /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the range.
+    /// `Fault::Malformed` where the list is shorter.
+    fn for_each(
+        &self,
+        offset: u32,
+        len: usize,
+        mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut skip = offset;
+        let mut done = 0usize;
+        for segment in self.list {
+            if done == len {
+                return Ok(());
+            }
+            if skip >= segment.length {
+                skip = skip.wrapping_sub(segment.length);
+                continue;
+            }
+            let addr = segment
+                .addr
+                .checked_add(skip.into())
+                .ok_or(Fault::Protection)?;
+            let left = u32::try_from(len.wrapping_sub(done)).map_err(|_| Fault::Malformed)?;
+            let n = left.min(segment.length.wrapping_sub(skip));
+            f(segment.lkey, addr, done, n)?;
+            done = done.wrapping_add(n as usize);
+            skip = 0;
+        }
+        if done == len {
+            Ok(())
+        } else {
+            Err(Fault::Malformed)
+        }
+    }
+
+    /// Copies from byte `offset` of the list.
+    pub(crate) fn gather(&self, offset: u32, to: &mut [u8]) -> Result<(), Fault> {
+        self.for_each(offset, to.len(), |lkey, addr, done, n| {
+            let piece = to
+                .get_mut(done..)
+                .and_then(|t| t.get_mut(..n as usize))
+                .ok_or(Fault::Malformed)?;
+            self.tables
+                .local(self.rcu, self.pd, lkey, addr, n, false)?
+                .read(piece)
+        })
+    }
+
+    /// Copies bytes to byte `offset` of the list.
+    pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
+        self.for_each(offset, from.len(), |lkey, addr, done, n| {
+            let piece = from
+                .get(done..)
+                .and_then(|f| f.get(..n as usize))
+                .ok_or(Fault::Malformed)?;
+            self.tables
+                .local(self.rcu, self.pd, lkey, addr, n, true)?
+                .write(0, piece)
+        })
+    }
+
+    /// Copies the payload of a packet to byte `offset` of the list.
+    pub(crate) fn scatter_payload(&self, offset: u32, from: &Incoming<'_>) -> Result<(), Fault> {
+        let start = from.payload_offset();
+        self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
+            let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
+            let mut at = 0usize;
+            let mut result = Ok(());
+            from.skb
+                .for_each(start.wrapping_add(done), n as usize, |fragment| {
+                    if result.is_ok() {
+                        result = span.write_fragment(at, &fragment, 0, fragment.len());
+                    }
+                    at = at.wrapping_add(fragment.len());
+                })
+                .map_err(|_| Fault::Malformed)?;
+            result
+        })
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The kernel's side of work queues: rings that a consumer fills and the driver empties.
+
+use crate::limits;
+use crate::abi::{self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_HEADER_SIZE, RING_PRODUCER};
+use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
+use linux_rdma::rdma::{
+    memory::SharedMemory,
+    wr::DataSegment,
+    Device,
+};
+
+/// Where a ring's entries are.
+#[derive(Clone)]
+pub(crate) struct Ring {
+    memory: Arc<SharedMemory>,
+    capacity: u32,
+    stride: u32,
+}
+
+impl Ring {
+    /// Pins the ring of a user program. `EINVAL` where it is too small for `entries` entries of
+    /// `min_stride` bytes, or not shaped as the ABI says.
+    pub(crate) fn from_user<D: linux_rdma::rdma::Driver>(
+        device: &Device<D>,
+        spec: &RingSpec,
+        entries: u32,
+        min_stride: u32,
+    ) -> Result<Self> {
+        if !spec.capacity.is_power_of_two()
+            || !spec.stride.is_power_of_two()
+            || spec.capacity < entries
+            || spec.capacity > limits::MAX_QP_WR
+            || spec.stride < min_stride
+            || spec.stride > abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE).ok_or(EINVAL)?
+        {
+            return Err(EINVAL);
+        }
+        let size = spec.size().ok_or(EINVAL)?;
+        Ok(Self {
+            memory: Arc::new(SharedMemory::from_user(device, spec.addr, size)?, GFP_KERNEL)?,
+            capacity: spec.capacity,
+            stride: spec.stride,
+        })
+    }
+
+    /// Allocates a ring for a kernel consumer.
+    pub(crate) fn for_kernel(entries: u32, stride: u32) -> Result<Self> {
+        let spec = RingSpec {
+            addr: 0,
+            capacity: entries.max(1).checked_next_power_of_two().ok_or(EINVAL)?,
+            stride: stride.checked_next_power_of_two().ok_or(EINVAL)?,
+        };
+        Ok(Self {
+            memory: Arc::new(
+                SharedMemory::for_kernel(spec.size().ok_or(EINVAL)?)?,
+                GFP_KERNEL,
+            )?,
+            capacity: spec.capacity,
+            stride: spec.stride,
+        })
+    }
+
+    /// Entries that it holds.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn offset(&self, counter: u32) -> usize {
+        // Both are powers of two, and the size of the whole was computed without overflow.
+        let slot = counter & self.capacity.wrapping_sub(1);
+        (slot as usize)
+            .wrapping_mul(self.stride as usize)
+            .wrapping_add(RING_HEADER_SIZE)
+    }
+
+    /// Copies the entry at a counter's value out.
+    #[inline]
+    fn entry<T: FromBytes + Copy>(&self, counter: u32) -> Result<T> {
+        self.memory.read(self.offset(counter))
+    }
+
+    /// Copies the data segments behind an entry of `head` bytes out.
+    #[inline]
+    fn segments(&self, counter: u32, head: usize, to: &mut [DataSegment]) -> Result {
+        let mut offset = self.offset(counter).wrapping_add(head);
+        for segment in to {
+            let sge: abi::Sge = self.memory.read(offset)?;
+            *segment = DataSegment {
+                addr: sge.addr,
+                length: sge.length,
+                lkey: sge.lkey,
+            };
+            offset = offset.wrapping_add(core::mem::size_of::<abi::Sge>());
+        }
+        Ok(())
+    }
+}
+
+/// The emptying side of a work queue.
+pub(crate) struct Consumer {
+    ring: Ring,
+    /// Entries taken so far. The kernel's own: what the ring says is for the other side to read.
+    taken: u32,
+    /// Entries whose work requests have completed: their places may be used again.
+    retired: u32,
+}
+
+impl Consumer {
+    pub(crate) fn new(ring: Ring) -> Self {
+        Self {
+            ring,
+            taken: 0,
+            retired: 0,
+        }
+    }
+
+    /// Entries that wait to be taken. `EINVAL` where the producer claims more than the ring holds.
+    #[inline]
+    pub(crate) fn available(&self) -> Result<u32> {
+        let producer = self.ring.memory.load_acquire(RING_PRODUCER);
+        let waiting = producer.wrapping_sub(self.taken);
+        let in_use = producer.wrapping_sub(self.retired);
+        if waiting > self.ring.capacity || in_use > self.ring.capacity {
+            return Err(EINVAL);
+        }
+        Ok(waiting)
+    }
+
+    /// The next entry, as it is now.
+    #[inline]
+    pub(crate) fn next<T: FromBytes + Copy>(&self) -> Result<T> {
+        self.ring.entry(self.taken)
+    }
+
+    /// The data segments of the next entry, which follow its first `head` bytes.
+    #[inline]
+    pub(crate) fn next_segments(&self, head: usize, to: &mut [DataSegment]) -> Result {
+        if head.wrapping_add(to.len().wrapping_mul(16)) > self.ring.stride as usize {
+            return Err(EINVAL);
+        }
+        self.ring.segments(self.taken, head, to)
+    }
+
+    /// The bytes behind the first `head` bytes of the next entry.
+    #[inline]
+    pub(crate) fn next_bytes(&self, head: usize, to: &mut [u8]) -> Result {
+        if head.wrapping_add(to.len()) > self.ring.stride as usize {
+            return Err(EINVAL);
+        }
+        self.ring
+            .memory
+            .read_bytes(self.ring.offset(self.taken).wrapping_add(head), to)
+    }
+
+    /// The next entry was copied out.
+    #[inline]
+    pub(crate) fn take(&mut self) {
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// The oldest work request has completed.
+    #[inline]
+    pub(crate) fn retire(&mut self) {
+        self.retired = self.retired.wrapping_add(1);
+    }
+
+    /// Tells the producer which places are free again.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        self.ring.memory.store_release(RING_CONSUMER, self.retired);
+    }
+
+    /// Forgets what is in the ring (the Reset state).
+    pub(crate) fn discard(&mut self) {
+        self.taken = self.ring.memory.load_acquire(RING_PRODUCER);
+        self.retired = self.taken;
+        self.publish();
+    }
+
+    /// Asks the producer to call the kernel after publishing, or no more.
+    pub(crate) fn want_doorbell(&self, wanted: bool) {
+        self.ring.memory.store_release(RING_DOORBELL, wanted.into());
+    }
+}
+
+/// The filling side of a work queue of a kernel consumer.
+pub(crate) struct Producer {
+    ring: Ring,
+    produced: u32,
+}
+
+impl Producer {
+    pub(crate) fn new(ring: Ring) -> Self {
+        Self { ring, produced: 0 }
+    }
+
+    /// Writes an entry with its data segments, or inline data, and publishes it. `ENOMEM` where
+    /// the ring is full, `EINVAL` where the entry does not fit.
+    pub(crate) fn push<T: kernel::transmute::AsBytes + Copy>(
+        &mut self,
+        entry: &T,
+        segments: impl Iterator<Item = DataSegment>,
+        inline: &[u8],
+    ) -> Result {
+        let consumer = self.ring.memory.load_acquire(RING_CONSUMER);
+        if self.produced.wrapping_sub(consumer) >= self.ring.capacity {
+            return Err(ENOMEM);
+        }
+        let start = self.ring.offset(self.produced);
+        let end = start.wrapping_add(self.ring.stride as usize);
+        let mut at = start.wrapping_add(core::mem::size_of::<T>());
+        self.ring.memory.write(start, entry)?;
+        for s in segments {
+            let sge = abi::Sge {
+                addr: s.addr,
+                length: s.length,
+                lkey: s.lkey,
+            };
+            if at.wrapping_add(core::mem::size_of::<abi::Sge>()) > end {
+                return Err(EINVAL);
+            }
+            self.ring.memory.write(at, &sge)?;
+            at = at.wrapping_add(core::mem::size_of::<abi::Sge>());
+        }
+        if at.wrapping_add(inline.len()) > end {
+            return Err(EINVAL);
+        }
+        self.ring.memory.write_bytes(at, inline)?;
+        self.produced = self.produced.wrapping_add(1);
+        self.ring.memory.store_release(RING_PRODUCER, self.produced);
+        Ok(())
+    }
+}

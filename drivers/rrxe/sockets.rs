@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! UDP port 4791 of each network namespace that has a device.
+
+use crate::{limits::ROCE_UDP_PORT, rx::Receiver};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{Arc, Mutex},
+};
+use linux_rdma::errno::is_family_unknown;
+use linux_rdma::net::{IpVersion, NetDevice, NetNs, NetNsCookie, UdpTunnelSocket, UdpTunnels};
+
+/// The sockets of a namespace.
+struct Entry {
+    namespace: NetNsCookie,
+    _v4: UdpTunnelSocket<Receiver>,
+    /// `None` on hosts without IPv6.
+    _v6: Option<UdpTunnelSocket<Receiver>>,
+    /// Devices in the namespace.
+    users: usize,
+}
+
+/// Which namespaces have sockets: one pair for all devices of a namespace.
+#[pin_data]
+pub(crate) struct Sockets {
+    tunnels: Arc<UdpTunnels>,
+    receiver: Arc<Receiver>,
+    #[pin]
+    open: Mutex<KVec<Entry>>,
+}
+
+/// A device's share in the sockets of its namespace; the last one closes them, which sleeps.
+pub(crate) struct SocketShare {
+    sockets: Arc<Sockets>,
+    namespace: NetNsCookie,
+}
+
+impl Sockets {
+    pub(crate) fn new(receiver: Arc<Receiver>) -> Result<Arc<Self>> {
+        let tunnels = UdpTunnels::register()?;
+        Arc::pin_init(
+            pin_init!(Self {
+                tunnels,
+                receiver,
+                open <- new_mutex!(KVec::new(), "rrxe_sockets"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// A share in the sockets of the namespace that a network device is in. `EADDRINUSE` where
+    /// somebody else has the port.
+    pub(crate) fn share(this: &Arc<Self>, netdev: &NetDevice) -> Result<SocketShare> {
+        let net = netdev.hold_net().ok_or(ENODEV)?;
+        let namespace = net.cookie();
+        let mut open = this.open.lock();
+        match open.iter_mut().find(|e| e.namespace == namespace) {
+            Some(entry) => entry.users = entry.users.wrapping_add(1),
+            None => {
+                let entry = Entry {
+                    namespace,
+                    _v4: this.bind(&net, IpVersion::V4)?,
+                    _v6: match this.bind(&net, IpVersion::V6) {
+                        Ok(socket) => Some(socket),
+                        Err(e) if is_family_unknown(e) => None,
+                        Err(e) => return Err(e),
+                    },
+                    users: 1,
+                };
+                open.push(entry, GFP_KERNEL)?;
+            }
+        }
+        Ok(SocketShare {
+            sockets: this.clone(),
+            namespace,
+        })
+    }
+
+    fn bind(&self, net: &NetNs, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
+        UdpTunnelSocket::open(
+            &self.tunnels,
+            net,
+            version,
+            ROCE_UDP_PORT,
+            self.receiver.clone(),
+        )
+    }
+}
+
+impl Drop for SocketShare {
+    fn drop(&mut self) {
+        let mut open = self.sockets.open.lock();
+        let Some(at) = open.iter().position(|e| e.namespace == self.namespace) else {
+            return;
+        };
+        if let Some(entry) = open.get_mut(at) {
+            entry.users = entry.users.saturating_sub(1);
+            if entry.users == 0 {
+                drop(open.remove(at));
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What packets and work requests look up by number: queue pairs, memory regions, address handles.
+//!
+//! The tables belong to the module, not to a device: a queue pair number finds its queue pair in
+//! one step, and everything else about a packet is compared with that queue pair. Numbers that a
+//! stranger sees are table indices behind a keyed permutation, so that they can't be guessed.
+
+use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp};
+use core::ops::RangeInclusive;
+use kernel::{
+    alloc::Flags,
+    prelude::*,
+    sync::{rcu, Arc, ArcBorrow},
+};
+use linux_rdma::{
+    random,
+    sync::{IndexPool, RcuTable},
+};
+use rrxe_core::permute::Permutation;
+
+/// Indices of 24 bits, of which `first..=last` are given out.
+#[pin_data]
+struct Numbers {
+    #[pin]
+    pool: IndexPool,
+    permutation: Permutation,
+    range: RangeInclusive<u32>,
+}
+
+/// First and last number of the domain that a permutation works on: 24 bits, without the numbers
+/// that mean something (0, 1 and 0xffffff as queue pairs).
+const FIRST: u32 = 2;
+const LAST: u32 = 0xff_fffe;
+
+fn permutation() -> Result<Permutation> {
+    let key = || {
+        let mut bytes = [0; 8];
+        random::fill(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    };
+    Permutation::new([key(), key()], FIRST, LAST).ok_or(EINVAL)
+}
+
+impl Numbers {
+    /// At most `max` numbers at a time.
+    fn new(max: u32) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            pool <- IndexPool::new(),
+            permutation: permutation()?,
+            range: FIRST..=FIRST.saturating_add(max.saturating_sub(1)).min(LAST),
+        })
+    }
+
+    /// A free index and the number that stands for it outside.
+    fn reserve(&self, flags: Flags) -> Result<(u32, u32)> {
+        let index = self.pool.alloc(self.range.clone(), flags)?;
+        match self.permutation.apply(index) {
+            Some(number) => Ok((index, number)),
+            None => {
+                self.pool.free(index);
+                Err(EINVAL)
+            }
+        }
+    }
+
+    #[inline]
+    fn index(&self, number: u32) -> Option<u32> {
+        self.permutation.invert(number)
+    }
+}
+
+/// Queue pairs by number.
+#[pin_data]
+pub(crate) struct QpTable {
+    #[pin]
+    numbers: Numbers,
+    table: RcuTable<Qp>,
+}
+
+/// Memory regions by key: 24 bits of number, and 8 low bits that change with each use of it.
+#[pin_data]
+pub(crate) struct RegionTable {
+    #[pin]
+    numbers: Numbers,
+    table: RcuTable<Mr>,
+}
+
+/// Address handles by number, which only their own process sees.
+#[pin_data]
+pub(crate) struct AddressTable {
+    #[pin]
+    pool: IndexPool,
+    table: RcuTable<AddressHandle>,
+}
+
+/// All tables.
+#[pin_data]
+pub(crate) struct Tables {
+    #[pin]
+    pub(crate) qps: QpTable,
+    #[pin]
+    pub(crate) regions: RegionTable,
+    #[pin]
+    pub(crate) addresses: AddressTable,
+}
+
+impl Tables {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            try_pin_init!(Self {
+                qps <- try_pin_init!(QpTable {
+                    numbers <- Numbers::new(limits::MAX_QP),
+                    table: RcuTable::new()?,
+                }),
+                regions <- try_pin_init!(RegionTable {
+                    numbers <- Numbers::new(limits::MAX_MR),
+                    table: RcuTable::new()?,
+                }),
+                addresses <- try_pin_init!(AddressTable {
+                    pool <- IndexPool::new(),
+                    table: RcuTable::new()?,
+                }),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl QpTable {
+    /// An index and the queue pair number that stands for it.
+    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
+        self.numbers.reserve(GFP_KERNEL)
+    }
+
+    /// Lets packets find the queue pair.
+    pub(crate) fn publish(&self, index: u32, qp: Arc<Qp>) -> Result {
+        self.table.insert(index, qp, GFP_KERNEL)
+    }
+
+    /// The queue pair of this number.
+    #[inline]
+    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, Qp>> {
+        self.table.get(self.numbers.index(number)?, rcu)
+    }
+
+    /// No packet finds the queue pair from now on.
+    pub(crate) fn withdraw(&self, index: u32) {
+        drop(self.table.remove(index));
+    }
+
+    /// The number may be used again.
+    pub(crate) fn release(&self, index: u32) {
+        self.numbers.pool.free(index);
+    }
+}
+
+impl RegionTable {
+    /// An index and the key that stands for it.
+    pub(crate) fn reserve(&self, flags: Flags) -> Result<(u32, u32)> {
+        let (index, number) = self.numbers.reserve(flags)?;
+        Ok((index, number << 8 | random::u32() & 0xff))
+    }
+
+    /// Lets work requests and packets find the region.
+    pub(crate) fn publish(&self, index: u32, mr: Arc<Mr>) -> Result {
+        self.table.insert(index, mr, GFP_KERNEL)
+    }
+
+    /// The region at the place of this key; whether it is its key is for the caller to check.
+    #[inline]
+    pub(crate) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, Mr>> {
+        self.table.get(self.numbers.index(key >> 8)?, rcu)
+    }
+
+    /// Nobody finds the region from now on.
+    pub(crate) fn withdraw(&self, index: u32) {
+        drop(self.table.remove(index));
+    }
+
+    /// The index may be used again.
+    pub(crate) fn release(&self, index: u32) {
+        self.numbers.pool.free(index);
+    }
+}
+
+impl AddressTable {
+    /// Lets work requests find the handle that `make` makes of its number.
+    pub(crate) fn insert(
+        &self,
+        flags: Flags,
+        make: impl FnOnce(u32) -> Result<Arc<AddressHandle>>,
+    ) -> Result<Arc<AddressHandle>> {
+        let number = self.pool.alloc(1..=limits::MAX_AH, flags)?;
+        let result = make(number).and_then(|ah| {
+            self.table.insert(number, ah.clone(), flags)?;
+            Ok(ah)
+        });
+        if result.is_err() {
+            self.pool.free(number);
+        }
+        result
+    }
+
+    /// The handle of this number.
+    #[inline]
+    pub(crate) fn get<'a>(
+        &'a self,
+        number: u32,
+        rcu: &'a rcu::Guard,
+    ) -> Option<ArcBorrow<'a, AddressHandle>> {
+        self.table.get(number, rcu)
+    }
+
+    /// Nobody finds the handle from now on.
+    pub(crate) fn remove(&self, number: u32) {
+        if self.table.remove(number).is_some() {
+            self.pool.free(number);
+        }
+    }
+}

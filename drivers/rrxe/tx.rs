@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Outgoing packets: from the core's headers and payload references to packets of the stack.
+
+use crate::{device::DeviceState, limits, path::Path};
+use kernel::{prelude::*, sync::rcu};
+use linux_rdma::{
+    crc32::crc32_le,
+    net::{IpAddr, Route, TxSkb},
+};
+use rrxe_core::{icrc, TxError, TxPacket};
+
+const UDP_HEADER: usize = 8;
+const ICRC: usize = 4;
+
+/// What packets on one path have in common, for the length of a batch.
+pub(crate) struct Carrier<'a> {
+    path: &'a Path,
+    route: Route,
+    source_port: u16,
+}
+
+impl<'a> Carrier<'a> {
+    /// `None` where there is no route: what is sent then is lost.
+    pub(crate) fn new(
+        path: &'a Path,
+        device: &DeviceState,
+        source_port: u16,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        Some(Self {
+            path,
+            route: path.route(device, source_port, rcu)?,
+            source_port,
+        })
+    }
+
+    fn udp_header(&self, payload_len: usize) -> [u8; UDP_HEADER] {
+        let [s0, s1] = self.source_port.to_be_bytes();
+        let [d0, d1] = limits::ROCE_UDP_PORT.to_be_bytes();
+        // At most 4096 bytes of payload and 100 of headers.
+        let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
+        // No checksum: the ICRC protects more than it would.
+        [s0, s1, d0, d1, l0, l1, 0, 0]
+    }
+
+    fn ipv4_header(&self, source: [u8; 4], destination: [u8; 4], payload_len: usize) -> [u8; 20] {
+        let info = self.path.info();
+        let [l0, l1] = (payload_len.wrapping_add(20 + UDP_HEADER) as u16).to_be_bytes();
+        let [i0, i1] = self
+            .route
+            .reserve_ident(source, destination, 1)
+            .to_be_bytes();
+        let [s0, s1, s2, s3] = source;
+        let [d0, d1, d2, d3] = destination;
+        [
+            0x45,
+            info.traffic_class,
+            l0,
+            l1,
+            i0,
+            i1,
+            0x40, // Don't fragment.
+            0,
+            info.hop_limit,
+            17,
+            0,
+            0,
+            s0,
+            s1,
+            s2,
+            s3,
+            d0,
+            d1,
+            d2,
+            d3,
+        ]
+    }
+
+    fn ipv6_header(&self, source: &[u8; 16], destination: &[u8; 16], payload_len: usize) -> [u8; 40] {
+        let info = self.path.info();
+        let mut header = [0; 40];
+        let first = 6 << 28 | u32::from(info.traffic_class) << 20 | info.flow_label;
+        let (fixed, addresses) = header.split_at_mut(8);
+        let [f0, f1, f2, f3] = first.to_be_bytes();
+        let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
+        fixed.copy_from_slice(&[f0, f1, f2, f3, l0, l1, 17, info.hop_limit]);
+        let (to_source, to_destination) = addresses.split_at_mut(16);
+        to_source.copy_from_slice(source);
+        to_destination.copy_from_slice(destination);
+        header
+    }
+
+    /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it:
+    /// the packet is lost.
+    pub(crate) fn packet(
+        &self,
+        packet: &TxPacket,
+        gather: impl FnOnce(&mut [u8]) -> Result<(), TxError>,
+    ) -> Result<Option<TxSkb>, TxError> {
+        let len = packet.udp_payload_len() as usize;
+        let headers = packet.header();
+        let Some(mut skb) = TxSkb::new(&self.route, len) else {
+            return Ok(None);
+        };
+        let behind = len.wrapping_sub(headers.len());
+        if skb.append(headers).is_err() {
+            return Ok(None);
+        }
+        let Ok(body) = skb.append_zeroed(behind) else {
+            return Ok(None);
+        };
+        // Payload, padding (zero) and ICRC.
+        let Some((body, icrc_field)) = body.split_last_chunk_mut::<ICRC>() else {
+            return Ok(None);
+        };
+        if let Some(payload) = body.get_mut(..packet.payload.len() as usize) {
+            gather(payload)?;
+        }
+        let udp = self.udp_header(len);
+        let finished = match (self.path.source(), self.path.destination()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let ip = self.ipv4_header(*source, *destination, len);
+                let state = crc32_le(icrc::ipv4(crc32_le, &ip, &udp, headers), body);
+                *icrc_field = icrc::finish(state);
+                skb.finish_v4(&self.route, &ip, &udp)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let ip = self.ipv6_header(source, destination, len);
+                let state = crc32_le(icrc::ipv6(crc32_le, &ip, &udp, headers), body);
+                *icrc_field = icrc::finish(state);
+                skb.finish_v6(&self.route, &ip, &udp)
+            }
+            _ => Err(EINVAL),
+        };
+        Ok(finished.is_ok().then_some(skb))
+    }
+}
