@@ -109,7 +109,7 @@ const fn tables() -> [[u32; 256]; 8] {
         let mut bit = 0;
         while bit < 8 {
             crc = if crc & 1 != 0 {
-                crc >> 1 ^ 0xedb8_8320
+                (crc >> 1) ^ 0xedb8_8320
             } else {
                 crc >> 1
             };
@@ -123,7 +123,7 @@ const fn tables() -> [[u32; 256]; 8] {
         let mut i = 0;
         while i < 256 {
             let previous = tables[t - 1][i];
-            tables[t][i] = previous >> 8 ^ tables[0][(previous & 0xff) as usize];
+            tables[t][i] = (previous >> 8) ^ tables[0][(previous & 0xff) as usize];
             i += 1;
         }
         t += 1;
@@ -152,7 +152,7 @@ pub fn crc32_le(mut crc: u32, bytes: &[u8]) -> u32 {
     }
     for byte in rest {
         let [low, ..] = crc.to_le_bytes();
-        crc = crc >> 8 ^ at(t0, low ^ byte);
+        crc = (crc >> 8) ^ at(t0, low ^ byte);
     }
     crc
 }

@@ -55,20 +55,20 @@ impl Permutation {
 
     #[inline]
     fn forward(&self, x: u32) -> u32 {
-        let (mut l, mut r) = (x >> HALF & HALF_MASK, x & HALF_MASK);
+        let (mut l, mut r) = ((x >> HALF) & HALF_MASK, x & HALF_MASK);
         for key in &self.keys {
             (l, r) = (r, l ^ Self::round(*key, r));
         }
-        l << HALF | r
+        (l << HALF) | r
     }
 
     #[inline]
     fn backward(&self, x: u32) -> u32 {
-        let (mut l, mut r) = (x >> HALF & HALF_MASK, x & HALF_MASK);
+        let (mut l, mut r) = ((x >> HALF) & HALF_MASK, x & HALF_MASK);
         for key in self.keys.iter().rev() {
             (l, r) = (r ^ Self::round(*key, l), l);
         }
-        l << HALF | r
+        (l << HALF) | r
     }
 
     #[inline]

@@ -125,7 +125,7 @@ pub const fn credits(code: u8) -> Option<u32> {
             Some(if n & 1 == 0 {
                 power
             } else {
-                power | power >> 1
+                power | (power >> 1)
             })
         }
     }

@@ -61,12 +61,11 @@ impl Bth {
     /// Writes the header. Values wider than their field lose their upper bits.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Bth::LEN] {
-        let flags = (self.solicited as u8) << 7
-            | (self.migreq as u8) << 6
-            | (self.pad & 3) << 4
-            | self.version & 0x0f;
+        let solicited = (self.solicited as u8) << 7;
+        let migreq = (self.migreq as u8) << 6;
+        let flags = solicited | migreq | ((self.pad & 3) << 4) | (self.version & 0x0f);
         let [pk0, pk1] = self.pkey.to_be_bytes();
-        let ecn = (self.fecn as u8) << 7 | (self.becn as u8) << 6;
+        let ecn = ((self.fecn as u8) << 7) | ((self.becn as u8) << 6);
         let [_, qp0, qp1, qp2] = (self.dest_qpn & QPN_MASK).to_be_bytes();
         let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
         let ack = (self.ackreq as u8) << 7;

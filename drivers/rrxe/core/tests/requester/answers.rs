@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Answers, good and bad, and completions.
+
+use super::*;
+
+/// F-10: also F-30 and D-16: old acknowledgements, and those for what was never sent.
+#[test]
+fn f_10_strange_acknowledgements() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    for n in [2, 3, 1 << 22, 1 << 23, 0xff_ffff] {
+        for syndrome in [ACK, SEQUENCE_ERROR, Syndrome::Nak(NakCode::RemoteAccess)] {
+            ack(&mut host, n, syndrome);
+        }
+    }
+    assert!(host.statuses().is_empty());
+    for _ in 0..3 {
+        ack(&mut host, 0, ACK);
+        assert_eq!(host.statuses().len(), 1);
+    }
+    ack(&mut host, 1, ACK);
+    ack(&mut host, 0, ACK);
+    ack(&mut host, 1, ACK);
+    assert_eq!(host.statuses(), [Status::Success; 2]);
+    assert!(host.drain(0).is_empty());
+    assert_eq!(host.requester.next_timeout(), None);
+}
+
+/// F-14: answers of the wrong kind.
+#[test]
+fn f_14_bad_responses() {
+    let mtu = MTU as usize;
+    let cases: [(SendOp, u32, Packet); 8] = [
+        (SendOp::Send, 1, response(Operation::ReadResponseOnly, 0, 1)),
+        (SendOp::Send, 1, atomic_ack(0, 0)),
+        (SendOp::Read, 1, atomic_ack(0, 0)),
+        (
+            SendOp::FetchAdd,
+            8,
+            response(Operation::ReadResponseOnly, 0, 8),
+        ),
+        (
+            SendOp::Read,
+            3 * MTU,
+            response(Operation::ReadResponseMiddle, 0, mtu),
+        ),
+        (
+            SendOp::Read,
+            3 * MTU,
+            response(Operation::ReadResponseOnly, 0, mtu),
+        ),
+        (SendOp::Read, 1, response(Operation::ReadResponseLast, 0, 1)),
+        (
+            SendOp::Read,
+            1,
+            response(Operation::ReadResponseFirst, 0, 1),
+        ),
+    ];
+    for (op, length, packet) in cases {
+        let mut host = host();
+        post(&mut host, op, length);
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        let _ = host.take(0, &packet, &vec![0; packet.payload_len as usize]);
+        assert_eq!(
+            host.statuses(),
+            [Status::BadResp, Status::WrFlush],
+            "{op:?} {packet:?}"
+        );
+        assert!(host.error);
+    }
+    // FIRST in the middle of a READ that was asked for only once.
+    let mut host = host();
+    post(&mut host, SendOp::Read, 3 * MTU);
+    host.drain(0);
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseFirst, 0, mtu),
+        &[0; 1024],
+    );
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseFirst, 1, mtu),
+        &[0; 1024],
+    );
+    assert_eq!(host.statuses(), [Status::BadResp]);
+}
+
+/// F-15: answers of the wrong length. (The harness panics if anything is placed outside.)
+#[test]
+fn f_15_wrong_lengths() {
+    let mtu = MTU as usize;
+    let cases = [
+        (Operation::ReadResponseOnly, 100, 101),
+        (Operation::ReadResponseOnly, 100, 99),
+        (Operation::ReadResponseOnly, 100, 0),
+        (Operation::ReadResponseOnly, 0, 1),
+        (Operation::ReadResponseFirst, 3 * MTU, mtu - 1),
+        (Operation::ReadResponseFirst, 3 * MTU, mtu + 1),
+        (Operation::ReadResponseFirst, 3 * MTU, 0),
+    ];
+    for (operation, length, len) in cases {
+        let mut host = host();
+        post(&mut host, SendOp::Read, length);
+        host.drain(0);
+        let _ = host.take(0, &response(operation, 0, len), &vec![0; len]);
+        assert_eq!(
+            host.statuses(),
+            [Status::LocLen],
+            "{operation:?} {length} {len}"
+        );
+    }
+}
+
+/// F-16, D-11
+#[test]
+fn f_16_naks_end_the_queue() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, Status::RemInvReq),
+        (NakCode::RemoteAccess, Status::RemAccess),
+        (NakCode::RemoteOperational, Status::RemOp),
+    ] {
+        let mut host = host();
+        for _ in 0..3 {
+            post(&mut host, SendOp::Send, 1);
+        }
+        host.drain(0);
+        ack(&mut host, 1, Syndrome::Nak(code));
+        assert_eq!(host.statuses(), [Status::Success, status, Status::WrFlush]);
+        assert!(host.error);
+        assert_eq!(
+            host.driver.sent[1].completion.vendor_err,
+            0x60 | code as u32
+        );
+    }
+}
+
+/// A READ that is refused in the middle of its answer (the other side of G-28).
+#[test]
+fn a_nak_within_a_read() {
+    for arrived in [0, 1] {
+        let mut host = host();
+        post(&mut host, SendOp::Read, 4 * MTU);
+        host.drain(0);
+        if arrived == 1 {
+            let first = response(Operation::ReadResponseFirst, 0, 1024);
+            let _ = host.take(0, &first, &[0; 1024]);
+        }
+        ack(&mut host, 1, Syndrome::Nak(NakCode::RemoteAccess));
+        assert_eq!(host.statuses(), [Status::RemAccess]);
+    }
+}
+
+/// D-07: reserved syndromes and codes.
+#[test]
+fn d_07_reserved_syndromes() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    for byte in (0x40..=0x5f).chain(0x64..=0xff) {
+        let aeth = Aeth {
+            syndrome: byte,
+            msn: Psn::new(0),
+        };
+        let _ = host.take(
+            0,
+            &packet(Operation::Acknowledge, psn(0), Ext::Aeth(aeth), 0),
+            &[],
+        );
+    }
+    assert!(host.statuses().is_empty());
+    ack(&mut host, 0, ACK);
+    assert_eq!(host.statuses(), [Status::Success]);
+}
+
+/// F-18, F-19, F-20, F-22: completions, all together and in order.
+#[test]
+fn f_19_one_answer_completes_many() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 3 * MTU);
+    host.post(
+        SendRequest {
+            op: SendOp::Write,
+            ..Default::default()
+        },
+        vec![],
+    )
+    .unwrap();
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::FetchAdd, 8);
+    host.drain(0);
+    ack(&mut host, 1, ACK);
+    assert!(host.statuses().is_empty());
+    // The answer to the atomic acknowledges everything before it.
+    let _ = host.take(0, &atomic_ack(5, 77), &[]);
+    assert_eq!(host.statuses(), [Status::Success; 4]);
+    let reported: Vec<bool> = host
+        .driver
+        .sent
+        .iter()
+        .map(|d| d.completion.report())
+        .collect();
+    assert_eq!(reported, [true, false, true, true]);
+    assert_eq!(host.driver.sent[3].data, 77u64.to_ne_bytes());
+    assert_eq!(host.driver.sent[3].completion.byte_len, 8);
+}

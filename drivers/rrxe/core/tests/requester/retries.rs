@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Timers, and sending again.
+
+use super::*;
+
+/// F-02: without a timeout nothing ever fires.
+#[test]
+fn f_02_no_timer() {
+    let mut host = host();
+    host.requester.set_timeout(0);
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(host.drain(0).len(), 1);
+    assert_eq!(host.requester.next_timeout(), None);
+}
+
+/// F-03, F-04: n retries, seven too, then RETRY_EXC; the timer fires between one and four times
+/// the timeout.
+#[test]
+fn f_03_retries_are_counted() {
+    for retries in [0, 1, 3, 7] {
+        let mut pair = Pair::new(Service::Rc, MTU, 1);
+        pair.filter = Some(Box::new(|_, _| true));
+        pair.hosts[0].requester.set_retry_count(retries);
+        post(&mut pair.hosts[0], SendOp::Send, 1);
+        post(&mut pair.hosts[0], SendOp::Send, 1);
+        let start = pair.now;
+        pair.run();
+        let times = pair.sent_by(0).iter().filter(|p| p.psn() == psn(0)).count();
+        assert_eq!(times, 1 + usize::from(retries));
+        let waited = (pair.now - start) / (u64::from(retries) + 1);
+        assert!((TIMEOUT..=4 * TIMEOUT).contains(&waited));
+        assert_eq!(
+            pair.hosts[0].statuses(),
+            [Status::RetryExc, Status::WrFlush]
+        );
+        assert!(pair.hosts[0].error);
+        // J-11
+        assert!(!pair.hosts[0].sqe);
+    }
+}
+
+/// F-06: NAKs without progress use up the retries.
+#[test]
+fn f_06_sequence_naks_use_up_retries() {
+    let mut host = host();
+    host.requester.set_retry_count(3);
+    post(&mut host, SendOp::Send, 1);
+    for _ in 0..3 {
+        assert_eq!(psns(&host.drain(0)), [0]);
+        ack(&mut host, 0, SEQUENCE_ERROR);
+        assert!(!host.error);
+        // The same NAK once more, before anything was sent again, means nothing.
+        ack(&mut host, 0, SEQUENCE_ERROR);
+    }
+    assert_eq!(psns(&host.drain(0)), [0]);
+    ack(&mut host, 0, SEQUENCE_ERROR);
+    assert_eq!(host.statuses(), [Status::RetryExc]);
+}
+
+/// F-07: from the oldest unacknowledged PSN, the same packets.
+#[test]
+fn f_07_retransmission_repeats() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 3 * MTU + 1);
+    post(&mut host, SendOp::Read, 5 * MTU);
+    post(&mut host, SendOp::FetchAdd, 8);
+    post(&mut host, SendOp::WriteImm, 10);
+    let sent = host.drain(0);
+    assert_eq!(psns(&sent), [0, 1, 2, 3, 4, 9, 10]);
+    ack(&mut host, 1, ACK);
+    let deadline = host.requester.next_timeout().unwrap();
+    let _ = host
+        .requester
+        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    let again = host.drain(deadline);
+    assert_eq!(again, sent[2..]);
+    assert_eq!(host.requester.counters().retransmitted, 5);
+}
+
+/// F-08: what a NAK names is the first that is missing.
+#[test]
+fn f_08_a_nak_acknowledges() {
+    let mut host = host();
+    for _ in 0..4 {
+        post(&mut host, SendOp::Send, 1);
+    }
+    host.drain(0);
+    ack(&mut host, 2, SEQUENCE_ERROR);
+    assert_eq!(host.statuses(), [Status::Success; 2]);
+    assert_eq!(psns(&host.drain(0)), [2, 3]);
+}
+
+/// F-11: an ACK beyond a READ does not complete what is behind it.
+#[test]
+fn f_11_implied_nak() {
+    for (op, length, psns_taken) in [(SendOp::Read, 3 * MTU, 3), (SendOp::FetchAdd, 8, 1)] {
+        let mut host = host();
+        post(&mut host, SendOp::Send, 1);
+        post(&mut host, op, length);
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        ack(&mut host, 1 + psns_taken, ACK);
+        assert_eq!(host.statuses(), [Status::Success]);
+        assert_eq!(psns(&host.drain(0)), [1, 1 + psns_taken]);
+        // Only once: more of the same must not use up the retries.
+        for _ in 0..20 {
+            ack(&mut host, 1 + psns_taken, ACK);
+        }
+        assert!(host.drain(0).is_empty());
+        assert!(!host.error);
+    }
+}
+
+/// F-12: a gap in READ responses.
+#[test]
+fn f_12_gap_is_asked_for_at_once() {
+    let mut host = host();
+    post(&mut host, SendOp::Read, 4 * MTU + 100);
+    assert_eq!(host.drain(0).len(), 1);
+    let mtu = MTU as usize;
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseFirst, 0, mtu),
+        &[1; 1024],
+    );
+    let outcome = host.take(
+        0,
+        &response(Operation::ReadResponseMiddle, 2, mtu),
+        &[3; 1024],
+    );
+    assert!(outcome.transmit);
+    let sent = host.drain(0);
+    let [(again, _)] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    let Ext::Reth(reth) = again.ext else { panic!() };
+    assert_eq!(again.psn(), psn(1));
+    assert_eq!((reth.va, reth.len), (BASE + 1024, 3 * MTU + 100));
+    // The rest of the first answer is of no use, and no reason to ask again.
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseMiddle, 3, mtu),
+        &[4; 1024],
+    );
+    let _ = host.take(0, &response(Operation::ReadResponseLast, 4, 100), &[5; 100]);
+    assert!(host.drain(0).is_empty());
+    // The second answer starts in the middle. (C-07: with FIRST.)
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseFirst, 1, mtu),
+        &[2; 1024],
+    );
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseMiddle, 2, mtu),
+        &[3; 1024],
+    );
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseMiddle, 3, mtu),
+        &[4; 1024],
+    );
+    assert!(host.statuses().is_empty());
+    let _ = host.take(0, &response(Operation::ReadResponseLast, 4, 100), &[5; 100]);
+    assert_eq!(host.statuses(), [Status::Success]);
+    let expected: Vec<u8> = (0..4 * mtu + 100).map(|i| 1 + (i / mtu) as u8).collect();
+    assert!(host.driver.sent[0].data == expected);
+    assert_eq!(host.requester.counters().timeouts, 0);
+}
+
+/// E-05, E-13: waits at least as long as told.
+#[test]
+fn e_05_rnr_wait() {
+    for code in 0..32u8 {
+        let mut host = host();
+        post(&mut host, SendOp::Send, 1);
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        let now = 1_000;
+        let _ = host.take(
+            now,
+            &acknowledge(psn(0), Syndrome::RnrNak { timer: code }),
+            &[],
+        );
+        let deadline = now + timeout::rnr_timer(code);
+        assert_eq!(host.requester.next_timeout(), Some(deadline));
+        assert!(host.drain(deadline - 1).is_empty());
+        // The network may repeat it: it has been heard.
+        let _ = host.take(
+            now,
+            &acknowledge(psn(0), Syndrome::RnrNak { timer: 0 }),
+            &[],
+        );
+        let _ = host
+            .requester
+            .handle_timeout(&mut host.slots, deadline - 1, &mut host.driver);
+        assert!(host.drain(deadline - 1).is_empty());
+        let outcome = host
+            .requester
+            .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+        assert!(outcome.transmit);
+        assert_eq!(psns(&host.drain(deadline)), [0, 1]);
+        assert_eq!(host.requester.counters().rnr_naks, 1);
+        // Stale: already acknowledged.
+        ack(&mut host, 0, ACK);
+        ack(&mut host, 0, Syndrome::RnrNak { timer: 1 });
+        assert_eq!(host.requester.counters().rnr_naks, 1);
+    }
+}
+
+fn rnr_round(host: &mut Host, n: u32) {
+    let now = 0;
+    let _ = host.take(
+        now,
+        &acknowledge(psn(n), Syndrome::RnrNak { timer: 1 }),
+        &[],
+    );
+    if let Some(at) = host.requester.next_timeout() {
+        let _ = host
+            .requester
+            .handle_timeout(&mut host.slots, at, &mut host.driver);
+    }
+    host.drain(now);
+}
+
+/// E-07, E-08: RNR retries are counted on their own; 7 is for ever.
+#[test]
+fn e_07_rnr_retries() {
+    for retries in 0..=7u8 {
+        let mut host = host();
+        host.requester.set_retry_count(0);
+        host.requester.set_rnr_retry(retries);
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        for _ in 0..retries {
+            rnr_round(&mut host, 0);
+            assert!(!host.error);
+        }
+        rnr_round(&mut host, 0);
+        if retries == 7 {
+            for _ in 0..100 {
+                rnr_round(&mut host, 0);
+            }
+            assert!(!host.error);
+        } else {
+            assert_eq!(host.statuses(), [Status::RnrRetryExc]);
+        }
+    }
+}
+
+/// E-09: progress reloads the RNR counter. E-11: for any request.
+#[test]
+fn e_09_progress_reloads() {
+    let mut host = host();
+    host.requester.set_rnr_retry(1);
+    post(&mut host, SendOp::Send, 2 * MTU);
+    post(&mut host, SendOp::Read, 1);
+    host.drain(0);
+    rnr_round(&mut host, 0);
+    rnr_round(&mut host, 1);
+    rnr_round(&mut host, 2);
+    assert!(!host.error);
+    assert_eq!(host.statuses(), [Status::Success]);
+    rnr_round(&mut host, 2);
+    assert!(host.error);
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What is sent, when, and what is refused.
+
+use super::*;
+
+#[test]
+fn packets_of_a_message() {
+    let mut host = host();
+    post_with(
+        &mut host,
+        SendRequest {
+            op: SendOp::WriteImm,
+            length: 2 * MTU + 5,
+            imm_or_key: u32::from_ne_bytes([1, 2, 3, 4]),
+            solicited: true,
+            ..Default::default()
+        },
+    );
+    let sent = host.drain(0);
+    let [(first, a), (middle, b), (last, c)] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(psns(&sent), [0, 1, 2]);
+    assert_eq!((a.len(), b.len(), c.len()), (1024, 1024, 5));
+    assert_eq!(first.operation, Operation::WriteFirst);
+    let Ext::Reth(reth) = first.ext else { panic!() };
+    assert_eq!((reth.va, reth.rkey, reth.len), (BASE, RKEY, 2 * MTU + 5));
+    assert_eq!(middle.operation, Operation::WriteMiddle);
+    assert_eq!(last.operation, Operation::WriteLastImm);
+    let Ext::Imm(imm) = last.ext else { panic!() };
+    assert_eq!(imm.0, [1, 2, 3, 4]);
+    // G-05, G-20, D-19, A-30, A-41
+    assert_eq!((first.pad, middle.pad, last.pad), (0, 0, 3));
+    assert!(!first.bth.solicited && !middle.bth.solicited && last.bth.solicited);
+    assert!(!first.bth.ackreq && !middle.bth.ackreq && last.bth.ackreq);
+    assert!(sent
+        .iter()
+        .all(|(p, _)| p.bth.migreq && p.bth.pkey == 0xffff));
+    assert!(sent.iter().all(|(p, _)| p.bth.dest_qpn == 101));
+    // J-18
+    assert_eq!(host.requester.next_psn(), psn(3).get());
+}
+
+#[test]
+fn a_plain_write_is_never_solicited() {
+    let mut host = host();
+    let request = SendRequest {
+        op: SendOp::Write,
+        length: 1,
+        solicited: true,
+        ..Default::default()
+    };
+    post_with(&mut host, request);
+    assert!(!host.drain(0)[0].0.bth.solicited);
+}
+
+#[test]
+fn post_refuses() {
+    let mut rc = host();
+    let post = |host: &mut Host, op, length| {
+        host.post(
+            SendRequest {
+                op,
+                length,
+                ..Default::default()
+            },
+            vec![],
+        )
+    };
+    assert_eq!(
+        post(&mut rc, SendOp::Write, (1 << 31) + 1),
+        Err(PostError::Length)
+    );
+    for _ in 0..common::DEPTH {
+        post(&mut rc, SendOp::Send, 0).unwrap();
+    }
+    assert!(!rc.requester.can_post(&rc.slots));
+    assert_eq!(post(&mut rc, SendOp::Send, 0), Err(PostError::QueueFull));
+    // H-08
+    let mut uc = Host::new(Service::Uc, 0, MTU);
+    for op in [
+        SendOp::Read,
+        SendOp::CompareSwap,
+        SendOp::FetchAdd,
+        SendOp::SendInv,
+    ] {
+        assert_eq!(post(&mut uc, op, 8), Err(PostError::Operation));
+    }
+    let mut ud = Host::new(Service::Ud, 0, MTU);
+    assert_eq!(post(&mut ud, SendOp::Write, 8), Err(PostError::Operation));
+    assert_eq!(post(&mut ud, SendOp::Send, MTU + 1), Err(PostError::Length));
+    // A queue without slots is full, and asks nothing of anybody.
+    let mut none = Host::new(Service::Rc, 0, MTU);
+    none.slots.clear();
+    assert_eq!(post(&mut none, SendOp::Send, 0), Err(PostError::QueueFull));
+    assert!(none.drain(0).is_empty());
+}
+
+/// F-23, for every value.
+#[test]
+fn f_23_reads_outstanding() {
+    for max in 1..=16u8 {
+        let mut host = host();
+        host.requester.set_max_rd_atomic(max);
+        for i in 0..40 {
+            post(
+                &mut host,
+                if i % 3 == 0 {
+                    SendOp::FetchAdd
+                } else {
+                    SendOp::Read
+                },
+                8,
+            );
+        }
+        let max = u32::from(max);
+        assert_eq!(host.drain(0).len() as u32, max);
+        for i in 0..40 {
+            assert_eq!(host.requester.outstanding_reads(), max.min(40 - i));
+            let _ = match i % 3 {
+                0 => host.take(0, &atomic_ack(i, 0), &[]),
+                _ => host.take(0, &response(Operation::ReadResponseOnly, i, 8), &[0; 8]),
+            };
+            assert_eq!(host.drain(0).len(), usize::from(i + max < 40));
+        }
+        assert_eq!(host.statuses(), [Status::Success; 40]);
+    }
+}
+
+/// F-24
+#[test]
+fn f_24_fence() {
+    let mut host = host();
+    post(&mut host, SendOp::Read, 8);
+    let fenced = SendRequest {
+        op: SendOp::Write,
+        fence: true,
+        ..Default::default()
+    };
+    post_with(&mut host, fenced);
+    post(&mut host, SendOp::Send, 0);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    let outcome = host.take(0, &response(Operation::ReadResponseOnly, 0, 8), &[0; 8]);
+    assert!(outcome.transmit);
+    assert_eq!(psns(&host.drain(0)), [1, 2]);
+}
+
+/// F-28, B-04, B-05: what READs take of the PSNs.
+#[test]
+fn f_28_zero_length_read() {
+    let mut host = host();
+    post(&mut host, SendOp::Read, 0);
+    post(&mut host, SendOp::Read, 2 * MTU + 1);
+    post(&mut host, SendOp::CompareSwap, 8);
+    post(&mut host, SendOp::Send, 0);
+    assert_eq!(psns(&host.drain(0)), [0, 1, 4, 5]);
+    let _ = host.take(0, &response(Operation::ReadResponseOnly, 0, 0), &[]);
+    assert_eq!(host.statuses(), [Status::Success]);
+}
+
+/// The largest READ with the smallest packets takes all PSNs that may be outstanding.
+#[test]
+fn largest_read() {
+    let mut host = Host::new(Service::Rc, 0, 256);
+    host.requester.set_max_rd_atomic(4);
+    let read = SendRequest {
+        op: SendOp::Read,
+        length: 1 << 31,
+        ..Default::default()
+    };
+    host.post(read, vec![]).unwrap();
+    post(&mut host, SendOp::Send, 0);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    assert_eq!(host.requester.next_psn(), psn(1 << 23).get());
+    host.driver.sq[0].data = vec![0; 256];
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseFirst, 0, 256),
+        &[0; 256],
+    );
+    // One PSN is free again.
+    assert_eq!(psns(&host.drain(0)), [1 << 23]);
+}
+
+/// The window, and the acknowledgements that keep it open.
+#[test]
+fn window() {
+    let mut host = host();
+    post(&mut host, SendOp::Write, 1000 * MTU);
+    let sent = host.drain(0);
+    assert_eq!(sent.len(), 256);
+    let asking: Vec<u32> = sent
+        .iter()
+        .filter(|(p, _)| p.bth.ackreq)
+        .map(|(p, _)| p.psn().since(psn(0)))
+        .collect();
+    assert_eq!(asking, [63, 127, 191, 255]);
+    ack(&mut host, 63, ACK);
+    assert_eq!(host.drain(0).len(), 64);
+}
+
+/// READs count once in the window, however much they bring.
+#[test]
+fn reads_do_not_fill_the_window() {
+    let mut host = host();
+    for _ in 0..4 {
+        post(&mut host, SendOp::Read, 500 * MTU);
+    }
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(psns(&host.drain(0)), [0, 500, 1000, 1500, 2000]);
+}
+
+/// No room in the batch: resumes with the same packet.
+#[test]
+fn no_room() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 3 * MTU);
+    host.driver.room = 1;
+    let progress = host
+        .requester
+        .poll_transmit(&mut host.slots, 0, 16, &mut host.driver);
+    assert!(progress.more);
+    assert_eq!(progress.sent, 1);
+    host.driver.room = 8;
+    assert_eq!(psns(&host.drain(0)), [0, 1, 2]);
+}
+
+/// Local operations run in their turn, once, and complete in order.
+#[test]
+fn local_operations() {
+    let mut host = host();
+    post(&mut host, SendOp::LocalInv, 0);
+    assert!(host.drain(0).is_empty());
+    assert_eq!(host.statuses(), [Status::Success]);
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::RegMr, 0);
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(psns(&host.drain(0)), [0, 1]);
+    assert_eq!(host.statuses(), [Status::Success]);
+    // A retransmission passes over it.
+    ack(&mut host, 0, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(0)), [0, 1]);
+    assert_eq!(host.driver.local_ops.len(), 2);
+    ack(&mut host, 0, ACK);
+    assert_eq!(host.statuses(), [Status::Success; 3]);
+    host.driver.local_fault = Some(Fault::Protection);
+    post(&mut host, SendOp::LocalInv, 0);
+    host.drain(0);
+    assert!(!host.error);
+    ack(&mut host, 1, ACK);
+    assert_eq!(host.statuses()[3..], [Status::Success, Status::LocQpOp]);
+    assert!(host.error);
+}
+
+/// H-07: a UC message is complete when it has been handed over.
+#[test]
+fn h_07_uc_sends() {
+    let mut host = Host::new(Service::Uc, 0, MTU);
+    post(&mut host, SendOp::Write, 400 * MTU);
+    let sent = host.drain(0);
+    assert_eq!(sent.len(), 400);
+    assert!(sent.iter().all(|(p, _)| !p.bth.ackreq));
+    assert_eq!(host.statuses(), [Status::Success]);
+    assert_eq!(host.requester.next_timeout(), None);
+}
+
+/// A-34, I-05: what a datagram says.
+#[test]
+fn a_34_datagrams() {
+    let mut host = Host::new(Service::Ud, 0, MTU);
+    for qkey in [0x77, 0x8000_0077] {
+        post_with(
+            &mut host,
+            SendRequest {
+                op: SendOp::SendImm,
+                length: 5,
+                qkey,
+                pkey: 0x8123,
+                ..Default::default()
+            },
+        );
+    }
+    let sent = host.drain(0);
+    for ((packet, payload), qkey) in sent.iter().zip([0x77, common::QKEY]) {
+        assert_eq!(packet.operation, Operation::SendOnlyImm);
+        assert_eq!((packet.bth.dest_qpn, packet.bth.pkey), (42, 0x8123));
+        let Ext::DethImm(deth, _) = packet.ext else {
+            panic!()
+        };
+        assert_eq!((deth.qkey, deth.src_qpn), (qkey, 100));
+        assert_eq!(payload.len(), 5);
+    }
+    assert_eq!(host.statuses(), [Status::Success; 2]);
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The states of the send queue.
+
+use super::*;
+
+/// A local protection error is reported when its turn has come, not before what is older.
+#[test]
+fn local_fault_waits_for_its_turn() {
+    for (fault, status) in [
+        (Fault::Protection, Status::LocProt),
+        (Fault::Malformed, Status::LocQpOp),
+    ] {
+        let mut host = host();
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        host.driver.send_fault = Some(fault);
+        post(&mut host, SendOp::Send, 1);
+        post(&mut host, SendOp::Send, 1);
+        assert!(host.drain(0).is_empty());
+        assert!(!host.error);
+        ack(&mut host, 0, ACK);
+        assert_eq!(host.statuses(), [Status::Success, status, Status::WrFlush]);
+        assert!(host.error);
+    }
+}
+
+/// J-05, J-06, J-07
+#[test]
+fn j_05_send_queue_drained() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 300 * MTU);
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(host.drain(0).len(), 256);
+    host.requester.pause();
+    assert!(!host.requester.is_drained(&host.slots));
+    ack(&mut host, 255, ACK);
+    // The message in progress goes on to its end.
+    assert_eq!(host.drain(0).len(), 44);
+    assert!(!host.requester.is_drained(&host.slots));
+    ack(&mut host, 299, ACK);
+    assert!(host.drain(0).is_empty());
+    assert!(host.requester.is_drained(&host.slots));
+    post(&mut host, SendOp::Send, 1);
+    assert!(host.drain(0).is_empty());
+    host.requester.resume();
+    assert_eq!(psns(&host.drain(0)), [300, 301]);
+}
+
+/// J-09, J-10: UC and UD go to SQE, flush, and come back.
+#[test]
+fn j_09_send_queue_error() {
+    for service in [Service::Uc, Service::Ud] {
+        let mut host = Host::new(service, 0, MTU);
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        host.driver.send_fault = Some(Fault::Protection);
+        post(&mut host, SendOp::Send, 1);
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        let expected = [Status::Success, Status::LocProt, Status::WrFlush];
+        assert_eq!(host.statuses(), expected);
+        assert!(host.sqe && !host.error);
+        host.driver.send_fault = None;
+        post(&mut host, SendOp::Send, 1);
+        host.drain(0);
+        assert_eq!(host.statuses()[3..], [Status::WrFlush]);
+        host.requester.start();
+        post(&mut host, SendOp::Send, 1);
+        assert_eq!(host.drain(0).len(), 1);
+        assert_eq!(host.statuses()[4..], [Status::Success]);
+    }
+}
+
+/// J-13, J-14: each once, in order; and after the error too.
+#[test]
+fn j_13_flush() {
+    let mut host = host();
+    for _ in 0..3 {
+        post(&mut host, SendOp::Send, 1);
+    }
+    host.drain(0);
+    ack(&mut host, 0, ACK);
+    host.go_to_error();
+    assert_eq!(
+        host.statuses(),
+        [Status::Success, Status::WrFlush, Status::WrFlush]
+    );
+    assert_eq!(host.requester.next_timeout(), None);
+    ack(&mut host, 2, ACK);
+    post(&mut host, SendOp::Send, 1);
+    assert!(host.drain(0).is_empty());
+    assert_eq!(host.statuses()[3..], [Status::WrFlush]);
+    host.requester.start();
+    post(&mut host, SendOp::Send, 1);
+    assert!(host.drain(0).is_empty());
+}
+
+/// J-17: the same queue pair again, from Reset.
+#[test]
+fn j_17_reset() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    host.go_to_error();
+    host.requester.reset();
+    host.requester.set_psn(0x77);
+    host.requester.set_dest_qpn(101);
+    // not before it is ready to send.
+    post(&mut host, SendOp::Send, 1);
+    assert!(host.drain(0).is_empty());
+    host.requester.start();
+    let sent = host.drain(0);
+    assert_eq!(sent[0].0.psn(), Psn::new(0x77));
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a responder does, statement by statement: against a peer made of single packets.
+
+mod acceptance;
+#[path = "../common/mod.rs"]
+mod common;
+mod refusal;
+mod replay;
+mod unreliable;
+
+use common::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};
+use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
+use rrxe_core::{
+    Ext, Fault, Packet, Psn, RecvOpcode, ResponderEvent, SendOp, SendRequest, Service, Status,
+};
+
+const MTU: usize = 1024;
+const ACK: Syndrome = Syndrome::ACK_UNLIMITED;
+const INVALID: Syndrome = Syndrome::Nak(NakCode::InvalidRequest);
+const ACCESS: Syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+const OPERATIONAL: Syndrome = Syndrome::Nak(NakCode::RemoteOperational);
+const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::SequenceError);
+
+fn host() -> Host {
+    Host::new(Service::Rc, 0, MTU as u32)
+}
+
+/// The PSN with this index, from the first that is expected on.
+fn psn(n: u32) -> Psn {
+    Psn::new(START_PSN[1]).add(n)
+}
+
+fn reth(va: u64, len: u32) -> Ext {
+    Ext::Reth(Reth {
+        va,
+        rkey: RKEY,
+        len,
+    })
+}
+
+fn fetch_add(n: u32, va: u64, add: u64) -> Packet {
+    let eth = AtomicEth {
+        va,
+        rkey: RKEY,
+        swap_add: add,
+        compare: 0,
+    };
+    packet(O::FetchAdd, psn(n), Ext::Atomic(eth), 0)
+}
+
+fn read(n: u32, va: u64, len: u32) -> Packet {
+    packet(O::ReadRequest, psn(n), reth(va, len), 0)
+}
+
+fn send(n: u32) -> Packet {
+    packet(O::SendOnly, psn(n), Ext::None, 4)
+}
+
+/// Takes a packet with a payload of `fill`, without polling for answers.
+fn give(host: &mut Host, packet: &Packet, fill: u8) {
+    let _ = host.take(0, packet, &vec![fill; packet.payload_len as usize]);
+}
+
+/// Takes a packet and returns the answers.
+fn ask(host: &mut Host, packet: &Packet) -> Vec<(Packet, Vec<u8>)> {
+    give(host, packet, 0xaa);
+    host.drain(0)
+}
+
+/// What an answer says: index of its PSN, operation, syndrome if any.
+fn says(answer: &Packet) -> (u32, O, Option<Syndrome>) {
+    let syndrome = match answer.ext {
+        Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => Some(Syndrome::decode(aeth.syndrome)),
+        _ => None,
+    };
+    (answer.psn().since(psn(0)), answer.operation, syndrome)
+}
+
+fn said(answers: &[(Packet, Vec<u8>)]) -> Vec<(u32, O, Option<Syndrome>)> {
+    answers.iter().map(|(packet, _)| says(packet)).collect()
+}
+
+fn msn(answer: &Packet) -> u32 {
+    match answer.ext {
+        Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => aeth.msn.get(),
+        _ => panic!("no AETH"),
+    }
+}
+
+/// Expects exactly one ACKNOWLEDGE.
+#[track_caller]
+fn expect(answers: &[(Packet, Vec<u8>)], n: u32, syndrome: Syndrome) {
+    assert_eq!(said(answers), [(n, O::Acknowledge, Some(syndrome))]);
+}
+
+fn statuses(host: &Host) -> Vec<Status> {
+    host.driver
+        .received
+        .iter()
+        .map(|r| r.completion.status)
+        .collect()
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! UC and UD.
+
+use super::*;
+
+fn uc() -> Host {
+    Host::new(Service::Uc, 0, MTU as u32)
+}
+
+fn uc_packet(operation: O, n: u32, ext: Ext, len: usize) -> Packet {
+    packet_of(Service::Uc, operation, psn(n), ext, len)
+}
+
+/// H-01, H-03, H-04: a lost packet costs its message, not the next.
+#[test]
+fn h_03_resynchronises() {
+    let mut host = uc();
+    let three = |at: u32| {
+        [
+            uc_packet(O::WriteFirst, at, reth(BASE, 3 * MTU as u32), MTU),
+            uc_packet(O::WriteMiddle, at + 1, Ext::None, MTU),
+            uc_packet(O::WriteLastImm, at + 2, Ext::Imm(ImmDt([1; 4])), MTU),
+        ]
+    };
+    host.post_recv(0, 0);
+    let [first, _, last] = three(0);
+    assert!(ask(&mut host, &first).is_empty());
+    assert!(ask(&mut host, &last).is_empty());
+    assert!(statuses(&host).is_empty());
+    for packet in three(3) {
+        assert!(ask(&mut host, &packet).is_empty());
+    }
+    assert_eq!(statuses(&host), [Status::Success]);
+    // After a gap that takes the start of a message along, too.
+    assert!(ask(&mut host, &uc_packet(O::WriteMiddle, 90, Ext::None, MTU)).is_empty());
+    host.post_recv(0, 0);
+    for packet in three(92) {
+        assert!(ask(&mut host, &packet).is_empty());
+    }
+    assert_eq!(statuses(&host), [Status::Success; 2]);
+    assert_eq!(host.responder.expected_psn(), psn(95).get());
+}
+
+/// H-05
+#[test]
+fn h_05_receive_request_is_used_again() {
+    let mut host = uc();
+    host.post_recv(1, 2 * MTU);
+    host.post_recv(2, 2 * MTU);
+    give(&mut host, &uc_packet(O::SendFirst, 0, Ext::None, MTU), 1);
+    give(&mut host, &uc_packet(O::SendOnly, 5, Ext::None, 8), 2);
+    let done = &host.driver.received[0];
+    assert_eq!((done.wr_id, done.completion.byte_len), (1, 8));
+    assert_eq!(done.data[..8], [2; 8]);
+    assert_eq!(host.driver.rq.len(), 1);
+}
+
+/// E-12, H-01: nothing is answered whatever is wrong.
+#[test]
+fn e_12_uc_drops() {
+    let mut host = uc();
+    let bad = [
+        uc_packet(O::SendOnly, 0, Ext::None, 4),
+        uc_packet(
+            O::WriteOnly,
+            1,
+            Ext::Reth(Reth {
+                va: BASE,
+                rkey: 1,
+                len: 4,
+            }),
+            4,
+        ),
+        uc_packet(O::WriteOnly, 2, reth(BASE, 9), 4),
+        uc_packet(O::SendLast, 3, Ext::None, 4),
+    ];
+    for packet in bad {
+        assert!(ask(&mut host, &packet).is_empty());
+        assert!(!host.error);
+    }
+    host.post_recv(0, 3);
+    assert!(ask(&mut host, &uc_packet(O::SendOnly, 4, Ext::None, 4)).is_empty());
+    assert!(ask(&mut host, &uc_packet(O::SendOnly, 5, Ext::None, 3)).is_empty());
+    assert_eq!(statuses(&host), [Status::Success]);
+}
+
+fn datagram(qkey: u32, n: u32, len: usize) -> Packet {
+    let ext = Ext::Deth(Deth {
+        qkey,
+        src_qpn: 0x77,
+    });
+    packet_of(Service::Ud, O::SendOnly, Psn::new(n), ext, len)
+}
+
+/// I-01, I-03, I-04, I-05, A-33, E-12
+#[test]
+fn i_01_datagrams() {
+    let mut host = Host::new(Service::Ud, 0, MTU as u32);
+    // Nobody waits for it.
+    assert!(ask(&mut host, &datagram(QKEY, 5, 4)).is_empty());
+    host.post_recv(1, 40 + 8);
+    // Too long for what waits.
+    assert!(ask(&mut host, &datagram(QKEY, 99, 9)).is_empty());
+    // The wrong key.
+    assert!(ask(&mut host, &datagram(QKEY + 1, 99, 8)).is_empty());
+    assert_eq!(host.driver.events, [ResponderEvent::QkeyViolation]);
+    // Longer than the MTU.
+    assert!(ask(&mut host, &datagram(QKEY, 99, MTU + 4)).is_empty());
+    assert!(statuses(&host).is_empty());
+    for n in [7, 7, 3] {
+        host.post_recv(2, 4096);
+        assert!(ask(&mut host, &datagram(QKEY, n, 8)).is_empty());
+    }
+    assert_eq!(statuses(&host), [Status::Success; 3]);
+    let done = &host.driver.received[0];
+    assert_eq!(
+        (done.wr_id, done.completion.byte_len, done.completion.src_qp),
+        (1, 48, 0x77)
+    );
+    assert_eq!(
+        done.data[39..],
+        [0xee, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa]
+    );
+}
+
+/// Both ends together: UC and UD over a clean link.
+#[test]
+fn unreliable_services_end_to_end() {
+    for service in [Service::Uc, Service::Ud] {
+        let mut pair = common::Pair::new(service, MTU as u32, 3);
+        let len = if service == Service::Uc {
+            5 * MTU + 1
+        } else {
+            MTU
+        };
+        let data = pair.rng.bytes(len);
+        for _ in 0..10 {
+            pair.hosts[1].post_recv(0, len + 40);
+            let request = SendRequest {
+                op: SendOp::SendImm,
+                length: len as u32,
+                signaled: true,
+                remote_qpn: 101,
+                qkey: QKEY,
+                pkey: 0xffff,
+                ..Default::default()
+            };
+            pair.hosts[0].post(request, data.clone()).unwrap();
+        }
+        pair.run();
+        let at = if service == Service::Ud { 40 } else { 0 };
+        assert_eq!(pair.hosts[1].driver.received.len(), 10);
+        for done in &pair.hosts[1].driver.received {
+            assert_eq!(done.completion.status, Status::Success);
+            assert_eq!(done.data[at..at + len], data);
+        }
+    }
+}
