@@ -5,7 +5,7 @@
 //! C header: `include/linux/rcupdate.h`.
 
 use crate::{raw, sync::rcu_barrier};
-use core::{marker::PhantomData, ptr, ptr::NonNull};
+use core::ptr::{self, NonNull};
 use kernel::{
     alloc::Flags,
     prelude::*,
@@ -238,10 +238,3 @@ unsafe extern "C" fn drop_record<T>(head: *mut raw::callback_head) {
     // SAFETY: The head is the first field of the `repr(C)` record, see the requirements.
     drop(unsafe { KBox::from_raw(head.cast::<Record<T>>()) });
 }
-
-/// The table's share of what it holds, for the auto traits.
-const _: fn() = || {
-    fn assert_sync<S: Send + Sync>() {}
-    struct Shared(PhantomData<()>);
-    assert_sync::<RcuTable<Shared>>();
-};
