@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! One end point.
+
+use super::{icrc_of, Driver, RecvBuffer, SendBuffer, DEPTH, QKEY};
+use rrxe_core::*;
+
+/// One end point: a queue pair and what it rests on.
+pub struct Host {
+    pub requester: Requester,
+    pub responder: Responder,
+    pub slots: Vec<SendSlot>,
+    pub driver: Driver,
+    /// The queue pair has gone to Error, or SQE.
+    pub error: bool,
+    pub sqe: bool,
+    pub posted: u64,
+    /// Packets that one call of `poll_transmit` may send.
+    pub budget: u32,
+    /// Packets that an answer was sent for, dropped by their ICRC.
+    pub bad_icrc: u32,
+}
+
+/// The packet sequence numbers that hosts start with: 0 sends from here, 1 from there.
+pub const START_PSN: [u32; 2] = [0xff_fff0, 0x12_3456];
+
+impl Host {
+    pub fn new(service: Service, index: usize, mtu: u32) -> Host {
+        let mtu = Mtu::from_bytes(mtu).unwrap();
+        let (mine, peers) = (START_PSN[index], START_PSN[1 - index]);
+        let mut requester = Requester::new(service);
+        requester.set_src_qpn(100 + index as u32);
+        requester.set_dest_qpn(101 - index as u32);
+        requester.set_mtu(mtu);
+        requester.set_psn(mine);
+        requester.set_timeout(8);
+        requester.set_retry_count(7);
+        requester.set_rnr_retry(7);
+        requester.set_max_rd_atomic(4);
+        requester.set_qkey(QKEY);
+        requester.start();
+        let mut responder = Responder::new(service);
+        responder.set_dest_qpn(101 - index as u32);
+        responder.set_mtu(mtu);
+        responder.set_psn(peers);
+        responder.set_max_dest_rd_atomic(4);
+        responder.set_min_rnr_timer(1);
+        responder.set_access(true, true, true);
+        responder.set_qkey(QKEY);
+        responder.start();
+        Host {
+            requester,
+            responder,
+            slots: vec![SendSlot::default(); DEPTH],
+            driver: Driver::new(),
+            error: false,
+            sqe: false,
+            posted: 0,
+            budget: 16,
+            bad_icrc: 0,
+        }
+    }
+
+    /// Posts a send work request with this local memory (data to send, or room for a READ).
+    pub fn post(&mut self, request: SendRequest, data: Vec<u8>) -> Result<u64, PostError> {
+        let slot = self.requester.post(&mut self.slots, request)?;
+        let wr_id = self.posted;
+        self.posted += 1;
+        self.driver.sq[slot as usize] = SendBuffer { wr_id, data };
+        Ok(wr_id)
+    }
+
+    /// Posts a receive work request.
+    pub fn post_recv(&mut self, wr_id: u64, len: usize) {
+        self.driver.rq.push_back(RecvBuffer {
+            wr_id,
+            data: vec![0xee; len],
+        });
+    }
+
+    /// Hands a whole UDP payload to the side that it is for.
+    pub fn receive(&mut self, now: u64, bytes: &[u8]) -> Outcome {
+        let Some((body, icrc)) = bytes.split_last_chunk::<4>() else {
+            return Outcome::default();
+        };
+        if body.len() < wire::Bth::LEN || icrc_of(body) != *icrc {
+            self.bad_icrc += 1;
+            return Outcome::default();
+        }
+        let Ok(packet) = Packet::parse(body, bytes.len() as u32) else {
+            return Outcome::default();
+        };
+        let start = usize::from(packet.header_len);
+        self.driver.payload = body[start..start + packet.payload_len as usize].to_vec();
+        let outcome = if packet.is_response() {
+            self.requester
+                .handle_packet(&mut self.slots, now, &packet, &mut self.driver)
+        } else {
+            self.responder.handle_packet(now, &packet, &mut self.driver)
+        };
+        self.note(outcome.fatal, outcome.sqe);
+        outcome
+    }
+
+    /// Hands a packet with this payload to the side that it is for, past the wire format.
+    pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
+        assert_eq!(packet.payload_len as usize, payload.len());
+        self.driver.payload = payload.to_vec();
+        let outcome = if packet.is_response() {
+            self.requester
+                .handle_packet(&mut self.slots, now, packet, &mut self.driver)
+        } else {
+            self.responder.handle_packet(now, packet, &mut self.driver)
+        };
+        self.note(outcome.fatal, outcome.sqe);
+        outcome
+    }
+
+    /// Lets the host send all it can, and returns the packets: parsed, and their payloads.
+    pub fn drain(&mut self, now: u64) -> Vec<(Packet, Vec<u8>)> {
+        while self.transmit(now) {}
+        let out = std::mem::take(&mut self.driver.out);
+        out.into_iter()
+            .map(|bytes| {
+                let packet = Packet::parse(&bytes, bytes.len() as u32).unwrap();
+                let start = usize::from(packet.header_len);
+                let end = start + packet.payload_len as usize;
+                (packet, bytes[start..end].to_vec())
+            })
+            .collect()
+    }
+
+    /// Transmits what both sides have. Whether there is more.
+    pub fn transmit(&mut self, now: u64) -> bool {
+        let a = self
+            .requester
+            .poll_transmit(&mut self.slots, now, self.budget, &mut self.driver);
+        let b = self
+            .responder
+            .poll_transmit(now, self.budget, &mut self.driver);
+        self.note(a.fatal || b.fatal, a.sqe);
+        a.more || b.more
+    }
+
+    pub fn note(&mut self, fatal: bool, sqe: bool) {
+        self.sqe |= sqe;
+        if fatal && !self.error {
+            self.go_to_error();
+        }
+    }
+
+    /// What a driver does on a fatal error, and what modify_qp to Error does.
+    pub fn go_to_error(&mut self) {
+        self.error = true;
+        self.requester
+            .enter_error(&mut self.slots, &mut self.driver);
+        self.responder.enter_error(&mut self.driver);
+    }
+
+    /// Statuses of the send work requests, in the order of completion, which must be that of posting.
+    pub fn statuses(&self) -> Vec<Status> {
+        for (i, done) in self.driver.sent.iter().enumerate() {
+            assert_eq!(done.wr_id, i as u64, "completed out of order");
+        }
+        self.driver
+            .sent
+            .iter()
+            .map(|done| done.completion.status)
+            .collect()
+    }
+}
