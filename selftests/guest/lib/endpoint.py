@@ -17,6 +17,7 @@ import mmap
 import os
 import random
 import select
+import signal
 import socket
 import time
 
@@ -163,10 +164,14 @@ class Endpoint:
         self._objects[number] = value
         return number
 
+    def do(self, calls):
+        """Several calls in one: [method, arguments] each. Returns what each has returned."""
+        return [getattr(self, what)(*arguments) for what, arguments in calls]
+
     # Device
 
-    def open(self, device, address):
-        """Open `device`; traffic will use the RoCEv2 GID of the IP address. Returns what tests have
+    def open(self, device, address, driver):
+        """Open `device` of `driver`; traffic will use the RoCEv2 GID of the IP address. Returns what tests have
         to know of the device."""
         before = _event_files()
         self._context = Context(name=device)
@@ -176,6 +181,7 @@ class Endpoint:
         port = self._context.query_port(1)
         return {
             "device": device,
+            "driver": driver,
             "address": address,
             "gid": gid,
             "gid_index": self._gid_index,
@@ -213,6 +219,14 @@ class Endpoint:
         if self._context:
             self._context.close()
             self._context = None
+
+    def kill_self(self):
+        """Die by kill -9."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def leave(self):
+        """The same after a failure."""
+        self.close()
 
     def drop(self, *numbers):
         """Destroy these objects, in this order."""
@@ -252,6 +266,13 @@ class Endpoint:
     def register(self, pd, address, length, access):
         """Register memory at any address whatever; deregisters it at once where that worked."""
         MR(self._objects[pd], length, _bits(ACCESS, access), address=address).close()
+
+    def read_only_page(self):
+        """The address of a page that this program may not write to."""
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        with open("/proc/self/exe", "rb") as file:
+            return libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), ctypes.c_long(0))
 
     def deregister(self, memory):
         """Take the region away; the memory stays, and can still be verified."""
@@ -433,10 +454,12 @@ class Endpoint:
             "inline": init.max_inline_data,
         }
 
-    def _address(self, gid, gid_index=None):
+    def _address(self, gid, gid_index=None, port=1):
+        if gid is None:
+            return AHAttr(port_num=port)  # without a GRH, which RoCE cannot do without
         index = self._gid_index if gid_index is None else gid_index
         route = GlobalRoute(dgid=GID(gid), sgid_index=index, hop_limit=64)
-        return AHAttr(gr=route, is_global=1, port_num=1)
+        return AHAttr(gr=route, is_global=1, port_num=port)
 
     def modify(self, qp, mask, **attributes):
         """ibv_modify_qp with any mask (names of enum ibv_qp_attr_mask less IBV_QP_) and attributes
@@ -499,9 +522,9 @@ class Endpoint:
         attr = self._objects[qp].query(0x1FFFFFF)[0]
         return {name: getattr(attr, name) for name in names}
 
-    def ah(self, pd, gid):
+    def ah(self, pd, gid, gid_index=None, port=1):
         """An address handle for a GID."""
-        return self._keep(AH(self._objects[pd], attr=self._address(gid)))
+        return self._keep(AH(self._objects[pd], attr=self._address(gid, gid_index, port)))
 
     # Posting
 
@@ -606,6 +629,12 @@ class Peer:
 
         return ask
 
-    def hang_up(self):
+    def die(self):
+        """Have the process there killed, without a chance to destroy anything."""
+        self._connection.send(["endpoint", "kill_self", [], {}])
+        self._connection.receive()
+        self._connection.close()
+
+    def leave(self):
         """End the process there, which destroys whatever it holds."""
         self._connection.close()

@@ -5,13 +5,14 @@ qemu/vm.py has loaded the driver of each host and made its device before a suite
 """
 
 import glob
+import ipaddress
 import os
 import re
 
 import harness
 import kernellog
 import machine
-from harness import require
+from harness import require, wait_until
 
 # What `rdma link add` calls each driver's devices.
 LINK_TYPES = {"rrxe": "rrxe", "rdma_rxe": "rxe", "siw": "siw"}
@@ -132,3 +133,42 @@ def cm_listens(where, port):
 def tcp_listens(where, port):
     """Whether a program on the machine listens for TCP connections on the port."""
     return bool(where.try_run(f"ss -Hltn sport = :{port}").output.strip())
+
+
+# Loading drivers and making devices, for suites that do so themselves.
+
+
+def load(where, driver):
+    """Load the driver's module."""
+    if driver == "rrxe":
+        where.run("insmod /guest/rrxe/rrxe.ko")
+    else:
+        where.run(f"modprobe {driver}")
+
+
+def unload(where, driver):
+    """Unload the driver's module."""
+    where.run(f"rmmod {driver}", 120)
+
+
+def add_link(where, driver, device, netdev):
+    """Make a device over the network device."""
+    where.run(f"rdma link add {device} type {LINK_TYPES[driver]} netdev {netdev}")
+
+
+def delete_link(where, device):
+    """Take the device away."""
+    where.run(f"rdma link delete {device}", 120)
+
+
+def wait_for_gid(device, address):
+    """Wait until ib_core has a GID for the IP address; returns its index."""
+    gid = gid_of(address)
+    return wait_until(f"{device} has a GID for {address}", lambda: gids(device).get(gid, -1) + 1) - 1
+
+
+def gid_of(address):
+    """The GID of an IP address as sysfs writes it."""
+    address = ipaddress.ip_address(address)
+    packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
+    return packed.hex(":", 2)

@@ -30,7 +30,7 @@ def perftest(server, client, program, options, sizes, seconds=300):
     rows = {}
     for line in output.splitlines():
         fields = line.split()
-        if len(fields) >= 4 and all(re.fullmatch(r"[0-9.]+", field) for field in fields):
+        if len(fields) >= 4 and all(re.fullmatch(r"[0-9.]+|-?nan", field) for field in fields):
             rows[int(fields[0])] = [float(field) for field in fields[1:]]
     equal("sizes measured", sorted(rows), sorted(sizes))
     asked = int(re.findall(r"-n (\d+)", options)[-1])

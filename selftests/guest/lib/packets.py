@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0
+"""RoCEv2 packets by hand, past the driver: made, sent and watched on the network device.
+
+Only what the tests need, over IPv4. Names and layouts are the specification's (IBA 5.2, 9.2 to 9.6,
+annex A17).
+"""
+
+import random
+import select
+import socket
+import struct
+import time
+import zlib
+
+ROCE_PORT = 4791
+
+# Opcodes of the reliable connected service; the top three bits name the service.
+SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(6)
+WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = range(6, 12)
+READ_REQUEST, READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY, ACKNOWLEDGE = range(12, 18)
+ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, FETCH_ADD = range(18, 21)
+UC, UD = 0x20, 0x60
+CNP = 0x81
+
+NAK_SEQUENCE, NAK_INVALID, NAK_ACCESS, NAK_OPERATION = 0x60, 0x61, 0x62, 0x63
+
+
+def bth(opcode, qpn, psn, ack=True, pkey=0xFFFF, pad=0, version=0, solicited=False):
+    """A base transport header."""
+    flags = (0x80 if solicited else 0) | 0x40 | (pad & 3) << 4 | (version & 15)
+    return struct.pack(">BBHII", opcode, flags, pkey, qpn & 0xFFFFFF, (0x80000000 if ack else 0) | (psn & 0xFFFFFF))
+
+
+def reth(address, rkey, length):
+    """An RDMA extended transport header."""
+    return struct.pack(">QII", address & (2**64 - 1), rkey, length & 0xFFFFFFFF)
+
+
+def aeth(syndrome, msn=0):
+    """An acknowledge extended transport header."""
+    return struct.pack(">I", (syndrome & 0xFF) << 24 | (msn & 0xFFFFFF))
+
+
+def deth(qkey, source):
+    """A datagram extended transport header."""
+    return struct.pack(">II", qkey, source & 0xFFFFFF)
+
+
+def atomic_eth(address, rkey, swap, compare):
+    """An atomic extended transport header."""
+    return struct.pack(">QIQQ", address, rkey, swap, compare)
+
+
+def icrc(ip, udp, transport):
+    """The invariant CRC of a packet: fields that routers change count as ones (IBA 7.8.1, A17.3.2)."""
+    ip, udp, transport = bytearray(ip), bytearray(udp), bytearray(transport)
+    ip[1] = ip[8] = ip[10] = ip[11] = 0xFF  # type of service, time to live, checksum
+    udp[6] = udp[7] = 0xFF  # checksum
+    if len(transport) > 4:
+        transport[4] = 0xFF  # what was FECN, BECN and reserved
+    return struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(ip) + bytes(udp) + bytes(transport)))
+
+
+def _checksum(header):
+    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+class Wire:
+    """Sends packets to the other host as if from this one, and watches what comes from there."""
+
+    def __init__(self, netdev, own_address, peer_address, peer_mac):
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        self._socket.bind((netdev, 0x0800))
+        self._own = own_address
+        self._peer = peer_address
+        self._macs = bytes.fromhex(peer_mac.replace(":", "")) + self._socket.getsockname()[4]
+        self._identification = 1
+
+    def close(self):
+        """Close the socket."""
+        self._socket.close()
+
+    def send(self, transport, source=None, corrupt=None, udp_extra=0, tail=b"", fragment=0, with_icrc=True):
+        """Send BTH and what follows it, with the ICRC.
+
+        `corrupt` flips that bit after the ICRC was computed; `udp_extra` is added to the UDP length;
+        `tail` follows the packet inside the IP datagram; `fragment` is the IP flags and offset.
+        """
+        self._identification += 1
+        source = socket.inet_aton(source or self._own)
+        length = len(transport) + (4 if with_icrc else 0)
+        udp = struct.pack(">HHHH", 0xC123, ROCE_PORT, 8 + length + udp_extra, 0)
+        ip = struct.pack(
+            ">BBHHHBBH4s4s",
+            0x45,
+            0,
+            28 + length + len(tail),
+            self._identification & 0xFFFF,
+            fragment or 0x4000,
+            64,
+            17,
+            0,
+            source,
+            socket.inet_aton(self._peer),
+        )
+        ip = ip[:10] + struct.pack(">H", _checksum(ip)) + ip[12:]
+        packet = bytearray(transport)
+        if with_icrc:
+            packet += icrc(ip, udp, transport)
+        if corrupt is not None:
+            packet[corrupt // 8 % len(packet)] ^= 1 << corrupt % 8
+        self._socket.send(self._macs + b"\x08\x00" + ip + udp + bytes(packet) + tail)
+
+    def answers(self, seconds, qpn=None):
+        """RoCE packets from the peer in this time: [opcode, PSN, what follows the BTH] each, of one
+        destination queue pair where said."""
+        found = []
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and poller.poll(left * 1000):
+            frame, where = self._socket.recvfrom(65536)
+            if where[2] == socket.PACKET_OUTGOING:
+                continue
+            ip = frame[14:]
+            if ip[9] != 17 or ip[12:16] != socket.inet_aton(self._peer):
+                continue
+            udp = ip[(ip[0] & 15) * 4 :]
+            if struct.unpack(">H", udp[2:4])[0] != ROCE_PORT:
+                continue
+            transport = udp[8 : struct.unpack(">H", udp[4:6])[0]]
+            opcode, _, _, target, psn = struct.unpack(">BBHII", transport[:12])
+            if qpn is None or target & 0xFFFFFF == qpn:
+                found.append([opcode, psn & 0xFFFFFF, transport[12:-4]])
+        return found
+
+    def forget(self):
+        """Drop what has come so far."""
+        self._socket.setblocking(False)
+        try:
+            while True:
+                self._socket.recv(65536)
+        except BlockingIOError:
+            pass
+        finally:
+            self._socket.setblocking(True)
+
+
+def garbage(rng, qpn):
+    """A packet of any opcode with any contents, well formed only in its lengths and its ICRC now and
+    then."""
+    rng = rng or random
+    header = bytearray(bth(rng.randrange(256), qpn, rng.getrandbits(24), rng.random() < 0.5))
+    if rng.random() < 0.5:
+        header[0] = rng.randrange(24)  # a known opcode of the connected service
+    if rng.random() < 0.2:
+        header[1] = rng.randrange(256)
+    if rng.random() < 0.7:
+        header[9:12] = rng.randrange(16).to_bytes(3, "big")  # a number near the expected one
+    return bytes(header) + rng.randbytes(rng.choice((0, 1, 4, 7, 8, 12, 16, 20, 28, 32, 64, 255, 256, 1024, 1025)))

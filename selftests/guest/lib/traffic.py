@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Work requests of every kind between two endpoints, with every byte of both memories compared.
+
+A `Side` is an endpoint with a queue pair, two completion queues and two regions: a small one for
+many requests at a time, and one that holds the longest message. A `Batch` plans requests whose
+ranges do not overlap, tells both sides what must come of them, posts them, and compares completions
+and memories. What is random comes from one generator: a seed names a run.
+"""
+
+import contextlib
+
+import harness
+from harness import Failure, equal, require
+
+SMALL = 512 * 1024
+LONGEST = 8 * 1024 * 1024
+LARGE = 2 * LONGEST + 64 * 1024  # one to send and one to receive
+
+GRH = 40  # bytes before a datagram's payload
+MAX_SGE = 16
+INLINE = 256
+DEPTH = 32
+
+OPS = ("send", "send-imm", "write", "write-imm", "read", "cmp-swap", "fetch-add")
+RECEIVED = {"send": "recv", "send-imm": "recv", "write-imm": "recv-write-imm"}
+
+
+class Side:
+    """One end of a connection."""
+
+    def __init__(self, endpoint, info, kind, extended, depth=DEPTH):
+        self.end = endpoint
+        self.info = info
+        self.name = f"{info['device']}@{info['address']}"
+        self.kind = kind
+        self.pd = endpoint.pd()
+        self.send_cq = endpoint.cq(2 * depth, extended)
+        self.recv_cq = endpoint.cq(2 * depth, extended)
+        self.qp = endpoint.qp(
+            kind,
+            self.pd,
+            self.send_cq,
+            self.recv_cq,
+            extended=extended,
+            send_wr=depth,
+            recv_wr=depth,
+            sge=MAX_SGE,
+            inline=INLINE,
+        )
+        require(self.qp["inline"] >= INLINE, f"{self.name}: inline of {self.qp['inline']}, asked for {INLINE}")
+        self.small = endpoint.memory(self.pd, SMALL, seed=1)
+        self._large = None
+
+    @property
+    def large(self):
+        """The region for the longest messages, made when first used."""
+        if self._large is None:
+            self._large = self.end.memory(self.pd, LARGE, seed=2)
+        return self._large
+
+    def region(self, large):
+        """The region of this name."""
+        return self.large if large else self.small
+
+    def destroy(self):
+        """Destroy everything but the endpoint."""
+        regions = [self.small["id"]] + ([self._large["id"]] if self._large else [])
+        self.end.drop(self.qp["id"], *regions, self.send_cq, self.recv_cq, self.pd)
+
+
+def connect(left, right, mtu, rng):
+    """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap."""
+    for one in (left, right):
+        one.end.to_init(one.qp["id"], one.kind)
+    numbers = {id(one): 0xFFFFFF - rng.randrange(200) for one in (left, right)}
+    for one, other in ((left, right), (right, left)):
+        one.end.to_rtr(
+            one.qp["id"], one.kind, gid=other.info["gid"], qpn=other.qp["qpn"], psn=numbers[id(other)], mtu=mtu
+        )
+        one.end.to_rts(one.qp["id"], one.kind, psn=numbers[id(one)])
+
+
+class _Room:
+    """Hands out ranges of a region that do not overlap, with gaps that nothing may write to."""
+
+    def __init__(self, region, rng):
+        self._at = 0
+        self._size = region["size"]
+        self._rng = rng
+
+    def take(self, length, align=1):
+        at = self._at + self._rng.randrange(1, 90)
+        at += -at % align
+        if at + length > self._size:
+            raise Failure(f"test error: the region is too small for {length} more bytes")
+        self._at = at + length
+        return [at, length]
+
+    def scatter(self, length, pieces):
+        """`length` bytes in so many ranges, in any order, some of them empty."""
+        cuts = sorted(self._rng.randrange(length + 1) for _ in range(pieces - 1))
+        sizes = [end - start for start, end in zip([0, *cuts], [*cuts, length])]
+        order = list(range(pieces))
+        self._rng.shuffle(order)
+        taken = {piece: self.take(sizes[piece]) for piece in order}
+        return [taken[piece] for piece in range(pieces)]
+
+
+def _segments(region, ranges, key=None):
+    return [[region["address"] + at, length, region["lkey"] if key is None else key] for at, length in ranges]
+
+
+def _split(ranges, length):
+    """The first `length` bytes of the ranges, and the rest."""
+    head, tail = [], []
+    for at, size in ranges:
+        take = min(size, length)
+        if take:
+            head.append([at, take])
+        if size > take:
+            tail.append([at + take, size - take])
+        length -= take
+    return head, tail
+
+
+class Batch:
+    """Requests of both sides that are under way together."""
+
+    def __init__(self, rng, left, right, large=False, flags=()):
+        self._rng = rng
+        self._sides = (left, right)
+        self._large = large
+        self._flags = flags
+        self._rooms = {id(side): _Room(side.region(large), rng) for side in self._sides}
+        # Calls of each side before posting, the requests, and what must come of them.
+        self._before = {id(side): [] for side in self._sides}
+        self._after = {id(side): [] for side in self._sides}
+        self._sends = {id(side): [] for side in self._sides}
+        self._recvs = {id(side): [] for side in self._sides}
+        self._sent = {id(side): [] for side in self._sides}
+        self._received = {id(side): [] for side in self._sides}
+        self._wanted = {}
+        self._checks = []
+        self._numbers = {}
+
+    def _other(self, side):
+        return self._sides[1] if side is self._sides[0] else self._sides[0]
+
+    def _pieces(self, maximum=MAX_SGE):
+        return self._rng.choice((1, 1, 1, 2, 3, self._rng.randint(1, maximum), maximum))
+
+    def _call(self, when, side, what, *arguments):
+        when[id(side)].append([what, arguments])
+
+    def add(self, side, op, length, inline=False, address_handle=None):
+        """Plan a request of `side`."""
+        rng, other = self._rng, self._other(side)
+        mine, theirs = side.region(self._large), other.region(self._large)
+        room, far_room = self._rooms[id(side)], self._rooms[id(other)]
+        seed = rng.getrandbits(40)
+        number = len(self._sends[id(side)]) + 1000 * (1 + self._sides.index(side))
+        flags = [flag for flag in (("fence", "solicited") if side.kind == "rc" else ("solicited",)) if rng.random() < 0.15] + list(self._flags)
+        if inline:
+            flags.append("inline")
+        request = {"id": number, "op": op, "flags": flags, "imm": rng.getrandbits(32)}
+        if op in ("cmp-swap", "fetch-add"):
+            length = 8
+            self._add_atomic(side, other, request)
+        else:
+            local = room.scatter(length, self._pieces())
+            # An inline payload is copied at once: it needs no key.
+            request["sge"] = _segments(mine, local, 0xDEAD if inline else None)
+            if op == "read":
+                remote = far_room.take(length)
+                self._call(self._before, other, "put", theirs["id"], [remote], seed)
+                self._call(self._after, side, "expect", mine["id"], local, seed, length)
+            else:
+                self._call(self._before, side, "put", mine["id"], local, seed)
+                if op.startswith("write"):
+                    remote = far_room.take(length)
+                    self._call(self._after, other, "expect", theirs["id"], [remote], seed, length)
+            if op in ("read", "write", "write-imm"):
+                request["rkey"] = theirs["rkey"]
+                request["raddr"] = theirs["address"] + remote[0]
+        if op in RECEIVED:
+            self._add_receive(side, other, request, length, seed)
+        if address_handle is not None:
+            request["ah"] = address_handle
+            request["qpn"] = other.qp["qpn"]
+        self._sends[id(side)].append(request)
+        self._sent[id(side)].append((number, op, length))
+
+    def _add_receive(self, side, other, request, length, seed):
+        rng, theirs = self._rng, other.region(self._large)
+        header = GRH if side.kind == "ud" else 0
+        number = 5000 + len(self._recvs[id(other)])
+        if request["op"] == "write-imm":
+            # It takes a receive and places nothing there.
+            ranges = self._rooms[id(other)].scatter(24, self._pieces()) if rng.random() < 0.5 else []
+        else:
+            room = length + header + rng.choice((0, 0, 1, 17))
+            ranges = self._rooms[id(other)].scatter(room, self._pieces())
+        self._recvs[id(other)].append({"id": number, "sge": _segments(theirs, ranges)})
+        if request["op"] != "write-imm":
+            head, tail = _split(ranges, header)
+            if header:
+                self._checks.append((side, other, theirs["id"], head))
+            self._call(self._after, other, "expect", theirs["id"], tail, seed, length)
+        self._received[id(other)].append(
+            {
+                "id": number,
+                "status": "SUCCESS",
+                "op": RECEIVED[request["op"]],
+                "len": length + header,
+                "qpn": other.qp["qpn"],
+                "imm": request["imm"] if request["op"].endswith("imm") else None,
+            }
+        )
+
+    def _add_atomic(self, side, other, request):
+        """An atomic on a number that others of the batch may have changed before."""
+        rng, mine, theirs = self._rng, side.region(self._large), other.region(self._large)
+        key = id(other)
+        if key not in self._numbers or rng.random() < 0.3:
+            target = self._rooms[key].take(8, align=8)[0]
+            value = rng.choice((0, 1, 2**64 - 1, rng.getrandbits(64)))
+            self._call(self._before, other, "put_number", theirs["id"], target, value)
+            self._numbers[key] = [target, value]
+        target, value = self._numbers[key]
+        result = self._rooms[id(side)].take(8)[0]
+        operand = value if request["op"] == "cmp-swap" and rng.random() < 0.6 else rng.getrandbits(64)
+        swap = rng.getrandbits(64)
+        if request["op"] == "fetch-add":
+            changed = (value + operand) % 2**64
+        else:
+            changed = swap if operand == value else value
+        self._numbers[key][1] = changed
+        self._call(self._after, side, "expect_number", mine["id"], result, value)
+        self._call(self._after, other, "expect_number", theirs["id"], target, changed)
+        request.update(
+            sge=_segments(mine, [[result, 8]]),
+            rkey=theirs["rkey"],
+            raddr=theirs["address"] + target,
+            compare=operand,
+            swap=swap,
+        )
+
+    def _signal(self, side):
+        """Ask for completions: of the last request always, of the others now and then."""
+        requests = self._sends[id(side)]
+        wanted = []
+        for request, sent in zip(requests, self._sent[id(side)]):
+            if request is requests[-1] or self._rng.random() < 0.6:
+                request["flags"].append("signaled")
+                wanted.append(sent)
+        return wanted
+
+    def run(self):
+        """Post everything and compare what came of it."""
+        self.post()
+        self.check()
+
+    def post(self):
+        """Tell both sides what is to come, and post everything."""
+        for side in self._sides:
+            calls = self._before[id(side)]
+            calls.append(["post_recv", [side.qp["id"], self._recvs[id(side)]]])
+            side.end.do(calls)
+        self._wanted = {id(side): self._signal(side) for side in self._sides}
+        try:
+            for side in self._sides:
+                if self._sends[id(side)]:
+                    side.end.post_send(side.qp["id"], self._sends[id(side)])
+        except Exception:
+            self._describe()
+            raise
+
+    def check(self):
+        """Compare completions and memories."""
+        try:
+            for side in self._sides:
+                self._check_sent(side, self._wanted[id(side)])
+            for side in self._sides:
+                self._check_received(side)
+            for check in self._checks:
+                self._check_header(*check)
+            for side in self._sides:
+                region = side.region(self._large)["id"]
+                found = side.end.do([*self._after[id(side)], ["verify", [region]]])[-1]
+                require(not found, f"{side.name}: {found}")
+        except Exception:
+            self._describe()
+            raise
+
+    def _check_sent(self, side, wanted):
+        found = side.end.poll(side.send_cq, len(wanted), 60 * harness.slowness())
+        for wc, (number, op, length) in zip(found, wanted):
+            what = f"{side.name}: {op} of {length} bytes"
+            equal(f"{what}: status", wc["status"], "SUCCESS")
+            equal(f"{what}: id", wc["id"], number)
+            kind = {"send-imm": "send", "write-imm": "write"}.get(op, op)
+            equal(f"{what}: opcode", wc["op"], kind)
+            equal(f"{what}: queue pair", wc["qpn"], side.qp["qpn"])
+            if kind in ("read", "cmp-swap", "fetch-add"):
+                equal(f"{what}: byte count", wc["len"], length)
+        equal(f"{side.name}: send completions", len(found), len(wanted))
+        equal(f"{side.name}: further send completions", side.end.poll(side.send_cq, 1, 0), [])
+
+    def _check_received(self, side):
+        wanted = self._received[id(side)]
+        found = side.end.poll(side.recv_cq, len(wanted), 60 * harness.slowness()) if wanted else []
+        for wc, want in zip(found, wanted):
+            equal(f"{side.name}: receive completion", {name: wc[name] for name in want}, want)
+            if side.kind == "ud":
+                other = self._other(side)
+                equal(f"{side.name}: source", (wc["src_qpn"], wc["grh"]), (other.qp["qpn"], True))
+        equal(f"{side.name}: receive completions", len(found), len(wanted))
+        equal(f"{side.name}: further receive completions", side.end.poll(side.recv_cq, 1, 0), [])
+
+    def _check_header(self, side, other, region, ranges):
+        """The 40 bytes before a datagram: for IPv4, its header in the last 20 of them."""
+        header = bytes.fromhex(other.end.accept(region, ranges, GRH))
+        packed = bytes(int(part) for part in side.info["address"].split("."))
+        packed += bytes(int(part) for part in other.info["address"].split("."))
+        equal("first byte of the IPv4 header", header[20], 0x45)
+        equal("addresses in the IPv4 header", header[32:40].hex(), packed.hex())
+
+    def _describe(self):
+        for side in self._sides:
+            harness.log(f"{side.name}: {side.info} {side.qp}")
+            with contextlib.suppress(Exception):
+                harness.log(f"  is in state {side.end.state(side.qp['id'])}")
+                harness.log(f"  more send completions: {side.end.poll(side.send_cq, 100, 1)}")
+                harness.log(f"  more receive completions: {side.end.poll(side.recv_cq, 100, 0)}")
+            for request in self._recvs[id(side)]:
+                harness.log(f"  recv {request}")
+            for request in self._sends[id(side)]:
+                harness.log(f"  send {request}")
+
+
+def some_length(rng, mtu, longest):
+    """A message length: most are short or near a multiple of the MTU, few are long."""
+    kind = rng.random()
+    if kind < 0.1:
+        length = rng.choice((0, 1, 2, 3, 4, 5, 7, 8))
+    elif kind < 0.4:
+        length = rng.randrange(1, 300)
+    elif kind < 0.7:
+        length = mtu * rng.choice((1, 1, 2, 3, 4, 8, 15, 16, 17)) + rng.choice((-2, -1, 0, 0, 1, 2))
+    elif kind < 0.9:
+        length = rng.randrange(1, 32 * 1024)
+    else:
+        length = rng.randrange(1, longest + 1)
+    return min(length, longest)
+
+
+def random_batches(rng, left, right, mtu, count, address_handles=None):
+    """`count` batches of anything, by both sides at once. Every tenth has a long message."""
+    for turn in range(count):
+        large = address_handles is None and turn % 10 == 9
+        batch = Batch(rng, left, right, large=large)
+        for side in (left, right):
+            requests = 1 if large else rng.choice((0, 1, 2, 4, 8))
+            for _ in range(requests):
+                inline = rng.random() < 0.2
+                if address_handles is not None:
+                    op = rng.choice(("send", "send-imm"))
+                    length = min(some_length(rng, mtu, mtu), mtu)
+                    if inline:
+                        length %= INLINE + 1
+                    batch.add(side, op, length, inline, address_handles[id(side)])
+                    continue
+                op = rng.choice(OPS)
+                length = rng.randrange(LONGEST // 2, LONGEST + 1) if large else some_length(rng, mtu, 24 * 1024)
+                inline = inline and not large and op in ("send", "send-imm", "write", "write-imm")
+                batch.add(side, op, length % (INLINE + 1) if inline else length, inline)
+        batch.run()
+
+
+def boundary_lengths(mtu):
+    """Lengths where something changes: around nothing, around packets, around powers of two."""
+    around = {0, 1, 2, 3, 4, 5, 63, 64, 65}
+    for packets in (1, 2, 3, 16):
+        around |= {packets * mtu + d for d in (-1, 0, 1)}
+    return sorted(around | {65535, 65536, 65537})
+

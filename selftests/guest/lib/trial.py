@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A bench for wrong requests: a connection to spoil, and another that must not notice.
+
+A `Trial` has a fresh pair of queue pairs, `near` (here) and `far` (the other host). Leaving it checks
+that the memory of both ends is as expected and that the witness, a connection of its own between
+the same devices that lives through all trials, still moves data both ways.
+"""
+
+import random
+
+import harness
+from harness import Failure, equal, require
+from traffic import Batch, Side, connect
+
+# Error completions come at once; this only catches one that never comes.
+PATIENCE = 30
+
+# How long to look for something that must not come, in seconds.
+QUIET = 1
+
+
+class Bench:
+    """Both endpoints and the witness."""
+
+    def __init__(self, make):
+        self._make = make
+        self._ends = None
+        self._witness = None
+        self._rng = random.Random("bench")
+
+    def ends(self):
+        """The endpoints, made when first used."""
+        if self._ends is None:
+            self._ends = self._make()
+            sides = [Side(end, info, "rc", False) for end, info in self._ends]
+            connect(*sides, 1024, self._rng)
+            self._witness = sides
+        return self._ends
+
+    def check_witness(self):
+        """The witness must still work, by both ends and all kinds of request."""
+        batch = Batch(self._rng, *self._witness)
+        for side in self._witness:
+            for op in ("send", "write", "read", "fetch-add"):
+                batch.add(side, op, 3000)
+        try:
+            batch.run()
+        except Failure as why:
+            raise Failure(f"an uninvolved connection was harmed: {why}") from why
+
+    def abandon(self):
+        """Start anew after a failure."""
+        for end, _ in self._ends or ():
+            try:
+                end.leave()
+            except Exception as why:
+                harness.log(f"letting go of an endpoint: {why}")
+        self._ends = self._witness = None
+
+
+class Trial:
+    """A pair of queue pairs in Ready to Send, unless `states` says otherwise for the near one."""
+
+    def __init__(self, bench, kind="rc", connected=True, rtr=None, rts=None, access=None):
+        self._bench = bench
+        self._kind = kind
+        self._connected = connected
+        self._rtr = rtr or {}
+        self._rts = rts or {}
+        self._access = access or {}
+
+    def __enter__(self):
+        self.ends = self._bench.ends()
+        for end, _ in self.ends:
+            end.async_events()
+        self.near, self.far = (Side(end, info, self._kind, False) for end, info in self.ends)
+        self.mine, self.theirs = self.near.small, self.far.small
+        if self._connected:
+            self.connect()
+        return self
+
+    def connect(self):
+        """Bring both to Ready to Send, with what the trial was made with."""
+        for side, other in ((self.near, self.far), (self.far, self.near)):
+            qp = side.qp["id"]
+            side.end.to_init(qp, self._kind, **self._access)
+            side.end.to_rtr(qp, self._kind, gid=other.info["gid"], qpn=other.qp["qpn"], psn=5, **self._rtr)
+            side.end.to_rts(qp, self._kind, psn=5, **self._rts)
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None:
+            self._bench.abandon()
+            return
+        try:
+            for side in (self.near, self.far):
+                found = side.end.verify(side.small["id"])
+                require(not found, f"memory of {side.name} was touched: {found}")
+            self.near.destroy()
+            self.far.destroy()
+            self._bench.check_witness()
+        except BaseException:
+            self._bench.abandon()
+            raise
+
+    def segment(self, offset=0, length=64, lkey=None, side=None):
+        """A segment of a side's region (the near one's)."""
+        region = (side or self.near).small
+        return [region["address"] + offset, length, region["lkey"] if lkey is None else lkey]
+
+    def send(self, op, side=None, number=1, sge=None, offset=0, rkey=None, raddr=None, **more):
+        """Post a request of the near side; RDMA goes to `offset` of the far region."""
+        side = side or self.near
+        other = self.far if side is self.near else self.near
+        request = {"id": number, "op": op, "sge": [self.segment(side=side)] if sge is None else sge, **more}
+        if op not in ("send", "send-imm") and "ah" not in more:
+            request["rkey"] = other.small["rkey"] if rkey is None else rkey
+            request["raddr"] = other.small["address"] + offset if raddr is None else raddr
+        side.end.post_send(side.qp["id"], [request])
+
+    def receive(self, number=100, sge=None, side=None):
+        """Post a receive, of the far side unless said."""
+        side = side or self.far
+        sge = [self.segment(4096, 4096, side=side)] if sge is None else sge
+        side.end.post_recv(side.qp["id"], [{"id": number, "sge": sge}])
+
+    def completions(self, side, cq, count):
+        """So many completions, no more and no less: [id, status] each."""
+        found = side.end.poll(cq, count, PATIENCE * harness.slowness())
+        found += side.end.poll(cq, 1, 0)
+        return [[wc["id"], wc["status"]] for wc in found]
+
+    def sent(self, *wanted, side=None):
+        """The send completions of the near side must be these: statuses of requests 1, 2, …"""
+        side = side or self.near
+        found = self.completions(side, side.send_cq, len(wanted))
+        equal(f"send completions of {side.name}", found, [[i + 1, status] for i, status in enumerate(wanted)])
+
+    def received(self, *wanted, side=None):
+        """The receive completions of the far side must be these: statuses of receives 100, 101, …"""
+        side = side or self.far
+        found = self.completions(side, side.recv_cq, len(wanted))
+        equal(f"receive completions of {side.name}", found, [[i + 100, status] for i, status in enumerate(wanted)])
+
+    def quiet(self, side=None):
+        """The far side gets no completion."""
+        side = side or self.far
+        equal(f"receive completions of {side.name}", side.end.poll(side.recv_cq, 1, QUIET), [])
+
+    def states(self, near, far):
+        """Both queue pairs must be in these states."""
+        for side, wanted in ((self.near, near), (self.far, far)):
+            harness.wait_until(
+                f"{side.name} is in state {wanted}", lambda: side.end.state(side.qp["id"]) == wanted, 10
+            )
+
+    def events(self, *wanted, side=None):
+        """The asynchronous events of the far side must be these."""
+        side = side or self.far
+        equal(f"events of {side.name}", side.end.async_events(5 if wanted else 0), list(wanted))
+
+    def still_works(self):
+        """The connection itself must have come to no harm."""
+        batch = Batch(random.Random(1), self.near, self.far)
+        for side in (self.near, self.far):
+            batch.add(side, "send", 2000)
+            batch.add(side, "read", 2000)
+        batch.run()
+
+
+def refused(number, what, *arguments, **named):
+    """The call must fail with this errno."""
+    try:
+        what(*arguments, **named)
+    except Exception as why:
+        code = getattr(why, "error_code", None)
+        if code is None:
+            raise
+        equal("errno", code, number)
+        return
+    raise Failure("the call succeeded")

@@ -1,0 +1,724 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Wrong requests through verbs: each ends with the completion status or errno that hardware gives, and
+harms nobody else."""
+
+import errno
+
+import testbed
+from harness import case, equal
+from trial import Bench, Trial, refused
+
+bed = testbed.Bed()
+
+
+def _ends():
+    import endpoint  # only a guest has verbs
+
+    here, peer = bed.here, bed.peer
+    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
+    return [
+        (mine, mine.open(here.device, here.address, here.driver)),
+        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
+    ]
+
+
+bench = Bench(_ends)
+
+PAGE = 4096
+SIZE = 512 * 1024
+RDMA = ("write", "write-imm", "read", "cmp-swap", "fetch-add")
+
+# What each operation needs of the region that it goes to.
+NEEDS = {
+    "write": "remote-write",
+    "write-imm": "remote-write",
+    "read": "remote-read",
+    "cmp-swap": "remote-atomic",
+    "fetch-add": "remote-atomic",
+}
+
+
+def by_op(*ops):
+    """A case for each operation."""
+    return {op: op for op in ops}
+
+
+def operands(op):
+    """What an operation has beside its target."""
+    if op in ("cmp-swap", "fetch-add"):
+        return {"compare": 1, "swap": 2}
+    return {"imm": 7} if op.endswith("imm") else {}
+
+
+def local(t, op):
+    """The local segment that suits the operation."""
+    return [t.segment(length=8 if op in ("cmp-swap", "fetch-add") else 64)]
+
+
+def remote_access_error(t, op, **where):
+    """A request that the far side refuses to let in (IBA 9.7.4, 9.9)."""
+    t.receive()
+    t.send(op, sge=local(t, op), **operands(op), **where)
+    t.sent("REM_ACCESS_ERR")
+    t.states("error", "error")
+    t.events("QP_ACCESS_ERR")
+    t.received("WR_FLUSH_ERR")
+
+
+# Keys, domains, ranges, rights
+
+
+@case(each=by_op(*RDMA))
+def wrong_rkey(op):
+    """A key that was never given out."""
+    with Trial(bench) as t:
+        remote_access_error(t, op, rkey=t.theirs["rkey"] ^ 0x00A50000)
+
+
+@case(each=by_op(*RDMA))
+def wrong_rkey_variant(op):
+    """The right index with other low bits."""
+    with Trial(bench) as t:
+        remote_access_error(t, op, rkey=t.theirs["rkey"] ^ 0x5A)
+
+
+@case(each=by_op(*RDMA))
+def rkey_of_other_domain(op):
+    """A key is good in its protection domain only."""
+    with Trial(bench) as t:
+        end = t.far.end
+        pd = end.pd()
+        other = end.memory(pd, PAGE, seed=5)
+        remote_access_error(t, op, rkey=other["rkey"], raddr=other["address"])
+        equal("the other domain's memory", end.verify(other["id"]), "")
+        end.drop(other["id"], pd)
+
+
+RANGES = {
+    "past-the-end": lambda region: region["address"] + SIZE,
+    "over-the-end": lambda region: region["address"] + SIZE - 4,
+    "before-the-start": lambda region: region["address"] - 8,
+    "zero": lambda region: 0,
+    "wrapping": lambda region: 2**64 - 4,
+}
+
+
+@case(each={f"{op}-{name}": (op, where) for op in ("write", "read") for name, where in RANGES.items()})
+def out_of_range(what):
+    """Bytes that are not the region's."""
+    op, where = what
+    with Trial(bench) as t:
+        remote_access_error(t, op, raddr=where(t.theirs))
+
+
+@case(each=by_op(*RDMA))
+def right_missing(op):
+    """A region that does not allow the operation."""
+    rights = [right for right in ("local-write", *dict.fromkeys(NEEDS.values())) if right != NEEDS[op]]
+    with Trial(bench) as t:
+        region = t.far.end.memory(t.far.pd, PAGE, rights, 6)
+        remote_access_error(t, op, rkey=region["rkey"], raddr=region["address"])
+        equal("the region", t.far.end.verify(region["id"]), "")
+        t.far.end.drop(region["id"])
+
+
+@case(each=by_op(*RDMA))
+def stale_rkey(op):
+    """A key of a region that is no more."""
+    with Trial(bench) as t:
+        region = t.far.end.memory(t.far.pd, PAGE, seed=7)
+        t.far.end.deregister(region["id"])
+        remote_access_error(t, op, rkey=region["rkey"], raddr=region["address"])
+        equal("the region", t.far.end.verify(region["id"]), "")
+
+
+@case(each=by_op("write", "read"))
+def nothing_needs_no_key(op):
+    """A request for no bytes is not checked against any region (C9-88)."""
+    with Trial(bench) as t:
+        t.send(op, sge=[], rkey=0x12345678, raddr=0)
+        t.sent("SUCCESS")
+        t.still_works()
+
+
+# Requests that the far side does not take
+
+
+@case(each=by_op(*RDMA))
+def operation_disabled(op):
+    """An operation that the far queue pair does not allow."""
+    allowed = [right for right in ("local-write", "remote-write", "remote-read", "remote-atomic") if right != NEEDS[op]]
+    with Trial(bench, access={"access": allowed}) as t:
+        t.receive()
+        t.send(op, sge=local(t, op), **operands(op))
+        t.sent("REM_INV_REQ_ERR")
+        t.states("error", "error")
+        t.received("WR_FLUSH_ERR")
+
+
+@case(each={f"{op}-{offset}": (op, offset) for op in ("cmp-swap", "fetch-add") for offset in (1, 4, 7)})
+def atomic_not_aligned(what):
+    """Atomics are of 8 aligned bytes."""
+    op, offset = what
+    with Trial(bench) as t:
+        t.send(op, sge=local(t, op), offset=offset, **operands(op))
+        t.sent("REM_INV_REQ_ERR")
+        t.states("error", "error")
+
+
+@case(each=by_op("read", "cmp-swap", "fetch-add"))
+def no_responder_resources(op):
+    """The far side has agreed to no READ or atomic at all."""
+    with Trial(bench, rtr={"dest_rd_atomic": 0}) as t:
+        t.send(op, sge=local(t, op), **operands(op))
+        t.sent("REM_INV_REQ_ERR")
+        t.states("error", "error")
+
+
+@case(each=by_op("send", "send-imm"))
+def receive_too_small(op):
+    """A message longer than the receive that it meets."""
+    with Trial(bench) as t:
+        t.receive(sge=[t.segment(4096, 63, side=t.far)])
+        t.receive(101)
+        t.send(op, **operands(op))
+        t.sent("REM_INV_REQ_ERR")
+        t.received("LOC_LEN_ERR", "WR_FLUSH_ERR")
+        t.states("error", "error")
+
+
+@case()
+def receive_too_small_many_packets():
+    """The same where the first packets fit: what they hold may be placed, nothing beyond the receive."""
+    with Trial(bench) as t:
+        t.receive(sge=[t.segment(4096, 3000, side=t.far)])
+        t.send("send", sge=[t.segment(length=5000)])
+        t.sent("REM_INV_REQ_ERR")
+        t.received("LOC_LEN_ERR")
+        t.states("error", "error")
+        t.far.end.accept(t.theirs["id"], [[4096, 3000]], 3000)
+
+
+@case(each=by_op("wrong-key", "no-local-write", "other-domain", "out-of-range"))
+def receive_protected(how):
+    """A receive whose memory is not the receiver's to write."""
+    with Trial(bench) as t:
+        drop = []
+        if how == "wrong-key":
+            sge = [t.segment(4096, 64, t.theirs["lkey"] ^ 0x00A50000, t.far)]
+        elif how == "out-of-range":
+            sge = [t.segment(SIZE - 10, 64, side=t.far)]
+        else:
+            pd = t.far.pd
+            if how == "other-domain":
+                pd = t.far.end.pd()
+            region = t.far.end.memory(pd, PAGE, () if how == "no-local-write" else ("local-write",), 8)
+            sge = [[region["address"], 64, region["lkey"]]]
+            drop = [region["id"]] + ([pd] if how == "other-domain" else [])
+        t.receive(sge=sge)
+        t.send("send")
+        t.sent("REM_OP_ERR")
+        t.received("LOC_PROT_ERR")
+        t.states("error", "error")
+        if drop:
+            equal("the region", t.far.end.verify(drop[0]), "")
+            t.far.end.drop(*drop)
+
+
+# Requests that the near side must refuse
+
+
+@case(each=by_op("send", "write", "read", "cmp-swap", "fetch-add"))
+def wrong_lkey(op):
+    """Local memory by a key that was never given out."""
+    with Trial(bench) as t:
+        t.receive()
+        t.send(op, sge=[t.segment(0, 8, t.mine["lkey"] ^ 0x00A50000)], **operands(op))
+        t.sent("LOC_PROT_ERR")
+        t.near.end.poll(t.near.send_cq, 1, 0)
+        t.states("error", "rts")
+        if op in ("cmp-swap", "fetch-add"):
+            # Its answer had no place: the far side may have done it.
+            t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
+
+
+@case(each=by_op("send", "write", "read"))
+def lkey_of_other_domain(op):
+    """Local memory of another protection domain."""
+    with Trial(bench) as t:
+        pd = t.near.end.pd()
+        region = t.near.end.memory(pd, PAGE, seed=9)
+        t.receive()
+        t.send(op, sge=[[region["address"], 64, region["lkey"]]])
+        t.sent("LOC_PROT_ERR")
+        t.states("error", "rts")
+        equal("the region", t.near.end.verify(region["id"]), "")
+        t.near.end.drop(region["id"], pd)
+
+
+@case(each={f"{op}-{name}": (op, where) for op in ("send", "read") for name, where in RANGES.items()})
+def local_out_of_range(what):
+    """Local bytes that are not the region's."""
+    op, where = what
+    with Trial(bench) as t:
+        t.receive()
+        t.send(op, sge=[[where(t.mine), 64, t.mine["lkey"]]])
+        t.sent("LOC_PROT_ERR")
+        t.states("error", "rts")
+
+
+@case(each=by_op("read", "fetch-add"))
+def local_read_only(op):
+    """The answer has nowhere to go: the region is not ours to write."""
+    with Trial(bench) as t:
+        region = t.near.end.memory(t.near.pd, PAGE, (), 10)
+        t.send(op, sge=[[region["address"], 8, region["lkey"]]], **operands(op))
+        t.sent("LOC_PROT_ERR")
+        t.states("error", "rts")
+        equal("the region", t.near.end.verify(region["id"]), "")
+        if op == "fetch-add":
+            t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
+        t.near.end.drop(region["id"])
+
+
+@case(each=by_op("send", "write", "read"))
+def stale_lkey(op):
+    """Local memory of a region that is no more."""
+    with Trial(bench) as t:
+        region = t.near.end.memory(t.near.pd, PAGE, seed=11)
+        t.near.end.deregister(region["id"])
+        t.receive()
+        t.send(op, sge=[[region["address"], 64, region["lkey"]]])
+        t.sent("LOC_PROT_ERR")
+        t.states("error", "rts")
+
+
+@case(each=by_op("send", "write", "read"))
+def longer_than_a_message(op):
+    """More than max_msg_sz (IBA 11.4.1: local length error)."""
+    with Trial(bench) as t:
+        half = t.near.info["max_msg"] // 2 + 1
+        t.receive()
+        t.send(op, sge=[t.segment(length=half), t.segment(length=half)])
+        t.sent("LOC_LEN_ERR")
+        t.states("error", "rts")
+
+
+@case(each={f"{op}-{length}": (op, length) for op in ("cmp-swap", "fetch-add") for length in (4, 16)})
+def atomic_length(what):
+    """An atomic's answer has 8 bytes."""
+    op, length = what
+    with Trial(bench) as t:
+        t.send(op, sge=[t.segment(length=length)], **operands(op))
+        t.sent("LOC_LEN_ERR")
+        t.states("error", "rts")
+
+
+@case()
+def flushed_in_order():
+    """What follows a failure is flushed, in the order of posting, each once; what came before is done."""
+    with Trial(bench) as t:
+        for number in range(100, 104):
+            t.receive(number, [t.segment(8192 + (number - 100) * 64, 64, side=t.far)])
+            t.receive(number, [t.segment(8192 + (number - 100) * 64, 64)], side=t.near)
+        t.near.end.put(t.mine["id"], [[0, 64]], 77)
+        t.far.end.expect(t.theirs["id"], [[8192, 64]], 77, 64)
+        t.send("send", number=1)
+        t.send("write", number=2, rkey=1)
+        for number in (3, 4, 5):
+            t.send("send", number=number)
+        t.sent("SUCCESS", "REM_ACCESS_ERR", *["WR_FLUSH_ERR"] * 3)
+        t.received("SUCCESS", *["WR_FLUSH_ERR"] * 3)
+        t.received(*["WR_FLUSH_ERR"] * 4, side=t.near)
+        # In the error state what is posted comes back at once.
+        t.send("send", number=1)
+        t.sent("WR_FLUSH_ERR")
+        t.receive(100)
+        t.received("WR_FLUSH_ERR")
+
+
+@case()
+def failure_without_signal():
+    """A request that asked for no completion has one if it fails."""
+    with Trial(bench) as t:
+        t.send("write", rkey=1, flags=[])
+        t.sent("REM_ACCESS_ERR")
+
+
+@case()
+def back_from_error():
+    """Error to Reset and up again, with the same number."""
+    with Trial(bench) as t:
+        t.send("write", rkey=1)
+        t.sent("REM_ACCESS_ERR")
+        t.states("error", "error")
+        for side in (t.near, t.far):
+            side.end.async_events()
+            side.end.modify(side.qp["id"], ("STATE",), state="reset")
+        t.connect()
+        t.still_works()
+
+
+# Nobody answers
+
+
+@case(timeout=240)
+def receiver_not_ready():
+    """No receive, and the retries used up."""
+    with Trial(bench, rtr={"rnr_timer": 1}, rts={"rnr_retry": 2}) as t:
+        t.send("send")
+        t.sent("RNR_RETRY_EXC_ERR")
+        t.states("error", "rts")
+
+
+@case(timeout=240)
+def receiver_ready_late():
+    """No receive for a while, and retries without end."""
+    with Trial(bench, rtr={"rnr_timer": 14}, rts={"rnr_retry": 7}) as t:
+        t.near.end.put(t.mine["id"], [[0, 64]], 78)
+        t.send("send")
+        equal("completions before the receive", t.near.end.poll(t.near.send_cq, 1, 2), [])
+        t.far.end.expect(t.theirs["id"], [[4096, 64]], 78, 64)
+        t.receive()
+        t.sent("SUCCESS")
+        t.received("SUCCESS")
+
+
+@case(timeout=240, each=by_op("send", "write", "read", "fetch-add"))
+def peer_gone(op):
+    """The far queue pair is no more: the retries run out."""
+    with Trial(bench, rts={"timeout": 12, "retry": 2}) as t:
+        t.far.end.modify(t.far.qp["id"], ("STATE",), state="reset")
+        t.send(op, sge=local(t, op), **operands(op))
+        t.sent("RETRY_EXC_ERR")
+        t.states("error", "reset")
+
+
+@case(timeout=240)
+def peer_unreachable():
+    """No host has the address; the request must not hang for ever."""
+    with Trial(bench, connected=False) as t:
+        end, qp = t.near.end, t.near.qp["id"]
+        end.to_init(qp)
+        nowhere = "0000:0000:0000:0000:0000:ffff:0a4d:00fe"
+        try:
+            end.to_rtr(qp, gid=nowhere, qpn=17, psn=5)
+        except Exception as why:
+            # ib_core resolves the neighbour in this step, for drivers that ask it to.
+            equal("errno", getattr(why, "error_code", None), errno.EHOSTUNREACH)
+            return
+        end.to_rts(qp, timeout=12, retry=1, psn=5)
+        t.send("write")
+        t.sent("RETRY_EXC_ERR")
+
+
+# Datagrams
+
+
+def datagram(t, number=1, length=64, qpn=None, qkey=None, sge=None):
+    """Send a datagram to the far side."""
+    handle = t.near.end.ah(t.near.pd, t.far.info["gid"])
+    more = {} if qkey is None else {"qkey": qkey}
+    target = t.far.qp["qpn"] if qpn is None else qpn
+    t.send("send", number=number, sge=[t.segment(length=length)] if sge is None else sge, ah=handle, qpn=target, **more)
+    return handle
+
+
+def datagram_arrives(t, number=1):
+    """One as it should be must arrive after all that."""
+    t.near.end.put(t.mine["id"], [[0, 64]], 79)
+    handle = datagram(t)
+    t.sent("SUCCESS")
+    t.received("SUCCESS")
+    t.far.end.accept(t.theirs["id"], [[4096, 40]], 40)
+    t.far.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
+    t.near.end.drop(handle)
+
+
+@case()
+def datagram_wrong_qkey():
+    """Dropped without a word (IBA 9.6.1.5)."""
+    with Trial(bench, kind="ud") as t:
+        t.receive()
+        handle = datagram(t, qkey=0x55)
+        t.sent("SUCCESS")
+        t.quiet()
+        t.near.end.drop(handle)
+        datagram_arrives(t)
+
+
+@case()
+def datagram_wrong_number():
+    """To a queue pair that is not there."""
+    with Trial(bench, kind="ud") as t:
+        t.receive()
+        handle = datagram(t, qpn=t.far.qp["qpn"] ^ 0x5A5A)
+        t.sent("SUCCESS")
+        t.quiet()
+        t.near.end.drop(handle)
+        datagram_arrives(t)
+
+
+@case()
+def datagram_to_connected():
+    """To a queue pair of another service."""
+    with Trial(bench, kind="ud") as t, Trial(bench) as connected:
+        connected.receive()
+        handle = datagram(t, qpn=connected.far.qp["qpn"])
+        t.sent("SUCCESS")
+        connected.quiet()
+        t.near.end.drop(handle)
+        t.receive()
+        datagram_arrives(t)
+
+
+@case(each={"no-room-for-header": 39, "no-room-for-payload": 103})
+def datagram_receive_too_small(room):
+    """Never more than the receive has room for, and never reported as a success."""
+    with Trial(bench, kind="ud") as t:
+        t.receive(sge=[t.segment(4096, room, side=t.far)])
+        handle = datagram(t)
+        t.sent("SUCCESS")
+        found = t.far.end.poll(t.far.recv_cq, 1, 1)
+        equal("successes", [wc for wc in found if wc["status"] == "SUCCESS"], [])
+        t.far.end.accept(t.theirs["id"], [[4096, room]], room)
+        t.near.end.drop(handle)
+
+
+@case()
+def datagram_without_receive():
+    """Dropped without a word."""
+    with Trial(bench, kind="ud") as t:
+        handle = datagram(t)
+        t.sent("SUCCESS")
+        t.near.end.drop(handle)
+        t.receive()
+        t.quiet()
+        datagram_arrives(t)
+
+
+@case()
+def datagram_too_long():
+    """Longer than a packet: a local length error, and the send queue stops (IBA 10.3.1, C10-38)."""
+    with Trial(bench, kind="ud") as t:
+        t.receive()
+        handle = datagram(t, length=4097)
+        t.sent("LOC_LEN_ERR")
+        t.states("sqe", "rts")
+        t.quiet()
+        t.near.end.drop(handle)
+        # The receive side goes on.
+        t.receive(100, side=t.near)
+        back = t.far.end.ah(t.far.pd, t.near.info["gid"])
+        t.far.end.put(t.theirs["id"], [[0, 64]], 80)
+        t.send("send", side=t.far, ah=back, qpn=t.near.qp["qpn"])
+        t.sent("SUCCESS", side=t.far)
+        t.received("SUCCESS", side=t.near)
+        t.near.end.accept(t.mine["id"], [[4096, 40]], 40)
+        t.near.end.expect(t.mine["id"], [[4136, 64]], 80, 64)
+        t.far.end.drop(back)
+        # And so does the send side, when told to.
+        t.near.end.modify(t.near.qp["id"], ("STATE", "CUR_STATE"), state="rts", current="sqe")
+        datagram_arrives(t)
+
+
+# Refused by errno
+
+
+@case()
+def post_in_wrong_state():
+    """A send before Ready to Send, a receive in Reset (IBA 10.3.1)."""
+    with Trial(bench, connected=False) as t:
+        end, qp = t.near.end, t.near.qp["id"]
+        refused(errno.EINVAL, t.send, "send")
+        refused(errno.EINVAL, t.receive, side=t.near)
+        end.to_init(qp)
+        refused(errno.EINVAL, t.send, "send")
+        t.receive(side=t.near)
+        end.to_rtr(qp, gid=t.far.info["gid"], qpn=t.far.qp["qpn"])
+        refused(errno.EINVAL, t.send, "send")
+
+
+@case()
+def post_unknown_opcode():
+    """Numbers that are no operation, and operations that the service does not have."""
+    with Trial(bench) as t:
+        for op in (15, 77, 255, 2**31 - 1):
+            refused(errno.EINVAL, t.send, op)
+        t.still_works()
+    with Trial(bench, kind="ud") as t:
+        handle = t.near.end.ah(t.near.pd, t.far.info["gid"])
+        for op in ("write", "read", "fetch-add"):
+            refused(errno.EINVAL, t.send, op, ah=handle, qpn=t.far.qp["qpn"])
+        t.near.end.drop(handle)
+
+
+@case()
+def post_too_much():
+    """More segments, inline bytes or requests than the queue was made for."""
+    with Trial(bench) as t:
+        qp = t.near.qp
+        refused(errno.EINVAL, t.send, "send", sge=[t.segment()] * (qp["sge"] + 1))
+        refused(errno.EINVAL, t.receive, sge=[t.segment()] * (qp["sge"] + 1), side=t.near)
+        refused(errno.EINVAL, t.send, "send", sge=[t.segment(length=qp["inline"] + 1)], flags=["inline"])
+        t.still_works()
+    with Trial(bench, connected=False) as t:
+        qp = t.near.qp
+        t.near.end.to_init(qp["id"])
+        for number in range(qp["recv_wr"]):
+            t.receive(number, side=t.near)
+        refused(errno.ENOMEM, t.receive, side=t.near)
+
+
+@case()
+def send_queue_full():
+    """As many as the queue was made for, and not one more."""
+    with Trial(bench, rtr={"rnr_timer": 14}, rts={"rnr_retry": 7}) as t:
+        # They wait for a receive that is not there yet.
+        for number in range(t.near.qp["send_wr"]):
+            t.send("send", number=number + 1)
+        refused(errno.ENOMEM, t.send, "send")
+        t.near.end.modify(t.near.qp["id"], ("STATE",), state="error")
+        t.sent(*["WR_FLUSH_ERR"] * t.near.qp["send_wr"])
+
+
+MODIFY = {
+    "reset-to-rts": (("STATE",), {"state": "rts"}),
+    "reset-to-rtr": (("STATE",), {"state": "rtr"}),
+    "init-without-port": (("STATE", "PKEY_INDEX", "ACCESS_FLAGS"), {"state": "init"}),
+    "init-with-address": (("STATE", "PKEY_INDEX", "PORT", "ACCESS_FLAGS", "AV"), {"state": "init", "gid": "self"}),
+    "init-port-2": (("STATE", "PKEY_INDEX", "PORT", "ACCESS_FLAGS"), {"state": "init", "port_num": 2}),
+    "init-pkey-index-7": (("STATE", "PKEY_INDEX", "PORT", "ACCESS_FLAGS"), {"state": "init", "pkey_index": 7}),
+}
+
+
+@case(each=MODIFY)
+def modify_from_reset(what):
+    """Transitions and attributes that the modify table does not have (IBA 11.2.4.2); nothing changes."""
+    mask, attributes = what
+    with Trial(bench, connected=False) as t:
+        if attributes.get("gid"):
+            attributes = {**attributes, "gid": t.far.info["gid"]}
+        refused(errno.EINVAL, t.near.end.modify, t.near.qp["id"], mask, **attributes)
+        equal("state", t.near.end.state(t.near.qp["id"]), "reset")
+        t.connect()
+        t.still_works()
+
+
+RTR = ("STATE", "AV", "PATH_MTU", "DEST_QPN", "RQ_PSN", "MAX_DEST_RD_ATOMIC", "MIN_RNR_TIMER")
+TO_RTR = {
+    "without-mtu": (tuple(name for name in RTR if name != "PATH_MTU"), {}),
+    "without-address": (tuple(name for name in RTR if name != "AV"), {}),
+    "with-timeout": ((*RTR, "TIMEOUT"), {}),
+    "too-many-resources": (RTR, {"max_dest_rd_atomic": 255}),
+    "unknown-gid-index": (RTR, {"gid_index": 250}),
+    "mtu-0": (RTR, {"path_mtu": 0}),
+    "mtu-6": (RTR, {"path_mtu": 6}),
+}
+
+
+@case(each=TO_RTR)
+def modify_to_rtr(what):
+    """Wrong attributes on the way to Ready to Receive; nothing changes."""
+    mask, wrong = what
+    with Trial(bench, connected=False) as t:
+        end, qp = t.near.end, t.near.qp["id"]
+        end.to_init(qp)
+        good = {"state": "rtr", "gid": t.far.info["gid"], "mtu": 1024, "dest_qp_num": t.far.qp["qpn"], "rq_psn": 5}
+        good.update(max_dest_rd_atomic=8, min_rnr_timer=12)
+        refused(errno.EINVAL, end.modify, qp, mask, **{**good, **wrong})
+        equal("state", end.state(qp), "init")
+        end.modify(qp, RTR, **good)
+        end.to_rts(qp, psn=5)
+        end, qp = t.far.end, t.far.qp["id"]
+        end.to_init(qp)
+        end.to_rtr(qp, gid=t.near.info["gid"], qpn=t.near.qp["qpn"], psn=5)
+        end.to_rts(qp, psn=5)
+        t.still_works()
+
+
+@case()
+def modify_mtu_beyond_port():
+    """A path MTU that the port does not have."""
+    with Trial(bench, connected=False) as t:
+        here = bed.here.machine
+        here.run("ip link set eth0 mtu 1500")
+        try:
+            end, qp = t.near.end, t.near.qp["id"]
+            end.to_init(qp)
+            refused(errno.EINVAL, end.to_rtr, qp, gid=t.far.info["gid"], qpn=5, mtu=4096)
+        finally:
+            here.run("ip link set eth0 mtu 4200")
+
+
+@case()
+def create_too_large():
+    """Queues larger than the device has."""
+    end, info = bench.ends()[0]
+    refused(errno.EINVAL, end.cq, 0)
+    refused(errno.EINVAL, end.cq, info["max_cqe"] + 1)
+    pd, cq = end.pd(), end.cq()
+    for wrong in (
+        {"send_wr": info["max_qp_wr"] + 1},
+        {"recv_wr": info["max_qp_wr"] + 1},
+        {"sge": info["max_sge"] + 1},
+        {"inline": 1 << 20},
+    ):
+        refused(errno.EINVAL, end.qp, "rc", pd, cq, **wrong)
+    end.drop(cq, pd)
+
+
+@case()
+def register_wrong():
+    """Memory that is not there, not ours to write, or with rights that do not go together."""
+    end, _ = bench.ends()[0]
+    pd = end.pd()
+    refused(errno.EFAULT, end.register, pd, 0x10000, PAGE, ("local-write",))
+    refused(errno.EFAULT, end.register, pd, end.read_only_page(), PAGE, ("local-write",))
+    refused(errno.EINVAL, end.register, pd, 2**64 - PAGE, 2 * PAGE, ())
+    good = end.memory(pd, PAGE)
+    refused(errno.EINVAL, end.register, pd, good["address"], PAGE, ("remote-write",))
+    refused(errno.EINVAL, end.register, pd, good["address"], PAGE, ("remote-atomic",))
+    end.drop(good["id"], pd)
+
+
+@case()
+def address_handle_wrong():
+    """Addresses that no packet can be sent to."""
+    end, info = bench.ends()[0]
+    pd = end.pd()
+    refused(errno.EINVAL, end.ah, pd, info["gid"], 250)
+    refused(errno.EINVAL, end.ah, pd, info["gid"], None, 2)
+    refused(errno.EINVAL, end.ah, pd, None)
+    end.drop(pd)
+
+
+@case(timeout=180)
+def peer_killed():
+    """The far program dies by kill -9: what it held is gone, its device goes on."""
+    import endpoint
+
+    peer = bed.peer
+    victim = endpoint.Peer(peer.address)
+    info = victim.open(peer.device, peer.address, peer.driver)
+    with Trial(bench, connected=False, rts={"timeout": 12, "retry": 2}) as t:
+        pd, cq = victim.pd(), victim.cq()
+        region = victim.memory(pd, PAGE, seed=3)
+        qp = victim.qp("rc", pd, cq)
+        victim.to_init(qp["id"])
+        victim.to_rtr(qp["id"], gid=t.near.info["gid"], qpn=t.near.qp["qpn"], psn=5)
+        victim.to_rts(qp["id"], psn=5)
+        end, mine = t.near.end, t.near.qp["id"]
+        end.to_init(mine)
+        end.to_rtr(mine, gid=info["gid"], qpn=qp["qpn"], psn=5)
+        end.to_rts(mine, psn=5, timeout=12, retry=2)
+        t.send("write", rkey=region["rkey"], raddr=region["address"])
+        t.sent("SUCCESS")
+        victim.die()
+        t.send("write", rkey=region["rkey"], raddr=region["address"])
+        t.sent("RETRY_EXC_ERR")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

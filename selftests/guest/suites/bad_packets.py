@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Wrong packets from the wire: malformed, forged, out of order. What is to be dropped leaves no trace and
+gets no answer; what is to be refused gets the right one; nobody else notices."""
+
+import random
+import struct
+
+import harness
+import packets
+import testbed
+from harness import case, equal, require
+from packets import aeth, atomic_eth, bth, deth, reth
+from trial import Bench, Trial
+
+bed = testbed.Bed()
+
+
+def _ends():
+    import endpoint  # only a guest has verbs
+
+    here, peer = bed.here, bed.peer
+    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
+    return [
+        (mine, mine.open(here.device, here.address, here.driver)),
+        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
+    ]
+
+
+bench = Bench(_ends)
+
+# How long to wait for an answer that must not come, in seconds.
+SILENCE = 0.5
+
+# The packet sequence number that a trial's queue pairs start with.
+FIRST = 5
+
+PAYLOAD = bytes(range(64))
+
+
+class Attack(Trial):
+    """A trial with a wire of its own, on which to forge what the near queue pair might have sent."""
+
+    def __enter__(self):
+        super().__enter__()
+        mac = bed.peer.machine.read("/sys/class/net/eth0/address")
+        self.wire = packets.Wire("eth0", bed.here.address, bed.peer.address, mac)
+        self.qpn = self.far.qp["qpn"]
+        return self
+
+    def __exit__(self, *why):
+        self.wire.close()
+        super().__exit__(*why)
+
+    def dropped(self, transports, **how):
+        """Each of these must have no answer, no completion, no effect on the connection or memory."""
+        self.receive()
+        self.wire.forget()
+        for transport in transports:
+            self.wire.send(transport, **how)
+        equal("answers", self.wire.answers(SILENCE, self.near.qp["qpn"]), [])
+        equal("completions", self.far.end.poll(self.far.recv_cq, 1, 0), [])
+        self.states("rts", "rts")
+        self._use_up_receive()
+        self.still_works()
+
+    def _use_up_receive(self):
+        self.near.end.put(self.mine["id"], [[0, 64]], 90)
+        self.far.end.expect(self.theirs["id"], [[4096, 64]], 90, 64)
+        self.send("send")
+        self.sent("SUCCESS")
+        self.received("SUCCESS")
+
+    def answered(self, transport, opcode, psn, syndrome=None):
+        """The packet must get exactly one answer, of this opcode and number (and AETH syndrome)."""
+        self.wire.forget()
+        self.wire.send(transport)
+        found = self.wire.answers(SILENCE, self.near.qp["qpn"])
+        equal("answers", len(found), 1)
+        equal("answer", found[0][:2], [opcode, psn])
+        if syndrome is not None:
+            equal("syndrome", hex(found[0][2][0]), hex(syndrome))
+
+    def refused(self, transport, syndrome, psn=FIRST):
+        """The packet must be refused by a NAK, and the far queue pair be in error."""
+        self.answered(transport, packets.ACKNOWLEDGE, psn, syndrome)
+        harness.wait_until("the far queue pair is in error", lambda: self.far.end.state(self.far.qp["id"]) == "error")
+
+    def write_header(self, length, offset=0):
+        """The RETH of a WRITE to the far region."""
+        return reth(self.theirs["address"] + offset, self.theirs["rkey"], length)
+
+
+# To be dropped without a word
+
+
+@case(each={"uc": packets.UC, "rd": 0x40, "ud": packets.UD})
+def other_service(service):
+    """An opcode of another service than the queue pair's (A-06)."""
+    with Attack(bench) as t:
+        extra = deth(0x11223344, 7) if service == packets.UD else b""
+        t.dropped([bth(service | packets.SEND_ONLY, t.qpn, FIRST) + extra + PAYLOAD])
+
+
+@case()
+def manufacturer_opcodes():
+    """0xc0 to 0xff belong to manufacturers (A-09)."""
+    with Attack(bench) as t:
+        t.dropped([bth(opcode, t.qpn, FIRST) + PAYLOAD for opcode in range(0xC0, 0x100)])
+
+
+@case()
+def reserved_services():
+    """Service classes that there are not, or that no RoCE device has."""
+    with Attack(bench) as t:
+        classes = [0x80, *range(0x82, 0xC0)]
+        t.dropped([bth(opcode, t.qpn, FIRST) + PAYLOAD for opcode in classes])
+
+
+@case()
+def congestion_notification():
+    """A CNP is no request (A-08)."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.CNP, t.qpn, FIRST, ack=False) + bytes(16)])
+
+
+@case()
+def transport_version():
+    """Only version 0 is known (A-02)."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, version=v) + PAYLOAD for v in range(1, 16)])
+
+
+@case()
+def wrong_icrc():
+    """One flipped bit anywhere that is not masked (A-14, A-22)."""
+    with Attack(bench) as t:
+        transport = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
+        bits = [bit for bit in range(0, (len(transport) + 4) * 8, 7) if bit // 8 != 4]
+        t.receive()
+        t.wire.forget()
+        for bit in bits:
+            t.wire.send(transport, corrupt=bit)
+        equal("answers", t.wire.answers(SILENCE, t.near.qp["qpn"]), [])
+        equal("completions", t.far.end.poll(t.far.recv_cq, 1, 0), [])
+        t._use_up_receive()
+        t.still_works()
+
+
+@case()
+def truncated():
+    """Shorter than the opcode's headers (A-10)."""
+    with Attack(bench) as t:
+        whole = {
+            packets.SEND_ONLY_IMM: bytes(4),
+            packets.WRITE_ONLY: t.write_header(0),
+            packets.READ_REQUEST: t.write_header(64),
+            packets.FETCH_ADD: atomic_eth(t.theirs["address"], t.theirs["rkey"], 1, 1),
+            packets.ACKNOWLEDGE: aeth(0x1F),
+            packets.ATOMIC_ACKNOWLEDGE: aeth(0x1F) + bytes(8),
+            packets.READ_ONLY: aeth(0x1F),
+        }
+        pieces = []
+        for opcode, extension in whole.items():
+            pieces += [bth(opcode, t.qpn, FIRST) + extension[:cut] for cut in range(0, len(extension), 3)]
+        pieces += [bth(packets.SEND_ONLY, t.qpn, FIRST)[:cut] for cut in range(12)]
+        t.dropped(pieces)
+
+
+@case()
+def no_room_for_icrc():
+    """Datagrams too short to hold even the ICRC."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST)[:cut] for cut in range(13)], with_icrc=False)
+
+
+@case()
+def pad_beyond_payload():
+    """More padding than there are bytes."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, pad=pad) + bytes(pad - 1) for pad in (1, 2, 3)])
+
+
+@case()
+def unknown_numbers():
+    """Queue pairs that are not there, and numbers that never are (A-04, A-05)."""
+    with Attack(bench) as t:
+        numbers = (0, 0xFFFFFF, t.qpn ^ 0x10, t.qpn ^ 0x800000, 0x123456)
+        t.dropped([bth(packets.SEND_ONLY, number, FIRST) + PAYLOAD for number in numbers])
+
+
+@case()
+def wrong_pkey():
+    """Another partition than the port's (A-26)."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, pkey=key) + PAYLOAD for key in (0x1234, 0x9234, 0, 0x8000)])
+
+
+@case()
+def wrong_source():
+    """From an address that is not the connection's other end (A-32)."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD], source="10.77.0.77")
+
+
+@case(each={"longer": 8, "shorter": -4, "none": -80})
+def udp_length(extra):
+    """A UDP length that disagrees with the datagram's (A-12)."""
+    with Attack(bench) as t:
+        t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD], udp_extra=extra)
+
+
+@case()
+def fragments():
+    """A first and a last IP fragment that never become a datagram (A-13)."""
+    with Attack(bench) as t:
+        packet = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
+        t.dropped([packet], fragment=0x2000)
+        t.dropped([packet], fragment=0x0010)
+
+
+@case()
+def forged_responses():
+    """Answers to what was never asked (F-10), and syndromes that mean nothing (D-07)."""
+    with Attack(bench) as t:
+        forged = []
+        for psn in (FIRST - 1, FIRST, FIRST + 1, FIRST + 1000, 0xFFFFFF, 0x800000):
+            for syndrome in (0x1F, 0x00, 0x25, 0x40, 0x5F, 0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x7F, 0x80, 0xFF):
+                forged.append(bth(packets.ACKNOWLEDGE, t.qpn, psn, ack=False) + aeth(syndrome, psn))
+            forged.append(bth(packets.READ_ONLY, t.qpn, psn, ack=False) + aeth(0x1F) + PAYLOAD)
+            forged.append(bth(packets.READ_FIRST, t.qpn, psn, ack=False) + aeth(0x1F) + bytes(1024))
+            forged.append(bth(packets.READ_MIDDLE, t.qpn, psn, ack=False) + bytes(1024))
+            forged.append(bth(packets.READ_LAST, t.qpn, psn, ack=False) + aeth(0x1F) + PAYLOAD)
+            forged.append(bth(packets.ATOMIC_ACKNOWLEDGE, t.qpn, psn, ack=False) + aeth(0x1F) + bytes(8))
+        t.dropped(forged)
+
+
+@case(each={"reset": "reset", "init": "init"})
+def not_ready(state):
+    """Requests to a queue pair that is not ready to receive (A-37)."""
+    with Attack(bench, connected=False) as t:
+        end, qp = t.far.end, t.far.qp["id"]
+        if state == "init":
+            end.to_init(qp)
+            t.receive()
+        t.wire.forget()
+        for opcode in (packets.SEND_ONLY, packets.ACKNOWLEDGE):
+            t.wire.send(bth(opcode, t.qpn, FIRST) + aeth(0x1F) + PAYLOAD)
+        equal("answers", t.wire.answers(SILENCE, t.near.qp["qpn"]), [])
+        equal("state", end.state(qp), state)
+
+
+# To be answered
+
+
+@case()
+def future_number():
+    """One sequence NAK that names the expected number (B-08), no second (B-09), and life goes on (B-10)."""
+    with Attack(bench) as t:
+        t.receive()
+        future = bth(packets.SEND_ONLY, t.qpn, FIRST + 10) + PAYLOAD
+        t.answered(future, packets.ACKNOWLEDGE, FIRST, packets.NAK_SEQUENCE)
+        t.wire.send(future)
+        equal("answers to the second", t.wire.answers(SILENCE, t.near.qp["qpn"]), [])
+        equal("completions", t.far.end.poll(t.far.recv_cq, 1, 0), [])
+        t._use_up_receive()
+        t.still_works()
+
+
+@case()
+def duplicate_send():
+    """A message that was executed is acknowledged again, not executed again (C-01)."""
+    with Attack(bench) as t:
+        t.receive()
+        t._use_up_receive()
+        t.receive()
+        t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST, None)
+        equal("completions", t.far.end.poll(t.far.recv_cq, 1, 0), [])
+        t._use_up_receive()
+        t.still_works()
+
+
+@case()
+def duplicate_atomic():
+    """It returns what it returned, although the memory has changed since (C-10, C-11)."""
+    with Attack(bench) as t:
+        t.far.end.put_number(t.theirs["id"], 0, 1000)
+        t.send("fetch-add", sge=[t.segment(length=8)], compare=5)
+        t.sent("SUCCESS")
+        t.near.end.expect_number(t.mine["id"], 0, 1000)
+        t.far.end.put_number(t.theirs["id"], 0, 77)
+        again = bth(packets.FETCH_ADD, t.qpn, FIRST) + atomic_eth(t.theirs["address"], t.theirs["rkey"], 5, 0)
+        t.wire.forget()
+        t.wire.send(again)
+        found = t.wire.answers(SILENCE, t.near.qp["qpn"])
+        equal("answers", [answer[:2] for answer in found], [[packets.ATOMIC_ACKNOWLEDGE, FIRST]])
+        equal("the value returned", struct.unpack(">Q", found[0][2][4:12])[0], 1000)
+        t.still_works()
+
+
+@case(each={"send": (packets.SEND_MIDDLE, packets.SEND_LAST), "write": (packets.WRITE_MIDDLE, packets.WRITE_LAST)})
+def middle_without_first(opcodes):
+    """A message that starts in its middle, or with its end (G-01)."""
+    for opcode in opcodes:
+        with Attack(bench) as t:
+            t.receive()
+            size = 1024 if opcode in (packets.SEND_MIDDLE, packets.WRITE_MIDDLE) else 64
+            t.refused(bth(opcode, t.qpn, FIRST) + bytes(size), packets.NAK_INVALID)
+            t.received("WR_FLUSH_ERR")
+
+
+@case(each={"write": packets.WRITE_MIDDLE, "only": packets.SEND_ONLY, "read": packets.READ_REQUEST})
+def message_in_a_message(opcode):
+    """Something else inside an open SEND (G-01, G-02)."""
+    with Attack(bench) as t:
+        t.receive()
+        t.wire.send(bth(packets.SEND_FIRST, t.qpn, FIRST, ack=False) + bytes(1024))
+        extension = t.write_header(64) if opcode == packets.READ_REQUEST else bytes(1024)
+        t.refused(bth(opcode, t.qpn, FIRST + 1) + extension, packets.NAK_INVALID, FIRST + 1)
+        t.far.end.accept(t.theirs["id"], [[4096, 1024]], 1024)  # the SEND's first packet
+
+
+@case()
+def longer_than_path_mtu():
+    """A packet larger than the path MTU, smaller than the port's (G-04)."""
+    with Attack(bench) as t:
+        t.receive()
+        t.refused(bth(packets.SEND_ONLY, t.qpn, FIRST) + bytes(2048), packets.NAK_INVALID)
+
+
+@case()
+def first_shorter_than_path_mtu():
+    """The first packet of several is always full."""
+    with Attack(bench) as t:
+        t.receive()
+        t.refused(bth(packets.SEND_FIRST, t.qpn, FIRST) + bytes(512), packets.NAK_INVALID)
+
+
+@case(each={"write": packets.WRITE_ONLY, "read": packets.READ_REQUEST})
+def dma_length_over_limit(opcode):
+    """A RETH length over 2^31 (G-08, C9-94)."""
+    with Attack(bench) as t:
+        payload = PAYLOAD if opcode == packets.WRITE_ONLY else b""
+        t.refused(bth(opcode, t.qpn, FIRST) + t.write_header(0x80000001) + payload, packets.NAK_INVALID)
+
+
+@case(each={"more": 128, "less": 32})
+def write_length_mismatch(length):
+    """A WRITE whose packet holds more or less than its RETH says."""
+    with Attack(bench) as t:
+        t.refused(bth(packets.WRITE_ONLY, t.qpn, FIRST) + t.write_header(length) + PAYLOAD, packets.NAK_INVALID)
+        t.far.end.accept(t.theirs["id"], [[0, min(length, 64)]], min(length, 64))
+
+
+@case()
+def wrong_key():
+    """A forged WRITE with a guessed key."""
+    with Attack(bench) as t:
+        header = reth(t.theirs["address"], t.theirs["rkey"] ^ 0x01010101, 64)
+        t.refused(bth(packets.WRITE_ONLY, t.qpn, FIRST) + header + PAYLOAD, packets.NAK_ACCESS)
+
+
+# Anything
+
+
+@case(timeout=300)
+def garbage():
+    """Random packets at a connection of its own: it may break, nothing else may."""
+    rng = random.Random("garbage")
+    for turn in range(6):
+        harness.log(f"turn {turn}")
+        with Attack(bench) as t:
+            t.receive()
+            for _ in range(150):
+                t.wire.send(packets.garbage(rng, t.qpn))
+            for _ in range(30):
+                t.wire.send(packets.garbage(rng, rng.getrandbits(24)))
+            t.wire.forget()
+            t.far.end.accept(t.theirs["id"], [[4096, 4096]], 4096)
+
+
+@case(timeout=300)
+def garbage_datagrams():
+    """Random datagrams, at a queue pair of the service and at the connection manager's."""
+    rng = random.Random("datagrams")
+    with Attack(bench, kind="ud") as t:
+        t.receive()
+        for number, qkey in ((t.qpn, 0x99), (1, 0x80010000), (1, 0), (0, 0)):
+            for _ in range(60):
+                opcode = rng.choice((0x64, 0x65, rng.randrange(0x60, 0x80)))
+                body = rng.randbytes(rng.choice((0, 3, 24, 256, 256, 1000)))
+                t.wire.send(bth(opcode, number, rng.getrandbits(24)) + deth(qkey, rng.getrandbits(24)) + body)
+        t.quiet()
+
+
+@case()
+def connection_manager_after():
+    """After all that, connections can still be made."""
+    import programs
+
+    programs.rping(bed.peer, bed.here, 10)
+    require(testbed.device_exists(bed.here.device), "the device is gone")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

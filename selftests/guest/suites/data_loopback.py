@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Data integrity between two programs' contexts on one host."""
+
+import data_cases
+import testbed
+
+bed = testbed.Bed()
+
+def ends():
+    """Two endpoints on this host's device."""
+    import endpoint  # only a guest has verbs
+
+    here, both = bed.here, [endpoint.Endpoint(), endpoint.Endpoint()]
+    return [(end, end.open(here.device, here.address, here.driver)) for end in both]
+
+
+data_cases.declare(ends)
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

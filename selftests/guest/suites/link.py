@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A device's life with its network device: what `rdma link add` takes and refuses, state and MTU of the
+port, GIDs, namespaces. One machine; the other ends are veth devices."""
+
+import contextlib
+import errno
+import os
+import re
+
+import kernellog
+import programs
+import testbed
+from harness import Skip, case, equal, require, wait_until
+from machine import Local
+
+bed = testbed.Bed()
+
+DEVICE = "rrxe1"
+
+
+def sh(command, seconds=60):
+    """Run a command that must succeed on this host."""
+    return bed.here.machine.run(command, seconds)
+
+
+def driver():
+    """The driver under test."""
+    return bed.here.driver
+
+
+def need_rrxe():
+    """What follows is said of rrxe alone."""
+    if driver() != "rrxe":
+        raise Skip("asks for what rrxe promises")
+
+
+@contextlib.contextmanager
+def netdev(name, make, mtu=None):
+    """A network device that `make` makes, up; gone afterwards with its RDMA device."""
+    sh(make)
+    try:
+        if mtu:
+            sh(f"ip link set {name} mtu {mtu}")
+        sh(f"ip link set {name} up")
+        yield name
+    finally:
+        bed.here.machine.try_run(f"ip link delete {name}")
+        wait_until(f"{DEVICE} is gone", lambda: not testbed.device_exists(DEVICE))
+
+
+def veth(name="v0", mtu=None):
+    """A veth pair, both ends up: its other end is `name`p."""
+    return netdev(name, f"ip link add {name} type veth peer name {name}p && ip link set {name}p up", mtu)
+
+
+@contextlib.contextmanager
+def link(on, device=DEVICE):
+    """An RDMA device over a network device."""
+    testbed.add_link(bed.here.machine, driver(), device, on)
+    try:
+        yield device
+    finally:
+        if testbed.device_exists(device):
+            testbed.delete_link(bed.here.machine, device)
+
+
+def refused(device, on, number, words):
+    """Adding a link must fail with this errno, and the kernel's log must say why in a line with these
+    words."""
+    since = kernellog.now()
+    before = sorted(os.listdir("/sys/class/infiniband"))
+    kind = testbed.LINK_TYPES[driver()]
+    end = bed.here.machine.try_run(f"rdma link add {device} type {kind} netdev {on}")
+    require(end.status != 0, f"a link over {on} was made")
+    equal("devices after the refusal", sorted(os.listdir("/sys/class/infiniband")), before)
+    equal("the error", end.output.strip().rpartition(": ")[2].rstrip("."), os.strerror(number))
+    if not words or driver() != "rrxe":
+        return
+    said = [line for line in kernellog.lines_since(since).splitlines() if line.startswith("rrxe: ")]
+    equal("lines of rrxe in the kernel's log", len(said), 1)
+    for word in words:
+        require(re.search(word, said[0]), f"the log line says '{said[0]}', without '{word}'")
+
+
+@case()
+def module_alias():
+    """`rdma link add` loads the module by this alias."""
+    need_rrxe()
+    aliases = sh("modinfo -F alias /guest/rrxe/rrxe.ko").split()
+    require("rdma-link-rrxe" in aliases, f"aliases: {aliases}")
+
+
+@case()
+def add_and_delete():
+    """Three times the same name over the same device."""
+    with veth() as name:
+        for _ in range(3):
+            with link(name):
+                text = sh("rdma link show")
+                require(re.search(rf"link {DEVICE}/1 state ACTIVE physical_state LINK_UP netdev {name}", text), text)
+            require(not testbed.device_exists(DEVICE), f"{DEVICE} exists after its deletion")
+
+
+@case(each={"loopback": "lo", "tun": "tun"})
+def refuse_no_ethernet(kind):
+    """RoCE is RDMA over Ethernet."""
+    need_rrxe()
+    if kind == "lo":
+        refused(DEVICE, "lo", errno.EOPNOTSUPP, ["lo", "Ethernet"])
+        return
+    with netdev("tun0", "ip tuntap add tun0 mode tun") as name:
+        refused(DEVICE, name, errno.EOPNOTSUPP, ["tun0", "Ethernet"])
+
+
+@case()
+def refuse_second_link():
+    """One device per network device."""
+    with veth() as name, link(name):
+        refused("rrxe2", name, errno.EEXIST, [name])
+
+
+@case()
+def refuse_name_taken():
+    """Names are ib_core's to give."""
+    with veth() as name, veth("w0") as other, link(name):
+        refused(DEVICE, other, errno.ENFILE, None)
+
+
+@case()
+def refuse_unknown_netdev():
+    """There is nothing to put it on."""
+    refused(DEVICE, "nowhere0", errno.ENODEV, None)
+
+
+@case()
+def refuse_vlan_device():
+    """A VLAN is reached through the GIDs of the device below it."""
+    need_rrxe()
+    with veth() as name:
+        sh(f"ip link add link {name} name {name}.5 type vlan id 5 && ip link set {name}.5 up")
+        refused(DEVICE, f"{name}.5", errno.EPERM, [rf"{name}\.5", "VLAN"])
+
+
+@case()
+def refuse_port_taken():
+    """UDP port 4791 belongs to one driver in a namespace."""
+    need_rrxe()
+    testbed.delete_link(bed.here.machine, bed.here.device)
+    try:
+        sh("modprobe rdma_rxe && rdma link add rxe9 type rxe netdev eth0")
+        try:
+            with veth() as name:
+                refused(DEVICE, name, errno.EADDRINUSE, ["4791", "rdma_rxe"])
+        finally:
+            sh("rdma link delete rxe9 && rmmod rdma_rxe")
+        with veth() as name, link(name):
+            pass
+    finally:
+        testbed.add_link(bed.here.machine, driver(), bed.here.device, "eth0")
+
+
+@case()
+def state_follows_netdev():
+    """Down and up, by command and by loss of carrier."""
+    with veth() as name, link(name) as device:
+
+        def state():
+            return testbed.port_attribute(device, "state")
+
+        equal("state", state(), "4: ACTIVE")
+        sh(f"ip link set {name} down")
+        wait_until("the port is down", lambda: state() == "1: DOWN")
+        sh(f"ip link set {name} up")
+        wait_until("the port is active", lambda: state() == "4: ACTIVE")
+        sh(f"ip link set {name}p down")
+        wait_until("the port is down without carrier", lambda: state() == "1: DOWN")
+        sh(f"ip link set {name}p up")
+        wait_until("the port is active again", lambda: state() == "4: ACTIVE")
+
+
+@case(each={str(mtu): (mtu, ib) for mtu, ib in ((1280, 1024), (1500, 1024), (2200, 2048), (4200, 4096), (9000, 4096))})
+def mtu_follows_netdev(what):
+    """The largest IB MTU that fits with all headers."""
+    mtu, wanted = what
+    with veth(mtu=9000) as name, link(name) as device:
+        sh(f"ip link set {name} mtu {mtu}")
+
+        def shown():
+            return re.search(r"active_mtu:\s+(\d+)", sh(f"ibv_devinfo -d {device}")).group(1)
+
+        wait_until(f"the IB MTU is {wanted} (it is {shown()})", lambda: int(shown()) == wanted, 10)
+
+
+@case(each={"ipv4": ("192.0.2.7", 24), "ipv6": ("2001:db8::7", 64)})
+def gid_of_address(what):
+    """An address comes and goes, and its GID with it."""
+    address, length = what
+    with veth() as name, link(name) as device:
+        gid = testbed.gid_of(address)
+        require(gid not in testbed.gids(device), "a GID for an address that is not there")
+        sh(f"ip address add {address}/{length} dev {name}")
+        testbed.wait_for_gid(device, address)
+        sh(f"ip address delete {address}/{length} dev {name}")
+        wait_until("the GID is gone", lambda: gid not in testbed.gids(device))
+
+
+@case()
+def gid_of_link_local():
+    """Every port has one: of the MAC address."""
+    with veth() as name, link(name) as device:
+        wait_until("a link-local GID", lambda: any(gid.startswith("fe80:") for gid in testbed.gids(device)))
+
+
+@case()
+def gid_of_vlan():
+    """A VLAN's addresses are in the table of the device below."""
+    with veth() as name, link(name) as device:
+        sh(f"ip link add link {name} name {name}.5 type vlan id 5")
+        sh(f"ip link set {name}.5 up && ip address add 198.51.100.7/24 dev {name}.5")
+        index = testbed.wait_for_gid(device, "198.51.100.7")
+        path = f"/sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/{index}"
+        equal("the GID's network device", bed.here.machine.read(path), f"{name}.5")
+
+
+@case()
+def netdev_removed():
+    """The device goes with its network device."""
+    with veth() as name:
+        testbed.add_link(bed.here.machine, driver(), DEVICE, name)
+        sh(f"ip link delete {name}")
+        wait_until(f"{DEVICE} is gone", lambda: not testbed.device_exists(DEVICE))
+        sh(f"ip link add {name} type veth peer name {name}p")
+        # The name is free at once.
+        with link(name):
+            pass
+
+
+@case()
+def netdev_renamed():
+    """The device stays on its network device, whatever that is called."""
+    with veth() as name, link(name):
+        sh(f"ip link set {name} down && ip link set {name} name renamed0 && ip link set renamed0 up")
+        try:
+            text = sh("rdma link show")
+            require(re.search(rf"link {DEVICE}/1 .*netdev renamed0", text), text)
+        finally:
+            sh(f"ip link set renamed0 down && ip link set renamed0 name {name}")
+
+
+@contextlib.contextmanager
+def namespaces():
+    """Two namespaces joined by veth, with an RDMA device and addresses in each."""
+    hosts = []
+    try:
+        for side in ("a", "b"):
+            sh(f"ip netns add {side} && ip -n {side} link set lo up")
+        sh("ip link add va mtu 4200 netns a type veth peer name vb mtu 4200 netns b")
+        for number, side in ((1, "a"), (2, "b")):
+            sh(f"ip netns exec {side} sysctl -qw net.ipv6.conf.v{side}.accept_dad=0")
+            sh(f"ip -n {side} link set v{side} up && ip -n {side} address add 192.0.2.{number}/24 dev v{side}")
+            sh(f"ip -n {side} address add 2001:db8::{number}/64 dev v{side} nodad")
+            where = Local(f"namespace {side}", side)
+            device = f"dev_{side}"
+            testbed.add_link(where, driver(), device, f"v{side}")
+            hosts.append(testbed.Host(where, device, driver(), f"192.0.2.{number}", f"2001:db8::{number}"))
+            for address in (hosts[-1].address, hosts[-1].address6):
+                testbed.wait_for_gid(device, address)
+        yield hosts
+    finally:
+        for host in hosts:
+            host.machine.end_jobs()
+        for side in ("a", "b"):
+            bed.here.machine.try_run(f"rdma link delete dev_{side}; ip netns delete {side}")
+        wait_until("the devices are gone", lambda: not any(testbed.device_exists(f"dev_{s}") for s in "ab"))
+
+
+@case(timeout=240)
+def two_namespaces():
+    """A socket of its own for each namespace: rping across, both families."""
+    with namespaces() as (one, two):
+        for address in (two.address, two.address6):
+            programs.rping(two, one, 20, address)
+
+
+@case()
+def namespace_deleted():
+    """A namespace that goes takes its network device along, and with it ours."""
+    with namespaces():
+        sh("ip netns delete a")
+        wait_until("its device is gone", lambda: not testbed.device_exists("dev_a"))
+        sh("ip netns add a")
+
+
+@case(timeout=180)
+def loopback():
+    """A connection of the host with itself."""
+    programs.rping(bed.here, bed.here, 20)
+    programs.rping(bed.here, bed.here, 20, bed.here.address6)
+
+
+@case(timeout=120)
+def unload_and_load():
+    """A module whose devices are gone unloads, and loads again."""
+    here = bed.here
+    programs.rping(here, here, 5)
+    name = driver()
+    testbed.delete_link(here.machine, here.device)
+    testbed.unload(here.machine, name)
+    require(not os.path.exists(f"/sys/module/{name}"), "the module is still there")
+    testbed.load(here.machine, name)
+    testbed.add_link(here.machine, name, here.device, "eth0")
+    testbed.wait_for_gid(here.device, here.address)
+
+
+def clear_away():
+    """Leave no device: what is left would hide a leak."""
+    for device in os.listdir("/sys/class/infiniband"):
+        bed.here.machine.try_run(f"rdma link delete {device}")
+    testbed.unload(bed.here.machine, driver())
+
+
+def run():
+    """Run the suite."""
+    return bed.run(clear_away)
+
