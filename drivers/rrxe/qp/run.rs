@@ -304,7 +304,7 @@ impl Qp {
     /// Starts the reporting of events that were raised. No lock may be held.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
         if this.events.load(Relaxed) != 0 && this.event_baton.take() {
-            let _ = workqueue::system().enqueue::<Arc<Self>, EVENT_WORK>(this.into());
+            let _ = workqueue::system_long().enqueue::<Arc<Self>, EVENT_WORK>(this.into());
         }
     }
 }
