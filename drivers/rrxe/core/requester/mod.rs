@@ -221,7 +221,8 @@ impl Requester {
         self.rnr_retries_left = self.rnr_retry;
     }
 
-    /// READs and atomics that may be outstanding (F-23). 0 keeps them from ever starting.
+    /// READs and atomics that may be outstanding (F-23). With 0, each fails with LocQpOp: it could
+    /// never start.
     pub fn set_max_rd_atomic(&mut self, max: u8) {
         self.max_rd_atomic = max;
     }
@@ -263,10 +264,10 @@ impl Requester {
                 .is_some_and(|s| s.state != SlotState::Posted)
     }
 
-    /// Whether a work request can be posted.
+    /// Whether a work request can be posted. Never, if the number of slots is no power of two.
     #[inline]
     pub fn can_post(&self, slots: &[SendSlot]) -> bool {
-        (self.head.wrapping_sub(self.tail) as usize) < slots.len()
+        slots.len().is_power_of_two() && (self.head.wrapping_sub(self.tail) as usize) < slots.len()
     }
 
     /// When to call [`Requester::handle_timeout`]: the absolute time in nanoseconds. Ask again

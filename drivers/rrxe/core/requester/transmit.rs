@@ -48,6 +48,9 @@ impl Requester {
                 continue;
             }
             if !self.may_send(slot) {
+                if slot.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
+                    slot.state = SlotState::Failed(Status::LocQpOp);
+                }
                 break;
             }
             match self.send_packet(slot, index, now, env) {

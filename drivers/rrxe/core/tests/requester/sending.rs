@@ -128,6 +128,18 @@ fn f_23_reads_outstanding() {
     }
 }
 
+/// A READ that could never start fails, after what is before it.
+#[test]
+fn no_reads_at_all() {
+    let mut host = host();
+    host.requester.set_max_rd_atomic(0);
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::Read, 1);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    ack(&mut host, 0, ACK);
+    assert_eq!(host.statuses(), [Status::Success, Status::LocQpOp]);
+}
+
 /// F-24
 #[test]
 fn f_24_fence() {
@@ -209,6 +221,29 @@ fn reads_do_not_fill_the_window() {
     }
     post(&mut host, SendOp::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0, 500, 1000, 1500, 2000]);
+}
+
+/// What READ responses leave of the window is not for more packets than it holds.
+#[test]
+fn responses_do_not_widen_the_window() {
+    let mut host = host();
+    post(&mut host, SendOp::Read, 500 * MTU);
+    post(&mut host, SendOp::Write, 1000 * MTU);
+    assert_eq!(host.drain(0).len(), 256);
+    for n in 0..499 {
+        let operation = match n {
+            0 => Operation::ReadResponseFirst,
+            _ => Operation::ReadResponseMiddle,
+        };
+        let _ = host.take(0, &response(operation, n, 1024), &[0; 1024]);
+        assert!(host.drain(0).is_empty());
+    }
+    let _ = host.take(
+        0,
+        &response(Operation::ReadResponseLast, 499, 1024),
+        &[0; 1024],
+    );
+    assert_eq!(host.drain(0).len(), 1);
 }
 
 /// No room in the batch: resumes with the same packet.
