@@ -75,8 +75,8 @@ impl Driver for Rrxe {
             .max_mr_size(limits::MAX_MR_SIZE)
             // Any size of page from 4 KiB.
             .page_size_cap(!0xfff)
-            .vendor_id(0)
-            .vendor_part_id(0)
+            .vendor_id(limits::VENDOR_ID)
+            .vendor_part_id(limits::VENDOR_PART_ID)
             .hw_ver(0)
             .max_qp(limits::MAX_QP)
             .max_qp_wr(limits::MAX_QP_WR)

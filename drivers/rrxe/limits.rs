@@ -5,6 +5,14 @@
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;
 
+/// Vendor id: no IEEE number, but one with the bit of locally administered addresses set.
+/// Programs take 0 for an error.
+pub(crate) const VENDOR_ID: u32 = 0x72_7278;
+/// Part number.
+pub(crate) const VENDOR_PART_ID: u32 = 1;
+/// Time to live of packets whose consumer chose none (RFC 1700).
+pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
+
 /// Queue pairs: numbers have 24 bits, of which few are in use, so that a guess misses.
 pub(crate) const MAX_QP: u32 = 1 << 20;
 /// Work requests of a queue. A flush walks the queue in one go.

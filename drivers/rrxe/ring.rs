@@ -20,7 +20,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Pins the ring of a user program. `EINVAL` where it is too small for `entries` entries of
+    /// Pins the ring of a user program, if it has one. `EINVAL` where it is too small for `entries` entries of
     /// `min_stride` bytes, or not shaped as the ABI says.
     pub(crate) fn from_user<D: linux_rdma::rdma::Driver>(
         device: &Device<D>,
@@ -28,6 +28,10 @@ impl Ring {
         entries: u32,
         min_stride: u32,
     ) -> Result<Self> {
+        if entries == 0 && spec.addr == 0 {
+            // There is none; nothing can be posted to what stands in for it.
+            return Self::for_kernel(1, min_stride);
+        }
         if !spec.capacity.is_power_of_two()
             || !spec.stride.is_power_of_two()
             || spec.capacity < entries
@@ -105,6 +109,8 @@ pub(crate) struct Consumer {
     taken: u32,
     /// Entries whose work requests have completed: their places may be used again.
     retired: u32,
+    /// The producer claimed the impossible: nothing more is taken until Reset.
+    broken: bool,
 }
 
 impl Consumer {
@@ -113,19 +119,30 @@ impl Consumer {
             ring,
             taken: 0,
             retired: 0,
+            broken: false,
         }
     }
 
-    /// Entries that wait to be taken. `EINVAL` where the producer claims more than the ring holds.
+    /// Entries that wait to be taken. `EINVAL`, once, where the producer claims more than the ring
+    /// holds; none from then on.
     #[inline]
-    pub(crate) fn available(&self) -> Result<u32> {
+    pub(crate) fn available(&mut self) -> Result<u32> {
+        if self.broken {
+            return Ok(0);
+        }
         let producer = self.ring.memory.load_acquire(RING_PRODUCER);
         let waiting = producer.wrapping_sub(self.taken);
         let in_use = producer.wrapping_sub(self.retired);
         if waiting > self.ring.capacity || in_use > self.ring.capacity {
+            self.broken = true;
             return Err(EINVAL);
         }
         Ok(waiting)
+    }
+
+    /// Entries that the ring holds.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring.capacity
     }
 
     /// The next entry, as it is now.
@@ -176,6 +193,7 @@ impl Consumer {
     pub(crate) fn discard(&mut self) {
         self.taken = self.ring.memory.load_acquire(RING_PRODUCER);
         self.retired = self.taken;
+        self.broken = false;
         self.publish();
     }
 

@@ -44,6 +44,13 @@ impl<'a> Carrier<'a> {
         [s0, s1, d0, d1, l0, l1, 0, 0]
     }
 
+    fn hop_limit(&self) -> u8 {
+        match self.path.info().hop_limit {
+            0 => limits::DEFAULT_HOP_LIMIT,
+            n => n,
+        }
+    }
+
     fn ipv4_header(&self, source: [u8; 4], destination: [u8; 4], payload_len: usize) -> [u8; 20] {
         let info = self.path.info();
         let [l0, l1] = (payload_len.wrapping_add(20 + UDP_HEADER) as u16).to_be_bytes();
@@ -62,7 +69,7 @@ impl<'a> Carrier<'a> {
             i1,
             0x40, // Don't fragment.
             0,
-            info.hop_limit,
+            self.hop_limit(),
             17,
             0,
             0,
@@ -84,7 +91,7 @@ impl<'a> Carrier<'a> {
         let (fixed, addresses) = header.split_at_mut(8);
         let [f0, f1, f2, f3] = first.to_be_bytes();
         let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
-        fixed.copy_from_slice(&[f0, f1, f2, f3, l0, l1, 17, info.hop_limit]);
+        fixed.copy_from_slice(&[f0, f1, f2, f3, l0, l1, 17, self.hop_limit()]);
         let (to_source, to_destination) = addresses.split_at_mut(16);
         to_source.copy_from_slice(source);
         to_destination.copy_from_slice(destination);

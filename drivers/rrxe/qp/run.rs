@@ -247,10 +247,14 @@ impl Qp {
     /// hard interrupts.
     pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
-        if qp.state() == QpState::Reset {
-            return;
+        // From every state but Reset, to which the consumer may be taking it right now.
+        let mut now = qp.state.load(Relaxed);
+        while now != QpState::Reset as u32 {
+            match qp.state.cmpxchg(now, QpState::Error as u32, Full) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
         }
-        qp.set_state(QpState::Error);
         let _bh = BhGuard::new();
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
@@ -259,22 +263,30 @@ impl Qp {
         let mut queue = TxQueue::new();
         {
             let mut side = qp.send.lock();
-            side.with(
-                qp,
-                &rcu,
-                now,
-                None,
-                &mut queue,
-                &mut notices,
-                |requester, slots, env| requester.enter_error(slots, env),
-            );
+            // The sides are reset after the state was set, under their locks: what is reset stays.
+            if qp.state() == QpState::Error {
+                side.with(
+                    qp,
+                    &rcu,
+                    now,
+                    None,
+                    &mut queue,
+                    &mut notices,
+                    |requester, slots, env| requester.enter_error(slots, env),
+                );
+            }
         }
-        let mut overflow = notices.report(&qp.send_cq);
+        // A queue that overflows now loses what was flushed; nothing is left to stop.
+        let _ = notices.report(&qp.send_cq);
         let mut notices = Notices::default();
-        qp.recv.lock().flush(qp, &rcu, now, &mut notices);
-        overflow |= notices.report(&qp.recv_cq);
+        {
+            let mut side = qp.recv.lock();
+            if qp.state() == QpState::Error {
+                side.flush(qp, &rcu, now, &mut notices);
+            }
+        }
+        let _ = notices.report(&qp.recv_cq);
         drop(rcu);
-        let _ = overflow; // Everything is flushed already.
         // What still waits in the send ring is flushed as it is taken.
         Self::run_send(this);
     }
@@ -286,7 +298,10 @@ impl Qp {
         {
             let _bh = BhGuard::new();
             let rcu = rcu::read_lock();
-            qp.recv.lock().flush(qp, &rcu, monotonic_ns(), &mut notices);
+            let mut side = qp.recv.lock();
+            if qp.state() == QpState::Error {
+                side.flush(qp, &rcu, monotonic_ns(), &mut notices);
+            }
         }
         let _ = notices.report(&qp.recv_cq);
     }

@@ -167,11 +167,12 @@ impl SendSide {
     }
 
     /// Work requests wait in the ring for which there was no slot.
-    pub(crate) fn has_backlog(&self) -> bool {
-        self.consumer
-            .as_ref()
-            .is_some_and(|c| c.available().is_ok_and(|n| n != 0))
-            && self.requester.can_post(&self.slots)
+    pub(crate) fn has_backlog(&mut self) -> bool {
+        self.requester.can_post(&self.slots)
+            && self
+                .consumer
+                .as_mut()
+                .is_some_and(|c| c.available().is_ok_and(|n| n != 0))
     }
 
     /// Runs `f` with the requester, its slots and the environment that it acts on.
