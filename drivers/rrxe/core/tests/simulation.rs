@@ -312,7 +312,6 @@ fn a_refused_request_among_others() {
     for seed in 600..640 {
         let mut rng = Rng(seed);
         let mut pair = Pair::new(Service::Rc, 1024, seed);
-        pair.link.jitter = [0, 500][seed as usize % 2];
         let count = 2 + rng.below(30);
         let bad = rng.below(count);
         for i in 0..count {

@@ -265,3 +265,33 @@ fn e_09_progress_reloads() {
     rnr_round(&mut host, 2);
     assert!(host.error);
 }
+
+/// An acknowledgement that overtook an RNR NAK: there is nothing to wait for.
+#[test]
+fn progress_ends_an_rnr_wait() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    ack(&mut host, 0, Syndrome::RnrNak { timer: 1 });
+    assert!(host.drain(0).is_empty());
+    ack(&mut host, 0, ACK);
+    assert_eq!(psns(&host.drain(0)), [1]);
+}
+
+/// The timer runs for what is in flight, not for what waits to be sent again.
+#[test]
+fn no_timer_while_nothing_is_in_flight() {
+    let mut host = host();
+    for _ in 0..3 {
+        post(&mut host, SendOp::Send, 1);
+    }
+    host.drain(0);
+    ack(&mut host, 0, SEQUENCE_ERROR);
+    assert_eq!(host.requester.next_timeout(), None);
+    // Late: the packet had arrived after all.
+    ack(&mut host, 0, ACK);
+    assert_eq!(host.requester.next_timeout(), None);
+    assert_eq!(psns(&host.drain(0)), [1, 2]);
+    assert!(host.requester.next_timeout().is_some());
+}
