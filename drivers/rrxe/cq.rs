@@ -6,8 +6,8 @@
 //! they have released it: the consumer may call back into the driver.
 
 use crate::abi::{
-    self, CreateCqCmd, Cqe, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-    RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_PRODUCER,
+    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV, RING_ARM,
+    RING_CONSUMER, RING_HEADER_SIZE, RING_PRODUCER,
 };
 use crate::driver::Rrxe;
 use crate::limits;
@@ -96,12 +96,17 @@ impl CqRing {
 
     /// Takes the arming that a completion satisfies.
     fn disarm(&mut self, solicited: bool) -> bool {
-        let wanted = if solicited { ARM_ANY | ARM_SOLICITED } else { ARM_ANY };
+        let wanted = if solicited {
+            ARM_ANY | ARM_SOLICITED
+        } else {
+            ARM_ANY
+        };
         match &self.storage {
             Storage::User(memory) => {
                 // Against the consumer, which arms and then looks for completions.
                 smp_mb();
-                memory.load_relaxed(RING_ARM) & wanted != 0 && memory.exchange(RING_ARM, 0) & wanted != 0
+                memory.load_relaxed(RING_ARM) & wanted != 0
+                    && memory.exchange(RING_ARM, 0) & wanted != 0
             }
             Storage::Kernel(_) => {
                 let hit = self.armed & wanted != 0;
@@ -280,7 +285,11 @@ impl Cq {
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let _irq = IrqGuard::new();
         let mut ring = self.ring.lock();
-        ring.armed |= if solicited_only { ARM_SOLICITED } else { ARM_ANY };
+        ring.armed |= if solicited_only {
+            ARM_SOLICITED
+        } else {
+            ARM_ANY
+        };
         ring.consumer != ring.producer
     }
 }

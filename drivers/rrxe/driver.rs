@@ -226,12 +226,7 @@ impl Driver for Rrxe {
         qp::create::create(device, pd, init, target, udata)
     }
 
-    fn modify_qp(
-        device: &Device<Self>,
-        qp: &QpHandle,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result {
+    fn modify_qp(device: &Device<Self>, qp: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result {
         qp::modify::modify(device, qp, attr, mask)
     }
 

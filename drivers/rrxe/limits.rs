@@ -5,9 +5,8 @@
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;
 
-/// Vendor id: no IEEE number, but one with the bit of locally administered addresses set.
-/// Programs take 0 for an error.
-pub(crate) const VENDOR_ID: u32 = 0x72_7278;
+/// Vendor id: what a vendor without an IEEE number reports (IBA 14.2.5.3).
+pub(crate) const VENDOR_ID: u32 = 0xff_ffff;
 /// Part number.
 pub(crate) const VENDOR_PART_ID: u32 = 1;
 /// Time to live of packets whose consumer chose none (RFC 1700).

@@ -77,9 +77,17 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     .and_then(|device| device.register(name))
     .inspect_err(|&e| {
         if e == EEXIST || e.to_errno() == -23 {
-            pr_err!("{}: a device named {} exists already; choose another name\n", dev, name);
+            pr_err!(
+                "{}: a device named {} exists already; choose another name\n",
+                dev,
+                name
+            );
         } else {
-            pr_err!("{}: ib_core refuses the device: error {}\n", dev, e.to_errno());
+            pr_err!(
+                "{}: ib_core refuses the device: error {}\n",
+                dev,
+                e.to_errno()
+            );
         }
     })?;
     pr_info!("{}: added on {}\n", name, dev);

@@ -161,12 +161,7 @@ impl Tables {
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         let last = mr.iova.saturating_add(mr.length);
-        if mr.key != key
-            || mr.pd != pd
-            || mr.access & need != need
-            || va < mr.iova
-            || end > last
-        {
+        if mr.key != key || mr.pd != pd || mr.access & need != need || va < mr.iova || end > last {
             return Err(Fault::Protection);
         }
         Ok(Span { mr, rcu, va })

@@ -2,14 +2,10 @@
 
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
-use crate::limits;
 use crate::abi::{self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_HEADER_SIZE, RING_PRODUCER};
+use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
-use linux_rdma::rdma::{
-    memory::SharedMemory,
-    wr::DataSegment,
-    Device,
-};
+use linux_rdma::rdma::{memory::SharedMemory, wr::DataSegment, Device};
 
 /// Where a ring's entries are.
 #[derive(Clone)]
@@ -43,7 +39,10 @@ impl Ring {
         }
         let size = spec.size().ok_or(EINVAL)?;
         Ok(Self {
-            memory: Arc::new(SharedMemory::from_user(device, spec.addr, size)?, GFP_KERNEL)?,
+            memory: Arc::new(
+                SharedMemory::from_user(device, spec.addr, size)?,
+                GFP_KERNEL,
+            )?,
             capacity: spec.capacity,
             stride: spec.stride,
         })

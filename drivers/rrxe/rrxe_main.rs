@@ -5,7 +5,11 @@
 //! Users load this module, type `rdma link add rrxe0 type rrxe netdev eth0`, and have an RDMA
 //! device on an Ethernet interface. ARCHITECTURE.md is the map of it.
 
-#[allow(dead_code, unreachable_pub, reason = "shared with the provider, which uses the rest")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared with the provider, which uses the rest"
+)]
 mod abi;
 mod address_handle;
 mod cq;

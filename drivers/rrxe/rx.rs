@@ -76,7 +76,8 @@ impl Receiver {
         })
         .ok()?;
         let mut received = [0; ICRC];
-        skb.copy_bits(total.checked_sub(ICRC)?, &mut received).ok()?;
+        skb.copy_bits(total.checked_sub(ICRC)?, &mut received)
+            .ok()?;
         if received != icrc::finish(state) {
             return None;
         }

@@ -84,7 +84,12 @@ impl<'a> Carrier<'a> {
         ]
     }
 
-    fn ipv6_header(&self, source: &[u8; 16], destination: &[u8; 16], payload_len: usize) -> [u8; 40] {
+    fn ipv6_header(
+        &self,
+        source: &[u8; 16],
+        destination: &[u8; 16],
+        payload_len: usize,
+    ) -> [u8; 40] {
         let info = self.path.info();
         let mut header = [0; 40];
         let first = 6 << 28 | u32::from(info.traffic_class) << 20 | info.flow_label;

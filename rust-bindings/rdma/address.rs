@@ -128,8 +128,7 @@ impl AddressInfo {
         attr.sl = self.sl;
         attr.static_rate = self.static_rate;
         attr.port_num = self.port;
-        attr.__bindgen_anon_1.roce =
-            ManuallyDrop::new(raw::roce_ah_attr { dmac: self.dmac });
+        attr.__bindgen_anon_1.roce = ManuallyDrop::new(raw::roce_ah_attr { dmac: self.dmac });
     }
 
     /// UDP source port of a connected queue pair, in 0xC000 to 0xFFFF, as the kernel derives it

@@ -4,7 +4,12 @@
 
 use super::{object::Driver, ops};
 use crate::{net::NetDevice, raw};
-use core::{cell::UnsafeCell, marker::PhantomData, mem::{ManuallyDrop, MaybeUninit}, ptr::NonNull};
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    mem::{ManuallyDrop, MaybeUninit},
+    ptr::NonNull,
+};
 use kernel::{error::to_result, prelude::*, str::CStr};
 
 /// A device with the driver's data behind it; ib_core owns it once it is registered.
@@ -171,7 +176,11 @@ impl<D: Driver> UnregisteredDevice<D> {
         // SAFETY: The device was initialized in `new`; without a DMA device, ib_core hands out
         // kernel addresses (device.c).
         to_result(unsafe {
-            raw::ib_register_device(self.0.as_ptr().cast(), name.as_char_ptr(), core::ptr::null_mut())
+            raw::ib_register_device(
+                self.0.as_ptr().cast(),
+                name.as_char_ptr(),
+                core::ptr::null_mut(),
+            )
         })?;
         core::mem::forget(self);
         Ok(())

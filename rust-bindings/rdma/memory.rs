@@ -72,7 +72,13 @@ impl Umem {
             let addr = (*umem).address;
             let block = raw::ib_umem_find_best_pgsz(umem, sizes, addr as u64);
             let sgt = &(*umem).sgt_append.sgt;
-            (block, addr & (block.wrapping_sub(1)), (*umem).length, sgt.sgl, sgt.nents)
+            (
+                block,
+                addr & (block.wrapping_sub(1)),
+                (*umem).length,
+                sgt.sgl,
+                sgt.nents,
+            )
         };
         if !block.is_power_of_two() {
             return Err(EINVAL);
@@ -147,7 +153,10 @@ impl PageTable {
         let block = 1usize << self.shift;
         let within = position & (block - 1);
         let base = *self.blocks.get(position >> self.shift)?;
-        Some((base.wrapping_add(within) as *mut u8, len.min(block - within)))
+        Some((
+            base.wrapping_add(within) as *mut u8,
+            len.min(block - within),
+        ))
     }
 
     /// Calls `f` with each contiguous piece of the range.
@@ -255,7 +264,11 @@ impl<'a> PinnedMemory<'a> {
         // SAFETY: The memory is pinned (type invariant) and mapped in the direct map; each piece
         // is inside it, and `dst + done` has room for `n` bytes, since the pieces add up to
         // `to.len()`. User space may write meanwhile: whatever is copied are bytes.
-        unsafe { self.0.for_each(offset, to.len(), |p, done, n| ptr::copy_nonoverlapping(p, dst.add(done), n)) }
+        unsafe {
+            self.0.for_each(offset, to.len(), |p, done, n| {
+                ptr::copy_nonoverlapping(p, dst.add(done), n)
+            })
+        }
     }
 
     /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
@@ -264,13 +277,23 @@ impl<'a> PinnedMemory<'a> {
         let src = from.as_ptr();
         // SAFETY: As in `read`; the memory was pinned for writing where the region allows it,
         // which the caller checks by the region's access rights.
-        unsafe { self.0.for_each(offset, from.len(), |p, done, n| ptr::copy_nonoverlapping(src.add(done), p, n)) }
+        unsafe {
+            self.0.for_each(offset, from.len(), |p, done, n| {
+                ptr::copy_nonoverlapping(src.add(done), p, n)
+            })
+        }
     }
 
     /// As [`PinnedMemory::write`], from `len` bytes of a fragment of a received packet, from its
     /// byte `at` on.
     #[inline]
-    pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>, at: usize, len: usize) -> Result {
+    pub fn write_fragment(
+        &self,
+        offset: u64,
+        from: &Fragment<'_>,
+        at: usize,
+        len: usize,
+    ) -> Result {
         if at.checked_add(len).ok_or(EFAULT)? > from.len() {
             return Err(EFAULT);
         }
@@ -279,8 +302,9 @@ impl<'a> PinnedMemory<'a> {
         // SAFETY: As in `write`. A fragment may be memory that a program of this host can write to
         // meanwhile: whatever is copied are bytes.
         unsafe {
-            self.0
-                .for_each(offset, len, |p, done, n| ptr::copy_nonoverlapping(src.add(done), p, n))
+            self.0.for_each(offset, len, |p, done, n| {
+                ptr::copy_nonoverlapping(src.add(done), p, n)
+            })
         }
     }
 
@@ -400,7 +424,10 @@ impl SharedMemory {
         let mut pages = KVVec::with_capacity(table.blocks.len(), GFP_KERNEL)?;
         for &block in &table.blocks {
             // SAFETY: An address in the direct map of a pinned page.
-            pages.push(unsafe { raw::shim_virt_to_page(block as *const _) }, GFP_KERNEL)?;
+            pages.push(
+                unsafe { raw::shim_virt_to_page(block as *const _) },
+                GFP_KERNEL,
+            )?;
         }
         // SAFETY: As many pages as said, pinned by `umem`, which is dropped after vunmap().
         let base = unsafe { raw::shim_vmap(pages.as_mut_ptr(), pages.len() as u32) };
@@ -435,7 +462,8 @@ impl SharedMemory {
     fn word(&self, offset: usize) -> Option<&Atomic<u32>> {
         // SAFETY: Four aligned bytes of the mapping, changed by others only atomically or by a
         // program that hurts nobody but itself.
-        self.at::<u32>(offset).map(|p| unsafe { Atomic::from_ptr(p) })
+        self.at::<u32>(offset)
+            .map(|p| unsafe { Atomic::from_ptr(p) })
     }
 
     /// Copies a value out, once.
@@ -455,7 +483,9 @@ impl SharedMemory {
             return Err(EFAULT);
         }
         // SAFETY: Inside the mapping; `to` is the kernel's own.
-        unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), to.as_mut_ptr(), to.len()) };
+        unsafe {
+            ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), to.as_mut_ptr(), to.len())
+        };
         Ok(())
     }
 
@@ -475,7 +505,9 @@ impl SharedMemory {
             return Err(EFAULT);
         }
         // SAFETY: Inside the mapping; `from` is the kernel's own.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) };
+        unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(offset), from.len())
+        };
         Ok(())
     }
 

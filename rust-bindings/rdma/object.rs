@@ -214,12 +214,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Qp, u32)>;
     /// Changes the attributes in `mask`; all of them or, on failure, none.
-    fn modify_qp(
-        device: &Device<Self>,
-        qp: &Self::Qp,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result;
+    fn modify_qp(device: &Device<Self>, qp: &Self::Qp, attr: &QpAttr, mask: QpAttrMask) -> Result;
     /// All attributes of a queue pair, what it was created for, and whether it signals every work
     /// request.
     fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)>;

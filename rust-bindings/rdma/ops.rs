@@ -287,7 +287,11 @@ impl<D: Driver> Ops<D> {
         0
     }
 
-    unsafe extern "C" fn poll_cq(ib: *mut raw::ib_cq, entries: c_int, wc: *mut raw::ib_wc) -> c_int {
+    unsafe extern "C" fn poll_cq(
+        ib: *mut raw::ib_cq,
+        entries: c_int,
+        wc: *mut raw::ib_wc,
+    ) -> c_int {
         let Ok(entries) = usize::try_from(entries) else {
             return EINVAL.to_errno();
         };
@@ -307,8 +311,12 @@ impl<D: Driver> Ops<D> {
         let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
         // SAFETY: See the type's comment.
         count(unsafe {
-            D::req_notify_cq(&Cq::<D>::from_ptr(ib).data().driver, solicited_only, report_missed)
-                .map(usize::from)
+            D::req_notify_cq(
+                &Cq::<D>::from_ptr(ib).data().driver,
+                solicited_only,
+                report_missed,
+            )
+            .map(usize::from)
         })
     }
 

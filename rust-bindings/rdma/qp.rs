@@ -331,4 +331,3 @@ pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMa
     // SAFETY: Looks up a constant table (verbs.c); all arguments are in its range.
     unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, raw_type, mask.0) }
 }
-

@@ -54,7 +54,11 @@ impl Baton {
 
     /// Waits until nobody has it, and lets nobody have it any more. Sleeps.
     pub(crate) fn close(&self) {
-        while self.0.cmpxchg(FREE, CLOSED, Full).is_err_and(|now| now != CLOSED) {
+        while self
+            .0
+            .cmpxchg(FREE, CLOSED, Full)
+            .is_err_and(|now| now != CLOSED)
+        {
             fsleep(Delta::from_micros(20));
         }
     }

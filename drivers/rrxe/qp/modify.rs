@@ -210,9 +210,7 @@ pub(crate) fn modify(
     check(device, qp, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
-        Some(info) if matches!(qp.qp_type, QpType::Rc | QpType::Uc) => {
-            Some(new_path(*info)?)
-        }
+        Some(info) if matches!(qp.qp_type, QpType::Rc | QpType::Uc) => Some(new_path(*info)?),
         _ => None,
     };
 
@@ -299,8 +297,7 @@ pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
     if attr.state >= QpState::Rts {
         let side = qp.send.lock();
         attr.sq_psn = side.requester.next_psn();
-        attr.sq_draining =
-            attr.state == QpState::Sqd && !side.requester.is_drained(&side.slots);
+        attr.sq_draining = attr.state == QpState::Sqd && !side.requester.is_drained(&side.slots);
     }
     if attr.state >= QpState::Rtr {
         attr.rq_psn = qp.recv.lock().responder.expected_psn();

@@ -348,8 +348,8 @@ impl WorkItem<EVENT_WORK> for Qp {
                     continue;
                 }
                 // Communication is established by the consumer's own move to RTS, too.
-                let late = *event == QpEvent::CommunicationEstablished
-                    && this.state() != QpState::Rtr;
+                let late =
+                    *event == QpEvent::CommunicationEstablished && this.state() != QpState::Rtr;
                 if !late {
                     this.target.dispatch(*event);
                 }

@@ -110,7 +110,11 @@ impl SendSide {
             let slot = (self.posted as usize) & self.slots.len().wrapping_sub(1);
             if local.inline {
                 let n = wqe.inline_length as usize;
-                match self.inline.get_mut(slot.wrapping_mul(self.max_inline)..).and_then(|b| b.get_mut(..n)) {
+                match self
+                    .inline
+                    .get_mut(slot.wrapping_mul(self.max_inline)..)
+                    .and_then(|b| b.get_mut(..n))
+                {
                     Some(to) if n <= self.max_inline => {
                         consumer.next_bytes(core::mem::size_of::<SendWqe>(), to)?;
                         request.length = wqe.inline_length;
@@ -119,7 +123,11 @@ impl SendSide {
                 }
             } else {
                 let n = usize::from(wqe.num_sge);
-                match self.segments.get_mut(slot.wrapping_mul(self.max_sge)..).and_then(|s| s.get_mut(..n)) {
+                match self
+                    .segments
+                    .get_mut(slot.wrapping_mul(self.max_sge)..)
+                    .and_then(|s| s.get_mut(..n))
+                {
                     Some(to) if n <= self.max_sge => {
                         consumer.next_segments(core::mem::size_of::<SendWqe>(), to)?;
                         match u32::try_from(total(to)) {
@@ -342,10 +350,7 @@ impl RequesterEnv for Env<'_> {
                 .get(local.ah, self.rcu)
                 .filter(|ah| ah.pd() == self.qp.pd)
                 .ok_or(TxError::Local(Fault::Malformed))?;
-            let port = ah
-                .path
-                .info()
-                .udp_source_port(self.qp.number, 0);
+            let port = ah.path.info().udp_source_port(self.qp.number, 0);
             match Carrier::new(&ah.path, &self.qp.device, port, self.rcu) {
                 Some(carrier) => carrier.packet(packet, gather)?,
                 None => None,
