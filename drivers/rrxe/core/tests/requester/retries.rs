@@ -295,3 +295,30 @@ fn no_timer_while_nothing_is_in_flight() {
     assert_eq!(psns(&host.drain(0)), [1, 2]);
     assert!(host.requester.next_timeout().is_some());
 }
+
+/// An ACK within the PSNs of a READ says nothing about the READ.
+#[test]
+fn an_ack_within_a_read() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::Read, 3 * MTU);
+    host.drain(0);
+    ack(&mut host, 2, ACK);
+    assert_eq!(host.statuses(), [Status::Success]);
+    assert!(host.drain(0).is_empty());
+    assert_eq!(host.requester.counters().implied_naks, 0);
+}
+
+/// The window is what it was after a READ was asked for again.
+#[test]
+fn window_after_a_retry() {
+    let mut host = host();
+    post(&mut host, SendOp::Read, 500 * MTU);
+    host.drain(0);
+    let deadline = host.requester.next_timeout().unwrap();
+    let _ = host
+        .requester
+        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    post(&mut host, SendOp::Write, 1000 * MTU);
+    assert_eq!(host.drain(deadline).len(), 256);
+}
