@@ -229,7 +229,10 @@ fn responses_do_not_widen_the_window() {
     let mut host = host();
     post(&mut host, SendOp::Read, 500 * MTU);
     post(&mut host, SendOp::Write, 1000 * MTU);
-    assert_eq!(host.drain(0).len(), 256);
+    let sent = host.drain(0);
+    assert_eq!(sent.len(), 256);
+    // What fills the window asks for what opens it.
+    assert!(sent[255].0.bth.ackreq);
     for n in 0..499 {
         let operation = match n {
             0 => Operation::ReadResponseFirst,

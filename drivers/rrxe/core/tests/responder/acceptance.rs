@@ -233,3 +233,14 @@ fn j_21_communication_established() {
     }
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
+
+/// A READ response acknowledges what came before the READ: no packet more.
+#[test]
+fn a_response_acknowledges() {
+    let mut host = host();
+    host.post_recv(0, 64);
+    give(&mut host, &send(0), 0);
+    give(&mut host, &read(1, BASE, 4), 0);
+    let answers = host.drain(0);
+    assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
+}
