@@ -71,7 +71,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
         netdev,
         guid,
         c_str!("rrxe"),
-        cpu::num_possible() as u32,
+        cpu::num_possible(),
         &LINK_OPS,
     )
     .and_then(|device| device.register(name))

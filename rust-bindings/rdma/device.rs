@@ -162,7 +162,7 @@ impl<D: Driver> UnregisteredDevice<D> {
             (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
                 | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV);
             for (to, from) in (*ib).node_desc.iter_mut().zip(description.to_bytes()) {
-                *to = *from as _;
+                *to = *from;
             }
             (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
             to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), 1))?;
@@ -203,15 +203,19 @@ unsafe impl<D: Driver> Sync for LinkOps<D> {}
 
 impl<D: Driver> LinkOps<D> {
     /// The operations of driver `D`.
+    #[expect(clippy::new_without_default, reason = "made once, as a static")]
     pub const fn new() -> Self {
         // SAFETY: A C struct of pointers, for which zeroes are valid.
         let mut raw: raw::rdma_link_ops = unsafe { MaybeUninit::zeroed().assume_init() };
-        raw.type_ = D::LINK_TYPE.as_ptr().cast();
+        raw.type_ = kernel::str::as_char_ptr_in_const_context(D::LINK_TYPE).cast();
         raw.newlink = Some(Self::newlink);
         raw.dellink = Some(Self::dellink);
         Self(UnsafeCell::new(raw), PhantomData)
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core only.
     unsafe extern "C" fn newlink(
         name: *const kernel::ffi::c_char,
         ndev: *mut raw::net_device,
@@ -221,6 +225,9 @@ impl<D: Driver> LinkOps<D> {
         super::object::errno(D::newlink(name, ndev))
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core only.
     unsafe extern "C" fn dellink(device: *mut raw::ib_device) -> i32 {
         // SAFETY: nldev.c passes a device whose link_ops are these, and holds a reference on it.
         super::object::errno(D::dellink(unsafe { Device::from_raw(device) }))

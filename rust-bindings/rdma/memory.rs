@@ -424,10 +424,8 @@ impl SharedMemory {
         let mut pages = KVVec::with_capacity(table.blocks.len(), GFP_KERNEL)?;
         for &block in &table.blocks {
             // SAFETY: An address in the direct map of a pinned page.
-            pages.push(
-                unsafe { raw::shim_virt_to_page(block as *const _) },
-                GFP_KERNEL,
-            )?;
+            let page = unsafe { raw::shim_virt_to_page(block as *const _) };
+            pages.push(page, GFP_KERNEL)?;
         }
         // SAFETY: As many pages as said, pinned by `umem`, which is dropped after vunmap().
         let base = unsafe { raw::shim_vmap(pages.as_mut_ptr(), pages.len() as u32) };
@@ -460,10 +458,10 @@ impl SharedMemory {
     }
 
     fn word(&self, offset: usize) -> Option<&Atomic<u32>> {
+        let p = self.at::<u32>(offset)?;
         // SAFETY: Four aligned bytes of the mapping, changed by others only atomically or by a
         // program that hurts nobody but itself.
-        self.at::<u32>(offset)
-            .map(|p| unsafe { Atomic::from_ptr(p) })
+        Some(unsafe { Atomic::from_ptr(p) })
     }
 
     /// Copies a value out, once.

@@ -234,7 +234,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
         access: u32,
     ) -> Result<(Self::Mr, MrKeys)>;
     /// Registers user memory.
-    #[expect(clippy::too_many_arguments, reason = "as many as the verb has")]
     fn reg_user_mr(
         device: &Device<Self>,
         pd: &Self::Pd,

@@ -122,6 +122,17 @@ fn service(qp_type: QpType) -> Service {
     }
 }
 
+/// What goes on while a side is locked.
+#[derive(Clone, Copy)]
+pub(crate) struct Occasion<'a> {
+    /// Under which tables and regions are looked up.
+    pub(crate) rcu: &'a rcu::Guard,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) now: u64,
+    /// The packet that is being handled.
+    pub(crate) incoming: Option<&'a Incoming<'a>>,
+}
+
 /// Completions that were pushed under a lock, to be reported after it is released.
 #[derive(Default)]
 pub(crate) struct Notices {

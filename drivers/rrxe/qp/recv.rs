@@ -4,7 +4,7 @@
 
 use super::{
     scatter::{total, Segments},
-    Notices, Qp,
+    Notices, Occasion, Qp,
 };
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
@@ -13,10 +13,7 @@ use crate::{
     rx::Incoming,
     tx::Carrier,
 };
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc},
-};
+use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{IpAddr, TxQueue},
     rdma::{
@@ -95,24 +92,18 @@ impl RecvSide {
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
-        rcu: &rcu::Guard,
-        now: u64,
-        incoming: Option<&Incoming<'_>>,
+        on: Occasion<'_>,
         queue: Option<&mut TxQueue>,
         notices: &mut Notices,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         // Only who sends needs the way.
-        let carrier = queue
-            .is_some()
-            .then(|| self.path.as_deref())
-            .flatten()
-            .and_then(|path| Carrier::new(path, &qp.device, self.source_port, rcu));
+        let path = self.path.as_deref().filter(|_| queue.is_some());
+        let carrier =
+            path.and_then(|path| Carrier::new(path, &qp.device, self.source_port, on.rcu));
         let mut env = Env {
             qp,
-            rcu,
-            now,
-            incoming,
+            on,
             current: &mut self.current,
             consumer: self.consumer.as_mut(),
             carrier,
@@ -128,7 +119,7 @@ impl RecvSide {
 
     /// Completes all receive work requests as flushed, and has the consumer call us for more
     /// (the Error state).
-    pub(crate) fn flush(&mut self, qp: &Qp, rcu: &rcu::Guard, now: u64, notices: &mut Notices) {
+    pub(crate) fn flush(&mut self, qp: &Qp, on: Occasion<'_>, notices: &mut Notices) {
         let flushed = RecvCompletion {
             status: Status::WrFlush,
             opcode: RecvOpcode::Recv,
@@ -139,7 +130,7 @@ impl RecvSide {
             src_qp: 0,
             pkey: 0,
         };
-        self.with(qp, rcu, now, None, None, notices, |responder, env| {
+        self.with(qp, on, None, notices, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
                 consumer.want_doorbell(true);
@@ -161,9 +152,7 @@ impl RecvSide {
 /// What the responder acts on.
 pub(crate) struct Env<'a> {
     qp: &'a Qp,
-    rcu: &'a rcu::Guard,
-    now: u64,
-    incoming: Option<&'a Incoming<'a>>,
+    on: Occasion<'a>,
     current: &'a mut Current,
     consumer: Option<&'a mut Consumer>,
     carrier: Option<Carrier<'a>>,
@@ -178,7 +167,7 @@ impl Env<'_> {
         }
         Ok(Segments {
             tables: &self.qp.device.tables,
-            rcu: self.rcu,
+            rcu: self.on.rcu,
             pd: self.qp.pd,
             list: self
                 .current
@@ -231,7 +220,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
-        let incoming = self.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         self.segments()?.scatter_payload(offset, incoming)
     }
 
@@ -245,14 +234,14 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
-            .remote(self.rcu, self.qp.pd, rkey, va, len, access)
+            .remote(self.on.rcu, self.qp.pd, rkey, va, len, access)
             .map(|_| ())
     }
 
     fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let incoming = self.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         let span = self.qp.device.tables.remote(
-            self.rcu,
+            self.on.rcu,
             self.qp.pd,
             rkey,
             va,
@@ -281,7 +270,7 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
-            .remote(self.rcu, self.qp.pd, rkey, va, 8, RemoteAccess::Atomic)?
+            .remote(self.on.rcu, self.qp.pd, rkey, va, 8, RemoteAccess::Atomic)?
             .atomic(op)
     }
 
@@ -294,7 +283,7 @@ impl ResponderEnv for Env<'_> {
     fn complete_recv(&mut self, completion: RecvCompletion) {
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
-            timestamp: self.now,
+            timestamp: self.on.now,
             byte_len: completion.byte_len,
             qp_num: self.qp.number,
             src_qp: completion.src_qp,
@@ -314,7 +303,7 @@ impl ResponderEnv for Env<'_> {
         if completion.solicited {
             cqe.flags |= CQE_SOLICITED;
         }
-        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.incoming, self.qp.qp_type) {
+        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.on.incoming, self.qp.qp_type) {
             cqe.flags |= CQE_GRH;
             cqe.smac = incoming.skb.source_mac().unwrap_or_default();
             cqe.vlan_id = incoming.skb.vlan_id().unwrap_or(abi::NO_VLAN);
@@ -354,7 +343,7 @@ impl ResponderEnv for Env<'_> {
             // No route: lost.
             return Ok(());
         };
-        let (tables, rcu, pd) = (&self.qp.device.tables, self.rcu, self.qp.pd);
+        let (tables, rcu, pd) = (&self.qp.device.tables, self.on.rcu, self.qp.pd);
         let skb = carrier.packet(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(rcu, pd, rkey, va, len, RemoteAccess::Read)

@@ -2,7 +2,7 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{Notices, Qp};
+use super::{Notices, Occasion, Qp};
 use crate::{limits::path, rx::Incoming};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
@@ -38,6 +38,26 @@ const EVENTS: [QpEvent; 6] = [
 struct Round {
     more: bool,
     fatal: bool,
+}
+
+impl<'a> Occasion<'a> {
+    /// Nothing but that time goes on.
+    fn now(rcu: &'a rcu::Guard) -> Self {
+        Self {
+            rcu,
+            now: monotonic_ns(),
+            incoming: None,
+        }
+    }
+
+    /// A packet came in.
+    fn of(incoming: &'a Incoming<'a>, rcu: &'a rcu::Guard) -> Self {
+        Self {
+            rcu,
+            now: incoming.now,
+            incoming: Some(incoming),
+        }
+    }
 }
 
 impl Qp {
@@ -90,19 +110,17 @@ impl Qp {
         let _bh = BhGuard::new();
         {
             let rcu = rcu::read_lock();
-            let now = monotonic_ns();
+            let on = Occasion::now(&rcu);
             let mut side = qp.send.lock();
             if side.fetch(qp).is_err() {
                 round.fatal = true;
             }
             let progress = side.with(
                 qp,
-                &rcu,
-                now,
-                None,
-                &mut queue,
+                on,
+                Some(&mut queue),
                 &mut notices,
-                |requester, slots, env| requester.poll_transmit(slots, now, path::BATCH, env),
+                |requester, slots, env| requester.poll_transmit(slots, on.now, path::BATCH, env),
             );
             round.fatal |= progress.fatal;
             round.more = progress.more || (!round.fatal && side.has_backlog());
@@ -147,17 +165,11 @@ impl Qp {
         let progress = {
             let _bh = BhGuard::new();
             let rcu = rcu::read_lock();
-            let now = monotonic_ns();
+            let on = Occasion::now(&rcu);
             let mut side = qp.recv.lock();
-            side.with(
-                qp,
-                &rcu,
-                now,
-                None,
-                Some(&mut queue),
-                &mut notices,
-                |responder, env| responder.poll_transmit(now, path::BATCH, env),
-            )
+            side.with(qp, on, Some(&mut queue), &mut notices, |responder, env| {
+                responder.poll_transmit(on.now, path::BATCH, env)
+            })
         };
         let _ = queue.xmit_all();
         let overflow = notices.report(&qp.recv_cq);
@@ -175,7 +187,6 @@ impl Qp {
     ) {
         let qp = &*this;
         let mut notices = Notices::default();
-        let mut queue = TxQueue::new();
         let outcome = {
             let _bh = BhGuard::new();
             let mut side = qp.send.lock();
@@ -188,10 +199,8 @@ impl Qp {
             }
             side.with(
                 qp,
-                rcu,
-                incoming.now,
-                Some(incoming),
-                &mut queue,
+                Occasion::of(incoming, rcu),
+                None,
                 &mut notices,
                 |requester, slots, env| {
                     requester.handle_packet(slots, incoming.now, &incoming.packet, env)
@@ -225,9 +234,7 @@ impl Qp {
             }
             side.with(
                 qp,
-                rcu,
-                incoming.now,
-                Some(incoming),
+                Occasion::of(incoming, rcu),
                 None,
                 &mut notices,
                 |responder, env| responder.handle_packet(incoming.now, &incoming.packet, env),
@@ -257,23 +264,16 @@ impl Qp {
         }
         let _bh = BhGuard::new();
         let rcu = rcu::read_lock();
-        let now = monotonic_ns();
+        let on = Occasion::now(&rcu);
 
         let mut notices = Notices::default();
-        let mut queue = TxQueue::new();
         {
             let mut side = qp.send.lock();
             // The sides are reset after the state was set, under their locks: what is reset stays.
             if qp.state() == QpState::Error {
-                side.with(
-                    qp,
-                    &rcu,
-                    now,
-                    None,
-                    &mut queue,
-                    &mut notices,
-                    |requester, slots, env| requester.enter_error(slots, env),
-                );
+                side.with(qp, on, None, &mut notices, |requester, slots, env| {
+                    requester.enter_error(slots, env)
+                });
             }
         }
         // A queue that overflows now loses what was flushed; nothing is left to stop.
@@ -282,7 +282,7 @@ impl Qp {
         {
             let mut side = qp.recv.lock();
             if qp.state() == QpState::Error {
-                side.flush(qp, &rcu, now, &mut notices);
+                side.flush(qp, on, &mut notices);
             }
         }
         let _ = notices.report(&qp.recv_cq);
@@ -300,7 +300,7 @@ impl Qp {
             let rcu = rcu::read_lock();
             let mut side = qp.recv.lock();
             if qp.state() == QpState::Error {
-                side.flush(qp, &rcu, monotonic_ns(), &mut notices);
+                side.flush(qp, Occasion::now(&rcu), &mut notices);
             }
         }
         let _ = notices.report(&qp.recv_cq);
@@ -365,21 +365,14 @@ impl TimerCallback for Qp {
     fn expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
         let mut notices = Notices::default();
-        let mut queue = TxQueue::new();
         let outcome = {
             let _bh = BhGuard::new();
             let rcu = rcu::read_lock();
-            let now = monotonic_ns();
+            let on = Occasion::now(&rcu);
             let mut side = qp.send.lock();
-            side.with(
-                qp,
-                &rcu,
-                now,
-                None,
-                &mut queue,
-                &mut notices,
-                |requester, slots, env| requester.handle_timeout(slots, now, env),
-            )
+            side.with(qp, on, None, &mut notices, |requester, slots, env| {
+                requester.handle_timeout(slots, on.now, env)
+            })
         };
         if notices.report(&qp.send_cq) || outcome.fatal {
             Self::enter_error(this);

@@ -4,20 +4,16 @@
 
 use super::{
     scatter::{total, Segments},
-    Notices, Qp,
+    Notices, Occasion, Qp,
 };
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
     limits,
     path::Path,
     ring::Consumer,
-    rx::Incoming,
     tx::Carrier,
 };
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc},
-};
+use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{net::TxQueue, rdma::wr::DataSegment};
 use rrxe_core::{
     Fault, Payload, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
@@ -187,22 +183,18 @@ impl SendSide {
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
-        rcu: &rcu::Guard,
-        now: u64,
-        incoming: Option<&Incoming<'_>>,
-        queue: &mut TxQueue,
+        on: Occasion<'_>,
+        queue: Option<&mut TxQueue>,
         notices: &mut Notices,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
-        let carrier = self
-            .path
-            .as_deref()
-            .and_then(|path| Carrier::new(path, &qp.device, self.source_port, rcu));
+        // Only who sends needs the way.
+        let path = self.path.as_deref().filter(|_| queue.is_some());
+        let carrier =
+            path.and_then(|path| Carrier::new(path, &qp.device, self.source_port, on.rcu));
         let mut env = Env {
             qp,
-            rcu,
-            now,
-            incoming,
+            on,
             local: &self.local,
             segments: &self.segments,
             max_sge: self.max_sge,
@@ -275,9 +267,7 @@ fn decode(qp: &Qp, wqe: &SendWqe) -> (SendRequest, LocalRequest) {
 /// What the requester acts on.
 pub(crate) struct Env<'a> {
     qp: &'a Qp,
-    rcu: &'a rcu::Guard,
-    now: u64,
-    incoming: Option<&'a Incoming<'a>>,
+    on: Occasion<'a>,
     local: &'a [LocalRequest],
     segments: &'a [DataSegment],
     max_sge: usize,
@@ -286,7 +276,7 @@ pub(crate) struct Env<'a> {
     consumer: Option<&'a mut Consumer>,
     /// Connected queue pairs; `None` without a route.
     carrier: Option<Carrier<'a>>,
-    queue: &'a mut TxQueue,
+    queue: Option<&'a mut TxQueue>,
     notices: &'a mut Notices,
 }
 
@@ -308,7 +298,7 @@ impl Env<'_> {
             .ok_or(Fault::Malformed)?;
         Ok(Segments {
             tables: &self.qp.device.tables,
-            rcu: self.rcu,
+            rcu: self.on.rcu,
             pd: self.qp.pd,
             list,
         })
@@ -347,11 +337,11 @@ impl RequesterEnv for Env<'_> {
                 .device
                 .tables
                 .addresses
-                .get(local.ah, self.rcu)
+                .get(local.ah, self.on.rcu)
                 .filter(|ah| ah.pd() == self.qp.pd)
                 .ok_or(TxError::Local(Fault::Malformed))?;
             let port = ah.path.info().udp_source_port(self.qp.number, 0);
-            match Carrier::new(&ah.path, &self.qp.device, port, self.rcu) {
+            match Carrier::new(&ah.path, &self.qp.device, port, self.on.rcu) {
                 Some(carrier) => carrier.packet(packet, gather)?,
                 None => None,
             }
@@ -363,13 +353,13 @@ impl RequesterEnv for Env<'_> {
         };
         // A packet that can't be sent is a lost packet: the protocol recovers.
         if let Some(skb) = skb {
-            self.queue.push(skb);
+            self.queue.as_deref_mut().ok_or(TxError::NoRoom)?.push(skb);
         }
         Ok(())
     }
 
     fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let incoming = self.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         self.segments(slot)?.scatter_payload(offset, incoming)
     }
 
@@ -387,7 +377,7 @@ impl RequesterEnv for Env<'_> {
         let wr_id = self.local(slot).map_or(0, |local| local.wr_id);
         let cqe = Cqe {
             wr_id,
-            timestamp: self.now,
+            timestamp: self.on.now,
             byte_len: completion.byte_len,
             qp_num: self.qp.number,
             status: completion.status as u8,
