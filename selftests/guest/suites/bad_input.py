@@ -405,7 +405,7 @@ def peer_unreachable():
             end.to_rtr(qp, gid=nowhere, qpn=17, psn=5)
         except Exception as why:
             # ib_core resolves the neighbour in this step, for drivers that ask it to.
-            equal("errno", getattr(why, "error_code", None), errno.EHOSTUNREACH)
+            equal("errno", getattr(why, "error_code", None), errno.ETIMEDOUT)
             return
         end.to_rts(qp, timeout=12, retry=1, psn=5)
         t.send("write")
@@ -611,7 +611,7 @@ TO_RTR = {
     "without-address": (tuple(name for name in RTR if name != "AV"), {}),
     "with-timeout": ((*RTR, "TIMEOUT"), {}),
     "too-many-resources": (RTR, {"max_dest_rd_atomic": 255}),
-    "unknown-gid-index": (RTR, {"gid_index": 250}),
+    "empty-gid-index": (RTR, {"gid_index": 250}, errno.ENODATA),
     "mtu-0": (RTR, {"path_mtu": 0}),
     "mtu-6": (RTR, {"path_mtu": 6}),
 }
@@ -620,13 +620,13 @@ TO_RTR = {
 @case(each=TO_RTR)
 def modify_to_rtr(what):
     """Wrong attributes on the way to Ready to Receive; nothing changes."""
-    mask, wrong = what
+    mask, wrong, number = (*what, errno.EINVAL)[:3]
     with Trial(bench, connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]
         end.to_init(qp)
         good = {"state": "rtr", "gid": t.far.info["gid"], "mtu": 1024, "dest_qp_num": t.far.qp["qpn"], "rq_psn": 5}
         good.update(max_dest_rd_atomic=8, min_rnr_timer=12)
-        refused(errno.EINVAL, end.modify, qp, mask, **{**good, **wrong})
+        refused(number, end.modify, qp, mask, **{**good, **wrong})
         equal("state", end.state(qp), "init")
         end.modify(qp, RTR, **good)
         end.to_rts(qp, psn=5)
@@ -687,7 +687,7 @@ def address_handle_wrong():
     """Addresses that no packet can be sent to."""
     end, info = bench.ends()[0]
     pd = end.pd()
-    refused(errno.EINVAL, end.ah, pd, info["gid"], 250)
+    refused(errno.ENODATA, end.ah, pd, info["gid"], 250)
     refused(errno.EINVAL, end.ah, pd, info["gid"], None, 2)
     refused(errno.EINVAL, end.ah, pd, None)
     end.drop(pd)

@@ -108,7 +108,7 @@ def refuse_no_ethernet(kind):
     if kind == "lo":
         refused(DEVICE, "lo", errno.EOPNOTSUPP, ["lo", "Ethernet"])
         return
-    with netdev("tun0", "ip tuntap add tun0 mode tun") as name:
+    with netdev("tun0", "modprobe tun && ip tuntap add tun0 mode tun") as name:
         refused(DEVICE, name, errno.EOPNOTSUPP, ["tun0", "Ethernet"])
 
 

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Coming and going: of the module, links, network devices and programs, with traffic under way. Nothing
+may be left behind: the harness looks for leaks and complaints of the kernel afterwards."""
+
+import contextlib
+import os
+import signal
+import time
+
+import harness
+import kernellog
+import programs
+import testbed
+from harness import case, equal, require, wait_until
+from machine import Local
+
+bed = testbed.Bed()
+
+# Insmod, link, traffic, link gone, rmmod: the debug kernel, which sees what goes wrong, does all of them.
+ROUNDS = {"default": 10, "debug": 50}
+
+# A program that is under way for longer than any case.
+FOREVER = 1000000
+
+
+def sh(command, seconds=60):
+    """Run a command that must succeed on this host."""
+    return bed.here.machine.run(command, seconds)
+
+
+def driver():
+    """The driver under test."""
+    return bed.here.driver
+
+
+def links():
+    """The RDMA devices there are."""
+    return sorted(os.listdir("/sys/class/infiniband"))
+
+
+def without_device():
+    """Begin with neither device nor module."""
+    where = bed.here.machine
+    for device in links():
+        testbed.delete_link(where, device)
+    if os.path.exists(f"/sys/module/{driver()}"):
+        testbed.unload(where, driver())
+
+
+def unloads():
+    """Nothing holds the module: it goes when asked to."""
+    wait_until("no device is left", lambda: not links())
+    testbed.unload(bed.here.machine, driver())
+
+
+@contextlib.contextmanager
+def fresh():
+    """A loaded module and a device over eth0; afterwards the module must unload."""
+    without_device()
+    here = bed.here
+    testbed.load(here.machine, driver())
+    testbed.add_link(here.machine, driver(), here.device, "eth0")
+    testbed.wait_for_gid(here.device, here.address)
+    yield here
+    here.machine.end_jobs()
+    if here.device in links():
+        testbed.delete_link(here.machine, here.device)
+    unloads()
+
+
+@contextlib.contextmanager
+def joined():
+    """A loaded module and two devices whose network devices are joined: eth-like `va` of this namespace,
+    and `vb` of another, so that what one sends really goes to the other."""
+    without_device()
+    where = bed.here.machine
+    testbed.load(where, driver())
+    sh("ip netns add b && ip -n b link set lo up")
+    sh("ip link add va mtu 4200 type veth peer name vb mtu 4200 netns b")
+    sh("ip netns exec b sysctl -qw net.ipv6.conf.vb.accept_dad=0")
+    sh("ip link set va up && ip address add 192.0.2.1/24 dev va")
+    sh("ip -n b link set vb up && ip -n b address add 192.0.2.2/24 dev vb")
+    far = testbed.Host(Local("namespace b", "b"), "dev_b", driver(), "192.0.2.2", None)
+    near = testbed.Host(where, "dev_a", driver(), "192.0.2.1", None)
+    try:
+        for host, netdev in ((near, "va"), (far, "vb")):
+            testbed.add_link(host.machine, driver(), host.device, netdev)
+            testbed.wait_for_gid(host.device, host.address)
+        yield near, far
+    finally:
+        far.machine.end_jobs()
+        where.end_jobs()
+        where.try_run("ip link delete va; ip netns delete b")
+    unloads()
+
+
+def traffic(server, client, count=FOREVER, program="rping"):
+    """Start a program that keeps a connection busy, and wait until it is; returns both ends' jobs."""
+    port = programs.next_port()
+    if program == "rping":
+        common = f"-a {server.address} -p {port} -v -V -S 30000 -C {count}"
+        serving, listens = server.machine.start(f"exec rping -s {common}"), testbed.cm_listens
+        command = f"exec rping -c {common}"
+    else:
+        common = f"-F -s 65536 --run_infinitely -p {port}"
+        serving = server.machine.start(f"exec {program} -d {server.device} -x {server.gid_index()} {common}")
+        listens = testbed.tcp_listens
+        command = f"exec {program} -d {client.device} -x {client.gid_index()} {common} {server.address}"
+    wait_until("the server listens", lambda: listens(server.machine, port))
+    asking = client.machine.start(command)
+    moved = _sent(client)
+
+    def flows():
+        if program == "rping":
+            return asking.output().count("ping data") > 10
+        return _sent(client) > moved + 200
+
+    wait_until("traffic flows", lambda: asking.running() and flows())
+    return serving, asking
+
+
+def _sent(host):
+    """Packets that the network device of one of the joined devices has sent."""
+    netdev = {"dev_a": "va", "dev_b": "vb"}.get(host.device)
+    return int(host.machine.read(f"/sys/class/net/{netdev}/statistics/tx_packets")) if netdev else 0
+
+
+def settled(where, what):
+    """No queue pair, completion queue, region or domain of a program is left."""
+
+    def users():
+        text = "".join(where.run(f"rdma resource show {kind}") for kind in ("qp", "cq", "mr", "pd", "cm_id"))
+        return [line for line in text.splitlines() if " pid " in line]
+
+    wait_until(f"nothing is left of {what}", lambda: not users())
+
+
+@case(timeout=1500)
+def rounds():
+    """Module, link, traffic, and back, again and again."""
+    count = ROUNDS["debug" if harness.debug_kernel() else "default"]
+    without_device()
+    here = bed.here
+    for turn in range(count):
+        harness.log(f"round {turn + 1} of {count}")
+        testbed.load(here.machine, driver())
+        testbed.add_link(here.machine, driver(), here.device, "eth0")
+        testbed.wait_for_gid(here.device, here.address)
+        programs.rping(here, here, 5, more="-S 5000")
+        testbed.delete_link(here.machine, here.device)
+        equal("devices", links(), [])
+        testbed.unload(here.machine, driver())
+
+
+@case(timeout=300)
+def module_alone():
+    """Loaded and unloaded without a link, and with a link that carried nothing."""
+    without_device()
+    where = bed.here.machine
+    for _ in range(10):
+        testbed.load(where, driver())
+        testbed.unload(where, driver())
+    for _ in range(5):
+        testbed.load(where, driver())
+        testbed.add_link(where, driver(), bed.here.device, "eth0")
+        testbed.delete_link(where, bed.here.device)
+        testbed.unload(where, driver())
+
+
+@case(timeout=300, each={"client": 1, "server": 0})
+def killed(which):
+    """An end dies by kill -9: the other learns of it, and nothing is left of either."""
+    with fresh() as here:
+        for _ in range(5):
+            ends = traffic(here, here)
+            ends[which].kill(signal.SIGKILL)
+            other = ends[1 - which]
+            other.wait(60)
+            ends[which].wait(10)
+            settled(here.machine, "the programs")
+        programs.rping(here, here, 20)
+
+
+@case(timeout=300)
+def killed_without_a_word():
+    """A program whose peer never hears of its end: perftest has no connection manager."""
+    with joined() as (near, far):
+        for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw"):
+            serving, asking = traffic(far, near, program=program)
+            asking.kill(signal.SIGKILL)
+            asking.wait(10)
+            time.sleep(0.5)
+            serving.kill(signal.SIGKILL)
+            serving.wait(10)
+            settled(near.machine, program)
+        programs.rping(far, near, 20)
+
+
+@case(timeout=300, each={"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw"})
+def netdev_deleted(program):
+    """The network device goes while its traffic flows, and the RDMA device with it."""
+    with joined() as (near, far):
+        ends = traffic(far, near, program=program)
+        sh("ip link delete va")
+        time.sleep(1)
+        for end in ends:
+            # Programs that poll may never notice.
+            end.kill(signal.SIGKILL)
+            end.wait(60)
+        wait_until("both devices are gone", lambda: not links())
+
+
+@case(timeout=300)
+def link_deleted():
+    """The link is deleted while its traffic flows."""
+    with joined() as (near, far):
+        ends = traffic(far, near)
+        deleting = near.machine.start(f"rdma link delete {near.device}")
+        time.sleep(1)
+        for end in ends:
+            end.kill(signal.SIGKILL)
+            end.wait(60)
+        equal("status of the deletion", deleting.wait(60).status, 0)
+        require(near.device not in links(), f"{near.device} is still there")
+
+
+@case(timeout=300)
+def netdev_down_and_up():
+    """The network device is down for a moment: the connection recovers, and the data is right."""
+    with joined() as (near, far):
+        serving, asking = traffic(far, near, count=3000)
+        for _ in range(3):
+            sh("ip link set va down")
+            time.sleep(0.2)
+            sh("ip link set va up")
+            time.sleep(0.5)
+        for end in (asking, serving):
+            result = end.wait(200)
+            equal("status", result.status, 0)
+            require("mismatch" not in result.output, "wrong data")
+
+
+@case(timeout=300)
+def unload_refused_in_use():
+    """The module cannot be unloaded while a program has its device open."""
+    with fresh() as here:
+        ends = traffic(here, here)
+        end = here.machine.try_run(f"rmmod {driver()}")
+        require(end.status != 0 and "in use" in end.output, f"rmmod: {end.status}: {end.output}")
+        for one in ends:
+            require(one.running(), "a program ended when rmmod was tried")
+            one.kill()
+            one.wait(60)
+
+
+@case(timeout=300)
+def namespace_deleted():
+    """A namespace goes with its device and the traffic on it."""
+    with joined() as (near, far):
+        ends = traffic(far, near)
+        sh("ip netns delete b")
+        for end in ends:
+            end.kill(signal.SIGKILL)
+            end.wait(60)
+        sh("ip link delete va 2>/dev/null; true")
+        wait_until("both devices are gone", lambda: not links())
+
+
+def run():
+    """Run the suite. What leaked before is not ours."""
+    kernellog.forget_leaks()
+    return bed.run(without_device)
