@@ -2,6 +2,8 @@
 
 //! Random work over a link that loses, duplicates, corrupts and reorders: every work request
 //! completes once, in order, with every byte right, and atomics happen exactly once.
+//!
+//! A run follows from its seed, which a failure prints. `RRXE_SIM_ROUNDS=n` runs n times as many.
 
 mod common;
 
@@ -143,9 +145,29 @@ fn check(pair: &mut Pair, side: usize, plan: &mut Plan) {
     }
 }
 
+/// The seeds of a test: `count` from `first` on, or a multiple of that many.
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let rounds = std::env::var("RRXE_SIM_ROUNDS").map_or(1, |n| n.parse().unwrap());
+    // Regions that do not overlap.
+    let first = if rounds == 1 { first } else { first << 32 };
+    first..first + count * rounds
+}
+
+/// Prints the seed if the test fails.
+struct PrintSeed(u64);
+
+impl Drop for PrintSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the seed is {}", self.0);
+        }
+    }
+}
+
 /// Both sides do `requests` work requests each. Seven retries are enough for these links: progress
 /// reloads them.
 fn run(seed: u64, mtu: u32, link: Link, requests: u32) -> Pair {
+    let _print = PrintSeed(seed);
     let mut rng = Rng(seed);
     let mut pair = Pair::new(Service::Rc, mtu, seed);
     pair.link = link;
@@ -215,7 +237,7 @@ fn run(seed: u64, mtu: u32, link: Link, requests: u32) -> Pair {
 
 #[test]
 fn clean_link() {
-    for seed in 0..20 {
+    for seed in seeds(0, 20) {
         let pair = run(
             seed,
             [256, 512, 1024, 2048, 4096][seed as usize % 5],
@@ -233,7 +255,7 @@ fn clean_link() {
 
 #[test]
 fn loss() {
-    for seed in 100..130 {
+    for seed in seeds(100, 30) {
         let link = Link {
             loss: 1 + seed % 5,
             ..Link::default()
@@ -244,7 +266,7 @@ fn loss() {
 
 #[test]
 fn duplication() {
-    for seed in 200..220 {
+    for seed in seeds(200, 20) {
         let link = Link {
             duplication: 20,
             ..Link::default()
@@ -255,7 +277,7 @@ fn duplication() {
 
 #[test]
 fn reordering() {
-    for seed in 300..320 {
+    for seed in seeds(300, 20) {
         let link = Link {
             jitter: 1_000,
             ..Link::default()
@@ -266,7 +288,7 @@ fn reordering() {
 
 #[test]
 fn everything_at_once() {
-    for seed in 400..440 {
+    for seed in seeds(400, 40) {
         let link = Link {
             loss: 2,
             duplication: 5,
@@ -286,7 +308,7 @@ fn everything_at_once() {
 /// B-06: a READ whose responses cross the end of the PSN space, over a link that loses some.
 #[test]
 fn b_06_read_across_the_wrap() {
-    for seed in 500..520 {
+    for seed in seeds(500, 20) {
         let mut pair = Pair::new(Service::Rc, 256, seed);
         pair.link.loss = 5;
         let data = pair.rng.bytes(MEMORY);
@@ -309,7 +331,7 @@ fn b_06_read_across_the_wrap() {
 /// flushed, in order, at both ends (J-13, F-16, G-10).
 #[test]
 fn a_refused_request_among_others() {
-    for seed in 600..640 {
+    for seed in seeds(600, 40) {
         let mut rng = Rng(seed);
         let mut pair = Pair::new(Service::Rc, 1024, seed);
         let count = 2 + rng.below(30);
