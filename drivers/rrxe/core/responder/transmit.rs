@@ -66,12 +66,15 @@ impl Responder {
                 }
             };
         }
-        if let Some((psn, syndrome)) = self.nak_due {
-            env.transmit(&self.acknowledge(psn, syndrome))?;
-            self.nak_due = None;
-        } else {
-            env.transmit(&self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED))?;
+        let packet = match self.nak_due {
+            Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
+            None => self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED),
+        };
+        // Without payload there is nothing to fail: anything but a lack of room is a lost packet.
+        if env.transmit(&packet) == Err(TxError::NoRoom) {
+            return Err(TxError::NoRoom);
         }
+        self.nak_due = None;
         // A NAK acknowledges what is before it.
         self.ack_due = false;
         Ok(())

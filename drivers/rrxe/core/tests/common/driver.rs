@@ -51,6 +51,8 @@ pub struct Driver {
     pub atomics: u32,
     /// Packets that the next batches have room for.
     pub room: u32,
+    /// What becomes of packets instead of being sent.
+    pub refuse: Option<TxError>,
     /// What local memory access of the requester does.
     pub send_fault: Option<Fault>,
     /// What placing into receive work requests does.
@@ -78,6 +80,7 @@ impl Driver {
             local_ops: Vec::new(),
             atomics: 0,
             room: u32::MAX,
+            refuse: None,
             send_fault: None,
             recv_fault: None,
             local_fault: None,
@@ -97,6 +100,9 @@ impl Driver {
 
     /// Puts a packet on the wire, with its payload, padding and ICRC.
     fn emit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        if let Some(error) = self.refuse {
+            return Err(error);
+        }
         if self.room == 0 {
             return Err(TxError::NoRoom);
         }

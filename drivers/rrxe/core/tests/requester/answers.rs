@@ -207,3 +207,17 @@ fn f_19_one_answer_completes_many() {
     assert_eq!(host.driver.sent[3].data, 77u64.to_ne_bytes());
     assert_eq!(host.driver.sent[3].completion.byte_len, 8);
 }
+
+/// D-15, D-16: a peer that has no credits to give stops nobody: if it means it, it sends RNR NAKs.
+#[test]
+fn d_15_finite_credits() {
+    let mut host = host();
+    for n in 0..32u32 {
+        post(&mut host, SendOp::Send, 1);
+        assert_eq!(psns(&host.drain(0)), [n]);
+        ack(&mut host, n, Syndrome::Ack { credit: n as u8 });
+        // Once more, as a credit update would be.
+        ack(&mut host, n, Syndrome::Ack { credit: 31 });
+    }
+    assert_eq!(host.statuses(), [Status::Success; 32]);
+}

@@ -234,6 +234,19 @@ fn j_21_communication_established() {
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
+/// Whatever a driver says of a packet without payload, the responder comes to an end.
+#[test]
+fn a_driver_that_fails_everything() {
+    let mut host = host();
+    host.driver.refuse = Some(TxError::RemoteAccess);
+    host.post_recv(0, 64);
+    assert!(ask(&mut host, &send(0)).is_empty());
+    assert!(ask(&mut host, &send(9)).is_empty());
+    assert!(ask(&mut host, &read(1, BASE, 4)).is_empty());
+    assert!(ask(&mut host, &fetch_add(2, BASE, 4)).is_empty());
+    assert!(host.error);
+}
+
 /// A READ response acknowledges what came before the READ: no packet more.
 #[test]
 fn a_response_acknowledges() {
