@@ -18,6 +18,8 @@ use crate::wire::{Syndrome, QPN_MASK};
 use crate::{Fault, Mtu, Service, Status, TxError, TxPacket};
 use resources::Resources;
 
+pub use receive::GRH_LEN;
+
 /// READs and atomics that can be replayed at most: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 16;
 
