@@ -24,6 +24,9 @@ BOOT_LIMIT = 5400
 # Beyond a case's own limit, which its guest enforces: then the guest itself hangs.
 GRACE = 90
 
+# How often a boot is tried whose guests never came to run the suite because QEMU crashed.
+ATTEMPTS = 3
+
 _MARK = "@rrxe "
 
 # What the launcher's exit status means where the suite's own does not speak.
@@ -44,6 +47,7 @@ class _Run:
         self.heard = time.monotonic()
         self.limit = START_LIMIT
         self.words = []
+        self.started = False
 
     def line(self, text):
         """Take a line of the launcher's output."""
@@ -58,6 +62,7 @@ class _Run:
             message = json.loads(text[len(_MARK) :])
         except ValueError:
             return
+        self.started = True
         if "plan" in message:
             self.planned = message["plan"]
         elif "start" in message:
@@ -101,10 +106,21 @@ def run_boot(lane, boot, kernel, driver, report, out, only, core):
     elif not any(boot.name in pattern for pattern in only) and not matches(f"{lane}/{boot.name}/", only):
         return
 
-    report.doing(f"{run.prefix}: booting")
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
     command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
     command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *arguments]
+    for _ in range(ATTEMPTS):
+        report.doing(f"{run.prefix}: booting")
+        status, hung = _launch(run, command, folder)
+        report.doing(None)
+        if run.started or not _emulator_died(folder):
+            break
+        report.line(f"note: QEMU itself crashed at the start of {run.prefix}: once more")
+    _account(run, status, hung, folder)
+
+
+def _launch(run, command, folder):
+    """Run the launcher once; its exit status, and whether it had to be stopped."""
     with open(os.path.join(folder, "launcher.txt"), "w", encoding="utf-8") as words:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -117,12 +133,21 @@ def run_boot(lane, boot, kernel, driver, report, out, only, core):
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")
                 words.write(text + "\n")
                 run.line(text)
-            status = process.wait()
+            return process.wait(), hung.is_set()
         except BaseException:
             _stop(process)
             raise
-    report.doing(None)
-    _account(run, status, hung.is_set(), folder)
+
+
+def _emulator_died(folder):
+    """Whether an assertion of QEMU's own failed (7.2 has one, rarely, while a guest sets up PCI)."""
+    for host in ("", "h1", "h2"):
+        path = os.path.join(folder, host, "qemu.log")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as log:
+                if "Assertion" in log.read():
+                    return True
+    return False
 
 
 def _guard(run, process, hung):
