@@ -11,8 +11,9 @@
 use crate::{raw, sync::irq::IrqGuard};
 use core::{marker::PhantomData, mem::ManuallyDrop};
 use kernel::{
-    new_spinlock,
     prelude::*,
+    static_lock_class,
+    str::CStr,
     sync::{
         atomic::{Atomic, Relaxed},
         barrier::smp_mb,
@@ -24,6 +25,10 @@ use kernel::{
 
 /// Deadline of a timer that is not armed.
 const IDLE: u64 = u64::MAX;
+
+/// Lockdep tells classes by the address of their name too. Timers are generic, so that their code
+/// is in each crate that uses them: a literal would have an address in each.
+static LOCK_NAME: &CStr = c"SoftTimer";
 
 /// A high-resolution timer on `CLOCK_MONOTONIC` that expires in softirq context.
 ///
@@ -142,7 +147,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
                 }
             }),
             deadline: Atomic::new(IDLE),
-            lock <- new_spinlock!((), "SoftTimer"),
+            lock <- SpinLock::new((), LOCK_NAME, static_lock_class!()),
             _owner: PhantomData,
         })
     }
@@ -204,10 +209,16 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         };
     }
 
+    /// When the timer will expire, if it is armed, at this instant.
+    #[inline]
+    pub fn deadline(owner: &T) -> Option<u64> {
+        Some(Self::of(owner).deadline.load(Relaxed)).filter(|deadline| *deadline != IDLE)
+    }
+
     /// Whether the timer is armed, at this instant.
     #[inline]
     pub fn is_armed(owner: &T) -> bool {
-        Self::of(owner).deadline.load(Relaxed) != IDLE
+        Self::deadline(owner).is_some()
     }
 
     /// Cancels the timer where it is queued, without waiting for a callback that runs. Any context.
