@@ -444,7 +444,7 @@ def parse(argv: List[str]) -> Settings:
     add("--mem", type=int, help="MiB (1024, debug kernel 2048)")
     add("--mtu", type=int, default=4200, help="of eth0 (4200, which fits RDMA's 4096)")
     add("--icount", action="store_true", help="deterministic: the guest's clock counts instructions, one CPU")
-    add("--timeout", type=int, help="seconds (600; a shell: a day)")
+    add("--timeout", type=int, help="seconds (600, debug kernel 1800; a shell: a day)")
     add("--out", type=Path, help="folder for the script's files (out/vm/SCRIPT)")
     add("--share", type=Path, help="a folder to be seen at /share")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the script")
@@ -488,7 +488,7 @@ def parse(argv: List[str]) -> Settings:
         script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, drivers=drivers,
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
         memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
-        timeout=args.timeout or (86400 if args.shell else 600), out=out.resolve(), share=share,
+        timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,
         environment=environment, kernel_log=args.klog == "on" and not args.shell)
 
 

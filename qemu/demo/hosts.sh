@@ -55,8 +55,8 @@ step() {
 # rping counts what came back whole.
 rounds() { echo "$(grep -c 'ping data' "$1") rounds"; }
 # perftest's one line of figures: bandwidth on average, latency on average
-bandwidth() { awk '/^ #bytes/ { getline; print $4 " MiB/s" }' "$1"; }
-latency() { awk '/^ #bytes/ { getline; print $6 " us" }' "$1"; }
+bandwidth() { awk '/^ #bytes/ && getline && NF >= 5 { print $4 " MiB/s" }' "$1"; }
+latency() { awk '/^ #bytes/ && getline && NF >= 9 { print $6 " us" }' "$1"; }
 
 failed=0
 peer-ready || failed=1
