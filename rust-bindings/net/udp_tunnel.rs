@@ -105,6 +105,8 @@ impl PinnedDrop for UdpTunnels {
         // SAFETY: Registered by the type invariant. Sockets hold a reference to us, so there are
         // none.
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
+        // A static is not dropped; its memory would be lost.
+        *SOCKETS.lock() = KVec::new();
         // Softirqs that have looked a socket up before it was released may still be on their way
         // into `encap_receive`, which may be about to go.
         // SAFETY: No requirements but a context that may sleep.
