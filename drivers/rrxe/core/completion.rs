@@ -47,6 +47,8 @@ pub enum Fault {
     Protection,
     /// The work request itself is malformed.
     Malformed,
+    /// Its length is none that the operation or the service allows.
+    Length,
 }
 
 impl Fault {
@@ -56,6 +58,7 @@ impl Fault {
         match self {
             Fault::Protection => Status::LocProt,
             Fault::Malformed => Status::LocQpOp,
+            Fault::Length => Status::LocLen,
         }
     }
 }
