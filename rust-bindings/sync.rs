@@ -9,16 +9,17 @@
 mod bh;
 mod gate;
 mod index_pool;
-pub mod irq;
+mod irq;
 mod rcu;
 mod rcu_table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod timer;
 
-pub use bh::{irqs_disabled, BhGuard};
+pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};
 pub use index_pool::IndexPool;
+pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
 pub use rcu::{rcu_barrier, synchronize_rcu};
 pub use rcu_table::RcuTable;
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};

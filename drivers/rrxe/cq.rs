@@ -20,7 +20,7 @@ use linux_rdma::{
         wr::{wc, QpIdentity, Wc, WcContents},
         CqTarget, Device, Udata,
     },
-    sync::irq::IrqGuard,
+    sync::lock_irqsave,
 };
 
 /// A completion queue, as queue pairs share it.
@@ -193,8 +193,7 @@ impl Cq {
         }
         let (new, capacity) = Self::user_storage(device, cqe, udata)?;
         let old = {
-            let _irq = IrqGuard::new();
-            let mut ring = self.ring.lock();
+            let mut ring = lock_irqsave(&self.ring);
             let used = ring.used();
             if used > ring.capacity || used > capacity {
                 drop(ring);
@@ -227,8 +226,8 @@ impl Cq {
     /// DESTROY_CQ.
     pub(crate) fn destroy(&self) {
         let old = {
-            let _irq = IrqGuard::new();
-            core::mem::replace(&mut self.ring.lock().storage, Storage::Gone)
+            let mut ring = lock_irqsave(&self.ring);
+            core::mem::replace(&mut ring.storage, Storage::Gone)
         };
         // Unpinning may sleep.
         drop(old);
@@ -237,17 +236,13 @@ impl Cq {
     /// Adds a completion.
     #[inline]
     pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
-        let _irq = IrqGuard::new();
-        self.ring.lock().push(cqe, qp)
+        lock_irqsave(&self.ring).push(cqe, qp)
     }
 
     /// Tells the consumer of completions that were pushed, if it asked for that. No lock may be
     /// held.
     pub(crate) fn notify(&self, solicited: bool) {
-        let armed = {
-            let _irq = IrqGuard::new();
-            self.ring.lock().disarm(solicited)
-        };
+        let armed = lock_irqsave(&self.ring).disarm(solicited);
         if armed {
             self.target.notify();
         }
@@ -260,8 +255,7 @@ impl Cq {
 
     /// POLL_CQ of a kernel consumer.
     pub(crate) fn poll(&self, to: &mut [Wc]) -> usize {
-        let _irq = IrqGuard::new();
-        let mut ring = self.ring.lock();
+        let mut ring = lock_irqsave(&self.ring);
         let mut count = 0;
         for wc in to {
             if ring.consumer == ring.producer {
@@ -283,8 +277,7 @@ impl Cq {
 
     /// REQ_NOTIFY_CQ of a kernel consumer. True where completions wait.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
-        let _irq = IrqGuard::new();
-        let mut ring = self.ring.lock();
+        let mut ring = lock_irqsave(&self.ring);
         ring.armed |= if solicited_only {
             ARM_SOLICITED
         } else {

@@ -12,7 +12,7 @@ use kernel::{
         Arc, Mutex, SpinLock,
     },
 };
-use linux_rdma::{net::NetDevice, sync::BhGuard};
+use linux_rdma::{net::NetDevice, sync::lock_bh};
 
 /// A device: one port on one network device.
 #[pin_data]
@@ -80,8 +80,7 @@ impl DeviceState {
     /// Makes a queue pair QP1; `EBUSY` where there is one.
     pub(crate) fn set_gsi(&self, qp: Option<Arc<Qp>>) -> Result {
         let old = {
-            let _bh = BhGuard::new();
-            let mut gsi = self.gsi.lock();
+            let mut gsi = lock_bh(&self.gsi);
             if qp.is_some() && gsi.is_some() {
                 return Err(EBUSY);
             }
@@ -93,8 +92,7 @@ impl DeviceState {
 
     /// QP1.
     pub(crate) fn gsi(&self) -> Option<Arc<Qp>> {
-        let _bh = BhGuard::new();
-        self.gsi.lock().clone()
+        lock_bh(&self.gsi).clone()
     }
 
     /// A packet's P_Key did not match.

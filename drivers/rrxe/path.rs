@@ -7,7 +7,7 @@ use kernel::{new_spinlock, prelude::*, sync::rcu, sync::SpinLock};
 use linux_rdma::{
     net::{Flow, IpAddr, Route},
     rdma::{AddressInfo, NetworkType},
-    sync::BhGuard,
+    sync::lock_bh,
 };
 
 /// A path.
@@ -60,8 +60,7 @@ impl Path {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Route> {
-        let _bh = BhGuard::new();
-        let mut cached = self.route.lock();
+        let mut cached = lock_bh(&self.route);
         if let Some(route) = cached.as_ref().filter(|route| route.is_valid()) {
             return Some(route.clone());
         }

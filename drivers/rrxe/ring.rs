@@ -176,15 +176,15 @@ impl Consumer {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// The oldest work request has completed.
+    /// The oldest work request has completed: tells the producer that its place is free again.
+    /// Before the completion is pushed, since who sees that may post at once.
     #[inline]
     pub(crate) fn retire(&mut self) {
         self.retired = self.retired.wrapping_add(1);
+        self.publish();
     }
 
-    /// Tells the producer which places are free again.
-    #[inline]
-    pub(crate) fn publish(&self) {
+    fn publish(&self) {
         self.ring.memory.store_release(RING_CONSUMER, self.retired);
     }
 

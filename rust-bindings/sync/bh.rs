@@ -5,7 +5,11 @@
 //! C header: `include/linux/bottom_half.h`.
 
 use crate::raw;
-use kernel::types::NotThreadSafe;
+use core::ops::{Deref, DerefMut};
+use kernel::{
+    sync::{lock::spinlock::SpinLockGuard, SpinLock},
+    types::NotThreadSafe,
+};
 
 /// Softirqs are disabled on the current CPU while this exists; guards nest.
 ///
@@ -51,4 +55,39 @@ impl Drop for BhGuard {
 pub fn irqs_disabled() -> bool {
     // SAFETY: Reads the flags register only.
     unsafe { raw::shim_irqs_disabled() }
+}
+
+/// A [`SpinLock`] that is held with softirqs disabled (`spin_lock_bh()`).
+///
+/// One value, so that the lock is always released before softirqs come back: a guard of each kind in
+/// one scope is easily dropped in the wrong order.
+pub struct BhLocked<'a, T> {
+    // Fields are dropped in this order.
+    guard: SpinLockGuard<'a, T>,
+    _outer: BhGuard,
+}
+
+/// Disables softirqs and takes the lock.
+#[inline]
+pub fn lock_bh<T>(lock: &SpinLock<T>) -> BhLocked<'_, T> {
+    let outer = BhGuard::new();
+    BhLocked {
+        guard: lock.lock(),
+        _outer: outer,
+    }
+}
+
+impl<T> Deref for BhLocked<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: Unpin> DerefMut for BhLocked<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
 }

@@ -24,7 +24,7 @@ use linux_rdma::{
         wr::{QpIdentity, UdQueue},
         Device, QpTarget, Udata,
     },
-    sync::{BhGuard, SoftTimer},
+    sync::{lock_bh, SoftTimer},
 };
 use rrxe_core::{Requester, Responder};
 
@@ -200,14 +200,13 @@ pub(crate) fn destroy(handle: &QpHandle) {
     qp.set_state(QpState::Reset);
     // Packets that found the queue pair before find two empty sides from here on.
     let (send, recv) = {
-        let _bh = BhGuard::new();
         let send = {
-            let mut side = qp.send.lock();
+            let mut side = lock_bh(&qp.send);
             side.reset();
             side.path = None;
             side.consumer.take()
         };
-        let mut side = qp.recv.lock();
+        let mut side = lock_bh(&qp.recv);
         side.reset();
         side.path = None;
         (send, side.consumer.take())

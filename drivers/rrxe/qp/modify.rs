@@ -12,7 +12,7 @@ use linux_rdma::{
         qp::{modify_is_ok, QpAttr, QpAttrMask, QpCap, QpState, QpType},
         AddressInfo, Device,
     },
-    sync::BhGuard,
+    sync::lock_bh,
 };
 use rrxe_core::{Mtu, Service};
 
@@ -86,8 +86,7 @@ fn remember(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
 
 /// Sets the attributes in `mask` at the send side.
 fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
-    let _bh = BhGuard::new();
-    let mut side = qp.send.lock();
+    let mut side = lock_bh(&qp.send);
     if let Some(path) = path {
         side.path = Some(path);
     }
@@ -124,8 +123,7 @@ fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
 
 /// Sets the attributes in `mask` at the receive side.
 fn set_recv(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
-    let _bh = BhGuard::new();
-    let mut side = qp.recv.lock();
+    let mut side = lock_bh(&qp.recv);
     if let Some(path) = path {
         side.path = Some(path);
     }
@@ -243,25 +241,22 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
         QpState::Reset => {
             qp.set_state(to);
             *known = QpAttr::default();
-            let _bh = BhGuard::new();
-            let mut send = qp.send.lock();
+            let mut send = lock_bh(&qp.send);
             send.reset();
             send.path = None;
             drop(send);
-            let mut recv = qp.recv.lock();
+            let mut recv = lock_bh(&qp.recv);
             recv.reset();
             recv.path = None;
         }
         QpState::Init | QpState::Sqe => qp.set_state(to),
         QpState::Rtr => {
             qp.set_state(to);
-            let _bh = BhGuard::new();
-            qp.recv.lock().responder.start();
+            lock_bh(&qp.recv).responder.start();
         }
         QpState::Rts => {
             {
-                let _bh = BhGuard::new();
-                let mut side = qp.send.lock();
+                let mut side = lock_bh(&qp.send);
                 side.tell_drained = false;
                 side.requester.start();
             }
@@ -276,8 +271,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
         QpState::Sqd => {
             qp.set_state(to);
             {
-                let _bh = BhGuard::new();
-                let mut side = qp.send.lock();
+                let mut side = lock_bh(&qp.send);
                 side.requester.pause();
                 side.tell_drained = known.en_sqd_async_notify;
             }
@@ -293,14 +287,13 @@ pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
     let mut attr = *qp.attr.lock();
     attr.state = qp.state();
     attr.cur_state = attr.state;
-    let _bh = BhGuard::new();
     if attr.state >= QpState::Rts {
-        let side = qp.send.lock();
+        let side = lock_bh(&qp.send);
         attr.sq_psn = side.requester.next_psn();
         attr.sq_draining = attr.state == QpState::Sqd && !side.requester.is_drained(&side.slots);
     }
     if attr.state >= QpState::Rtr {
-        attr.rq_psn = qp.recv.lock().responder.expected_psn();
+        attr.rq_psn = lock_bh(&qp.recv).responder.expected_psn();
     }
     Ok((attr, qp.cap, qp.signal_all))
 }

@@ -16,7 +16,7 @@ use linux_rdma::{
         qp::QpState,
         wr::{send_flags, DataSegment, RecvWrs, SendWr, SendWrs},
     },
-    sync::irq::IrqGuard,
+    sync::lock_irqsave,
 };
 
 /// Where a kernel consumer posts.
@@ -47,8 +47,7 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
     }
     let result = match &handle.poster {
         Some(poster) => {
-            let _irq = IrqGuard::new();
-            let mut producer = poster.send.lock();
+            let mut producer = lock_irqsave(&poster.send);
             wrs.try_for_each(|wr| push_send(handle, &mut producer, &wr))
         }
         None => Ok(()),
@@ -124,8 +123,7 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
     }
     let result = match &handle.poster {
         Some(poster) => {
-            let _irq = IrqGuard::new();
-            let mut producer = poster.recv.lock();
+            let mut producer = lock_irqsave(&poster.recv);
             wrs.try_for_each(|wr| {
                 if wr.num_sge() > handle.qp.cap.max_recv_sge {
                     return Err(EINVAL);

@@ -110,11 +110,7 @@ impl RecvSide {
             queue,
             notices,
         };
-        let result = f(&mut self.responder, &mut env);
-        if let Some(consumer) = &self.consumer {
-            consumer.publish();
-        }
-        result
+        f(&mut self.responder, &mut env)
     }
 
     /// Completes all receive work requests as flushed, and has the consumer call us for more

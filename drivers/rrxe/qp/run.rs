@@ -14,7 +14,7 @@ use linux_rdma::{
         qp::{QpState, QpType},
         QpEvent,
     },
-    sync::{irqs_disabled, BhGuard, SoftTimer, TimerCallback},
+    sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
 
@@ -111,7 +111,7 @@ impl Qp {
         {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
-            let mut side = qp.send.lock();
+            let mut side = lock_bh(&qp.send);
             if side.fetch(qp).is_err() {
                 round.fatal = true;
             }
@@ -163,10 +163,9 @@ impl Qp {
         let mut queue = TxQueue::new();
         let mut notices = Notices::default();
         let progress = {
-            let _bh = BhGuard::new();
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
-            let mut side = qp.recv.lock();
+            let mut side = lock_bh(&qp.recv);
             side.with(qp, on, Some(&mut queue), &mut notices, |responder, env| {
                 responder.poll_transmit(on.now, path::BATCH, env)
             })
@@ -188,8 +187,7 @@ impl Qp {
         let qp = &*this;
         let mut notices = Notices::default();
         let outcome = {
-            let _bh = BhGuard::new();
-            let mut side = qp.send.lock();
+            let mut side = lock_bh(&qp.send);
             let from_peer = side.path.as_ref().is_some_and(|path| {
                 *path.source() == incoming.skb.destination()
                     && *path.destination() == incoming.skb.source()
@@ -227,8 +225,7 @@ impl Qp {
         let qp = &*this;
         let mut notices = Notices::default();
         let outcome = {
-            let _bh = BhGuard::new();
-            let mut side = qp.recv.lock();
+            let mut side = lock_bh(&qp.recv);
             if matches!(qp.qp_type, QpType::Rc | QpType::Uc) && !side.is_from_peer(incoming) {
                 return;
             }
@@ -268,7 +265,7 @@ impl Qp {
 
         let mut notices = Notices::default();
         {
-            let mut side = qp.send.lock();
+            let mut side = lock_bh(&qp.send);
             // The sides are reset after the state was set, under their locks: what is reset stays.
             if qp.state() == QpState::Error {
                 side.with(qp, on, None, &mut notices, |requester, slots, env| {
@@ -280,7 +277,7 @@ impl Qp {
         let _ = notices.report(&qp.send_cq);
         let mut notices = Notices::default();
         {
-            let mut side = qp.recv.lock();
+            let mut side = lock_bh(&qp.recv);
             if qp.state() == QpState::Error {
                 side.flush(qp, on, &mut notices);
             }
@@ -296,9 +293,8 @@ impl Qp {
         let qp = &*this;
         let mut notices = Notices::default();
         {
-            let _bh = BhGuard::new();
             let rcu = rcu::read_lock();
-            let mut side = qp.recv.lock();
+            let mut side = lock_bh(&qp.recv);
             if qp.state() == QpState::Error {
                 side.flush(qp, Occasion::now(&rcu), &mut notices);
             }
@@ -366,10 +362,9 @@ impl TimerCallback for Qp {
         let qp = &*this;
         let mut notices = Notices::default();
         let outcome = {
-            let _bh = BhGuard::new();
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
-            let mut side = qp.send.lock();
+            let mut side = lock_bh(&qp.send);
             side.with(qp, on, None, &mut notices, |requester, slots, env| {
                 requester.handle_timeout(slots, on.now, env)
             })

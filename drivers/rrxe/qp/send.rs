@@ -16,8 +16,8 @@ use crate::{
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{net::TxQueue, rdma::wr::DataSegment};
 use rrxe_core::{
-    Fault, Payload, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
-    TxError, TxPacket,
+    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest,
+    SendSlot, TxError, TxPacket,
 };
 
 /// What the driver keeps of an outstanding work request; the core has the rest in its slot.
@@ -27,8 +27,8 @@ pub(crate) struct LocalRequest {
     num_sge: u16,
     /// The payload was copied from the work request.
     inline: bool,
-    /// The entry made no sense: it fails when its turn comes.
-    malformed: bool,
+    /// The entry made no sense: it fails so when its turn comes.
+    fault: Option<Fault>,
     /// UD: the address handle.
     ah: u32,
 }
@@ -115,7 +115,7 @@ impl SendSide {
                         consumer.next_bytes(core::mem::size_of::<SendWqe>(), to)?;
                         request.length = wqe.inline_length;
                     }
-                    _ => local.malformed = true,
+                    _ => local.fault = Some(Fault::Malformed),
                 }
             } else {
                 let n = usize::from(wqe.num_sge);
@@ -128,23 +128,26 @@ impl SendSide {
                         consumer.next_segments(core::mem::size_of::<SendWqe>(), to)?;
                         match u32::try_from(total(to)) {
                             Ok(length) if length <= limits::MAX_MESSAGE => request.length = length,
-                            _ => local.malformed = true,
+                            _ => local.fault = Some(Fault::Length),
                         }
                         if request.op.is_atomic() && request.length != 8 {
-                            local.malformed = true;
+                            local.fault = Some(Fault::Length);
                         }
                     }
-                    _ => local.malformed = true,
+                    _ => local.fault = Some(Fault::Malformed),
                 }
             }
-            if local.malformed {
+            if local.fault.is_some() {
                 request = poison(&request);
             }
             let posted = match self.requester.post(&mut self.slots, request) {
                 Ok(slot) => slot,
-                Err(_) => {
+                Err(e) => {
                     // An operation that the service has not, or a datagram that is too long.
-                    local.malformed = true;
+                    local.fault = Some(match e {
+                        PostError::Length => Fault::Length,
+                        _ => Fault::Malformed,
+                    });
                     self.requester
                         .post(&mut self.slots, poison(&request))
                         .map_err(|_| EINVAL)?
@@ -205,11 +208,7 @@ impl SendSide {
             queue,
             notices,
         };
-        let result = f(&mut self.requester, &mut self.slots, &mut env);
-        if let Some(consumer) = &self.consumer {
-            consumer.publish();
-        }
-        result
+        f(&mut self.requester, &mut self.slots, &mut env)
     }
 }
 
@@ -252,13 +251,14 @@ fn decode(qp: &Qp, wqe: &SendWqe) -> (SendRequest, LocalRequest) {
         qkey: wqe.op.rkey_or_qkey,
         pkey: limits::DEFAULT_PKEY,
     };
+    let malformed = op.is_none()
+        || inline && op.is_some_and(|op| op.is_read_or_atomic())
+        || inline && wqe.num_sge != 0;
     let local = LocalRequest {
         wr_id: wqe.wr_id,
         num_sge: wqe.num_sge,
         inline,
-        malformed: op.is_none()
-            || inline && op.is_some_and(|op| op.is_read_or_atomic())
-            || inline && wqe.num_sge != 0,
+        fault: malformed.then_some(Fault::Malformed),
         ah: wqe.ah,
     };
     (request, local)
@@ -327,8 +327,8 @@ impl Env<'_> {
 impl RequesterEnv for Env<'_> {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         let local = self.local(packet.slot).map_err(TxError::Local)?;
-        if local.malformed {
-            return Err(TxError::Local(Fault::Malformed));
+        if let Some(fault) = local.fault {
+            return Err(TxError::Local(fault));
         }
         let gather = |to: &mut [u8]| self.gather(&packet.payload, to).map_err(TxError::Local);
         let skb = if super::service(self.qp.qp_type) == rrxe_core::Service::Ud {
