@@ -2,6 +2,7 @@
 """The command line: which lanes, which tests."""
 
 import argparse
+import fcntl
 import os
 import shutil
 import signal
@@ -37,6 +38,19 @@ def boots_of(lane, args):
         yield boot
 
 
+def hold(folder):
+    """Keep other runs out of the folder for as long as the file that this returns is open; None where
+    another run is in it."""
+    os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
+    lock = open(folder.rstrip("/") + ".lock", "w", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
 def list_tests(lanes, args):
     """Print the names."""
     for lane in lanes:
@@ -70,6 +84,10 @@ def main():
         list_tests(lanes, args)
         return 0
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    lock = hold(args.out)
+    if lock is None:
+        print(f"another run of the tests writes to {args.out}: let it end, or choose another folder by --out")
+        return 2
     if not args.only:
         shutil.rmtree(args.out, ignore_errors=True)
     os.makedirs(args.out, exist_ok=True)
