@@ -67,7 +67,7 @@ def link(on, device=DEVICE):
 def refused(device, on, number, words):
     """Adding a link must fail with this errno, and the kernel's log must say why in a line with these
     words."""
-    since = kernellog.now()
+    since = kernellog.place()
     before = sorted(os.listdir("/sys/class/infiniband"))
     kind = testbed.LINK_TYPES[driver()]
     end = bed.here.machine.try_run(f"rdma link add {device} type {kind} netdev {on}")
