@@ -199,7 +199,7 @@ class Guest:
         lines = [f"{name}={shlex.quote(value)}\n" for name, value in variables.items()]
         (self.run / f"env.{self.number}").write_text("".join(lines))
 
-    def command(self, kernel: Path, image: Path, kvm: bool, wire: Optional[socket.socket]) -> List[str]:
+    def command(self, kernel: Path, image: Path, kvm: bool, wire: socket.socket) -> List[str]:
         settings = self.settings
         words = machine_options() + ["-name", f"rrxe-h{self.number}"]
         if settings.icount:
@@ -241,17 +241,16 @@ class Guest:
         else:
             words += ["-device", "virtserialport,chardev=output,name=output"]
 
-        if wire:
+        if settings.hosts == 2:
             words += ["-netdev", f"stream,id=net,server=off,addr.type=fd,addr.str={wire.fileno()}"]
         else:
-            # No peer, but the link is up.
-            words += ["-netdev", "hubport,id=net,hubid=0"]
+            words += ["-netdev", f"dgram,id=net,local.type=fd,local.str={wire.fileno()}"]
         words += ["-device", option("virtio-net-pci", netdev="net", mac=f"52:54:00:77:00:0{self.number}",
                                     host_mtu=9000, romfile="")]
         return words
 
-    def start(self, command: List[str], wire: Optional[socket.socket], terminal: bool) -> None:
-        fds = [wire.fileno()] if wire else []
+    def start(self, command: List[str], wire: socket.socket, terminal: bool) -> None:
+        fds = [wire.fileno()]
         if terminal:
             self.process = subprocess.Popen(command, pass_fds=fds, preexec_fn=die_with_parent)
             return
@@ -371,9 +370,10 @@ def run_guests(settings: Settings) -> int:
         run = Path(folder)
         try:
             stage(settings, run)
-            wires: List[Optional[socket.socket]] = [None]
-            if settings.hosts == 2:
-                wires = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+            # One host alone has a link that is up, and nobody at its other end: packets are lost there. (A hub of
+            # QEMU's without a second port would keep them waiting.)
+            kind = socket.SOCK_STREAM if settings.hosts == 2 else socket.SOCK_DGRAM
+            wires = socket.socketpair(socket.AF_UNIX, kind)
             for number in range(1, settings.hosts + 1):
                 guest = Guest(number, settings, run)
                 guests.append(guest)
@@ -383,8 +383,7 @@ def run_guests(settings: Settings) -> int:
                 guest.start(command, wire, terminal=settings.script is None and guest.number == 1)
             # Only the guests hold the wire now: the link ends with either of them.
             for wire in wires:
-                if wire:
-                    wire.close()
+                wire.close()
             wait(guests, settings, run)
             for guest in guests:
                 if guest.reader:
