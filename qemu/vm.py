@@ -67,6 +67,10 @@ class Failure(Exception):
     """What the user did or has is not enough to go on; the text says what to do."""
 
 
+class EmulatorDied(Failure):
+    """QEMU failed an assertion of its own."""
+
+
 def say(words: str) -> None:
     print(f"rrxe: {words}", file=sys.stderr, flush=True)
 
@@ -269,6 +273,12 @@ class Guest:
         with open(self.out / "output.txt", "wb") as kept:
             copy_lines(self.process.stdout, kept, prefix)
 
+    def emulator_died(self) -> bool:
+        """Whether QEMU fell over by itself before the script began. Nothing that a guest does is an excuse for it."""
+        assert self.process
+        started = self.run / f"started.{self.number}"
+        return self.process.returncode == -signal.SIGABRT and not started.exists()
+
     def status(self) -> int:
         """The run's status as this guest has it, after saying what there is to say about it."""
         failed = self.run / f"failed.{self.number}"
@@ -364,7 +374,15 @@ def run_guests(settings: Settings) -> int:
     kernel = Path(output_of("kernel/build", settings.kernel))
     image = Path(output_of("image", *settings.packages))
     kvm = not settings.icount and kvm_works(kernel / "vmlinux")
+    try:
+        return run_once(settings, kernel, image, kvm)
+    except EmulatorDied as death:
+        # Seen once in hundreds of boots: an assertion in QEMU 7.2's MSI-X table, long before the script.
+        say(f"{death}; once more")
+        return run_once(settings, kernel, image, kvm)
 
+
+def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
     guests: List[Guest] = []
     with tempfile.TemporaryDirectory(prefix="rrxe-vm.") as folder:
         run = Path(folder)
@@ -388,6 +406,8 @@ def run_guests(settings: Settings) -> int:
             for guest in guests:
                 if guest.reader:
                     guest.reader.join(timeout=5)
+                if guest.emulator_died():
+                    raise EmulatorDied(f"QEMU itself died while {guest.name} was booting")
             codes = [guest.status() for guest in guests]
             return next((code for code in codes if code != 0), 0)
         finally:
