@@ -701,7 +701,9 @@ def peer_killed():
     peer = bed.peer
     victim = endpoint.Peer(peer.address)
     info = victim.open(peer.device, peer.address, peer.driver)
-    with Trial(bench, connected=False, rts={"timeout": 12, "retry": 2}) as t:
+    # Long enough for a slow host to answer, short enough to wait for: 1 s and then 2 s.
+    patience = {"timeout": 18, "retry": 1}
+    with Trial(bench, connected=False, rts=patience) as t:
         pd, cq = victim.pd(), victim.cq()
         region = victim.memory(pd, PAGE, seed=3)
         qp = victim.qp("rc", pd, cq)
@@ -711,7 +713,7 @@ def peer_killed():
         end, mine = t.near.end, t.near.qp["id"]
         end.to_init(mine)
         end.to_rtr(mine, gid=info["gid"], qpn=qp["qpn"], psn=5)
-        end.to_rts(mine, psn=5, timeout=12, retry=2)
+        end.to_rts(mine, psn=5, **patience)
         t.send("write", rkey=region["rkey"], raddr=region["address"])
         t.sent("SUCCESS")
         victim.die()
