@@ -83,7 +83,9 @@ def main():
     if args.list:
         list_tests(lanes, args)
         return 0
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Also where a shell that runs this in the background has it ignore the interrupt.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     lock = hold(args.out)
     if lock is None:
         print(f"another run of the tests writes to {args.out}: let it end, or choose another folder by --out")
@@ -106,6 +108,6 @@ def main():
         interrupted = True
         report.line("interrupted")
     report.finish(os.path.join(args.out, "junit.xml"))
-    if not report.results:
+    if not report.results and not interrupted:
         print("no test matches", file=sys.stderr)
     return 1 if report.failed or interrupted or not report.results else 0

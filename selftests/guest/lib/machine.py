@@ -84,6 +84,11 @@ class _Jobs:
         self._jobs.clear()
 
 
+def _short(text):
+    """The text with its lines cut to what a log needs: rping prints all that it sends."""
+    return "\n".join(line[:200] for line in text.splitlines())
+
+
 class Job:
     """A running command on some machine."""
 
@@ -103,9 +108,9 @@ class Job:
         output = self.output()
         if status is None:
             self.kill()
-            harness.log(f"{self._machine.name}: {self.command}: still running after {seconds} s\n{output}")
+            harness.log(f"{self._machine.name}: {self.command}: still running after {seconds} s\n{_short(output)}")
             raise Failure(f"{self._machine.name}: '{self.command}' hangs ({seconds} s)")
-        harness.log(f"{self._machine.name}: {self.command}: status {status}\n{output}")
+        harness.log(f"{self._machine.name}: {self.command}: status {status}\n{_short(output)}")
         return Result(status, output)
 
     def running(self):

@@ -34,7 +34,9 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
     asking = client.machine.start(client_command)
     client_end = asking.wait(seconds)
     if client_end.status:
-        harness.log(f"the server so far:\n{serving.output()}")
+        harness.log("the server so far:")
+        serving.kill()
+        serving.wait()
         raise Failure(f"client: '{client_command}': status {client_end.status}: {_last_line(client_end.output)}")
     server_end = serving.wait(seconds)
     if server_end.status:
@@ -44,7 +46,7 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
 
 def _last_line(text):
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "(no output)"
+    return lines[-1][:200] if lines else "(no output)"
 
 
 def roles():
