@@ -78,9 +78,9 @@ def declare(name, timeout, function, *arguments):
 
 
 def log(text):
-    """Write a line to the log of the running case."""
+    """Write a line to the log of the running case, with the seconds since the guest's boot."""
     if _log:
-        _log.write(text if text.endswith("\n") else text + "\n")
+        _log.write(f"[{time.monotonic():.1f}] {text.rstrip()}\n")
         _log.flush()
 
 

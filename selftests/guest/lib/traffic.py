@@ -358,6 +358,8 @@ def some_length(rng, mtu, longest):
 
 def random_batches(rng, left, right, mtu, count, address_handles=None):
     """`count` batches of anything, by both sides at once. Every tenth has a long message."""
+    # At a small MTU 8 MiB are very many packets.
+    longest = min(LONGEST, 8192 * mtu)
     for turn in range(count):
         large = address_handles is None and turn % 10 == 9
         batch = Batch(rng, left, right, large=large)
@@ -373,7 +375,7 @@ def random_batches(rng, left, right, mtu, count, address_handles=None):
                     batch.add(side, op, length, inline, address_handles[id(side)])
                     continue
                 op = rng.choice(OPS)
-                length = rng.randrange(LONGEST // 2, LONGEST + 1) if large else some_length(rng, mtu, 24 * 1024)
+                length = rng.randrange(longest // 2, longest + 1) if large else some_length(rng, mtu, 24 * 1024)
                 inline = inline and not large and op in ("send", "send-imm", "write", "write-imm")
                 batch.add(side, op, length % (INLINE + 1) if inline else length, inline)
         batch.run()
