@@ -10,7 +10,7 @@ class Boot:
 
     `drivers` names a driver for each host, "test" for the one under test. Between two different ones
     the suite's cases run with this host as client and as server. A suite is `dynamic` where only the
-    guest knows its cases.
+    guest knows its cases. Without `debug` it runs under the debug kernel only where all is asked for.
     """
 
     name: str
@@ -20,7 +20,6 @@ class Boot:
     dynamic: bool = False
     debug: bool = True
     cpus: int = 2
-    only: tuple = ()
 
     @property
     def mixed(self):
@@ -35,10 +34,10 @@ BOOTS = (
     Boot("rdmacm", "rdmacm"),
     Boot("perftest", "perftest"),
     Boot("data", "data"),
-    Boot("data-loopback", "data_loopback", hosts=1),
+    Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("bad-input", "bad_input"),
     Boot("bad-packets", "bad_packets"),
-    Boot("rdma-core", "rdma_core", hosts=1, dynamic=True),
+    Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
     Boot("lifecycle", "lifecycle", hosts=1),
     Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False),
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),

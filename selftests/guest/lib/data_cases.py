@@ -87,7 +87,7 @@ def declare(make):
 
         with_pair("rc", False, 1024, rng, body)
 
-    @case(timeout=400, each=KINDS)
+    @case(timeout=400, debug=("extended",), each=KINDS)
     def inline(extended):
         """Every length that fits, by the two ways to post."""
         rng = seeded(f"inline/{extended}")
@@ -102,7 +102,7 @@ def declare(make):
 
         with_pair("rc", extended, 1024, rng, body)
 
-    @case(timeout=500, each={op: op for op in ("send", "write", "read")})
+    @case(timeout=500, debug=False, each={op: op for op in ("send", "write", "read")})
     def longest(op):
         """8 MiB, and a little less, by both sides at once."""
         rng = seeded(f"longest/{op}")
@@ -118,6 +118,7 @@ def declare(make):
 
     @case(
         timeout=600,
+        debug=("classic-mtu-1024", "extended-mtu-4096"),
         each={f"{name}-mtu-{mtu}": (extended, mtu) for name, extended in KINDS.items() for mtu in (256, 1024, 4096)},
     )
     def anything(what):
@@ -127,7 +128,7 @@ def declare(make):
         count = 20 if harness.debug_kernel() else 60
         with_pair("rc", extended, mtu, rng, lambda left, right, mtu: random_batches(rng, left, right, mtu, count))
 
-    @case(timeout=400, each=KINDS)
+    @case(timeout=400, debug=("extended",), each=KINDS)
     def datagrams(extended):
         """The same of UD, which has SEND alone, up to the MTU."""
         rng = seeded(f"datagrams/{extended}")

@@ -57,7 +57,8 @@ def case(timeout=120, debug=True, each=None):
 
     `timeout` only catches hangs: seconds on a slow emulator; the debug kernel gets three times as
     long. `each` makes one case of every element: a mapping from the name's ending to the function's
-    argument.
+    argument. `debug` tells whether the default run of the debug kernel has the case; where it is a
+    collection, it names the endings that it has.
     """
 
     def mark(function):
@@ -66,7 +67,8 @@ def case(timeout=120, debug=True, each=None):
             _cases.append(Case(name, function, timeout, debug))
         else:
             for suffix, argument in each.items():
-                _cases.append(Case(f"{name}-{suffix}", function, timeout, debug, (argument,)))
+                core = debug if isinstance(debug, bool) else suffix in debug
+                _cases.append(Case(f"{name}-{suffix}", function, timeout, core, (argument,)))
         return function
 
     return mark

@@ -81,7 +81,11 @@ def both_roles(bed, each=None, **options):
             alone.__name__ = function.__name__
             harness.case(**options)(alone)
         else:
-            harness.case(each=table, **options)(run)
+            # Which of them the debug kernel runs is told by the argument's name, whatever the role.
+            wanted = options.pop("debug", True)
+            if not isinstance(wanted, bool):
+                wanted = [name for name in table if any(name.startswith(ending) for ending in wanted)]
+            harness.case(each=table, debug=wanted, **options)(run)
         return function
 
     return mark

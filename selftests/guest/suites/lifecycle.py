@@ -196,7 +196,7 @@ def killed_without_a_word():
         programs.rping(far, near, 20)
 
 
-@case(timeout=300, each={"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw"})
+@case(timeout=300, debug=("rping", "write"), each={"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw"})
 def netdev_deleted(program):
     """The network device goes while its traffic flows, and the RDMA device with it."""
     with joined() as (near, far):
@@ -224,7 +224,7 @@ def link_deleted():
         require(near.device not in links(), f"{near.device} is still there")
 
 
-@case(timeout=300)
+@case(timeout=300, debug=False)
 def netdev_down_and_up():
     """The network device is down for a moment: the connection recovers, and the data is right."""
     with joined() as (near, far):

@@ -82,7 +82,7 @@ def refused(device, on, number, words):
         require(re.search(word, said[0]), f"the log line says '{said[0]}', without '{word}'")
 
 
-@case()
+@case(debug=False)
 def module_alias():
     """`rdma link add` loads the module by this alias."""
     need_rrxe()
@@ -101,7 +101,7 @@ def add_and_delete():
             require(not testbed.device_exists(DEVICE), f"{DEVICE} exists after its deletion")
 
 
-@case(each={"loopback": "lo", "tun": "tun"})
+@case(debug=False, each={"loopback": "lo", "tun": "tun"})
 def refuse_no_ethernet(kind):
     """RoCE is RDMA over Ethernet."""
     need_rrxe()
@@ -119,20 +119,20 @@ def refuse_second_link():
         refused("rrxe2", name, errno.EEXIST, [name])
 
 
-@case()
+@case(debug=False)
 def refuse_name_taken():
     """Names are ib_core's to give."""
     with veth() as name, veth("w0") as other, link(name):
         refused(DEVICE, other, errno.ENFILE, None)
 
 
-@case()
+@case(debug=False)
 def refuse_unknown_netdev():
     """There is nothing to put it on."""
     refused(DEVICE, "nowhere0", errno.ENODEV, None)
 
 
-@case()
+@case(debug=False)
 def refuse_vlan_device():
     """A VLAN is reached through the GIDs of the device below it."""
     need_rrxe()
@@ -178,7 +178,7 @@ def state_follows_netdev():
         wait_until("the port is active again", lambda: state() == "4: ACTIVE")
 
 
-@case(each={str(mtu): (mtu, ib) for mtu, ib in ((1280, 1024), (1500, 1024), (2200, 2048), (4200, 4096), (9000, 4096))})
+@case(debug=False, each={str(mtu): (mtu, ib) for mtu, ib in ((1280, 1024), (1500, 1024), (2200, 2048), (4200, 4096), (9000, 4096))})
 def mtu_follows_netdev(what):
     """The largest IB MTU that fits with all headers."""
     mtu, wanted = what
@@ -191,7 +191,7 @@ def mtu_follows_netdev(what):
         wait_until(f"the IB MTU is {wanted} (it is {shown()})", lambda: int(shown()) == wanted, 10)
 
 
-@case(each={"ipv4": ("192.0.2.7", 24), "ipv6": ("2001:db8::7", 64)})
+@case(debug=("ipv4",), each={"ipv4": ("192.0.2.7", 24), "ipv6": ("2001:db8::7", 64)})
 def gid_of_address(what):
     """An address comes and goes, and its GID with it."""
     address, length = what
@@ -204,7 +204,7 @@ def gid_of_address(what):
         wait_until("the GID is gone", lambda: gid not in testbed.gids(device))
 
 
-@case()
+@case(debug=False)
 def gid_of_link_local():
     """Every port has one: of the MAC address."""
     with veth() as name, link(name) as device:
@@ -235,7 +235,7 @@ def netdev_removed():
             pass
 
 
-@case()
+@case(debug=False)
 def netdev_renamed():
     """The device stays on its network device, whatever that is called."""
     with veth() as name, link(name):
@@ -291,14 +291,14 @@ def namespace_deleted():
         sh("ip netns add a")
 
 
-@case(timeout=180)
+@case(timeout=180, debug=False)
 def loopback():
     """A connection of the host with itself."""
     programs.rping(bed.here, bed.here, 20)
     programs.rping(bed.here, bed.here, 20, bed.here.address6)
 
 
-@case(timeout=120)
+@case(timeout=120, debug=False)
 def unload_and_load():
     """A module whose devices are gone unloads, and loads again."""
     here = bed.here

@@ -56,7 +56,7 @@ def all_sizes_latency(server, client, program):
 EVENTS = ("ib_send_bw", "ib_read_bw", "ib_send_lat", "ib_read_lat")
 
 
-@both_roles(bed, timeout=180, each={name[3:].replace("_", "-"): name for name in EVENTS})
+@both_roles(bed, timeout=180, debug=False, each={name[3:].replace("_", "-"): name for name in EVENTS})
 def events(server, client, program):
     """Completions by events in place of polling."""
     perftest(server, client, program, "-e -n 50 -s 4096", [4096])
@@ -68,20 +68,20 @@ def four_queue_pairs(server, client, program):
     perftest(server, client, program, "-q 4 -n 50 -s 65536", [65536])
 
 
-@both_roles(bed, timeout=180, each={"send-bw": "ib_send_bw", "write-bw": "ib_write_bw", "send-lat": "ib_send_lat"})
+@both_roles(bed, timeout=180, debug=False, each={"send-bw": "ib_send_bw", "write-bw": "ib_write_bw", "send-lat": "ib_send_lat"})
 def inline(server, client, program):
     """Payload inside the work request."""
     perftest(server, client, program, "-I 64 -s 64 -n 100", [64])
 
 
-@both_roles(bed, timeout=180, each={str(mtu): mtu for mtu in (256, 512, 1024, 2048, 4096)})
+@both_roles(bed, timeout=180, debug=False, each={str(mtu): mtu for mtu in (256, 512, 1024, 2048, 4096)})
 def path_mtu(server, client, mtu):
     """Every path MTU, with a size that no MTU divides."""
     for program in BANDWIDTH:
         perftest(server, client, program, f"-m {mtu} -s 100001 -n 10", [100001])
 
 
-@both_roles(bed, timeout=180, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
+@both_roles(bed, timeout=180, debug=False, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
 def bidirectional(server, client, program):
     """Both ends send."""
     options = "-b -s 65536 -n 20" if program == "ib_send_bw" else "-s 65536 -n 20"
@@ -95,14 +95,14 @@ ATOMICS = {
 }
 
 
-@both_roles(bed, timeout=180, each=ATOMICS)
+@both_roles(bed, timeout=180, debug=("bw-fetch-add",), each=ATOMICS)
 def atomic(server, client, what):
     """Both atomics."""
     program, kind = what
     perftest(server, client, program, f"-A {kind} -n 100", [8])
 
 
-@both_roles(bed, timeout=180, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
+@both_roles(bed, timeout=180, debug=False, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
 def datagrams(server, client, program):
     """UD: every size that fits a packet. Fewer messages than the receiver has room for: none may be
     lost, since the program would wait for it for ever."""

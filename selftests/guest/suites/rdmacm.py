@@ -10,7 +10,7 @@ from programs import both_roles, next_port, rping, run_pair
 bed = testbed.Bed()
 
 
-@case(timeout=30)
+@case(timeout=30, debug=False)
 def devinfo():
     """ibv_devinfo shows the device as it is."""
     text = bed.here.machine.run(f"ibv_devinfo -v -d {bed.here.device}")
@@ -45,14 +45,14 @@ def rping_own_qp(server, client):
     rping(server, client, 50, more="-q")
 
 
-@both_roles(bed, timeout=240, each={"one": (1, 100, 100), "many": (8, 20, 4096), "large": (1, 10, 65536)})
+@both_roles(bed, timeout=240, debug=("many",), each={"one": (1, 100, 100), "many": (8, 20, 4096), "large": (1, 10, 65536)})
 def ucmatose(server, client, load):
     """Connections with messages both ways, then a clean disconnect."""
     connections, count, size = load
     _cm_pair(server, client, "ucmatose", f"-c {connections} -C {count} -S {size}")
 
 
-@both_roles(bed, timeout=240, each={"one": (1, 100, 100), "many": (4, 20, 1024)})
+@both_roles(bed, timeout=240, debug=("many",), each={"one": (1, 100, 100), "many": (4, 20, 1024)})
 def udaddy(server, client, load):
     """The same by datagrams."""
     connections, count, size = load
@@ -105,13 +105,13 @@ RC_OPTIONS = {
 }
 
 
-@both_roles(bed, timeout=240, each=RC_OPTIONS)
+@both_roles(bed, timeout=240, debug=("poll", "events-new-send"), each=RC_OPTIONS)
 def rc_pingpong(server, client, options):
     """ibv_rc_pingpong, the received buffer validated."""
     _pingpong(server, client, "ibv_rc_pingpong", f"-n 200 -c {options}", 4096 if "-s" not in options else 1000000)
 
 
-@both_roles(bed, timeout=240, each={"poll": "", "events": "-e", "small": "-s 1"})
+@both_roles(bed, timeout=240, debug=("events",), each={"poll": "", "events": "-e", "small": "-s 1"})
 def ud_pingpong(server, client, options):
     """ibv_ud_pingpong, the received buffer validated. (It has no new post-send interface.)"""
     _pingpong(server, client, "ibv_ud_pingpong", f"-n 200 -c {options}", 1 if "-s 1" in options else 1024)
