@@ -98,7 +98,7 @@ impl Driver for Rrxe {
             .max_pd(limits::MAX_PD)
             .max_qp_rd_atom(limits::MAX_RD_ATOMIC)
             .max_res_rd_atom(limits::MAX_RD_ATOMIC * limits::MAX_QP)
-            .max_qp_init_rd_atom(limits::MAX_RD_ATOMIC)
+            .max_qp_init_rd_atom(limits::MAX_INIT_RD_ATOMIC)
             .atomics_within_device()
             .max_ah(limits::MAX_AH)
             .max_pkeys(limits::PKEY_TABLE_LEN)

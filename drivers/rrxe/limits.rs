@@ -34,7 +34,10 @@ pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles: named by 24 bits.
 pub(crate) const MAX_AH: u32 = 1 << 20;
-/// READs and atomics outstanding, in each direction: what the responder can replay.
+/// READs and atomics outstanding as the requester, which keeps nothing for them: as many as
+/// rdma_rxe, which lets its peers have that many.
+pub(crate) const MAX_INIT_RD_ATOMIC: u32 = 128;
+/// READs and atomics outstanding as the responder: what it can replay.
 pub(crate) const MAX_RD_ATOMIC: u32 = rrxe_core::responder::MAX_RESOURCES as u32;
 /// Bytes of a message (IBA 9.7.2).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;

@@ -33,7 +33,7 @@ fn check(device: &Device<Rrxe>, qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Res
         || mask.has(QpAttrMask::RETRY_CNT) && attr.retry_cnt > MAX_RETRY
         || mask.has(QpAttrMask::RNR_RETRY) && attr.rnr_retry > MAX_RETRY
         || mask.has(QpAttrMask::MAX_QP_RD_ATOMIC)
-            && u32::from(attr.max_rd_atomic) > limits::MAX_RD_ATOMIC
+            && u32::from(attr.max_rd_atomic) > limits::MAX_INIT_RD_ATOMIC
         || mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC)
             && u32::from(attr.max_dest_rd_atomic) > limits::MAX_RD_ATOMIC
         // Neither resizing of queues nor path migration is a capability of this device.
