@@ -35,6 +35,7 @@ BOOTS = (
     Boot("perftest", "perftest"),
     Boot("data", "data"),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
+    Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("bad-input", "bad_input"),
     Boot("bad-packets", "bad_packets"),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),

@@ -429,7 +429,9 @@ class Endpoint:
 
     def qp(self, kind, pd, cq, recv_cq=None, extended=False, send_wr=16, recv_wr=16, sge=1, inline=0, signal_all=False):
         """A queue pair in the Reset state, posted to by the classic calls or by ibv_wr_*."""
-        cap = QPCap(max_send_wr=send_wr, max_recv_wr=recv_wr, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline)
+        cap = QPCap(
+            max_send_wr=send_wr, max_recv_wr=recv_wr, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline
+        )
         queues = {"scq": self._objects[cq], "rcq": self._objects[recv_cq or cq]}
         if extended:
             init = QPInitAttrEx(

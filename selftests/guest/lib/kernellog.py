@@ -59,11 +59,6 @@ class Watch:
         self._sections.append((name, []))
         os.write(self._fd, f"rrxe-test: {name}\n".encode())
 
-    def since_mark(self):
-        """The text that the kernel has logged since the last mark."""
-        self._read()
-        return "\n".join(self._sections[-1][1])
-
     def verdict(self, path):
         """Write the log to `path`; the first complaint and the case it appeared in, or an empty
         string."""

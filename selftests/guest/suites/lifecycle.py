@@ -196,7 +196,10 @@ def killed_without_a_word():
         programs.rping(far, near, 20)
 
 
-@case(timeout=300, debug=("rping", "write"), each={"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw"})
+BUSY = {"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw"}
+
+
+@case(timeout=300, debug=("rping", "write"), each=BUSY)
 def netdev_deleted(program):
     """The network device goes while its traffic flows, and the RDMA device with it."""
     with joined() as (near, far):

@@ -45,7 +45,11 @@ def rping_own_qp(server, client):
     rping(server, client, 50, more="-q")
 
 
-@both_roles(bed, timeout=240, debug=("many",), each={"one": (1, 100, 100), "many": (8, 20, 4096), "large": (1, 10, 65536)})
+# Connections, messages, bytes.
+LOADS = {"one": (1, 100, 100), "many": (8, 20, 4096), "large": (1, 10, 65536)}
+
+
+@both_roles(bed, timeout=240, debug=("many",), each=LOADS)
 def ucmatose(server, client, load):
     """Connections with messages both ways, then a clean disconnect."""
     connections, count, size = load
