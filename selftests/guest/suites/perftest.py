@@ -21,9 +21,6 @@ def perftest(server, client, program, options, sizes, seconds=300):
     """Run the program; its table must have a row for each of these sizes, of as many iterations as were
     asked for. What it measured is not looked at: on a busy machine it may be anything, and is."""
     port = next_port()
-    if program.startswith(("ib_read", "ib_atomic")):
-        # It would take the peer's maximum for its own, and rdma_rxe's is larger than rrxe's.
-        options += " -o 16"
 
     def command(host):
         return f"{program} -d {host.device} -x {host.gid_index()} -F -p {port} {options}"
