@@ -9,7 +9,7 @@ import harness
 import packets
 import testbed
 from harness import case, equal, require
-from packets import aeth, atomic_eth, bth, deth, reth
+from packets import UD, aeth, atomic_eth, bth, deth, reth
 from trial import Bench, Trial
 
 bed = testbed.Bed()
@@ -35,6 +35,9 @@ SILENCE = 0.5
 FIRST = 5
 
 PAYLOAD = bytes(range(64))
+
+# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
+QKEY = 0x11223344
 
 
 class Attack(Trial):
@@ -90,14 +93,39 @@ class Attack(Trial):
         return reth(self.theirs["address"] + offset, self.theirs["rkey"], length)
 
 
+# The control: what follows proves nothing unless a right packet of this making is taken
+
+
+@case()
+def right_request():
+    """A forged SEND without a fault is executed and acknowledged."""
+    with Attack(bench) as t:
+        t.receive()
+        t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST)
+        t.received("SUCCESS")
+        taken = t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+        equal("what arrived", taken, PAYLOAD.hex())
+
+
+@case()
+def right_datagram():
+    """The same of a datagram."""
+    with Attack(bench, kind="ud") as t:
+        t.receive()
+        t.wire.send(bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY, 77) + PAYLOAD)
+        t.received("SUCCESS")
+        taken = t.far.end.accept(t.theirs["id"], [[4096, 104]], 104)
+        equal("what arrived", taken[80:], PAYLOAD.hex())
+
+
 # To be dropped without a word
 
 
-@case(each={"uc": packets.UC, "rd": 0x40, "ud": packets.UD})
+@case(each={"uc": packets.UC, "rd": 0x40, "ud": UD})
 def other_service(service):
     """An opcode of another service than the queue pair's (A-06)."""
     with Attack(bench) as t:
-        extra = deth(0x11223344, 7) if service == packets.UD else b""
+        extra = deth(QKEY, 7) if service == UD else b""
         t.dropped([bth(service | packets.SEND_ONLY, t.qpn, FIRST) + extra + PAYLOAD])
 
 
