@@ -17,6 +17,7 @@ import tempfile
 import time
 
 import harness
+import kernellog
 from harness import Failure
 
 AGENT_PORT = 4790
@@ -246,6 +247,10 @@ class Remote(Machine):
     def ask(self, what, *arguments):
         return call(self._connection, "jobs", what, *arguments)
 
+    def kernel(self, what, *arguments):
+        """Call a function of kernellog there."""
+        return call(self._connection, "kernel", what, *arguments)
+
     def dismiss(self):
         """Let the agent end, and its guest with it."""
         self._connection.send(["agent", "end", [], {}])
@@ -286,7 +291,7 @@ def serve():
 
 def _answer(connection, parent):
     jobs = _Jobs()
-    objects = {"jobs": jobs}
+    objects = {"jobs": jobs, "kernel": kernellog}
     while (question := connection.receive()) is not None:
         target, what, arguments, named = question
         if target == "agent":

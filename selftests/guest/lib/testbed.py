@@ -85,8 +85,12 @@ class Bed:
                     finish()
                 self.clear()
                 if self._peer:
-                    splat = kernellog.splat_in(self._peer.machine.run("dmesg"))
-                    require(not splat, f"on {self._peer.name}: {splat}")
+                    name, where = self._peer.name, self._peer.machine
+                    splat = kernellog.splat_in(where.run("dmesg"))
+                    require(not splat, f"on {name}: {splat}")
+                    if harness.debug_kernel():
+                        leaks = where.kernel("memory_leaks", os.path.join(harness.OUT, "memory-leaks.log"))
+                        require(not leaks, f"on {name}: {leaks}")
             finally:
                 if self._peer:
                     self._peer.machine.dismiss()

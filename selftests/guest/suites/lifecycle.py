@@ -23,6 +23,11 @@ ROUNDS = {"default": 10, "debug": 50}
 FOREVER = 1000000
 
 
+def times(count):
+    """How often to do what only has to be done again: less often where everything is slow."""
+    return max(1, count // 3) if harness.debug_kernel() else count
+
+
 def sh(command, seconds=60):
     """Run a command that must succeed on this host."""
     return bed.here.machine.run(command, seconds)
@@ -157,10 +162,10 @@ def module_alone():
     """Loaded and unloaded without a link, and with a link that carried nothing."""
     without_device()
     where = bed.here.machine
-    for _ in range(10):
+    for _ in range(times(10)):
         testbed.load(where, driver())
         testbed.unload(where, driver())
-    for _ in range(5):
+    for _ in range(times(5)):
         testbed.load(where, driver())
         testbed.add_link(where, driver(), bed.here.device, "eth0")
         testbed.delete_link(where, bed.here.device)
@@ -171,7 +176,7 @@ def module_alone():
 def killed(which):
     """An end dies by kill -9: the other learns of it, and nothing is left of either."""
     with fresh() as here:
-        for _ in range(5):
+        for _ in range(times(5)):
             ends = traffic(here, here)
             ends[which].kill(signal.SIGKILL)
             other = ends[1 - which]
@@ -247,7 +252,7 @@ def netdev_down_and_up():
 def unload_in_use():
     """The module is unloaded while programs have its device open: they lose it (the driver can take a
     device away from its users), and the module loads again."""
-    for _ in range(3):
+    for _ in range(times(3)):
         without_device()
         here = bed.here
         testbed.load(here.machine, driver())

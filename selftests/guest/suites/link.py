@@ -278,7 +278,7 @@ def namespaces():
         wait_until("the devices are gone", lambda: not any(testbed.device_exists(f"dev_{s}") for s in "ab"))
 
 
-@case(timeout=240)
+@case(timeout=240, debug=False)
 def two_namespaces():
     """A socket of its own for each namespace: rping across, both families."""
     with namespaces() as (one, two):
