@@ -42,6 +42,8 @@ struct CqRing {
     armed: u32,
     /// A completion was lost; nothing more is added.
     overflow: bool,
+    /// The consumer was told so.
+    overflow_reported: bool,
 }
 
 enum Storage {
@@ -152,6 +154,7 @@ impl Cq {
                     consumer: 0,
                     armed: 0,
                     overflow: false,
+                    overflow_reported: false,
                 }, "rrxe_cq"),
                 target,
             }),
@@ -248,9 +251,12 @@ impl Cq {
         }
     }
 
-    /// Tells the consumer that a completion was lost.
+    /// Tells the consumer that a completion was lost: once, whichever queue pair lost it (K-01).
     pub(crate) fn report_overflow(&self) {
-        self.target.error();
+        let told = core::mem::replace(&mut lock_irqsave(&self.ring).overflow_reported, true);
+        if !told {
+            self.target.error();
+        }
     }
 
     /// POLL_CQ of a kernel consumer.
