@@ -14,6 +14,7 @@ bed = testbed.Bed()
 ALL_SIZES = [2**n for n in range(1, 24)]
 
 BANDWIDTH = ("ib_send_bw", "ib_write_bw", "ib_read_bw")
+QP_TIMEOUT = 20  # 4.096 us * 2^20 = 4.3 s
 LATENCY = ("ib_send_lat", "ib_write_lat", "ib_read_lat")
 
 
@@ -23,7 +24,8 @@ def perftest(server, client, program, options, sizes, seconds=300):
     port = next_port()
 
     def command(host):
-        return f"{program} -d {host.device} -x {host.gid_index()} -F -p {port} {options}"
+        # A QP timeout (-u) of seconds: with the usual 67 ms, a slow host fails where nothing is lost.
+        return f"{program} -d {host.device} -x {host.gid_index()} -F -u {QP_TIMEOUT} -p {port} {options}"
 
     _, output = run_pair(
         server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port, seconds
