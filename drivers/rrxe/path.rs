@@ -5,7 +5,7 @@
 use crate::{device::DeviceState, limits};
 use kernel::{new_spinlock, prelude::*, sync::rcu, sync::SpinLock};
 use linux_rdma::{
-    net::{Flow, IpAddr, Route},
+    net::{Flow, IpAddr, Route, RxSkb},
     rdma::{AddressInfo, NetworkType},
     sync::lock_bh,
 };
@@ -51,6 +51,11 @@ impl Path {
     /// The peer's address.
     pub(crate) fn destination(&self) -> &IpAddr {
         &self.destination
+    }
+
+    /// Whether a packet comes from the peer, to the address that we have for it.
+    pub(crate) fn carries(&self, skb: &RxSkb) -> bool {
+        self.source == skb.destination() && self.destination == skb.source()
     }
 
     /// The route, as it is now. `None` where the stack knows none.

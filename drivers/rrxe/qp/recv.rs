@@ -29,7 +29,7 @@ use rrxe_core::{
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
 /// header (IBA 11.4.2.1, A17.4).
-const GRH_LEN: usize = 40;
+const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 
 /// The receive side.
 pub(crate) struct RecvSide {
@@ -67,15 +67,6 @@ impl RecvSide {
             consumer: Some(consumer),
             path: None,
             source_port: 0,
-        })
-    }
-
-    /// Whether a packet of a connected queue pair comes from its peer, to the address that the
-    /// queue pair has.
-    pub(crate) fn is_from_peer(&self, incoming: &Incoming<'_>) -> bool {
-        self.path.as_ref().is_some_and(|path| {
-            *path.source() == incoming.skb.destination()
-                && *path.destination() == incoming.skb.source()
         })
     }
 

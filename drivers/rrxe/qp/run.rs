@@ -188,10 +188,7 @@ impl Qp {
         let mut notices = Notices::default();
         let outcome = {
             let mut side = lock_bh(&qp.send);
-            let from_peer = side.path.as_ref().is_some_and(|path| {
-                *path.source() == incoming.skb.destination()
-                    && *path.destination() == incoming.skb.source()
-            });
+            let from_peer = side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
             if !from_peer {
                 return;
             }
@@ -226,7 +223,8 @@ impl Qp {
         let mut notices = Notices::default();
         let outcome = {
             let mut side = lock_bh(&qp.recv);
-            if matches!(qp.qp_type, QpType::Rc | QpType::Uc) && !side.is_from_peer(incoming) {
+            let from_peer = side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
+            if matches!(qp.qp_type, QpType::Rc | QpType::Uc) && !from_peer {
                 return;
             }
             side.with(
