@@ -22,7 +22,7 @@
 //! | ring | entries | producer | consumer |
 //! |---|---|---|---|
 //! | send queue | [`SendWqe`] and its data segments | user | kernel |
-//! | receive queue | [`RecvWqe`] and its data segments | user | kernel |
+//! | receive queue, shared or not | [`RecvWqe`] and its data segments | user | kernel |
 //! | completion queue | [`Cqe`] | kernel | user |
 //!
 //! Publishing an entry is a release store of the counter by the producer; taking one starts with
@@ -109,6 +109,10 @@ pub mod wr_opcode {
     pub const LOCAL_INV: u8 = 7;
     pub const BIND_MW: u8 = 8;
     pub const SEND_WITH_INV: u8 = 9;
+    pub const FLUSH: u8 = 14;
+    pub const ATOMIC_WRITE: u8 = 15;
+    /// Fast registration; of kernel consumers only.
+    pub const REG_MR: u8 = 32;
 }
 
 /// [`SendWqe::flags`]: wait for earlier READs and atomics of this queue pair.
@@ -134,7 +138,8 @@ pub struct SendWqe {
     /// Data segments that follow; 0 with [`WQE_INLINE`].
     pub num_sge: u16,
     /// Immediate data as it goes on the wire (network byte order), or the key to invalidate
-    /// (native byte order).
+    /// (native byte order). FLUSH: the placement type in bits 0 to 3, the selectivity level in
+    /// bits 4 and 5.
     pub imm_or_key: u32,
     /// [`WQE_INLINE`]: bytes of payload. Otherwise 0: the kernel adds up the segments.
     pub inline_length: u32,
@@ -153,13 +158,16 @@ pub struct SendWqe {
 pub struct WqeOp {
     /// RDMA and atomics: remote virtual address. Memory windows: start of the window.
     pub remote_addr: u64,
-    /// Atomics: compare operand or addend. Memory windows: length of the window.
+    /// Atomics: compare operand or addend. Memory windows: length of the window. FLUSH: bytes to
+    /// flush.
     pub compare_add: u64,
-    /// Atomics: swap operand.
+    /// Atomics: swap operand. Memory windows: `IBV_ACCESS_*` flags. ATOMIC WRITE: the eight bytes to
+    /// write, as memory holds them. (It and FLUSH have neither data segments nor inline data.)
     pub swap: u64,
-    /// RDMA and atomics: R_Key. UD: Q_Key.
+    /// RDMA and atomics: R_Key. UD: Q_Key. Memory windows: the R_Key that the window gets, of
+    /// which the upper 24 bits say which window it is.
     pub rkey_or_qkey: u32,
-    /// UD: destination queue pair number.
+    /// UD: destination queue pair number. Memory windows: L_Key of the region.
     pub remote_qpn: u32,
 }
 
@@ -249,6 +257,8 @@ pub mod wc_opcode {
     pub const FETCH_ADD: u8 = 4;
     pub const BIND_MW: u8 = 5;
     pub const LOCAL_INV: u8 = 6;
+    pub const FLUSH: u8 = 8;
+    pub const ATOMIC_WRITE: u8 = 9;
     pub const RECV: u8 = 128;
     pub const RECV_RDMA_WITH_IMM: u8 = 129;
 }
@@ -305,8 +315,22 @@ pub struct CreateQpCmd {
     /// The send ring; stride 64 plus the larger of 16 for each data segment and the inline size,
     /// rounded up to a power of two.
     pub sq: RingSpec,
-    /// The receive ring; stride 16 plus 16 for each data segment, rounded up to a power of two.
+    /// The receive ring, or none with a shared receive queue; stride 16 plus 16 for each data segment, rounded up to a power of two.
     pub rq: RingSpec,
+}
+
+/// Driver part of CREATE_SRQ, and of MODIFY_SRQ where it resizes. The ring holds at least the
+/// `max_wr` entries of the core command.
+///
+/// In a shared receive queue the consumer counter says which entries were taken: their places may
+/// be used again, although the work requests have not completed. No doorbell is ever wanted.
+/// MODIFY_SRQ copies the entries that wait to the new ring and goes on counting: entry `i` is
+/// still entry `i`. The user program publishes nothing meanwhile.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct CreateSrqCmd {
+    /// The ring; stride as of a receive ring.
+    pub ring: RingSpec,
 }
 
 /// Driver part of the response to CREATE_AH.
@@ -366,6 +390,7 @@ const _: () = {
     assert!(size_of::<RingSpec>() == 16);
     assert!(size_of::<CreateCqCmd>() == 16);
     assert!(size_of::<CreateQpCmd>() == 32);
+    assert!(size_of::<CreateSrqCmd>() == 16);
     assert!(size_of::<CreateAhResp>() == 8);
     assert!(matches!(send_stride(1, 0), Some(128)));
     assert!(matches!(recv_stride(1), Some(32)));

@@ -73,10 +73,13 @@ pub struct Outcome {
     pub fatal: bool,
     /// The queue pair (UC or UD) must go to the Send Queue Error state.
     pub sqe: bool,
+    /// The packet came before its turn and had no effect: it is worth keeping until then
+    /// ([`crate::Reorder`]). A driver that drops it loses a packet, no more.
+    pub hold: bool,
 }
 
 impl Outcome {
-    /// Adds up the outcomes of a batch.
+    /// Adds up the outcomes of a batch, but for `hold`, which is about one packet.
     #[inline]
     pub fn merge(&mut self, other: Outcome) {
         self.transmit |= other.transmit;

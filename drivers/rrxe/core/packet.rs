@@ -4,7 +4,8 @@
 
 use crate::psn::Psn;
 use crate::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Ieth, ImmDt, Operation, Reth, ICRC_LEN,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Operation, Reth, XrcEth,
+    ICRC_LEN,
 };
 
 /// A received packet. The payload stays where the driver has it.
@@ -14,7 +15,9 @@ pub struct Packet {
     pub bth: Bth,
     /// The operation of the BTH's opcode.
     pub operation: Operation,
-    /// The extension headers.
+    /// XRC requests: the shared receive queue that they are for. Otherwise 0.
+    pub xrc_srqn: u32,
+    /// The extension headers, but for the XRCETH.
     pub ext: Ext,
     /// Bytes of BTH and extension headers together; the payload starts behind them.
     pub header_len: u8,
@@ -37,6 +40,8 @@ pub enum Ext {
     Reth(Reth),
     /// Remote memory and immediate data.
     RethImm(Reth, ImmDt),
+    /// A FLUSH of remote memory.
+    Flush(Feth, Reth),
     /// An atomic operation.
     Atomic(AtomicEth),
     /// An acknowledgement.
@@ -96,6 +101,14 @@ impl Packet {
             return Err(ParseError::DestQp);
         }
         let operation = bth.opcode.operation().ok_or(ParseError::Opcode)?;
+        let has_xrceth = bth.opcode.class() == Class::Xrc
+            && !operation.is_response()
+            && operation != Operation::Unsupported;
+        let xrc_srqn = if has_xrceth {
+            XrcEth::from_bytes(take(&mut rest)?).srqn
+        } else {
+            0
+        };
         let ext = Self::parse_ext(&bth, operation, &mut rest)?;
         let header_len = head.len().wrapping_sub(rest.len());
         let header_len = u8::try_from(header_len).map_err(|_| ParseError::Length)?;
@@ -113,6 +126,7 @@ impl Packet {
         Ok(Packet {
             bth,
             operation,
+            xrc_srqn,
             ext,
             header_len,
             pad: bth.pad,
@@ -143,7 +157,7 @@ impl Packet {
             O::SendLastInvalidate | O::SendOnlyInvalidate => {
                 Ext::Ieth(Ieth::from_bytes(take(rest)?))
             }
-            O::WriteFirst | O::WriteOnly | O::ReadRequest => {
+            O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => {
                 Ext::Reth(Reth::from_bytes(take(rest)?))
             }
             O::WriteOnlyImm => {
@@ -156,6 +170,10 @@ impl Packet {
             O::AtomicAcknowledge => {
                 let aeth = Aeth::from_bytes(take(rest)?);
                 Ext::AtomicAck(aeth, AtomicAckEth::from_bytes(take(rest)?))
+            }
+            O::Flush => {
+                let feth = Feth::from_bytes(take(rest)?);
+                Ext::Flush(feth, Reth::from_bytes(take(rest)?))
             }
             O::CompareSwap | O::FetchAdd => Ext::Atomic(AtomicEth::from_bytes(take(rest)?)),
             O::Cnp => {

@@ -28,11 +28,13 @@
 //! | BTH | Base Transport Header, at the start of every packet (IBA 9.2) |
 //! | RETH, AETH, DETH | extension headers: RDMA, acknowledge, datagram (IBA 9.3) |
 //! | AtomicETH, AtomicAckETH, ImmDt, IETH | extension headers: atomics, immediate data, invalidate |
+//! | FETH, XRCETH | extension headers: FLUSH (IBA A19), extended reliable connection (IBA A14) |
 //! | PSN, ePSN | packet sequence number; the one that the responder expects next |
 //! | MSN | message sequence number: how many messages the responder has completed |
 //! | PMTU | path MTU: payload bytes of a full packet, 256 to 4096 |
 //! | RNR | receiver not ready: no receive work request was posted |
 //! | ICRC | invariant CRC, the last four bytes of every packet |
+//! | CNP | congestion notification packet |
 //! | IBA | InfiniBand Architecture Specification, volume 1; A16 and A17 are its RoCE annexes |
 
 #![cfg_attr(not(test), no_std)]
@@ -51,12 +53,14 @@
 )]
 
 mod completion;
+pub mod congestion;
 pub mod icrc;
 mod mtu;
 mod packet;
 pub mod permute;
 pub mod pkey;
 pub mod psn;
+pub mod reorder;
 pub mod requester;
 pub mod responder;
 pub mod timeout;
@@ -67,12 +71,13 @@ pub use completion::{Fault, Outcome, Progress, Status};
 pub use mtu::Mtu;
 pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;
+pub use reorder::{Held, Reorder};
 pub use requester::{
     PostError, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
 };
 pub use responder::{
-    AtomicOp, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder, ResponderEnv,
-    ResponderEvent,
+    AtomicOp, Flush, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder,
+    ResponderEnv, ResponderEvent,
 };
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 
@@ -85,4 +90,16 @@ pub enum Service {
     Uc,
     /// Unreliable datagram; also the general services queue pair (QP1).
     Ud,
+    /// Extended reliable connection (IBA A14): a reliable connection whose requests say which
+    /// shared receive queue they are for. The initiator's queue pair is a requester only, the
+    /// target's a responder only.
+    Xrc,
+}
+
+impl Service {
+    /// Whether what is sent is acknowledged, and sent again until it is.
+    #[inline]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Service::Rc | Service::Xrc)
+    }
 }

@@ -5,8 +5,8 @@
 use crate::psn::Psn;
 use crate::wire::{Bth, Opcode};
 
-/// Most bytes that BTH and extension headers take together (atomics).
-pub const MAX_HEADER: usize = 40;
+/// Most bytes that BTH and extension headers take together (atomics of XRC).
+pub const MAX_HEADER: usize = 44;
 
 /// Where the payload of a packet is to be taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

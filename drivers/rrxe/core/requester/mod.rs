@@ -9,14 +9,20 @@
 //! (where the next is posted). Nothing keeps sent packets: a retransmission makes them anew from
 //! the slots, and so has the same PSNs, opcodes and payload split (F-07).
 
+mod recovery;
 mod request;
 mod response;
 mod transmit;
 
+pub use recovery::PROBE_FLOOR;
+pub(crate) use request::ATOMIC_WRITE_LEN;
 pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
 
+use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
-use crate::{timeout, Fault, Mtu, Service, TxError, TxPacket};
+use crate::wire::Class;
+use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
+use recovery::{Hole, Recovery};
 use request::SlotState;
 
 /// Packets that a requester has in flight at most, until it adapts to the path. READ and atomic
@@ -70,6 +76,8 @@ enum State {
 pub struct RequesterCounters {
     /// Packets sent again.
     pub retransmitted: u32,
+    /// Packets sent again because nothing had come for longer than round trips take.
+    pub probes: u32,
     /// Acknowledge timer expirations.
     pub timeouts: u32,
     /// NAK Sequence Errors taken.
@@ -78,6 +86,8 @@ pub struct RequesterCounters {
     pub rnr_naks: u32,
     /// Gaps in READ responses, and answers beyond an unanswered READ or atomic.
     pub implied_naks: u32,
+    /// Answers whose P_Key does not match: for the port's counter.
+    pub bad_pkeys: u32,
     /// Answers dropped as old, never asked for, reserved or malformed.
     pub dropped: u32,
 }
@@ -115,12 +125,18 @@ pub struct Requester {
     /// An answer is known to be missing and was asked for again; no second time until something
     /// new arrives.
     implied_nak: bool,
+    /// The driver holds packets that come before their turn.
+    holding: bool,
+    recovery: Recovery,
 
     // Retries.
     retries_left: u8,
     rnr_retries_left: u8,
     ack_deadline: Option<u64>,
     rnr_deadline: Option<u64>,
+
+    /// What congestion notifications have left of the rate.
+    rate: RateLimiter,
 
     // Attributes of the queue pair.
     dest_qpn: u32,
@@ -154,10 +170,13 @@ impl Requester {
             since_ackreq: 0,
             reads: 0,
             implied_nak: false,
+            holding: false,
+            recovery: Recovery::new(),
             retries_left: 0,
             rnr_retries_left: 0,
             ack_deadline: None,
             rnr_deadline: None,
+            rate: RateLimiter::new(),
             dest_qpn: 0,
             src_qpn: 0,
             qkey: 0,
@@ -171,11 +190,19 @@ impl Requester {
     }
 
     /// Forgets everything, attributes and outstanding work requests included, without completing
-    /// them (the Reset state, IBA 10.3.1.2). Only [`Requester::set_src_qpn`] survives.
+    /// them (the Reset state, IBA 10.3.1.2). Only [`Requester::set_src_qpn`] and
+    /// [`Requester::set_holding`] survive.
     pub fn reset(&mut self) {
-        let src_qpn = self.src_qpn;
+        let (src_qpn, holding) = (self.src_qpn, self.holding);
         *self = Requester::new(self.service);
         self.src_qpn = src_qpn;
+        self.holding = holding;
+    }
+
+    /// Whether the driver holds the packets for which [`crate::Outcome::hold`] says so. Without
+    /// that, which is how a requester starts, everything is asked for again from a gap on.
+    pub fn set_holding(&mut self, holding: bool) {
+        self.holding = holding;
     }
 
     /// This queue pair's own number (UD sends it).
@@ -206,6 +233,7 @@ impl Requester {
         self.ack_timeout = timeout::ack_timeout(code);
         if self.ack_timeout.is_none() {
             self.ack_deadline = None;
+            self.recovery.probe_at = None;
         }
     }
 
@@ -274,10 +302,63 @@ impl Requester {
     /// after every other call.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        match (self.ack_deadline, self.rnr_deadline) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+        let hole = match self.recovery.hole {
+            Hole::Due { at, .. } => Some(at),
+            _ => None,
+        };
+        [
+            self.ack_deadline,
+            self.rnr_deadline,
+            self.rate.wake(),
+            self.recovery.probe_at,
+            hole,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Whether a packet is of the kind and in the state to be looked at.
+    #[inline]
+    fn is_mine(&self, packet: &Packet) -> bool {
+        self.state == State::Ready
+            && self.service.is_reliable()
+            && packet.bth.opcode.class() == Class::from(self.service)
+    }
+
+    /// The congestion notification to send for an answer that came in marked, before it is handled;
+    /// `None` where the packet is going to be dropped for its header (L-03, L-04).
+    pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
+        let notify = self.is_mine(packet)
+            && packet.is_response()
+            && pkey::matches(packet.bth.pkey, self.pkey);
+        notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
+    }
+
+    /// Takes a congestion notification of the peer: the rate falls (L-07). Nothing else changes
+    ///
+    pub fn notified(&mut self, now: u64) {
+        if self.state == State::Ready {
+            self.rate.notified(now);
         }
+    }
+
+    /// The PSN whose answer is awaited: the oldest that is not acknowledged.
+    #[inline]
+    pub fn expected_psn(&self) -> Psn {
+        self.una
+    }
+
+    /// Whether a packet waits for its time because of the rate.
+    #[inline]
+    pub fn is_throttled(&self) -> bool {
+        self.rate.wake().is_some()
+    }
+
+    /// The rate that this half of the queue pair may send at, in bytes per second; `None` where
+    /// it has no limit.
+    pub fn rate(&mut self, now: u64) -> Option<u64> {
+        self.rate.rate(now)
     }
 
     /// The PSN of the next new packet, for query_qp (J-18).

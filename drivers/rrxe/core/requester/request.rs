@@ -8,6 +8,9 @@ use crate::psn::Psn;
 use crate::wire::Operation;
 use crate::{Service, Status};
 
+/// Bytes of an atomic write (IBA A19).
+pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendOp {
@@ -28,6 +31,11 @@ pub enum SendOp {
     CompareSwap,
     /// Atomic fetch and add of 8 bytes.
     FetchAdd,
+    /// FLUSH: what was written to remote memory before is visible or persistent once it completes
+    /// (IBA A19).
+    Flush,
+    /// Atomic write of 8 bytes (IBA A19).
+    AtomicWrite,
     /// Invalidates a key of this side: puts nothing on the wire.
     LocalInv,
     /// Registers a fast memory region: puts nothing on the wire.
@@ -37,14 +45,29 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// READ or atomic: the responder answers with data, and the work request completes with its
-    /// last answer only.
+    /// READ or atomic, FLUSH or atomic write: the responder has an answer of its own for it, and
+    /// the work request completes with the last packet of that only.
     #[inline]
     pub const fn is_read_or_atomic(self) -> bool {
-        matches!(self, SendOp::Read | SendOp::CompareSwap | SendOp::FetchAdd)
+        self.is_atomic() || matches!(self, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite)
     }
 
-    /// Atomic.
+    /// Its request packets carry the work request's data.
+    #[inline]
+    pub const fn carries_data(self) -> bool {
+        !self.is_read_or_atomic() || matches!(self, SendOp::AtomicWrite)
+    }
+
+    /// Uses up a receive work request of the peer, and so can be solicited (G-20).
+    #[inline]
+    pub const fn uses_receive(self) -> bool {
+        matches!(
+            self,
+            SendOp::Send | SendOp::SendImm | SendOp::SendInv | SendOp::WriteImm
+        )
+    }
+
+    /// Atomic, with an operand and an original value.
     #[inline]
     pub const fn is_atomic(self) -> bool {
         matches!(self, SendOp::CompareSwap | SendOp::FetchAdd)
@@ -67,6 +90,8 @@ impl SendOp {
             SendOp::FetchAdd => 4,
             SendOp::BindMw => 5,
             SendOp::LocalInv => 6,
+            SendOp::Flush => 8,
+            SendOp::AtomicWrite => 9,
             SendOp::RegMr => 10,
         }
     }
@@ -83,20 +108,22 @@ pub struct SendRequest {
     pub signaled: bool,
     /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
     pub solicited: bool,
-    /// Bytes in all; for a READ those to be read; 0 for atomics and local operations.
+    /// Bytes in all; for a READ those to be read, for a FLUSH those to be flushed (less than
+    /// 2^31), 8 for an atomic write; 0 for atomics and local operations.
     pub length: u32,
     /// RDMA, atomics: the remote address.
     pub remote_addr: u64,
     /// RDMA, atomics: the remote key.
     pub rkey: u32,
     /// Immediate data as in the `imm_data` of verbs (bytes in network order), or the key to
-    /// invalidate (a number).
+    /// invalidate (a number), or for a FLUSH the placement type in bits 0 to 3 and the
+    /// selectivity level in bits 4 and 5 ([`crate::wire::Feth`]).
     pub imm_or_key: u32,
     /// FetchAdd: addend. CompareSwap: value to compare with.
     pub compare_add: u64,
     /// CompareSwap: the new value.
     pub swap: u64,
-    /// UD: destination queue pair.
+    /// UD: destination queue pair. XRC: the receiver's shared receive queue.
     pub remote_qpn: u32,
     /// UD: Q_Key of the destination.
     pub qkey: u32,
@@ -134,7 +161,7 @@ pub enum PostError {
     QueueFull,
     /// The service has no such operation (H-08).
     Operation,
-    /// Longer than 2^31 bytes, or for UD than the MTU.
+    /// Longer than 2^31 bytes, or for UD than the MTU; an atomic write of other than 8 bytes.
     Length,
 }
 
@@ -204,6 +231,8 @@ impl SendSlot {
             (SendOp::Read, _, _) => O::ReadRequest,
             (SendOp::CompareSwap, _, _) => O::CompareSwap,
             (SendOp::FetchAdd, _, _) => O::FetchAdd,
+            (SendOp::Flush, _, _) => O::Flush,
+            (SendOp::AtomicWrite, _, _) => O::AtomicWrite,
             (SendOp::Write | SendOp::WriteImm, true, false) => O::WriteFirst,
             (SendOp::Write | SendOp::WriteImm, false, false) => O::WriteMiddle,
             (SendOp::Write, false, true) => O::WriteLast,
@@ -247,7 +276,7 @@ impl Requester {
     #[inline]
     pub fn post(&mut self, slots: &mut [SendSlot], request: SendRequest) -> Result<u32, PostError> {
         let allowed = match self.service {
-            Service::Rc => true,
+            Service::Rc | Service::Xrc => true,
             Service::Uc => !request.op.is_read_or_atomic() && request.op != SendOp::SendInv,
             Service::Ud => matches!(request.op, SendOp::Send | SendOp::SendImm),
         };
@@ -263,7 +292,12 @@ impl Requester {
             Service::Ud if self.state == State::Ready => self.mtu.bytes(),
             _ => MAX_MESSAGE,
         };
-        if length > limit {
+        let fits = match request.op {
+            SendOp::AtomicWrite => length == ATOMIC_WRITE_LEN,
+            SendOp::Flush => length < MAX_MESSAGE,
+            _ => length <= limit,
+        };
+        if !fits {
             return Err(PostError::Length);
         }
         if !self.can_post(slots) {
@@ -284,7 +318,10 @@ impl Requester {
             imm_or_key: request.imm_or_key,
             remote_qpn: request.remote_qpn,
             first_psn: Psn::default(),
-            packets: self.mtu.packets(length),
+            packets: match request.op {
+                SendOp::Flush => 1,
+                _ => self.mtu.packets(length),
+            },
             pkey: request.pkey,
             op: request.op,
             state: SlotState::Posted,

@@ -3,11 +3,12 @@
 //! The receiving direction of the requester: what answers and timers mean for the work requests
 //! outstanding (IBA 9.7.6, which calls this side the completer).
 
+use super::recovery::{After, Cause, Hole};
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, SendOp, SendSlot, State, RNR_RETRY_INFINITE};
 use crate::psn::Psn;
-use crate::wire::{Aeth, Class, NakCode, Operation, Syndrome};
-use crate::{pkey, timeout, Ext, Outcome, Packet, Service, Status};
+use crate::wire::{Aeth, NakCode, Operation, Syndrome};
+use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
 /// How far an acknowledgement got.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,11 +30,14 @@ impl Requester {
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
-        let mine = self.state == State::Ready
-            && self.service == Service::Rc
-            && packet.bth.opcode.class() == Class::Rc
-            && pkey::matches(packet.bth.pkey, self.pkey);
-        if !mine || !self.is_outstanding(packet.psn()) {
+        if !self.is_mine(packet) {
+            return self.drop_packet();
+        }
+        if !pkey::matches(packet.bth.pkey, self.pkey) {
+            self.counters.bad_pkeys = self.counters.bad_pkeys.wrapping_add(1);
+            return Outcome::default();
+        }
+        if !self.is_outstanding(packet.psn()) {
             return self.drop_packet();
         }
         let mut outcome = match (packet.operation, packet.ext) {
@@ -53,7 +57,38 @@ impl Requester {
             _ => self.drop_packet(),
         };
         outcome.merge(self.settle_failed(slots, env));
-        outcome.transmit |= self.can_send(slots);
+        outcome.transmit |= self.can_send(slots) || self.hole_is_due(now);
+        outcome
+    }
+
+    /// Whether a packet with this PSN, which was held, is to be handled now: nothing is missing
+    /// that must come before it.
+    #[inline]
+    pub fn is_due(&self, slots: &[SendSlot], psn: Psn) -> bool {
+        psn == self.una
+            || !self
+                .slot(slots, self.tail)
+                .is_some_and(|slot| slot.op.is_read_or_atomic())
+    }
+
+    /// Tells that packets are held still ([`crate::Reorder`]), after the one that came in and
+    /// all that were due have been handled: what is missing before them is asked for at once
+    /// (F-12), if it has not been.
+    pub fn held<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        left: bool,
+        env: &mut E,
+    ) -> Outcome {
+        let unanswered = self
+            .slot(slots, self.tail)
+            .is_some_and(|slot| slot.op.is_read_or_atomic() && slot.state == SlotState::Started);
+        if !left || !unanswered || self.state != State::Ready {
+            return Outcome::default();
+        }
+        let mut outcome = self.implied_nak(slots, now, env);
+        outcome.hold = false;
         outcome
     }
 
@@ -68,13 +103,19 @@ impl Requester {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
         }
+        if self.rate.wake().is_some_and(|at| at <= now) {
+            self.rate.rest();
+        }
+        if self.recovery.probe_at.is_some_and(|at| at <= now) {
+            self.probe(now);
+        }
         if self.ack_deadline.is_some_and(|at| at <= now) {
             self.ack_deadline = None;
             self.implied_nak = false;
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
             outcome.merge(self.retry(slots, env));
         }
-        outcome.transmit |= self.can_send(slots);
+        outcome.transmit |= self.can_send(slots) || self.hole_is_due(now);
         outcome
     }
 
@@ -99,23 +140,34 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let vendor_err = u32::from(aeth.syndrome);
+        let (before, hole) = (self.una, self.recovery.hole);
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
                 let reach = self.acknowledge(slots, now, psn.next(), env);
                 if reach == Reach::Unanswered && self.tail_ends_by(slots, psn) {
-                    return self.implied_nak(slots, env);
+                    let own = self.tail_contains(slots, psn);
+                    let mut outcome = self.implied_nak(slots, now, env);
+                    // What is about the READ alone says nothing once that is answered.
+                    outcome.hold &= !own;
+                    return outcome;
+                }
+                match self.after_hole(hole, self.una.since(before)) {
+                    After::Nothing => {}
+                    After::NextHole => self.open_hole(now, Cause::Nak),
+                    After::GoBack => self.rewind(),
                 }
                 Outcome::default()
             }
             // What it asks for has been arranged already, and nothing was sent since.
-            Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::SequenceError)
-                if psn == self.una && self.send_psn == self.una =>
-            {
+            Syndrome::RnrNak { .. } if psn == self.una && self.send_psn == self.una => {
+                self.drop_packet()
+            }
+            Syndrome::Nak(NakCode::SequenceError) if psn == self.una && self.nak_is_stale(now) => {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => {
                 if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-                    return self.implied_nak(slots, env);
+                    return self.implied_nak(slots, now, env);
                 }
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
                 if self.rnr_retry != RNR_RETRY_INFINITE {
@@ -124,16 +176,24 @@ impl Requester {
                         None => return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env),
                     }
                 }
+                // The packet arrived, and in its turn: nothing is lost that a retry would be for. (Peers that
+                // send Sequence NAKs for what was on its way behind it, against B-13, would use
+                // them up.)
+                self.retries_left = self.retry_count;
                 self.rewind();
                 self.rnr_deadline = Some(now.saturating_add(timeout::rnr_timer(timer)));
                 Outcome::default()
             }
             Syndrome::Nak(NakCode::SequenceError) => {
                 if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-                    return self.implied_nak(slots, env);
+                    return self.implied_nak(slots, now, env);
                 }
                 self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
-                self.retry(slots, env)
+                let advanced = self.una.since(before);
+                if self.send_psn == self.una || self.goes_back(hole, advanced) {
+                    return self.retry(slots, env);
+                }
+                self.retry_hole(slots, now, Cause::Nak, env)
             }
             Syndrome::Nak(code) => {
                 let status = match code {
@@ -146,7 +206,7 @@ impl Requester {
                 let reach = self.acknowledge(slots, now, psn, env);
                 // A READ may be refused in the middle of its responses (G-28).
                 if reach == Reach::Unanswered && !self.tail_contains(slots, psn) {
-                    return self.implied_nak(slots, env);
+                    return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
             }
@@ -167,11 +227,12 @@ impl Requester {
         // It acknowledges everything before it. Where that stops at a READ or atomic, this one
         // included, something is missing in between: ask for it at once (F-12).
         if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-            return self.implied_nak(slots, env);
+            return self.implied_nak(slots, now, env);
         }
         let index = Self::index(slots, self.tail);
         let read = self.slot(slots, self.tail).filter(|slot| {
-            slot.op == SendOp::Read && slot.state == SlotState::Started && slot.contains(psn)
+            let answered_so = matches!(slot.op, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite);
+            answered_so && slot.state == SlotState::Started && slot.contains(psn)
         });
         let Some(slot) = read else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
@@ -196,10 +257,14 @@ impl Requester {
             if self.retries_left == 0 {
                 return self.fail_tail(slots, Status::BadResp, 0, env);
             }
-            return self.implied_nak(slots, env);
+            return self.ask_again(slots, env);
         }
         let offset = self.mtu.offset(at);
-        let expected = slot.length.saturating_sub(offset).min(self.mtu.bytes());
+        let expected = match slot.op {
+            SendOp::Read => slot.length.saturating_sub(offset).min(self.mtu.bytes()),
+            // The answer is that it is done (G-25, G-26).
+            _ => 0,
+        };
         if packet.payload_len != expected {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
@@ -208,6 +273,12 @@ impl Requester {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
+        // What was asked for again starts with FIRST or ONLY (C-07).
+        self.recovery.original = at != 0
+            && matches!(
+                packet.operation,
+                Operation::ReadResponseMiddle | Operation::ReadResponseLast
+            );
         let before = self.una;
         self.una = psn.next();
         if last {
@@ -231,7 +302,7 @@ impl Requester {
     ) -> Outcome {
         let psn = packet.psn();
         if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-            return self.implied_nak(slots, env);
+            return self.implied_nak(slots, now, env);
         }
         let index = Self::index(slots, self.tail);
         let fits = packet.payload_len == 0
@@ -291,7 +362,8 @@ impl Requester {
     /// Something new was acknowledged: all retries begin anew (E-09), and what has been answered
     /// in the meantime is not sent again.
     fn on_progress(&mut self, before: Psn, now: u64) {
-        if self.send_psn.since(before) < self.una.since(before) {
+        let jumped = self.send_psn.since(before) < self.una.since(before);
+        if jumped {
             self.send_psn = self.una;
             self.response_psns = 0;
         }
@@ -305,11 +377,35 @@ impl Requester {
         } else {
             self.arm_ack_timer(now);
         }
+        self.recovery_progress(before, jumped, now);
     }
 
-    /// An answer to the oldest READ or atomic is missing, and a later one has come. Asks once
-    /// until something new arrives; the timer does the rest.
-    fn implied_nak<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+    /// An answer to the oldest READ or atomic is missing, and a later one has come. Asks once for
+    /// what is missing; the timers do the rest. The later one is worth holding.
+    fn implied_nak<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot],
+        now: u64,
+        env: &mut E,
+    ) -> Outcome {
+        if !self.holding {
+            return self.ask_again(slots, env);
+        }
+        let mut outcome = Outcome::default();
+        // Where everything is about to be sent again, this is too.
+        let known =
+            self.recovery.hole != Hole::None || self.is_asked() || self.send_psn == self.una;
+        if !known {
+            self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
+            outcome = self.retry_hole(slots, now, Cause::Gap, env);
+        }
+        outcome.hold = !outcome.fatal;
+        outcome
+    }
+
+    /// Asks again for everything from the oldest READ or atomic on, once until something new
+    /// arrives.
+    fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
         if self.implied_nak {
             return Outcome::default();
         }
@@ -317,6 +413,27 @@ impl Requester {
         let outcome = self.retry(slots, env);
         self.implied_nak = true;
         outcome
+    }
+
+    /// Sends the oldest unacknowledged packet again, or gives up (F-06).
+    fn retry_hole<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot],
+        now: u64,
+        cause: Cause,
+        env: &mut E,
+    ) -> Outcome {
+        let Some(left) = self.retries_left.checked_sub(1) else {
+            return self.fail_tail(slots, Status::RetryExc, 0, env);
+        };
+        self.retries_left = left;
+        // It begins anew when the packet is sent.
+        self.ack_deadline = None;
+        self.open_hole(now, cause);
+        Outcome {
+            transmit: self.hole_is_due(now),
+            ..Outcome::default()
+        }
     }
 
     /// Sends again from the oldest unacknowledged packet, or gives up (F-03, F-06).
@@ -403,7 +520,7 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         self.complete_tail(slots, status, vendor_err, env);
-        let fatal = self.service == Service::Rc;
+        let fatal = self.service.is_reliable();
         self.state = if fatal {
             State::Error
         } else {
@@ -411,9 +528,9 @@ impl Requester {
         };
         self.flush(slots, env);
         Outcome {
-            transmit: false,
             fatal,
             sqe: !fatal,
+            ..Outcome::default()
         }
     }
 
@@ -434,6 +551,8 @@ impl Requester {
         self.implied_nak = false;
         self.ack_deadline = None;
         self.rnr_deadline = None;
+        self.recovery_rewound();
+        self.rate.rest();
     }
 }
 

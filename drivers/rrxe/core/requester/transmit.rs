@@ -2,10 +2,11 @@
 
 //! The sending direction of the requester.
 
+use super::recovery::Hole;
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, SendOp, SendSlot, State};
 use crate::psn::{self, Psn};
-use crate::wire::{AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Operation, Reth};
+use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
 use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
 
 impl Requester {
@@ -19,6 +20,7 @@ impl Requester {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
+        self.rate.rest();
         match self.state {
             State::Idle => return progress,
             State::SendError | State::Error => {
@@ -29,6 +31,15 @@ impl Requester {
         }
         if self.rnr_deadline.is_some() {
             return progress;
+        }
+        if self.hole_is_due(now) {
+            if budget == 0 {
+                progress.more = true;
+                return progress;
+            }
+            if !self.send_hole(slots, now, env, &mut progress) {
+                return progress;
+            }
         }
         while self.next != self.head {
             if progress.sent >= budget {
@@ -53,12 +64,20 @@ impl Requester {
                 }
                 break;
             }
+            // A datagram is one packet (IBA 9.8.3); one that was posted too early may be longer.
+            if self.service == Service::Ud && slot.length > self.mtu.bytes() {
+                slot.state = SlotState::Failed(Status::LocLen);
+                break;
+            }
+            if !self.rate.ready(now) {
+                break;
+            }
             match self.send_packet(slot, index, now, env) {
                 Ok(last) => {
                     progress.sent = progress.sent.wrapping_add(1);
                     if last {
                         self.next = self.next.wrapping_add(1);
-                        if self.service != Service::Rc {
+                        if !self.service.is_reliable() {
                             self.complete_sent(slots, env);
                         }
                     }
@@ -68,11 +87,7 @@ impl Requester {
                     break;
                 }
                 Err(error) => {
-                    let fault = match error {
-                        TxError::Local(fault) => fault,
-                        _ => Fault::Malformed,
-                    };
-                    slot.state = SlotState::Failed(fault.status());
+                    slot.state = failed(error);
                     break;
                 }
             }
@@ -81,6 +96,51 @@ impl Requester {
         progress.fatal = outcome.fatal;
         progress.sqe = outcome.sqe;
         progress
+    }
+
+    /// Sends the oldest unacknowledged packet again, by itself. Whether there is room for more.
+    fn send_hole<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        env: &mut E,
+        progress: &mut Progress,
+    ) -> bool {
+        let index = Self::index(slots, self.tail);
+        let slot = match slots.get_mut(index as usize) {
+            Some(slot) if self.send_psn != self.una && slot.state == SlotState::Started => slot,
+            _ => {
+                self.recovery.hole = Hole::None;
+                return true;
+            }
+        };
+        let at = self.una.since(slot.first_psn);
+        let remaining = slot.packets.saturating_sub(at);
+        let last = remaining <= 1 || slot.op == SendOp::Read;
+        let packet = self.build(slot, index, self.una, at == 0, last, true);
+        match env.transmit(&packet) {
+            Ok(()) => {}
+            Err(TxError::NoRoom) => {
+                progress.more = true;
+                return false;
+            }
+            Err(error) => {
+                slot.state = failed(error);
+                let outcome = self.settle_failed(slots, env);
+                progress.fatal = outcome.fatal;
+                return false;
+            }
+        }
+        self.rate.sent(now, packet.udp_payload_len());
+        slot.retried = true;
+        let slot = *slot;
+        progress.sent = progress.sent.wrapping_add(1);
+        self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+        if self.ack_deadline.is_none() {
+            self.arm_ack_timer(now);
+        }
+        self.hole_sent(now, &slot);
+        true
     }
 
     /// Whether [`Requester::poll_transmit`] would do something now.
@@ -109,7 +169,7 @@ impl Requester {
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
-        may && self.in_flight() < self.window
+        may && self.in_flight() < self.window && !self.holds_back()
     }
 
     /// Request packets sent and not acknowledged.
@@ -135,6 +195,8 @@ impl Requester {
         } else {
             self.send_psn
         };
+        // Where there was no room, it starts somewhere else the next time.
+        slot.first_psn = first_psn;
         let at = self.send_psn.since(first_psn);
         let remaining = slot.packets.saturating_sub(at);
         let is_read = slot.op == SendOp::Read;
@@ -143,15 +205,16 @@ impl Requester {
         let psns = if is_read { remaining } else { 1 };
 
         let since_ackreq = self.since_ackreq.wrapping_add(1);
-        let ackreq = self.service == Service::Rc
+        let ackreq = self.service.is_reliable()
             && (last
                 || since_ackreq >= self.window / 4
-                || self.in_flight().wrapping_add(1) >= self.window);
-        let packet = self.build(slot, index, at, first, last, ackreq);
+                || self.in_flight().wrapping_add(1) >= self.window
+                || self.rate.wants_ack(now));
+        let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
         env.transmit(&packet)?;
+        self.rate.sent(now, packet.udp_payload_len());
 
         if !started {
-            slot.first_psn = first_psn;
             slot.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
@@ -159,18 +222,22 @@ impl Requester {
         }
         self.since_ackreq = if ackreq { 0 } else { since_ackreq };
         let sent_before = self.send_psn != self.max_psn;
-        self.send_psn = self.send_psn.add(psns);
         if sent_before {
             slot.retried = true;
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+        } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
+            // Not behind a READ: it would be measured too.
+            self.time_packet(self.send_psn, now);
         }
+        self.send_psn = self.send_psn.add(psns);
         if self.send_psn.since(self.una) > self.max_psn.since(self.una) {
             self.max_psn = self.send_psn;
         }
-        if self.service == Service::Rc {
+        if self.service.is_reliable() {
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(1));
             if self.ack_deadline.is_none() {
                 self.arm_ack_timer(now);
+                self.arm_probe(now);
             }
         } else {
             // Nobody answers (H-07): what was handed over is done with.
@@ -184,15 +251,16 @@ impl Requester {
         &self,
         slot: &SendSlot,
         index: u32,
-        at: u32,
+        psn: Psn,
         first: bool,
         last: bool,
         ackreq: bool,
     ) -> TxPacket {
+        let at = psn.since(slot.first_psn);
         let operation = slot.operation(first, last);
         let offset = self.mtu.offset(at);
         let left = slot.length.saturating_sub(offset);
-        let carries_data = !slot.op.is_read_or_atomic();
+        let carries_data = slot.op.carries_data();
         let len = if carries_data {
             left.min(self.mtu.bytes())
         } else {
@@ -210,7 +278,7 @@ impl Requester {
         let bth = Bth {
             opcode: Opcode::new(self.service, operation),
             // Only what consumes a receive work request can be solicited (G-20).
-            solicited: last && slot.solicited && carries_data && slot.op != SendOp::Write,
+            solicited: last && slot.solicited && slot.op.uses_receive(),
             migreq: true,
             pad: 0,
             version: 0,
@@ -223,7 +291,7 @@ impl Requester {
                 self.dest_qpn
             },
             ackreq,
-            psn: self.send_psn,
+            psn,
         };
         let mut packet = TxPacket::new(bth, payload);
         packet.slot = index;
@@ -242,8 +310,24 @@ impl Requester {
                 .to_bytes(),
             );
         }
+        if self.service == Service::Xrc {
+            let srqn = slot.remote_qpn;
+            packet.push(XrcEth { srqn }.to_bytes());
+        }
+        if operation == Operation::Flush {
+            let bits = slot.imm_or_key as u8;
+            let feth = Feth {
+                placement: bits & 0x0f,
+                level: (bits >> 4) & 3,
+            };
+            packet.push(feth.to_bytes());
+        }
         match operation {
-            Operation::WriteFirst | Operation::WriteOnly | Operation::WriteOnlyImm => {
+            Operation::WriteFirst
+            | Operation::WriteOnly
+            | Operation::WriteOnlyImm
+            | Operation::Flush
+            | Operation::AtomicWrite => {
                 let (va, rkey, len) = (slot.remote_addr, slot.rkey_or_qkey, slot.length);
                 packet.push(Reth { va, rkey, len }.to_bytes());
             }
@@ -343,6 +427,7 @@ impl Requester {
         self.response_psns = 0;
         self.since_ackreq = 0;
         self.ack_deadline = None;
+        self.recovery_rewound();
     }
 
     /// Starts the acknowledge timer if there is something that an acknowledgement must come for.
@@ -371,4 +456,13 @@ impl Requester {
     pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
         psn.since(self.una) < self.max_psn.since(self.una)
     }
+}
+
+/// What becomes of a work request whose packet could not be made.
+fn failed(error: TxError) -> SlotState {
+    let fault = match error {
+        TxError::Local(fault) => fault,
+        _ => Fault::Malformed,
+    };
+    SlotState::Failed(fault.status())
 }

@@ -23,6 +23,8 @@ pub(super) enum Refusal {
     Local(Fault),
     /// The key to invalidate can't be.
     Invalidate,
+    /// There is nothing wrong with it, but its answer could not be kept. It is lost.
+    Busy,
 }
 
 /// Where a packet stands in its message.
@@ -57,13 +59,23 @@ impl Place {
 }
 
 impl Responder {
-    /// The current receive work request, or the next one of the queue.
+    /// The current receive work request, or the next one of the queue that the packet is for.
     #[inline]
-    pub(super) fn current_recv<E: ResponderEnv>(&mut self, env: &mut E) -> Option<RecvRequest> {
+    pub(super) fn current_recv<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<RecvRequest, Refusal> {
         if self.recv.is_none() {
-            self.recv = env.fetch_recv();
+            self.recv = match self.service {
+                // A queue that does not exist, or not for this queue pair (IBA A14).
+                Service::Xrc => env
+                    .fetch_xrc_recv(packet.xrc_srqn)
+                    .map_err(|_| Refusal::Invalid)?,
+                _ => env.fetch_recv(),
+            };
         }
-        self.recv
+        self.recv.ok_or(Refusal::Rnr)
     }
 
     /// Executes a packet of a SEND or WRITE; the PSN has been checked.
@@ -104,10 +116,12 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let received = match (self.message, place.starts()) {
             (Message::None, true) => 0,
-            (Message::Send { received }, false) => received,
+            (Message::Send { received, xrc_srqn }, false) if xrc_srqn == packet.xrc_srqn => {
+                received
+            }
             _ => return Err(Refusal::Invalid),
         };
-        let recv = self.current_recv(env).ok_or(Refusal::Rnr)?;
+        let recv = self.current_recv(packet, env)?;
         let end = received.saturating_add(packet.payload_len);
         if end > recv.length || end > requester::MAX_MESSAGE {
             return Err(Refusal::Length);
@@ -116,7 +130,10 @@ impl Responder {
             env.place_recv(received).map_err(Refusal::Local)?;
         }
         if !place.ends() {
-            self.message = Message::Send { received: end };
+            self.message = Message::Send {
+                received: end,
+                xrc_srqn: packet.xrc_srqn,
+            };
             return Ok(());
         }
         let invalidated = match packet.ext {
@@ -179,7 +196,7 @@ impl Responder {
         let with_imm = matches!(packet.ext, Ext::Imm(_) | Ext::RethImm(..));
         if with_imm {
             // Nothing is placed where there is no work request to tell of it (E-01).
-            self.current_recv(env).ok_or(Refusal::Rnr)?;
+            self.current_recv(packet, env)?;
         }
         if len != 0 {
             env.place_remote(rkey, va).map_err(|_| Refusal::Access)?;
@@ -203,7 +220,7 @@ impl Responder {
 
     fn end_message(&mut self) {
         self.message = Message::None;
-        if self.service == Service::Rc {
+        if self.service.is_reliable() {
             self.msn = self.msn.next();
         }
     }

@@ -13,9 +13,10 @@ mod receive;
 mod resources;
 mod transmit;
 
+use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
-use crate::wire::{Syndrome, QPN_MASK};
-use crate::{Fault, Mtu, Service, Status, TxError, TxPacket};
+use crate::wire::{Class, Syndrome, QPN_MASK};
+use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use resources::Resources;
 
 pub use receive::GRH_LEN;
@@ -32,6 +33,17 @@ pub enum RemoteAccess {
     Write,
     /// An atomic operation.
     Atomic,
+}
+
+/// What a FLUSH asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// Everyone sees what was written before.
+    pub global: bool,
+    /// It outlives a loss of power.
+    pub persistent: bool,
+    /// The bytes (address, length) that it is about; `None`: all of the region.
+    pub range: Option<(u64, u32)>,
 }
 
 /// An atomic operation on 8 bytes.
@@ -134,6 +146,30 @@ pub trait ResponderEnv {
     /// `va` is a multiple of 8. Checks that the peer may.
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault>;
 
+    /// Stores the payload of the packet being handled, 8 bytes, in one: nobody sees a part of
+    /// them. `va` is a multiple of 8. Checks that the peer may write there. Without it there is no
+    /// ATOMIC WRITE: each is refused.
+    fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        let _ = (rkey, va);
+        Err(Fault::Protection)
+    }
+
+    /// Flushes what was written to a region before. Checks that the peer may, also where the range
+    /// is empty. Without it there is no FLUSH: each is refused.
+    fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
+        let _ = (rkey, flush);
+        Err(Fault::Protection)
+    }
+
+    /// XRC: takes the next receive work request of a shared receive queue, which stays the current
+    /// one until [`ResponderEnv::complete_recv`]. `Ok(None)` if there is none; an error if there
+    /// is no such queue in the domain of the queue pair. Called in place of
+    /// [`ResponderEnv::fetch_recv`].
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+        let _ = srqn;
+        Err(Fault::Protection)
+    }
+
     /// Invalidates a key for the peer.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
@@ -170,6 +206,8 @@ enum Message {
     Send {
         /// Bytes placed.
         received: u32,
+        /// XRC: the shared receive queue.
+        xrc_srqn: u32,
     },
     /// An RDMA WRITE.
     Write {
@@ -192,7 +230,8 @@ pub struct ResponderCounters {
     pub out_of_sequence: u32,
     /// RNR NAKs sent.
     pub rnr_naks: u32,
-    /// Packets dropped: of a wrong kind, in a wrong state, or without room.
+    /// Packets dropped: of a wrong kind, in a wrong state, or without room. Not those whose key
+    /// does not match, for which there is an event.
     pub dropped: u32,
 }
 
@@ -218,11 +257,19 @@ pub struct Responder {
     nak_due: Option<(Psn, Syndrome)>,
     /// A NAK was made for `epsn`: no other before it arrives (B-09, B-13).
     nak_outstanding: bool,
+    /// That NAK was an RNR NAK: the peer is going to send all from there on again.
+    not_ready: bool,
+    /// Packets beyond a gap at `epsn` are held, as far as [`Responder::held`] was told.
+    holding: bool,
     resources: Resources,
+    /// What congestion notifications have left of the rate of READ responses.
+    rate: RateLimiter,
 
     allow_read: bool,
     allow_write: bool,
     allow_atomic: bool,
+    allow_flush_global: bool,
+    allow_flush_persistent: bool,
     min_rnr_timer: u8,
     pkey: u16,
     dest_qpn: u32,
@@ -246,10 +293,15 @@ impl Responder {
             ack_due: false,
             nak_due: None,
             nak_outstanding: false,
+            not_ready: false,
+            holding: false,
             resources: Resources::new(),
+            rate: RateLimiter::new(),
             allow_read: false,
             allow_write: false,
             allow_atomic: false,
+            allow_flush_global: false,
+            allow_flush_persistent: false,
             min_rnr_timer: 0,
             pkey: crate::pkey::DEFAULT,
             dest_qpn: 0,
@@ -292,6 +344,12 @@ impl Responder {
         self.allow_atomic = atomic;
     }
 
+    /// Which guarantees the peer may FLUSH for (G-26).
+    pub fn set_flush_access(&mut self, global: bool, persistent: bool) {
+        self.allow_flush_global = global;
+        self.allow_flush_persistent = persistent;
+    }
+
     /// The peer's queue pair number (RC, UC).
     pub fn set_dest_qpn(&mut self, qpn: u32) {
         self.dest_qpn = qpn & QPN_MASK;
@@ -321,8 +379,49 @@ impl Responder {
         self.message = Message::None;
         self.ack_due = false;
         self.nak_due = None;
+        self.holding = false;
         self.resources.clear();
+        self.rate.rest();
         self.fail_recv(Status::WrFlush, env);
+    }
+
+    /// When to call [`Responder::poll_transmit`] again although nothing has happened: the absolute
+    /// time in nanoseconds. Ask again after every call of it.
+    #[inline]
+    pub fn next_timeout(&self) -> Option<u64> {
+        self.rate.wake()
+    }
+
+    /// Whether a packet is of the kind and in the state to be looked at.
+    #[inline]
+    fn is_mine(&self, packet: &Packet) -> bool {
+        self.state == State::Ready
+            && packet.bth.opcode.class() == Class::from(self.service)
+            && !packet.is_response()
+    }
+
+    /// The congestion notification to send for a request that came in marked, before it is
+    /// handled; `None` where the packet is going to be dropped for its header (L-03), and for
+    /// datagrams, whose senders have no connection to slow down.
+    pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
+        let notify = self.service != Service::Ud
+            && self.is_mine(packet)
+            && pkey::matches(packet.bth.pkey, self.pkey);
+        notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
+    }
+
+    /// Takes a congestion notification of the peer: the rate of READ responses falls (L-07).
+    /// Nothing else changes.
+    pub fn notified(&mut self, now: u64) {
+        if self.state == State::Ready {
+            self.rate.notified(now);
+        }
+    }
+
+    /// The rate that READ responses may leave at, in bytes per second; `None` where there is no
+    /// limit.
+    pub fn rate(&mut self, now: u64) -> Option<u64> {
+        self.rate.rate(now)
     }
 
     /// The expected PSN, for query_qp (J-18).

@@ -4,8 +4,8 @@
 
 use super::message::Refusal;
 use super::{Message, RecvCompletion, RecvOpcode, Responder, ResponderEnv, ResponderEvent, State};
-use crate::psn::Region;
-use crate::wire::{Class, NakCode, Operation, Syndrome};
+use crate::psn::{Psn, Region};
+use crate::wire::{NakCode, Operation, Syndrome};
 use crate::{pkey, Ext, Outcome, Packet, Service, Status};
 
 /// Bytes in front of a datagram's payload, where the driver puts the GRH or the IPv4 header (I-03).
@@ -16,6 +16,7 @@ const TRANSMIT: Outcome = Outcome {
     transmit: true,
     fatal: false,
     sqe: false,
+    hold: false,
 };
 
 impl Responder {
@@ -26,15 +27,12 @@ impl Responder {
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
-        let mine = self.state == State::Ready
-            && packet.bth.opcode.class() == Class::from(self.service)
-            && !packet.is_response();
-        if !mine {
+        if !self.is_mine(packet) {
             return self.drop_packet();
         }
         if !pkey::matches(packet.bth.pkey, self.pkey) {
             env.event(ResponderEvent::PkeyViolation);
-            return self.drop_packet();
+            return Outcome::default();
         }
         if self.service == Service::Ud {
             return self.on_datagram(packet, env);
@@ -50,22 +48,61 @@ impl Responder {
             Region::Expected => {
                 self.nak_due = None;
                 self.nak_outstanding = false;
+                self.not_ready = false;
                 let result = self.execute(packet, env);
                 self.answer(packet, result, env)
             }
             Region::Future => {
                 self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
-                if self.nak_outstanding {
-                    return Outcome::default();
+                Outcome {
+                    transmit: self.nak_gap(),
+                    hold: !self.not_ready,
+                    ..Outcome::default()
                 }
-                self.nak_outstanding = true;
-                self.nak_due = Some((self.epsn, Syndrome::Nak(NakCode::SequenceError)));
-                TRANSMIT
             }
             Region::Duplicate => {
                 self.counters.duplicates = self.counters.duplicates.wrapping_add(1);
                 self.on_duplicate(packet)
             }
+        }
+    }
+
+    /// Whether a packet with this PSN, which was held, is to be handled now.
+    #[inline]
+    pub fn is_due(&self, psn: Psn) -> bool {
+        psn == self.epsn
+    }
+
+    /// Tells what became of the packets that are held ([`crate::Reorder`]), after the one that
+    /// came in and all that were due have been handled. `taken`: some were handled just now.
+    /// `left`: some are held still, beyond another gap.
+    ///
+    /// That gap is reported at once where the packets around it have been handled: nothing may
+    /// come that would do so. Where they haven't, packets may be on their way that close it; then
+    /// it is reported with the next acknowledgement that the peer asks for.
+    pub fn held(&mut self, taken: bool, left: bool) -> Outcome {
+        self.holding = left;
+        Outcome {
+            transmit: taken && left && self.state == State::Ready && self.nak_gap(),
+            ..Outcome::default()
+        }
+    }
+
+    /// A packet is missing: has the NAK sent, if there was none for it (B-08, B-09). Whether it is
+    /// to be sent.
+    fn nak_gap(&mut self) -> bool {
+        if self.nak_outstanding {
+            return false;
+        }
+        self.nak_outstanding = true;
+        self.nak_due = Some((self.epsn, Syndrome::Nak(NakCode::SequenceError)));
+        true
+    }
+
+    /// Before an acknowledgement is sent: where packets are held beyond a gap, a NAK says more.
+    pub(super) fn nak_instead(&mut self) {
+        if self.holding && self.nak_due.is_none() {
+            self.nak_gap();
         }
     }
 
@@ -80,6 +117,8 @@ impl Responder {
         match packet.operation {
             Operation::ReadRequest => self.on_read(packet, env),
             Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, env),
+            Operation::Flush => self.on_flush(packet, env),
+            Operation::AtomicWrite => self.on_atomic_write(packet, env),
             _ => {
                 self.on_send_or_write(packet, env)?;
                 self.epsn = self.epsn.next();
@@ -111,6 +150,7 @@ impl Responder {
             Refusal::Rnr => {
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
                 self.nak_outstanding = true;
+                self.not_ready = true;
                 self.nak_due = Some((
                     self.epsn,
                     Syndrome::RnrNak {
@@ -118,6 +158,15 @@ impl Responder {
                     },
                 ));
                 return TRANSMIT;
+            }
+            // The peer sends it again.
+            Refusal::Busy => {
+                let transmit = self.resources.has_pending();
+                let _ = self.drop_packet();
+                return Outcome {
+                    transmit,
+                    ..Outcome::default()
+                };
             }
             Refusal::Invalid => (
                 NakCode::InvalidRequest,
@@ -140,13 +189,11 @@ impl Responder {
                 ResponderEvent::Fatal,
             ),
             Refusal::Invalidate => {
-                // G-22: the peer gets no NAK.
+                // G-22: the peer gets no NAK, but what came before it still has its answers.
                 self.fail_recv(Status::RemInvReq, env);
-                self.state = State::Error;
-                return Outcome {
-                    fatal: true,
-                    ..Outcome::default()
-                };
+                self.message = Message::None;
+                self.state = State::Failing;
+                return TRANSMIT;
             }
         };
         if !self.fail_recv(status, env) {
@@ -205,7 +252,7 @@ impl Responder {
         };
         if deth.qkey != self.qkey {
             env.event(ResponderEvent::QkeyViolation);
-            return self.drop_packet();
+            return Outcome::default();
         }
         if packet.payload_len > self.mtu.bytes() {
             return self.drop_packet();
@@ -213,8 +260,8 @@ impl Responder {
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
         // Without a receive work request (E-12), or with one that is too small (I-04), the
         // datagram is lost; the work request waits for the next one.
-        match self.current_recv(env) {
-            Some(recv) if recv.length >= byte_len => {}
+        match self.current_recv(packet, env) {
+            Ok(recv) if recv.length >= byte_len => {}
             _ => return self.drop_packet(),
         }
         if packet.payload_len != 0 {

@@ -4,9 +4,9 @@
 //! again (the responder resources of IBA 9.7.4).
 
 use super::message::Refusal;
-use super::{AtomicOp, Message, RemoteAccess, Responder, ResponderEnv, MAX_RESOURCES};
+use super::{AtomicOp, Flush, Message, RemoteAccess, Responder, ResponderEnv, MAX_RESOURCES};
 use crate::psn::Psn;
-use crate::wire::Operation;
+use crate::wire::{Feth, Operation};
 use crate::{requester, Ext, Mtu, Outcome, Packet};
 
 /// What a resource remembers.
@@ -17,7 +17,9 @@ pub(super) enum Kind {
     /// A READ, to be executed again.
     Read { rkey: u32, va: u64, len: u32 },
     /// An atomic and its result: it must not be executed again.
-    Atomic { original: u64 },
+    Atomic { operation: Operation, original: u64 },
+    /// A FLUSH or atomic write: all there is to say is that it was executed.
+    Done { operation: Operation },
 }
 
 /// A READ or atomic that was accepted.
@@ -238,9 +240,86 @@ impl Responder {
         let original = env
             .atomic(eth.rkey, eth.va, op)
             .map_err(|_| Refusal::Access)?;
-        self.resources.push(Kind::Atomic { original }, self.epsn, 1);
+        let kind = Kind::Atomic {
+            operation: packet.operation,
+            original,
+        };
+        self.resources.push(kind, self.epsn, 1);
         self.accept(1);
         Ok(())
+    }
+
+    /// The expected request is a FLUSH.
+    pub(super) fn on_flush<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let Ext::Flush(feth, reth) = packet.ext else {
+            return Err(Refusal::Invalid);
+        };
+        let global = feth.placement & Feth::GLOBAL != 0;
+        let persistent = feth.placement & Feth::PERSISTENT != 0;
+        let range = match feth.level {
+            Feth::RANGE if reth.len < requester::MAX_MESSAGE => Some((reth.va, reth.len)),
+            // Address and length don't count.
+            Feth::REGION => None,
+            _ => return Err(Refusal::Invalid),
+        };
+        let valid = self.message == Message::None
+            // G-26
+            && packet.payload_len == 0
+            && (global || persistent)
+            && (!global || self.allow_flush_global)
+            && (!persistent || self.allow_flush_persistent)
+            && self.resources.limit != 0;
+        if !valid {
+            return Err(Refusal::Invalid);
+        }
+        // Not as for READs (C-14): rdma_rxe does not count FLUSHes as outstanding when it sends.
+        if !self.resources.has_room() {
+            return Err(Refusal::Busy);
+        }
+        let flush = Flush {
+            global,
+            persistent,
+            range,
+        };
+        // G-09 is about READ and WRITE: the key of an empty FLUSH counts.
+        env.flush(reth.rkey, flush).map_err(|_| Refusal::Access)?;
+        self.done(packet.operation);
+        Ok(())
+    }
+
+    /// The expected request is an atomic write, for which WRITE must be allowed.
+    pub(super) fn on_atomic_write<E: ResponderEnv>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let Ext::Reth(reth) = packet.ext else {
+            return Err(Refusal::Invalid);
+        };
+        let valid = self.message == Message::None
+            && self.allow_write
+            // G-25
+            && packet.payload_len == requester::ATOMIC_WRITE_LEN
+            && reth.len == requester::ATOMIC_WRITE_LEN
+            && reth.va & 7 == 0
+            && self.resources.has_room();
+        if !valid {
+            return Err(Refusal::Invalid);
+        }
+        env.atomic_write(reth.rkey, reth.va)
+            .map_err(|_| Refusal::Access)?;
+        self.done(packet.operation);
+        Ok(())
+    }
+
+    /// Remembers a FLUSH or atomic write that was executed.
+    fn done(&mut self, operation: Operation) {
+        self.resources.push(Kind::Done { operation }, self.epsn, 1);
+        self.accept(1);
     }
 
     /// Moves on behind a READ or atomic. Its response acknowledges what came before.
@@ -265,9 +344,18 @@ impl Responder {
                     _ => false,
                 })
             }
-            Ext::Atomic(_) => self
-                .resources
-                .replay(packet.psn(), |kind, _| matches!(kind, Kind::Atomic { .. })),
+            Ext::Atomic(_) => self.resources.replay(packet.psn(), |kind, _| {
+                matches!(kind, Kind::Atomic { operation, .. } if operation == packet.operation)
+            }),
+            Ext::Reth(_) | Ext::Flush(..)
+                if matches!(packet.operation, Operation::AtomicWrite | Operation::Flush) =>
+            {
+                self.resources.replay(packet.psn(), |kind, _| {
+                    matches!(kind, Kind::Done { operation } if operation == packet.operation)
+                })
+            }
+            // Nothing like that was executed.
+            _ if packet.operation == Operation::Unsupported => false,
             // C-02
             _ => {
                 self.ack_due |= packet.bth.ackreq;

@@ -6,18 +6,19 @@ use super::resources::{Kind, Resource};
 use super::{Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::Psn;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
-use crate::{Payload, Progress, Service, TxError, TxPacket};
+use crate::{Payload, Progress, TxError, TxPacket};
 
 impl Responder {
     /// Sends responses and acknowledgements, `budget` packets at most.
     pub fn poll_transmit<E: ResponderEnv>(
         &mut self,
-        _now: u64,
+        now: u64,
         budget: u32,
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        if !matches!(self.state, State::Ready | State::Failing) || self.service != Service::Rc {
+        self.rate.rest();
+        if !matches!(self.state, State::Ready | State::Failing) || !self.service.is_reliable() {
             return progress;
         }
         while self.has_output() {
@@ -25,7 +26,11 @@ impl Responder {
                 progress.more = true;
                 break;
             }
-            match self.send_one(env) {
+            // What waits behind READ responses keeps its place.
+            if self.resources.has_pending() && !self.rate.ready(now) {
+                break;
+            }
+            match self.send_one(now, env) {
                 Ok(()) => progress.sent = progress.sent.wrapping_add(1),
                 Err(TxError::NoRoom) => {
                     progress.more = true;
@@ -49,13 +54,15 @@ impl Responder {
 
     /// Sends the next packet, if there is one.
     #[inline]
-    fn send_one<E: ResponderEnv>(&mut self, env: &mut E) -> Result<(), TxError> {
+    fn send_one<E: ResponderEnv>(&mut self, now: u64, env: &mut E) -> Result<(), TxError> {
         if let Some(index) = self.resources.oldest_pending() {
             let Some(resource) = self.resources.get(index).copied() else {
                 return Ok(());
             };
-            return match env.transmit(&self.response(&resource)) {
+            let packet = self.response(&resource);
+            return match env.transmit(&packet) {
                 Ok(()) => {
+                    self.rate.sent(now, packet.udp_payload_len());
                     self.resources.advance(index);
                     Ok(())
                 }
@@ -66,6 +73,7 @@ impl Responder {
                 }
             };
         }
+        self.nak_instead();
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
             None => self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED),
@@ -82,7 +90,7 @@ impl Responder {
 
     fn bth(&self, operation: Operation, psn: Psn) -> Bth {
         Bth {
-            opcode: Opcode::new(Service::Rc, operation),
+            opcode: Opcode::new(self.service, operation),
             solicited: false,
             migreq: true,
             pad: 0,
@@ -109,18 +117,19 @@ impl Responder {
     fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
-        let Kind::Read { rkey, va, len } = resource.kind else {
-            let original = match resource.kind {
-                Kind::Atomic { original } => original,
-                _ => 0,
-            };
-            let bth = self.bth(Operation::AtomicAcknowledge, psn);
-            let mut packet = TxPacket::new(bth, Payload::None);
-            packet.first = true;
-            packet.last = true;
-            packet.push(aeth);
-            packet.push(AtomicAckEth { original }.to_bytes());
-            return packet;
+        let (rkey, va, len) = match resource.kind {
+            Kind::Read { rkey, va, len } => (rkey, va, len),
+            // The same as for a READ of nothing (IBA A19).
+            Kind::Done { .. } | Kind::Empty => (0, 0, 0),
+            Kind::Atomic { original, .. } => {
+                let bth = self.bth(Operation::AtomicAcknowledge, psn);
+                let mut packet = TxPacket::new(bth, Payload::None);
+                packet.first = true;
+                packet.last = true;
+                packet.push(aeth);
+                packet.push(AtomicAckEth { original }.to_bytes());
+                return packet;
+            }
         };
         // A response that starts in the middle of a READ starts with FIRST or ONLY (C-07).
         let first = resource.at == resource.start;

@@ -7,7 +7,7 @@ mod common;
 
 use common::{packet_of, Host, Pair, Rng, BASE, RKEY};
 use proptest::prelude::*;
-use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Opcode, Reth};
+use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Opcode, Reth};
 use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendRequest, Service};
 
 proptest! {
@@ -55,7 +55,7 @@ fn refused_by_the_parser() {
     // More padding than there are bytes.
     assert_eq!(Packet::parse(&with(1, 0x70), 16), Err(ParseError::Length));
     assert_eq!(Packet::parse(&with(7, 0), 16), Err(ParseError::DestQp));
-    for opcode in (0x80..=0xff).filter(|&o| o != 0x81) {
+    for opcode in (0x80..=0xff).filter(|&o| o != 0x81 && o >> 5 != 5) {
         assert_eq!(Packet::parse(&with(0, opcode), 16), Err(ParseError::Opcode));
     }
     // A header that the opcode calls for is missing.
@@ -68,6 +68,7 @@ fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -
         Service::Rc => rng.below(0x20) as u8,
         Service::Uc => 0x20 | rng.below(0x0c) as u8,
         Service::Ud => 0x64 | rng.below(2) as u8,
+        Service::Xrc => 0xa0 | rng.below(0x20) as u8,
     };
     let operation = Opcode(opcode).operation().unwrap();
     // Near what is expected, or anywhere.
@@ -129,7 +130,14 @@ fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -
         }
         O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => Ext::Imm(imm),
         O::SendLastInvalidate | O::SendOnlyInvalidate => Ext::Ieth(Ieth { rkey }),
-        O::WriteFirst | O::WriteOnly | O::ReadRequest => Ext::Reth(reth),
+        O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => Ext::Reth(reth),
+        O::Flush => {
+            let feth = Feth {
+                placement: rng.below(16) as u8,
+                level: rng.below(4) as u8,
+            };
+            Ext::Flush(feth, reth)
+        }
         O::WriteOnlyImm => Ext::RethImm(reth, imm),
         O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly | O::Acknowledge => {
             Ext::Aeth(aeth)
@@ -146,6 +154,9 @@ fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -
     let mut packet = packet_of(service, operation, psn, ext, len);
     packet.bth.ackreq = rng.chance(50);
     packet.bth.solicited = rng.chance(50);
+    if service == Service::Xrc {
+        packet.xrc_srqn = rng.below(2) as u32;
+    }
     packet
 }
 
@@ -160,12 +171,17 @@ fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
         SendOp::CompareSwap,
         SendOp::FetchAdd,
         SendOp::LocalInv,
-    ][rng.below(9) as usize];
+        SendOp::Flush,
+        SendOp::AtomicWrite,
+    ][rng.below(11) as usize];
     SendRequest {
         op,
         fence: rng.chance(20),
         signaled: rng.chance(50),
-        length: rng.below(5 * u64::from(mtu)) as u32,
+        length: match op {
+            SendOp::AtomicWrite if rng.chance(90) => 8,
+            _ => rng.below(5 * u64::from(mtu)) as u32,
+        },
         remote_addr: BASE,
         rkey: RKEY,
         remote_qpn: 101,
@@ -179,10 +195,11 @@ fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
 fn random_packets() {
     for seed in 0..1500 {
         let mut rng = Rng(seed);
-        let service = [Service::Rc, Service::Rc, Service::Uc, Service::Ud][seed as usize % 4];
+        let service = [Service::Rc, Service::Xrc, Service::Uc, Service::Ud][seed as usize % 4];
         let mtu = [256, 1024][rng.below(2) as usize];
         let mut host = Host::new(service, 0, mtu);
         host.requester.set_rnr_retry(rng.below(8) as u8);
+        host.driver.srq = Some(0);
         let mut now = 0;
         let mut recvs = 0;
         for _ in 0..300 {

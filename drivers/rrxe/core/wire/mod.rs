@@ -9,17 +9,23 @@ mod aeth;
 mod atomiceth;
 mod bth;
 mod deth;
+mod feth;
 mod immdt;
 mod opcode;
 mod reth;
+mod udp;
+mod xrceth;
 
 pub use aeth::{credits, Aeth, AtomicAckEth, NakCode, Syndrome};
 pub use atomiceth::AtomicEth;
 pub use bth::Bth;
 pub use deth::Deth;
+pub use feth::Feth;
 pub use immdt::{Ieth, ImmDt};
 pub use opcode::{Class, Opcode, Operation};
 pub use reth::Reth;
+pub use udp::{ipv4_lengths_agree, ipv6_lengths_agree};
+pub use xrceth::XrcEth;
 
 /// The UDP destination port of RoCEv2 (IBA A17).
 pub const UDP_PORT: u16 = 4791;

@@ -34,6 +34,7 @@ impl From<Service> for Class {
             Service::Rc => Class::Rc,
             Service::Uc => Class::Uc,
             Service::Ud => Class::Ud,
+            Service::Xrc => Class::Xrc,
         }
     }
 }
@@ -66,9 +67,13 @@ pub enum Operation {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    /// IBA A19.
+    Flush = 0x1c,
+    /// IBA A19.
+    AtomicWrite = 0x1d,
     /// A congestion notification packet (opcode 0x81 as a whole).
     Cnp = 0x1e,
-    /// An RC opcode that is reserved, or that this implementation does not know. It is answered
+    /// An RC or XRC opcode that is reserved, or that this implementation does not know. It is answered
     /// by NAK Invalid Request.
     Unsupported = 0x1f,
 }
@@ -109,6 +114,7 @@ impl Opcode {
             Service::Rc => 0x00,
             Service::Uc => 0x20,
             Service::Ud => 0x60,
+            Service::Xrc => 0xa0,
         };
         Opcode(class | operation as u8)
     }
@@ -156,10 +162,12 @@ impl Opcode {
             0x14 => FetchAdd,
             0x16 => SendLastInvalidate,
             0x17 => SendOnlyInvalidate,
+            0x1c => Flush,
+            0x1d => AtomicWrite,
             _ => Unsupported,
         };
         match self.class() {
-            Class::Rc => Some(operation),
+            Class::Rc | Class::Xrc => Some(operation),
             Class::Uc if (operation as u8) <= WriteOnlyImm as u8 => Some(operation),
             Class::Ud if matches!(operation, SendOnly | SendOnlyImm) => Some(operation),
             Class::Cnp if self.0 == Opcode::CNP.0 => Some(Cnp),
@@ -183,6 +191,7 @@ mod tests {
                 Class::Rc => Service::Rc,
                 Class::Uc => Service::Uc,
                 Class::Ud => Service::Ud,
+                Class::Xrc => Service::Xrc,
                 Class::Cnp => {
                     assert_eq!(operation, Operation::Cnp);
                     continue;
@@ -194,7 +203,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 23 + 12 + 2);
+        assert_eq!(known, 25 + 12 + 2 + 25);
     }
 
     /// the manufacturers' opcodes are not understood.

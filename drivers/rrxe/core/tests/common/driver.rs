@@ -49,6 +49,10 @@ pub struct Driver {
     pub local_ops: Vec<u32>,
     /// Times that atomics were executed.
     pub atomics: u32,
+    /// FLUSHes that were executed.
+    pub flushes: Vec<Flush>,
+    /// XRC: the receive work requests of the shared receive queue of this number.
+    pub srq: Option<u32>,
     /// Packets that the next batches have room for.
     pub room: u32,
     /// What becomes of packets instead of being sent.
@@ -79,6 +83,8 @@ impl Driver {
             invalidated: Vec::new(),
             local_ops: Vec::new(),
             atomics: 0,
+            flushes: Vec::new(),
+            srq: None,
             room: u32::MAX,
             refuse: None,
             send_fault: None,
@@ -218,6 +224,27 @@ impl ResponderEnv for Driver {
         .to_ne_bytes();
         self.atomics += 1;
         Ok(original)
+    }
+
+    fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        assert_eq!(self.payload.len(), 8);
+        self.place_remote(rkey, va)?;
+        self.atomics += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
+        let (va, len) = flush.range.unwrap_or((BASE, 0));
+        self.range(rkey, va, len)?;
+        self.flushes.push(flush);
+        Ok(())
+    }
+
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+        if self.srq != Some(srqn) {
+            return Err(Fault::Protection);
+        }
+        Ok(self.fetch_recv())
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {

@@ -19,6 +19,29 @@ pub struct Host {
     pub budget: u32,
     /// Packets that an answer was sent for, dropped by their ICRC.
     pub bad_icrc: u32,
+    /// Requests and answers that came before their turn.
+    pub held: [HoldBack; 2],
+    /// A driver may also drop them.
+    pub holds: bool,
+}
+
+/// A packet and its payload.
+type Kept = (Packet, Vec<u8>);
+
+/// What came before its turn.
+#[derive(Default)]
+pub struct HoldBack {
+    pub reorder: Reorder,
+    ring: Vec<Option<Held<Kept>>>,
+}
+
+impl HoldBack {
+    fn new() -> HoldBack {
+        HoldBack {
+            reorder: Reorder::new(),
+            ring: (0..reorder::HELD).map(|_| None).collect(),
+        }
+    }
 }
 
 /// The packet sequence numbers that hosts start with: 0 sends from here, 1 from there.
@@ -38,6 +61,7 @@ impl Host {
         requester.set_rnr_retry(7);
         requester.set_max_rd_atomic(4);
         requester.set_qkey(QKEY);
+        requester.set_holding(true);
         requester.start();
         let mut responder = Responder::new(service);
         responder.set_dest_qpn(101 - index as u32);
@@ -46,6 +70,7 @@ impl Host {
         responder.set_max_dest_rd_atomic(4);
         responder.set_min_rnr_timer(1);
         responder.set_access(true, true, true);
+        responder.set_flush_access(true, true);
         responder.set_qkey(QKEY);
         responder.start();
         Host {
@@ -58,7 +83,16 @@ impl Host {
             posted: 0,
             budget: 16,
             bad_icrc: 0,
+            held: [HoldBack::new(), HoldBack::new()],
+            holds: true,
         }
+    }
+
+    /// The driver drops what comes before its turn.
+    pub fn holds_nothing(mut self) -> Host {
+        self.holds = false;
+        self.requester.set_holding(false);
+        self
     }
 
     /// Posts a send work request with this local memory (data to send, or room for a READ).
@@ -91,28 +125,65 @@ impl Host {
             return Outcome::default();
         };
         let start = usize::from(packet.header_len);
-        self.driver.payload = body[start..start + packet.payload_len as usize].to_vec();
-        let outcome = if packet.is_response() {
+        self.take(
+            now,
+            &packet,
+            &body[start..start + packet.payload_len as usize],
+        )
+    }
+
+    /// Hands a packet with this payload to the side that it is for, past the wire format; and then
+    /// those that were held for its sake.
+    pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
+        assert_eq!(packet.payload_len as usize, payload.len());
+        let mut outcome = self.handle(now, packet, payload);
+        let is_response = packet.is_response();
+        let (mut taken, side) = (false, usize::from(is_response));
+        loop {
+            let HoldBack { reorder, ring } = &mut self.held[side];
+            let next = if is_response {
+                let (requester, slots) = (&self.requester, &self.slots);
+                let due = |psn| requester.is_due(slots, psn);
+                reorder.next(ring, requester.expected_psn(), due)
+            } else {
+                let responder = &self.responder;
+                let expected = Psn::new(responder.expected_psn());
+                reorder.next(ring, expected, |psn| responder.is_due(psn))
+            };
+            let Some((packet, payload)) = next else {
+                break;
+            };
+            taken = true;
+            outcome.merge(self.handle(now, &packet, &payload));
+        }
+        let left = !self.held[side].reorder.is_empty();
+        let told = if is_response {
             self.requester
-                .handle_packet(&mut self.slots, now, &packet, &mut self.driver)
+                .held(&mut self.slots, now, left, &mut self.driver)
         } else {
-            self.responder.handle_packet(now, &packet, &mut self.driver)
+            self.responder.held(taken, left)
         };
+        outcome.merge(told);
         self.note(outcome.fatal, outcome.sqe);
         outcome
     }
 
-    /// Hands a packet with this payload to the side that it is for, past the wire format.
-    pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
-        assert_eq!(packet.payload_len as usize, payload.len());
+    /// Hands a packet to its side, and holds it if that is wanted.
+    fn handle(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         self.driver.payload = payload.to_vec();
-        let outcome = if packet.is_response() {
-            self.requester
-                .handle_packet(&mut self.slots, now, packet, &mut self.driver)
+        let (outcome, expected) = if packet.is_response() {
+            let outcome =
+                self.requester
+                    .handle_packet(&mut self.slots, now, packet, &mut self.driver);
+            (outcome, self.requester.expected_psn())
         } else {
-            self.responder.handle_packet(now, packet, &mut self.driver)
+            let outcome = self.responder.handle_packet(now, packet, &mut self.driver);
+            (outcome, Psn::new(self.responder.expected_psn()))
         };
-        self.note(outcome.fatal, outcome.sqe);
+        if outcome.hold && self.holds {
+            let HoldBack { reorder, ring } = &mut self.held[usize::from(packet.is_response())];
+            let _lost = reorder.hold(ring, expected, packet.psn(), (*packet, payload.to_vec()));
+        }
         outcome
     }
 
@@ -152,6 +223,7 @@ impl Host {
     /// What a driver does on a fatal error, and what modify_qp to Error does.
     pub fn go_to_error(&mut self) {
         self.error = true;
+        self.held = [HoldBack::new(), HoldBack::new()];
         self.requester
             .enter_error(&mut self.slots, &mut self.driver);
         self.responder.enter_error(&mut self.driver);

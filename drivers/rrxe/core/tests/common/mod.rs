@@ -83,6 +83,7 @@ pub fn packet_of(
             psn,
         },
         operation,
+        xrc_srqn: 0,
         ext,
         header_len: 12,
         pad,

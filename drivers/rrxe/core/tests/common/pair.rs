@@ -14,6 +14,14 @@ pub struct Link {
     pub corruption: u64,
     /// Packets are late by up to this, in nanoseconds, and so overtake each other.
     pub jitter: u64,
+    /// Nanoseconds that packets are delayed, each way.
+    pub delay: u64,
+    /// Percent of packets that skip the delay, and so overtake others (netem's `reorder`).
+    pub early: u64,
+    /// Loss in thousandths, added to `loss`.
+    pub loss_permille: u64,
+    /// Nanoseconds that a packet takes on the link, which carries one at a time each way.
+    pub service: u64,
 }
 
 /// Nanoseconds that a packet travels at least.
@@ -32,6 +40,8 @@ pub struct Pair {
     pub link: Link,
     pub now: u64,
     pub rng: Rng,
+    /// When each direction of the link is free again.
+    free: [u64; 2],
     flights: BinaryHeap<Flight>,
     sequence: u64,
     /// Everything that was put on the link: sender and bytes.
@@ -47,6 +57,7 @@ impl Pair {
             link: Link::default(),
             now: 1_000_000,
             rng: Rng(seed),
+            free: [0; 2],
             flights: BinaryHeap::new(),
             sequence: 0,
             trace: Vec::new(),
@@ -81,7 +92,22 @@ impl Pair {
                 1
             };
             for _ in 0..copies {
-                if self.rng.chance(self.link.loss) {
+                let start = self.free[from].max(self.now);
+                self.free[from] = start + self.link.service;
+                let mut delay = self.free[from] - self.now;
+                // Nothing is drawn for what the link doesn't do: seeds mean what they always did.
+                let Link {
+                    delay: late,
+                    early,
+                    loss_permille,
+                    ..
+                } = self.link;
+                if late != 0 && !self.rng.chance(early) {
+                    delay += late;
+                }
+                if self.rng.chance(self.link.loss)
+                    || loss_permille != 0 && self.rng.below(1000) < loss_permille
+                {
                     continue;
                 }
                 let mut bytes = bytes.clone();
@@ -101,7 +127,7 @@ impl Pair {
                 } else {
                     self.rng.below(self.link.jitter)
                 };
-                self.inject(1 - from, bytes, LATENCY + jitter);
+                self.inject(1 - from, bytes, LATENCY + delay + jitter);
             }
         }
     }

@@ -5,6 +5,7 @@
 mod answers;
 #[path = "../common/mod.rs"]
 mod common;
+mod recovery;
 mod retries;
 mod sending;
 mod states;
@@ -22,7 +23,13 @@ const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 /// The acknowledge timeout of the hosts (code 8).
 const TIMEOUT: u64 = 4_096 << 8;
 
+/// A host whose driver holds nothing back: a packet before its turn is a packet lost.
 fn host() -> Host {
+    holding_host().holds_nothing()
+}
+
+/// A host that holds back what comes before its turn.
+fn holding_host() -> Host {
     Host::new(Service::Rc, 0, MTU)
 }
 

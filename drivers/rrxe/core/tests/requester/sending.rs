@@ -277,8 +277,11 @@ fn local_operations() {
     assert_eq!(psns(&host.drain(0)), [0, 1]);
     assert_eq!(host.statuses(), [Status::Success]);
     // A retransmission passes over it.
-    ack(&mut host, 0, SEQUENCE_ERROR);
-    assert_eq!(psns(&host.drain(0)), [0, 1]);
+    let deadline = host.requester.next_timeout().unwrap();
+    let _ = host
+        .requester
+        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    assert_eq!(psns(&host.drain(deadline)), [0, 1]);
     assert_eq!(host.driver.local_ops.len(), 2);
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success; 3]);

@@ -47,6 +47,20 @@ fn j_05_send_queue_drained() {
     assert_eq!(psns(&host.drain(0)), [300, 301]);
 }
 
+/// A datagram is one packet, also where it was posted before that could be told.
+#[test]
+fn long_datagram_posted_too_early() {
+    let mut host = Host::new(Service::Ud, 0, MTU);
+    host.requester.reset();
+    host.requester
+        .set_mtu(rrxe_core::Mtu::from_bytes(MTU).unwrap());
+    post(&mut host, SendOp::Send, MTU + 1);
+    host.requester.start();
+    assert!(host.drain(0).is_empty());
+    assert_eq!(host.statuses(), [Status::LocLen]);
+    assert!(host.sqe);
+}
+
 /// J-09, J-10: UC and UD go to SQE, flush, and come back.
 #[test]
 fn j_09_send_queue_error() {

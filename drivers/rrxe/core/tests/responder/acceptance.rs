@@ -257,3 +257,403 @@ fn a_response_acknowledges() {
     let answers = host.drain(0);
     assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
 }
+
+/// what every answer says of partition and path.
+#[test]
+fn a_30_a_41_answers() {
+    let mut host = host();
+    host.post_recv(0, 64);
+    let mut answers = ask(&mut host, &send(0));
+    answers.extend(ask(&mut host, &read(1, BASE, 3 * MTU as u32)));
+    answers.extend(ask(&mut host, &fetch_add(4, BASE, 1)));
+    answers.extend(ask(&mut host, &send(6)));
+    answers.extend(ask(&mut host, &send(5)));
+    assert_eq!(answers.len(), 7);
+    for (packet, _) in answers {
+        assert_eq!(packet.bth.pkey, 0xffff);
+        assert!(packet.bth.migreq);
+        assert_eq!((packet.bth.dest_qpn, packet.bth.version), (101, 0));
+        assert!(!packet.bth.fecn && !packet.bth.becn);
+    }
+}
+
+/// MigReq of a peer's packets makes no difference.
+#[test]
+fn a_40_migreq_is_not_looked_at() {
+    let mut host = host();
+    for n in 0..4 {
+        host.post_recv(0, 64);
+        let mut packet = send(n);
+        packet.bth.migreq = n % 2 == 0;
+        expect(&ask(&mut host, &packet), n, ACK);
+    }
+    assert_eq!(statuses(&host), [Status::Success; 4]);
+    assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
+}
+
+/// an answer that nobody waits for, in every state before Ready To Send.
+#[test]
+fn a_38_responses_before_rts() {
+    let mut host = host();
+    host.requester.reset();
+    host.requester.set_psn(START_PSN[0]);
+    let dropped = host.requester.counters().dropped;
+    let answer = common::acknowledge(Psn::new(START_PSN[0]), ACK);
+    assert!(ask(&mut host, &answer).is_empty());
+    assert_eq!(host.requester.counters().dropped, dropped + 1);
+    assert!(!host.error);
+}
+
+/// B-01: expected PSNs at the edges of the number space, and both borders of each region, as the
+/// responder tells them apart.
+#[test]
+fn b_01_regions_at_the_responder() {
+    for expected in [0, 1, 0x7f_ffff, 0x80_0000, 0xff_ffff] {
+        let expected = Psn::new(expected);
+        let mut host = host();
+        host.responder.set_psn(expected.get());
+        let at = |psn: Psn| packet(O::SendOnly, psn, Ext::None, 4);
+        let last = |answers: Vec<(Packet, Vec<u8>)>| {
+            let [(packet, _)] = &answers[..] else {
+                panic!("{answers:?}")
+            };
+            let Ext::Aeth(aeth) = packet.ext else {
+                panic!("{packet:?}")
+            };
+            (packet.psn(), Syndrome::decode(aeth.syndrome))
+        };
+        for n in [1, 2, 1 << 23] {
+            let answer = last(ask(&mut host, &at(expected.sub(n))));
+            assert_eq!(answer, (expected.prev(), ACK), "{n} before {expected:?}");
+        }
+        for n in [1, 2, (1 << 23) - 1] {
+            // Each the first of its kind.
+            host.responder.reset();
+            host.responder.set_psn(expected.get());
+            host.responder.set_dest_qpn(101);
+            host.responder.start();
+            let answer = last(ask(&mut host, &at(expected.add(n))));
+            assert_eq!(answer, (expected, SEQUENCE), "{n} after {expected:?}");
+        }
+        host.post_recv(0, 64);
+        assert_eq!(last(ask(&mut host, &at(expected))), (expected, ACK));
+        assert_eq!(host.responder.expected_psn(), expected.next().get());
+    }
+}
+
+/// B-02: the first PSN is that of the attribute, of which 24 bits count.
+#[test]
+fn b_02_first_psn() {
+    let mut host = host();
+    host.responder.set_psn(0xab00_0000 | psn(0).get());
+    host.requester.set_psn(0xcd12_3456);
+    host.post_recv(0, 64);
+    expect(&ask(&mut host, &send(0)), 0, ACK);
+    assert_eq!(host.requester.next_psn(), 0x12_3456);
+}
+
+/// B-06: PSNs of a READ response across the end of the number space.
+#[test]
+fn b_06_read_across_the_wrap() {
+    let mut host = host();
+    host.responder.set_psn(0xff_fffe);
+    for (i, byte) in host.driver.memory.iter_mut().enumerate() {
+        *byte = (i / 100) as u8;
+    }
+    let len = 4 * MTU as u32 + 3;
+    let first = Psn::new(0xff_fffe);
+    let answers = ask(
+        &mut host,
+        &packet(O::ReadRequest, first, reth(BASE, len), 0),
+    );
+    let psns: Vec<u32> = answers.iter().map(|(p, _)| p.psn().get()).collect();
+    assert_eq!(psns, [0xff_fffe, 0xff_ffff, 0, 1, 2]);
+    let bytes: Vec<u8> = answers.into_iter().flat_map(|(_, data)| data).collect();
+    assert_eq!(bytes, host.driver.memory[..len as usize]);
+    assert_eq!(host.responder.expected_psn(), 3);
+    // And again from behind the wrap on.
+    let rest = packet(
+        O::ReadRequest,
+        Psn::new(1),
+        reth(BASE + 3 * MTU as u64, MTU as u32 + 3),
+        0,
+    );
+    let answers = ask(&mut host, &rest);
+    let psns: Vec<u32> = answers.iter().map(|(p, _)| p.psn().get()).collect();
+    assert_eq!(psns, [1, 2]);
+}
+
+/// B-14: what comes too early leaves no trace, whatever it is.
+#[test]
+fn b_14_too_early() {
+    let mut host = host();
+    host.post_recv(0, 4 * MTU);
+    let early = [
+        send(1),
+        packet(O::SendFirst, psn(2), Ext::None, MTU),
+        packet(O::WriteOnly, psn(3), reth(BASE, 4), 4),
+        fetch_add(4, BASE, 1),
+        read(5, BASE, 8),
+    ];
+    for packet in early {
+        give(&mut host, &packet, 0xaa);
+    }
+    // B-08, B-09: one NAK for all of them.
+    expect(&host.drain(0), 0, SEQUENCE);
+    assert!(host.driver.memory.iter().all(|&b| b == 0));
+    assert_eq!(host.driver.atomics, 0);
+    assert_eq!(host.driver.rq.len(), 1);
+    assert!(statuses(&host).is_empty());
+    assert_eq!(
+        (host.responder.msn(), host.responder.expected_psn()),
+        (0, psn(0).get())
+    );
+}
+
+/// B-13: while it waits for the RNR timer of its peer, nothing but the request itself or one that
+/// was taken before is answered.
+#[test]
+fn b_13_duplicates_during_an_rnr_wait() {
+    let mut host = host();
+    host.post_recv(0, 64);
+    expect(&ask(&mut host, &send(0)), 0, ACK);
+    expect(&ask(&mut host, &send(1)), 1, Syndrome::RnrNak { timer: 1 });
+    expect(&ask(&mut host, &send(0)), 0, ACK);
+    assert!(ask(&mut host, &send(2)).is_empty());
+    host.post_recv(0, 64);
+    expect(&ask(&mut host, &send(1)), 1, ACK);
+    // B-10: from here on there are NAKs again.
+    expect(&ask(&mut host, &send(3)), 2, SEQUENCE);
+}
+
+/// D-01: whatever asks for an acknowledgement has one that covers its PSN, however many packets
+/// were handled before the answer; and what does not ask, none.
+#[test]
+fn d_01_all_that_ask() {
+    for mask in 0..64u32 {
+        let mut host = host();
+        for n in 0..6 {
+            host.post_recv(0, 64);
+            let mut packet = send(n);
+            packet.bth.ackreq = (mask >> n) & 1 != 0;
+            give(&mut host, &packet, 0);
+        }
+        let answers = host.drain(0);
+        if mask == 0 {
+            assert!(answers.is_empty());
+        } else {
+            // D-03: coalesced, as nothing of its own is to be answered in between.
+            expect(&answers, 5, ACK);
+        }
+    }
+}
+
+/// D-04: the PSNs of answers to a run without loss never go back, whatever it is made of.
+#[test]
+fn d_04_answers_in_order() {
+    let mut rng = common::Rng(4);
+    for _ in 0..200 {
+        let mut host = host();
+        host.budget = 1 + rng.below(4) as u32;
+        host.responder.set_max_dest_rd_atomic(16);
+        let mut n = 0;
+        let mut answers = Vec::new();
+        for message in 0..30 {
+            host.post_recv(0, 64);
+            match rng.below(4) {
+                0 => {
+                    give(&mut host, &read(n, BASE, rng.below(4000) as u32 + 1), 0);
+                    n = host.responder.expected_psn().wrapping_sub(psn(0).get());
+                }
+                1 => {
+                    give(&mut host, &fetch_add(n, BASE, 1), 0);
+                    n += 1;
+                }
+                _ => {
+                    give(&mut host, &send(n), 0);
+                    n += 1;
+                }
+            }
+            // No more unanswered READs and atomics than are allowed.
+            if message % 16 == 15 || rng.chance(50) {
+                answers.extend(host.drain(0));
+            }
+        }
+        answers.extend(host.drain(0));
+        assert!(!host.error);
+        let psns: Vec<u32> = answers.iter().map(|(p, _)| says(p).0).collect();
+        assert!(psns.windows(2).all(|w| w[0] < w[1]), "{psns:?}");
+        assert_eq!(psns.last(), Some(&(n - 1)));
+        // D-08: and the last says how many messages there were.
+        let last = &answers.last().unwrap().0;
+        assert_eq!(msn(last), 30);
+    }
+}
+
+/// D-08: 24 bits.
+#[test]
+fn d_08_msn_wraps() {
+    let mut host = host();
+    for n in 0..0x100_0003u32 {
+        give(&mut host, &packet(O::WriteOnly, psn(n), reth(0, 0), 0), 0);
+    }
+    assert_eq!(host.responder.msn(), 3);
+    let answers = host.drain(0);
+    assert_eq!(msn(&answers[0].0), 3);
+}
+
+/// D-11: a message that is refused does not count.
+#[test]
+fn d_11_refused_messages_do_not_count() {
+    let bad = [
+        packet(O::SendMiddle, psn(1), Ext::None, MTU),
+        packet(O::WriteOnly, psn(1), reth(0, 4), 4),
+        read(1, 0, 4),
+        fetch_add(1, BASE + 1, 1),
+        fetch_add(1, 0, 1),
+        // No receive work request, no error.
+        send(1),
+        // Too early.
+        send(2),
+    ];
+    for packet in bad {
+        let mut host = host();
+        host.post_recv(0, 64);
+        expect(&ask(&mut host, &send(0)), 0, ACK);
+        let answers = ask(&mut host, &packet);
+        assert_eq!(answers.len(), 1, "{packet:?}");
+        assert_eq!(msn(&answers[0].0), 1, "{packet:?}");
+    }
+}
+
+/// G-05, G-06: the padding of what is sent.
+#[test]
+fn g_05_padding_of_responses() {
+    let mut host = host();
+    host.driver.memory.fill(0x77);
+    for len in 0..=9u32 {
+        host.responder.set_psn(psn(0).get());
+        host.responder.set_max_dest_rd_atomic(1);
+        give(&mut host, &read(0, BASE, len), 0);
+        host.transmit(0);
+        let bytes = host.driver.out.pop().unwrap();
+        let pad = (4 - len as usize % 4) % 4;
+        assert_eq!(usize::from((bytes[1] >> 4) & 3), pad);
+        assert_eq!(bytes.len(), 12 + 4 + len as usize + pad + 4);
+        let body = &bytes[16..bytes.len() - 4];
+        assert!(body[..len as usize].iter().all(|&b| b == 0x77));
+        assert!(body[len as usize..].iter().all(|&b| b == 0));
+    }
+}
+
+/// G-06: padding is neither counted nor copied, of a SEND or of a WRITE.
+#[test]
+fn g_06_padding_is_no_payload() {
+    for len in 1..=8usize {
+        let mut host = host();
+        host.post_recv(0, 64);
+        expect(
+            &ask(&mut host, &packet(O::SendOnly, psn(0), Ext::None, len)),
+            0,
+            ACK,
+        );
+        let done = &host.driver.received[0];
+        assert_eq!(done.completion.byte_len, len as u32);
+        assert_eq!(done.data[len - 1..len + 3], [0xaa, 0xee, 0xee, 0xee]);
+        let write = packet(O::WriteOnly, psn(1), reth(BASE, len as u32), len);
+        expect(&ask(&mut host, &write), 1, ACK);
+        assert_eq!(host.driver.memory[len - 1..len + 3], [0xaa, 0, 0, 0]);
+    }
+}
+
+/// G-17: receive work requests that each kind of message uses up.
+#[test]
+fn g_17_receive_requests_used() {
+    let mut host = host();
+    for n in 0..8 {
+        host.post_recv(n, 4 * MTU);
+    }
+    let mut left = 8;
+    let mut used = |host: &Host, n: usize, what: &str| {
+        left -= n;
+        assert_eq!(host.driver.rq.len(), left, "{what}");
+    };
+    give(&mut host, &send(0), 0);
+    used(&host, 1, "SEND ONLY");
+    give(&mut host, &packet(O::SendFirst, psn(1), Ext::None, MTU), 0);
+    give(&mut host, &packet(O::SendMiddle, psn(2), Ext::None, MTU), 0);
+    give(&mut host, &packet(O::SendLast, psn(3), Ext::None, 1), 0);
+    used(&host, 1, "a SEND of three packets");
+    give(&mut host, &packet(O::SendOnly, psn(4), Ext::None, 0), 0);
+    used(&host, 1, "a SEND of nothing");
+    let write = packet(O::WriteFirst, psn(5), reth(BASE, 2 * MTU as u32), MTU);
+    give(&mut host, &write, 0);
+    give(&mut host, &packet(O::WriteLast, psn(6), Ext::None, MTU), 0);
+    used(&host, 0, "WRITE");
+    let write = packet(O::WriteFirst, psn(7), reth(BASE, 2 * MTU as u32), MTU);
+    give(&mut host, &write, 0);
+    used(&host, 0, "the first packet of a WRITE with immediate");
+    let imm = Ext::Imm(ImmDt([1; 4]));
+    give(&mut host, &packet(O::WriteLastImm, psn(8), imm, MTU), 0);
+    used(&host, 1, "the last packet of a WRITE with immediate");
+    give(&mut host, &read(9, BASE, 4), 0);
+    give(&mut host, &fetch_add(10, BASE, 1), 0);
+    used(&host, 0, "READ and atomic");
+    // C-01: and again all of it.
+    give(&mut host, &send(0), 0);
+    give(&mut host, &packet(O::WriteLastImm, psn(8), imm, MTU), 0);
+    used(&host, 0, "duplicates");
+    assert_eq!(statuses(&host), [Status::Success; 4]);
+    let ids: Vec<u64> = host.driver.received.iter().map(|r| r.wr_id).collect();
+    assert_eq!(ids, [0, 1, 2, 3]);
+}
+
+/// G-20: solicited is what the last packet says.
+#[test]
+fn g_20_solicited() {
+    for (first, last) in [(true, false), (false, true)] {
+        let mut host = host();
+        host.post_recv(0, 2 * MTU);
+        let mut packet1 = packet(O::SendFirst, psn(0), Ext::None, MTU);
+        packet1.bth.solicited = first;
+        let mut packet2 = packet(O::SendLast, psn(1), Ext::None, MTU);
+        packet2.bth.solicited = last;
+        give(&mut host, &packet1, 0);
+        give(&mut host, &packet2, 0);
+        assert_eq!(host.driver.received[0].completion.solicited, last);
+    }
+    for solicited in [false, true] {
+        let mut host = host();
+        host.post_recv(0, 64);
+        let imm = Ext::RethImm(
+            Reth {
+                va: BASE,
+                rkey: RKEY,
+                len: 4,
+            },
+            ImmDt([0; 4]),
+        );
+        let mut write = packet(O::WriteOnlyImm, psn(0), imm, 4);
+        write.bth.solicited = solicited;
+        give(&mut host, &write, 0);
+        assert_eq!(host.driver.received[0].completion.solicited, solicited);
+    }
+}
+
+/// E-01: a WRITE with immediate of several packets waits where it stands, and goes on there.
+#[test]
+fn e_01_rnr_at_the_end_of_a_write() {
+    let mut host = host();
+    let first = packet(O::WriteFirst, psn(0), reth(BASE, MTU as u32 + 4), MTU);
+    expect(&ask(&mut host, &first), 0, ACK);
+    let last = packet(O::WriteLastImm, psn(1), Ext::Imm(ImmDt([5; 4])), 4);
+    for _ in 0..3 {
+        expect(&ask(&mut host, &last), 1, Syndrome::RnrNak { timer: 1 });
+        assert_eq!(host.driver.memory[MTU..MTU + 4], [0; 4]);
+    }
+    host.post_recv(0, 0);
+    expect(&ask(&mut host, &last), 1, ACK);
+    assert_eq!(host.driver.memory[MTU..MTU + 4], [0xaa; 4]);
+    assert_eq!(host.driver.received[0].completion.byte_len, MTU as u32 + 4);
+    assert_eq!(host.responder.msn(), 1);
+}

@@ -5,9 +5,12 @@
 mod acceptance;
 #[path = "../common/mod.rs"]
 mod common;
+mod placement;
 mod refusal;
+mod reordering;
 mod replay;
 mod unreliable;
+mod xrc;
 
 use common::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
@@ -23,7 +26,13 @@ const ACCESS: Syndrome = Syndrome::Nak(NakCode::RemoteAccess);
 const OPERATIONAL: Syndrome = Syndrome::Nak(NakCode::RemoteOperational);
 const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 
+/// A host whose driver holds nothing back: a packet before its turn is a packet lost.
 fn host() -> Host {
+    holding_host().holds_nothing()
+}
+
+/// A host that holds back what comes before its turn.
+fn holding_host() -> Host {
     Host::new(Service::Rc, 0, MTU as u32)
 }
 

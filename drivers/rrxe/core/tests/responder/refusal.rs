@@ -8,6 +8,12 @@ use super::*;
 #[test]
 fn g_01_invalid_requests() {
     let imm = Ext::Imm(ImmDt([0; 4]));
+    let atomic = Ext::Atomic(AtomicEth {
+        va: BASE,
+        rkey: RKEY,
+        swap_add: 1,
+        compare: 0,
+    });
     let mtu = MTU as u32;
     let open_send = || {
         let mut host = host();
@@ -52,6 +58,12 @@ fn g_01_invalid_requests() {
         (&open_write, O::WriteFirst, reth(BASE, 2 * mtu), MTU),
         (&open_write, O::WriteOnly, reth(BASE, 1), 1),
         (&open_write, O::ReadRequest, reth(BASE, 1), 0),
+        (&open_send, O::FetchAdd, atomic, 0),
+        (&open_send, O::CompareSwap, atomic, 0),
+        (&open_write, O::FetchAdd, atomic, 0),
+        (&open_write, O::CompareSwap, atomic, 0),
+        (&open_send, O::Unsupported, Ext::None, 0),
+        (&open_write, O::Unsupported, Ext::None, 0),
         // Lengths: G-04, and the sum of a WRITE.
         (&fresh, O::SendOnly, Ext::None, MTU + 4),
         (&fresh, O::SendFirst, Ext::None, MTU - 4),
@@ -69,8 +81,11 @@ fn g_01_invalid_requests() {
         // G-08
         (&fresh, O::ReadRequest, reth(BASE, (1 << 31) + 1), 0),
         (&fresh, O::WriteFirst, reth(BASE, (1 << 31) + 1), MTU),
-        // A READ has no payload.
+        (&fresh, O::WriteOnly, reth(BASE, (1 << 31) + 1), MTU),
+        // A READ has no payload, nor has an atomic.
         (&fresh, O::ReadRequest, reth(BASE, 4), 4),
+        (&fresh, O::FetchAdd, atomic, 8),
+        (&fresh, O::CompareSwap, atomic, 1),
     ];
     for (start, operation, ext, len) in cases {
         let (mut host, n) = start();
@@ -241,4 +256,92 @@ fn g_22_send_with_invalidate() {
     .is_empty());
     assert!(host.error);
     assert_ne!(statuses(&host)[1], Status::Success);
+}
+
+/// G-22: what came before a failed invalidation still has its answers, and there is no NAK.
+#[test]
+fn g_22_answers_before_a_failed_invalidation() {
+    let mut host = host();
+    host.post_recv(0, 64);
+    host.post_recv(1, 64);
+    give(&mut host, &send(0), 0);
+    give(&mut host, &read(1, BASE, 4), 0);
+    let invalidate = Ext::Ieth(Ieth { rkey: RKEY + 1 });
+    give(
+        &mut host,
+        &packet(O::SendOnlyInvalidate, psn(2), invalidate, 4),
+        0,
+    );
+    let answers = host.drain(0);
+    assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
+    assert!(host.error);
+    assert_eq!(statuses(&host), [Status::Success, Status::RemInvReq]);
+    assert_eq!(host.driver.rkey, Some(RKEY));
+}
+
+/// G-08: 2^31 bytes are not too many.
+#[test]
+fn g_08_longest() {
+    let mut host = host();
+    let longest = packet(O::WriteFirst, psn(0), reth(BASE, 1 << 31), MTU);
+    // Refused for its range, not for its length.
+    expect(&ask(&mut host, &longest), 0, ACCESS);
+}
+
+/// G-10: a request that is refused leaves what came before as it was, and ends all that follows.
+#[test]
+fn g_10_nothing_more_is_taken() {
+    let mut host = host();
+    host.post_recv(0, 64);
+    let good = packet(O::WriteOnly, psn(0), reth(BASE, 4), 4);
+    expect(&ask(&mut host, &good), 0, ACK);
+    give(&mut host, &read(1, 0, 4), 0);
+    // Before the NAK has left, too.
+    give(
+        &mut host,
+        &packet(O::WriteOnly, psn(1), reth(BASE, 4), 4),
+        7,
+    );
+    give(&mut host, &send(2), 7);
+    give(&mut host, &good, 7);
+    expect(&host.drain(0), 1, ACCESS);
+    assert_eq!(host.driver.memory[..5], [0xaa, 0xaa, 0xaa, 0xaa, 0]);
+    assert_eq!(statuses(&host), []);
+    assert!(ask(&mut host, &good).is_empty());
+}
+
+/// G-12: no event where a receive work request tells of it.
+#[test]
+fn g_12_one_report_of_an_error() {
+    let mut host = host();
+    host.post_recv(0, 2 * MTU);
+    give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 0);
+    give(&mut host, &read(1, BASE, 4), 0);
+    expect(&host.drain(0), 1, INVALID);
+    assert_eq!(statuses(&host), [Status::RemInvReq]);
+    assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
+}
+
+/// G-13: a class that is not enabled is refused for what it is, with or without bytes.
+#[test]
+fn g_13_empty_messages_need_rights_too() {
+    let imm = Ext::RethImm(
+        Reth {
+            va: 0,
+            rkey: 0,
+            len: 0,
+        },
+        ImmDt([0; 4]),
+    );
+    for packet in [
+        packet(O::WriteOnly, psn(0), reth(0, 0), 0),
+        packet(O::WriteOnlyImm, psn(0), imm, 0),
+        read(0, 0, 0),
+    ] {
+        let mut host = host();
+        host.post_recv(0, 64);
+        host.responder.set_access(false, false, true);
+        expect(&ask(&mut host, &packet), 0, INVALID);
+        assert_eq!(host.driver.rq.len(), 1);
+    }
 }

@@ -176,3 +176,126 @@ fn g_28_memory_goes_during_the_answer() {
     assert!(host.error);
     assert!(host.driver.events.contains(&ResponderEvent::AccessError));
 }
+
+/// C-01: what is no request at all is not acknowledged either, out of turn.
+#[test]
+fn c_01_duplicates_of_nothing() {
+    let mut host = host();
+    host.post_recv(0, 64);
+    expect(&ask(&mut host, &send(0)), 0, ACK);
+    assert!(ask(&mut host, &packet(O::Unsupported, psn(0), Ext::None, 0)).is_empty());
+    assert!(ask(&mut host, &read(0, BASE, 4)).is_empty());
+    assert!(ask(&mut host, &fetch_add(0, BASE, 4)).is_empty());
+    assert!(!host.error);
+}
+
+/// C-02, C-03: within a message of several packets too; the current PSN is what is acknowledged.
+#[test]
+fn c_02_duplicates_within_a_message() {
+    let mut host = host();
+    host.post_recv(0, 4 * MTU);
+    let first = packet(O::SendFirst, psn(0), Ext::None, MTU);
+    let middle = packet(O::SendMiddle, psn(1), Ext::None, MTU);
+    give(&mut host, &first, 1);
+    give(&mut host, &middle, 2);
+    let _ = host.drain(0);
+    give(&mut host, &first, 9);
+    let again = host.drain(0);
+    expect(&again, 1, ACK);
+    assert_eq!(msn(&again[0].0), 0);
+    give(&mut host, &packet(O::SendLast, psn(2), Ext::None, 1), 3);
+    let done = &host.driver.received[0];
+    assert_eq!(
+        (done.data[0], done.data[MTU], done.data[2 * MTU]),
+        (1, 2, 3)
+    );
+    assert_eq!(host.responder.msn(), 1);
+}
+
+/// C-05: executed again, and so with what the memory holds now.
+#[test]
+fn c_05_a_read_again_reads_again() {
+    let mut host = host();
+    let first = ask(&mut host, &read(0, BASE, 4));
+    assert_eq!(first[0].1, [0; 4]);
+    host.driver.memory[..4].fill(5);
+    let again = ask(&mut host, &read(0, BASE, 4));
+    assert_eq!(again[0].1, [5; 4]);
+    assert_eq!(says(&again[0].0), says(&first[0].0));
+    // C-03
+    assert_eq!(msn(&again[0].0), 1);
+}
+
+/// C-10: what is saved is the answer to that operation, not to another in its place.
+#[test]
+fn c_10_another_atomic() {
+    let mut host = host();
+    let add = fetch_add(0, BASE, 5);
+    assert_eq!(ask(&mut host, &add).len(), 1);
+    let mut swap = add;
+    swap.operation = O::CompareSwap;
+    swap.bth.opcode = rrxe_core::wire::Opcode::new(Service::Rc, O::CompareSwap);
+    assert!(ask(&mut host, &swap).is_empty());
+    assert!(ask(&mut host, &read(0, BASE, 8)).is_empty());
+    assert_eq!(ask(&mut host, &add).len(), 1);
+    assert_eq!(host.driver.atomics, 1);
+}
+
+/// C-14: a READ whose answer has begun still counts as outstanding; one that is done does not.
+#[test]
+fn c_14_until_the_last_response() {
+    let mut host = filled();
+    host.responder.set_max_dest_rd_atomic(1);
+    give(&mut host, &read(0, BASE, 2 * MTU as u32), 0);
+    assert_eq!(host.drain(0).len(), 2);
+    give(&mut host, &read(2, BASE, 2 * MTU as u32), 0);
+    host.budget = 1;
+    host.transmit(0);
+    give(&mut host, &read(4, BASE, 1), 0);
+    let answers = host.drain(0);
+    // D-03: the response is finished before the refusal.
+    assert_eq!(
+        said(&answers),
+        [
+            (2, O::ReadResponseFirst, Some(ACK)),
+            (3, O::ReadResponseLast, Some(ACK)),
+            (4, O::Acknowledge, Some(INVALID)),
+        ]
+    );
+}
+
+/// C-17: two READs under way, the older one again, then the newer: all in order.
+#[test]
+fn c_17_two_reads() {
+    let mut host = filled();
+    give(&mut host, &read(0, BASE, 2 * MTU as u32), 0);
+    give(&mut host, &read(2, BASE + 4096, 2 * MTU as u32), 0);
+    host.budget = 3;
+    host.transmit(0);
+    give(&mut host, &read(1, BASE + MTU as u64, MTU as u32), 0);
+    give(&mut host, &read(2, BASE + 4096, 2 * MTU as u32), 0);
+    let answers = host.drain(0);
+    let ack = Some(ACK);
+    assert_eq!(
+        said(&answers)[3..],
+        [
+            (1, O::ReadResponseOnly, ack),
+            (2, O::ReadResponseFirst, ack),
+            (3, O::ReadResponseLast, ack),
+        ]
+    );
+}
+
+/// C-18: of the original that is still being answered the peer must know: G-28. Of one that is
+/// answered again while others wait, only that one is lost.
+#[test]
+fn c_18_only_the_replay_is_lost() {
+    let mut host = filled();
+    assert_eq!(ask(&mut host, &read(0, BASE, 4)).len(), 1);
+    host.driver.rkey = None;
+    give(&mut host, &read(0, BASE, 4), 0);
+    give(&mut host, &read(1, 0, 0), 0);
+    let answers = host.drain(0);
+    assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
+    assert!(!host.error);
+}

@@ -157,3 +157,92 @@ fn unreliable_services_end_to_end() {
         }
     }
 }
+
+/// H-01: every RC opcode that UC has not, and every state of a message, without an answer.
+#[test]
+fn h_01_never_an_answer() {
+    for operation in [
+        O::SendFirst,
+        O::SendMiddle,
+        O::SendLast,
+        O::SendOnly,
+        O::WriteMiddle,
+        O::WriteLast,
+    ] {
+        for n in [0, 1, 5, 1 << 23, (1 << 24) - 1] {
+            for len in [0, 1, MTU, MTU + 4] {
+                let mut host = uc();
+                assert!(ask(&mut host, &uc_packet(operation, n, Ext::None, len)).is_empty());
+                assert!(!host.error);
+            }
+        }
+    }
+}
+
+/// H-03: the expected PSN after a gap is that of the packet that was taken, in either direction.
+#[test]
+fn h_03_any_psn() {
+    let mut host = uc();
+    for n in [0, 7, 3, 1 << 23, 1] {
+        host.post_recv(0, 64);
+        give(&mut host, &uc_packet(O::SendOnly, n, Ext::None, 4), 0);
+        assert_eq!(host.responder.expected_psn(), psn(n + 1).get());
+    }
+    assert_eq!(statuses(&host), [Status::Success; 5]);
+}
+
+/// H-05: of a SEND whose middle is lost nothing is completed, and what was placed is overwritten.
+#[test]
+fn h_05_after_a_lost_middle() {
+    let mut host = uc();
+    host.post_recv(1, 3 * MTU);
+    give(&mut host, &uc_packet(O::SendFirst, 0, Ext::None, MTU), 1);
+    give(&mut host, &uc_packet(O::SendLast, 2, Ext::None, 8), 1);
+    assert!(statuses(&host).is_empty());
+    give(&mut host, &uc_packet(O::SendFirst, 3, Ext::None, MTU), 2);
+    give(&mut host, &uc_packet(O::SendLast, 4, Ext::None, 8), 3);
+    let done = &host.driver.received[0];
+    assert_eq!((done.wr_id, done.completion.byte_len), (1, MTU as u32 + 8));
+    assert_eq!(done.data[..MTU], [2; MTU]);
+    assert_eq!(done.data[MTU..MTU + 8], [3; 8]);
+}
+
+/// I-01: nothing is done with PSNs, of the past or the future. A-33: the key is compared as a
+/// whole.
+#[test]
+fn i_01_any_psn() {
+    let mut host = Host::new(Service::Ud, 0, MTU as u32);
+    let mut taken = 0;
+    for n in [5, 4, 4, 0xff_ffff, 0, 0x80_0000] {
+        host.post_recv(0, 64);
+        assert!(ask(&mut host, &datagram(QKEY, n, 4)).is_empty());
+        taken += 1;
+        assert_eq!(statuses(&host), vec![Status::Success; taken]);
+    }
+    for bit in 0..32 {
+        host.post_recv(0, 64);
+        assert!(ask(&mut host, &datagram(QKEY ^ (1 << bit), 0, 4)).is_empty());
+        assert_eq!(host.driver.events.len(), bit + 1);
+    }
+    assert_eq!(statuses(&host).len(), taken);
+}
+
+/// I-05: immediate data, the sender and the event bit in the completion of a datagram.
+#[test]
+fn i_05_what_a_completion_tells() {
+    let mut host = Host::new(Service::Ud, 0, MTU as u32);
+    host.post_recv(3, 4096);
+    let deth = Deth {
+        qkey: QKEY,
+        src_qpn: 0xab_cdef,
+    };
+    let ext = Ext::DethImm(deth, ImmDt([1, 2, 3, 4]));
+    let mut packet = packet_of(Service::Ud, O::SendOnlyImm, psn(0), ext, 6);
+    packet.bth.solicited = true;
+    assert!(ask(&mut host, &packet).is_empty());
+    let done = host.driver.received[0].completion;
+    assert_eq!(done.src_qp, 0xab_cdef);
+    assert_eq!(done.imm, Some(u32::from_ne_bytes([1, 2, 3, 4])));
+    assert_eq!((done.byte_len, done.pkey), (46, 0xffff));
+    assert!(done.solicited);
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Finding out what was lost, and sending no more than that again.
+//!
+//! The *hole* is the oldest unacknowledged packet (`una`), once it is known to be missing: from a
+//! NAK Sequence Error, from an answer beyond it, or because nothing has come for longer than
+//! round trips take (the *probe*). It alone is sent again, and asks for an acknowledgement. What
+//! comes back says whether the peer has kept what came after it:
+//!
+//! - An acknowledgement beyond the hole, or a NAK for the next one: it has. Transmission goes on
+//!   where it was.
+//! - An acknowledgement of the hole and no more: it has not (rdma_rxe keeps nothing). All that
+//!   follows is sent again, and on this queue pair from now on at once (go-back-N).
+//!
+//! The consumer's timer remains above all that: it alone uses up retries without an answer, and
+//! starts again from the oldest unacknowledged packet.
+
+use super::{Requester, SendSlot};
+use crate::psn::{Psn, MAX_OUTSTANDING};
+
+/// Nanoseconds without progress before a probe, at least. Below that a busy host's scheduling is
+/// what would be measured.
+pub const PROBE_FLOOR: u64 = 1_000_000;
+
+/// The time to a probe doubles with each, this many times: up to 1024-fold.
+const PROBE_DOUBLINGS: u32 = 10;
+
+/// Holes that a peer which was seen to hold packets may acknowledge one by one before it is taken
+/// for one that drops them: NAKs get lost, and then it looks so.
+const BARE_HOLES: u8 = 3;
+
+/// The window to a peer that drops what is beyond a gap, to begin with. It is halved with each loss,
+/// down to [`LEAST_WINDOW`], and grows by an eighth of what is acknowledged.
+const FIRST_WINDOW: u32 = 64;
+
+/// The smallest window to a peer that drops what is beyond a gap: two messages of 64 KiB.
+const LEAST_WINDOW: u32 = 32;
+
+/// What follows from an acknowledgement of what was sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// Nothing more.
+    Nothing,
+    /// The next unacknowledged packet is missing too.
+    NextHole,
+    /// All that follows is.
+    GoBack,
+}
+
+/// What is known of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// Nothing yet.
+    Unknown,
+    /// It keeps packets beyond a gap.
+    Holds,
+    /// It drops them.
+    Drops,
+}
+
+/// How a hole was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The peer said so.
+    Nak,
+    /// An answer came that is beyond it.
+    Gap,
+    /// Nothing came for too long.
+    Probe,
+}
+
+/// The oldest unacknowledged packet is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hole {
+    /// Not as far as is known.
+    None,
+    /// Since then, and it is to be sent again at that time.
+    Due { since: u64, at: u64, cause: Cause },
+    /// It was sent again.
+    Sent {
+        since: u64,
+        at: u64,
+        cause: Cause,
+        /// One beyond the highest PSN sent before that.
+        beyond: Psn,
+    },
+}
+
+/// A measured round trip, as RFC 6298 has it, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct RoundTrip {
+    /// Smoothed; 0 before the first sample.
+    mean: u64,
+    /// Its mean deviation.
+    deviation: u64,
+}
+
+impl RoundTrip {
+    const NONE: RoundTrip = RoundTrip {
+        mean: 0,
+        deviation: 0,
+    };
+
+    fn sample(&mut self, time: u64) {
+        // A clock that stands still says nothing.
+        let time = time.max(1);
+        if self.mean == 0 {
+            self.mean = time;
+            self.deviation = time >> 1;
+            return;
+        }
+        let off = self.mean.abs_diff(time);
+        self.deviation = self
+            .deviation
+            .saturating_sub(self.deviation >> 2)
+            .saturating_add(off >> 2);
+        self.mean = self
+            .mean
+            .saturating_sub(self.mean >> 3)
+            .saturating_add(time >> 3)
+            .max(1);
+    }
+
+    /// How long an answer takes at most, as far as measured.
+    fn patience(&self) -> u64 {
+        self.mean.saturating_add(self.deviation.saturating_mul(4))
+    }
+}
+
+/// What recovery remembers. Times are in nanoseconds.
+#[derive(Clone, Debug)]
+pub(super) struct Recovery {
+    pub(super) hole: Hole,
+    peer: Peer,
+    /// All from the hole on is being sent again, because of a NAK.
+    going_back: bool,
+    /// A READ was asked for again up to here: its responses are on their way.
+    asked_until: Option<Psn>,
+    /// Round trips of packets that were sent once.
+    packets: RoundTrip,
+    /// From sending a hole to its answer. That is often shorter: behind a hole the window fills,
+    /// and what was queued on the way drains.
+    holes: RoundTrip,
+    /// The shortest of all; 0 before the first.
+    least: u64,
+    /// A packet whose answer will be a sample, and when it was sent.
+    timed: Option<(Psn, u64)>,
+    /// How late packets are that others have overtaken: holes wait that long.
+    lateness: u64,
+    /// The packet that closes the hole is the one that was late, not the one sent again.
+    pub(super) original: bool,
+    /// What was acknowledged last came too early for an answer to the hole that it closed.
+    early: bool,
+    pub(super) probe_at: Option<u64>,
+    /// Probes since the last progress.
+    probes: u32,
+    /// Probes for the hole that is being sent.
+    hole_probes: u32,
+    /// Holes in a row that a peer known to hold packets has acknowledged without more.
+    bare: u8,
+}
+
+impl Recovery {
+    pub(super) const fn new() -> Recovery {
+        Recovery {
+            hole: Hole::None,
+            peer: Peer::Unknown,
+            going_back: false,
+            asked_until: None,
+            packets: RoundTrip::NONE,
+            holes: RoundTrip::NONE,
+            least: 0,
+            timed: None,
+            lateness: 0,
+            original: false,
+            early: false,
+            probe_at: None,
+            probes: 0,
+            hole_probes: 0,
+            bare: 0,
+        }
+    }
+
+    /// Whether what was sent at that time can't have been answered yet.
+    fn too_early(&self, at: u64, now: u64) -> bool {
+        now.saturating_sub(at) < self.least >> 1
+    }
+
+    /// How long an answer takes at most, as far as measured; not less than the floor.
+    fn patience(&self) -> u64 {
+        let measured = match self.hole {
+            Hole::Sent { .. } if self.holes.mean != 0 => self.holes,
+            _ if self.packets.mean != 0 => self.packets,
+            _ => self.holes,
+        };
+        measured.patience().max(PROBE_FLOOR)
+    }
+
+    /// A packet was late by this much, not lost.
+    fn late(&mut self, by: u64) {
+        let by = by.saturating_add(by >> 2).min(self.patience());
+        self.lateness = self.lateness.max(by);
+    }
+}
+
+impl Requester {
+    /// What is missing is to be sent again, once the reordering that was seen has had its time.
+    pub(super) fn open_hole(&mut self, now: u64, cause: Cause) {
+        let wait = match cause {
+            Cause::Probe => 0,
+            _ => self.recovery.lateness,
+        };
+        self.recovery.hole = Hole::Due {
+            since: now,
+            at: now.saturating_add(wait),
+            cause,
+        };
+    }
+
+    /// Whether the hole is to be sent now.
+    #[inline]
+    pub(super) fn hole_is_due(&self, now: u64) -> bool {
+        matches!(self.recovery.hole, Hole::Due { at, .. } if at <= now)
+    }
+
+    /// The hole was sent.
+    pub(super) fn hole_sent(&mut self, now: u64, slot: &SendSlot) {
+        if let Hole::Due { since, cause, .. } = self.recovery.hole {
+            self.recovery.hole = Hole::Sent {
+                since,
+                at: now,
+                cause,
+                beyond: self.max_psn,
+            };
+        }
+        self.recovery.asked_until = slot.op.is_read_or_atomic().then(|| slot.last_psn().next());
+        // Karn: an answer might be to either.
+        self.recovery.timed = None;
+        self.arm_probe(now);
+    }
+
+    /// New packets wait until it is known what the peer does with them.
+    #[inline]
+    pub(super) fn holds_back(&self) -> bool {
+        matches!(
+            self.recovery.hole,
+            Hole::Due {
+                cause: Cause::Nak,
+                ..
+            } | Hole::Sent {
+                cause: Cause::Nak,
+                ..
+            }
+        ) && self.recovery.peer == Peer::Unknown
+    }
+
+    /// A NAK for the oldest unacknowledged packet: whether it can't be about the last time that
+    /// it was sent.
+    pub(super) fn nak_is_stale(&self, now: u64) -> bool {
+        match self.recovery.hole {
+            Hole::None => self.send_psn == self.una,
+            Hole::Due { .. } => true,
+            Hole::Sent { at, .. } => self.recovery.too_early(at, now),
+        }
+    }
+
+    /// Whether a NAK is answered by sending everything again. `before` is the hole before the NAK
+    /// acknowledged what it acknowledges.
+    pub(super) fn goes_back(&mut self, before: Hole, advanced: u32) -> bool {
+        if let Hole::Sent {
+            cause: Cause::Nak, ..
+        } = before
+        {
+            // A peer that keeps nothing would have acknowledged the hole, and no more.
+            if advanced != 0 && !self.recovery.early {
+                self.learn(Peer::Holds);
+            }
+        }
+        let back = self.recovery.peer == Peer::Drops;
+        self.recovery.going_back |= back;
+        if back {
+            self.window = (self.window >> 1).max(LEAST_WINDOW);
+        }
+        back
+    }
+
+    /// What the peer does has shown.
+    fn learn(&mut self, peer: Peer) {
+        self.recovery.bare = 0;
+        if self.recovery.peer == peer {
+            return;
+        }
+        // What is sent beyond a gap to a peer that drops it is sent again.
+        self.window = match peer {
+            Peer::Drops => FIRST_WINDOW,
+            _ => super::WINDOW,
+        };
+        self.recovery.peer = peer;
+    }
+
+    /// An acknowledgement of what was sent again. Packets travel in order, nearly always: what was
+    /// sent before that and is not acknowledged by it is missing too.
+    pub(super) fn after_hole(&mut self, before: Hole, advanced: u32) -> After {
+        let Hole::Sent { cause, beyond, .. } = before else {
+            return After::Nothing;
+        };
+        if advanced == 0
+            || cause == Cause::Gap
+            || !is_after(beyond, self.una)
+            || self.recovery.early
+        {
+            return After::Nothing;
+        }
+        if advanced > 1 {
+            return match self.recovery.peer {
+                Peer::Holds => After::NextHole,
+                // The acknowledgement may be for what was sent before, and only late.
+                _ => After::Nothing,
+            };
+        }
+        // The hole and no more.
+        match self.recovery.peer {
+            Peer::Holds if self.recovery.bare < BARE_HOLES => {
+                self.recovery.bare = self.recovery.bare.saturating_add(1);
+                After::NextHole
+            }
+            _ => {
+                // A hole that was sent more than once may have been acknowledged before.
+                if cause == Cause::Nak && self.recovery.hole_probes == 0 {
+                    self.learn(Peer::Drops);
+                    self.recovery.going_back = true;
+                }
+                After::GoBack
+            }
+        }
+    }
+
+    /// Whether the READ's responses from `una` on have been asked for again, and are on their way.
+    pub(super) fn is_asked(&self) -> bool {
+        is_asked(&self.recovery, self.una)
+    }
+
+    /// A packet was sent for the first time.
+    #[inline]
+    pub(super) fn time_packet(&mut self, psn: Psn, now: u64) {
+        if self.recovery.timed.is_none() {
+            self.recovery.timed = Some((psn, now));
+        }
+    }
+
+    /// What was not acknowledged before, from `before` on, is now.
+    #[inline]
+    pub(super) fn recovery_progress(&mut self, before: Psn, jumped: bool, now: u64) {
+        let advanced = self.una.since(before);
+        if self.recovery.peer == Peer::Drops {
+            let more = advanced.saturating_add(7) >> 3;
+            self.window = self.window.saturating_add(more).min(super::WINDOW);
+        }
+        let recovery = &mut self.recovery;
+        if let Some((psn, sent)) = recovery.timed {
+            if psn.since(before) < advanced {
+                recovery.timed = None;
+                let time = now.saturating_sub(sent);
+                recovery.packets.sample(time);
+                recovery.least = match recovery.least {
+                    0 => time,
+                    least => least.min(time),
+                };
+            }
+        }
+        let hole = recovery.hole;
+        recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
+        match hole {
+            Hole::None => {}
+            // It was only late.
+            Hole::Due { since, .. } => recovery.late(now.saturating_sub(since)),
+            Hole::Sent { since, cause, .. } if recovery.original || recovery.early => {
+                if cause != Cause::Probe {
+                    recovery.late(now.saturating_sub(since));
+                }
+            }
+            Hole::Sent { at, cause, .. } => {
+                if recovery.hole_probes == 0 {
+                    recovery.holes.sample(now.saturating_sub(at));
+                }
+                // Losses are what there is now: wait less.
+                recovery.lateness = recovery.lateness.saturating_sub(recovery.lateness >> 2);
+                if recovery.lateness < 1_000 {
+                    recovery.lateness = 0;
+                }
+                if cause == Cause::Nak && advanced > 1 {
+                    self.learn(Peer::Holds);
+                }
+            }
+        }
+        let recovery = &mut self.recovery;
+        recovery.original = false;
+        if let Hole::Sent { at, .. } = hole {
+            // Perhaps the way is shorter than it was when it was measured.
+            recovery.least = recovery.least.min(now.saturating_sub(at));
+        }
+        recovery.hole = Hole::None;
+        recovery.hole_probes = 0;
+        recovery.probes = 0;
+        if !is_asked(recovery, self.una) {
+            recovery.asked_until = None;
+        }
+        if jumped && recovery.going_back {
+            // It had what came after a gap, after all.
+            recovery.going_back = false;
+            self.learn(Peer::Unknown);
+        }
+        self.arm_probe(now);
+    }
+
+    /// Transmission starts again at the oldest unacknowledged packet.
+    pub(super) fn recovery_rewound(&mut self) {
+        self.recovery.hole = Hole::None;
+        self.recovery.asked_until = None;
+        self.recovery.timed = None;
+        self.recovery.probe_at = None;
+        self.recovery.probes = 0;
+        self.recovery.hole_probes = 0;
+    }
+
+    /// Starts the probe's timer, if there is something in flight: the time that answers take,
+    /// doubled for each probe without one. Without a measurement there is no probe, nor where the
+    /// consumer wants no timer (F-02), nor when the consumer's own timer expires before.
+    pub(super) fn arm_probe(&mut self, now: u64) {
+        self.recovery.probe_at = None;
+        let measured = self.recovery.packets.mean != 0 || self.recovery.holes.mean != 0;
+        if !measured || self.ack_timeout.is_none() || self.send_psn == self.una {
+            return;
+        }
+        let wait = self.recovery.patience();
+        let doubled =
+            wait.saturating_mul(1u64.wrapping_shl(self.recovery.probes.min(PROBE_DOUBLINGS)));
+        let at = now.saturating_add(doubled);
+        if self.ack_deadline.is_some_and(|deadline| at < deadline) {
+            self.recovery.probe_at = Some(at);
+        }
+    }
+
+    /// The probe's timer has expired.
+    pub(super) fn probe(&mut self, now: u64) {
+        self.recovery.probe_at = None;
+        if self.send_psn == self.una {
+            return;
+        }
+        self.recovery.probes = self.recovery.probes.saturating_add(1);
+        self.counters.probes = self.counters.probes.wrapping_add(1);
+        // What the peer is known to lack stays so.
+        let cause = match self.recovery.hole {
+            Hole::None => Cause::Probe,
+            Hole::Due { cause, .. } => cause,
+            Hole::Sent { cause, .. } => {
+                self.recovery.hole_probes = self.recovery.hole_probes.saturating_add(1);
+                cause
+            }
+        };
+        self.open_hole(now, cause);
+        if let Hole::Due { at, .. } = &mut self.recovery.hole {
+            *at = now;
+        }
+    }
+}
+
+/// Whether what was asked for again goes beyond this PSN.
+fn is_asked(recovery: &Recovery, una: Psn) -> bool {
+    recovery
+        .asked_until
+        .is_some_and(|until| is_after(until, una))
+}
+
+/// Whether a PSN is one of the 2^23 after another.
+fn is_after(psn: Psn, other: Psn) -> bool {
+    psn.since(other).wrapping_sub(1) < MAX_OUTSTANDING
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Congestion notification, statement by statement: when a marked packet is worth a notification,
+//! and what one does to the rate.
+
+#[expect(unused_imports, reason = "a pair of hosts is not needed here")]
+mod common;
+
+use common::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
+use rrxe_core::congestion::{
+    NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, REDUCE_INTERVAL,
+};
+use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
+use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
+
+const MTU: u32 = 1024;
+const SECOND: u64 = 1_000_000_000;
+
+/// Bytes that a packet takes on the wire beside what the core counts (Ethernet, IPv4, UDP).
+const OVERHEAD: u64 = 42;
+
+/// Keeps a limiter busy with packets of this size from `now` to `end`: sends whenever it may, and
+/// otherwise waits as it says. Returns the bytes sent.
+fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited: u64) -> u64 {
+    let mut bytes = 0;
+    while now < end {
+        if limiter.ready(now) {
+            limiter.sent(now, size);
+            bytes += u64::from(size) + OVERHEAD;
+            // As fast as the link would take it.
+            now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
+        } else {
+            let wake = limiter.wake().unwrap();
+            assert!(wake > now, "asks to be woken at once");
+            now = wake;
+        }
+    }
+    bytes
+}
+
+/// A limiter that has sent at this rate for 20 ms, which is the time now.
+fn warm(rate: u64) -> (RateLimiter, u64) {
+    let mut limiter = RateLimiter::new();
+    let now = 20_000_000;
+    busy(&mut limiter, 0, now, 4096, rate);
+    assert_eq!(limiter.rate(now), None);
+    (limiter, now)
+}
+
+/// L-02: one notification in each interval; with an interval of zero, one for every packet.
+#[test]
+fn l_02_interval() {
+    let mut point = NotificationPoint::new();
+    let marked = [7, 8, 49_999, 50_006, 50_007, 50_008, 100_006, 1_000_000];
+    let sent: Vec<u64> = marked
+        .into_iter()
+        .filter(|&now| point.marked(now, 50_000))
+        .collect();
+    assert_eq!(sent, [7, 50_007, 1_000_000]);
+    let mut point = NotificationPoint::new();
+    assert!([5, 5, 5, 6].into_iter().all(|now| point.marked(now, 0)));
+}
+
+fn psn(n: u32) -> Psn {
+    Psn::new(START_PSN[1]).add(n)
+}
+
+fn send() -> Packet {
+    packet(Operation::SendOnly, psn(0), Ext::None, 4)
+}
+
+/// A notification is what hardware sends: opcode 0x81, BECN, 16 reserved bytes.
+#[test]
+fn l_03_notification_packet() {
+    let host = Host::new(Service::Rc, 0, MTU);
+    let cnp = host.responder.notification(&send()).unwrap();
+    let mut wanted = [0; 28];
+    wanted[..12].copy_from_slice(&[0x81, 0, 0xff, 0xff, 0x40, 0, 0, 101, 0, 0, 0, 0]);
+    assert_eq!(cnp.header(), wanted);
+    assert_eq!(cnp.udp_payload_len(), 32);
+}
+
+/// L-03: nothing is sent for what is dropped for its header, nor for notifications.
+#[test]
+fn l_03_not_for_the_wrong() {
+    let host = Host::new(Service::Rc, 0, MTU);
+    let silent = |packet: &Packet| {
+        host.responder.notification(packet).is_none()
+            && host.requester.notification(packet).is_none()
+    };
+    let mut wrong = send();
+    wrong.bth.pkey = 0x1234;
+    assert!(silent(&wrong));
+    assert!(silent(&packet_of(
+        Service::Uc,
+        Operation::SendOnly,
+        psn(0),
+        Ext::None,
+        4
+    )));
+    let mut cnp = packet(Operation::Cnp, psn(0), Ext::Cnp, 0);
+    cnp.bth.opcode = rrxe_core::wire::Opcode::CNP;
+    assert!(silent(&cnp));
+
+    let mut idle = Host::new(Service::Rc, 0, MTU);
+    idle.responder.reset();
+    idle.requester.reset();
+    assert!(idle.responder.notification(&send()).is_none());
+    let ack = acknowledge(psn(0), Syndrome::ACK_UNLIMITED);
+    assert!(idle.requester.notification(&ack).is_none());
+
+    let uc = Host::new(Service::Uc, 0, MTU);
+    let unreliable = packet_of(Service::Uc, Operation::SendOnly, psn(0), Ext::None, 4);
+    assert!(uc.responder.notification(&unreliable).is_some());
+}
+
+/// L-04: for a READ it is the requester that notifies, and the responder that slows down.
+#[test]
+fn l_04_read() {
+    let mut host = Host::new(Service::Rc, 0, MTU);
+    let response = packet(
+        Operation::ReadResponseOnly,
+        Psn::new(START_PSN[0]),
+        Ext::Aeth(Aeth::new(Syndrome::ACK_UNLIMITED, psn(0))),
+        4,
+    );
+    let cnp = host.requester.notification(&response).unwrap();
+    assert_eq!(cnp.header()[..8], [0x81, 0, 0xff, 0xff, 0x40, 0, 0, 101]);
+    assert!(host.responder.notification(&response).is_none());
+
+    // The responder: a READ of 128 packets, and a notification after the first batch.
+    let read = Packet {
+        xrc_srqn: 0,
+        header_len: 28,
+        ..packet(
+            Operation::ReadRequest,
+            psn(0),
+            Ext::Reth(Reth {
+                va: BASE,
+                rkey: RKEY,
+                len: 128 * MTU,
+            }),
+            0,
+        )
+    };
+    let _ = host.take(0, &read, &[]);
+    let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
+    assert_eq!((progress.sent, progress.more), (64, true));
+    host.responder.notified(0);
+    let rate = host.responder.rate(0).unwrap();
+    let mut now = 0;
+    let mut waits = 0;
+    loop {
+        let progress = host.responder.poll_transmit(now, 64, &mut host.driver);
+        assert!(!progress.fatal);
+        match host.responder.next_timeout() {
+            Some(at) => {
+                assert!(at > now);
+                now = at;
+                waits += 1;
+            }
+            None if progress.more => {}
+            None => break,
+        }
+    }
+    assert_eq!(host.drain(now).len() + host.driver.out.len(), 128);
+    assert!(waits > 1, "the rest left at once");
+    // Once the second half has left, the time that it takes has passed, but for a burst.
+    assert!(now + BURST >= 64 * 1024 * SECOND / (rate * 2), "at {now}");
+}
+
+/// L-07: the first notification halves the rate that was measured.
+#[test]
+fn l_07_rate_falls() {
+    for full in [100_000_000, 1_000_000_000, 10_000_000_000] {
+        let (mut limiter, now) = warm(full);
+        limiter.notified(now);
+        let rate = limiter.rate(now).unwrap();
+        assert!(
+            (full * 2 / 5..=full * 3 / 5).contains(&rate),
+            "{rate} of {full}"
+        );
+        // And that is what is sent, whatever the size of packets.
+        for size in [64, 1024, 4096] {
+            let mut limiter = limiter;
+            let end = now + RAISE_INTERVAL - 1;
+            let bytes = busy(&mut limiter, now, end, size, full);
+            let allowed = rate * (end - now) / SECOND;
+            let burst = rate * BURST / SECOND + 5000;
+            assert!(bytes <= allowed + burst, "{bytes}, not {allowed}");
+            assert!(bytes + burst >= allowed, "{bytes}, not {allowed}");
+        }
+    }
+}
+
+/// L-07: never below the minimum, however many notifications come; and one interval lowers it once.
+#[test]
+fn l_07_minimum() {
+    let (mut limiter, mut now) = warm(1_000_000_000);
+    limiter.notified(now);
+    let first = limiter.rate(now);
+    for _ in 0..100 {
+        limiter.notified(now + REDUCE_INTERVAL - 1);
+    }
+    assert_eq!(limiter.rate(now), first);
+    let mut last = first.unwrap();
+    for _ in 0..1000 {
+        let end = now + REDUCE_INTERVAL;
+        busy(&mut limiter, now, end, 4096, 1_000_000_000);
+        now = end;
+        limiter.notified(now);
+        let rate = limiter.rate(now).unwrap();
+        assert!(rate <= last && rate >= MIN_RATE);
+        last = rate;
+    }
+    assert_eq!(last, MIN_RATE);
+    // It goes on at the minimum rate: ten packets in the time of ten.
+    let time = 10 * (4096 + OVERHEAD) * SECOND / MIN_RATE;
+    let mut slow = limiter;
+    let mut sent = 0;
+    let mut at = now;
+    while at < now + time {
+        slow.notified(at);
+        if slow.ready(at) {
+            slow.sent(at, 4096);
+            sent += 1;
+        }
+        at += REDUCE_INTERVAL;
+    }
+    assert!((9..=11).contains(&sent), "{sent}");
+}
+
+/// L-07: without notifications the rate goes up, step by step, and at last there is no limit.
+#[test]
+fn l_07_recovery() {
+    let (mut limiter, mut now) = warm(1_000_000_000);
+    let before = 1_000_000_000;
+    limiter.notified(now);
+    let mut last = limiter.rate(now).unwrap();
+    let mut steps = 0;
+    let free = loop {
+        let end = now + RAISE_INTERVAL;
+        busy(&mut limiter, now, end, 4096, 10_000_000_000);
+        now = end;
+        steps += 1;
+        match limiter.rate(now) {
+            Some(rate) => {
+                assert!(rate > last && rate < MAX_RATE);
+                last = rate;
+                if steps == 5 {
+                    // Most of the way back.
+                    assert!(rate > before * 9 / 10 && rate < before * 11 / 10, "{rate}");
+                }
+            }
+            None => break now,
+        }
+    };
+    assert!(last > before);
+    assert!(free <= 20_000_000 + 30_000_000, "{free}");
+    // The same for one that slept through it.
+    let (mut limiter, now) = warm(1_000_000_000);
+    limiter.notified(now);
+    assert_eq!(limiter.rate(now + 30_000_000), None);
+    assert!(limiter.ready(u64::MAX));
+}
+
+/// L-07: who sends nothing, or little, has nothing to lower.
+#[test]
+fn l_07_idle() {
+    let mut limiter = RateLimiter::new();
+    limiter.notified(5);
+    assert_eq!(limiter.rate(5), None);
+    limiter.sent(6, 64);
+    limiter.notified(7);
+    assert_eq!(limiter.rate(7), None);
+    let (mut limiter, now) = warm(1_000_000_000);
+    limiter.notified(now + SECOND);
+    assert_eq!(limiter.rate(now + SECOND), None);
+}
+
+fn post(host: &mut Host, length: u32) {
+    let request = SendRequest {
+        op: SendOp::Write,
+        length,
+        remote_addr: BASE,
+        rkey: RKEY,
+        signaled: true,
+        ..Default::default()
+    };
+    host.post(request, vec![0x5a; length as usize]).unwrap();
+}
+
+/// L-07, A-08: a notification changes the rate of its queue pair, and nothing else of anything.
+#[test]
+fn l_07_that_queue_pair_only() {
+    let mut hosts = [0, 1].map(|_| Host::new(Service::Rc, 0, MTU));
+    for host in &mut hosts {
+        post(host, 200 * MTU);
+        let progress = host
+            .requester
+            .poll_transmit(&mut host.slots, 0, 32, &mut host.driver);
+        assert_eq!(progress.sent, 32);
+    }
+    let [lowered, other] = &mut hosts;
+    let before = (
+        lowered.requester.next_psn(),
+        *lowered.requester.counters(),
+        lowered.responder.expected_psn(),
+        lowered.responder.msn(),
+        lowered.requester.next_timeout(),
+    );
+    lowered.requester.notified(0);
+    lowered.responder.notified(0);
+    let after = (
+        lowered.requester.next_psn(),
+        *lowered.requester.counters(),
+        lowered.responder.expected_psn(),
+        lowered.responder.msn(),
+        lowered.requester.next_timeout(),
+    );
+    assert_eq!(before, after);
+    assert!(lowered.requester.rate(0).is_some());
+    // The responder was not sending.
+    assert_eq!(lowered.responder.rate(0), None);
+    assert_eq!(other.requester.rate(0), None);
+
+    let rest = other.drain(0).len();
+    assert_eq!(
+        rest, 200,
+        "the other one goes on, as one batch with the first"
+    );
+    // This one waits, and says until when.
+    let first = lowered.drain(0).len();
+    assert!(first < 200, "{first}");
+    let mut sent = first;
+    let mut now = 0;
+    let mut asked = false;
+    // What is sent again for want of an answer does not count.
+    let mut next = lowered.requester.next_psn();
+    while sent < 200 {
+        let wake = lowered.requester.next_timeout().unwrap();
+        assert!(wake > now);
+        now = wake;
+        let _ = lowered
+            .requester
+            .handle_timeout(&mut lowered.slots, now, &mut lowered.driver);
+        for (packet, _) in lowered.drain(now) {
+            if packet.psn().get() == next {
+                next = packet.psn().next().get();
+                sent += 1;
+            }
+            asked |= packet.bth.ackreq && sent < 200;
+            if packet.bth.ackreq {
+                let ack = acknowledge(packet.psn(), Syndrome::ACK_UNLIMITED);
+                let _ = lowered.take(now, &ack, &[]);
+            }
+        }
+    }
+    assert!(asked, "nothing asks for acknowledgements at a low rate");
+    assert_eq!(lowered.requester.counters().timeouts, 0);
+    assert_eq!(lowered.statuses(), [rrxe_core::Status::Success]);
+}
+
+/// A queue pair that goes to Error or Reset while it waits has no wish left to be woken.
+#[test]
+fn no_wish_left() {
+    let mut host = Host::new(Service::Rc, 0, MTU);
+    host.requester.set_timeout(0);
+    post(&mut host, 200 * MTU);
+    let _ = host
+        .requester
+        .poll_transmit(&mut host.slots, 0, 32, &mut host.driver);
+    host.requester.notified(0);
+    let _ = host.drain(0);
+    assert!(host.requester.next_timeout().is_some());
+    host.go_to_error();
+    let _ = host.drain(0);
+    assert_eq!(host.requester.next_timeout(), None);
+}

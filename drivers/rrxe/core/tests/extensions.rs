@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! FLUSH, ATOMIC WRITE (IBA A19), SEND with invalidate and XRC (IBA A14), both ends together, and
+//! the requester's part of them.
+
+mod common;
+
+use common::{packet, Host, Pair, Rng, BASE, RKEY, START_PSN};
+use rrxe_core::wire::{Aeth, Feth, Operation as O, Syndrome};
+use rrxe_core::{Ext, PostError, Psn, SendOp, SendRequest, Service, Status};
+
+const MTU: u32 = 1024;
+const SRQ: u32 = 0x77;
+
+fn request(op: SendOp, length: u32) -> SendRequest {
+    SendRequest {
+        op,
+        length,
+        signaled: true,
+        remote_addr: BASE,
+        rkey: RKEY,
+        imm_or_key: u32::from(Feth::GLOBAL),
+        remote_qpn: SRQ,
+        ..SendRequest::default()
+    }
+}
+
+/// G-25, G-26, B-05: the requests, packet by packet.
+#[test]
+fn g_26_request_packets() {
+    let mut host = Host::new(Service::Rc, 0, MTU);
+    let mut whole = request(SendOp::Flush, 5 * MTU);
+    whole.imm_or_key = u32::from(Feth::PERSISTENT | (Feth::REGION << 4));
+    whole.solicited = true;
+    host.post(whole, Vec::new()).unwrap();
+    let mut write = request(SendOp::AtomicWrite, 8);
+    write.solicited = true;
+    host.post(write, (1..=8).collect()).unwrap();
+    let sent = host.drain(0);
+    let [(flush, nothing), (write, eight)] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    let Ext::Flush(feth, reth) = flush.ext else {
+        panic!("{flush:?}")
+    };
+    assert_eq!(
+        (feth.placement, feth.level),
+        (Feth::PERSISTENT, Feth::REGION)
+    );
+    assert_eq!((reth.va, reth.rkey, reth.len), (BASE, RKEY, 5 * MTU));
+    assert!(nothing.is_empty());
+    let Ext::Reth(reth) = write.ext else {
+        panic!("{write:?}")
+    };
+    assert_eq!((reth.va, reth.rkey, reth.len), (BASE, RKEY, 8));
+    assert_eq!(*eight, [1, 2, 3, 4, 5, 6, 7, 8]);
+    // A FLUSH takes one PSN, whatever length it is about.
+    assert_eq!(write.psn(), flush.psn().next());
+    assert!([flush, write]
+        .iter()
+        .all(|p| p.bth.ackreq && !p.bth.solicited));
+}
+
+/// Lengths that make no sense, and services that have no such operation.
+#[test]
+fn refused_when_posted() {
+    for length in [0, 4, 7, 9, 16] {
+        let mut host = Host::new(Service::Rc, 0, MTU);
+        let error = host.post(request(SendOp::AtomicWrite, length), Vec::new());
+        assert_eq!(error, Err(PostError::Length));
+    }
+    let mut host = Host::new(Service::Rc, 0, MTU);
+    let error = host.post(request(SendOp::Flush, 1 << 31), Vec::new());
+    assert_eq!(error, Err(PostError::Length));
+    // H-08
+    for service in [Service::Uc, Service::Ud] {
+        let mut host = Host::new(service, 0, MTU);
+        for op in [SendOp::Flush, SendOp::AtomicWrite] {
+            let error = host.post(request(op, 8), Vec::new());
+            assert_eq!(error, Err(PostError::Operation));
+        }
+    }
+}
+
+/// F-18: an ACKNOWLEDGE is no answer to a FLUSH or atomic write, and completes what is before it
+/// only; F-14, F-15: nor is anything with a payload.
+#[test]
+fn f_18_only_their_own_answer() {
+    for op in [SendOp::Flush, SendOp::AtomicWrite] {
+        let first = Psn::new(START_PSN[0]);
+        let started = || {
+            let mut host = Host::new(Service::Rc, 0, MTU);
+            host.post(request(SendOp::Write, 4), vec![0; 4]).unwrap();
+            host.post(request(op, 8), vec![0; 8]).unwrap();
+            assert_eq!(host.drain(0).len(), 2);
+            host
+        };
+        let response = |operation, len| {
+            let aeth = Ext::Aeth(Aeth::new(Syndrome::ACK_UNLIMITED, Psn::new(0)));
+            packet(operation, first.next(), aeth, len)
+        };
+        let mut host = started();
+        let ack = response(O::Acknowledge, 0);
+        let _ = host.take(0, &ack, &[]);
+        assert_eq!(host.statuses(), [Status::Success]);
+        let _ = host.take(0, &response(O::ReadResponseOnly, 0), &[]);
+        assert_eq!(host.statuses(), [Status::Success; 2]);
+        let done = &host.driver.sent[1].completion;
+        let opcode = if op == SendOp::Flush { 8 } else { 9 };
+        assert_eq!((done.op.wc_opcode(), done.byte_len), (opcode, 8));
+
+        // Eight bytes where there should be none.
+        let mut host = started();
+        let _ = host.take(0, &response(O::ReadResponseOnly, 8), &[1; 8]);
+        assert_eq!(host.statuses(), [Status::Success, Status::LocLen]);
+        assert_eq!(host.driver.sent[1].data, [0; 8]);
+    }
+}
+
+/// F-23, F-24: both count as outstanding, as READs do, and a fence waits for them.
+#[test]
+fn f_23_they_count_as_outstanding() {
+    for op in [SendOp::Flush, SendOp::AtomicWrite] {
+        let mut host = Host::new(Service::Rc, 0, MTU);
+        host.requester.set_max_rd_atomic(3);
+        for _ in 0..5 {
+            host.post(request(op, 8), vec![0; 8]).unwrap();
+        }
+        assert_eq!(host.drain(0).len(), 3);
+        assert_eq!(host.requester.outstanding_reads(), 3);
+        let mut host = Host::new(Service::Rc, 0, MTU);
+        host.post(request(op, 8), vec![0; 8]).unwrap();
+        let fenced = SendRequest {
+            fence: true,
+            ..request(SendOp::Write, 4)
+        };
+        host.post(fenced, vec![0; 4]).unwrap();
+        assert_eq!(host.drain(0).len(), 1);
+    }
+}
+
+/// F-16: refused by the responder.
+#[test]
+fn f_16_refused_flush() {
+    let mut pair = Pair::new(Service::Rc, MTU, 1);
+    pair.hosts[1].responder.set_flush_access(true, false);
+    let mut persistent = request(SendOp::Flush, 8);
+    persistent.imm_or_key = u32::from(Feth::PERSISTENT);
+    pair.hosts[0]
+        .post(request(SendOp::Flush, 8), Vec::new())
+        .unwrap();
+    pair.hosts[0].post(persistent, Vec::new()).unwrap();
+    pair.run();
+    assert_eq!(
+        pair.hosts[0].statuses(),
+        [Status::Success, Status::RemInvReq]
+    );
+}
+
+/// WRITE, FLUSH, ATOMIC WRITE and SEND with invalidate in any order over a link that loses,
+/// repeats, reorders and damages: each is executed once, and all that is written arrives.
+fn mixture(service: Service, seed: u64) {
+    let mut pair = Pair::new(service, 256, seed);
+    pair.link.loss = 5;
+    pair.link.duplication = 5;
+    pair.link.corruption = 2;
+    pair.link.jitter = 20_000;
+    pair.hosts[1].driver.srq = Some(SRQ);
+    let mut rng = Rng(seed);
+    let mut expected = vec![0u8; 4096];
+    let (mut flushes, mut writes, mut receives) = (0, 0, 0);
+    for n in 0..40u64 {
+        let at = 8 * rng.below(400);
+        let mut wanted = request(SendOp::Flush, 8);
+        wanted.remote_addr += at;
+        let mut data = Vec::new();
+        match rng.below(4) {
+            0 => flushes += 1,
+            1 => {
+                writes += 1;
+                wanted.op = SendOp::AtomicWrite;
+                data = rng.bytes(8);
+                expected[at as usize..at as usize + 8].copy_from_slice(&data);
+            }
+            2 => {
+                wanted.op = SendOp::Write;
+                data = rng.bytes(700);
+                wanted.length = 700;
+                expected[at as usize..at as usize + 700].copy_from_slice(&data);
+            }
+            _ => {
+                wanted.op = SendOp::SendImm;
+                data = rng.bytes(300);
+                wanted.length = 300;
+                pair.hosts[1].post_recv(receives, 300);
+                receives += 1;
+            }
+        }
+        assert_eq!(pair.hosts[0].post(wanted, data), Ok(n));
+    }
+    pair.run();
+    assert_eq!(
+        pair.hosts[0].statuses(),
+        [Status::Success; 40],
+        "seed {seed}"
+    );
+    let there = &pair.hosts[1];
+    assert_eq!(there.driver.flushes.len(), flushes, "seed {seed}");
+    assert_eq!(there.driver.atomics, writes, "seed {seed}");
+    assert_eq!(there.driver.memory[..4096], expected, "seed {seed}");
+    assert_eq!(there.driver.received.len() as u64, receives, "seed {seed}");
+    assert_eq!(there.responder.msn(), 40);
+}
+
+#[test]
+fn mixture_over_a_bad_link() {
+    for seed in 0..60 {
+        mixture(Service::Rc, seed);
+    }
+}
+
+/// XRC: the same, with everything behind the number of a shared receive queue.
+#[test]
+fn xrc_mixture_over_a_bad_link() {
+    for seed in 0..60 {
+        mixture(Service::Xrc, seed);
+    }
+}
+
+/// XRC: each request names the shared receive queue of its work request, in each packet.
+#[test]
+fn xrc_request_packets() {
+    let mut host = Host::new(Service::Xrc, 0, 256);
+    for op in [
+        SendOp::Send,
+        SendOp::SendInv,
+        SendOp::WriteImm,
+        SendOp::Read,
+        SendOp::FetchAdd,
+        SendOp::Flush,
+    ] {
+        host.post(request(op, 600), vec![0; 600]).unwrap();
+    }
+    let sent = host.drain(0);
+    assert_eq!(sent.len(), 3 * 3 + 3);
+    for (packet, _) in &sent {
+        assert_eq!((packet.bth.opcode.0 >> 5, packet.xrc_srqn), (5, SRQ));
+    }
+    // An answer of RC's class is none.
+    let dropped = host.requester.counters().dropped;
+    let ack = common::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
+    let _ = host.take(0, &ack, &[]);
+    assert_eq!(host.requester.counters().dropped, dropped + 1);
+}
+
+/// G-22 with both ends: the key is gone when the receiver hears of it.
+#[test]
+fn g_22_invalidate() {
+    for length in [0, 8, 3000] {
+        let mut pair = Pair::new(Service::Rc, MTU, 5);
+        pair.hosts[1].post_recv(0, 4096);
+        let mut wanted = request(SendOp::SendInv, length);
+        wanted.imm_or_key = RKEY;
+        pair.hosts[0]
+            .post(wanted, vec![1; length as usize])
+            .unwrap();
+        pair.run();
+        assert_eq!(pair.hosts[0].statuses(), [Status::Success]);
+        let done = &pair.hosts[1].driver.received[0].completion;
+        assert_eq!((done.invalidated, done.byte_len), (Some(RKEY), length));
+        assert_eq!(pair.hosts[1].driver.rkey, None);
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The share of its own goodput that a queue pair keeps when the link misbehaves: 64 KiB messages,
+//! one queue pair, 16 under way, in simulated time. `--nocapture` prints the table.
+
+mod common;
+
+use common::{Link, Pair, BASE, LATENCY, RKEY};
+use rrxe_core::{SendOp, SendRequest, Service, Status};
+
+const MESSAGE: u32 = 65_536;
+const MTU: u32 = 4096;
+/// A link of about 100 MB/s.
+const SERVICE: u64 = 40_000;
+
+/// Nanoseconds that so many messages take.
+fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
+    let mut pair = Pair::new(Service::Rc, MTU, seed);
+    pair.link = link;
+    for host in &mut pair.hosts {
+        // 67 ms, as most programs have it.
+        host.requester.set_timeout(14);
+        host.requester.set_max_rd_atomic(16);
+        host.responder.set_max_dest_rd_atomic(16);
+        host.budget = 64;
+    }
+    // A peer that drops what is beyond a gap, as rdma_rxe does.
+    pair.hosts[1].holds = holds;
+    let start = pair.now;
+    let (mut posted, mut done) = (0, 0);
+    while done < messages {
+        while posted < messages && posted < done + 16 {
+            let request = SendRequest {
+                op,
+                length: MESSAGE,
+                remote_addr: BASE,
+                rkey: RKEY,
+                ..SendRequest::default()
+            };
+            pair.hosts[0]
+                .post(request, vec![0; MESSAGE as usize])
+                .unwrap();
+            posted += 1;
+        }
+        assert!(pair.step(), "nothing happens any more");
+        pair.trace.clear();
+        let sent = &mut pair.hosts[0].driver.sent;
+        assert!(sent.iter().all(|d| d.completion.status == Status::Success));
+        done += sent.len() as u32;
+        sent.clear();
+    }
+    pair.now - start
+}
+
+/// Percent of the goodput of a link that only delays.
+fn share(op: SendOp, link: Link, holds: bool) -> u64 {
+    let clean = Link {
+        delay: link.delay,
+        service: link.service,
+        ..Link::default()
+    };
+    let (mut disturbed, mut undisturbed) = (0, 0);
+    for seed in 0..3 {
+        disturbed += time(op, link, holds, seed, 400);
+        undisturbed += time(op, clean, holds, seed, 400);
+    }
+    undisturbed * 100 / disturbed
+}
+
+/// A link with this round trip.
+fn link(round_trip: u64) -> Link {
+    Link {
+        delay: round_trip / 2 - LATENCY,
+        service: SERVICE,
+        ..Link::default()
+    }
+}
+
+const RTT: u64 = 200_000;
+
+/// What is lost costs little: the least shares in percent for WRITE and READ.
+#[test]
+fn what_is_kept() {
+    let cases = [
+        (
+            "loss 0.1 %",
+            Link {
+                loss_permille: 1,
+                ..link(RTT)
+            },
+            95,
+        ),
+        (
+            "loss 1 %",
+            Link {
+                loss_permille: 10,
+                ..link(RTT)
+            },
+            75,
+        ),
+        (
+            "loss 5 %",
+            Link {
+                loss_permille: 50,
+                ..link(RTT)
+            },
+            30,
+        ),
+        (
+            "delay 1ms reorder 25 %",
+            Link {
+                early: 25,
+                ..link(2_000_000)
+            },
+            60,
+        ),
+        (
+            "corrupt 1 %",
+            Link {
+                corruption: 1,
+                ..link(RTT)
+            },
+            75,
+        ),
+        (
+            "duplicate 5 %",
+            Link {
+                duplication: 5,
+                ..link(RTT)
+            },
+            85,
+        ),
+        (
+            "10 ms, loss 0.1 %",
+            Link {
+                loss_permille: 1,
+                // The window is 100 MB/s here: a link that is slower than that.
+                service: 2 * SERVICE,
+                ..link(10_000_000)
+            },
+            90,
+        ),
+    ];
+    let mut failed = false;
+    for (name, link, least) in cases {
+        for op in [SendOp::Write, SendOp::Read] {
+            let holds = share(op, link, true);
+            println!("{name:24} {op:?}: {holds} % (at least {least})");
+            failed |= holds < least;
+        }
+    }
+    assert!(!failed);
+}
+
+/// A peer that holds nothing back is no deadlock, and is not left behind by much: what go-back-N
+/// gives.
+#[test]
+fn a_peer_that_drops() {
+    for (permille, least) in [(1, 75), (10, 40), (50, 8)] {
+        let link = Link {
+            loss_permille: permille,
+            ..link(RTT)
+        };
+        let share = share(SendOp::Write, link, false);
+        println!("dropping peer, loss {permille} per mille: {share} %");
+        assert!(share >= least);
+    }
+}

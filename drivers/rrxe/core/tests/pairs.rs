@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Two hosts and a bad link, where a statement wants one case of its own. The simulation
+//! (selftests/simulation) does everything else at random.
+
+mod common;
+
+use common::{Pair, Rng, BASE, MEMORY, RKEY};
+use rrxe_core::{SendOp, SendRequest, Service, Status};
+
+/// B-06: a READ whose responses cross the end of the PSN space, over a link that loses some.
+#[test]
+fn b_06_read_across_the_wrap() {
+    for seed in 0..20 {
+        let mut pair = Pair::new(Service::Rc, 256, seed);
+        pair.link.loss = 5;
+        let data = pair.rng.bytes(MEMORY);
+        pair.hosts[1].driver.memory.copy_from_slice(&data);
+        let read = SendRequest {
+            op: SendOp::Read,
+            length: 100_000,
+            remote_addr: BASE + 77,
+            rkey: RKEY,
+            ..SendRequest::default()
+        };
+        pair.hosts[0].post(read, vec![0; 100_000]).unwrap();
+        pair.run();
+        assert_eq!(pair.hosts[0].statuses(), [Status::Success]);
+        assert!(pair.hosts[0].driver.sent[0].data == data[77..100_077]);
+    }
+}
+
+/// One work request among many is refused: what is before it succeeds, what is behind it is
+/// flushed, in order, at both ends (J-13, F-16, G-10).
+#[test]
+fn a_refused_request_among_others() {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let mut pair = Pair::new(Service::Rc, 1024, seed);
+        let count = 2 + rng.below(30);
+        let bad = rng.below(count);
+        for i in 0..count {
+            let op = [SendOp::Send, SendOp::Write, SendOp::Read, SendOp::FetchAdd];
+            let op = match op[rng.below(4) as usize] {
+                SendOp::Send if i == bad => SendOp::Write,
+                op => op,
+            };
+            let length = 1 + rng.below(5000) as u32;
+            let request = SendRequest {
+                op,
+                length,
+                remote_addr: BASE,
+                rkey: if i == bad { RKEY + 1 } else { RKEY },
+                ..SendRequest::default()
+            };
+            pair.hosts[0]
+                .post(request, vec![0; length as usize])
+                .unwrap();
+            pair.hosts[1].post_recv(i, 5000);
+        }
+        pair.run();
+        let statuses = pair.hosts[0].statuses();
+        for (i, status) in (0..).zip(statuses) {
+            let expected = match i {
+                i if i < bad => Status::Success,
+                i if i == bad => Status::RemAccess,
+                _ => Status::WrFlush,
+            };
+            assert_eq!(status, expected, "work request {i} of seed {seed}");
+        }
+        assert!(pair.hosts[0].error && pair.hosts[1].error);
+    }
+}

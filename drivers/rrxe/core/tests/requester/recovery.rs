@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Finding out what was lost, and sending no more than that.
+
+use super::*;
+use rrxe_core::requester::PROBE_FLOOR;
+
+fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
+    let _ = host.take(now, &acknowledge(psn(n), syndrome), &[]);
+}
+
+/// A host that has `count` WRITEs of a packet in flight, and a measured round trip of 100 us.
+fn in_flight(count: u32) -> Host {
+    let mut host = holding_host();
+    post(&mut host, SendOp::Write, 1);
+    host.drain(0);
+    ack_at(&mut host, 100_000, 0, ACK);
+    for _ in 0..count {
+        post(&mut host, SendOp::Write, 1);
+    }
+    assert_eq!(host.drain(200_000).len(), count as usize);
+    host
+}
+
+fn expire(host: &mut Host, at: u64) {
+    let outcome = host
+        .requester
+        .handle_timeout(&mut host.slots, at, &mut host.driver);
+    host.note(outcome.fatal, outcome.sqe);
+}
+
+/// A peer that keeps what is beyond a gap gets the missing packet, and new ones.
+#[test]
+fn a_peer_that_holds() {
+    let mut host = in_flight(6);
+    ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
+    post(&mut host, SendOp::Write, 1);
+    // Nothing new before it is known what becomes of it.
+    assert_eq!(psns(&host.drain(300_000)), [2]);
+    ack_at(&mut host, 400_000, 6, ACK);
+    assert_eq!(host.statuses(), [Status::Success; 7]);
+    assert_eq!(psns(&host.drain(400_000)), [7]);
+    // Now it is known.
+    for _ in 0..3 {
+        post(&mut host, SendOp::Write, 1);
+    }
+    host.drain(400_000);
+    ack_at(&mut host, 500_000, 8, SEQUENCE_ERROR);
+    post(&mut host, SendOp::Write, 1);
+    assert_eq!(psns(&host.drain(500_000)), [8, 11]);
+    // The next gap.
+    ack_at(&mut host, 600_000, 10, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(600_000)), [10]);
+    ack_at(&mut host, 700_000, 11, ACK);
+    assert_eq!(host.statuses(), [Status::Success; 12]);
+    assert_eq!(host.requester.counters().retransmitted, 3);
+}
+
+/// What was lost counts as any other packet does.
+#[test]
+fn a_lost_packet_waits_for_the_budget_too() {
+    let mut host = in_flight(6);
+    ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
+    host.budget = 0;
+    assert!(host.transmit(300_000), "there is more");
+    assert!(host.driver.out.is_empty());
+    host.budget = 1;
+    assert_eq!(psns(&host.drain(300_000)), [2]);
+}
+
+/// A peer that drops what is beyond a gap (rdma_rxe) gets everything from there on, from the
+/// second time on at once.
+#[test]
+fn a_peer_that_drops() {
+    let mut host = in_flight(6);
+    ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(300_000)), [2]);
+    ack_at(&mut host, 400_000, 2, ACK);
+    assert_eq!(psns(&host.drain(400_000)), [3, 4, 5, 6]);
+    ack_at(&mut host, 500_000, 4, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(500_000)), [4, 5, 6]);
+    ack_at(&mut host, 600_000, 6, ACK);
+    assert_eq!(host.statuses(), [Status::Success; 7]);
+    assert_eq!(host.requester.counters().timeouts, 0);
+}
+
+/// What was taken for a peer that drops turns out to hold: an acknowledgement beyond what was sent
+/// again.
+#[test]
+fn a_peer_that_holds_after_all() {
+    let mut host = in_flight(6);
+    ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
+    host.drain(300_000);
+    ack_at(&mut host, 400_000, 1, ACK);
+    host.budget = 1;
+    host.transmit(400_000);
+    host.driver.out.clear();
+    // 2 went out; 3 to 6 did not.
+    ack_at(&mut host, 500_000, 5, ACK);
+    host.budget = 16;
+    assert_eq!(psns(&host.drain(500_000)), [6]);
+    for _ in 0..3 {
+        post(&mut host, SendOp::Write, 1);
+    }
+    host.drain(500_000);
+    ack_at(&mut host, 600_000, 7, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(600_000)), [7]);
+}
+
+/// A NAK that can't be about the last time that the packet was sent: repeated by the network, or
+/// late.
+#[test]
+fn naks_that_say_nothing_new() {
+    let mut host = in_flight(3);
+    for now in [300_000, 300_000, 310_000] {
+        ack_at(&mut host, now, 1, SEQUENCE_ERROR);
+    }
+    assert_eq!(psns(&host.drain(310_000)), [1]);
+    ack_at(&mut host, 320_000, 1, SEQUENCE_ERROR);
+    assert!(host.drain(320_000).is_empty());
+    // This one can.
+    ack_at(&mut host, 420_000, 1, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(420_000)), [1]);
+    assert_eq!(host.requester.counters().sequence_naks, 2);
+}
+
+/// Packets that are late, not lost: the next one gets the time that the last one took.
+#[test]
+fn late_packets_get_their_time() {
+    let mut host = in_flight(6);
+    ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(300_000)), [1]);
+    // Too soon to be an answer.
+    ack_at(&mut host, 340_000, 2, ACK);
+    ack_at(&mut host, 350_000, 3, SEQUENCE_ERROR);
+    assert!(host.drain(350_000).is_empty());
+    assert_eq!(host.requester.next_timeout(), Some(400_000));
+    expire(&mut host, 400_000);
+    assert_eq!(psns(&host.drain(400_000)), [3]);
+    assert_eq!(host.requester.counters().timeouts, 0);
+}
+
+/// A lost tail: the oldest packet goes out again, after the time that answers take and no sooner
+/// than the floor; then less and less often. Retries are for the consumer's timer.
+#[test]
+fn a_probe_finds_a_lost_tail() {
+    let mut host = in_flight(3);
+    let mut now = 200_000;
+    assert_eq!(host.requester.next_timeout(), Some(now + PROBE_FLOOR));
+    now += PROBE_FLOOR;
+    expire(&mut host, now - 1);
+    assert!(host.drain(now - 1).is_empty());
+    expire(&mut host, now);
+    let sent = host.drain(now);
+    assert_eq!(psns(&sent), [1]);
+    assert!(sent[0].0.bth.ackreq);
+    // The consumer's timer is before the next probe.
+    assert_eq!(host.requester.next_timeout(), Some(200_000 + TIMEOUT));
+    assert_eq!(host.requester.counters().probes, 1);
+    assert_eq!(host.requester.counters().timeouts, 0);
+    // The answer shows that all of the tail is lost.
+    ack_at(&mut host, now + 40_000, 1, ACK);
+    assert!(
+        host.drain(now + 40_000).is_empty(),
+        "not an answer to the probe"
+    );
+    let mut host = in_flight(3);
+    expire(&mut host, now);
+    host.drain(now);
+    ack_at(&mut host, now + 100_000, 1, ACK);
+    assert_eq!(psns(&host.drain(now + 100_000)), [2, 3]);
+}
+
+/// Probes back off, and use up no retries.
+#[test]
+fn probes_back_off() {
+    let mut host = in_flight(1);
+    host.requester.set_timeout(14);
+    host.requester.set_retry_count(0);
+    post(&mut host, SendOp::Write, 1);
+    // Progress: the timers begin anew.
+    ack_at(&mut host, 300_000, 1, ACK);
+    host.drain(300_000);
+    let (mut now, mut wait) = (300_000, PROBE_FLOOR);
+    let end = 300_000 + timeout::ack_timeout(14).unwrap();
+    while now + wait < end {
+        assert_eq!(host.requester.next_timeout(), Some(now + wait));
+        now += wait;
+        wait *= 2;
+        expire(&mut host, now);
+        assert_eq!(psns(&host.drain(now)), [2]);
+    }
+    assert!(host.requester.counters().probes >= 5);
+    assert!(!host.error);
+    assert_eq!(host.requester.next_timeout(), Some(end));
+    expire(&mut host, end);
+    assert_eq!(host.statuses()[2], Status::RetryExc);
+}
+
+/// F-02: where the consumer wants no timer there is no probe either.
+#[test]
+fn f_02_no_probe_without_a_timer() {
+    let mut host = in_flight(0);
+    host.requester.set_timeout(0);
+    post(&mut host, SendOp::Write, 1);
+    host.drain(200_000);
+    assert_eq!(host.requester.next_timeout(), None);
+}
+
+/// The consumer's timer: once its value at first, then twice, then four times.
+#[test]
+fn f_03_the_timer_backs_off() {
+    let mut host = host();
+    host.requester.set_retry_count(4);
+    post(&mut host, SendOp::Write, 1);
+    let mut now = 0;
+    for factor in [1, 2, 4, 4] {
+        assert_eq!(psns(&host.drain(now)), [0]);
+        assert_eq!(host.requester.next_timeout(), Some(now + factor * TIMEOUT));
+        now += factor * TIMEOUT;
+        expire(&mut host, now);
+    }
+    assert_eq!(psns(&host.drain(now)), [0]);
+    // Progress begins anew.
+    post(&mut host, SendOp::Write, 1);
+    host.drain(now);
+    ack_at(&mut host, now, 0, ACK);
+    let next = host.requester.next_timeout().unwrap();
+    assert!(next <= now + TIMEOUT);
+}
+
+/// A READ of `packets` packets, and another, sent.
+fn reading(packets: u32) -> Host {
+    let mut host = holding_host();
+    post(&mut host, SendOp::Read, packets * MTU);
+    post(&mut host, SendOp::Read, 2 * MTU);
+    assert_eq!(psns(&host.drain(0)), [0, packets]);
+    host
+}
+
+fn respond(host: &mut Host, operation: Operation, n: u32) {
+    let _ = host.take(0, &response(operation, n, 1024), &[n as u8; 1024]);
+}
+
+/// F-12: the first missing response is asked for at once, and once; those beyond it are kept, and
+/// need not come again.
+#[test]
+fn f_12_responses_beyond_a_gap_are_kept() {
+    use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
+    let mut host = reading(5);
+    respond(&mut host, F, 0);
+    respond(&mut host, M, 2);
+    let again = host.drain(0);
+    assert_eq!(psns(&again), [1]);
+    let Ext::Reth(reth) = again[0].0.ext else {
+        panic!()
+    };
+    assert_eq!((reth.va, reth.len), (BASE + 1024, 4 * MTU));
+    respond(&mut host, M, 3);
+    respond(&mut host, L, 4);
+    respond(&mut host, F, 5);
+    respond(&mut host, L, 6);
+    assert!(host.drain(0).is_empty());
+    assert!(host.statuses().is_empty());
+    respond(&mut host, F, 1);
+    assert_eq!(host.statuses(), [Status::Success; 2]);
+    let data = &host.driver.sent[0].data;
+    assert!((0..5 * 1024).all(|i| data[i] == (i / 1024) as u8));
+    // The rest of the second answer says nothing new.
+    respond(&mut host, M, 2);
+    respond(&mut host, L, 4);
+    assert!(host.drain(0).is_empty());
+    assert_eq!(host.requester.counters().retransmitted, 1);
+}
+
+/// Two gaps in one READ: the second is in what was asked for again. One in the next READ is not.
+#[test]
+fn f_12_several_gaps() {
+    use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
+    let mut host = reading(5);
+    for (operation, n) in [(F, 0), (M, 2), (L, 4), (L, 6)] {
+        respond(&mut host, operation, n);
+    }
+    assert_eq!(psns(&host.drain(0)), [1]);
+    respond(&mut host, F, 1);
+    assert!(host.drain(0).is_empty());
+    respond(&mut host, M, 2);
+    respond(&mut host, M, 3);
+    assert_eq!(host.statuses(), [Status::Success]);
+    assert_eq!(psns(&host.drain(0)), [5]);
+    respond(&mut host, F, 5);
+    assert_eq!(host.statuses(), [Status::Success; 2]);
+}
+
+/// F-11, F-12: what comes behind an unanswered READ or atomic completes in its turn, and is not
+/// sent again.
+#[test]
+fn f_11_answers_beyond_a_gap_are_kept() {
+    let mut host = holding_host();
+    post(&mut host, SendOp::FetchAdd, 8);
+    post(&mut host, SendOp::Write, 1);
+    post(&mut host, SendOp::FetchAdd, 8);
+    host.drain(0);
+    ack(&mut host, 1, ACK);
+    let _ = host.take(0, &atomic_ack(2, 9), &[]);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    assert!(host.statuses().is_empty());
+    let _ = host.take(0, &atomic_ack(0, 7), &[]);
+    assert_eq!(host.statuses(), [Status::Success; 3]);
+    assert_eq!(host.driver.sent[2].data, 9u64.to_ne_bytes());
+}
+
+/// An acknowledgement within a READ that has no answer is not kept: it never gets its turn.
+#[test]
+fn an_ack_for_a_read_is_not_kept() {
+    let mut host = holding_host();
+    post(&mut host, SendOp::Read, MTU);
+    host.drain(0);
+    ack(&mut host, 0, ACK);
+    assert!(host.held[1].reorder.is_empty());
+    assert_eq!(psns(&host.drain(0)), [0]);
+}
+
+/// F-06: gaps without progress use up the retries too.
+#[test]
+fn f_06_gaps_use_up_retries() {
+    let mut host = reading(5);
+    host.requester.set_retry_count(0);
+    respond(&mut host, Operation::ReadResponseMiddle, 2);
+    assert_eq!(host.statuses()[0], Status::RetryExc);
+    assert!(host.held[1].reorder.is_empty());
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Requests that come before their turn, at a host that holds them.
+
+use super::*;
+
+fn write(n: u32, at: u64, ackreq: bool) -> Packet {
+    let mut packet = packet(O::WriteOnly, psn(n), reth(BASE + at, 4), 4);
+    packet.bth.ackreq = ackreq;
+    packet
+}
+
+/// B-08, B-09, B-14: one NAK for a gap; what is beyond it has no effect before its turn, and then
+/// needs not come again.
+#[test]
+fn b_14_held_until_its_turn() {
+    let mut host = holding_host();
+    host.post_recv(0, 64);
+    expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
+    for n in [3, 2, 4] {
+        assert!(ask(&mut host, &write(n, u64::from(n) * 8, true)).is_empty());
+    }
+    assert!(host.driver.memory.iter().all(|byte| *byte == 0));
+    assert!(host.driver.received.is_empty());
+    assert_eq!(host.responder.msn(), 0);
+    let answers = ask(&mut host, &write(0, 0, true));
+    expect(&answers, 4, ACK);
+    assert_eq!(msn(&answers[0].0), 5);
+    assert_eq!(statuses(&host), [Status::Success]);
+    for n in [0, 2, 3, 4] {
+        assert_eq!(host.driver.memory[n * 8], 0xaa);
+    }
+}
+
+/// B-08, B-10: each gap is reported once, the second one as soon as the first is closed.
+#[test]
+fn b_10_a_nak_for_each_gap() {
+    let mut host = holding_host();
+    assert!(ask(&mut host, &write(0, 0, false)).is_empty());
+    expect(&ask(&mut host, &write(2, 0, true)), 1, SEQUENCE);
+    assert!(ask(&mut host, &write(4, 0, true)).is_empty());
+    expect(&ask(&mut host, &write(1, 0, true)), 3, SEQUENCE);
+    assert!(ask(&mut host, &write(5, 0, true)).is_empty());
+    expect(&ask(&mut host, &write(3, 0, true)), 5, ACK);
+}
+
+/// A gap of several packets: an acknowledgement that is asked for says that there is more to it.
+/// Without that nothing is said: the packets may only be late.
+#[test]
+fn a_wide_gap() {
+    let mut host = holding_host();
+    expect(&ask(&mut host, &write(4, 0, true)), 0, SEQUENCE);
+    expect(&ask(&mut host, &write(0, 0, true)), 1, SEQUENCE);
+    assert!(ask(&mut host, &write(1, 0, false)).is_empty());
+    expect(&ask(&mut host, &write(2, 0, true)), 3, SEQUENCE);
+    expect(&ask(&mut host, &write(3, 0, false)), 4, ACK);
+}
+
+/// Packets that come again while they are held, or afterwards.
+#[test]
+fn duplicates_of_what_is_held() {
+    let mut host = holding_host();
+    host.post_recv(0, 64);
+    host.post_recv(1, 64);
+    expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
+    assert!(ask(&mut host, &send(1)).is_empty());
+    expect(&ask(&mut host, &send(0)), 1, ACK);
+    expect(&ask(&mut host, &send(1)), 1, ACK);
+    assert_eq!(statuses(&host), [Status::Success; 2]);
+    assert_eq!(host.responder.msn(), 2);
+}
+
+/// B-12: what is wrong with a packet that is held is said in its turn.
+#[test]
+fn b_12_refused_in_its_turn() {
+    let mut host = holding_host();
+    let mut wrong = write(1, 0, true);
+    wrong.ext = reth(0, 4);
+    expect(&ask(&mut host, &wrong), 0, SEQUENCE);
+    expect(&ask(&mut host, &write(0, 0, true)), 1, ACCESS);
+    assert!(host.error);
+}
+
+/// A READ takes many PSNs at once: what is beyond is far away, and held too.
+#[test]
+fn beyond_a_read() {
+    let mut host = holding_host();
+    let len = 600 * MTU as u32;
+    expect(&ask(&mut host, &write(600, 0, true)), 0, SEQUENCE);
+    let answers = ask(&mut host, &read(0, BASE, len));
+    assert_eq!(answers.len(), 601);
+    assert_eq!(says(&answers[600].0), (600, O::Acknowledge, Some(ACK)));
+}
+
+/// B-13: after an RNR NAK everything comes again: nothing is held, and nothing is said.
+#[test]
+fn b_13_nothing_is_held_after_an_rnr_nak() {
+    let mut host = holding_host();
+    let answers = ask(&mut host, &send(0));
+    assert!(matches!(
+        said(&answers)[..],
+        [(0, O::Acknowledge, Some(Syndrome::RnrNak { .. }))]
+    ));
+    assert!(ask(&mut host, &send(1)).is_empty());
+    host.post_recv(0, 64);
+    host.post_recv(1, 64);
+    expect(&ask(&mut host, &send(0)), 0, ACK);
+    expect(&ask(&mut host, &send(1)), 1, ACK);
+}

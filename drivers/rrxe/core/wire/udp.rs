@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What IP and UDP say of a packet's length.
+
+/// Bytes of a UDP header.
+const UDP_HEADER: u32 = 8;
+/// Bytes of an IPv4 header without options, which is the only one allowed (IBA A17.3).
+const IPV4_HEADER: u32 = 20;
+
+/// Whether the total length of an IPv4 header, the length of the UDP header and the bytes of UDP
+/// payload there are agree.
+#[inline]
+pub fn ipv4_lengths_agree(ip: &[u8; 20], udp: &[u8; 8], payload: u32) -> bool {
+    let [_, _, t0, t1, ..] = *ip;
+    let total = u32::from(u16::from_be_bytes([t0, t1]));
+    total == udp_length(udp).wrapping_add(IPV4_HEADER) && is_payload(udp, payload)
+}
+
+/// The same of an IPv6 header, whose payload length counts what is behind it.
+#[inline]
+pub fn ipv6_lengths_agree(ip: &[u8; 40], udp: &[u8; 8], payload: u32) -> bool {
+    let [_, _, _, _, l0, l1, ..] = *ip;
+    let behind = u32::from(u16::from_be_bytes([l0, l1]));
+    behind == udp_length(udp) && is_payload(udp, payload)
+}
+
+#[inline]
+fn udp_length(udp: &[u8; 8]) -> u32 {
+    let [_, _, _, _, l0, l1, _, _] = *udp;
+    u32::from(u16::from_be_bytes([l0, l1]))
+}
+
+#[inline]
+fn is_payload(udp: &[u8; 8], payload: u32) -> bool {
+    udp_length(udp).checked_sub(UDP_HEADER) == Some(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    ///
+    #[test]
+    fn a_12_lengths() {
+        for payload in [0u16, 16, 4116, 65000] {
+            for (ip_off, udp_off, off) in [
+                (0i32, 0i32, 0i32),
+                (1, 0, 0),
+                (-1, 0, 0),
+                (0, 4, 0),
+                (4, 4, 0),
+                (0, -4, 0),
+                (0, 0, 4),
+                (4, 0, 4),
+                (0, 4, 4),
+            ] {
+                let be = |n: i32| (n as u16).to_be_bytes();
+                let payload = i32::from(payload);
+                let mut udp = [0; 8];
+                udp[4..6].copy_from_slice(&be(payload + 8 + udp_off));
+                let mut ipv4 = [0; 20];
+                ipv4[2..4].copy_from_slice(&be(payload + 28 + ip_off));
+                let mut ipv6 = [0; 40];
+                ipv6[4..6].copy_from_slice(&be(payload + 8 + ip_off));
+                let right = (ip_off, udp_off, off) == (0, 0, 0);
+                let there = (payload + off) as u32;
+                let agree = ipv4_lengths_agree(&ipv4, &udp, there);
+                assert_eq!(agree, right, "{payload}: {ip_off} {udp_off} {off}");
+                let agree = ipv6_lengths_agree(&ipv6, &udp, there);
+                assert_eq!(agree, right, "{payload}: {ip_off} {udp_off} {off}");
+            }
+        }
+        // A UDP length below that of its own header.
+        assert!(!ipv4_lengths_agree(&[0; 20], &[0; 8], u32::MAX - 7));
+    }
+}
