@@ -9,8 +9,10 @@
 #include <linux/hrtimer_types.h>
 
 #include <linux/crc32.h>
+#include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
 #include <linux/skbuff.h>
 #include <net/addrconf.h>
 #include <net/ip.h>

@@ -6,6 +6,7 @@ mod addr;
 mod device;
 mod find;
 mod lockdep;
+mod multicast;
 mod namespace;
 mod notifier;
 mod route;

@@ -20,11 +20,12 @@ pub mod memory;
 pub mod object;
 mod ops;
 pub mod qp;
+pub mod srq;
 pub mod udata;
 pub mod wr;
 
 pub use address::{AddressInfo, NetworkType};
 pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
-pub use event::{CqTarget, QpEvent, QpTarget};
+pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
 pub use object::{Driver, MrKeys, Object};
 pub use udata::Udata;

@@ -15,8 +15,11 @@
 #include <linux/cpumask.h>
 #include <linux/idr.h>
 #include <linux/if_vlan.h>
+#include <linux/igmp.h>
+#include <linux/inetdevice.h>
 #include <linux/irqflags.h>
 #include <linux/netdevice.h>
+#include <linux/percpu.h>
 #include <linux/skbuff.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
@@ -38,7 +41,17 @@
 #define SHIM __always_inline
 #endif
 
-/* Contexts, time. */
+/* Contexts, CPUs, time. */
+
+SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align)
+{
+	return __alloc_percpu(size, align);
+}
+
+SHIM bool shim_cpu_possible(unsigned int cpu)
+{
+	return cpu_possible(cpu);
+}
 
 SHIM void shim_ida_init(struct ida *ida)
 {
@@ -75,9 +88,24 @@ SHIM unsigned long shim_local_irq_save(void)
 	unsigned long flags; local_irq_save(flags); return flags;
 }
 
+SHIM unsigned int shim_nr_cpu_ids(void)
+{
+	return nr_cpu_ids;
+}
+
 SHIM unsigned int shim_num_possible_cpus(void)
 {
 	return num_possible_cpus();
+}
+
+SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)
+{
+	return READ_ONCE(*per_cpu_ptr(counter, cpu));
+}
+
+SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
+{
+	this_cpu_add(*counter, n);
 }
 
 /* struct net, struct net_device. */
@@ -100,6 +128,16 @@ SHIM struct net *shim_dev_net_rcu(const struct net_device *dev)
 SHIM void shim_dev_put(struct net_device *dev)
 {
 	dev_put(dev);
+}
+
+SHIM struct in_device *shim___in_dev_get_rtnl(const struct net_device *dev)
+{
+	return __in_dev_get_rtnl(dev);
+}
+
+SHIM void shim_ip_mc_dec_group(struct in_device *in_dev, __be32 group)
+{
+	ip_mc_dec_group(in_dev, group);
 }
 
 SHIM bool shim_is_vlan_dev(const struct net_device *dev)
@@ -376,6 +414,26 @@ SHIM void shim_skb_set_hash(struct sk_buff *skb, u32 hash)
 SHIM void shim_skb_dst_drop(struct sk_buff *skb)
 {
 	skb_dst_drop(skb);
+}
+
+SHIM struct sk_buff *shim_skb_get(struct sk_buff *skb)
+{
+	return skb_get(skb);
+}
+
+SHIM void shim_skb_orphan(struct sk_buff *skb)
+{
+	skb_orphan(skb);
+}
+
+SHIM void shim_nf_reset_ct(struct sk_buff *skb)
+{
+	nf_reset_ct(skb);
+}
+
+SHIM void shim_skb_ext_reset(struct sk_buff *skb)
+{
+	skb_ext_reset(skb);
 }
 
 SHIM bool shim_skb_has_dst(const struct sk_buff *skb)

@@ -10,7 +10,9 @@ mod bh;
 mod gate;
 mod index_pool;
 mod irq;
+mod per_cpu;
 mod rcu;
+mod rcu_cell;
 mod rcu_table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
@@ -20,6 +22,8 @@ pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};
 pub use index_pool::IndexPool;
 pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
+pub use per_cpu::PerCpuCounters;
 pub use rcu::{rcu_barrier, synchronize_rcu};
+pub use rcu_cell::RcuCell;
 pub use rcu_table::RcuTable;
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};

@@ -17,6 +17,17 @@ enum rdma_link_layer rdma_trampoline_get_link_layer(struct ib_device *device, u3
 	return enum_ops(device)->get_link_layer(device, port_num);
 }
 
+int rdma_trampoline_modify_srq(struct ib_srq *srq, struct ib_srq_attr *attr,
+			       enum ib_srq_attr_mask mask, struct ib_udata *udata)
+{
+	return enum_ops(srq->device)->modify_srq(srq, attr, mask, udata);
+}
+
+struct ib_mr *rdma_trampoline_alloc_mr(struct ib_pd *pd, enum ib_mr_type mr_type, u32 max_num_sg)
+{
+	return enum_ops(pd->device)->alloc_mr(pd, mr_type, max_num_sg);
+}
+
 enum hrtimer_restart rdma_trampoline_timer(struct hrtimer *timer)
 {
 	container_of(timer, struct rdma_soft_timer, timer)->expired(timer);

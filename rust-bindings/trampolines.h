@@ -13,6 +13,9 @@
 struct rdma_enum_ops {
 	int (*req_notify_cq)(struct ib_cq *cq, u32 flags);
 	u32 (*get_link_layer)(struct ib_device *device, u32 port_num);
+	int (*modify_srq)(struct ib_srq *srq, struct ib_srq_attr *attr, u32 mask,
+			  struct ib_udata *udata);
+	struct ib_mr *(*alloc_mr)(struct ib_pd *pd, u32 mr_type, u32 max_num_sg);
 };
 
 /* The first fields of each device that Rust allocates. */
@@ -23,6 +26,9 @@ struct rdma_rust_device {
 
 int rdma_trampoline_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags);
 enum rdma_link_layer rdma_trampoline_get_link_layer(struct ib_device *device, u32 port_num);
+int rdma_trampoline_modify_srq(struct ib_srq *srq, struct ib_srq_attr *attr,
+			       enum ib_srq_attr_mask mask, struct ib_udata *udata);
+struct ib_mr *rdma_trampoline_alloc_mr(struct ib_pd *pd, enum ib_mr_type mr_type, u32 max_num_sg);
 
 /* A timer that does not restart by what its function returns. */
 struct rdma_soft_timer {

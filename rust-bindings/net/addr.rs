@@ -29,4 +29,13 @@ impl IpAddr {
             Self::V6(_) => IpVersion::V6,
         }
     }
+
+    /// Whether it names a group: 224.0.0.0/4 (RFC 1112), ff00::/8 (RFC 4291).
+    #[inline]
+    pub const fn is_multicast(&self) -> bool {
+        match self {
+            Self::V4([first, ..]) => *first & 0xf0 == 0xe0,
+            Self::V6([first, ..]) => *first == 0xff,
+        }
+    }
 }

@@ -279,6 +279,25 @@ impl RxSkb {
         Ok(())
     }
 
+    /// Another reference to the packet, to keep it for longer than it is being received: it holds
+    /// on to nothing then but its memory.
+    pub fn keep(&self) -> Self {
+        // SAFETY: The packet is valid by the type invariant, and ours: no one looks at its route,
+        // connection, extensions or socket at the same time. `skb_get` (include/linux/skbuff.h)
+        // returns its argument, with the reference that the new value owns.
+        unsafe {
+            let skb = self.as_raw();
+            raw::shim_skb_orphan(skb);
+            raw::shim_skb_dst_drop(skb);
+            raw::shim_nf_reset_ct(skb);
+            raw::shim_skb_ext_reset(skb);
+            // INVARIANT: A reference of its own; the headers and data stay as they are.
+            Self {
+                skb: NonNull::new_unchecked(raw::shim_skb_get(skb)),
+            }
+        }
+    }
+
     /// Frees the packet as one that has served its purpose.
     #[inline]
     pub fn consume(self) {

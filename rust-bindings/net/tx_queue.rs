@@ -30,6 +30,8 @@ unsafe impl Send for TxQueue {}
 pub struct XmitStats {
     /// Packets that the stack took.
     pub sent: u32,
+    /// Bytes of these, IP headers included.
+    pub bytes: u64,
     /// Packets that it did not take: lost, like any packet may be.
     pub dropped: u32,
 }
@@ -135,8 +137,10 @@ impl TxQueue {
         let _bh = BhGuard::new();
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
+            let bytes = skb.len();
             if xmit(skb) {
                 stats.sent += 1;
+                stats.bytes += bytes as u64;
             } else {
                 stats.dropped += 1;
             }

@@ -2,7 +2,7 @@
 
 //! Addresses of RoCEv2 paths (`struct rdma_ah_attr`).
 
-use crate::raw;
+use crate::{net::IpAddr, raw};
 use core::mem::ManuallyDrop;
 use kernel::{prelude::*, sync::rcu};
 
@@ -55,6 +55,15 @@ impl AddressInfo {
     pub fn ipv4_of(gid: &[u8; 16]) -> [u8; 4] {
         let [.., a, b, c, d] = *gid;
         [a, b, c, d]
+    }
+
+    /// The IP address that a GID stands for.
+    pub fn ip_of(gid: &[u8; 16]) -> IpAddr {
+        if Self::is_v4_mapped(gid) {
+            IpAddr::V4(Self::ipv4_of(gid))
+        } else {
+            IpAddr::V6(*gid)
+        }
     }
 
     /// Reads ib_core's attribute: `EINVAL` where it has no route or is not RoCEv2.

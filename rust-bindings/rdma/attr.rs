@@ -4,6 +4,7 @@
 
 use crate::raw;
 use core::marker::PhantomData;
+use kernel::str::CStr;
 
 /// What CREATE_CQ asks.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +78,10 @@ impl<'a> DeviceAttr<'a> {
         max_cqe: max_cqe as i32, u32;
         /// Memory regions.
         max_mr: max_mr as i32, u32;
+        /// Memory windows.
+        max_mw: max_mw as i32, u32;
+        /// Pages of a fast registration.
+        max_fast_reg_page_list_len: max_fast_reg_page_list_len as u32, u32;
         /// Protection domains.
         max_pd: max_pd as i32, u32;
         /// READs and atomics that a queue pair may have outstanding as the responder.
@@ -85,8 +90,20 @@ impl<'a> DeviceAttr<'a> {
         max_res_rd_atom: max_res_rd_atom as i32, u32;
         /// READs and atomics that a queue pair may have outstanding as the requester.
         max_qp_init_rd_atom: max_qp_init_rd_atom as i32, u32;
+        /// Multicast groups.
+        max_mcast_grp: max_mcast_grp as i32, u32;
+        /// Queue pairs of a multicast group.
+        max_mcast_qp_attach: max_mcast_qp_attach as i32, u32;
+        /// Queue pairs of all multicast groups together.
+        max_total_mcast_qp_attach: max_total_mcast_qp_attach as i32, u32;
         /// Address handles.
         max_ah: max_ah as i32, u32;
+        /// Shared receive queues.
+        max_srq: max_srq as i32, u32;
+        /// Work requests of a shared receive queue.
+        max_srq_wr: max_srq_wr as i32, u32;
+        /// Data segments of each.
+        max_srq_sge: max_srq_sge as i32, u32;
         /// Entries of the P_Key table.
         max_pkeys: max_pkeys as u16, u16;
         /// `4.096 us * 2^n`: how long this end may take to answer.
@@ -131,6 +148,20 @@ pub mod device_cap {
     pub const SYS_IMAGE_GUID: u64 = 1 << 11;
     /// RC QPs generate RNR NAKs.
     pub const RC_RNR_NAK_GEN: u64 = 1 << 12;
+    /// Shared receive queues can be resized.
+    pub const SRQ_RESIZE: u64 = 1 << 13;
+    /// Extended reliable connections.
+    pub const XRC: u64 = 1 << 20;
+    /// FLUSH for global visibility.
+    pub const FLUSH_GLOBAL: u64 = 1 << 38;
+    /// ATOMIC WRITE.
+    pub const ATOMIC_WRITE: u64 = 1 << 40;
+    /// Memory windows of type 1.
+    pub const MEM_WINDOW: u64 = 1 << 17;
+    /// Fast registration, local invalidate, SEND with invalidate.
+    pub const MEM_MGT_EXTENSIONS: u64 = 1 << 21;
+    /// Memory windows of type 2B.
+    pub const MEM_WINDOW_TYPE_2B: u64 = 1 << 24;
 }
 
 /// State of a port.
@@ -232,6 +263,24 @@ impl<'a> PortAttr<'a> {
     pub fn ip_gids(&mut self) -> &mut Self {
         self.0.set_ip_gids(1);
         self
+    }
+}
+
+/// The name of a statistic of a port, as sysfs (`hw_counters/`) and `rdma statistic` show it.
+#[repr(transparent)]
+pub struct StatName(raw::rdma_stat_desc);
+
+// SAFETY: Never written to, and what it points to is static.
+unsafe impl Sync for StatName {}
+
+impl StatName {
+    /// A name.
+    pub const fn new(name: &'static CStr) -> Self {
+        Self(raw::rdma_stat_desc {
+            name: kernel::str::as_char_ptr_in_const_context(name).cast(),
+            flags: 0,
+            priv_: core::ptr::null(),
+        })
     }
 }
 

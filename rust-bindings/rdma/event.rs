@@ -154,3 +154,65 @@ impl QpTarget {
         }
     }
 }
+
+/// An asynchronous event of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SrqEvent {
+    /// Fewer work requests than the limit are left (`IB_EVENT_SRQ_LIMIT_REACHED`).
+    LimitReached = raw::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
+    /// The queue can't be used any more (`IB_EVENT_SRQ_ERR`).
+    Error = raw::ib_event_type_IB_EVENT_SRQ_ERR,
+}
+
+/// Where the events of a shared receive queue go.
+#[pin_data]
+pub struct SrqTarget {
+    srq: NonNull<raw::ib_srq>,
+    #[pin]
+    gate: CallbackGate,
+}
+
+// SAFETY: As for `CqTarget`.
+unsafe impl Send for SrqTarget {}
+// SAFETY: As for `CqTarget`.
+unsafe impl Sync for SrqTarget {}
+
+impl SrqTarget {
+    /// # Safety
+    ///
+    /// `srq` stays valid until `close` was called.
+    pub(crate) unsafe fn new(srq: NonNull<raw::ib_srq>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                srq,
+                gate <- CallbackGate::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Nobody is called any more after this; waits for who is being called.
+    pub(crate) fn close(&self) {
+        self.gate.close();
+    }
+
+    /// Reports an event. No lock of the driver may be held: the consumer may call back.
+    pub fn dispatch(&self, event: SrqEvent) {
+        let Some(_inside) = self.gate.enter() else {
+            return;
+        };
+        let srq = self.srq.as_ptr();
+        // SAFETY: Inside the gate the ib_srq is valid; ib_core set `event_handler` before the
+        // driver's create operation (verbs.c, `ib_create_srq_user()`), and it only reads the event.
+        unsafe {
+            let mut raw_event: raw::ib_event = core::mem::zeroed();
+            raw_event.device = (*srq).device;
+            raw_event.element.srq = ManuallyDrop::new(srq);
+            raw_event.event = event as u32;
+            if let Some(handler) = (*srq).event_handler {
+                handler(&mut raw_event, (*srq).srq_context);
+            }
+        }
+    }
+}

@@ -31,6 +31,10 @@ pub mod access {
     pub const REMOTE_WRITE: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
     pub const REMOTE_READ: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_READ;
     pub const REMOTE_ATOMIC: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
+    pub const FLUSH_GLOBAL: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
+    pub const FLUSH_PERSISTENT: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
+    pub const MW_BIND: u32 = raw::ib_access_flags_IB_ACCESS_MW_BIND;
+    pub const ZERO_BASED: u32 = raw::ib_access_flags_IB_ZERO_BASED;
     /// Flags that a device may ignore (relaxed ordering and the like).
     pub const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
 }
@@ -320,6 +324,13 @@ impl<'a> PinnedMemory<'a> {
         }
     }
 
+    /// Stores the word at `offset`, after all that was written before; `EINVAL` where it is not
+    /// naturally aligned.
+    pub fn store(&self, offset: u64, value: u64) -> Result {
+        self.word(offset)?.store(value, Release);
+        Ok(())
+    }
+
     /// Atomically replaces the word at `offset` by `swap` if it is `compare`; returns what it was.
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
         Ok(match self.word(offset)?.cmpxchg(compare, swap, Full) {
@@ -379,6 +390,12 @@ impl KernelMemory {
         Ok(unsafe { Atomic::from_ptr(addr as usize as *mut u64) })
     }
 
+    /// As [`PinnedMemory::store`].
+    pub fn store(&self, addr: u64, value: u64) -> Result {
+        self.word(addr)?.store(value, Release);
+        Ok(())
+    }
+
     /// As [`PinnedMemory::compare_swap`].
     pub fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64> {
         Ok(match self.word(addr)?.cmpxchg(compare, swap, Full) {
@@ -389,6 +406,139 @@ impl KernelMemory {
     /// As [`PinnedMemory::fetch_add`].
     pub fn fetch_add(&self, addr: u64, addend: u64) -> Result<u64> {
         Ok(self.word(addr)?.fetch_add(addend, Full))
+    }
+}
+
+/// Memory of a kernel consumer in pages of one size, as it was mapped for a fast registration.
+pub struct KernelPages {
+    table: PageTable,
+}
+
+impl KernelPages {
+    /// Room for `count` pages.
+    pub fn with_capacity(count: usize) -> Result<Self> {
+        Ok(Self {
+            table: PageTable {
+                blocks: KVVec::with_capacity(count, GFP_KERNEL)?,
+                shift: 0,
+                offset: 0,
+                len: 0,
+            },
+        })
+    }
+
+    /// Bytes that are mapped.
+    pub fn size(&self) -> u64 {
+        self.table.len
+    }
+
+    /// Forgets what is mapped.
+    pub fn clear(&mut self) {
+        self.table.blocks.clear();
+        self.table.len = 0;
+    }
+
+    /// Adds a page. `ENOMEM` where there is no room.
+    pub fn push(&mut self, address: u64) -> Result {
+        if self.table.blocks.len() >= self.table.blocks.capacity() {
+            return Err(ENOMEM);
+        }
+        self.table
+            .blocks
+            .push_within_capacity(usize::try_from(address)?)?;
+        Ok(())
+    }
+
+    /// All pages were added: `len` bytes, the first of which is at this address. `EINVAL` where
+    /// that is more than the pages hold.
+    pub fn finish(&mut self, address: u64, len: u64, page_size: u32) -> Result {
+        if !page_size.is_power_of_two() {
+            return Err(EINVAL);
+        }
+        let shift = page_size.trailing_zeros();
+        let offset = address & u64::from(page_size - 1);
+        let room = (self.table.blocks.len() as u64) << shift;
+        if offset.checked_add(len).is_none_or(|end| end > room) {
+            return Err(EINVAL);
+        }
+        self.table.shift = shift;
+        self.table.offset = usize::try_from(offset)?;
+        self.table.len = len;
+        Ok(())
+    }
+
+    /// Copies from the memory at `offset`; `EFAULT` where that is not inside it.
+    #[inline]
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result {
+        let dst = to.as_mut_ptr();
+        // SAFETY: A kernel consumer mapped these pages of the direct map (ib_map_mr_sg()) and
+        // promises that they stay until it has invalidated the key; `dst + done` has room for `n`
+        // bytes, since the pieces add up to `to.len()`.
+        unsafe {
+            self.table.for_each(offset, to.len(), |p, done, n| {
+                ptr::copy_nonoverlapping(p, dst.add(done), n)
+            })
+        }
+    }
+
+    /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
+    #[inline]
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result {
+        let src = from.as_ptr();
+        // SAFETY: As in `read`.
+        unsafe {
+            self.table.for_each(offset, from.len(), |p, done, n| {
+                ptr::copy_nonoverlapping(src.add(done), p, n)
+            })
+        }
+    }
+
+    /// As [`KernelPages::write`], from a fragment of a received packet.
+    #[inline]
+    pub fn write_fragment(
+        &self,
+        offset: u64,
+        from: &Fragment<'_>,
+        at: usize,
+        len: usize,
+    ) -> Result {
+        if at.checked_add(len).ok_or(EFAULT)? > from.len() {
+            return Err(EFAULT);
+        }
+        // SAFETY: Inside the fragment.
+        let src = unsafe { from.as_ptr().add(at) };
+        // SAFETY: As in `read`.
+        unsafe {
+            self.table.for_each(offset, len, |p, done, n| {
+                ptr::copy_nonoverlapping(src.add(done), p, n)
+            })
+        }
+    }
+
+    fn word(&self, offset: u64) -> Result<&Atomic<u64>> {
+        match self.table.span(offset, 8).ok_or(EFAULT)? {
+            // SAFETY: As in `read`: eight aligned bytes.
+            (p, 8) if p as usize & 7 == 0 => Ok(unsafe { Atomic::from_ptr(p.cast::<u64>()) }),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// As [`PinnedMemory::store`].
+    pub fn store(&self, offset: u64, value: u64) -> Result {
+        self.word(offset)?.store(value, Release);
+        Ok(())
+    }
+
+    /// As [`PinnedMemory::compare_swap`].
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
+        Ok(match self.word(offset)?.cmpxchg(compare, swap, Full) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+
+    /// As [`PinnedMemory::fetch_add`].
+    pub fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
+        Ok(self.word(offset)?.fetch_add(addend, Full))
     }
 }
 

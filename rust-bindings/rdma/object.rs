@@ -4,10 +4,11 @@
 
 use super::{
     address::AddressInfo,
-    attr::{CqInitAttr, DeviceAttr, PortAttr, PortImmutable},
+    attr::{CqInitAttr, DeviceAttr, PortAttr, PortImmutable, StatName},
     device::Device,
-    event::{CqTarget, QpTarget},
+    event::{CqTarget, QpTarget, SrqTarget},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
+    srq::{SrqAttr, SrqAttrMask, XrcSrq},
     udata::Udata,
     wr::{RecvWrs, SendWrs, Wc},
 };
@@ -112,6 +113,12 @@ pub struct CqData<D: Driver> {
     pub(crate) target: Arc<CqTarget>,
 }
 
+/// The same for an SRQ.
+pub struct SrqData<D: Driver> {
+    pub(crate) driver: D::Srq,
+    pub(crate) target: Arc<SrqTarget>,
+}
+
 /// An RDMA driver: its objects and what they do.
 ///
 /// ib_core serializes creation and destruction of an object against its other operations, except
@@ -129,13 +136,21 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Cq: Send + Sync;
     /// Queue pair.
     type Qp: Send + Sync;
+    /// Shared receive queue.
+    type Srq: Send + Sync;
+    /// XRC domain.
+    type Xrcd: Send + Sync;
     /// Memory region.
     type Mr: Send + Sync;
+    /// Memory window.
+    type Mw: Send + Sync;
 
     /// `enum rdma_driver_id`; any number that no other driver uses.
     const DRIVER_ID: u32;
     /// ABI version for the user-space provider.
     const ABI_VERSION: u32;
+    /// The statistics of a port.
+    const PORT_STATS: &'static [StatName];
     /// Type of link in `rdma link add`.
     const LINK_TYPE: &'static CStr;
 
@@ -161,6 +176,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
     /// An entry of the P_Key table.
     fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
+
+    /// The statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS).
+    fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
 
     /// A process opened the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
@@ -205,10 +223,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool>;
 
     /// Creates a queue pair; returns it with its number. `init.cap` is updated to what was
-    /// granted.
+    /// granted. XRC targets have no protection domain and no `udata`.
     fn create_qp(
         device: &Device<Self>,
-        pd: &Self::Pd,
+        pd: Option<&Self::Pd>,
         init: &mut QpInit<'_, Self>,
         target: Arc<QpTarget>,
         udata: Option<&mut Udata<'_>>,
@@ -220,11 +238,43 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)>;
     /// Destroys a queue pair.
     fn destroy_qp(qp: &Self::Qp) -> Result;
+    /// Has a datagram queue pair receive what is sent to a multicast GID.
+    fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
+    /// Ends that.
+    fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
     /// Posts send work requests; a user's doorbell comes with an empty list. Any context but hard
     /// interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result;
     /// Posts receive work requests, likewise.
     fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result;
+
+    /// Creates an XRC domain.
+    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd>;
+
+    /// Creates a shared receive queue; returns it with its number, which only one for XRC has. `attr`
+    /// is updated to what was granted; its limit means nothing yet.
+    fn create_srq(
+        device: &Device<Self>,
+        pd: &Self::Pd,
+        attr: &mut SrqAttr,
+        xrc: Option<XrcSrq<'_, Self>>,
+        target: Arc<SrqTarget>,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(Self::Srq, u32)>;
+    /// Changes the attributes in `mask`; all of them or, on failure, none.
+    fn modify_srq(
+        device: &Device<Self>,
+        srq: &Self::Srq,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result;
+    /// The attributes as they are now.
+    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
+    /// Destroys a shared receive queue that no queue pair has.
+    fn destroy_srq(srq: &Self::Srq);
+    /// Posts receive work requests of a kernel consumer. As [`Driver::post_recv`].
+    fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result;
 
     /// A region of all of the kernel's memory, for kernel consumers.
     fn get_dma_mr(
@@ -245,6 +295,24 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result<(Self::Mr, MrKeys)>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
+    /// A region of a kernel consumer for fast registration of up to `pages` pages.
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)>;
+    /// Forgets the pages of such a region. No key of it is valid now.
+    fn unmap_mr(mr: &Self::Mr);
+    /// Adds a page to it, by its address in the kernel. Any context.
+    fn map_mr_page(mr: &Self::Mr, address: u64) -> Result;
+    /// All pages were added: `length` bytes from `address` on. Any context.
+    fn map_mr_end(mr: &Self::Mr, address: u64, length: u64, page_size: u32) -> Result;
+
+    /// Allocates a memory window of type 1 or 2; returns it with its key.
+    fn alloc_mw(
+        device: &Device<Self>,
+        pd: &Self::Pd,
+        mw_type: u32,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(Self::Mw, u32)>;
+    /// Gives a window back, bound or not.
+    fn dealloc_mw(mw: &Self::Mw) -> Result;
 }
 
 /// ib_core's objects as this driver has them.
@@ -253,6 +321,9 @@ pub(crate) type Pd<D> = Object<raw::ib_pd, <D as Driver>::Pd>;
 pub(crate) type Ah<D> = Object<raw::ib_ah, <D as Driver>::Ah>;
 pub(crate) type Cq<D> = Object<raw::ib_cq, CqData<D>>;
 pub(crate) type Qp<D> = Object<raw::ib_qp, QpData<D>>;
+pub(crate) type Srq<D> = Object<raw::ib_srq, SrqData<D>>;
+pub(crate) type Xrcd<D> = Object<raw::ib_xrcd, <D as Driver>::Xrcd>;
+pub(crate) type Mw<D> = Object<raw::ib_mw, <D as Driver>::Mw>;
 pub(crate) type Mr<D> = Object<raw::ib_mr, <D as Driver>::Mr>;
 
 /// An ib_core return value from a `Result`.

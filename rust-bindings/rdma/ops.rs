@@ -9,10 +9,11 @@ use super::{
     address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr},
     device::Device,
-    event::{CqTarget, QpTarget},
+    event::{CqTarget, QpTarget, SrqTarget},
     memory::access,
-    object::{errno, Ah, Cq, CqData, Driver, Mr, Pd, Qp, QpData, Ucontext},
+    object::{errno, Ah, Cq, CqData, Driver, Mr, Mw, Pd, Qp, QpData, Srq, SrqData, Ucontext, Xrcd},
     qp::{QpAttr, QpAttrMask, QpInit},
+    srq::{SrqAttr, SrqAttrMask, XrcSrq},
     udata::Udata,
     wr::{RecvWrs, SendWrs, Wc},
 };
@@ -113,6 +114,38 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: See the type's comment; `pkey` is ib_core's to be filled.
         unsafe { errno(D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k)) }
+    }
+
+    unsafe extern "C" fn alloc_hw_port_stats(
+        _ib: *mut raw::ib_device,
+        _port: u32,
+    ) -> *mut raw::rdma_hw_stats {
+        // SAFETY: The names are static, and `StatName` is a transparent wrapper. ib_core frees what
+        // this returns, which may be null (sysfs.c).
+        unsafe {
+            raw::rdma_alloc_hw_stats_struct(
+                D::PORT_STATS.as_ptr().cast(),
+                D::PORT_STATS.len() as c_int,
+                raw::RDMA_HW_STATS_DEFAULT_LIFESPAN as usize,
+            )
+        }
+    }
+
+    unsafe extern "C" fn get_hw_stats(
+        ib: *mut raw::ib_device,
+        stats: *mut raw::rdma_hw_stats,
+        port: u32,
+        _index: c_int,
+    ) -> c_int {
+        if stats.is_null() {
+            return EINVAL.to_errno();
+        }
+        // SAFETY: See the type's comment; the struct is what `alloc_hw_port_stats` made, with as
+        // many values, and ib_core holds its lock.
+        count(unsafe {
+            let values = (*stats).value.as_mut_slice(D::PORT_STATS.len());
+            D::port_stats(Device::from_raw(ib), port, values).map(|()| D::PORT_STATS.len())
+        })
     }
 
     unsafe extern "C" fn alloc_ucontext(
@@ -335,10 +368,10 @@ impl<D: Driver> Ops<D> {
                 let mut udata = Udata::from_ptr(udata);
                 let mut from = QpInit::<D>::from_raw(&*init)?;
                 let target = QpTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
-                let pd = NonNull::new((*ib).pd).ok_or(EINVAL)?;
+                let pd = NonNull::new((*ib).pd);
                 match D::create_qp(
                     Device::from_raw((*ib).device),
-                    Pd::<D>::from_ptr(pd.as_ptr()).data(),
+                    pd.map(|pd| Pd::<D>::from_ptr(pd.as_ptr()).data()),
                     &mut from,
                     target.clone(),
                     udata.as_mut(),
@@ -426,6 +459,36 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    unsafe extern "C" fn attach_mcast(
+        ib: *mut raw::ib_qp,
+        gid: *mut raw::ib_gid,
+        _lid: u16,
+    ) -> c_int {
+        // SAFETY: See the type's comment; a GID is sixteen bytes (verbs.c, ib_attach_mcast()).
+        errno(unsafe {
+            D::attach_mcast(
+                Device::from_raw((*ib).device),
+                &Qp::<D>::from_ptr(ib).data().driver,
+                &(*gid).raw,
+            )
+        })
+    }
+
+    unsafe extern "C" fn detach_mcast(
+        ib: *mut raw::ib_qp,
+        gid: *mut raw::ib_gid,
+        _lid: u16,
+    ) -> c_int {
+        // SAFETY: As in `attach_mcast`.
+        errno(unsafe {
+            D::detach_mcast(
+                Device::from_raw((*ib).device),
+                &Qp::<D>::from_ptr(ib).data().driver,
+                &(*gid).raw,
+            )
+        })
+    }
+
     unsafe extern "C" fn post_send(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_send_wr,
@@ -452,6 +515,125 @@ impl<D: Driver> Ops<D> {
             let mut wrs = RecvWrs::new(wr);
             errno(
                 D::post_recv(&Qp::<D>::from_ptr(ib).data().driver, &mut wrs)
+                    .inspect_err(|_| *bad = wrs.bad()),
+            )
+        }
+    }
+
+    unsafe extern "C" fn alloc_xrcd(ib: *mut raw::ib_xrcd, udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; the data is stored once, here.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            errno(
+                D::alloc_xrcd(Device::from_raw((*ib).device), udata.as_mut())
+                    .map(|data| Xrcd::<D>::from_ptr(ib).init(data)),
+            )
+        }
+    }
+
+    unsafe extern "C" fn dealloc_xrcd(ib: *mut raw::ib_xrcd, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; the object is not used afterwards.
+        unsafe { Xrcd::<D>::from_ptr(ib).deinit() };
+        0
+    }
+
+    unsafe extern "C" fn create_srq(
+        ib: *mut raw::ib_srq,
+        init: *mut raw::ib_srq_init_attr,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment; the target is closed in `destroy_srq`, or here on
+        // failure.
+        errno(unsafe {
+            (|| {
+                let xrc = match (*init).srq_type {
+                    raw::ib_srq_type_IB_SRQT_BASIC => None,
+                    // ib_core holds references on both (verbs.c, ib_create_srq_user()).
+                    raw::ib_srq_type_IB_SRQT_XRC => Some(XrcSrq {
+                        xrcd: Xrcd::<D>::from_ptr((*ib).ext.__bindgen_anon_1.xrc.xrcd).data(),
+                        cq: &Cq::<D>::from_ptr((*ib).ext.cq).data().driver,
+                    }),
+                    _ => return Err(crate::errno::not_supported()),
+                };
+                let mut udata = Udata::from_ptr(udata);
+                let mut attr = SrqAttr::from_raw(&(*init).attr);
+                let target = SrqTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
+                match D::create_srq(
+                    Device::from_raw((*ib).device),
+                    Pd::<D>::from_ptr((*ib).pd).data(),
+                    &mut attr,
+                    xrc,
+                    target.clone(),
+                    udata.as_mut(),
+                ) {
+                    Ok((driver, number)) => {
+                        attr.to_raw(&mut (*init).attr);
+                        if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
+                            (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
+                        }
+                        Srq::<D>::from_ptr(ib).init(SrqData { driver, target });
+                        Ok(())
+                    }
+                    Err(e) => {
+                        target.close();
+                        Err(e)
+                    }
+                }
+            })()
+        })
+    }
+
+    unsafe extern "C" fn modify_srq(
+        ib: *mut raw::ib_srq,
+        attr: *mut raw::ib_srq_attr,
+        mask: u32,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: See the type's comment.
+        unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            errno(D::modify_srq(
+                Device::from_raw((*ib).device),
+                &Srq::<D>::from_ptr(ib).data().driver,
+                &SrqAttr::from_raw(&*attr),
+                SrqAttrMask(mask),
+                udata.as_mut(),
+            ))
+        }
+    }
+
+    unsafe extern "C" fn query_srq(ib: *mut raw::ib_srq, attr: *mut raw::ib_srq_attr) -> c_int {
+        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
+        unsafe {
+            errno(
+                D::query_srq(&Srq::<D>::from_ptr(ib).data().driver)
+                    .map(|from| from.to_raw(&mut *attr)),
+            )
+        }
+    }
+
+    unsafe extern "C" fn destroy_srq(ib: *mut raw::ib_srq, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; nobody is called back once the target is closed, and
+        // the object is not used afterwards.
+        unsafe {
+            let srq = Srq::<D>::from_ptr(ib);
+            D::destroy_srq(&srq.data().driver);
+            srq.data().target.close();
+            srq.deinit();
+        }
+        0
+    }
+
+    unsafe extern "C" fn post_srq_recv(
+        ib: *mut raw::ib_srq,
+        wr: *const raw::ib_recv_wr,
+        bad: *mut *const raw::ib_recv_wr,
+    ) -> c_int {
+        // SAFETY: As in `post_send`.
+        unsafe {
+            let mut wrs = RecvWrs::new(wr);
+            errno(
+                D::post_srq_recv(&Srq::<D>::from_ptr(ib).data().driver, &mut wrs)
                     .inspect_err(|_| *bad = wrs.bad()),
             )
         }
@@ -533,10 +715,85 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    unsafe extern "C" fn alloc_mr(
+        pd: *mut raw::ib_pd,
+        mr_type: u32,
+        max_num_sg: u32,
+    ) -> *mut raw::ib_mr {
+        if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
+            return err_ptr(crate::errno::not_supported());
+        }
+        // SAFETY: See the type's comment.
+        unsafe {
+            let result = D::alloc_mr(
+                Device::from_raw((*pd).device),
+                Pd::<D>::from_ptr(pd).data(),
+                max_num_sg,
+            );
+            Self::new_mr(pd, result)
+        }
+    }
+
+    unsafe extern "C" fn set_page(mr: *mut raw::ib_mr, address: u64) -> c_int {
+        // SAFETY: Called by ib_sg_to_pages() for the region that `map_mr_sg` gave it.
+        errno(unsafe { D::map_mr_page(Mr::<D>::from_ptr(mr).data(), address) })
+    }
+
+    unsafe extern "C" fn map_mr_sg(
+        mr: *mut raw::ib_mr,
+        sg: *mut raw::scatterlist,
+        nents: c_int,
+        offset: *mut c_uint,
+    ) -> c_int {
+        // SAFETY: See the type's comment; the list is the consumer's, mapped for this device, whose
+        // "DMA addresses" are addresses in the direct map (ib_dma_map_sg()). ib_sg_to_pages()
+        // (verbs.c) calls `set_page` for this region and sets its address and length.
+        unsafe {
+            let data = Mr::<D>::from_ptr(mr).data();
+            D::unmap_mr(data);
+            let mapped = raw::ib_sg_to_pages(mr, sg, nents, offset, Some(Self::set_page));
+            if mapped < 0 {
+                return mapped;
+            }
+            match D::map_mr_end(data, (*mr).iova, (*mr).length, (*mr).page_size) {
+                Ok(()) => mapped,
+                Err(e) => e.to_errno(),
+            }
+        }
+    }
+
+    unsafe extern "C" fn alloc_mw(ib: *mut raw::ib_mw, udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: See the type's comment; the data is stored once, here. uverbs has set protection
+        // domain and type (uverbs_cmd.c).
+        errno(unsafe {
+            let mut udata = Udata::from_ptr(udata);
+            D::alloc_mw(
+                Device::from_raw((*ib).device),
+                Pd::<D>::from_ptr((*ib).pd).data(),
+                (*ib).type_,
+                udata.as_mut(),
+            )
+            .map(|(data, rkey)| {
+                (*ib).rkey = rkey;
+                Mw::<D>::from_ptr(ib).init(data);
+            })
+        })
+    }
+
+    unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
+        // SAFETY: See the type's comment; the object is not used afterwards.
+        errno(unsafe {
+            let mw = Mw::<D>::from_ptr(ib);
+            D::dealloc_mw(mw.data()).map(|()| mw.deinit())
+        })
+    }
+
     /// What the trampolines call.
     const ENUM_OPS: raw::rdma_enum_ops = raw::rdma_enum_ops {
         req_notify_cq: Some(Self::req_notify_cq),
         get_link_layer: Some(Self::get_link_layer),
+        modify_srq: Some(Self::modify_srq),
+        alloc_mr: Some(Self::alloc_mr),
     };
 
     const ENUM_OPS_REF: &'static raw::rdma_enum_ops = &Self::ENUM_OPS;
@@ -566,6 +823,8 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.get_port_immutable = Some(Ops::<D>::port_immutable);
     ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
     ops.query_pkey = Some(Ops::<D>::query_pkey);
+    ops.alloc_hw_port_stats = Some(Ops::<D>::alloc_hw_port_stats);
+    ops.get_hw_stats = Some(Ops::<D>::get_hw_stats);
     ops.alloc_ucontext = Some(Ops::<D>::alloc_ucontext);
     ops.dealloc_ucontext = Some(Ops::<D>::dealloc_ucontext);
     ops.disassociate_ucontext = Some(Ops::<D>::disassociate_ucontext);
@@ -585,17 +844,33 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.modify_qp = Some(Ops::<D>::modify_qp);
     ops.query_qp = Some(Ops::<D>::query_qp);
     ops.destroy_qp = Some(Ops::<D>::destroy_qp);
+    ops.attach_mcast = Some(Ops::<D>::attach_mcast);
+    ops.detach_mcast = Some(Ops::<D>::detach_mcast);
     ops.post_send = Some(Ops::<D>::post_send);
     ops.post_recv = Some(Ops::<D>::post_recv);
+    ops.alloc_xrcd = Some(Ops::<D>::alloc_xrcd);
+    ops.dealloc_xrcd = Some(Ops::<D>::dealloc_xrcd);
+    ops.create_srq = Some(Ops::<D>::create_srq);
+    ops.modify_srq = Some(raw::rdma_trampoline_modify_srq);
+    ops.query_srq = Some(Ops::<D>::query_srq);
+    ops.destroy_srq = Some(Ops::<D>::destroy_srq);
+    ops.post_srq_recv = Some(Ops::<D>::post_srq_recv);
     ops.get_dma_mr = Some(Ops::<D>::get_dma_mr);
     ops.reg_user_mr = Some(Ops::<D>::reg_user_mr);
     ops.dereg_mr = Some(Ops::<D>::dereg_mr);
+    ops.alloc_mr = Some(raw::rdma_trampoline_alloc_mr);
+    ops.map_mr_sg = Some(Ops::<D>::map_mr_sg);
+    ops.alloc_mw = Some(Ops::<D>::alloc_mw);
+    ops.dealloc_mw = Some(Ops::<D>::dealloc_mw);
 
     ops.size_ib_ucontext = size_of::<Ucontext<D>>();
     ops.size_ib_pd = size_of::<Pd<D>>();
     ops.size_ib_ah = size_of::<Ah<D>>();
     ops.size_ib_cq = size_of::<Cq<D>>();
+    ops.size_ib_mw = size_of::<Mw<D>>();
     ops.size_ib_qp = size_of::<Qp<D>>();
+    ops.size_ib_srq = size_of::<Srq<D>>();
+    ops.size_ib_xrcd = size_of::<Xrcd<D>>();
 
     // SAFETY: Copies the operations into the device (device.c), which is not registered yet.
     unsafe { raw::ib_set_device_ops(ib, &ops) };

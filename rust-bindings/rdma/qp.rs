@@ -17,6 +17,17 @@ pub enum QpType {
     Ud,
     /// General services interface: QP1.
     Gsi,
+    /// The sending end of an extended reliable connection.
+    XrcInitiator,
+    /// The receiving end.
+    XrcTarget,
+}
+
+impl QpType {
+    /// It has one peer.
+    pub fn is_connected(self) -> bool {
+        !matches!(self, QpType::Ud | QpType::Gsi)
+    }
 }
 
 /// `enum ib_qp_state`.
@@ -102,12 +113,14 @@ pub struct QpInit<'a, D: Driver> {
     pub port: u32,
     /// `IB_QP_CREATE_*`.
     pub create_flags: u32,
-    /// A shared receive queue was named.
-    pub has_srq: bool,
-    /// Where sends complete.
-    pub send_cq: &'a D::Cq,
-    /// Where receives complete.
-    pub recv_cq: &'a D::Cq,
+    /// Where receives are posted, if not to the queue pair itself.
+    pub srq: Option<&'a D::Srq>,
+    /// XRC target: its domain.
+    pub xrcd: Option<&'a D::Xrcd>,
+    /// Where sends complete; `None` for an XRC target.
+    pub send_cq: Option<&'a D::Cq>,
+    /// Where receives complete; `None` for either end of XRC.
+    pub recv_cq: Option<&'a D::Cq>,
 }
 
 impl<'a, D: Driver> QpInit<'a, D> {
@@ -121,18 +134,35 @@ impl<'a, D: Driver> QpInit<'a, D> {
             raw::ib_qp_type_IB_QPT_UC => QpType::Uc,
             raw::ib_qp_type_IB_QPT_UD => QpType::Ud,
             raw::ib_qp_type_IB_QPT_GSI => QpType::Gsi,
+            raw::ib_qp_type_IB_QPT_XRC_INI => QpType::XrcInitiator,
+            raw::ib_qp_type_IB_QPT_XRC_TGT => QpType::XrcTarget,
             _ => return Err(crate::errno::not_supported()),
         };
-        if init.send_cq.is_null() || init.recv_cq.is_null() {
+        let is_xrc = matches!(qp_type, QpType::XrcInitiator | QpType::XrcTarget);
+        if init.send_cq.is_null() && qp_type != QpType::XrcTarget
+            || init.recv_cq.is_null() && !is_xrc
+            || init.xrcd.is_null() && qp_type == QpType::XrcTarget
+        {
             return Err(EINVAL);
         }
-        // SAFETY: The CQs belong to the same device, so they are the driver's objects, created and
-        // not destroyed while ib_core holds its references on them (uverbs_cmd.c, `create_qp()`).
-        let (send_cq, recv_cq) = unsafe {
-            (
-                &super::object::Cq::<D>::from_ptr(init.send_cq).data().driver,
-                &super::object::Cq::<D>::from_ptr(init.recv_cq).data().driver,
-            )
+        let cq = |cq: *mut raw::ib_cq| {
+            // SAFETY: The CQs belong to the same device, so they are the driver's objects, created
+            // and not destroyed while ib_core holds its references on them (uverbs_cmd.c,
+            // `create_qp()`).
+            (!cq.is_null()).then(|| unsafe { &super::object::Cq::<D>::from_ptr(cq).data().driver })
+        };
+        let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
+        let xrcd = if init.xrcd.is_null() {
+            None
+        } else {
+            // SAFETY: As for the CQs.
+            Some(unsafe { super::object::Xrcd::<D>::from_ptr(init.xrcd).data() })
+        };
+        let srq = if init.srq.is_null() {
+            None
+        } else {
+            // SAFETY: As above.
+            Some(unsafe { &super::object::Srq::<D>::from_ptr(init.srq).data().driver })
         };
         Ok(Self {
             qp_type,
@@ -140,7 +170,8 @@ impl<'a, D: Driver> QpInit<'a, D> {
             signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
             port: init.port_num,
             create_flags: init.create_flags,
-            has_srq: !init.srq.is_null(),
+            srq,
+            xrcd,
             send_cq,
             recv_cq,
         })
@@ -327,6 +358,8 @@ pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMa
         QpType::Uc => raw::ib_qp_type_IB_QPT_UC,
         QpType::Ud => raw::ib_qp_type_IB_QPT_UD,
         QpType::Gsi => raw::ib_qp_type_IB_QPT_GSI,
+        QpType::XrcInitiator => raw::ib_qp_type_IB_QPT_XRC_INI,
+        QpType::XrcTarget => raw::ib_qp_type_IB_QPT_XRC_TGT,
     };
     // SAFETY: Looks up a constant table (verbs.c); all arguments are in its range.
     unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, raw_type, mask.0) }

@@ -180,6 +180,20 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
     }
 
+    /// Fast registration: key, rights, address and length. `None` for other opcodes.
+    pub fn reg(&self) -> Option<(u32, u32, u64, u64)> {
+        if self.wr.opcode != raw::ib_wr_opcode_IB_WR_REG_MR {
+            return None;
+        }
+        // SAFETY: With this opcode the work request is an `ib_reg_wr` (ib_verbs.h, `reg_wr()`),
+        // whose region is the consumer's and stays until this has completed.
+        unsafe {
+            let wr = &*ptr::from_ref(self.wr).cast::<raw::ib_reg_wr>();
+            let mr = wr.mr.as_ref()?;
+            Some((wr.key, wr.access as u32, mr.iova, mr.length))
+        }
+    }
+
     /// UD: the address handle, the remote QP number and Q_Key.
     ///
     /// # Safety

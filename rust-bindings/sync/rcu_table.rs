@@ -161,6 +161,14 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         Some(unsafe { ArcBorrow::from_raw(value.as_ptr()) })
     }
 
+    /// As [`get`](RcuTable::get), for who needs no reference of its own.
+    #[inline]
+    pub fn get_ref<'a>(&'a self, index: u32, guard: &'a rcu::Guard) -> Option<&'a T> {
+        let value: *const T = &*self.get(index, guard)?;
+        // SAFETY: Valid for `'a`, as what `get` returns is.
+        Some(unsafe { &*value })
+    }
+
     /// Puts an entry at `index`. Any context, if `flags` allows it.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ mod cases {
     use crate::{
         crc32, impl_has_soft_timer,
         sync::{irq::IrqGuard, irqs_disabled, TimerCallback},
-        sync::{rcu_barrier, CallbackGate, IndexPool, RcuTable, SoftTimer},
+        sync::{rcu_barrier, CallbackGate, IndexPool, RcuCell, RcuTable, SoftTimer},
         time,
     };
     use kernel::{
@@ -83,6 +83,36 @@ mod cases {
         }
         drop(table);
         assert_eq!(drops.load(Relaxed), 7);
+        Ok(())
+    }
+
+    #[test]
+    fn cell_drops_what_it_replaced_after_its_readers() -> Result {
+        let drops = counter()?;
+        let cell = RcuCell::empty();
+        let id = |cell: &RcuCell<Arc<Counted>>| {
+            let guard = rcu::read_lock();
+            cell.get(&guard).map(|entry| entry.id)
+        };
+        assert_eq!(id(&cell), None);
+        cell.replace(Some(counted(1, &drops)?))?;
+        assert_eq!(id(&cell), Some(1));
+        {
+            let guard = rcu::read_lock();
+            let seen = cell.get(&guard);
+            cell.replace(Some(counted(2, &drops)?))?;
+            assert_eq!(seen.map(|entry| entry.id), Some(1));
+            assert_eq!(drops.load(Relaxed), 0);
+        }
+        assert_eq!(id(&cell), Some(2));
+        rcu_barrier();
+        assert_eq!(drops.load(Relaxed), 1);
+        cell.replace(None)?;
+        assert_eq!(id(&cell), None);
+        cell.replace(Some(counted(3, &drops)?))?;
+        drop(cell);
+        rcu_barrier();
+        assert_eq!(drops.load(Relaxed), 3);
         Ok(())
     }
 
