@@ -28,7 +28,8 @@ use linux_rdma::{
 pub(crate) struct Cq {
     #[pin]
     ring: SpinLock<CqRing>,
-    target: Arc<CqTarget>,
+    /// `None` for one that there is not.
+    target: Option<Arc<CqTarget>>,
 }
 
 struct CqRing {
@@ -156,11 +157,30 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
-                target,
+                target: Some(target),
             }),
             GFP_KERNEL,
         )?;
         Ok((cq, capacity))
+    }
+
+    /// What stands in for a completion queue that a queue pair has not: completions go nowhere.
+    pub(crate) fn none() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                ring <- new_spinlock!(CqRing {
+                    storage: Storage::Gone,
+                    capacity: u32::MAX,
+                    producer: 0,
+                    consumer: 0,
+                    armed: 0,
+                    overflow: false,
+                    overflow_reported: false,
+                }, "rrxe_no_cq"),
+                target: None,
+            }),
+            GFP_KERNEL,
+        )
     }
 
     fn user_storage(
@@ -246,16 +266,16 @@ impl Cq {
     /// held.
     pub(crate) fn notify(&self, solicited: bool) {
         let armed = lock_irqsave(&self.ring).disarm(solicited);
-        if armed {
-            self.target.notify();
+        if let (true, Some(target)) = (armed, &self.target) {
+            target.notify();
         }
     }
 
     /// Tells the consumer that a completion was lost: once, whichever queue pair lost it (K-01).
     pub(crate) fn report_overflow(&self) {
         let told = core::mem::replace(&mut lock_irqsave(&self.ring).overflow_reported, true);
-        if !told {
-            self.target.error();
+        if let (false, Some(target)) = (told, &self.target) {
+            target.error();
         }
     }
 

@@ -2,7 +2,13 @@
 
 //! What the driver keeps for a device.
 
-use crate::{qp::Qp, sockets::SocketShare, tables::Tables};
+use crate::{
+    counters::{Counter, Counters},
+    multicast::Groups,
+    qp::Qp,
+    sockets::SocketShare,
+    tables::Tables,
+};
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
@@ -12,7 +18,10 @@ use kernel::{
         Arc, Mutex, SpinLock,
     },
 };
-use linux_rdma::{net::NetDevice, sync::lock_bh};
+use linux_rdma::{
+    net::{NetDevice, TxQueue},
+    sync::lock_bh,
+};
 
 /// A device: one port on one network device.
 #[pin_data]
@@ -21,14 +30,19 @@ pub(crate) struct DeviceState {
     pub(crate) netdev: ARef<NetDevice>,
     /// Node and system image GUID.
     pub(crate) guid: [u8; 8],
+    pub(crate) counters: Counters,
     /// The sockets of the namespace; given back as soon as the network device leaves.
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
     /// QP1.
     #[pin]
     gsi: SpinLock<Option<Arc<Qp>>>,
+    #[pin]
+    pub(crate) multicast: Groups,
     bad_pkeys: Atomic<u32>,
     bad_qkeys: Atomic<u32>,
+    /// Packets that its queue pairs keep until their turn.
+    held: Atomic<i32>,
 }
 
 /// Adds one, up to 0xffff (IBA 10.9, A-28).
@@ -51,18 +65,34 @@ impl DeviceState {
         // EUI-64 from the Ethernet address, as the stack makes interface identifiers (RFC 4291).
         let [a, b, c, d, e, f] = netdev.address();
         let guid = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+        let counters = Counters::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 tables,
                 netdev: netdev.into(),
                 guid,
+                counters,
                 sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
                 gsi <- new_spinlock!(None, "rrxe_device_gsi"),
+                multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
+                held: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Whether the queue pairs keep fewer packets than that. (Nearly: several may ask at once.)
+    pub(crate) fn may_hold(&self, most: i32) -> bool {
+        self.held.load(Relaxed) < most
+    }
+
+    /// So many packets more, or fewer, are kept.
+    pub(crate) fn count_held(&self, more: i32) {
+        if more != 0 {
+            self.held.add(more, Relaxed);
+        }
     }
 
     /// Gives the namespace's sockets back: nothing is received any more.
@@ -93,6 +123,15 @@ impl DeviceState {
     /// QP1.
     pub(crate) fn gsi(&self) -> Option<Arc<Qp>> {
         lock_bh(&self.gsi).clone()
+    }
+
+    /// Gives packets to the stack, and counts them. Returns how many it took.
+    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> u32 {
+        let stats = queue.xmit_all();
+        self.counters.add(Counter::SentPackets, stats.sent.into());
+        self.counters.add(Counter::SentBytes, stats.bytes);
+        self.counters.add(Counter::SendErrors, stats.dropped.into());
+        stats.sent
     }
 
     /// A packet's P_Key did not match.

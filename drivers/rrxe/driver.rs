@@ -5,25 +5,28 @@
 use crate::{
     abi,
     address_handle::AddressHandle,
+    counters,
     cq::Cq,
     device::DeviceState,
     limits, link,
     mr::{Mr, MrHandle},
     pd::Pd,
     qp::{self, QpHandle},
+    srq::{self, SrqHandle, Xrcd},
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
 use linux_rdma::{
     net::NetDevice,
     rdma::{
         attr::{
-            device_cap, CqInitAttr, DeviceAttr, PortAttr, PortImmutable, PortState,
+            device_cap, CqInitAttr, DeviceAttr, PortAttr, PortImmutable, PortState, StatName,
             KERNEL_CAP_ALLOW_USER_UNREG,
         },
         memory::KernelMemory,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
+        srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWrs, SendWrs, Wc},
-        AddressInfo, CqTarget, Device, Driver, MrKeys, QpTarget, Udata,
+        AddressInfo, CqTarget, Device, Driver, MrKeys, QpTarget, SrqTarget, Udata,
     },
 };
 
@@ -45,10 +48,14 @@ impl Driver for Rrxe {
     type Ah = Arc<AddressHandle>;
     type Cq = Arc<Cq>;
     type Qp = QpHandle;
+    type Srq = SrqHandle;
+    type Xrcd = Xrcd;
     type Mr = MrHandle;
+    type Mw = MrHandle;
 
     const DRIVER_ID: u32 = abi::DRIVER_ID;
     const ABI_VERSION: u32 = abi::ABI_VERSION;
+    const PORT_STATS: &'static [StatName] = counters::NAMES;
     const LINK_TYPE: &'static CStr = c_str!("rrxe");
 
     fn module() -> &'static ThisModule {
@@ -86,7 +93,14 @@ impl Driver for Rrxe {
                     | device_cap::PORT_ACTIVE_EVENT
                     | device_cap::SYS_IMAGE_GUID
                     | device_cap::CURR_QP_STATE_MOD
-                    | device_cap::RC_RNR_NAK_GEN,
+                    | device_cap::RC_RNR_NAK_GEN
+                    | device_cap::SRQ_RESIZE
+                    | device_cap::XRC
+                    | device_cap::FLUSH_GLOBAL
+                    | device_cap::ATOMIC_WRITE
+                    | device_cap::MEM_WINDOW
+                    | device_cap::MEM_WINDOW_TYPE_2B
+                    | device_cap::MEM_MGT_EXTENSIONS,
             )
             .kernel_cap_flags(KERNEL_CAP_ALLOW_USER_UNREG)
             .max_send_sge(limits::MAX_SGE)
@@ -95,12 +109,20 @@ impl Driver for Rrxe {
             .max_cq(limits::MAX_CQ)
             .max_cqe(limits::MAX_CQE)
             .max_mr(limits::MAX_MR)
+            .max_mw(limits::MAX_MW)
+            .max_fast_reg_page_list_len(limits::MAX_FAST_REG_PAGES)
             .max_pd(limits::MAX_PD)
             .max_qp_rd_atom(limits::MAX_RD_ATOMIC)
             .max_res_rd_atom(limits::MAX_RD_ATOMIC * limits::MAX_QP)
             .max_qp_init_rd_atom(limits::MAX_INIT_RD_ATOMIC)
             .atomics_within_device()
+            .max_mcast_grp(limits::MAX_MCAST_GRP)
+            .max_mcast_qp_attach(limits::MAX_MCAST_QP_ATTACH)
+            .max_total_mcast_qp_attach(limits::MAX_TOTAL_MCAST_QP_ATTACH)
             .max_ah(limits::MAX_AH)
+            .max_srq(limits::MAX_SRQ)
+            .max_srq_wr(limits::MAX_SRQ_WR)
+            .max_srq_sge(limits::MAX_SRQ_SGE)
             .max_pkeys(limits::PKEY_TABLE_LEN)
             .local_ca_ack_delay(limits::LOCAL_ACK_DELAY)
             // Completion timestamps are nanoseconds of CLOCK_MONOTONIC.
@@ -151,6 +173,14 @@ impl Driver for Rrxe {
             (1, 0) => Ok(limits::DEFAULT_PKEY),
             _ => Err(EINVAL),
         }
+    }
+
+    fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result {
+        if port != 1 {
+            return Err(EINVAL);
+        }
+        device.data().counters.read(values);
+        Ok(())
     }
 
     fn alloc_ucontext(_device: &Device<Self>, udata: &mut Udata<'_>) -> Result<()> {
@@ -218,7 +248,7 @@ impl Driver for Rrxe {
 
     fn create_qp(
         device: &Device<Self>,
-        pd: &Pd,
+        pd: Option<&Pd>,
         init: &mut QpInit<'_, Self>,
         target: Arc<QpTarget>,
         udata: Option<&mut Udata<'_>>,
@@ -239,12 +269,60 @@ impl Driver for Rrxe {
         Ok(())
     }
 
+    fn attach_mcast(device: &Device<Self>, qp: &QpHandle, gid: &[u8; 16]) -> Result {
+        let state = device.data();
+        state.multicast.attach(&state.netdev, gid, &qp.qp)
+    }
+
+    fn detach_mcast(device: &Device<Self>, qp: &QpHandle, gid: &[u8; 16]) -> Result {
+        let state = device.data();
+        state.multicast.detach(&state.netdev, gid, &qp.qp)
+    }
+
     fn post_send(qp: &QpHandle, wrs: &mut SendWrs<'_, Self>) -> Result {
         qp::post::send(qp, wrs)
     }
 
     fn post_recv(qp: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
         qp::post::recv(qp, wrs)
+    }
+
+    fn create_srq(
+        device: &Device<Self>,
+        pd: &Pd,
+        attr: &mut SrqAttr,
+        xrc: Option<XrcSrq<'_, Self>>,
+        target: Arc<SrqTarget>,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(SrqHandle, u32)> {
+        srq::create(device, pd, attr, xrc, target, udata)
+    }
+
+    fn alloc_xrcd(_device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Xrcd> {
+        no_udata(udata)?;
+        Ok(Xrcd(Pd::new(false).id()))
+    }
+
+    fn modify_srq(
+        device: &Device<Self>,
+        srq: &SrqHandle,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result {
+        srq.modify(device, attr, mask, udata)
+    }
+
+    fn query_srq(srq: &SrqHandle) -> Result<SrqAttr> {
+        Ok(srq.query())
+    }
+
+    fn destroy_srq(srq: &SrqHandle) {
+        srq.destroy();
+    }
+
+    fn post_srq_recv(srq: &SrqHandle, wrs: &mut RecvWrs<'_>) -> Result {
+        srq.post(wrs)
     }
 
     fn get_dma_mr(
@@ -270,7 +348,36 @@ impl Driver for Rrxe {
     }
 
     fn dereg_mr(mr: &MrHandle) -> Result {
-        mr.invalidate();
-        Ok(())
+        mr.close()
+    }
+
+    fn alloc_mr(device: &Device<Self>, pd: &Pd, pages: u32) -> Result<(MrHandle, MrKeys)> {
+        Mr::fast(device.data(), pd, pages)
+    }
+
+    fn unmap_mr(mr: &MrHandle) {
+        mr.unmap();
+    }
+
+    fn map_mr_page(mr: &MrHandle, address: u64) -> Result {
+        mr.map_page(address)
+    }
+
+    fn map_mr_end(mr: &MrHandle, address: u64, length: u64, page_size: u32) -> Result {
+        mr.map_end(address, length, page_size)
+    }
+
+    fn alloc_mw(
+        device: &Device<Self>,
+        pd: &Pd,
+        mw_type: u32,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<(MrHandle, u32)> {
+        no_udata(udata)?;
+        Mr::window(device.data(), pd, mw_type)
+    }
+
+    fn dealloc_mw(mw: &MrHandle) -> Result {
+        mw.close()
     }
 }

@@ -26,14 +26,30 @@ pub(crate) const MAX_KERNEL_INLINE: u32 = 256;
 pub(crate) const MAX_CQ: u32 = 1 << 20;
 /// Entries of a completion queue.
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
+/// Shared receive queues.
+pub(crate) const MAX_SRQ: u32 = 1 << 20;
+/// Work requests of a shared receive queue, and data segments of each: a ring as any other.
+pub(crate) const MAX_SRQ_WR: u32 = MAX_QP_WR;
+pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 /// Memory regions: keys have 24 bits of index.
 pub(crate) const MAX_MR: u32 = 1 << 22;
 /// Bytes of a memory region: as much as user space can map.
 pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
+/// Memory windows: their keys come from the same table.
+pub(crate) const MAX_MW: u32 = 1 << 20;
+/// Pages of a fast registration: 2 MiB of small ones.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
 /// Protection domains.
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles: named by 24 bits.
 pub(crate) const MAX_AH: u32 = 1 << 20;
+/// Multicast groups of a device: as many as rdma_rxe. Each is an entry of the network device's
+/// filter.
+pub(crate) const MAX_MCAST_GRP: u32 = 1 << 13;
+/// Queue pairs of a multicast group: one softirq delivers a packet to all of them.
+pub(crate) const MAX_MCAST_QP_ATTACH: u32 = 256;
+/// Queue pairs of all multicast groups of a device.
+pub(crate) const MAX_TOTAL_MCAST_QP_ATTACH: u32 = 1 << 16;
 /// READs and atomics outstanding as the requester, which keeps nothing for them: as many as
 /// rdma_rxe, which lets its peers have that many.
 pub(crate) const MAX_INIT_RD_ATOMIC: u32 = 128;
@@ -66,6 +82,10 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
         _ => 256,
     }
 }
+
+/// Packets that the queue pairs of a device keep until their turn, where others were lost: the
+/// windows of 32 queue pairs, at most some 70 MB. Those beyond are lost, as if nothing were kept.
+pub(crate) const MAX_HELD: i32 = 8192;
 
 /// Budgets of the packet path.
 pub(crate) mod path {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions and their keys.
+//! Memory regions and windows, and their keys (IBA 10.6).
 //!
-//! Packets look regions up by key under the RCU read lock, without a reference count. Each access
-//! is checked at the moment of use: key, protection domain, rights and range.
+//! Packets look them up by key under the RCU read lock, without a reference count. Each access is
+//! checked at the moment of use: key, protection domain, rights and range.
+//!
+//! A registered region stays as it is. Fast registrations and windows change while packets use
+//! them, so they have a lock, which an access holds until its bytes are copied: when a work
+//! request that invalidates a key completes, nobody uses it any more.
 
 use crate::{
     device::DeviceState,
@@ -13,25 +17,89 @@ use crate::{
     tables::Tables,
 };
 use kernel::{
+    new_spinlock,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        rcu, Arc, SpinLock,
+    },
 };
 use linux_rdma::errno::not_supported;
 use linux_rdma::net::Fragment;
 use linux_rdma::rdma::{
-    memory::{access, KernelMemory, PinOwner, Pinned, Umem},
+    memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, PinnedMemory, Umem},
     Device, MrKeys,
 };
-use rrxe_core::{AtomicOp, Fault, RemoteAccess};
+use linux_rdma::sync::{lock_bh, BhLocked};
+use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
 
+/// Rights of the peer.
+const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 /// Rights that a region of rrxe can have.
-const SUPPORTED_ACCESS: u32 =
-    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const SUPPORTED_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::MW_BIND | access::FLUSH_GLOBAL;
+/// What a fast registration can ask for.
+const FAST_ACCESS: u32 = REMOTE | access::LOCAL_WRITE;
+/// What a window can be bound with. Local rights mean nothing: it has no L_Key.
+const WINDOW_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::ZERO_BASED;
 
-/// A memory region, as packets see it.
-pub(crate) struct Mr {
-    key: u32,
+/// [`Mr::windows`]: the region is deregistered, and no window can be bound to it any more.
+const CLOSED: u32 = u32::MAX;
+
+/// `IB_MW_TYPE_1` and `IB_MW_TYPE_2` (of which this is 2B, IBA 10.6.7.2.5).
+const TYPE_1: u32 = 1;
+const TYPE_2: u32 = 2;
+
+/// Names a queue pair for the windows that are bound to it; never used again for another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BinderId(u64);
+
+impl BinderId {
+    /// A new one.
+    pub(crate) fn new() -> Self {
+        static NEXT: Atomic<u64> = Atomic::new(1);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+/// Who wants to do something with a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Consumer {
+    pub(crate) pd: PdId,
+    pub(crate) qp: BinderId,
+}
+
+/// What somebody wants to do with memory.
+#[derive(Clone, Copy)]
+struct Wish {
     pd: PdId,
+    /// For whom a window will do.
+    window: Option<BinderId>,
+    /// All of these rights.
+    need: u32,
+}
+
+/// A memory region or window, as packets see it.
+#[pin_data]
+pub(crate) struct Mr {
+    pd: PdId,
+    kind: Kind,
+    /// Windows that are bound to it, or [`CLOSED`].
+    windows: Atomic<u32>,
+    #[pin]
+    changing: SpinLock<Changing>,
+}
+
+enum Kind {
+    /// Registered by a verb, until it is deregistered.
+    Fixed(Fixed),
+    /// For fast registration.
+    Fast,
+    /// A window of this type.
+    Window(u32),
+}
+
+struct Fixed {
+    key: u32,
     access: u32,
     /// The address of its first byte in work requests.
     iova: u64,
@@ -44,34 +112,121 @@ enum Memory {
     Kernel(KernelMemory),
 }
 
-/// A memory region, as ib_core holds it: who may unpin it.
+/// What changes of a fast registration or a window.
+struct Changing {
+    /// Of a window of type 1, this is so from the start.
+    valid: bool,
+    key: u32,
+    access: u32,
+    iova: u64,
+    length: u64,
+    /// Fast registration: its memory.
+    pages: Option<KernelPages>,
+    /// Window: its region, and where in the region's memory it starts.
+    bound: Option<(Arc<Mr>, u64)>,
+    /// Window of type 2: the queue pair that it is bound to (K-06).
+    binder: Option<BinderId>,
+}
+
+impl Changing {
+    fn new(key: u32, valid: bool, pages: Option<KernelPages>) -> Self {
+        Self {
+            valid,
+            key,
+            access: 0,
+            iova: 0,
+            length: 0,
+            pages,
+            bound: None,
+            binder: None,
+        }
+    }
+}
+
+/// What a window is to be bound to.
+#[derive(Clone, Copy)]
+pub(crate) struct Bind {
+    /// The key that it gets; the upper 24 bits say which window it is.
+    pub(crate) rkey: u32,
+    /// The region.
+    pub(crate) lkey: u32,
+    pub(crate) address: u64,
+    /// 0 unbinds a window of type 1.
+    pub(crate) length: u64,
+    /// `IB_ACCESS_*` flags.
+    pub(crate) access: u64,
+}
+
+/// What a fast registration is to become.
+#[derive(Clone, Copy)]
+pub(crate) struct FastRegister {
+    pub(crate) key: u32,
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+    /// `IB_ACCESS_*` flags.
+    pub(crate) access: u64,
+}
+
+/// A memory region or window, as ib_core holds it: who may unpin it.
 pub(crate) struct MrHandle {
     tables: Arc<Tables>,
     index: u32,
+    mr: Arc<Mr>,
     _owner: Option<PinOwner>,
 }
 
-/// Bytes of a region that an access was checked for, while the RCU read lock is held.
+/// Bytes that an access was checked for, while the RCU read lock is held.
 pub(crate) struct Span<'a> {
-    mr: ArcBorrow<'a, Mr>,
+    source: Source<'a>,
     rcu: &'a rcu::Guard,
-    va: u64,
+    /// Of its first byte in the memory.
+    offset: u64,
+}
+
+enum Source<'a> {
+    Fixed(&'a Memory),
+    /// Locked, so that nobody invalidates the key meanwhile.
+    Changing(BhLocked<'a, Changing>),
+}
+
+/// The memory of a span.
+enum Place<'a> {
+    Pinned(PinnedMemory<'a>),
+    Kernel(&'a KernelMemory),
+    Pages(&'a KernelPages),
+}
+
+/// Whether `va..end` is inside `iova..iova + length`.
+fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
+    va >= iova && end <= iova.saturating_add(length)
 }
 
 impl Mr {
     fn register(
         tables: &Arc<Tables>,
+        pd: PdId,
         owner: Option<PinOwner>,
-        make: impl FnOnce(u32) -> Mr,
+        make: impl FnOnce(u32) -> (Kind, Changing),
     ) -> Result<(MrHandle, MrKeys)> {
         let (index, key) = tables.regions.reserve(GFP_KERNEL)?;
+        let (kind, changing) = make(key);
+        let mr = Arc::pin_init(
+            pin_init!(Mr {
+                pd,
+                kind,
+                windows: Atomic::new(0),
+                changing <- new_spinlock!(changing, "rrxe_mr"),
+            }),
+            GFP_KERNEL,
+        )
+        .inspect_err(|_| tables.regions.release(index))?;
         // From here on, the handle gives the index back.
         let handle = MrHandle {
             tables: tables.clone(),
             index,
+            mr: mr.clone(),
             _owner: owner,
         };
-        let mr = Arc::new(make(key), GFP_KERNEL)?;
         tables.regions.publish(index, mr)?;
         Ok((
             handle,
@@ -80,6 +235,17 @@ impl Mr {
                 rkey: key,
             },
         ))
+    }
+
+    fn fixed(key: u32, access: u32, iova: u64, length: u64, memory: Memory) -> (Kind, Changing) {
+        let fixed = Fixed {
+            key,
+            access,
+            iova,
+            length,
+            memory,
+        };
+        (Kind::Fixed(fixed), Changing::new(key, false, None))
     }
 
     /// REG_MR.
@@ -100,17 +266,12 @@ impl Mr {
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
         let owner = PinOwner::new(Umem::get(device, start, size, access)?)?;
         let memory = Memory::User(owner.shared().clone());
-        Self::register(&device.data().tables, Some(owner), |key| Mr {
-            key,
-            pd: pd.id(),
-            access,
-            iova,
-            length,
-            memory,
+        Self::register(&device.data().tables, pd.id(), Some(owner), |key| {
+            Self::fixed(key, access, iova, length, memory)
         })
     }
 
-    /// The region of all kernel memory, for kernel consumers. Never for remote access.
+    /// The region of all kernel memory, for kernel consumers. Never for remote access (K-09).
     pub(crate) fn kernel(
         device: &DeviceState,
         pd: &Pd,
@@ -120,51 +281,161 @@ impl Mr {
         if pd.is_user() || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
-        Self::register(&device.tables, None, |key| Mr {
-            key,
-            pd: pd.id(),
-            access,
-            iova: 0,
-            length: u64::MAX,
-            memory: Memory::Kernel(memory),
+        Self::register(&device.tables, pd.id(), None, |key| {
+            Self::fixed(key, access, 0, u64::MAX, Memory::Kernel(memory))
         })
+    }
+
+    /// ALLOC_MR: a region for fast registrations of up to `pages` pages.
+    pub(crate) fn fast(device: &DeviceState, pd: &Pd, pages: u32) -> Result<(MrHandle, MrKeys)> {
+        if pd.is_user() || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
+            return Err(EINVAL);
+        }
+        let pages = KernelPages::with_capacity(pages as usize)?;
+        Self::register(&device.tables, pd.id(), None, |key| {
+            (Kind::Fast, Changing::new(key, false, Some(pages)))
+        })
+    }
+
+    /// ALLOC_MW; returns the window with its key.
+    pub(crate) fn window(device: &DeviceState, pd: &Pd, mw_type: u32) -> Result<(MrHandle, u32)> {
+        if !matches!(mw_type, TYPE_1 | TYPE_2) {
+            return Err(EINVAL);
+        }
+        let (handle, keys) = Self::register(&device.tables, pd.id(), None, |key| {
+            let changing = Changing::new(key, mw_type == TYPE_1, None);
+            (Kind::Window(mw_type), changing)
+        })?;
+        Ok((handle, keys.rkey))
+    }
+
+    /// One window more is bound to it. False where it is being deregistered.
+    fn take_window(&self) -> bool {
+        let mut now = self.windows.load(Relaxed);
+        // Far below `CLOSED`: there are fewer windows.
+        while now != CLOSED {
+            match self.windows.cmpxchg(now, now.wrapping_add(1), Full) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// One window less is.
+    fn give_window(&self) {
+        self.windows.fetch_sub(1, Full);
+    }
+
+    /// The key is refused from now on, and who uses it has finished.
+    fn end(&self) {
+        let bound = {
+            let mut changing = lock_bh(&self.changing);
+            changing.valid = false;
+            changing.bound.take()
+        };
+        if let Some((region, _)) = bound {
+            region.give_window();
+        }
     }
 }
 
 impl MrHandle {
-    /// DEREG_MR: the key is refused from now on.
-    pub(crate) fn invalidate(&self) {
+    /// DEREG_MR, DEALLOC_MW: the key is refused from now on. `EBUSY` where windows are bound to
+    /// the region (IBA 10.6.7.2.8).
+    pub(crate) fn close(&self) -> Result {
+        if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
+            return Err(EBUSY);
+        }
         self.tables.regions.withdraw(self.index);
+        self.mr.end();
+        Ok(())
+    }
+
+    /// A fast registration's pages are to be mapped anew.
+    pub(crate) fn unmap(&self) {
+        let mut changing = lock_bh(&self.mr.changing);
+        changing.valid = false;
+        if let Some(pages) = &mut changing.pages {
+            pages.clear();
+        }
+    }
+
+    /// Adds a page to a fast registration.
+    pub(crate) fn map_page(&self, address: u64) -> Result {
+        let mut changing = lock_bh(&self.mr.changing);
+        changing.pages.as_mut().ok_or(EINVAL)?.push(address)
+    }
+
+    /// All pages were added.
+    pub(crate) fn map_end(&self, address: u64, length: u64, page_size: u32) -> Result {
+        let mut changing = lock_bh(&self.mr.changing);
+        let pages = changing.pages.as_mut().ok_or(EINVAL)?;
+        pages.finish(address, length, page_size)
     }
 }
 
 impl Drop for MrHandle {
     fn drop(&mut self) {
         self.tables.regions.withdraw(self.index);
+        self.mr.end();
         self.tables.regions.release(self.index);
     }
 }
 
 impl Tables {
-    /// The bytes `va..va + len` of the region that `key` names, if the protection domain has it
-    /// with all rights in `need`.
+    /// The bytes `va..va + len` of what `key` names, if who wants them may have them.
     #[inline]
     fn span<'a>(
         &'a self,
         rcu: &'a rcu::Guard,
-        pd: PdId,
+        wish: Wish,
         key: u32,
         va: u64,
         len: u32,
-        need: u32,
     ) -> Result<Span<'a>, Fault> {
+        let Wish { pd, window, need } = wish;
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        let last = mr.iova.saturating_add(mr.length);
-        if mr.key != key || mr.pd != pd || mr.access & need != need || va < mr.iova || end > last {
+        if mr.pd != pd {
             return Err(Fault::Protection);
         }
-        Ok(Span { mr, rcu, va })
+        if let Kind::Fixed(fixed) = &mr.kind {
+            if fixed.key != key
+                || fixed.access & need != need
+                || !is_inside(fixed.iova, fixed.length, va, end)
+            {
+                return Err(Fault::Protection);
+            }
+            return Ok(Span {
+                source: Source::Fixed(&fixed.memory),
+                rcu,
+                offset: va.wrapping_sub(fixed.iova),
+            });
+        }
+        let state = lock_bh(&mr.changing);
+        if !state.valid
+            || state.key != key
+            || state.access & need != need
+            || !is_inside(state.iova, state.length, va, end)
+        {
+            return Err(Fault::Protection);
+        }
+        let start = match (&mr.kind, &state.bound, window) {
+            (Kind::Fast, _, _) => 0,
+            (Kind::Window(_), Some((_, start)), Some(qp))
+                if state.binder.is_none_or(|binder| binder == qp) =>
+            {
+                *start
+            }
+            _ => return Err(Fault::Protection),
+        };
+        let offset = start.wrapping_add(va.wrapping_sub(state.iova));
+        Ok(Span {
+            source: Source::Changing(state),
+            rcu,
+            offset,
+        })
     }
 
     /// As [`Tables::span`], for this side's own work requests.
@@ -178,8 +449,12 @@ impl Tables {
         len: u32,
         write: bool,
     ) -> Result<Span<'a>, Fault> {
-        let need = if write { access::LOCAL_WRITE } else { 0 };
-        self.span(rcu, pd, lkey, va, len, need)
+        let wish = Wish {
+            pd,
+            window: None,
+            need: if write { access::LOCAL_WRITE } else { 0 },
+        };
+        self.span(rcu, wish, lkey, va, len)
     }
 
     /// As [`Tables::span`], for the peer.
@@ -187,7 +462,7 @@ impl Tables {
     pub(crate) fn remote<'a>(
         &'a self,
         rcu: &'a rcu::Guard,
-        pd: PdId,
+        by: Consumer,
         rkey: u32,
         va: u64,
         len: u32,
@@ -198,42 +473,224 @@ impl Tables {
             RemoteAccess::Write => access::REMOTE_WRITE,
             RemoteAccess::Atomic => access::REMOTE_ATOMIC,
         };
-        self.span(rcu, pd, rkey, va, len, need)
+        let wish = Wish {
+            pd: by.pd,
+            window: Some(by.qp),
+            need,
+        };
+        self.span(rcu, wish, rkey, va, len)
+    }
+
+    /// Local invalidate, and SEND with invalidate (IBA 10.6.5): a fast registration or a window of
+    /// type 2; any other key is refused, and stays valid (K-08). Afterwards nobody uses it.
+    pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: Consumer, key: u32) -> Result<(), Fault> {
+        let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
+        if mr.pd != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
+            return Err(Fault::Protection);
+        }
+        let bound = {
+            let mut state = lock_bh(&mr.changing);
+            if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
+                return Err(Fault::Protection);
+            }
+            state.valid = false;
+            state.binder = None;
+            state.bound.take()
+        };
+        if let Some((region, _)) = bound {
+            region.give_window();
+        }
+        Ok(())
+    }
+
+    /// Registers what was mapped for a fast registration under a key, whose low eight bits are the
+    /// consumer's (K-05).
+    pub(crate) fn fast_register(
+        &self,
+        rcu: &rcu::Guard,
+        by: Consumer,
+        to: FastRegister,
+    ) -> Result<(), Fault> {
+        let mr = self.regions.get(to.key, rcu).ok_or(Fault::Protection)?;
+        let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
+        if mr.pd != by.pd || !matches!(mr.kind, Kind::Fast) || access & !FAST_ACCESS != 0 {
+            return Err(Fault::Protection);
+        }
+        let mut state = lock_bh(&mr.changing);
+        let mapped = state.pages.as_ref().map_or(0, |pages| pages.size());
+        let fits = to.length <= mapped && to.iova.checked_add(to.length).is_some();
+        if state.valid || !fits {
+            return Err(Fault::Protection);
+        }
+        state.key = to.key;
+        state.access = access;
+        state.iova = to.iova;
+        state.length = to.length;
+        state.valid = true;
+        Ok(())
+    }
+
+    /// Binds a window (IBA 10.6.7.2, 11.4.1.1). One of type 1 may be bound again, or to nothing;
+    /// one of type 2 must have been invalidated.
+    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: Consumer, to: Bind) -> Result<(), Fault> {
+        let window = self.regions.get(to.rkey, rcu).ok_or(Fault::Protection)?;
+        let Kind::Window(mw_type) = window.kind else {
+            return Err(Fault::Protection);
+        };
+        let access = u32::try_from(to.access).map_err(|_| Fault::Protection)?;
+        let zero_based = access & access::ZERO_BASED != 0;
+        if window.pd != by.pd
+            || access & !WINDOW_ACCESS != 0
+            || mw_type == TYPE_1 && zero_based
+            || mw_type == TYPE_2 && to.length == 0
+        {
+            return Err(Fault::Protection);
+        }
+        let bound = match to.length {
+            0 => None,
+            _ => Some(self.region_for_window(rcu, by.pd, &to, access)?),
+        };
+        let old = {
+            let mut state = lock_bh(&window.changing);
+            if mw_type == TYPE_2 && state.valid {
+                drop(state);
+                if let Some((region, _)) = bound {
+                    region.give_window();
+                }
+                return Err(Fault::Protection);
+            }
+            state.valid = true;
+            state.key = to.rkey;
+            state.access = access & REMOTE;
+            state.iova = if zero_based { 0 } else { to.address };
+            state.length = to.length;
+            state.binder = (mw_type == TYPE_2).then_some(by.qp);
+            core::mem::replace(&mut state.bound, bound)
+        };
+        if let Some((region, _)) = old {
+            region.give_window();
+        }
+        Ok(())
+    }
+
+    /// The region that a window is to be bound to, which has one window more now, and where in its
+    /// memory the window starts.
+    fn region_for_window(
+        &self,
+        rcu: &rcu::Guard,
+        pd: PdId,
+        to: &Bind,
+        access: u32,
+    ) -> Result<(Arc<Mr>, u64), Fault> {
+        let region = self
+            .regions
+            .get_arc(to.lkey, rcu)
+            .ok_or(Fault::Protection)?;
+        let Kind::Fixed(fixed) = &region.kind else {
+            return Err(Fault::Protection);
+        };
+        let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+        let end = to.address.checked_add(to.length).ok_or(Fault::Protection)?;
+        if region.pd != pd
+            || fixed.key != to.lkey
+            || fixed.access & access::MW_BIND == 0
+            || writes && fixed.access & access::LOCAL_WRITE == 0
+            || !is_inside(fixed.iova, fixed.length, to.address, end)
+            || !region.take_window()
+        {
+            return Err(Fault::Protection);
+        }
+        let start = to.address.wrapping_sub(fixed.iova);
+        Ok((region, start))
+    }
+}
+
+impl Tables {
+    /// Makes what was written to a region before visible to everyone (IBA A19), if the region
+    /// allows that. No region is persistent.
+    pub(crate) fn flush(
+        &self,
+        rcu: &rcu::Guard,
+        pd: PdId,
+        rkey: u32,
+        flush: Flush,
+    ) -> Result<(), Fault> {
+        let mut need = 0;
+        if flush.global {
+            need |= access::FLUSH_GLOBAL;
+        }
+        if flush.persistent {
+            need |= access::FLUSH_PERSISTENT;
+        }
+        let mr = self.regions.get(rkey, rcu).ok_or(Fault::Protection)?;
+        // Windows and fast registrations never have these rights.
+        let Kind::Fixed(fixed) = &mr.kind else {
+            return Err(Fault::Protection);
+        };
+        if mr.pd != pd || fixed.key != rkey || fixed.access & need != need {
+            return Err(Fault::Protection);
+        }
+        if let Some((va, len)) = flush.range {
+            let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
+            if !is_inside(fixed.iova, fixed.length, va, end) {
+                return Err(Fault::Protection);
+            }
+        }
+        // The CPU wrote it, and so all there is to do is to wait for the CPU: caches are coherent.
+        kernel::sync::barrier::smp_mb();
+        Ok(())
     }
 }
 
 impl Span<'_> {
+    fn place(&self) -> Result<Place<'_>, Fault> {
+        let memory = match &self.source {
+            Source::Fixed(memory) => memory,
+            Source::Changing(state) => match (&state.pages, &state.bound) {
+                (Some(pages), _) => return Ok(Place::Pages(pages)),
+                (None, Some((region, _))) => match &region.kind {
+                    Kind::Fixed(fixed) => &fixed.memory,
+                    _ => return Err(Fault::Protection),
+                },
+                (None, None) => return Err(Fault::Protection),
+            },
+        };
+        match memory {
+            Memory::User(pinned) => pinned
+                .access(self.rcu)
+                .map(Place::Pinned)
+                .ok_or(Fault::Protection),
+            Memory::Kernel(memory) => Ok(Place::Kernel(memory)),
+        }
+    }
+
     /// Copies from its start. The caller asked for at least that many bytes.
     #[inline]
     pub(crate) fn read(&self, to: &mut [u8]) -> Result<(), Fault> {
-        match &self.mr.memory {
-            Memory::User(pinned) => pinned
-                .access(self.rcu)
-                .ok_or(Fault::Protection)?
-                .read(self.va.wrapping_sub(self.mr.iova), to)
-                .map_err(|_| Fault::Protection),
-            Memory::Kernel(memory) => {
-                memory.read(self.va, to);
+        match self.place()? {
+            Place::Pinned(memory) => memory.read(self.offset, to),
+            Place::Kernel(memory) => {
+                memory.read(self.offset, to);
                 Ok(())
             }
+            Place::Pages(memory) => memory.read(self.offset, to),
         }
+        .map_err(|_| Fault::Protection)
     }
 
     /// Copies to byte `offset` from its start. The caller asked for at least that many bytes.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
-        let va = self.va.wrapping_add(offset as u64);
-        match &self.mr.memory {
-            Memory::User(pinned) => pinned
-                .access(self.rcu)
-                .ok_or(Fault::Protection)?
-                .write(va.wrapping_sub(self.mr.iova), from)
-                .map_err(|_| Fault::Protection),
-            Memory::Kernel(memory) => {
-                memory.write(va, from);
+        let at = self.offset.wrapping_add(offset as u64);
+        match self.place()? {
+            Place::Pinned(memory) => memory.write(at, from),
+            Place::Kernel(memory) => {
+                memory.write(at, from);
                 Ok(())
             }
+            Place::Pages(memory) => memory.write(at, from),
         }
+        .map_err(|_| Fault::Protection)
     }
 
     /// As [`Span::write`], from `len` bytes of a fragment from its byte `at` on.
@@ -245,36 +702,42 @@ impl Span<'_> {
         at: usize,
         len: usize,
     ) -> Result<(), Fault> {
-        let va = self.va.wrapping_add(offset as u64);
-        match &self.mr.memory {
-            Memory::User(pinned) => pinned
-                .access(self.rcu)
-                .ok_or(Fault::Protection)?
-                .write_fragment(va.wrapping_sub(self.mr.iova), from, at, len),
-            Memory::Kernel(memory) => memory.write_fragment(va, from, at, len),
+        let to = self.offset.wrapping_add(offset as u64);
+        match self.place()? {
+            Place::Pinned(memory) => memory.write_fragment(to, from, at, len),
+            Place::Kernel(memory) => memory.write_fragment(to, from, at, len),
+            Place::Pages(memory) => memory.write_fragment(to, from, at, len),
+        }
+        .map_err(|_| Fault::Protection)
+    }
+
+    /// Stores a word at its start in one, after everything that was written before.
+    pub(crate) fn store(&self, value: u64) -> Result<(), Fault> {
+        let at = self.offset;
+        match self.place()? {
+            Place::Pinned(m) => m.store(at, value),
+            Place::Kernel(m) => m.store(at, value),
+            Place::Pages(m) => m.store(at, value),
         }
         .map_err(|_| Fault::Protection)
     }
 
     /// Executes an atomic operation at its start; returns what was there.
     pub(crate) fn atomic(&self, op: AtomicOp) -> Result<u64, Fault> {
-        match &self.mr.memory {
-            Memory::User(pinned) => {
-                let memory = pinned.access(self.rcu).ok_or(Fault::Protection)?;
-                let offset = self.va.wrapping_sub(self.mr.iova);
-                match op {
-                    AtomicOp::CompareSwap { compare, swap } => {
-                        memory.compare_swap(offset, compare, swap)
-                    }
-                    AtomicOp::FetchAdd { add } => memory.fetch_add(offset, add),
-                }
+        let at = self.offset;
+        match (self.place()?, op) {
+            (Place::Pinned(m), AtomicOp::CompareSwap { compare, swap }) => {
+                m.compare_swap(at, compare, swap)
             }
-            Memory::Kernel(memory) => match op {
-                AtomicOp::CompareSwap { compare, swap } => {
-                    memory.compare_swap(self.va, compare, swap)
-                }
-                AtomicOp::FetchAdd { add } => memory.fetch_add(self.va, add),
-            },
+            (Place::Pinned(m), AtomicOp::FetchAdd { add }) => m.fetch_add(at, add),
+            (Place::Kernel(m), AtomicOp::CompareSwap { compare, swap }) => {
+                m.compare_swap(at, compare, swap)
+            }
+            (Place::Kernel(m), AtomicOp::FetchAdd { add }) => m.fetch_add(at, add),
+            (Place::Pages(m), AtomicOp::CompareSwap { compare, swap }) => {
+                m.compare_swap(at, compare, swap)
+            }
+            (Place::Pages(m), AtomicOp::FetchAdd { add }) => m.fetch_add(at, add),
         }
         .map_err(|_| Fault::Protection)
     }

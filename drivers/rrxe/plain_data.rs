@@ -25,5 +25,6 @@ plain_data!(
     abi::AllocUcontextResp,
     abi::CreateCqCmd,
     abi::CreateQpCmd,
+    abi::CreateSrqCmd,
     abi::CreateAhResp,
 );

@@ -101,6 +101,28 @@ impl Ring {
     }
 }
 
+impl Ring {
+    /// Copies entries of another ring to the places of the same counters.
+    pub(crate) fn copy_entries(&self, from: &Ring, first: u32, count: u32) -> Result {
+        let bytes = self.stride.min(from.stride) as usize;
+        let mut buffer = [0; 128];
+        for i in 0..count {
+            let counter = first.wrapping_add(i);
+            let mut done = 0usize;
+            while done < bytes {
+                let n = bytes.wrapping_sub(done).min(buffer.len());
+                let piece = buffer.get_mut(..n).ok_or(EINVAL)?;
+                from.memory
+                    .read_bytes(from.offset(counter).wrapping_add(done), piece)?;
+                self.memory
+                    .write_bytes(self.offset(counter).wrapping_add(done), piece)?;
+                done = done.wrapping_add(n);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The emptying side of a work queue.
 pub(crate) struct Consumer {
     ring: Ring,
@@ -142,6 +164,30 @@ impl Consumer {
     /// Entries that the ring holds.
     pub(crate) fn capacity(&self) -> u32 {
         self.ring.capacity
+    }
+
+    /// The ring.
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The counter of the next entry, and how many wait. `EINVAL` where the producer claimed the
+    /// impossible, now or before.
+    pub(crate) fn waiting(&mut self) -> Result<(u32, u32)> {
+        let count = self.available()?;
+        if self.broken {
+            return Err(EINVAL);
+        }
+        Ok((self.taken, count))
+    }
+
+    /// Puts another ring in place, with the same counters; `producer` is the producer's. Returns
+    /// the old one.
+    pub(crate) fn replace(&mut self, ring: Ring, producer: u32) -> Ring {
+        let old = core::mem::replace(&mut self.ring, ring);
+        self.ring.memory.store_release(RING_PRODUCER, producer);
+        self.publish();
+        old
     }
 
     /// The next entry, as it is now.

@@ -12,12 +12,15 @@
 )]
 mod abi;
 mod address_handle;
+mod congestion;
+mod counters;
 mod cq;
 mod device;
 mod driver;
 mod limits;
 mod link;
 mod mr;
+mod multicast;
 mod path;
 mod pd;
 mod plain_data;
@@ -25,8 +28,10 @@ mod qp;
 mod ring;
 mod rx;
 mod sockets;
+mod srq;
 mod tables;
 mod tx;
+mod wqe;
 
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{net::NetdevNotifier, rdma::LinkRegistration, sync::rcu_barrier};
@@ -38,6 +43,20 @@ module! {
     description: "Software RoCEv2 device",
     license: "GPL v2",
     alias: ["rdma-link-rrxe"],
+    params: {
+        roce_np: u8 {
+            default: 1,
+            description: "Notification point: answer packets that met with congestion (default 1)",
+        },
+        roce_rp: u8 {
+            default: 1,
+            description: "Reaction point: send as ECN-capable, slow down when notified (default 1)",
+        },
+        min_time_between_cnps: u32 {
+            default: 50,
+            description: "Microseconds between notifications of a queue pair (default 50)",
+        },
+    },
 }
 
 /// What devices share: made when the module is loaded.

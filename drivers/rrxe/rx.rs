@@ -5,7 +5,7 @@
 //! Everything here runs in the softirq that received the packet. What does not belong to a queue
 //! pair, or not to a packet as the specification wants it, is dropped without an answer.
 
-use crate::{driver::Rrxe, qp::Qp, tables::Tables};
+use crate::{counters::Counter, driver::Rrxe, multicast, qp::Qp, tables::Tables};
 use kernel::{
     prelude::*,
     sync::{rcu, Arc},
@@ -13,13 +13,16 @@ use kernel::{
 use linux_rdma::{
     crc32::crc32_le,
     net::{IpAddr, NetDevice, RxSkb, UdpReceive},
-    rdma::device::by_netdev,
+    rdma::device::{by_netdev, DeviceRef},
     time::monotonic_ns,
 };
 use rrxe_core::{icrc, wire, Packet, MAX_HEADER};
 
 /// Bytes of the ICRC at the end of each packet.
 const ICRC: usize = 4;
+
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
 
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;
@@ -43,9 +46,27 @@ impl Incoming<'_> {
         self.packet.header_len.into()
     }
 
+    /// Bytes of the IP packet.
+    pub(crate) fn ip_len(&self) -> u64 {
+        let headers = self.skb.ip_header().len().wrapping_add(UDP_HEADER);
+        self.skb.payload_len().wrapping_add(headers) as u64
+    }
+
     /// Bytes of payload.
     pub(crate) fn payload_len(&self) -> usize {
         self.packet.payload_len as usize
+    }
+}
+
+impl<'a> Incoming<'a> {
+    /// A packet that was verified before, and kept.
+    pub(crate) fn again(skb: &'a RxSkb, now: u64) -> Option<Self> {
+        let total = skb.payload_len();
+        let mut head = [0; MAX_HEADER];
+        let head = head.get_mut(..total.min(MAX_HEADER))?;
+        skb.copy_bits(0, head).ok()?;
+        let packet = Packet::parse(head, u32::try_from(total).ok()?).ok()?;
+        Some(Self { packet, skb, now })
     }
 }
 
@@ -54,22 +75,48 @@ impl Receiver {
         Ok(Arc::new(Self { tables }, GFP_KERNEL)?)
     }
 
-    /// Parses and verifies; `None` where the packet is to be dropped.
-    fn check<'a>(skb: &'a RxSkb) -> Option<Incoming<'a>> {
+    /// Parses and verifies. Where the packet is to be dropped, says under which name.
+    fn check<'a>(skb: &'a RxSkb) -> Result<Incoming<'a>, Counter> {
+        let (packet, computed, received) = Self::parse(skb).ok_or(Counter::Malformed)?;
+        if received != computed {
+            return Err(Counter::BadIcrc);
+        }
+        Ok(Incoming {
+            packet,
+            skb,
+            now: monotonic_ns(),
+        })
+    }
+
+    /// The headers, the ICRC as it should be, and as it is. `None` where it is no packet.
+    fn parse(skb: &RxSkb) -> Option<(Packet, [u8; ICRC], [u8; ICRC])> {
         let total = skb.payload_len();
         let mut head = [0; MAX_HEADER];
         let head = head.get_mut(..total.min(MAX_HEADER))?;
         skb.copy_bits(0, head).ok()?;
-        let packet = Packet::parse(head, u32::try_from(total).ok()?).ok()?;
+        let packet_len = u32::try_from(total).ok()?;
+        let packet = Packet::parse(head, packet_len).ok()?;
         let headers = head.get(..packet.header_len.into())?;
 
         let udp = skb.udp_header();
         let ip = skb.ip_header();
-        let mut state = match skb.source() {
-            // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
-            IpAddr::V4(_) => icrc::ipv4(crc32_le, ip.try_into().ok()?, udp, headers),
-            IpAddr::V6(_) => icrc::ipv6(crc32_le, ip.try_into().ok()?, udp, headers),
+        // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
+        let (mut state, lengths_agree) = match skb.source() {
+            IpAddr::V4(_) => {
+                let ip = ip.try_into().ok()?;
+                let agree = wire::ipv4_lengths_agree(ip, udp, packet_len);
+                (icrc::ipv4(crc32_le, ip, udp, headers), agree)
+            }
+            IpAddr::V6(_) => {
+                let ip = ip.try_into().ok()?;
+                let agree = wire::ipv6_lengths_agree(ip, udp, packet_len);
+                (icrc::ipv6(crc32_le, ip, udp, headers), agree)
+            }
         };
+        // The stack cuts a packet to its UDP length, whatever IP says.
+        if !lengths_agree {
+            return None;
+        }
         let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
         skb.for_each(headers.len(), body, |fragment| {
             state = fragment.crc32_le(state);
@@ -78,14 +125,7 @@ impl Receiver {
         let mut received = [0; ICRC];
         skb.copy_bits(total.checked_sub(ICRC)?, &mut received)
             .ok()?;
-        if received != icrc::finish(state) {
-            return None;
-        }
-        Some(Incoming {
-            packet,
-            skb,
-            now: monotonic_ns(),
-        })
+        Some((packet, icrc::finish(state), received))
     }
 
     /// Whether a datagram that came in on `dev` may be for a queue pair of the network device
@@ -104,30 +144,64 @@ impl Receiver {
         }
     }
 
-    /// The QP1 of the device that a packet is for.
-    fn gsi(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<Arc<Qp>> {
+    /// The device that a packet is for, by its way and address.
+    fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
         let dev = dev.vlan_real_dev().unwrap_or(dev);
-        let device = if dev.is_loopback() {
+        if dev.is_loopback() {
             let holder = dev.net(rcu).device_of_address(&skb.destination())?;
-            by_netdev::<Rrxe>(holder.vlan_real_dev().unwrap_or(&holder))?
+            by_netdev::<Rrxe>(holder.vlan_real_dev().unwrap_or(&holder))
         } else {
-            by_netdev::<Rrxe>(dev)?
+            by_netdev::<Rrxe>(dev)
+        }
+    }
+
+    /// Gives a multicast to each member of its group. What one makes of it is nothing to the
+    /// others (I-07). Whether there is one.
+    fn multicast(dev: &NetDevice, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
+        let dev = dev.vlan_real_dev().unwrap_or(dev);
+        let device = match incoming.packet.bth.opcode.class() {
+            wire::Class::Ud => by_netdev::<Rrxe>(dev),
+            _ => None,
         };
-        device.data().gsi()
+        let mut taken = false;
+        if let Some(device) = device {
+            let groups = &device.data().multicast;
+            groups.for_each_member(&incoming.skb.destination(), rcu, |qp| {
+                taken = true;
+                Qp::receive(qp.as_arc_borrow(), incoming, rcu);
+            });
+        }
+        taken
+    }
+
+    /// Counts a packet that no queue pair has seen.
+    fn count(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard, counter: Counter) {
+        if let Some(device) = Self::device(dev, skb, rcu) {
+            device.data().counters.count(counter);
+        }
     }
 }
 
 impl UdpReceive for Receiver {
     fn receive(&self, dev: &NetDevice, skb: RxSkb) {
         let rcu = rcu::read_lock();
-        let Some(incoming) = Self::check(&skb) else {
-            return;
+        let incoming = match Self::check(&skb) {
+            Ok(incoming) => incoming,
+            Err(counter) => return Self::count(dev, &skb, &rcu, counter),
         };
         let number = incoming.packet.bth.dest_qpn;
-        if number == GSI {
-            if let Some(qp) = Self::gsi(dev, &skb, &rcu) {
+        // Multicasts go to this number, and nothing else does.
+        let is_multicast = skb.destination().is_multicast();
+        let taken = if is_multicast != (number == multicast::QPN) {
+            false
+        } else if is_multicast {
+            Self::multicast(dev, &incoming, &rcu)
+        } else if number == GSI {
+            let gsi = Self::device(dev, &skb, &rcu).and_then(|device| device.data().gsi());
+            if let Some(qp) = &gsi {
                 Qp::receive(qp.as_arc_borrow(), &incoming, &rcu);
             }
+            gsi.is_some()
         } else if let Some(qp) = self.tables.qps.get(number, &rcu) {
             let belongs = match incoming.packet.bth.opcode.class() {
                 wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, &skb, &rcu),
@@ -138,6 +212,16 @@ impl UdpReceive for Receiver {
             if belongs {
                 Qp::receive(qp, &incoming, &rcu);
             }
+            belongs
+        } else {
+            false
+        };
+        if !taken {
+            let counter = match incoming.packet.operation {
+                wire::Operation::Cnp => Counter::NotificationsIgnored,
+                _ => Counter::Discarded,
+            };
+            Self::count(dev, &skb, &rcu, counter);
         }
         skb.consume();
     }

@@ -6,7 +6,7 @@
 //! one step, and everything else about a packet is compared with that queue pair. Numbers that a
 //! stranger sees are table indices behind a keyed permutation, so that they can't be guessed.
 
-use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp};
+use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp, srq::Srq};
 use core::ops::RangeInclusive;
 use kernel::{
     alloc::Flags,
@@ -94,6 +94,14 @@ pub(crate) struct AddressTable {
     table: RcuTable<AddressHandle>,
 }
 
+/// Shared receive queues for XRC by number.
+#[pin_data]
+pub(crate) struct SrqTable {
+    #[pin]
+    numbers: Numbers,
+    table: RcuTable<Srq>,
+}
+
 /// All tables.
 #[pin_data]
 pub(crate) struct Tables {
@@ -103,6 +111,8 @@ pub(crate) struct Tables {
     pub(crate) regions: RegionTable,
     #[pin]
     pub(crate) addresses: AddressTable,
+    #[pin]
+    pub(crate) srqs: SrqTable,
 }
 
 impl Tables {
@@ -119,6 +129,10 @@ impl Tables {
                 }),
                 addresses <- try_pin_init!(AddressTable {
                     pool <- IndexPool::new(),
+                    table: RcuTable::new()?,
+                }),
+                srqs <- try_pin_init!(SrqTable {
+                    numbers <- Numbers::new(limits::MAX_SRQ),
                     table: RcuTable::new()?,
                 }),
             }? Error),
@@ -155,6 +169,38 @@ impl QpTable {
     }
 }
 
+impl SrqTable {
+    /// An index and the number that stands for it.
+    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
+        self.numbers.reserve(GFP_KERNEL)
+    }
+
+    /// Lets packets find the queue.
+    pub(crate) fn publish(&self, index: u32, srq: Arc<Srq>) -> Result {
+        self.table.insert(index, srq, GFP_KERNEL)
+    }
+
+    /// The queue of this number.
+    #[inline]
+    pub(crate) fn get<'a>(
+        &'a self,
+        number: u32,
+        rcu: &'a rcu::Guard,
+    ) -> Option<ArcBorrow<'a, Srq>> {
+        self.table.get(self.numbers.index(number)?, rcu)
+    }
+
+    /// No packet finds the queue from now on.
+    pub(crate) fn withdraw(&self, index: u32) {
+        drop(self.table.remove(index));
+    }
+
+    /// The number may be used again.
+    pub(crate) fn release(&self, index: u32) {
+        self.numbers.pool.free(index);
+    }
+}
+
 impl RegionTable {
     /// An index and the key that stands for it.
     pub(crate) fn reserve(&self, flags: Flags) -> Result<(u32, u32)> {
@@ -169,8 +215,14 @@ impl RegionTable {
 
     /// The region at the place of this key; whether it is its key is for the caller to check.
     #[inline]
-    pub(crate) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, Mr>> {
-        self.table.get(self.numbers.index(key >> 8)?, rcu)
+    pub(crate) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
+        self.table.get_ref(self.numbers.index(key >> 8)?, rcu)
+    }
+
+    /// A reference to it, to be kept.
+    pub(crate) fn get_arc(&self, key: u32, rcu: &rcu::Guard) -> Option<Arc<Mr>> {
+        let index = self.numbers.index(key >> 8)?;
+        self.table.get(index, rcu).map(Arc::from)
     }
 
     /// Nobody finds the region from now on.

@@ -2,7 +2,7 @@
 
 //! Outgoing packets: from the core's headers and payload references to packets of the stack.
 
-use crate::{device::DeviceState, limits, path::Path};
+use crate::{congestion, device::DeviceState, limits, path::Path};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     crc32::crc32_le,
@@ -18,6 +18,7 @@ pub(crate) struct Carrier<'a> {
     path: &'a Path,
     route: Route,
     source_port: u16,
+    tos: u8,
 }
 
 impl<'a> Carrier<'a> {
@@ -32,7 +33,24 @@ impl<'a> Carrier<'a> {
             path,
             route: path.route(device, source_port, rcu)?,
             source_port,
+            tos: path.info().traffic_class,
         })
+    }
+
+    /// The same for the packets of a connected queue pair, which reacts to congestion.
+    pub(crate) fn connected(
+        path: &'a Path,
+        device: &DeviceState,
+        source_port: u16,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        let tos = congestion::connected_tos(path.info().traffic_class);
+        Some(Self::new(path, device, source_port, rcu)?.with_tos(tos))
+    }
+
+    /// The same with another type of service, or traffic class.
+    pub(crate) fn with_tos(self, tos: u8) -> Self {
+        Self { tos, ..self }
     }
 
     fn udp_header(&self, payload_len: usize) -> [u8; UDP_HEADER] {
@@ -52,7 +70,6 @@ impl<'a> Carrier<'a> {
     }
 
     fn ipv4_header(&self, source: [u8; 4], destination: [u8; 4], payload_len: usize) -> [u8; 20] {
-        let info = self.path.info();
         let [l0, l1] = (payload_len.wrapping_add(20 + UDP_HEADER) as u16).to_be_bytes();
         let [i0, i1] = self
             .route
@@ -62,7 +79,7 @@ impl<'a> Carrier<'a> {
         let [d0, d1, d2, d3] = destination;
         [
             0x45,
-            info.traffic_class,
+            self.tos,
             l0,
             l1,
             i0,
@@ -92,7 +109,7 @@ impl<'a> Carrier<'a> {
     ) -> [u8; 40] {
         let info = self.path.info();
         let mut header = [0; 40];
-        let first = 6 << 28 | u32::from(info.traffic_class) << 20 | info.flow_label;
+        let first = 6 << 28 | u32::from(self.tos) << 20 | info.flow_label;
         let (fixed, addresses) = header.split_at_mut(8);
         let [f0, f1, f2, f3] = first.to_be_bytes();
         let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();

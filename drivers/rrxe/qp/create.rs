@@ -2,12 +2,17 @@
 
 //! CREATE_QP and DESTROY_QP.
 
-use super::{baton::Baton, post::Poster, recv::RecvSide, send::SendSide, service, Qp, QpHandle};
+use super::{
+    baton::Baton, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service, Qp,
+    QpHandle,
+};
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
+    cq::Cq,
     device::DeviceState,
     driver::Rrxe,
     limits,
+    mr::BinderId,
     pd::Pd,
     ring::{Consumer, Ring},
 };
@@ -26,7 +31,7 @@ use linux_rdma::{
     },
     sync::{lock_bh, SoftTimer},
 };
-use rrxe_core::{Requester, Responder};
+use rrxe_core::{congestion::NotificationPoint, Requester, Responder};
 
 /// The number of QP1.
 const GSI: u32 = 1;
@@ -46,10 +51,14 @@ impl Drop for Reservation<'_> {
 }
 
 fn check(init: &QpInit<'_, Rrxe>, is_user: bool) -> Result {
-    if init.has_srq || init.create_flags != 0 {
+    if init.create_flags != 0 {
         return Err(not_supported());
     }
-    if init.qp_type == QpType::Gsi && (is_user || init.port > 1) {
+    // The kernel's work requests do not say which shared receive queue they are for.
+    if init.qp_type == QpType::XrcInitiator && !is_user {
+        return Err(not_supported());
+    }
+    if init.qp_type == QpType::Gsi && (is_user || init.port > 1 || init.srq.is_some()) {
         return Err(EINVAL);
     }
     let cap = &init.cap;
@@ -95,11 +104,18 @@ fn rings(
 /// Creates a queue pair; returns it with its number.
 pub(crate) fn create(
     device: &Device<Rrxe>,
-    pd: &Pd,
+    pd: Option<&Pd>,
     init: &mut QpInit<'_, Rrxe>,
     target: Arc<QpTarget>,
     udata: Option<&mut Udata<'_>>,
 ) -> Result<(QpHandle, u32)> {
+    // There is no receive queue, or none at all, whatever was asked for.
+    match init.qp_type {
+        QpType::XrcTarget => init.cap = QpCap::default(),
+        QpType::XrcInitiator => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
+        _ if init.srq.is_some() => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
+        _ => {}
+    }
     check(init, udata.is_some())?;
     let (send_ring, recv_ring, is_user) = rings(device, &mut init.cap, udata)?;
     let cap = init.cap;
@@ -125,6 +141,7 @@ pub(crate) fn create(
     let service = service(init.qp_type);
     let mut requester = Requester::new(service);
     requester.set_src_qpn(number);
+    requester.set_holding(true);
     let capacity = send_ring.capacity();
     let send_consumer = Consumer::new(send_ring);
     // Nothing polls the send ring yet: each batch is announced.
@@ -135,15 +152,28 @@ pub(crate) fn create(
         capacity,
         cap.max_send_sge,
         cap.max_inline_data,
+        HoldBack::new(state.clone()),
     )?;
+    let srq = init.srq.map(|handle| handle.srq.clone());
+    let (consumer, max_recv_sge) = match &srq {
+        Some(srq) => (None, srq.max_sge()),
+        // Of any shared receive queue.
+        None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+        None => (Some(Consumer::new(recv_ring)), cap.max_recv_sge),
+    };
+    let xrc_domain = init.xrcd.map(|xrcd| xrcd.0);
     let recv = RecvSide::new(
         Responder::new(service),
-        Consumer::new(recv_ring),
-        cap.max_recv_sge,
+        consumer,
+        max_recv_sge,
+        HoldBack::new(state.clone()),
     )?;
     let identity = QpIdentity::of(&target);
     let (qp_type, signal_all) = (init.qp_type, init.signal_all);
-    let (send_cq, recv_cq) = (init.send_cq.clone(), init.recv_cq.clone());
+    let cq = |cq: Option<&Arc<Cq>>| cq.map_or_else(Cq::none, |cq| Ok(cq.clone()));
+    let (send_cq, recv_cq) = (cq(init.send_cq)?, cq(init.recv_cq)?);
+    // An XRC target has no domain of its own: that of a fresh one fits no key.
+    let pd = pd.map_or_else(|| Pd::new(false).id(), Pd::id);
     let qp = Arc::pin_init(
         pin_init!(Qp {
             number,
@@ -152,17 +182,21 @@ pub(crate) fn create(
             signal_all,
             cap,
             device: state.clone(),
-            pd: pd.id(),
+            pd,
+            binder: BinderId::new(),
             target,
             identity,
             send_cq,
             recv_cq,
+            srq,
+            xrc_domain,
             state: Atomic::new(QpState::Reset as u32),
             attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
             send_baton: Baton::new(),
             send <- new_spinlock!(send, "rrxe_qp_send"),
             recv_baton: Baton::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
+            notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),
             recv_work <- new_work!("rrxe_qp_recv"),

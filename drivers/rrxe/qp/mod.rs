@@ -17,10 +17,12 @@
 //! | [`send`] | the send side: work requests to packets, answers to completions |
 //! | [`recv`] | the receive side: packets to memory and completions, answers to packets |
 //! | [`run`] | who runs the sides, and when |
+//! | [`hold`] | packets that came before their turn |
 //! | [`scatter`] | payload from and to data segments |
 
-mod baton;
+pub(crate) mod baton;
 pub(crate) mod create;
+mod hold;
 pub(crate) mod modify;
 pub(crate) mod post;
 pub(crate) mod recv;
@@ -28,7 +30,15 @@ mod run;
 mod scatter;
 pub(crate) mod send;
 
-use crate::{cq::Cq, device::DeviceState, pd::PdId, rx::Incoming};
+use crate::{
+    counters::Counter,
+    cq::Cq,
+    device::DeviceState,
+    mr::{BinderId, Consumer},
+    pd::PdId,
+    rx::Incoming,
+    srq::Srq,
+};
 use baton::Baton;
 use kernel::{
     impl_has_work,
@@ -48,22 +58,29 @@ use linux_rdma::{
     },
     sync::SoftTimer,
 };
-use rrxe_core::Service;
+use rrxe_core::{
+    congestion::NotificationPoint, requester::RequesterCounters, wire::Operation, Service, Status,
+};
 
 /// A queue pair, as packets and timers share it. It may outlive ib_core's object.
 #[pin_data]
 pub(crate) struct Qp {
     pub(crate) number: u32,
-    qp_type: QpType,
+    pub(crate) qp_type: QpType,
     is_user: bool,
     signal_all: bool,
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
     pd: PdId,
+    binder: BinderId,
     target: Arc<QpTarget>,
     identity: QpIdentity,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
+    /// Where its receives come from, if not from a ring of its own.
+    srq: Option<Arc<Srq>>,
+    /// XRC target: in which domain the shared receive queues are that requests may name.
+    xrc_domain: Option<PdId>,
     /// [`QpState`], changed with `attr` locked, or to Error by anybody.
     state: Atomic<u32>,
     /// Attributes as they were set.
@@ -72,12 +89,15 @@ pub(crate) struct Qp {
 
     send_baton: Baton,
     #[pin]
-    send: SpinLock<send::SendSide>,
+    pub(crate) send: SpinLock<send::SendSide>,
     recv_baton: Baton,
     #[pin]
-    recv: SpinLock<recv::RecvSide>,
+    pub(crate) recv: SpinLock<recv::RecvSide>,
 
-    /// The requester's timers.
+    /// When the peer was told of congestion.
+    #[pin]
+    pub(crate) notification: SpinLock<NotificationPoint>,
+    /// The timers of both sides.
     #[pin]
     timer: SoftTimer<Qp>,
     /// Goes on sending where a budget was spent.
@@ -119,6 +139,7 @@ fn service(qp_type: QpType) -> Service {
         QpType::Rc => Service::Rc,
         QpType::Uc => Service::Uc,
         QpType::Ud | QpType::Gsi => Service::Ud,
+        QpType::XrcInitiator | QpType::XrcTarget => Service::Xrc,
     }
 }
 
@@ -139,9 +160,33 @@ pub(crate) struct Notices {
     pushed: bool,
     solicited: bool,
     overflow: bool,
+    /// XRC: where to, in place of the queue pair's completion queue.
+    to: Option<Arc<Cq>>,
+    /// A completion was lost in another queue than that.
+    overflow_elsewhere: bool,
 }
 
 impl Notices {
+    /// As [`Notices::push`], to the completion queue of a shared receive queue.
+    fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
+        let Some(cq) = srq.cq() else {
+            return;
+        };
+        match &self.to {
+            Some(other) if !Arc::ptr_eq(other, cq) => {
+                // Messages for several queues in one go are rare: the first is told at once, the
+                // others from a workqueue.
+                let result = cq.push(cqe, qp.identity);
+                self.overflow_elsewhere |= result.is_err();
+                Srq::completed(srq.as_arc_borrow(), &result, solicited || cqe.status != 0);
+            }
+            _ => {
+                self.to = Some(cq.clone());
+                self.push(cq, cqe, qp, solicited);
+            }
+        }
+    }
+
     /// Pushes a completion, and notes that.
     fn push(&mut self, cq: &Cq, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
         match cq.push(cqe, qp.identity) {
@@ -157,13 +202,14 @@ impl Notices {
     /// Tells the consumer. No lock may be held. True where a completion was lost.
     #[must_use]
     fn report(self, cq: &Cq) -> bool {
+        let cq = self.to.as_deref().unwrap_or(cq);
         if self.pushed {
             cq.notify(self.solicited);
         }
         if self.overflow {
             cq.report_overflow();
         }
-        self.overflow
+        self.overflow || self.overflow_elsewhere
     }
 }
 
@@ -173,13 +219,45 @@ impl Qp {
         QpState::from_raw(self.state.load(Acquire)).unwrap_or(QpState::Error)
     }
 
+    /// It, as the user of the keys of a domain.
+    fn keys(&self, pd: PdId) -> Consumer {
+        Consumer {
+            pd,
+            qp: self.binder,
+        }
+    }
+
     fn set_state(&self, state: QpState) {
         self.state.store(state as u32, Release);
     }
 
+    /// Counts what a requester has counted.
+    #[inline]
+    fn count_requester(&self, before: &RequesterCounters, after: &RequesterCounters) {
+        self.device.counters.requester(before, after);
+        if before.bad_pkeys != after.bad_pkeys {
+            self.device.count_bad_pkey();
+        }
+    }
+
+    /// Counts a completion that is no success.
+    #[inline]
+    fn count_completion(&self, status: Status, failed: Counter, flushed: Counter) {
+        match status {
+            Status::Success => {}
+            Status::WrFlush => self.device.counters.count(flushed),
+            _ => self.device.counters.count(failed),
+        }
+    }
+
     /// Takes a packet.
     pub(crate) fn receive(this: ArcBorrow<'_, Self>, incoming: &Incoming<'_>, rcu: &rcu::Guard) {
-        if incoming.packet.is_response() {
+        let counters = &this.device.counters;
+        counters.count(Counter::ReceivedPackets);
+        counters.add(Counter::ReceivedBytes, incoming.ip_len());
+        if incoming.packet.operation == Operation::Cnp {
+            Self::receive_notification(this, incoming);
+        } else if incoming.packet.is_response() {
             Self::receive_response(this, incoming, rcu);
         } else {
             Self::receive_request(this, incoming, rcu);

@@ -152,6 +152,10 @@ fn set_recv(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
             attr.access_flags & access::REMOTE_WRITE != 0,
             attr.access_flags & access::REMOTE_ATOMIC != 0,
         );
+        responder.set_flush_access(
+            attr.access_flags & access::FLUSH_GLOBAL != 0,
+            attr.access_flags & access::FLUSH_PERSISTENT != 0,
+        );
     }
     if mask.has(QpAttrMask::QKEY) {
         responder.set_qkey(attr.qkey);
@@ -208,7 +212,7 @@ pub(crate) fn modify(
     check(device, qp, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
-        Some(info) if matches!(qp.qp_type, QpType::Rc | QpType::Uc) => Some(new_path(*info)?),
+        Some(info) if qp.qp_type.is_connected() => Some(new_path(*info)?),
         _ => None,
     };
 
@@ -252,13 +256,17 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
         QpState::Init | QpState::Sqe => qp.set_state(to),
         QpState::Rtr => {
             qp.set_state(to);
-            lock_bh(&qp.recv).responder.start();
+            if qp.qp_type != QpType::XrcInitiator {
+                lock_bh(&qp.recv).responder.start();
+            }
         }
         QpState::Rts => {
             {
                 let mut side = lock_bh(&qp.send);
                 side.tell_drained = false;
-                side.requester.start();
+                if qp.qp_type != QpType::XrcTarget {
+                    side.requester.start();
+                }
             }
             if qp.state() != QpState::Error {
                 qp.set_state(to);

@@ -5,15 +5,16 @@
 
 use super::{Qp, QpHandle};
 use crate::{
-    abi::{RecvWqe, SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
+    abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
     driver::Rrxe,
     limits,
     ring::{Producer, Ring},
+    srq,
 };
 use kernel::{new_spinlock, prelude::*, sync::SpinLock};
 use linux_rdma::{
     rdma::{
-        qp::QpState,
+        qp::{QpState, QpType},
         wr::{send_flags, DataSegment, RecvWrs, SendWr, SendWrs},
     },
     sync::lock_irqsave,
@@ -42,7 +43,7 @@ impl Poster {
 
 /// POST_SEND: the work requests of a kernel consumer, or the doorbell of a user program.
 pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
-    if handle.qp.state() < QpState::Rts {
+    if handle.qp.state() < QpState::Rts || handle.qp.qp_type == QpType::XrcTarget {
         return Err(EINVAL);
     }
     let result = match &handle.poster {
@@ -91,6 +92,11 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
         op.rkey_or_qkey = rkey;
         op.compare_add = compare_add;
         op.swap = swap;
+    } else if let Some((key, access, iova, length)) = wr.reg() {
+        op.rkey_or_qkey = key;
+        op.remote_addr = iova;
+        op.compare_add = length;
+        op.swap = access.into();
     }
     let mut wqe = SendWqe {
         wr_id: wr.wr_id(),
@@ -118,26 +124,15 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
 
 /// POST_RECV, likewise.
 pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
-    if handle.qp.state() == QpState::Reset {
+    // Whose receives come from a shared queue has none of its own.
+    let is_xrc = matches!(handle.qp.qp_type, QpType::XrcInitiator | QpType::XrcTarget);
+    if handle.qp.state() == QpState::Reset || handle.qp.srq.is_some() || is_xrc {
         return Err(EINVAL);
     }
     let result = match &handle.poster {
         Some(poster) => {
             let mut producer = lock_irqsave(&poster.recv);
-            wrs.try_for_each(|wr| {
-                if wr.num_sge() > handle.qp.cap.max_recv_sge {
-                    return Err(EINVAL);
-                }
-                producer.push(
-                    &RecvWqe {
-                        wr_id: wr.wr_id(),
-                        num_sge: wr.num_sge(),
-                        reserved: 0,
-                    },
-                    wr.segments(),
-                    &[],
-                )
-            })
+            wrs.try_for_each(|wr| srq::push(&mut producer, &wr, handle.qp.cap.max_recv_sge))
         }
         None => Ok(()),
     };

@@ -2,20 +2,24 @@
 
 //! The receive side of a queue pair: the core's responder and what it works on.
 
-use super::{
-    scatter::{total, Segments},
-    Notices, Occasion, Qp,
-};
+use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
+    counters::Counter,
     path::Path,
+    pd::PdId,
     ring::Consumer,
     rx::Incoming,
+    srq::Srq,
     tx::Carrier,
+    wqe::{self, RecvEntry},
 };
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+};
 use linux_rdma::{
-    net::{IpAddr, TxQueue},
+    net::{IpAddr, RxSkb, TxQueue},
     rdma::{
         qp::QpType,
         wr::{wc, DataSegment},
@@ -23,8 +27,8 @@ use linux_rdma::{
     },
 };
 use rrxe_core::{
-    AtomicOp, Fault, Payload, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder,
-    ResponderEnv, ResponderEvent, Status, TxError, TxPacket,
+    AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
+    Responder, ResponderEnv, ResponderEvent, Status, TxError, TxPacket,
 };
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
@@ -35,11 +39,37 @@ const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 pub(crate) struct RecvSide {
     pub(crate) responder: Responder,
     current: Current,
-    /// `None` once the queue pair is destroyed.
+    /// `None` with a shared receive queue, and once the queue pair is destroyed.
     pub(crate) consumer: Option<Consumer>,
     /// Connected queue pairs: the path to the peer.
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
+    reads: Reads,
+    /// Requests that came before their turn.
+    pub(crate) held: HoldBack,
+}
+
+/// XRC: the domains under which READs were accepted, which may be answered later, by key. As many as
+/// can be outstanding.
+#[derive(Default)]
+struct Reads {
+    list: [Option<(u32, PdId)>; rrxe_core::responder::MAX_RESOURCES],
+    next: usize,
+}
+
+impl Reads {
+    fn remember(&mut self, rkey: u32, pd: PdId) {
+        let at = self.next & rrxe_core::responder::MAX_RESOURCES.wrapping_sub(1);
+        if let Some(to) = self.list.get_mut(at) {
+            *to = Some((rkey, pd));
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+
+    fn find(&self, rkey: u32) -> Option<PdId> {
+        let found = self.list.iter().flatten().find(|(key, _)| *key == rkey);
+        found.map(|(_, pd)| *pd)
+    }
 }
 
 /// The receive work request that the responder works on.
@@ -50,10 +80,36 @@ struct Current {
     segments: KVVec<DataSegment>,
     /// The entry made no sense: it fails when something is to be placed.
     malformed: bool,
+    /// XRC: the queue that it comes from.
+    srq: Option<Arc<Srq>>,
+}
+
+impl Current {
+    /// Becomes the next entry of a ring.
+    fn copy(&mut self, consumer: &Consumer) -> Option<RecvRequest> {
+        let wqe: RecvWqe = consumer.next().ok()?;
+        self.wr_id = wqe.wr_id;
+        let mut entry = RecvEntry::decode(&wqe, self.segments.len());
+        if let Some(to) = self.segments.get_mut(..entry.num_sge) {
+            let head = core::mem::size_of::<RecvWqe>();
+            entry.malformed |= consumer.next_segments(head, to).is_err();
+            entry.set_length(wqe::total(to.iter().map(|s| s.length)));
+        }
+        self.num_sge = entry.num_sge;
+        self.malformed = entry.malformed;
+        Some(RecvRequest {
+            length: entry.length(),
+        })
+    }
 }
 
 impl RecvSide {
-    pub(crate) fn new(responder: Responder, consumer: Consumer, max_sge: u32) -> Result<Self> {
+    pub(crate) fn new(
+        responder: Responder,
+        consumer: Option<Consumer>,
+        max_sge: u32,
+        held: HoldBack,
+    ) -> Result<Self> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
         Ok(Self {
@@ -63,20 +119,32 @@ impl RecvSide {
                 num_sge: 0,
                 segments,
                 malformed: false,
+                srq: None,
             },
-            consumer: Some(consumer),
+            consumer,
             path: None,
             source_port: 0,
+            reads: Reads::default(),
+            held,
         })
     }
 
     /// Forgets everything (the Reset state).
     pub(crate) fn reset(&mut self) {
         self.responder.reset();
+        self.current.srq = None;
+        self.held.clear();
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
             consumer.want_doorbell(false);
         }
+    }
+
+    /// The next request that was kept, if its turn has come.
+    pub(crate) fn next_held(&mut self) -> Option<RxSkb> {
+        let responder = &self.responder;
+        let expected = Psn::new(responder.expected_psn());
+        self.held.next(expected, |psn| responder.is_due(psn))
     }
 
     /// Runs `f` with the responder and the environment that it acts on.
@@ -91,21 +159,27 @@ impl RecvSide {
         // Only who sends needs the way.
         let path = self.path.as_deref().filter(|_| queue.is_some());
         let carrier =
-            path.and_then(|path| Carrier::new(path, &qp.device, self.source_port, on.rcu));
+            path.and_then(|path| Carrier::connected(path, &qp.device, self.source_port, on.rcu));
         let mut env = Env {
             qp,
             on,
             current: &mut self.current,
+            reads: &mut self.reads,
             consumer: self.consumer.as_mut(),
             carrier,
             queue,
             notices,
         };
-        f(&mut self.responder, &mut env)
+        let before = *self.responder.counters();
+        let result = f(&mut self.responder, &mut env);
+        let after = self.responder.counters();
+        qp.device.counters.responder(&before, after);
+        result
     }
 
     /// Completes all receive work requests as flushed, and has the consumer call us for more
-    /// (the Error state).
+    /// (the Error state). Those of a shared receive queue stay for others, but for the one that
+    /// this queue pair has taken (J-15).
     pub(crate) fn flush(&mut self, qp: &Qp, on: Occasion<'_>, notices: &mut Notices) {
         let flushed = RecvCompletion {
             status: Status::WrFlush,
@@ -141,6 +215,7 @@ pub(crate) struct Env<'a> {
     qp: &'a Qp,
     on: Occasion<'a>,
     current: &'a mut Current,
+    reads: &'a mut Reads,
     consumer: Option<&'a mut Consumer>,
     carrier: Option<Carrier<'a>>,
     queue: Option<&'a mut TxQueue>,
@@ -155,13 +230,35 @@ impl Env<'_> {
         Ok(Segments {
             tables: &self.qp.device.tables,
             rcu: self.on.rcu,
-            pd: self.qp.pd,
+            pd: self
+                .current
+                .srq
+                .as_ref()
+                .or(self.qp.srq.as_ref())
+                .map_or(self.qp.pd, |srq| srq.pd()),
             list: self
                 .current
                 .segments
                 .get(..self.current.num_sge)
                 .ok_or(Fault::Malformed)?,
         })
+    }
+
+    /// XRC: the shared receive queue that the packet being handled names.
+    fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
+        let domain = self.qp.xrc_domain.ok_or(Fault::Protection)?;
+        let srq = self.qp.device.tables.srqs.get(srqn, self.on.rcu);
+        srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
+    }
+
+    /// The protection domain that the peer's accesses are checked against: for XRC, that of the
+    /// shared receive queue that each request names (IBA A14).
+    fn remote_pd(&self) -> Result<PdId, Fault> {
+        if self.qp.xrc_domain.is_none() {
+            return Ok(self.qp.pd);
+        }
+        let incoming = self.on.incoming.ok_or(Fault::Protection)?;
+        Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
     }
 
     /// What stands in front of a datagram.
@@ -179,31 +276,24 @@ impl Env<'_> {
 
 impl ResponderEnv for Env<'_> {
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
+        if let Some(srq) = &self.qp.srq {
+            return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
+        }
         let consumer = self.consumer.as_mut()?;
         // A ring that claims too much has nothing for us.
         if consumer.available().ok()? == 0 {
             return None;
         }
-        let current = &mut *self.current;
-        let wqe: RecvWqe = consumer.next().ok()?;
-        current.wr_id = wqe.wr_id;
-        current.num_sge = wqe.num_sge as usize;
-        current.malformed = true;
-        let mut length = 0;
-        if let Some(to) = current.segments.get_mut(..current.num_sge) {
-            let read = consumer.next_segments(core::mem::size_of::<RecvWqe>(), to);
-            length = total(to);
-            current.malformed = read.is_err() || length > crate::limits::MAX_MESSAGE.into();
-        }
+        let request = self.current.copy(consumer)?;
         consumer.take();
-        Some(RecvRequest {
-            // A malformed one takes anything, and fails then.
-            length: if current.malformed {
-                crate::limits::MAX_MESSAGE
-            } else {
-                u32::try_from(length).unwrap_or(crate::limits::MAX_MESSAGE)
-            },
-        })
+        Some(request)
+    }
+
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+        let srq: Arc<Srq> = self.xrc_srq(srqn)?.into();
+        let taken = Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
+        self.current.srq = Some(srq);
+        Ok(taken)
     }
 
     fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
@@ -218,18 +308,22 @@ impl ResponderEnv for Env<'_> {
         len: u32,
         access: RemoteAccess,
     ) -> Result<(), Fault> {
+        let pd = self.remote_pd()?;
         self.qp
             .device
             .tables
-            .remote(self.on.rcu, self.qp.pd, rkey, va, len, access)
-            .map(|_| ())
+            .remote(self.on.rcu, self.qp.keys(pd), rkey, va, len, access)?;
+        if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
+            self.reads.remember(rkey, pd);
+        }
+        Ok(())
     }
 
     fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         let span = self.qp.device.tables.remote(
             self.on.rcu,
-            self.qp.pd,
+            self.qp.keys(self.remote_pd()?),
             rkey,
             va,
             incoming.packet.payload_len,
@@ -257,17 +351,56 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
-            .remote(self.on.rcu, self.qp.pd, rkey, va, 8, RemoteAccess::Atomic)?
+            .remote(
+                self.on.rcu,
+                self.qp.keys(self.remote_pd()?),
+                rkey,
+                va,
+                8,
+                RemoteAccess::Atomic,
+            )?
             .atomic(op)
     }
 
-    fn invalidate(&mut self, _rkey: u32) -> Result<(), Fault> {
-        // Only fast-registered regions and type 2 windows may be invalidated (IBA 10.6.5, K-08),
-        // and there are none yet.
-        Err(Fault::Protection)
+    fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+        let mut bytes = [0; 8];
+        incoming
+            .skb
+            .copy_bits(incoming.payload_offset(), &mut bytes)
+            .map_err(|_| Fault::Malformed)?;
+        self.qp
+            .device
+            .tables
+            .remote(
+                self.on.rcu,
+                self.qp.keys(self.remote_pd()?),
+                rkey,
+                va,
+                8,
+                RemoteAccess::Write,
+            )?
+            .store(u64::from_ne_bytes(bytes))
+    }
+
+    fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
+        self.qp
+            .device
+            .tables
+            .flush(self.on.rcu, self.remote_pd()?, rkey, flush)
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
+        let tables = &self.qp.device.tables;
+        tables.invalidate(self.on.rcu, self.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
+        self.qp.count_completion(
+            completion.status,
+            Counter::ResponderErrors,
+            Counter::ResponderFlushes,
+        );
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
             timestamp: self.on.now,
@@ -307,8 +440,16 @@ impl ResponderEnv for Env<'_> {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
-        self.notices
-            .push(&self.qp.recv_cq, &cqe, self.qp, completion.solicited);
+        // XRC: where its work requests complete is the shared receive queue's matter.
+        let srq = self.current.srq.take();
+        match &srq {
+            Some(srq) => self
+                .notices
+                .push_to(srq, &cqe, self.qp, completion.solicited),
+            None => self
+                .notices
+                .push(&self.qp.recv_cq, &cqe, self.qp, completion.solicited),
+        }
     }
 
     fn event(&mut self, event: ResponderEvent) {
@@ -328,18 +469,25 @@ impl ResponderEnv for Env<'_> {
         };
         let Some(carrier) = &self.carrier else {
             // No route: lost.
+            self.qp.device.counters.count(Counter::SendErrors);
             return Ok(());
         };
-        let (tables, rcu, pd) = (&self.qp.device.tables, self.on.rcu, self.qp.pd);
+        let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
+        let pd = match packet.payload {
+            Payload::Read { rkey, .. } => self.reads.find(rkey).unwrap_or(self.qp.pd),
+            _ => self.qp.pd,
+        };
+        let by = self.qp.keys(pd);
         let skb = carrier.packet(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
-                .remote(rcu, pd, rkey, va, len, RemoteAccess::Read)
+                .remote(rcu, by, rkey, va, len, RemoteAccess::Read)
                 .and_then(|span| span.read(to))
                 .map_err(|_| TxError::RemoteAccess),
             _ => Ok(()),
         })?;
-        if let Some(skb) = skb {
-            queue.push(skb);
+        match skb {
+            Some(skb) => queue.push(skb),
+            None => self.qp.device.counters.count(Counter::SendErrors),
         }
         Ok(())
     }

@@ -2,21 +2,19 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{Notices, Occasion, Qp};
-use crate::{limits::path, rx::Incoming};
+use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use crate::{congestion::Due, counters::Counter, limits::path, rx::Incoming};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
 };
 use linux_rdma::{
     net::TxQueue,
-    rdma::{
-        qp::{QpState, QpType},
-        QpEvent,
-    },
+    rdma::{qp::QpState, QpEvent},
     sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
+use rrxe_core::Psn;
 
 /// Identifiers of the work items of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
@@ -132,8 +130,11 @@ impl Qp {
                 drained = true;
             }
             deadline = side.requester.next_timeout();
+            if side.requester.is_throttled() {
+                qp.device.counters.count(Counter::Throttled);
+            }
         }
-        let _ = queue.xmit_all();
+        let _ = qp.device.transmit(&mut queue);
         if let Some(deadline) = deadline {
             SoftTimer::<Qp>::arm(this, deadline);
         }
@@ -162,15 +163,20 @@ impl Qp {
         let qp = &*this;
         let mut queue = TxQueue::new();
         let mut notices = Notices::default();
-        let progress = {
+        let (progress, deadline) = {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            side.with(qp, on, Some(&mut queue), &mut notices, |responder, env| {
+            let progress = side.with(qp, on, Some(&mut queue), &mut notices, |responder, env| {
                 responder.poll_transmit(on.now, path::BATCH, env)
-            })
+            });
+            (progress, side.responder.next_timeout())
         };
-        let _ = queue.xmit_all();
+        let _ = qp.device.transmit(&mut queue);
+        if let Some(deadline) = deadline {
+            qp.device.counters.count(Counter::Throttled);
+            SoftTimer::<Qp>::arm(this, deadline);
+        }
         let overflow = notices.report(&qp.recv_cq);
         Round {
             more: progress.more,
@@ -186,22 +192,61 @@ impl Qp {
     ) {
         let qp = &*this;
         let mut notices = Notices::default();
+        let due;
         let outcome = {
             let mut side = lock_bh(&qp.send);
             let from_peer = side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
             if !from_peer {
+                qp.device.counters.count(Counter::Discarded);
                 return;
             }
-            side.with(
-                qp,
-                Occasion::of(incoming, rcu),
-                None,
-                &mut notices,
-                |requester, slots, env| {
-                    requester.handle_packet(slots, incoming.now, &incoming.packet, env)
-                },
-            )
+            due = Due::of(incoming, &side.path, side.source_port, || {
+                side.requester.notification(&incoming.packet)
+            });
+            let now = incoming.now;
+            let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
+                side.with(
+                    qp,
+                    Occasion::of(incoming, rcu),
+                    None,
+                    &mut notices,
+                    |requester, slots, env| {
+                        requester.handle_packet(slots, now, &incoming.packet, env)
+                    },
+                )
+            };
+            let mut outcome = handle(&mut side, incoming);
+            let psn = incoming.packet.psn();
+            if outcome.hold {
+                let expected = side.requester.expected_psn();
+                side.held.hold(incoming.skb.keep(), expected, psn);
+            }
+            while let Some(skb) = side.next_held() {
+                let Some(again) = Incoming::again(&skb, now) else {
+                    continue;
+                };
+                let (psn, more) = (again.packet.psn(), handle(&mut side, &again));
+                outcome.merge(more);
+                if more.hold {
+                    let expected = side.requester.expected_psn();
+                    side.held.hold(skb, expected, psn);
+                } else {
+                    skb.consume();
+                }
+            }
+            if !side.held.is_empty() {
+                let on = Occasion::of(incoming, rcu);
+                outcome.merge(
+                    side.with(qp, on, None, &mut notices, |requester, slots, env| {
+                        requester.held(slots, now, true, env)
+                    }),
+                );
+            }
+            outcome
         };
+        if let Some(due) = due {
+            qp.notify(due, incoming.now, rcu);
+        }
         let overflow = notices.report(&qp.send_cq);
         if outcome.fatal || overflow {
             Self::enter_error(this);
@@ -221,20 +266,53 @@ impl Qp {
     ) {
         let qp = &*this;
         let mut notices = Notices::default();
+        let due;
         let outcome = {
             let mut side = lock_bh(&qp.recv);
             let from_peer = side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
-            if matches!(qp.qp_type, QpType::Rc | QpType::Uc) && !from_peer {
+            if qp.qp_type.is_connected() && !from_peer {
+                qp.device.counters.count(Counter::Discarded);
                 return;
             }
-            side.with(
-                qp,
-                Occasion::of(incoming, rcu),
-                None,
-                &mut notices,
-                |responder, env| responder.handle_packet(incoming.now, &incoming.packet, env),
-            )
+            due = Due::of(incoming, &side.path, side.source_port, || {
+                side.responder.notification(&incoming.packet)
+            });
+            let now = incoming.now;
+            let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
+                let expected = side.responder.expected_psn();
+                let outcome = side.with(
+                    qp,
+                    Occasion::of(incoming, rcu),
+                    None,
+                    &mut notices,
+                    |responder, env| responder.handle_packet(now, &incoming.packet, env),
+                );
+                if side.responder.expected_psn() != expected {
+                    qp.device.counters.request(incoming.packet.operation);
+                }
+                outcome
+            };
+            let mut outcome = handle(&mut side, incoming);
+            if outcome.hold {
+                let expected = Psn::new(side.responder.expected_psn());
+                side.held
+                    .hold(incoming.skb.keep(), expected, incoming.packet.psn());
+            }
+            let mut taken = false;
+            while let Some(skb) = side.next_held() {
+                taken = true;
+                if let Some(again) = Incoming::again(&skb, now) {
+                    outcome.merge(handle(&mut side, &again));
+                }
+                skb.consume();
+            }
+            let left = !side.held.is_empty();
+            outcome.merge(side.responder.held(taken, left));
+            outcome
         };
+        if let Some(due) = due {
+            qp.notify(due, incoming.now, rcu);
+        }
         let overflow = notices.report(&qp.recv_cq);
         if outcome.transmit {
             Self::run_recv(this);
@@ -257,6 +335,7 @@ impl Qp {
                 Err(other) => now = other,
             }
         }
+        let entered = now != QpState::Reset as u32 && now != QpState::Error as u32;
         let _bh = BhGuard::new();
         let rcu = rcu::read_lock();
         let on = Occasion::now(&rcu);
@@ -266,6 +345,7 @@ impl Qp {
             let mut side = lock_bh(&qp.send);
             // The sides are reset after the state was set, under their locks: what is reset stays.
             if qp.state() == QpState::Error {
+                side.held.clear();
                 side.with(qp, on, None, &mut notices, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
@@ -277,11 +357,17 @@ impl Qp {
         {
             let mut side = lock_bh(&qp.recv);
             if qp.state() == QpState::Error {
+                side.held.clear();
                 side.flush(qp, on, &mut notices);
             }
         }
         let _ = notices.report(&qp.recv_cq);
         drop(rcu);
+        if entered && qp.srq.is_some() {
+            // After the completion of the work request that it had taken (J-15).
+            qp.raise(QpEvent::LastWqeReached);
+            Self::report_events(this);
+        }
         // What still waits in the send ring is flushed as it is taken.
         Self::run_send(this);
     }
@@ -371,5 +457,10 @@ impl TimerCallback for Qp {
             Self::enter_error(this);
         }
         Self::run_send(this);
+        // READ responses may have waited for their time.
+        let waiting = lock_bh(&qp.recv).responder.next_timeout().is_some();
+        if waiting {
+            Self::run_recv(this);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 //! Payload from and to the data segments of a work request.
 
-use crate::{pd::PdId, rx::Incoming, tables::Tables};
+use crate::{abi::Sge, pd::PdId, rx::Incoming, tables::Tables, wqe};
 use kernel::sync::rcu;
 use linux_rdma::rdma::wr::DataSegment;
 use rrxe_core::Fault;
@@ -16,45 +16,20 @@ pub(crate) struct Segments<'a> {
     pub(crate) list: &'a [DataSegment],
 }
 
-/// Bytes of all segments together.
-pub(crate) fn total(list: &[DataSegment]) -> u64 {
-    list.iter().map(|s| u64::from(s.length)).sum()
-}
-
 impl Segments<'_> {
-    /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the range.
-    /// `Fault::Malformed` where the list is shorter.
+    /// See [`wqe::for_each_piece`].
     fn for_each(
         &self,
         offset: u32,
         len: usize,
-        mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
+        f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let mut skip = offset;
-        let mut done = 0usize;
-        for segment in self.list {
-            if done == len {
-                return Ok(());
-            }
-            if skip >= segment.length {
-                skip = skip.wrapping_sub(segment.length);
-                continue;
-            }
-            let addr = segment
-                .addr
-                .checked_add(skip.into())
-                .ok_or(Fault::Protection)?;
-            let left = u32::try_from(len.wrapping_sub(done)).map_err(|_| Fault::Malformed)?;
-            let n = left.min(segment.length.wrapping_sub(skip));
-            f(segment.lkey, addr, done, n)?;
-            done = done.wrapping_add(n as usize);
-            skip = 0;
-        }
-        if done == len {
-            Ok(())
-        } else {
-            Err(Fault::Malformed)
-        }
+        let list = self.list.iter().map(|s| Sge {
+            addr: s.addr,
+            length: s.length,
+            lkey: s.lkey,
+        });
+        wqe::for_each_piece(list, offset, len, f)
     }
 
     /// Copies from byte `offset` of the list.

@@ -2,22 +2,23 @@
 
 //! The send side of a queue pair: the core's requester and what it works on.
 
-use super::{
-    scatter::{total, Segments},
-    Notices, Occasion, Qp,
-};
+use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
-    abi::{self, wr_opcode, Cqe, SendWqe, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
-    limits,
+    abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
+    counters::Counter,
+    mr::{Bind, FastRegister},
     path::Path,
     ring::Consumer,
     tx::Carrier,
+    wqe::{self, Behind, SendBounds, SendEntry},
 };
 use kernel::{prelude::*, sync::Arc};
-use linux_rdma::{net::TxQueue, rdma::wr::DataSegment};
+use linux_rdma::{
+    net::{RxSkb, TxQueue},
+    rdma::wr::DataSegment,
+};
 use rrxe_core::{
-    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest,
-    SendSlot, TxError, TxPacket,
+    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, TxError, TxPacket,
 };
 
 /// What the driver keeps of an outstanding work request; the core has the rest in its slot.
@@ -29,8 +30,15 @@ pub(crate) struct LocalRequest {
     inline: bool,
     /// The entry made no sense: it fails so when its turn comes.
     fault: Option<Fault>,
+    /// Atomic writes: the data.
+    operand: Option<[u8; 8]>,
     /// UD: the address handle.
     ah: u32,
+    opcode: u8,
+    /// Of a work request that puts nothing on the wire.
+    op: WqeOp,
+    /// The key that such a one invalidates.
+    key: u32,
 }
 
 /// The send side.
@@ -54,6 +62,8 @@ pub(crate) struct SendSide {
     pub(crate) source_port: u16,
     /// The consumer wants to know when the queue has drained, and has not been told.
     pub(crate) tell_drained: bool,
+    /// Answers that came before their turn.
+    pub(crate) held: HoldBack,
 }
 
 impl SendSide {
@@ -63,6 +73,7 @@ impl SendSide {
         capacity: u32,
         max_sge: u32,
         max_inline: u32,
+        held: HoldBack,
     ) -> Result<Self> {
         let depth = capacity as usize;
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
@@ -89,6 +100,7 @@ impl SendSide {
             path: None,
             source_port: 0,
             tell_drained: false,
+            held,
         })
     }
 
@@ -101,58 +113,61 @@ impl SendSide {
         let mut waiting = consumer.available()?;
         while waiting != 0 && self.requester.can_post(&self.slots) {
             let wqe: SendWqe = consumer.next()?;
-            let (mut request, mut local) = decode(qp, &wqe);
+            let bounds = SendBounds {
+                signal_all: qp.signal_all,
+                max_sge: self.max_sge,
+                max_inline: self.max_inline,
+            };
+            let mut entry = if qp.is_user {
+                SendEntry::decode(&wqe, &bounds)
+            } else {
+                SendEntry::decode_kernel(&wqe, &bounds)
+            };
             // The slot that `post` is going to take.
             let slot = (self.posted as usize) & self.slots.len().wrapping_sub(1);
-            if local.inline {
-                let n = wqe.inline_length as usize;
-                match self
-                    .inline
-                    .get_mut(slot.wrapping_mul(self.max_inline)..)
-                    .and_then(|b| b.get_mut(..n))
-                {
-                    Some(to) if n <= self.max_inline => {
-                        consumer.next_bytes(core::mem::size_of::<SendWqe>(), to)?;
-                        request.length = wqe.inline_length;
-                    }
-                    _ => local.fault = Some(Fault::Malformed),
-                }
-            } else {
-                let n = usize::from(wqe.num_sge);
-                match self
-                    .segments
-                    .get_mut(slot.wrapping_mul(self.max_sge)..)
-                    .and_then(|s| s.get_mut(..n))
-                {
-                    Some(to) if n <= self.max_sge => {
-                        consumer.next_segments(core::mem::size_of::<SendWqe>(), to)?;
-                        match u32::try_from(total(to)) {
-                            Ok(length) if length <= limits::MAX_MESSAGE => request.length = length,
-                            _ => local.fault = Some(Fault::Length),
-                        }
-                        if request.op.is_atomic() && request.length != 8 {
-                            local.fault = Some(Fault::Length);
-                        }
-                    }
-                    _ => local.fault = Some(Fault::Malformed),
-                }
-            }
-            if local.fault.is_some() {
-                request = poison(&request);
-            }
-            let posted = match self.requester.post(&mut self.slots, request) {
-                Ok(slot) => slot,
-                Err(e) => {
-                    // An operation that the service has not, or a datagram that is too long.
-                    local.fault = Some(match e {
-                        PostError::Length => Fault::Length,
-                        _ => Fault::Malformed,
-                    });
-                    self.requester
-                        .post(&mut self.slots, poison(&request))
-                        .map_err(|_| EINVAL)?
-                }
+            let head = core::mem::size_of::<SendWqe>();
+            let mut local = LocalRequest {
+                wr_id: wqe.wr_id,
+                ah: wqe.ah,
+                operand: entry.operand(),
+                opcode: wqe.opcode,
+                op: wqe.op,
+                key: wqe.imm_or_key,
+                ..LocalRequest::default()
             };
+            match entry.behind {
+                Behind::Inline(n) => {
+                    let to = self
+                        .inline
+                        .get_mut(slot.wrapping_mul(self.max_inline)..)
+                        .and_then(|b| b.get_mut(..n))
+                        .ok_or(EINVAL)?;
+                    consumer.next_bytes(head, to)?;
+                    entry.set_length(n as u64);
+                    local.inline = true;
+                }
+                Behind::Segments(n) => {
+                    let to = self
+                        .segments
+                        .get_mut(slot.wrapping_mul(self.max_sge)..)
+                        .and_then(|s| s.get_mut(..n))
+                        .ok_or(EINVAL)?;
+                    consumer.next_segments(head, to)?;
+                    entry.set_length(wqe::total(to.iter().map(|s| s.length)));
+                    local.num_sge = n as u16;
+                }
+            }
+            let mut result = self.requester.post(&mut self.slots, entry.request());
+            if let Err(e) = result {
+                // An operation that the service has not, or a datagram that is too long.
+                entry.refuse(match e {
+                    PostError::Length => Fault::Length,
+                    _ => Fault::Malformed,
+                });
+                result = self.requester.post(&mut self.slots, entry.request());
+            }
+            let posted = result.map_err(|_| EINVAL)?;
+            local.fault = entry.fault();
             if let Some(to) = self.local.get_mut(posted as usize) {
                 *to = local;
             }
@@ -166,6 +181,7 @@ impl SendSide {
     /// Forgets everything (the Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
+        self.held.clear();
         self.posted = 0;
         self.tell_drained = false;
         if let Some(consumer) = &mut self.consumer {
@@ -182,6 +198,13 @@ impl SendSide {
                 .is_some_and(|c| c.available().is_ok_and(|n| n != 0))
     }
 
+    /// The next answer that was kept, if its turn has come.
+    pub(crate) fn next_held(&mut self) -> Option<RxSkb> {
+        let (requester, slots) = (&self.requester, &self.slots);
+        let due = |psn| requester.is_due(slots, psn);
+        self.held.next(requester.expected_psn(), due)
+    }
+
     /// Runs `f` with the requester, its slots and the environment that it acts on.
     pub(crate) fn with<R>(
         &mut self,
@@ -194,7 +217,7 @@ impl SendSide {
         // Only who sends needs the way.
         let path = self.path.as_deref().filter(|_| queue.is_some());
         let carrier =
-            path.and_then(|path| Carrier::new(path, &qp.device, self.source_port, on.rcu));
+            path.and_then(|path| Carrier::connected(path, &qp.device, self.source_port, on.rcu));
         let mut env = Env {
             qp,
             on,
@@ -208,60 +231,11 @@ impl SendSide {
             queue,
             notices,
         };
-        f(&mut self.requester, &mut self.slots, &mut env)
+        let before = *self.requester.counters();
+        let result = f(&mut self.requester, &mut self.slots, &mut env);
+        qp.count_requester(&before, self.requester.counters());
+        result
     }
-}
-
-/// A work request that fails on its turn, in the place of one that makes no sense.
-fn poison(request: &SendRequest) -> SendRequest {
-    SendRequest {
-        op: SendOp::Send,
-        signaled: true,
-        length: 0,
-        ..*request
-    }
-}
-
-/// From a work-queue entry to the core's words. What the entry names of memory comes separately.
-fn decode(qp: &Qp, wqe: &SendWqe) -> (SendRequest, LocalRequest) {
-    let op = match wqe.opcode {
-        wr_opcode::SEND => Some(SendOp::Send),
-        wr_opcode::SEND_WITH_IMM => Some(SendOp::SendImm),
-        wr_opcode::SEND_WITH_INV => Some(SendOp::SendInv),
-        wr_opcode::RDMA_WRITE => Some(SendOp::Write),
-        wr_opcode::RDMA_WRITE_WITH_IMM => Some(SendOp::WriteImm),
-        wr_opcode::RDMA_READ => Some(SendOp::Read),
-        wr_opcode::ATOMIC_CMP_AND_SWP => Some(SendOp::CompareSwap),
-        wr_opcode::ATOMIC_FETCH_AND_ADD => Some(SendOp::FetchAdd),
-        _ => None,
-    };
-    let inline = wqe.flags & WQE_INLINE != 0;
-    let request = SendRequest {
-        op: op.unwrap_or_default(),
-        fence: wqe.flags & WQE_FENCE != 0,
-        signaled: qp.signal_all || wqe.flags & WQE_SIGNALED != 0,
-        solicited: wqe.flags & WQE_SOLICITED != 0,
-        length: 0,
-        remote_addr: wqe.op.remote_addr,
-        rkey: wqe.op.rkey_or_qkey,
-        imm_or_key: wqe.imm_or_key,
-        compare_add: wqe.op.compare_add,
-        swap: wqe.op.swap,
-        remote_qpn: wqe.op.remote_qpn & 0xff_ffff,
-        qkey: wqe.op.rkey_or_qkey,
-        pkey: limits::DEFAULT_PKEY,
-    };
-    let malformed = op.is_none()
-        || inline && op.is_some_and(|op| op.is_read_or_atomic())
-        || inline && wqe.num_sge != 0;
-    let local = LocalRequest {
-        wr_id: wqe.wr_id,
-        num_sge: wqe.num_sge,
-        inline,
-        fault: malformed.then_some(Fault::Malformed),
-        ah: wqe.ah,
-    };
-    (request, local)
 }
 
 /// What the requester acts on.
@@ -308,7 +282,13 @@ impl Env<'_> {
         let Payload::Send { slot, offset, .. } = *payload else {
             return Ok(());
         };
-        if !self.local(slot)?.inline {
+        let local = self.local(slot)?;
+        if let Some(operand) = local.operand {
+            let bytes = operand.get(..to.len()).ok_or(Fault::Malformed)?;
+            to.copy_from_slice(bytes);
+            return Ok(());
+        }
+        if !local.inline {
             return self.segments(slot)?.gather(offset, to);
         }
         let from = (slot as usize)
@@ -352,9 +332,11 @@ impl RequesterEnv for Env<'_> {
             }
         };
         // A packet that can't be sent is a lost packet: the protocol recovers.
-        if let Some(skb) = skb {
-            self.queue.as_deref_mut().ok_or(TxError::NoRoom)?.push(skb);
-        }
+        let Some(skb) = skb else {
+            self.qp.device.counters.count(Counter::SendErrors);
+            return Ok(());
+        };
+        self.queue.as_deref_mut().ok_or(TxError::NoRoom)?.push(skb);
         Ok(())
     }
 
@@ -371,6 +353,11 @@ impl RequesterEnv for Env<'_> {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
+        self.qp.count_completion(
+            completion.status,
+            Counter::RequesterErrors,
+            Counter::RequesterFlushes,
+        );
         if !completion.report() {
             return;
         }
@@ -389,8 +376,31 @@ impl RequesterEnv for Env<'_> {
         self.notices.push(&self.qp.send_cq, &cqe, self.qp, false);
     }
 
-    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
-        // No operation of ours is local yet, and `decode` lets none through.
-        Err(Fault::Malformed)
+    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
+        let local = self.local(slot)?;
+        let (tables, by, op) = (&self.qp.device.tables, self.qp.keys(self.qp.pd), &local.op);
+        match local.opcode {
+            wr_opcode::LOCAL_INV => tables.invalidate(self.on.rcu, by, local.key),
+            wr_opcode::BIND_MW => {
+                let to = Bind {
+                    rkey: op.rkey_or_qkey,
+                    lkey: op.remote_qpn,
+                    address: op.remote_addr,
+                    length: op.compare_add,
+                    access: op.swap,
+                };
+                tables.bind(self.on.rcu, by, to)
+            }
+            wr_opcode::REG_MR => {
+                let to = FastRegister {
+                    key: op.rkey_or_qkey,
+                    iova: op.remote_addr,
+                    length: op.compare_add,
+                    access: op.swap,
+                };
+                tables.fast_register(self.on.rcu, by, to)
+            }
+            _ => Err(Fault::Malformed),
+        }
     }
 }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets that came before their turn, kept until then: the core's [`Reorder`] has their order,
+//! this has the packets.
+
+use crate::{device::DeviceState, limits};
+use kernel::{prelude::*, sync::Arc};
+use linux_rdma::net::RxSkb;
+use rrxe_core::{reorder::HELD, Held, Psn, Reorder};
+
+/// What one side of a queue pair keeps. Packets count against the device's share.
+pub(crate) struct HoldBack {
+    device: Arc<DeviceState>,
+    reorder: Reorder,
+    /// Made when the first packet comes early; most queue pairs never see one.
+    ring: KVec<Option<Held<RxSkb>>>,
+}
+
+impl HoldBack {
+    pub(crate) fn new(device: Arc<DeviceState>) -> Self {
+        Self {
+            device,
+            reorder: Reorder::new(),
+            ring: KVec::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reorder.is_empty()
+    }
+
+    /// Makes the ring. Softirqs get here: where there is no memory, nothing is kept.
+    fn prepare(&mut self) -> Result {
+        if self.ring.is_empty() {
+            let mut ring = KVec::with_capacity(HELD, GFP_ATOMIC | __GFP_NOWARN)?;
+            for _ in 0..HELD {
+                ring.push(None, GFP_ATOMIC)?;
+            }
+            self.ring = ring;
+        }
+        Ok(())
+    }
+
+    /// Keeps a packet that comes after `expected`. Where there is no room for it, it is lost.
+    pub(crate) fn hold(&mut self, skb: RxSkb, expected: Psn, psn: Psn) {
+        if !self.device.may_hold(limits::MAX_HELD) || self.prepare().is_err() {
+            return;
+        }
+        let before = self.reorder.len();
+        let lost = self.reorder.hold(&mut self.ring, expected, psn, skb);
+        self.account(before);
+        drop(lost);
+    }
+
+    /// Takes out the first packet, if it is due.
+    pub(crate) fn next(&mut self, expected: Psn, due: impl FnOnce(Psn) -> bool) -> Option<RxSkb> {
+        if self.reorder.is_empty() {
+            return None;
+        }
+        let before = self.reorder.len();
+        let next = self.reorder.next(&mut self.ring, expected, due);
+        self.account(before);
+        next
+    }
+
+    /// Lets everything go.
+    pub(crate) fn clear(&mut self) {
+        let before = self.reorder.len();
+        self.reorder.clear(&mut self.ring);
+        self.account(before);
+    }
+
+    fn account(&self, before: u32) {
+        self.device
+            .count_held(self.reorder.len().wrapping_sub(before) as i32);
+    }
+}
+
+impl Drop for HoldBack {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues: one ring of receive work requests for many queue pairs (IBA 10.2.9).
+//!
+//! A queue pair that needs a work request takes the oldest one, under the queue's lock, which
+//! nests inside the queue pair's. It copies the entry out, and gives its place in the ring back at
+//! once: work requests end in another order than they began, and a ring knows only one. From then
+//! on the work request is the queue pair's: it fails that one alone if it makes no sense.
+//!
+//! Nothing in the ring asks for doorbells: a shared receive queue is never flushed (J-15).
+
+use crate::{
+    abi::{recv_stride, CreateSrqCmd, RecvWqe},
+    cq::{Cq, Overflow},
+    device::DeviceState,
+    driver::Rrxe,
+    limits,
+    pd::{Pd, PdId},
+    qp::baton::Baton,
+    ring::{Consumer, Producer, Ring},
+};
+use kernel::{
+    impl_has_work, new_mutex, new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        Arc, ArcBorrow, Mutex, SpinLock,
+    },
+    workqueue::{self, new_work, Work, WorkItem},
+};
+use linux_rdma::{
+    errno::not_supported,
+    rdma::{
+        srq::{SrqAttr, SrqAttrMask, XrcSrq},
+        wr::{RecvWr, RecvWrs},
+        Device, SrqEvent, SrqTarget, Udata,
+    },
+    sync::{lock_bh, lock_irqsave},
+};
+
+/// Events, in the order of their bits in `Srq::events`.
+const EVENTS: [SrqEvent; 2] = [SrqEvent::LimitReached, SrqEvent::Error];
+/// XRC: more bits, for the completion queue: a completion, a solicited one, a lost one.
+const COMPLETED: u32 = 1 << 8;
+const SOLICITED: u32 = 1 << 9;
+const OVERFLOW: u32 = 1 << 10;
+
+/// A shared receive queue, as queue pairs hold it. It may outlive ib_core's object.
+#[pin_data]
+pub(crate) struct Srq {
+    pd: PdId,
+    max_sge: u32,
+    xrc: Option<Xrc>,
+    target: Arc<SrqTarget>,
+    #[pin]
+    queue: SpinLock<Queue>,
+    /// One change at a time.
+    #[pin]
+    changing: Mutex<()>,
+    /// Reports events: consumers may call back, and here is where a queue pair is locked.
+    #[pin]
+    event_work: Work<Srq>,
+    event_baton: Baton,
+    /// Events to report, a bit for each.
+    events: Atomic<u32>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Srq { self.event_work }
+}
+
+/// What a queue for XRC has besides.
+struct Xrc {
+    domain: PdId,
+    /// Where its work requests complete, whatever queue pair takes them.
+    cq: Arc<Cq>,
+}
+
+/// An XRC domain: what its queues and its targets have in common.
+pub(crate) struct Xrcd(pub(crate) PdId);
+
+struct Queue {
+    /// `None` once the queue is destroyed.
+    consumer: Option<Consumer>,
+    max_wr: u32,
+    /// An event is due when fewer work requests are left; 0 where none was asked for.
+    limit: u32,
+}
+
+/// A shared receive queue, as ib_core holds it.
+pub(crate) struct SrqHandle {
+    pub(crate) srq: Arc<Srq>,
+    /// For XRC: the queue's place in the table.
+    listed: Option<Listed>,
+    /// Where a kernel consumer posts.
+    poster: Option<Pin<KBox<SpinLock<Producer>>>>,
+}
+
+/// A place in the table of queues for XRC. Given back when it is dropped.
+struct Listed {
+    device: Arc<DeviceState>,
+    index: u32,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.device.tables.srqs.withdraw(self.index);
+        self.device.tables.srqs.release(self.index);
+    }
+}
+
+/// CREATE_SRQ: a queue, and for XRC its number. The limit is none of its attributes: it is armed by MODIFY_SRQ.
+pub(crate) fn create(
+    device: &Device<Rrxe>,
+    pd: &Pd,
+    attr: &mut SrqAttr,
+    xrc: Option<XrcSrq<'_, Rrxe>>,
+    target: Arc<SrqTarget>,
+    udata: Option<&mut Udata<'_>>,
+) -> Result<(SrqHandle, u32)> {
+    if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR || attr.max_sge > limits::MAX_SRQ_SGE {
+        return Err(EINVAL);
+    }
+    let stride = recv_stride(attr.max_sge).ok_or(EINVAL)?;
+    let (ring, poster) = match udata {
+        Some(udata) => {
+            let cmd: CreateSrqCmd = udata.read()?;
+            let ring = Ring::from_user(device, &cmd.ring, attr.max_wr, stride)?;
+            udata.write_nothing()?;
+            (ring, None)
+        }
+        None => {
+            let ring = Ring::for_kernel(attr.max_wr, stride)?;
+            let producer = Producer::new(ring.clone());
+            let poster = KBox::pin_init(new_spinlock!(producer, "rrxe_srq_post"), GFP_KERNEL)?;
+            (ring, Some(poster))
+        }
+    };
+    attr.max_wr = ring.capacity();
+    attr.limit = 0;
+    let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
+    let consumer = Some(Consumer::new(ring));
+    let xrc = xrc.map(|xrc| Xrc {
+        domain: xrc.xrcd.0,
+        cq: xrc.cq.clone(),
+    });
+    let is_listed = xrc.is_some();
+    let srq = Arc::pin_init(
+        pin_init!(Srq {
+            pd: pd.id(),
+            max_sge,
+            xrc,
+            target,
+            queue <- new_spinlock!(Queue {
+                consumer,
+                max_wr,
+                limit: 0,
+            }, "rrxe_srq"),
+            changing <- new_mutex!((), "rrxe_srq_change"),
+            event_work <- new_work!("rrxe_srq_event"),
+            event_baton: Baton::new(),
+            events: Atomic::new(0),
+        }),
+        GFP_KERNEL,
+    )?;
+    let (listed, number) = if is_listed {
+        let tables = &device.data().tables;
+        let (index, number) = tables.srqs.reserve()?;
+        let listed = Listed {
+            device: device.data().clone(),
+            index,
+        };
+        tables.srqs.publish(index, srq.clone())?;
+        (Some(listed), number)
+    } else {
+        (None, 0)
+    };
+    Ok((
+        SrqHandle {
+            srq,
+            listed,
+            poster,
+        },
+        number,
+    ))
+}
+
+impl SrqHandle {
+    /// MODIFY_SRQ. Work requests that wait move to the new ring, at the same counters.
+    pub(crate) fn modify(
+        &self,
+        device: &Device<Rrxe>,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result {
+        if mask.0 & !(SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT) != 0 {
+            return Err(EINVAL);
+        }
+        let srq = &self.srq;
+        let _one = srq.changing.lock();
+        let ring = if mask.has(SrqAttrMask::MAX_WR) {
+            // As for completion queues, kernel consumers can't.
+            let udata = udata.ok_or(not_supported())?;
+            if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
+                return Err(EINVAL);
+            }
+            let cmd: CreateSrqCmd = udata.read()?;
+            let stride = recv_stride(srq.max_sge).ok_or(EINVAL)?;
+            let ring = Ring::from_user(device, &cmd.ring, attr.max_wr, stride)?;
+            udata.write_nothing()?;
+            Some(ring)
+        } else {
+            if let Some(udata) = udata {
+                udata.expect_nothing()?;
+            }
+            None
+        };
+        let now = self.query();
+        let max_wr = ring.as_ref().map_or(now.max_wr, Ring::capacity);
+        let limit = if mask.has(SrqAttrMask::LIMIT) {
+            attr.limit
+        } else {
+            now.limit
+        };
+        if limit > max_wr {
+            return Err(EINVAL);
+        }
+        if let Some(ring) = ring {
+            srq.change_ring(ring)?;
+        }
+        if mask.has(SrqAttrMask::LIMIT) {
+            lock_bh(&srq.queue).limit = limit;
+        }
+        Ok(())
+    }
+
+    /// QUERY_SRQ.
+    pub(crate) fn query(&self) -> SrqAttr {
+        let queue = lock_bh(&self.srq.queue);
+        SrqAttr {
+            max_wr: queue.max_wr,
+            max_sge: self.srq.max_sge,
+            limit: queue.limit,
+        }
+    }
+
+    /// DESTROY_SRQ. No queue pair has it any more: ib_core counts them. But an XRC target may
+    /// still find it, and finds it empty.
+    pub(crate) fn destroy(&self) {
+        if let Some(listed) = &self.listed {
+            listed.device.tables.srqs.withdraw(listed.index);
+        }
+        let consumer = lock_bh(&self.srq.queue).consumer.take();
+        self.srq.event_baton.close();
+        // Unpins the ring, which may sleep.
+        drop(consumer);
+    }
+
+    /// POST_SRQ_RECV of a kernel consumer.
+    pub(crate) fn post(&self, wrs: &mut RecvWrs<'_>) -> Result {
+        let poster = self.poster.as_ref().ok_or(not_supported())?;
+        let mut producer = lock_irqsave(poster);
+        wrs.try_for_each(|wr| push(&mut producer, &wr, self.srq.max_sge))
+    }
+}
+
+/// Adds a receive work request of a kernel consumer to its ring.
+pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Result {
+    if wr.num_sge() > max_sge {
+        return Err(EINVAL);
+    }
+    producer.push(
+        &RecvWqe {
+            wr_id: wr.wr_id(),
+            num_sge: wr.num_sge(),
+            reserved: 0,
+        },
+        wr.segments(),
+        &[],
+    )
+}
+
+impl Srq {
+    /// Whose memory its work requests name, whatever queue pair takes them.
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    /// Whether it is in this XRC domain.
+    pub(crate) fn is_in(&self, domain: PdId) -> bool {
+        self.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain)
+    }
+
+    /// For XRC: where its work requests complete.
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|xrc| &xrc.cq)
+    }
+
+    /// Data segments of a work request.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Takes the next work request, if there is one: `read` copies its entry.
+    pub(crate) fn fetch<R>(
+        this: ArcBorrow<'_, Self>,
+        read: impl FnOnce(&Consumer) -> Option<R>,
+    ) -> Option<R> {
+        let mut queue = lock_bh(&this.queue);
+        let queue = &mut *queue;
+        let consumer = queue.consumer.as_mut()?;
+        let waiting = match consumer.available() {
+            Ok(0) => return None,
+            Ok(waiting) => waiting,
+            Err(_) => {
+                // A ring that claims too much has nothing for us.
+                Self::raise(this, SrqEvent::Error);
+                return None;
+            }
+        };
+        let taken = read(consumer)?;
+        consumer.take();
+        consumer.retire();
+        // G-29
+        if waiting.wrapping_sub(1) < queue.limit {
+            queue.limit = 0;
+            Self::raise(this, SrqEvent::LimitReached);
+        }
+        Some(taken)
+    }
+
+    /// Puts another ring in the place of the present one.
+    fn change_ring(&self, ring: Ring) -> Result {
+        // The producer holds still, or harms itself. So what waits can be copied without the lock,
+        // while queue pairs go on taking from the old ring.
+        let (old, first, count) = {
+            let mut queue = lock_bh(&self.queue);
+            let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
+            let (first, count) = consumer.waiting()?;
+            (consumer.ring().clone(), first, count)
+        };
+        if count > ring.capacity() {
+            return Err(EINVAL);
+        }
+        ring.copy_entries(&old, first, count)?;
+        drop(old);
+        let old = {
+            let mut queue = lock_bh(&self.queue);
+            queue.max_wr = ring.capacity();
+            let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
+            consumer.replace(ring, first.wrapping_add(count))
+        };
+        // Unpins it, which may sleep.
+        drop(old);
+        Ok(())
+    }
+
+    /// Has an event reported. Any context.
+    fn raise(this: ArcBorrow<'_, Self>, event: SrqEvent) {
+        if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
+            Self::work_on(this, 1 << bit);
+        }
+    }
+
+    /// XRC: has the consumer told of a completion that was pushed, or lost. Any context.
+    pub(crate) fn completed(
+        this: ArcBorrow<'_, Self>,
+        result: &Result<(), Overflow>,
+        solicited: bool,
+    ) {
+        let bits = match (result, solicited) {
+            (Ok(()), false) => COMPLETED,
+            (Ok(()), true) => COMPLETED | SOLICITED,
+            (Err(Overflow), _) => OVERFLOW,
+        };
+        Self::work_on(this, bits);
+    }
+
+    fn work_on(this: ArcBorrow<'_, Self>, bits: u32) {
+        let mut now = this.events.load(Relaxed);
+        while let Err(other) = this.events.cmpxchg(now, now | bits, Full) {
+            now = other;
+        }
+        if this.event_baton.take() {
+            let _ = workqueue::system_long().enqueue::<Arc<Self>, 0>(this.into());
+        }
+    }
+}
+
+impl WorkItem for Srq {
+    type Pointer = Arc<Srq>;
+    fn run(this: Arc<Srq>) {
+        loop {
+            let raised = this.events.xchg(0, Full);
+            for (bit, event) in EVENTS.iter().enumerate() {
+                if raised & 1 << bit != 0 {
+                    this.target.dispatch(*event);
+                }
+            }
+            if let Some(xrc) = &this.xrc {
+                if raised & COMPLETED != 0 {
+                    xrc.cq.notify(raised & SOLICITED != 0);
+                }
+                if raised & OVERFLOW != 0 {
+                    xrc.cq.report_overflow();
+                }
+            }
+            if this.event_baton.give_back() {
+                return;
+            }
+        }
+    }
+}
