@@ -7,7 +7,7 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{self, EINVAL};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
-use crate::{ah, clock, cq, mr, pd, post, qp};
+use crate::{ah, clock, cq, mr, mw, pd, post, qp, srq, xrcd};
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::addr_of_mut;
@@ -31,6 +31,10 @@ pub(crate) struct Limits {
     pub(crate) max_inline: u32,
     /// Most entries of a completion queue.
     pub(crate) max_cqe: u32,
+    /// Most work requests of a shared receive queue.
+    pub(crate) max_srq_wr: u32,
+    /// Most data segments of each.
+    pub(crate) max_srq_sge: u32,
 }
 
 /// What this provider does. libibverbs answers all else with `EOPNOTSUPP`.
@@ -43,6 +47,9 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
     dealloc_pd: Some(pd::dealloc_pd),
     reg_mr: Some(mr::reg_mr),
     dereg_mr: Some(mr::dereg_mr),
+    alloc_mw: Some(mw::alloc_mw),
+    bind_mw: Some(mw::bind_mw),
+    dealloc_mw: Some(mw::dealloc_mw),
     create_ah: Some(ah::create_ah),
     destroy_ah: Some(ah::destroy_ah),
     create_cq: Some(cq::create_cq),
@@ -56,6 +63,18 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
     modify_qp: Some(qp::modify_qp),
     query_qp: Some(qp::query_qp),
     destroy_qp: Some(qp::destroy_qp),
+    open_xrcd: Some(xrcd::open_xrcd),
+    close_xrcd: Some(xrcd::close_xrcd),
+    open_qp: Some(qp::open_qp),
+    create_srq: Some(srq::create_srq),
+    create_srq_ex: Some(srq::create_srq_ex),
+    get_srq_num: Some(srq::get_srq_num),
+    modify_srq: Some(srq::modify_srq),
+    query_srq: Some(srq::query_srq),
+    destroy_srq: Some(srq::destroy_srq),
+    post_srq_recv: Some(srq::post_srq_recv),
+    attach_mcast: Some(ibv_cmd_attach_mcast),
+    detach_mcast: Some(ibv_cmd_detach_mcast),
     post_send: Some(post::post_send),
     post_recv: Some(post::post_recv),
     ..pabi::VerbsContextOps::empty()
@@ -169,6 +188,8 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
         max_sge: resp.driver.max_sge,
         max_inline: resp.driver.max_inline,
         max_cqe: count(attr.orig_attr.max_cqe),
+        max_srq_wr: count(attr.orig_attr.max_srq_wr),
+        max_srq_sge: count(attr.orig_attr.max_srq_sge),
     };
     // SAFETY: nobody else knows the context.
     unsafe { (*context).limits = limits };

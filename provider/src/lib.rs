@@ -7,7 +7,7 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | [`context`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`] | a verbs object each: create, change, destroy |
+//! | [`context`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`srq`], [`xrcd`] | a verbs object each: create, change, destroy |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
 //! | [`post`], [`wr`] | the two ways to post work: lists, and `ibv_wr_*` |
 //! | [`ring`], [`send_queue`], [`recv_queue`], [`completion_queue`] | rings shared with the kernel; free of libibverbs' objects |
@@ -33,6 +33,7 @@ mod doorbell;
 mod ffi;
 mod lock;
 mod mr;
+mod mw;
 mod pd;
 mod post;
 mod qp;
@@ -40,4 +41,6 @@ mod recv_queue;
 mod register;
 mod ring;
 mod send_queue;
+mod srq;
 mod wr;
+mod xrcd;

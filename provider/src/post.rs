@@ -10,6 +10,7 @@ use crate::ah;
 use crate::doorbell::{self, Queue};
 use crate::ffi::os::EINVAL;
 use crate::ffi::verbs::*;
+use crate::mw;
 use crate::qp::{public, Qp, Rules};
 use crate::send_queue::{contains, Batch, PASSED_FLAGS};
 use core::ffi::c_int;
@@ -101,6 +102,38 @@ unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(),
     result
 }
 
+/// Posts a work request that binds a memory window. Errors as for `ibv_post_send`.
+///
+/// # Safety
+///
+/// `qp` is a queue pair of rrxe.
+pub(crate) unsafe fn bind_window(qp: *mut IbvQp, wr_id: u64, flags: u32, op: WqeOp) -> c_int {
+    // SAFETY: the caller's contract.
+    let this = unsafe { Qp::of(qp) };
+    let opcode = wr_opcode::BIND_MW;
+    if !contains(this.rules.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
+        return EINVAL;
+    }
+    let wqe = SendWqe {
+        wr_id,
+        opcode,
+        flags: flags as u8,
+        op,
+        ..SendWqe::default()
+    };
+    let mut batch = this.sq.open(this.send_error());
+    let error = batch.push(wqe).err().unwrap_or(0);
+    let published = batch.publish();
+    this.sq.close();
+    if published && this.sq.ring().wants_doorbell() {
+        // SAFETY: the queue pair is of an open device.
+        if let Err(e) = unsafe { doorbell::ring(public(this), Queue::Send) } {
+            return e;
+        }
+    }
+    error
+}
+
 /// The fixed part of a work-queue entry, without flags and data.
 ///
 /// # Safety
@@ -116,6 +149,8 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         ..SendWqe::default()
     };
     match opcode {
+        // `struct ibv_send_wr` has no room for what they need.
+        wr_opcode::FLUSH | wr_opcode::ATOMIC_WRITE => return Err(EINVAL),
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             // SAFETY: the member for this opcode.
             let rdma = unsafe { wr.wr.rdma };
@@ -136,6 +171,13 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
                 ..WqeOp::default()
             };
         }
+        wr_opcode::BIND_MW => {
+            // SAFETY: the member for this opcode; the rest is the caller's contract.
+            wqe.op = unsafe {
+                let bind = wr.extra.bind_mw;
+                mw::encode(bind.mw, bind.rkey, &bind.bind_info)?
+            };
+        }
         _ if rules.datagram => {
             // SAFETY: the member for datagrams.
             let ud = unsafe { wr.wr.ud };
@@ -149,9 +191,15 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         }
         _ => {}
     }
+    if rules.xrc {
+        wqe.op.remote_qpn = wr.remote_srqn;
+    }
     if matches!(
         opcode,
-        wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::SEND_WITH_IMM | wr_opcode::SEND_WITH_INV
+        wr_opcode::RDMA_WRITE_WITH_IMM
+            | wr_opcode::SEND_WITH_IMM
+            | wr_opcode::SEND_WITH_INV
+            | wr_opcode::LOCAL_INV
     ) {
         wqe.imm_or_key = wr.imm_data;
     }
@@ -287,9 +335,46 @@ mod tests {
                 })
                 .collect::<Vec<u8>>()
         };
-        assert_eq!(allowed(qp_type::RC), [0, 1, 2, 3, 4, 5, 6, 9]);
-        assert_eq!(allowed(qp_type::UC), [0, 1, 2, 3]);
+        // Binding a window needs one, which these have not.
+        assert_eq!(allowed(qp_type::RC), [0, 1, 2, 3, 4, 5, 6, 7, 9]);
+        assert_eq!(allowed(qp_type::UC), [0, 1, 2, 3, 7]);
         assert_eq!(allowed(qp_type::UD), [2, 3]);
+        assert_eq!(allowed(qp_type::XRC_SEND), allowed(qp_type::RC));
+        assert_eq!(allowed(qp_type::XRC_RECV), []);
+    }
+
+    #[test]
+    fn windows_are_bound_and_keys_invalidated() {
+        let qp = small(qp_type::RC);
+        let mut mw = IbvMw {
+            context: core::ptr::null_mut(),
+            pd: core::ptr::null_mut(),
+            rkey: 0x1200,
+            handle: 0,
+            mw_type: mw_type::TYPE_2,
+        };
+        let mut wr = request(1, wr_opcode::BIND_MW);
+        wr.extra.bind_mw = WrBindMw {
+            mw: &raw mut mw,
+            rkey: 0x1234,
+            bind_info: IbvMwBindInfo {
+                mr: core::ptr::null_mut(),
+                addr: 1,
+                length: 2,
+                mw_access_flags: 3,
+            },
+        };
+        assert_eq!(post(&qp, wr), 0);
+        let mut wr = request(2, wr_opcode::LOCAL_INV);
+        wr.imm_data = 0x1234;
+        assert_eq!(post(&qp, wr), 0);
+        let (wqe, _) = take(&qp.sq, 0);
+        assert_eq!((wqe.wr_id, wqe.opcode), (1, wr_opcode::BIND_MW));
+        let op = wqe.op;
+        assert_eq!((op.remote_addr, op.compare_add, op.swap), (1, 2, 3));
+        assert_eq!((op.rkey_or_qkey, op.remote_qpn), (0x1234, 0));
+        let (wqe, _) = take(&qp.sq, 1);
+        assert_eq!((wqe.opcode, wqe.imm_or_key), (wr_opcode::LOCAL_INV, 0x1234));
     }
 
     #[test]
@@ -320,6 +405,12 @@ mod tests {
         assert_eq!((wqe.opcode, wqe.flags, wqe.imm_or_key), (5, 0, 0));
         assert_eq!((wqe.op.remote_addr, wqe.op.compare_add), (8, 1));
         assert_eq!((wqe.op.swap, wqe.op.rkey_or_qkey), (2, 3));
+
+        let qp = small(qp_type::XRC_SEND);
+        let mut wr = request(4, wr_opcode::SEND);
+        wr.remote_srqn = 55;
+        assert_eq!(post(&qp, wr), 0);
+        assert_eq!(take(&qp.sq, 0).0.op.remote_qpn, 55);
 
         let qp = small(qp_type::UD);
         let mut wr = request(3, wr_opcode::SEND);

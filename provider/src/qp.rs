@@ -39,16 +39,23 @@ pub(crate) struct Rules {
     pub(crate) opcodes: Opcodes,
     /// Whether each send has a destination of its own.
     pub(crate) datagram: bool,
+    /// Whether each says which shared receive queue it is for.
+    pub(crate) xrc: bool,
 }
 
 const UD_OPCODES: Opcodes = only(wr_opcode::SEND) | only(wr_opcode::SEND_WITH_IMM);
-const UC_OPCODES: Opcodes =
-    UD_OPCODES | only(wr_opcode::RDMA_WRITE) | only(wr_opcode::RDMA_WRITE_WITH_IMM);
+const UC_OPCODES: Opcodes = UD_OPCODES
+    | only(wr_opcode::RDMA_WRITE)
+    | only(wr_opcode::RDMA_WRITE_WITH_IMM)
+    | only(wr_opcode::LOCAL_INV)
+    | only(wr_opcode::BIND_MW);
 const RC_OPCODES: Opcodes = UC_OPCODES
     | only(wr_opcode::SEND_WITH_INV)
     | only(wr_opcode::RDMA_READ)
     | only(wr_opcode::ATOMIC_CMP_AND_SWP)
-    | only(wr_opcode::ATOMIC_FETCH_AND_ADD);
+    | only(wr_opcode::ATOMIC_FETCH_AND_ADD)
+    | only(wr_opcode::FLUSH)
+    | only(wr_opcode::ATOMIC_WRITE);
 
 impl Rules {
     /// The rules of a type of queue pair (IBA 9.8.1, table of transport functions). Errors:
@@ -58,14 +65,28 @@ impl Rules {
             qp_type::RC => Ok(Self {
                 opcodes: RC_OPCODES,
                 datagram: false,
+                xrc: false,
             }),
             qp_type::UC => Ok(Self {
                 opcodes: UC_OPCODES,
                 datagram: false,
+                xrc: false,
             }),
             qp_type::UD => Ok(Self {
                 opcodes: UD_OPCODES,
                 datagram: true,
+                xrc: false,
+            }),
+            qp_type::XRC_SEND => Ok(Self {
+                opcodes: RC_OPCODES,
+                datagram: false,
+                xrc: true,
+            }),
+            // It only receives, and what it receives goes elsewhere.
+            qp_type::XRC_RECV => Ok(Self {
+                opcodes: 0,
+                datagram: false,
+                xrc: false,
             }),
             _ => Err(EOPNOTSUPP),
         }
@@ -84,6 +105,13 @@ impl Qp {
         device: Limits,
     ) -> Result<Box<Self>, c_int> {
         let rules = Rules::of(qp_type)?;
+        // Whatever was asked for.
+        match qp_type {
+            qp_type::XRC_RECV => *cap = IbvQpCap::default(),
+            qp_type::XRC_SEND => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
+            _ if !has_rq => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
+            _ => {}
+        }
         if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
             || cap.max_send_sge.max(cap.max_recv_sge) > device.max_sge
             || cap.max_inline_data > device.max_inline
@@ -101,7 +129,7 @@ impl Qp {
         let sq = SendQueue::new(ring, asked);
         cap.max_inline_data = sq.limits().max_inline;
 
-        let rq = if has_rq && cap.max_recv_wr != 0 {
+        let rq = if cap.max_recv_wr != 0 {
             let stride = abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?;
             let ring = Ring::allocate(cap.max_recv_wr, stride)?;
             let asked = RecvLimits {
@@ -278,8 +306,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut IbvContext,
     attr: *mut IbvQpInitAttrEx,
 ) -> *mut IbvQp {
-    const COMP_MASK: u32 =
-        qp_init_attr::PD | qp_init_attr::CREATE_FLAGS | qp_init_attr::SEND_OPS_FLAGS;
+    const COMP_MASK: u32 = qp_init_attr::PD
+        | qp_init_attr::XRCD
+        | qp_init_attr::CREATE_FLAGS
+        | qp_init_attr::SEND_OPS_FLAGS;
     // SAFETY: the caller's contract.
     let (limits, mut local) = unsafe { (context::limits(context), attr.read()) };
     if local.comp_mask & !COMP_MASK != 0
@@ -326,6 +356,43 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             (*verbs).comp_mask |= VERBS_QP_EX;
         }
         (*attr).cap = local.cap;
+    }
+    Box::into_raw(qp).cast()
+}
+
+/// `ibv_open_qp`: another handle of an XRC target.
+///
+/// # Safety
+///
+/// Called by libibverbs with an open rrxe device; `attr` may be read.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut IbvContext,
+    attr: *mut IbvQpOpenAttr,
+) -> *mut IbvQp {
+    // SAFETY: the caller's contract.
+    let limits = unsafe { context::limits(context) };
+    let mut cap = IbvQpCap::default();
+    let qp = match Qp::new(qp_type::XRC_RECV, &mut cap, false, limits) {
+        Ok(qp) => qp,
+        Err(error) => return os::fail(error),
+    };
+    let mut cmd = command::OpenQp::zeroed();
+    let mut resp = command::CreateQpResp::zeroed();
+    // SAFETY: the caller's contract, and everything has the size given.
+    let error = unsafe {
+        ibv_cmd_open_qp(
+            context,
+            qp.verbs.get(),
+            size_of::<VerbsQp>() as c_int,
+            attr,
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    if error != 0 {
+        return os::fail(error);
     }
     Box::into_raw(qp).cast()
 }
@@ -420,11 +487,13 @@ pub(crate) fn public(qp: &Qp) -> *mut IbvQp {
 pub(crate) mod tests {
     use super::*;
 
-    const DEVICE: Limits = Limits {
+    pub(crate) const DEVICE: Limits = Limits {
         max_qp_wr: 1024,
         max_sge: 32,
         max_inline: 512,
         max_cqe: 1024,
+        max_srq_wr: 1024,
+        max_srq_sge: 32,
     };
     const ASKED: IbvQpCap = IbvQpCap {
         max_send_wr: 10,
@@ -534,8 +603,12 @@ pub(crate) mod tests {
 
     #[test]
     fn no_receive_queue_where_none_is_used() {
-        let mut cap = ASKED;
+        let mut cap = IbvQpCap {
+            max_recv_wr: u32::MAX,
+            ..ASKED
+        };
         let qp = Qp::new(qp_type::RC, &mut cap, false, DEVICE).ok().unwrap();
+        assert_eq!((cap.max_recv_wr, cap.max_recv_sge), (0, 0));
         assert_eq!((qp.command().rq.addr, qp.command().rq.capacity), (0, 0));
         let mut cap = IbvQpCap {
             max_recv_wr: 0,

@@ -68,6 +68,24 @@ impl RecvQueue {
         queue
     }
 
+    /// The same for a consumer that has a lock of its own.
+    pub(crate) fn unshared(ring: Ring, limits: RecvLimits) -> Self {
+        Self {
+            lock: Lock::new(false),
+            ..Self::new(ring, limits)
+        }
+    }
+
+    /// Goes on in another ring, which has the entries that wait, at the same counters. As many
+    /// work requests may be outstanding as it has entries.
+    pub(crate) fn replace_ring(&mut self, ring: Ring) {
+        self.ring = ring;
+        self.set_limits(RecvLimits {
+            depth: self.ring.capacity(),
+            ..self.limits
+        });
+    }
+
     /// Replaces the limits, cut to what the ring has room for.
     pub(crate) fn set_limits(&mut self, limits: RecvLimits) {
         let room = self.ring.stride().saturating_sub(WQE_SIZE);

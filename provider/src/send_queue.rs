@@ -351,6 +351,13 @@ impl Slot<'_> {
             (*self.at).op.rkey_or_qkey = qkey;
         }
     }
+
+    /// XRC: the receiver's shared receive queue.
+    #[inline]
+    pub(crate) fn set_xrc_srqn(&mut self, srqn: u32) {
+        // SAFETY: the entry is ours until published.
+        unsafe { (*self.at).op.remote_qpn = srqn };
+    }
 }
 
 #[cfg(test)]

@@ -11,13 +11,14 @@ use crate::ah;
 use crate::doorbell::{self, Queue};
 use crate::ffi::os::EINVAL;
 use crate::ffi::verbs::*;
+use crate::mw;
 use crate::qp::{public, Qp, Rules};
 use crate::send_queue::{contains, Batch, Slot, PASSED_FLAGS};
 use core::ffi::{c_int, c_void};
 use core::slice;
 
 /// Which opcode each of [`send_ops`] stands for.
-const OPERATIONS: [(u64, u8); 8] = [
+const OPERATIONS: [(u64, u8); 12] = [
     (send_ops::RDMA_WRITE, wr_opcode::RDMA_WRITE),
     (
         send_ops::RDMA_WRITE_WITH_IMM,
@@ -32,6 +33,10 @@ const OPERATIONS: [(u64, u8); 8] = [
         wr_opcode::ATOMIC_FETCH_AND_ADD,
     ),
     (send_ops::SEND_WITH_INV, wr_opcode::SEND_WITH_INV),
+    (send_ops::FLUSH, wr_opcode::FLUSH),
+    (send_ops::ATOMIC_WRITE, wr_opcode::ATOMIC_WRITE),
+    (send_ops::LOCAL_INV, wr_opcode::LOCAL_INV),
+    (send_ops::BIND_MW, wr_opcode::BIND_MW),
 ];
 
 /// Whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
@@ -70,7 +75,20 @@ pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
     if has(send_ops::SEND_WITH_INV) {
         qp.wr_send_inv = Some(wr_send_inv);
     }
+    if has(send_ops::FLUSH) {
+        qp.wr_flush = Some(wr_flush);
+    }
+    if has(send_ops::ATOMIC_WRITE) {
+        qp.wr_atomic_write = Some(wr_atomic_write);
+    }
+    if has(send_ops::LOCAL_INV) {
+        qp.wr_local_inv = Some(wr_local_inv);
+    }
+    if has(send_ops::BIND_MW) {
+        qp.wr_bind_mw = Some(wr_bind_mw);
+    }
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     qp.wr_set_sge = Some(wr_set_sge);
@@ -192,6 +210,8 @@ builders! {
     wr_send_imm(imm_data: u32) = SEND_WITH_IMM, imm_data, WqeOp::default();
     /// `ibv_wr_send_inv`.
     wr_send_inv(rkey: u32) = SEND_WITH_INV, rkey, WqeOp::default();
+    /// `ibv_wr_local_inv`.
+    wr_local_inv(rkey: u32) = LOCAL_INV, rkey, WqeOp::default();
     /// `ibv_wr_rdma_write`.
     wr_rdma_write(rkey: u32, remote_addr: u64) = RDMA_WRITE, 0, remote(rkey, remote_addr);
     /// `ibv_wr_rdma_write_imm`.
@@ -205,6 +225,57 @@ builders! {
     /// `ibv_wr_atomic_fetch_add`.
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) =
         ATOMIC_FETCH_AND_ADD, 0, WqeOp { compare_add: add, ..remote(rkey, remote_addr) };
+    /// `ibv_wr_flush`.
+    wr_flush(rkey: u32, remote_addr: u64, len: usize, kind: u8, level: u8) =
+        FLUSH, flush_bits(kind, level),
+        WqeOp { compare_add: len as u64, ..remote(rkey, remote_addr) };
+}
+
+/// `ibv_wr_atomic_write`.
+///
+/// # Safety
+///
+/// As for [`wr_start`]; `atomic_wr` points to eight readable bytes.
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut IbvQpEx,
+    rkey: u32,
+    remote_addr: u64,
+    atomic_wr: *const c_void,
+) {
+    // SAFETY: the caller's contract; the bytes need not be aligned.
+    let bytes = unsafe { atomic_wr.cast::<[u8; 8]>().read() };
+    let op = WqeOp {
+        swap: u64::from_ne_bytes(bytes),
+        ..remote(rkey, remote_addr)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { build(qp, wr_opcode::ATOMIC_WRITE, 0, op) }
+}
+
+/// Placement type and selectivity level as an entry has them. What is wider than its field stays
+/// so wide that no peer takes it.
+fn flush_bits(kind: u8, level: u8) -> u32 {
+    u32::from(kind.min(0x0f)) | (u32::from(level.min(3)) << 4)
+}
+
+/// `ibv_wr_bind_mw`: a window of type 2.
+///
+/// # Safety
+///
+/// As for [`wr_start`]; `mw` is a window of rrxe, and the region that it is bound to is one.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut IbvQpEx,
+    mw: *mut IbvMw,
+    rkey: u32,
+    bind_info: *const IbvMwBindInfo,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match mw::encode(mw, rkey, &*bind_info) {
+            Ok(op) => build(qp, wr_opcode::BIND_MW, 0, op),
+            Err(error) => Qp::of(qp).sq.current().fail(error),
+        }
+    }
 }
 
 /// Memory of the other side.
@@ -234,6 +305,25 @@ unsafe extern "C" fn wr_set_ud_addr(
                 return Err(EINVAL);
             }
             slot.set_destination(ah::number(ah), remote_qpn, remote_qkey);
+            Ok(())
+        })
+    }
+}
+
+/// `ibv_wr_set_xrc_srqn`.
+///
+/// # Safety
+///
+/// As for [`wr_start`].
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut IbvQpEx, remote_srqn: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let xrc = Qp::of(qp).rules.xrc;
+        set(qp, |slot| {
+            if !xrc {
+                return Err(EINVAL);
+            }
+            slot.set_xrc_srqn(remote_srqn);
             Ok(())
         })
     }
@@ -319,11 +409,32 @@ mod tests {
     }
 
     #[test]
+    fn says_which_shared_receive_queue() {
+        for (kind, error, srqn) in [(qp_type::XRC_SEND, 0, 99), (qp_type::RC, EINVAL, 0)] {
+            let qp = small(kind);
+            // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+            unsafe {
+                wr_start(ex(&qp));
+                wr_rdma_write(ex(&qp), 5, 0x2000);
+                wr_set_xrc_srqn(ex(&qp), 99);
+                assert_eq!(wr_complete(ex(&qp)), error);
+            }
+            if error == 0 {
+                let op = take(&qp.sq, 0).0.op;
+                assert_eq!((op.remote_qpn, op.rkey_or_qkey), (srqn, 5));
+            }
+        }
+    }
+
+    #[test]
     fn operations_follow_the_type() {
         let rules = |qp_type| Rules::of(qp_type).ok().unwrap();
-        assert!(supports(rules(qp_type::RC), 0x27f));
-        assert!(!supports(rules(qp_type::RC), 1 << 8));
+        assert!(supports(rules(qp_type::RC), 0x1bff));
+        assert!(!supports(rules(qp_type::RC), 1 << 10));
+        assert!(!supports(rules(qp_type::UD), send_ops::LOCAL_INV));
         assert!(!supports(rules(qp_type::UC), send_ops::RDMA_READ));
+        assert!(!supports(rules(qp_type::UC), send_ops::FLUSH));
+        assert!(!supports(rules(qp_type::UC), send_ops::ATOMIC_WRITE));
         assert!(supports(
             rules(qp_type::UD),
             send_ops::SEND | send_ops::SEND_WITH_IMM
@@ -402,6 +513,33 @@ mod tests {
         );
         assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (8, 7));
         assert_eq!((wqe.op.compare_add, wqe.op.swap), (9, 10));
+    }
+
+    #[test]
+    fn flush_and_atomic_write() {
+        let qp = small(qp_type::RC);
+        // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+        unsafe {
+            let ex = ex(&qp);
+            wr_start(ex);
+            (*ex).wr_id = 1;
+            wr_flush(ex, 5, 0x2000, 0x1_0000_0001, 2, 1);
+            (*ex).wr_id = 2;
+            (*ex).wr_flags = send_flags::FENCE;
+            // From an odd address.
+            let bytes = *b"-01234567";
+            wr_atomic_write(ex, 6, 0x3000, bytes.as_ptr().add(1).cast());
+            assert_eq!(wr_complete(ex), 0);
+        }
+        let (wqe, _) = take(&qp.sq, 0);
+        assert_eq!((wqe.wr_id, wqe.opcode, wqe.imm_or_key), (1, 14, 0x12));
+        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (0x2000, 5));
+        assert_eq!((wqe.op.compare_add, wqe.num_sge), (0x1_0000_0001, 0));
+        let (wqe, _) = take(&qp.sq, 1);
+        assert_eq!((wqe.wr_id, wqe.opcode, wqe.flags), (2, 15, abi::WQE_FENCE));
+        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (0x3000, 6));
+        assert_eq!(wqe.op.swap.to_ne_bytes(), *b"01234567");
+        assert_eq!((wqe.num_sge, wqe.inline_length), (0, 0));
     }
 
     #[test]

@@ -67,6 +67,10 @@ pub(crate) type AllocPdResp = Words<1>;
 pub(crate) type RegMr = Quads<6>;
 /// `struct ib_uverbs_reg_mr_resp`.
 pub(crate) type RegMrResp = Words<3>;
+/// `struct ibv_alloc_mw`.
+pub(crate) type AllocMw = Quads<3>;
+/// `struct ib_uverbs_alloc_mw_resp`.
+pub(crate) type AllocMwResp = Words<2>;
 /// `struct ibv_create_cq` with [`abi::CreateCqCmd`].
 pub(crate) type CreateCq = WithDriver<Quads<5>, abi::CreateCqCmd>;
 /// `struct ib_uverbs_create_cq_resp`.
@@ -87,6 +91,24 @@ pub(crate) type CreateQpResp = Words<8>;
 pub(crate) type CreateQpEx = WithDriver<Quads<11>, abi::CreateQpCmd>;
 /// `struct ib_uverbs_ex_create_qp_resp`.
 pub(crate) type CreateQpExResp = Quads<5>;
+/// `struct ibv_create_srq` with [`abi::CreateSrqCmd`].
+pub(crate) type CreateSrq = WithDriver<Quads<5>, abi::CreateSrqCmd>;
+/// `struct ib_uverbs_create_srq_resp`.
+pub(crate) type CreateSrqResp = Words<4>;
+/// `struct ibv_create_xsrq` with [`abi::CreateSrqCmd`].
+pub(crate) type CreateXsrq = WithDriver<Quads<7>, abi::CreateSrqCmd>;
+/// `struct ibv_open_xrcd`.
+pub(crate) type OpenXrcd = Quads<3>;
+/// `struct ib_uverbs_open_xrcd_resp`.
+pub(crate) type OpenXrcdResp = Words<1>;
+/// `struct ibv_open_qp`.
+pub(crate) type OpenQp = Quads<5>;
+/// `struct ibv_modify_srq`.
+pub(crate) type ModifySrq = Quads<3>;
+/// `struct ibv_modify_srq` with [`abi::CreateSrqCmd`].
+pub(crate) type ResizeSrq = WithDriver<Quads<3>, abi::CreateSrqCmd>;
+/// `struct ibv_query_srq`.
+pub(crate) type QuerySrq = Quads<3>;
 /// `struct ibv_query_qp`.
 pub(crate) type QueryQp = Quads<3>;
 /// `struct ibv_modify_qp`.

@@ -107,6 +107,24 @@ pub(crate) struct VerbsCq {
     pub(crate) cq_ex: IbvCqEx,
 }
 
+/// `struct verbs_srq`.
+#[repr(C)]
+pub(crate) struct VerbsSrq {
+    pub(crate) srq: IbvSrq,
+    pub(crate) srq_type: u32,
+    pub(crate) xrcd: *mut c_void,
+    pub(crate) cq: *mut IbvCq,
+    pub(crate) srq_num: u32,
+}
+
+/// `struct verbs_xrcd`.
+#[repr(C)]
+pub(crate) struct VerbsXrcd {
+    pub(crate) xrcd: IbvXrcd,
+    pub(crate) comp_mask: u32,
+    pub(crate) handle: u32,
+}
+
 /// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`], of which the latter is the
 /// larger and starts with the former.
 #[repr(C)]
@@ -178,6 +196,17 @@ extern "C" {
     ) -> c_int;
     pub(crate) fn ibv_cmd_dereg_mr(vmr: *mut VerbsMr) -> c_int;
 
+    pub(crate) fn ibv_cmd_alloc_mw(
+        pd: *mut IbvPd,
+        mw_type: u32,
+        mw: *mut IbvMw,
+        cmd: *mut command::AllocMw,
+        cmd_size: usize,
+        resp: *mut command::AllocMwResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_dealloc_mw(mw: *mut IbvMw) -> c_int;
+
     pub(crate) fn ibv_cmd_create_cq(
         context: *mut IbvContext,
         cqe: c_int,
@@ -198,6 +227,61 @@ extern "C" {
         resp_size: usize,
     ) -> c_int;
     pub(crate) fn ibv_cmd_destroy_cq(cq: *mut IbvCq) -> c_int;
+
+    pub(crate) fn ibv_cmd_create_srq(
+        pd: *mut IbvPd,
+        srq: *mut IbvSrq,
+        attr: *mut IbvSrqInitAttr,
+        cmd: *mut command::CreateSrq,
+        cmd_size: usize,
+        resp: *mut command::CreateSrqResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_create_srq_ex(
+        context: *mut IbvContext,
+        srq: *mut VerbsSrq,
+        attr: *mut IbvSrqInitAttrEx,
+        cmd: *mut command::CreateXsrq,
+        cmd_size: usize,
+        resp: *mut command::CreateSrqResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_open_xrcd(
+        context: *mut IbvContext,
+        xrcd: *mut VerbsXrcd,
+        vxrcd_size: c_int,
+        attr: *mut IbvXrcdInitAttr,
+        cmd: *mut command::OpenXrcd,
+        cmd_size: usize,
+        resp: *mut command::OpenXrcdResp,
+        resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_close_xrcd(xrcd: *mut VerbsXrcd) -> c_int;
+    pub(crate) fn ibv_cmd_open_qp(
+        context: *mut IbvContext,
+        qp: *mut VerbsQp,
+        vqp_sz: c_int,
+        attr: *mut IbvQpOpenAttr,
+        cmd: *mut command::OpenQp,
+        cmd_size: usize,
+        resp: *mut command::CreateQpResp,
+        resp_size: usize,
+    ) -> c_int;
+    /// `cmd` is a [`command::ModifySrq`] or [`command::ResizeSrq`].
+    pub(crate) fn ibv_cmd_modify_srq(
+        srq: *mut IbvSrq,
+        attr: *mut IbvSrqAttr,
+        attr_mask: c_int,
+        cmd: *mut c_void,
+        cmd_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_query_srq(
+        srq: *mut IbvSrq,
+        attr: *mut IbvSrqAttr,
+        cmd: *mut command::QuerySrq,
+        cmd_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_destroy_srq(srq: *mut IbvSrq) -> c_int;
 
     pub(crate) fn ibv_cmd_create_qp(
         pd: *mut IbvPd,
@@ -234,6 +318,9 @@ extern "C" {
         wr: *mut IbvRecvWr,
         bad_wr: *mut *mut IbvRecvWr,
     ) -> c_int;
+
+    pub(crate) fn ibv_cmd_attach_mcast(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int;
+    pub(crate) fn ibv_cmd_detach_mcast(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int;
 
     pub(crate) fn ibv_cmd_create_ah(
         pd: *mut IbvPd,

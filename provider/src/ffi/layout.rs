@@ -57,7 +57,11 @@ mod verbs {
         max_sge_rd: 124,
         max_cq: 128,
         max_cqe: 132,
-        rest: 136,
+        unused: 136,
+        max_srq: 212,
+        max_srq_wr: 216,
+        max_srq_sge: 220,
+        rest: 224,
     });
     layout!(IbvDeviceAttrEx, 280, {
         orig_attr: 0,
@@ -83,6 +87,29 @@ mod verbs {
         lkey: 36,
         rkey: 40,
     });
+    layout!(IbvMw, 32, {
+        context: 0,
+        pd: 8,
+        rkey: 16,
+        handle: 20,
+        mw_type: 24,
+    });
+    layout!(IbvMwBindInfo, 32, {
+        mr: 0,
+        addr: 8,
+        length: 16,
+        mw_access_flags: 24,
+    });
+    layout!(IbvMwBind, 48, {
+        wr_id: 0,
+        send_flags: 8,
+        bind_info: 16,
+    });
+    layout!(WrBindMw, 48, {
+        mw: 0,
+        rkey: 8,
+        bind_info: 16,
+    });
     layout!(IbvAh, 24, {
         context: 0,
         pd: 8,
@@ -98,6 +125,37 @@ mod verbs {
         cond: 72,
         comp_events_completed: 120,
         async_events_completed: 124,
+    });
+    layout!(IbvSrq, 128, {
+        context: 0,
+        srq_context: 8,
+        pd: 16,
+        handle: 24,
+        mutex: 32,
+        cond: 72,
+        events_completed: 120,
+    });
+    layout!(IbvSrqAttr, 12, {
+        max_wr: 0,
+        max_sge: 4,
+        srq_limit: 8,
+    });
+    layout!(IbvSrqInitAttr, 24, {
+        srq_context: 0,
+        attr: 8,
+    });
+    layout!(IbvSrqInitAttrEx, 64, {
+        srq_context: 0,
+        attr: 8,
+        comp_mask: 20,
+        srq_type: 24,
+        pd: 32,
+        xrcd: 40,
+        cq: 48,
+        tm_cap: 56,
+    });
+    layout!(IbvXrcd, 8, {
+        context: 0,
     });
     layout!(IbvCqEx, 288, {
         base: 0,
@@ -310,6 +368,18 @@ mod driver {
     layout!(VerbsCq, 288, {
         cq_ex: 0,
     });
+    layout!(VerbsSrq, 160, {
+        srq: 0,
+        srq_type: 128,
+        xrcd: 136,
+        cq: 144,
+        srq_num: 152,
+    });
+    layout!(VerbsXrcd, 16, {
+        xrcd: 0,
+        comp_mask: 8,
+        handle: 12,
+    });
     layout!(VerbsQp, 376, {
         qp_ex: 0,
         comp_mask: 360,
@@ -433,6 +503,8 @@ const _: () = {
     assert!(size_of::<AllocPdResp>() == 4);
     assert!(size_of::<RegMr>() == 48);
     assert!(size_of::<RegMrResp>() == 12);
+    assert!(size_of::<AllocMw>() == 24);
+    assert!(size_of::<AllocMwResp>() == 8);
     assert!(size_of::<CreateCq>() == 40 + 16);
     assert!(size_of::<CreateCqResp>() == 8);
     assert!(size_of::<CreateCqEx>() == 56 + 16);
@@ -443,6 +515,15 @@ const _: () = {
     assert!(size_of::<CreateQpResp>() == 32);
     assert!(size_of::<CreateQpEx>() == 88 + 32);
     assert!(size_of::<CreateQpExResp>() == 40);
+    assert!(size_of::<CreateSrq>() == 40 + 16);
+    assert!(size_of::<CreateSrqResp>() == 16);
+    assert!(size_of::<ModifySrq>() == 24);
+    assert!(size_of::<ResizeSrq>() == 24 + 16);
+    assert!(size_of::<QuerySrq>() == 24);
+    assert!(size_of::<CreateXsrq>() == 56 + 16);
+    assert!(size_of::<OpenXrcd>() == 24);
+    assert!(size_of::<OpenXrcdResp>() == 4);
+    assert!(size_of::<OpenQp>() == 40);
     assert!(size_of::<QueryQp>() == 24);
     assert!(size_of::<ModifyQp>() == 120);
     assert!(size_of::<CreateAhResp>() == 4 + 8);

@@ -16,16 +16,18 @@ pub(crate) type Unset = Option<unsafe extern "C" fn()>;
 pub(crate) struct VerbsContextOps {
     pub(crate) advise_mr: Unset,
     pub(crate) alloc_dm: Unset,
-    pub(crate) alloc_mw: Unset,
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(pd: *mut IbvPd, mw_type: u32) -> *mut IbvMw>,
     pub(crate) alloc_null_mr: Unset,
     pub(crate) alloc_parent_domain: Unset,
     pub(crate) alloc_pd: Option<unsafe extern "C" fn(context: *mut IbvContext) -> *mut IbvPd>,
     pub(crate) alloc_td: Unset,
     pub(crate) async_event: Unset,
     pub(crate) attach_counters_point_flow: Unset,
-    pub(crate) attach_mcast: Unset,
-    pub(crate) bind_mw: Unset,
-    pub(crate) close_xrcd: Unset,
+    pub(crate) attach_mcast:
+        Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>,
+    pub(crate) bind_mw:
+        Option<unsafe extern "C" fn(qp: *mut IbvQp, mw: *mut IbvMw, bind: *mut IbvMwBind) -> c_int>,
+    pub(crate) close_xrcd: Option<unsafe extern "C" fn(xrcd: *mut IbvXrcd) -> c_int>,
     pub(crate) cq_event: Unset,
     pub(crate) create_ah:
         Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh>,
@@ -52,10 +54,13 @@ pub(crate) struct VerbsContextOps {
         unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpInitAttrEx) -> *mut IbvQp,
     >,
     pub(crate) create_rwq_ind_table: Unset,
-    pub(crate) create_srq: Unset,
-    pub(crate) create_srq_ex: Unset,
+    pub(crate) create_srq:
+        Option<unsafe extern "C" fn(pd: *mut IbvPd, init: *mut IbvSrqInitAttr) -> *mut IbvSrq>,
+    pub(crate) create_srq_ex: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, init: *mut IbvSrqInitAttrEx) -> *mut IbvSrq,
+    >,
     pub(crate) create_wq: Unset,
-    pub(crate) dealloc_mw: Unset,
+    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(mw: *mut IbvMw) -> c_int>,
     pub(crate) dealloc_pd: Option<unsafe extern "C" fn(pd: *mut IbvPd) -> c_int>,
     pub(crate) dealloc_td: Unset,
     pub(crate) dereg_mr: Option<unsafe extern "C" fn(vmr: *mut VerbsMr) -> c_int>,
@@ -66,12 +71,14 @@ pub(crate) struct VerbsContextOps {
     pub(crate) destroy_flow_action: Unset,
     pub(crate) destroy_qp: Option<unsafe extern "C" fn(qp: *mut IbvQp) -> c_int>,
     pub(crate) destroy_rwq_ind_table: Unset,
-    pub(crate) destroy_srq: Unset,
+    pub(crate) destroy_srq: Option<unsafe extern "C" fn(srq: *mut IbvSrq) -> c_int>,
     pub(crate) destroy_wq: Unset,
-    pub(crate) detach_mcast: Unset,
+    pub(crate) detach_mcast:
+        Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>,
     pub(crate) free_context: Option<unsafe extern "C" fn(context: *mut IbvContext)>,
     pub(crate) free_dm: Unset,
-    pub(crate) get_srq_num: Unset,
+    pub(crate) get_srq_num:
+        Option<unsafe extern "C" fn(srq: *mut IbvSrq, number: *mut u32) -> c_int>,
     pub(crate) import_dm: Unset,
     pub(crate) import_mr: Unset,
     pub(crate) import_pd: Unset,
@@ -81,10 +88,15 @@ pub(crate) struct VerbsContextOps {
         unsafe extern "C" fn(qp: *mut IbvQp, attr: *mut IbvQpAttr, attr_mask: c_int) -> c_int,
     >,
     pub(crate) modify_qp_rate_limit: Unset,
-    pub(crate) modify_srq: Unset,
+    pub(crate) modify_srq:
+        Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int>,
     pub(crate) modify_wq: Unset,
-    pub(crate) open_qp: Unset,
-    pub(crate) open_xrcd: Unset,
+    pub(crate) open_qp: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpOpenAttr) -> *mut IbvQp,
+    >,
+    pub(crate) open_xrcd: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvXrcdInitAttr) -> *mut IbvXrcd,
+    >,
     pub(crate) poll_cq:
         Option<unsafe extern "C" fn(cq: *mut IbvCq, num_entries: c_int, wc: *mut IbvWc) -> c_int>,
     pub(crate) post_recv: Option<
@@ -102,7 +114,13 @@ pub(crate) struct VerbsContextOps {
         ) -> c_int,
     >,
     pub(crate) post_srq_ops: Unset,
-    pub(crate) post_srq_recv: Unset,
+    pub(crate) post_srq_recv: Option<
+        unsafe extern "C" fn(
+            srq: *mut IbvSrq,
+            wr: *mut IbvRecvWr,
+            bad_wr: *mut *mut IbvRecvWr,
+        ) -> c_int,
+    >,
     pub(crate) query_device_ex: Option<
         unsafe extern "C" fn(
             context: *mut IbvContext,
@@ -130,7 +148,8 @@ pub(crate) struct VerbsContextOps {
     pub(crate) query_qp_data_in_order: Unset,
     pub(crate) query_rt_values:
         Option<unsafe extern "C" fn(context: *mut IbvContext, values: *mut IbvValuesEx) -> c_int>,
-    pub(crate) query_srq: Unset,
+    pub(crate) query_srq:
+        Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int>,
     pub(crate) read_counters: Unset,
     pub(crate) reg_dm_mr: Unset,
     pub(crate) reg_dmabuf_mr: Unset,

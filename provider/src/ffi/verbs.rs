@@ -37,16 +37,12 @@ opaque! {
     IbvPortAttr;
     /// `struct ibv_query_device_ex_input`.
     IbvQueryDeviceExInput;
+    /// `union ibv_gid`.
+    IbvGid;
     /// `struct ibv_comp_channel`.
     IbvCompChannel;
-    /// `struct ibv_srq`.
-    IbvSrq;
-    /// `struct ibv_mw`.
-    IbvMw;
     /// `struct ibv_ah_attr`.
     IbvAhAttr;
-    /// `struct ibv_mw_bind_info`.
-    IbvMwBindInfo;
     /// `struct ibv_wc_tm_info`.
     IbvWcTmInfo;
 }
@@ -93,8 +89,13 @@ pub(crate) struct IbvDeviceAttr {
     pub(crate) max_sge_rd: c_int,
     pub(crate) max_cq: c_int,
     pub(crate) max_cqe: c_int,
-    /// From `max_mr` to the end: not used here.
-    pub(crate) rest: [u32; 24],
+    /// From `max_mr` to `max_map_per_fmr`: not used here.
+    pub(crate) unused: [u32; 19],
+    pub(crate) max_srq: c_int,
+    pub(crate) max_srq_wr: c_int,
+    pub(crate) max_srq_sge: c_int,
+    /// From `max_pkeys` to the end: not used here.
+    pub(crate) rest: [u32; 2],
 }
 
 /// The first members of `struct ibv_device_attr_ex`; the caller's may be longer or shorter.
@@ -137,6 +138,57 @@ pub(crate) struct IbvMr {
     pub(crate) rkey: u32,
 }
 
+/// `struct ibv_mw`.
+#[repr(C)]
+pub(crate) struct IbvMw {
+    pub(crate) context: *mut IbvContext,
+    pub(crate) pd: *mut IbvPd,
+    pub(crate) rkey: u32,
+    pub(crate) handle: u32,
+    /// `enum ibv_mw_type`.
+    pub(crate) mw_type: u32,
+}
+
+/// Values of [`IbvMw::mw_type`] (`enum ibv_mw_type`).
+pub(crate) mod mw_type {
+    pub(crate) const TYPE_2: u32 = 2;
+}
+
+/// `struct ibv_mw_bind_info`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IbvMwBindInfo {
+    pub(crate) mr: *mut IbvMr,
+    pub(crate) addr: u64,
+    pub(crate) length: u64,
+    pub(crate) mw_access_flags: c_uint,
+}
+
+/// `struct ibv_mw_bind`.
+#[repr(C)]
+pub(crate) struct IbvMwBind {
+    pub(crate) wr_id: u64,
+    pub(crate) send_flags: c_uint,
+    pub(crate) bind_info: IbvMwBindInfo,
+}
+
+/// `bind_mw` of [`IbvSendWr`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct WrBindMw {
+    pub(crate) mw: *mut IbvMw,
+    pub(crate) rkey: u32,
+    pub(crate) bind_info: IbvMwBindInfo,
+}
+
+/// What else an [`IbvSendWr`] has: the opcode says which member is valid.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) union WrExtra {
+    pub(crate) bind_mw: WrBindMw,
+    pub(crate) words: [u64; 6],
+}
+
 /// `struct ibv_ah`.
 #[repr(C)]
 pub(crate) struct IbvAh {
@@ -158,6 +210,80 @@ pub(crate) struct IbvCq {
     pub(crate) comp_events_completed: u32,
     pub(crate) async_events_completed: u32,
 }
+
+/// `struct ibv_srq`.
+#[repr(C)]
+pub(crate) struct IbvSrq {
+    pub(crate) context: *mut IbvContext,
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) pd: *mut IbvPd,
+    pub(crate) handle: u32,
+    pub(crate) mutex: PthreadMutex,
+    pub(crate) cond: PthreadCond,
+    pub(crate) events_completed: u32,
+}
+
+/// `struct ibv_srq_attr`.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct IbvSrqAttr {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) srq_limit: u32,
+}
+
+/// `IBV_SRQ_MAX_WR` in the mask of modify.
+pub(crate) const SRQ_MAX_WR: c_int = 1;
+
+/// `struct ibv_srq_init_attr`.
+#[repr(C)]
+pub(crate) struct IbvSrqInitAttr {
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) attr: IbvSrqAttr,
+}
+
+/// `struct ibv_xrcd`.
+#[repr(C)]
+pub(crate) struct IbvXrcd {
+    pub(crate) context: *mut IbvContext,
+}
+
+/// `struct ibv_xrcd_init_attr`: passes through.
+#[repr(C)]
+pub(crate) struct IbvXrcdInitAttr {
+    _opaque: [u8; 0],
+}
+
+/// `struct ibv_qp_open_attr`: passes through.
+#[repr(C)]
+pub(crate) struct IbvQpOpenAttr {
+    _opaque: [u8; 0],
+}
+
+/// `struct ibv_srq_init_attr_ex`.
+#[repr(C)]
+pub(crate) struct IbvSrqInitAttrEx {
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) attr: IbvSrqAttr,
+    pub(crate) comp_mask: u32,
+    pub(crate) srq_type: u32,
+    pub(crate) pd: *mut IbvPd,
+    pub(crate) xrcd: *mut IbvXrcd,
+    pub(crate) cq: *mut IbvCq,
+    /// `struct ibv_tm_cap`.
+    pub(crate) tm_cap: [u32; 2],
+}
+
+/// Bits of [`IbvSrqInitAttrEx::comp_mask`] (`enum ibv_srq_init_attr_mask`).
+pub(crate) mod srq_init_attr {
+    pub(crate) const TYPE: u32 = 1 << 0;
+    pub(crate) const PD: u32 = 1 << 1;
+    pub(crate) const XRCD: u32 = 1 << 2;
+    pub(crate) const CQ: u32 = 1 << 3;
+}
+
+/// `IBV_SRQT_XRC`.
+pub(crate) const SRQ_TYPE_XRC: u32 = 1;
 
 /// A reader of one field of the current completion.
 pub(crate) type ReadField<T> = Option<unsafe extern "C" fn(current: *mut IbvCqEx) -> T>;
@@ -297,6 +423,7 @@ pub(crate) struct IbvQpInitAttrEx {
 /// Bits of [`IbvQpInitAttrEx::comp_mask`] (`enum ibv_qp_init_attr_mask`).
 pub(crate) mod qp_init_attr {
     pub(crate) const PD: u32 = 1 << 0;
+    pub(crate) const XRCD: u32 = 1 << 1;
     pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
     pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
@@ -310,7 +437,11 @@ pub(crate) mod send_ops {
     pub(crate) const RDMA_READ: u64 = 1 << 4;
     pub(crate) const ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
     pub(crate) const ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+    pub(crate) const LOCAL_INV: u64 = 1 << 7;
+    pub(crate) const BIND_MW: u64 = 1 << 8;
     pub(crate) const SEND_WITH_INV: u64 = 1 << 9;
+    pub(crate) const FLUSH: u64 = 1 << 11;
+    pub(crate) const ATOMIC_WRITE: u64 = 1 << 12;
 }
 
 /// Values of [`IbvQp::qp_type`] (`enum ibv_qp_type`).
@@ -318,6 +449,8 @@ pub(crate) mod qp_type {
     pub(crate) const RC: u32 = 2;
     pub(crate) const UC: u32 = 3;
     pub(crate) const UD: u32 = 4;
+    pub(crate) const XRC_SEND: u32 = 9;
+    pub(crate) const XRC_RECV: u32 = 10;
 }
 
 /// Values of [`IbvQp::state`] (`enum ibv_qp_state`).
@@ -412,7 +545,7 @@ pub(crate) struct IbvSendWr {
     pub(crate) wr: Wr,
     pub(crate) remote_srqn: u32,
     /// `bind_mw` and `tso`.
-    pub(crate) extra: [u64; 6],
+    pub(crate) extra: WrExtra,
 }
 
 /// Bits of [`IbvSendWr::send_flags`] and [`IbvQpEx::wr_flags`] (`enum ibv_send_flags`).

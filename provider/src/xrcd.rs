@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! XRC domains. The kernel does all the work.
+
+use crate::ffi::command;
+use crate::ffi::driver::{ibv_cmd_close_xrcd, ibv_cmd_open_xrcd, VerbsXrcd};
+use crate::ffi::os;
+use crate::ffi::verbs::{IbvContext, IbvXrcd, IbvXrcdInitAttr};
+use core::ffi::c_int;
+
+/// `ibv_open_xrcd`.
+///
+/// # Safety
+///
+/// Called by libibverbs with an open rrxe device; `attr` may be read.
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut IbvContext,
+    attr: *mut IbvXrcdInitAttr,
+) -> *mut IbvXrcd {
+    let mut cmd = command::OpenXrcd::zeroed();
+    let mut resp = command::OpenXrcdResp::zeroed();
+    // SAFETY: integers and a pointer that may be null.
+    let mut xrcd: Box<VerbsXrcd> = Box::new(unsafe { command::zeroed() });
+    // SAFETY: the caller's contract, and everything has the size given.
+    let error = unsafe {
+        ibv_cmd_open_xrcd(
+            context,
+            &mut *xrcd,
+            size_of::<VerbsXrcd>() as c_int,
+            attr,
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    if error != 0 {
+        return os::fail(error);
+    }
+    Box::into_raw(xrcd).cast()
+}
+
+/// `ibv_close_xrcd`.
+///
+/// # Safety
+///
+/// Called by libibverbs with what [`open_xrcd`] returned.
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut IbvXrcd) -> c_int {
+    // SAFETY: the caller's contract; the public part is the first member.
+    let error = unsafe { ibv_cmd_close_xrcd(xrcd.cast()) };
+    if error == 0 {
+        // SAFETY: `open_xrcd` made it a pointer, and the consumer gave it up.
+        drop(unsafe { Box::from_raw(xrcd.cast::<VerbsXrcd>()) });
+    }
+    error
+}
