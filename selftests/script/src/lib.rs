@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Scripted packets: a transport test reads like a conversation.
+//!
+//! A script (selftests/conformance/*.rrx; docs/testing.md has the format) posts work requests,
+//! injects packets as the peer of a queue pair, and says what is expected of the end point under
+//! test. [`parse`] reads it, [`run`] runs it against an [`EndPoint`]: the transport core with a
+//! virtual clock ([`core::Core`]), or a driver in a guest through a helper ([`remote::Remote`]).
+
+pub mod core;
+pub mod endpoint;
+pub mod packet;
+pub mod parse;
+pub mod remote;
+pub mod run;
+
+pub use endpoint::EndPoint;
+pub use parse::{parse, Script};
+pub use run::run;
+
+use std::path::{Path, PathBuf};
+
+/// All scripts of the repository, in the order of their names.
+///
+/// # Errors
+///
+/// The folder cannot be read.
+pub fn all() -> std::io::Result<Vec<PathBuf>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "rrx") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Reads and parses a script.
+///
+/// # Errors
+///
+/// File, line, and what would be right.
+pub fn load(path: &Path) -> Result<Script, String> {
+    let text = std::fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    parse(&name, &text)
+}
+
+/// Runs a script over the core.
+///
+/// # Errors
+///
+/// What is not as the script says.
+pub fn run_on_core(script: &Script) -> Result<(), String> {
+    run(script, &mut core::Core::default())
+}
