@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The core's requester and the [`model`](crate::model)'s responder, on a link that loses, repeats and
+//! swaps a few packets: in the end all work requests have succeeded, each was executed once and in
+//! order, and every byte is where it should be.
+
+use crate::hold::Hold;
+use crate::model::{status, Model};
+use crate::script::{Script, Service};
+use crate::world::{KEY, PEER, SIZE};
+use rrxe_core::{
+    Fault, Mtu, Packet, Payload, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest,
+    SendSlot, Status, TxError, TxPacket,
+};
+use std::collections::VecDeque;
+
+const EVENTS: usize = 150;
+const MTU: u32 = 256;
+const BASE: u64 = 0x7f00_0000_1000;
+/// Bytes of a receive work request, and most of a message.
+const MESSAGE: usize = 1500;
+/// Losses, repetitions, swaps and early timers: fewer than a requester forgives without progress.
+const DISTURBANCES: u32 = 6;
+
+const OPS: [SendOp; 8] = [
+    SendOp::Send,
+    SendOp::SendImm,
+    SendOp::Write,
+    SendOp::Write,
+    SendOp::WriteImm,
+    SendOp::Read,
+    SendOp::CompareSwap,
+    SendOp::FetchAdd,
+];
+
+/// Headers and payload.
+type Frame = (Vec<u8>, Vec<u8>);
+
+#[derive(Clone)]
+struct Work {
+    slot: u32,
+    request: SendRequest,
+    /// What is sent, or comes back.
+    data: Vec<u8>,
+    /// What must come back.
+    expected: Vec<u8>,
+    /// A READ that may see what comes behind it, which is not fenced (IBA 10.8.3.3).
+    loose: bool,
+}
+
+/// The requester's side.
+struct World {
+    work: VecDeque<Work>,
+    wire: VecDeque<Frame>,
+    incoming: Vec<u8>,
+    /// READs may see what was written after them.
+    disturbed: bool,
+}
+
+impl World {
+    fn work(&mut self, slot: u32) -> &mut Work {
+        let found = self.work.iter_mut().find(|work| work.slot == slot);
+        found.expect("a slot without work request")
+    }
+}
+
+impl RequesterEnv for World {
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        let payload = match packet.payload {
+            Payload::Send { slot, offset, len } => {
+                let (from, to) = (offset as usize, (offset + len) as usize);
+                self.work(slot).data[from..to].to_vec()
+            }
+            _ => Vec::new(),
+        };
+        self.wire.push_back((packet.header().to_vec(), payload));
+        Ok(())
+    }
+
+    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        let incoming = std::mem::take(&mut self.incoming);
+        let at = offset as usize;
+        self.work(slot).data[at..at + incoming.len()].copy_from_slice(&incoming);
+        self.incoming = incoming;
+        Ok(())
+    }
+
+    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+        self.work(slot).data = value.to_ne_bytes().to_vec();
+        Ok(())
+    }
+
+    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+        let work = self
+            .work
+            .pop_front()
+            .expect("completes what was not posted");
+        assert_eq!(work.slot, slot, "out of order");
+        assert_eq!(completion.status, Status::Success, "{:?}", work.request.op);
+        if work.request.op.is_atomic() {
+            assert_eq!(
+                work.data, work.expected,
+                "executed more than once, or not in its turn"
+            );
+        }
+        if work.request.op == SendOp::Read && !self.disturbed && !work.loose {
+            assert_eq!(work.data, work.expected, "not what was there");
+        }
+    }
+
+    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
+        unreachable!("none is posted")
+    }
+}
+
+struct Talk {
+    requester: Requester,
+    slots: [SendSlot; 16],
+    world: World,
+    peer: Model,
+    answers: VecDeque<Frame>,
+    held: Hold<Vec<u8>>,
+    now: u64,
+    disturbances: u32,
+    /// What the peer's memory must be in the end, and what its receives.
+    memory: Vec<u8>,
+    received: Vec<Vec<u8>>,
+    posted: u32,
+}
+
+impl Talk {
+    fn post(&mut self, script: &mut Script<'_>) {
+        let [kind, flags, fill] = [script.u8(), script.u8(), script.u8()];
+        let (at, length) = (usize::from(script.u16()), usize::from(script.u16()));
+        let op = OPS[usize::from(kind) % OPS.len()];
+        let at = if op.is_atomic() {
+            (at % SIZE) & !7
+        } else {
+            at % SIZE
+        };
+        let length = match op {
+            _ if op.is_atomic() => 8,
+            SendOp::Send | SendOp::SendImm => length % MESSAGE,
+            _ => (length % MESSAGE).min(SIZE - at),
+        };
+        let data: Vec<u8> = (0..length).map(|i| fill.wrapping_add(i as u8)).collect();
+        let request = SendRequest {
+            op,
+            fence: flags & 1 != 0,
+            signaled: flags & 2 != 0,
+            length: if op.is_atomic() { 0 } else { length as u32 },
+            remote_addr: BASE + at as u64,
+            rkey: KEY,
+            imm_or_key: 7,
+            compare_add: (flags >> 2).into(),
+            swap: fill.into(),
+            ..SendRequest::default()
+        };
+        let Ok(slot) = self.requester.post(&mut self.slots, request) else {
+            return;
+        };
+        // What is to come of it, one after the other.
+        let range = at..at + length;
+        let mut expected = Vec::new();
+        match op {
+            SendOp::Send | SendOp::SendImm => self.received.push(data.clone()),
+            SendOp::Write | SendOp::WriteImm => {
+                self.memory[range].copy_from_slice(&data);
+                if op == SendOp::WriteImm {
+                    self.received.push(Vec::new());
+                }
+            }
+            SendOp::Read => expected = self.memory[range].to_vec(),
+            _ => {
+                expected = self.memory[range.clone()].to_vec();
+                let old = u64::from_ne_bytes(expected[..].try_into().expect("eight bytes"));
+                let new = match op {
+                    SendOp::FetchAdd => old.wrapping_add(request.compare_add),
+                    _ if old == request.compare_add => request.swap,
+                    _ => old,
+                };
+                self.memory[range].copy_from_slice(&new.to_ne_bytes());
+            }
+        }
+        let changes = !matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Read);
+        if changes && !request.fence {
+            self.world
+                .work
+                .iter_mut()
+                .for_each(|work| work.loose = true);
+        }
+        self.world.work.push_back(Work {
+            slot,
+            request,
+            data,
+            expected,
+            loose: false,
+        });
+    }
+
+    fn post_receive(&mut self) {
+        self.peer
+            .receives
+            .push_back((self.posted, vec![0; MESSAGE]));
+        self.posted += 1;
+    }
+
+    fn poll(&mut self) {
+        let (now, world) = (self.now, &mut self.world);
+        let progress = self
+            .requester
+            .poll_transmit(&mut self.slots, now, 64, world);
+        assert!(!progress.fatal && !progress.sqe);
+    }
+
+    /// The peer gets so many packets.
+    fn deliver(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some((head, payload)) = self.world.wire.pop_front() else {
+                break;
+            };
+            self.peer.take(&head, &payload);
+        }
+    }
+
+    fn speak(&mut self) {
+        while let Some(said) = self.peer.say() {
+            self.answers.push_back(said);
+        }
+        self.peer.rest();
+        assert!(!self.peer.dead, "the peer is lost");
+    }
+
+    fn answer(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some((head, payload)) = self.answers.pop_front() else {
+                break;
+            };
+            let total = (head.len() + payload.len()).next_multiple_of(4) as u32 + 4;
+            let packet = Packet::parse(&head, total).expect("the model's packets are right");
+            self.handle(&packet, payload);
+            loop {
+                let (requester, slots) = (&self.requester, &self.slots);
+                let due = |psn| requester.is_due(slots, psn);
+                let Some((packet, payload)) = self.held.next(requester.expected_psn(), due) else {
+                    break;
+                };
+                self.handle(&packet, payload);
+            }
+            if self.held.holds {
+                let (now, world) = (self.now, &mut self.world);
+                let left = self.held.left();
+                let outcome = self.requester.held(&mut self.slots, now, left, world);
+                assert!(!outcome.fatal && !outcome.sqe);
+            }
+        }
+    }
+
+    fn handle(&mut self, packet: &Packet, payload: Vec<u8>) {
+        self.world.incoming = payload;
+        let (now, world) = (self.now, &mut self.world);
+        let outcome = self
+            .requester
+            .handle_packet(&mut self.slots, now, packet, world);
+        assert!(!outcome.fatal && !outcome.sqe);
+        if outcome.hold {
+            let payload = std::mem::take(&mut self.world.incoming);
+            self.held
+                .keep(self.requester.expected_psn(), packet, payload);
+        }
+    }
+
+    fn timeout(&mut self) -> bool {
+        let Some(at) = self.requester.next_timeout() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        let (now, world) = (self.now, &mut self.world);
+        let outcome = self.requester.handle_timeout(&mut self.slots, now, world);
+        assert!(!outcome.fatal && !outcome.sqe);
+        true
+    }
+
+    /// Whether something may go wrong once more.
+    fn disturb(&mut self) -> bool {
+        self.disturbances += 1;
+        self.world.disturbed = true;
+        self.disturbances <= DISTURBANCES
+    }
+}
+
+/// Does one thing to what is on its way: it gets lost, comes again, or too late.
+fn harm(wire: &mut VecDeque<Frame>, how: u8) {
+    let Some(first) = wire.front().cloned() else {
+        return;
+    };
+    match how % 3 {
+        0 => {
+            wire.pop_front();
+        }
+        1 => wire.push_front(first),
+        _ => {
+            wire.pop_front();
+            wire.insert(wire.len().min(usize::from(how >> 4)), first);
+        }
+    }
+}
+
+/// Four bytes of set-up, then events.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let [reads, psn, fill, timeout] = [(); 4].map(|()| script.u8());
+    let psn = u32::from(psn).wrapping_sub(16) & 0xff_ffff;
+    let mut requester = Requester::new(Service::Rc.core());
+    requester.set_dest_qpn(PEER);
+    requester.set_mtu(Mtu::from_bytes(MTU).expect("an MTU"));
+    requester.set_psn(psn);
+    requester.set_retry_count(7);
+    requester.set_rnr_retry(7);
+    requester.set_timeout(1 + timeout % 20);
+    requester.set_max_rd_atomic(1 + reads % 4);
+    let holds = reads & 0x80 != 0;
+    requester.set_holding(holds);
+    requester.start();
+    let mut peer = Model::new(Service::Rc, MTU, SIZE);
+    peer.expected = psn;
+    peer.resources = usize::from(1 + reads % 4) + usize::from((reads >> 4) & 3);
+    peer.access = [true; 3];
+    peer.base = BASE;
+    peer.key = KEY;
+    peer.peer = crate::world::OWN;
+    peer.rnr = 1;
+    peer.memory.fill(fill);
+    let mut talk = Talk {
+        requester,
+        slots: [SendSlot::default(); 16],
+        world: World {
+            work: VecDeque::new(),
+            wire: VecDeque::new(),
+            incoming: Vec::new(),
+            disturbed: false,
+        },
+        memory: peer.memory.clone(),
+        peer,
+        answers: VecDeque::new(),
+        held: Hold::new(holds),
+        now: 0,
+        disturbances: 0,
+        received: Vec::new(),
+        posted: 0,
+    };
+    for _ in 0..EVENTS {
+        if script.is_empty() {
+            break;
+        }
+        let event = script.u8();
+        let n = usize::from(event & 7);
+        match event {
+            0..=0x3f => talk.post(&mut script),
+            0x40..=0x57 => talk.post_receive(),
+            0x58..=0x77 => talk.poll(),
+            0x78..=0x9f => talk.deliver(n + 1),
+            0xa0..=0xb7 => talk.speak(),
+            0xb8..=0xd7 => talk.answer(n + 1),
+            0xd8..=0xe7 => {
+                if talk.disturb() {
+                    harm(&mut talk.world.wire, script.u8());
+                }
+            }
+            0xe8..=0xf7 => {
+                if talk.disturb() {
+                    harm(&mut talk.answers, script.u8());
+                }
+            }
+            _ => {
+                if talk.disturb() {
+                    talk.timeout();
+                }
+            }
+        }
+    }
+    // From here on nothing goes wrong, and so all comes to its end.
+    while (talk.posted as usize) < talk.received.len() {
+        talk.post_receive();
+    }
+    let mut rounds = 0;
+    while talk.requester.outstanding() != 0 {
+        rounds += 1;
+        assert!(rounds < 10_000, "no end in sight");
+        talk.poll();
+        talk.deliver(usize::MAX);
+        talk.speak();
+        let idle = talk.answers.is_empty();
+        talk.answer(usize::MAX);
+        if idle && talk.world.wire.is_empty() {
+            talk.poll();
+            if talk.world.wire.is_empty() && talk.requester.outstanding() != 0 {
+                assert!(talk.timeout(), "nothing is under way, and nothing will be");
+            }
+        }
+    }
+    assert_eq!(talk.peer.memory, talk.memory, "the peer's memory");
+    assert_eq!(talk.peer.done.len(), talk.received.len());
+    for (done, expected) in talk.peer.done.iter().zip(&talk.received) {
+        assert_eq!(done.status, status::SUCCESS);
+        assert_eq!(
+            done.data[..expected.len()],
+            expected[..],
+            "received {}",
+            done.id
+        );
+    }
+}

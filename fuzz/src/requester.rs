@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A requester, answers of a peer that may say anything, and a driver that may refuse anything:
+//! each work request completes once, in order, with success only where there is reason to.
+
+use crate::hold::Hold;
+use crate::script::{extensions, Extension, Fed, Frame, Script, Service};
+use crate::world::{KEY, OWN, PEER, QKEY};
+use rrxe_core::{
+    Fault, Mtu, Packet, Payload, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest,
+    SendSlot, Status, TxError, TxPacket,
+};
+use std::collections::VecDeque;
+
+/// Events of one input: more only take time.
+const EVENTS: usize = 200;
+/// Most packets that one poll may send: READs of gigabytes are one packet, WRITEs are many.
+const BUDGET: u32 = 64;
+
+/// The operations that a script names.
+const OPS: [SendOp; 13] = [
+    SendOp::Send,
+    SendOp::SendImm,
+    SendOp::SendInv,
+    SendOp::Write,
+    SendOp::WriteImm,
+    SendOp::Read,
+    SendOp::CompareSwap,
+    SendOp::FetchAdd,
+    SendOp::LocalInv,
+    SendOp::RegMr,
+    SendOp::BindMw,
+    SendOp::Flush,
+    SendOp::AtomicWrite,
+];
+
+/// What is known of an outstanding work request.
+#[derive(Clone, Debug)]
+struct Work {
+    op: SendOp,
+    length: u32,
+    remote_addr: u64,
+    signaled: bool,
+    slot: u32,
+    /// The PSN of its first packet, once that was sent.
+    first_psn: Option<u32>,
+    /// Packets sent, from the first on without a gap.
+    sent: u32,
+    /// READ: which packets of the response were placed. Long ones are only counted.
+    placed: Vec<bool>,
+    placed_atomic: bool,
+    executed: bool,
+}
+
+/// What a requester rests on.
+struct World {
+    service: Service,
+    mtu: u32,
+    outstanding: VecDeque<Work>,
+    packet: Option<Fed>,
+    fault: Option<(u8, Fault)>,
+    local_fault: Option<Fault>,
+    room: u32,
+    sent: u32,
+    completed: u32,
+    /// A work request failed: those behind it can't succeed.
+    failed: bool,
+    dead: bool,
+}
+
+impl World {
+    fn work(&mut self, slot: u32) -> &mut Work {
+        let found = self.outstanding.iter_mut().find(|work| work.slot == slot);
+        found.expect("a slot without work request")
+    }
+
+    fn fault(&mut self) -> Result<(), Fault> {
+        assert!(!self.dead, "acts in the Error state");
+        match &mut self.fault {
+            None => Ok(()),
+            Some((0, fault)) => {
+                let fault = *fault;
+                self.fault = None;
+                Err(fault)
+            }
+            Some((n, _)) => {
+                *n -= 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Packets of a request, or of a READ's response.
+fn packets(op: SendOp, length: u32, mtu: u32) -> u32 {
+    match op {
+        SendOp::Flush => 1,
+        _ => length.div_ceil(mtu).max(1),
+    }
+}
+
+impl RequesterEnv for World {
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        if self.room == 0 {
+            return Err(TxError::NoRoom);
+        }
+        if let Err(fault) = self.fault() {
+            return Err(TxError::Local(fault));
+        }
+        let (mtu, service) = (self.mtu, self.service);
+        let work = self.work(packet.slot);
+        let head = packet.header();
+        let opcode = head[0];
+        let xrceth = usize::from(service == Service::Xrc) * 4;
+        let expected: usize = extensions(opcode)
+            .iter()
+            .map(|extension| match extension {
+                Extension::Imm | Extension::Key | Extension::Feth => 4,
+                Extension::Deth => 8,
+                Extension::Reth => 16,
+                Extension::Atomic => 28,
+                other => panic!("a request with {other:?}"),
+            })
+            .sum();
+        assert_eq!(head.len(), 12 + xrceth + expected, "headers of {opcode:#x}");
+        assert_eq!(opcode & 0xe0, service.class(), "another service's opcode");
+        let psn = u32::from_be_bytes([0, head[9], head[10], head[11]]);
+        let len = packet.payload.len();
+        assert_eq!(
+            (head[1] >> 4) & 3,
+            (len as u8).wrapping_neg() & 3,
+            "padding"
+        );
+        assert!(len <= mtu);
+
+        // Which packet of the message it is.
+        let at = match (packet.payload, work.op) {
+            (Payload::Read { .. }, _) => panic!("a request with a READ's payload"),
+            (_, SendOp::Read) => {
+                let va = u64::from_be_bytes(
+                    head[12 + xrceth..20 + xrceth]
+                        .try_into()
+                        .expect("eight bytes"),
+                );
+                let dma = u32::from_be_bytes(
+                    head[24 + xrceth..28 + xrceth]
+                        .try_into()
+                        .expect("four bytes"),
+                );
+                let offset = va.wrapping_sub(work.remote_addr);
+                assert_eq!(
+                    offset + u64::from(dma),
+                    work.length.into(),
+                    "not up to its end"
+                );
+                assert_eq!(offset % u64::from(mtu), 0, "starts within a packet");
+                (offset / u64::from(mtu)) as u32
+            }
+            (Payload::Send { slot, offset, len }, _) => {
+                assert_eq!(slot, work.slot);
+                assert_eq!(offset % mtu, 0);
+                let left = work.length.checked_sub(offset).expect("beyond the message");
+                assert_eq!(len, left.min(mtu), "neither full nor the last");
+                offset / mtu
+            }
+            (Payload::None, op) => {
+                let none = !op.carries_data() || work.length == 0;
+                assert!(none, "where is the payload?");
+                0
+            }
+        };
+        // A packet that is sent again is the same as before (F-07).
+        let first = psn.wrapping_sub(at) & 0xff_ffff;
+        assert_eq!(
+            *work.first_psn.get_or_insert(first),
+            first,
+            "another PSN than before"
+        );
+        assert!(at <= work.sent || work.op == SendOp::Read, "skips a packet");
+        let packets = packets(work.op, work.length, mtu);
+        work.sent = match work.op {
+            SendOp::Read => packets,
+            _ => work.sent.max(at + 1),
+        };
+        let place = match (at == 0, at + 1 == packets) {
+            _ if work.op == SendOp::Read => None,
+            (true, true) => Some([0x04, 0x05, 0x17, 0x0a, 0x0b, 0x13, 0x14, 0x1c, 0x1d].as_slice()),
+            (true, false) => Some([0x00, 0x06].as_slice()),
+            (false, false) => Some([0x01, 0x07].as_slice()),
+            (false, true) => Some([0x02, 0x03, 0x16, 0x08, 0x09].as_slice()),
+        };
+        let fits = place.map_or(opcode & 0x1f == 0x0c, |place| {
+            place.contains(&(opcode & 0x1f))
+        });
+        assert!(fits, "{opcode:#x} in this place of a message");
+        self.room -= 1;
+        self.sent += 1;
+        Ok(())
+    }
+
+    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        self.fault()?;
+        let len = self.packet.expect("places without a packet").payload;
+        let mtu = self.mtu;
+        let work = self.work(slot);
+        assert_eq!(work.op, SendOp::Read);
+        assert_ne!(work.sent, 0, "an answer that nobody asked for");
+        assert_eq!(offset % mtu, 0);
+        let left = work.length.checked_sub(offset).expect("beyond the message");
+        assert_eq!(len, left.min(mtu), "more or less than belongs there");
+        let at = (offset / mtu) as usize;
+        if let Some(placed) = work.placed.get_mut(at) {
+            *placed = true;
+        }
+        Ok(())
+    }
+
+    fn place_atomic(&mut self, slot: u32, _value: u64) -> Result<(), Fault> {
+        self.fault()?;
+        let work = self.work(slot);
+        assert!(work.op.is_atomic() && work.sent == 1 && !work.placed_atomic);
+        work.placed_atomic = true;
+        Ok(())
+    }
+
+    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+        let packets = |work: &Work| packets(work.op, work.length, self.mtu);
+        let work = self
+            .outstanding
+            .front()
+            .expect("completes what was not posted")
+            .clone();
+        assert_eq!(work.slot, slot, "out of order");
+        assert_eq!(work.op, completion.op);
+        assert_eq!(work.signaled, completion.signaled);
+        if completion.status == Status::Success {
+            assert!(!self.failed, "success after failure");
+            if work.op.is_local() {
+                assert!(work.executed);
+            } else {
+                assert_eq!(work.sent, packets(&work), "not all of it was sent");
+            }
+            if work.op == SendOp::Read && work.length != 0 {
+                assert!(
+                    work.placed.iter().all(|&placed| placed),
+                    "bytes are missing"
+                );
+            }
+            if work.op.is_atomic() {
+                assert!(work.placed_atomic);
+            }
+        } else {
+            self.failed = true;
+        }
+        self.outstanding.pop_front();
+        self.completed += 1;
+    }
+
+    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
+        assert!(!self.dead);
+        let fault = self.local_fault.take();
+        let work = self.work(slot);
+        assert!(work.op.is_local() && !work.executed, "executed twice");
+        work.executed = true;
+        fault.map_or(Ok(()), Err)
+    }
+}
+
+struct End {
+    requester: Requester,
+    slots: Vec<SendSlot>,
+    world: World,
+    now: u64,
+    lost: bool,
+    held: Hold<Fed>,
+}
+
+impl End {
+    fn post(&mut self, script: &mut Script<'_>) {
+        let [kind, flags] = [script.u8(), script.u8()];
+        let op = OPS[usize::from(kind) % OPS.len()];
+        let mtu = self.world.mtu;
+        let length = match (op, flags >> 5) {
+            (op, _) if op.is_atomic() || op.is_local() => 0,
+            (SendOp::AtomicWrite, 0..=5) => 8,
+            (_, 0) => u32::from(script.u8()),
+            (_, 1) => u32::from(script.u8() & 31) * mtu,
+            (_, 2) => 1 << 31,
+            (_, 3) => script.u32(),
+            _ => u32::from(script.u16()),
+        };
+        let request = SendRequest {
+            op,
+            fence: flags & 1 != 0,
+            signaled: flags & 2 != 0,
+            solicited: flags & 4 != 0,
+            length,
+            remote_addr: match flags & 8 {
+                0 => 0x1000,
+                _ => u64::MAX - 0x100,
+            },
+            rkey: KEY,
+            imm_or_key: u32::from(kind),
+            compare_add: 1,
+            swap: 2,
+            remote_qpn: PEER,
+            qkey: QKEY,
+            pkey: 0xffff,
+        };
+        let outstanding = self.world.outstanding.len();
+        let Ok(slot) = self.requester.post(&mut self.slots, request) else {
+            return;
+        };
+        assert!(outstanding < self.slots.len(), "posted to a full queue");
+        let packets = packets(op, length, mtu);
+        self.world.outstanding.push_back(Work {
+            op,
+            length,
+            remote_addr: request.remote_addr,
+            signaled: request.signaled,
+            slot,
+            first_psn: None,
+            sent: 0,
+            placed: match op {
+                SendOp::Read => vec![false; packets.min(512) as usize],
+                _ => Vec::new(),
+            },
+            placed_atomic: false,
+            executed: false,
+        });
+    }
+
+    fn note(&mut self, fatal: bool, sqe: bool) {
+        match self.world.service {
+            Service::Rc | Service::Xrc => assert!(!sqe),
+            _ => assert!(!fatal),
+        }
+        if fatal {
+            assert!(!self.lost, "lost twice");
+            self.error();
+        }
+    }
+
+    fn error(&mut self) {
+        self.lost = true;
+        self.requester.enter_error(&mut self.slots, &mut self.world);
+        assert!(self.world.outstanding.is_empty(), "not all were flushed");
+        self.world.dead = true;
+    }
+
+    fn poll(&mut self, budget: u32) {
+        let before = self.world.sent;
+        let progress =
+            self.requester
+                .poll_transmit(&mut self.slots, self.now, budget, &mut self.world);
+        assert_eq!(progress.sent, self.world.sent - before);
+        assert!(progress.sent <= budget);
+        self.note(progress.fatal, progress.sqe);
+    }
+
+    fn feed(&mut self, fed: &Fed, total: u32) {
+        let Ok(packet) = Packet::parse(fed.head(), total) else {
+            return;
+        };
+        let mut fed = *fed;
+        fed.payload = packet.payload_len;
+        self.handle(&packet, &fed);
+        let mut turns = 0;
+        loop {
+            let (requester, slots) = (&self.requester, &self.slots);
+            let due = |psn| requester.is_due(slots, psn);
+            let Some((packet, fed)) = self.held.next(requester.expected_psn(), due) else {
+                break;
+            };
+            turns += 1;
+            assert!(turns < Hold::<Fed>::TURNS, "held, and due, for ever");
+            self.handle(&packet, &fed);
+        }
+        if self.held.holds {
+            let left = self.held.left();
+            let outcome = self
+                .requester
+                .held(&mut self.slots, self.now, left, &mut self.world);
+            self.note(outcome.fatal, outcome.sqe);
+        }
+    }
+
+    fn handle(&mut self, packet: &Packet, fed: &Fed) {
+        self.world.packet = Some(*fed);
+        let (before, completed) = (self.requester.next_psn(), self.world.completed);
+        let outcome =
+            self.requester
+                .handle_packet(&mut self.slots, self.now, packet, &mut self.world);
+        self.world.packet = None;
+        assert_eq!(
+            self.requester.next_psn(),
+            before,
+            "an answer moves what was sent"
+        );
+        if matches!(self.world.service, Service::Uc | Service::Ud) {
+            assert_eq!(
+                self.world.completed, completed,
+                "who would answer a datagram?"
+            );
+        }
+        if outcome.hold {
+            // It may have acknowledged what is before the gap.
+            let expected = self.requester.expected_psn();
+            self.held.keep(expected, packet, *fed);
+        }
+        self.note(outcome.fatal, outcome.sqe);
+    }
+
+    fn timeout(&mut self) {
+        let Some(at) = self.requester.next_timeout() else {
+            return;
+        };
+        self.now = self.now.max(at);
+        let outcome = self
+            .requester
+            .handle_timeout(&mut self.slots, self.now, &mut self.world);
+        self.note(outcome.fatal, outcome.sqe);
+        if outcome.transmit {
+            self.poll(BUDGET);
+        }
+        let again = self.requester.next_timeout();
+        assert!(
+            again.is_none_or(|at| at > self.now),
+            "the same timer at the same time"
+        );
+    }
+
+    fn check(&self) {
+        let outstanding = self.world.outstanding.len() as u32;
+        assert_eq!(self.requester.outstanding(), outstanding);
+        assert!(self.requester.outstanding_reads() <= outstanding);
+    }
+}
+
+/// Six bytes of set-up (nine with a PSN not near 0), then events.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let [kind, depth, retries, reads, timeout, psn] = [(); 6].map(|()| script.u8());
+    let service = Service::read(kind);
+    let mtu = [256, 512, 1024][usize::from(kind >> 3) % 3];
+    let psn = match psn {
+        0xff => script.u32(),
+        n => u32::from(n).wrapping_sub(16),
+    };
+    let mut requester = Requester::new(service.core());
+    requester.set_src_qpn(OWN);
+    let apply = |requester: &mut Requester| {
+        requester.set_dest_qpn(PEER);
+        requester.set_mtu(Mtu::from_bytes(mtu).expect("an MTU"));
+        requester.set_psn(psn);
+        requester.set_retry_count(retries);
+        requester.set_rnr_retry(retries >> 3);
+        requester.set_timeout(timeout);
+        requester.set_max_rd_atomic(reads % 8);
+        requester.set_qkey(QKEY);
+        requester.start();
+    };
+    requester.set_holding(reads & 0x80 != 0);
+    apply(&mut requester);
+    let mut end = End {
+        requester,
+        slots: vec![SendSlot::default(); 1 << (depth % 6)],
+        world: World {
+            service,
+            mtu,
+            outstanding: VecDeque::new(),
+            packet: None,
+            fault: None,
+            local_fault: None,
+            room: u32::MAX,
+            sent: 0,
+            completed: 0,
+            failed: false,
+            dead: false,
+        },
+        now: 0,
+        lost: false,
+        held: Hold::new(reads & 0x80 != 0),
+    };
+    for _ in 0..EVENTS {
+        if script.is_empty() {
+            break;
+        }
+        match script.u8() {
+            0..=0x5f => {
+                // Near what was sent last, or near what is the oldest.
+                let oldest = end.world.outstanding.front();
+                let psn = match oldest.and_then(|work| work.first_psn) {
+                    Some(psn) => psn,
+                    None => end.requester.next_psn(),
+                };
+                let fed = Fed::read(&mut script, &frame(service, mtu, psn));
+                end.feed(&fed, fed.total_len());
+            }
+            0x60..=0x7f => {
+                let fed = Fed::read(&mut script, &frame(service, mtu, end.requester.next_psn()));
+                end.feed(&fed, fed.total_len());
+            }
+            0x80..=0x87 => {
+                let (fed, total) = Fed::raw(&mut script);
+                end.feed(&fed, total);
+            }
+            0x88..=0xaf => end.post(&mut script),
+            0xb0..=0xcf => end.poll(BUDGET),
+            0xd0..=0xd7 => {
+                let budget = script.u8();
+                end.world.room = u32::from(budget >> 4);
+                end.poll(u32::from(budget & 0xf));
+                end.world.room = u32::MAX;
+            }
+            0xd8..=0xe7 => end.timeout(),
+            0xe8..=0xef => {
+                end.now += u64::from(script.u16()) << 8;
+                if end.requester.next_timeout().is_some_and(|at| at <= end.now) {
+                    end.timeout();
+                }
+            }
+            0xf0..=0xf3 => {
+                let fault = [Fault::Protection, Fault::Malformed, Fault::Length];
+                end.world.fault = Some((script.u8() % 4, fault[usize::from(script.u8() % 3)]));
+            }
+            0xf4..=0xf5 => end.world.local_fault = Some(Fault::Protection),
+            0xf6..=0xf7 => end.requester.pause(),
+            0xf8..=0xf9 => end.requester.resume(),
+            // From SQE back to RTS.
+            0xfa => {
+                end.requester.start();
+                end.world.failed = false;
+            }
+            0xfb => match script.u8() {
+                0xff => end.requester.notified(end.now),
+                timeout => end.requester.set_timeout(timeout),
+            },
+            0xfc => end.requester.set_max_rd_atomic(script.u8() % 8),
+            0xfd => {
+                let drained = end.requester.is_drained(&end.slots);
+                let started = end
+                    .world
+                    .outstanding
+                    .front()
+                    .is_some_and(|work| work.sent != 0);
+                assert!(!drained || !started, "drained, with something under way");
+            }
+            0xfe => {
+                if !end.lost {
+                    end.error();
+                }
+            }
+            _ => {
+                if !end.lost {
+                    end.error();
+                }
+                end.lost = false;
+                end.world.dead = false;
+                end.world.failed = false;
+                // Forgotten, not completed.
+                end.world.outstanding.clear();
+                end.held = Hold::new(reads & 0x80 != 0);
+                end.requester.reset();
+                apply(&mut end.requester);
+            }
+        }
+        end.check();
+    }
+    if !end.lost {
+        end.error();
+    }
+    end.check();
+}
+
+fn frame(service: Service, mtu: u32, psn: u32) -> Frame {
+    Frame {
+        service,
+        mtu,
+        psn,
+        base: 0x1000,
+        key: KEY,
+        qkey: QKEY,
+        qpn: OWN,
+    }
+}

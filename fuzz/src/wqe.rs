@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work-queue entries as a user program may have left them in its ring: whatever they hold, what
+//! the driver makes of them stays within bounds, and nothing that makes no sense is executed.
+
+use crate::abi::{RecvWqe, SendWqe, Sge, WqeOp, WQE_INLINE};
+use crate::entry::{for_each_piece, total, Behind, RecvEntry, SendBounds, SendEntry};
+use crate::limits;
+use crate::script::{Script, Service};
+use rrxe_core::{Fault, Mtu, Requester, SendOp, SendSlot};
+
+/// Two bytes of set-up, then entries.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let [kind, sizes] = [script.u8(), script.u8()];
+    let bounds = SendBounds {
+        signal_all: kind & 0x80 != 0,
+        max_sge: usize::from(sizes % 33),
+        max_inline: usize::from(sizes >> 5) * 128,
+    };
+    let service = Service::read(kind);
+    let mut requester = Requester::new(service.core());
+    requester.set_mtu(Mtu::default());
+    requester.start();
+    let mut slots = [SendSlot::default(); 8];
+    while !script.is_empty() {
+        match script.u8() & 3 {
+            0 => receive(&mut script, bounds.max_sge),
+            _ => send(&mut script, &bounds, &mut requester, &mut slots),
+        }
+    }
+}
+
+/// A value that is small, the largest, or any.
+fn any(script: &mut Script<'_>) -> u32 {
+    match script.u8() {
+        0xff => u32::MAX,
+        0xfe => script.u32(),
+        0xfd => 1 << 31,
+        0xfc => script.u16().into(),
+        n => n.into(),
+    }
+}
+
+fn segments(script: &mut Script<'_>, n: usize) -> Vec<Sge> {
+    let segment = |script: &mut Script<'_>| Sge {
+        addr: match script.u8() {
+            0xff => u64::MAX - 16,
+            n => u64::from(n) << 12,
+        },
+        length: any(script),
+        lkey: script.u8().into(),
+    };
+    (0..n).map(|_| segment(script)).collect()
+}
+
+fn send(
+    script: &mut Script<'_>,
+    bounds: &SendBounds,
+    requester: &mut Requester,
+    slots: &mut [SendSlot],
+) {
+    let wqe = SendWqe {
+        wr_id: 1,
+        opcode: script.u8(),
+        flags: script.u8(),
+        num_sge: any(script) as u16,
+        imm_or_key: any(script),
+        inline_length: any(script),
+        ah: any(script),
+        op: WqeOp {
+            remote_addr: any(script).into(),
+            compare_add: any(script).into(),
+            swap: any(script).into(),
+            rkey_or_qkey: any(script),
+            remote_qpn: any(script),
+        },
+        reserved: 0,
+    };
+    let mut entry = SendEntry::decode(&wqe, bounds);
+    let list = match entry.behind {
+        Behind::Inline(n) => {
+            assert!(n <= bounds.max_inline, "beyond the entry");
+            assert!(wqe.flags & WQE_INLINE != 0);
+            entry.set_length(n as u64);
+            Vec::new()
+        }
+        Behind::Segments(n) => {
+            assert!(n <= bounds.max_sge, "beyond the entry");
+            let list = segments(script, n);
+            entry.set_length(total(list.iter().map(|s| s.length)));
+            list
+        }
+    };
+    let request = entry.request();
+    assert!(request.remote_qpn < 1 << 24);
+    assert!(request.length <= limits::MAX_MESSAGE);
+    match entry.fault() {
+        Some(_) => {
+            // It is to fail, and to be told of, and must do nothing else.
+            assert_eq!((request.op, request.length), (SendOp::Send, 0));
+            assert!(request.signaled);
+        }
+        None => {
+            let known = matches!(wqe.opcode, 0..10 | 14 | 15);
+            assert!(known, "an opcode that does not exist");
+            let sum: u64 = list.iter().map(|s| u64::from(s.length)).sum();
+            match entry.behind {
+                Behind::Inline(n) => {
+                    assert_eq!(request.length as usize, n);
+                    assert_eq!(wqe.inline_length as usize, n);
+                    assert_eq!(wqe.num_sge, 0);
+                    assert!(!request.op.is_read_or_atomic(), "no place for the answer");
+                }
+                Behind::Segments(n) => {
+                    assert_eq!(usize::from(wqe.num_sge), n);
+                    match request.op {
+                        // Neither has data behind its entry.
+                        SendOp::AtomicWrite => {
+                            assert_eq!((n, request.length), (0, 8));
+                            assert_eq!(entry.operand(), Some(wqe.op.swap.to_ne_bytes()));
+                        }
+                        SendOp::Flush => {
+                            assert!(n == 0 && request.length < limits::MAX_MESSAGE);
+                        }
+                        op => {
+                            assert_eq!(u64::from(request.length), sum);
+                            assert!(!op.is_atomic() || sum == 8);
+                            walk(script, &list, sum);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if requester.can_post(slots) {
+        if let Err(error) = requester.post(slots, request) {
+            assert!(
+                entry.fault().is_none(),
+                "even the failing one is refused: {error:?}"
+            );
+            entry.refuse(Fault::Malformed);
+            let posted = requester.post(slots, entry.request());
+            assert!(
+                posted.is_ok(),
+                "even the failing one is refused: {posted:?}"
+            );
+        }
+    }
+}
+
+/// The pieces of a range are the range: each within its segment, in order, all of it.
+fn walk(script: &mut Script<'_>, list: &[Sge], sum: u64) {
+    let (offset, len) = (any(script), any(script) as usize);
+    let end = u64::from(offset) + len as u64;
+    let mut done = 0;
+    let result = for_each_piece(list.iter().copied(), offset, len, |lkey, addr, at, n| {
+        assert_eq!(at, done, "a gap");
+        assert_ne!(n, 0, "an empty piece");
+        done += n as usize;
+        assert!(done <= len, "more than was asked for");
+        // Found the slow way.
+        let mut start = u64::from(offset) + at as u64;
+        let segment = list.iter().find(|s| {
+            let here = start < u64::from(s.length);
+            if !here {
+                start -= u64::from(s.length);
+            }
+            here
+        });
+        let segment = segment.expect("beyond the list");
+        assert_eq!((lkey, addr), (segment.lkey, segment.addr + start));
+        assert!(
+            start + u64::from(n) <= u64::from(segment.length),
+            "beyond its segment"
+        );
+        Ok(())
+    });
+    match result {
+        Ok(()) => assert!(done == len && (end <= sum || len == 0)),
+        Err(Fault::Malformed) => assert!(end > sum && len != 0, "all of it was there"),
+        Err(_) => assert!(list
+            .iter()
+            .any(|s| s.addr.checked_add(s.length.into()).is_none())),
+    }
+}
+
+fn receive(script: &mut Script<'_>, max_sge: usize) {
+    let wqe = RecvWqe {
+        wr_id: 1,
+        num_sge: any(script),
+        reserved: 0,
+    };
+    let mut entry = RecvEntry::decode(&wqe, max_sge);
+    assert!(entry.num_sge <= max_sge);
+    let list = segments(script, entry.num_sge);
+    let sum = total(list.iter().map(|s| s.length));
+    entry.set_length(sum);
+    if entry.malformed {
+        assert!(wqe.num_sge as usize > max_sge || sum > limits::MAX_MESSAGE.into());
+        assert_eq!(
+            entry.length(),
+            limits::MAX_MESSAGE,
+            "must take anything, to fail then"
+        );
+    } else {
+        assert_eq!(wqe.num_sge as usize, entry.num_sge);
+        assert_eq!(u64::from(entry.length()), sum);
+    }
+}

@@ -1,0 +1,612 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A requester, a responder, and what can happen to them.
+
+use crate::snapshot::{key, Key};
+use rrxe_core::*;
+use stateright::{Model, Property};
+use std::hash::{Hash, Hasher};
+
+/// The property that is to be found.
+pub const DONE: &str = "all can be done";
+
+/// Bytes of a full packet.
+const MTU: u32 = 256;
+/// The first PSN: messages cross the end of the number space.
+const PSN: u32 = 0xff_ffff;
+const RKEY: u32 = 0x77;
+/// When it all begins. Time stands still, but for timers.
+const START: u64 = 1 << 40;
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Send1,
+    Send2,
+    Write2,
+    WriteImm1,
+    Read1,
+    Read2,
+    FetchAdd,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 7] = [
+        Kind::Send1,
+        Kind::Send2,
+        Kind::Write2,
+        Kind::WriteImm1,
+        Kind::Read1,
+        Kind::Read2,
+        Kind::FetchAdd,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Send1 => "send1",
+            Kind::Send2 => "send2",
+            Kind::Write2 => "write2",
+            Kind::WriteImm1 => "writeimm1",
+            Kind::Read1 => "read1",
+            Kind::Read2 => "read2",
+            Kind::FetchAdd => "fetchadd",
+        }
+    }
+
+    fn op(self) -> SendOp {
+        match self {
+            Kind::Send1 | Kind::Send2 => SendOp::Send,
+            Kind::Write2 => SendOp::Write,
+            Kind::WriteImm1 => SendOp::WriteImm,
+            Kind::Read1 | Kind::Read2 => SendOp::Read,
+            Kind::FetchAdd => SendOp::FetchAdd,
+        }
+    }
+
+    fn packets(self) -> u32 {
+        match self {
+            Kind::Send2 | Kind::Write2 | Kind::Read2 => 2,
+            _ => 1,
+        }
+    }
+
+    fn length(self) -> u32 {
+        match self {
+            Kind::FetchAdd => 0,
+            kind => MTU * (kind.packets() - 1) + 20,
+        }
+    }
+
+    fn receives(self) -> bool {
+        matches!(self, Kind::Send1 | Kind::Send2 | Kind::WriteImm1)
+    }
+}
+
+/// Where the memory of a message is: one address for each.
+fn address(message: usize) -> u64 {
+    0x1_0000 + 0x1000 * message as u64
+}
+
+/// What the responder does, in the only order that is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Places the payload of this packet.
+    Place(usize, u32),
+    /// Executes this atomic.
+    Atomic(usize),
+    /// Completes a receive work request.
+    Receive(usize),
+}
+
+/// Everything that a connection is given, and what may go wrong.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub kinds: Vec<Kind>,
+    pub losses: u8,
+    pub duplicates: u8,
+    pub overtakes: u8,
+    pub timers: u8,
+}
+
+/// A packet on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    header: Vec<u8>,
+    len: u32,
+    /// The message and the offset that its payload is from.
+    payload: Option<(usize, u32)>,
+}
+
+/// The world outside of the core.
+#[derive(Clone, Debug)]
+struct World {
+    kinds: Vec<Kind>,
+    /// To the responder, and back.
+    requests: Vec<InFlight>,
+    responses: Vec<InFlight>,
+    /// The payload of the packet being handled.
+    payload: Option<(usize, u32)>,
+    /// Steps of the responder done.
+    steps: usize,
+    /// The current receive work request, those posted, and those to be posted.
+    current: bool,
+    posted: u8,
+    to_post: u8,
+    /// Work requests completed, and packets of READs placed: a bit for each of the message.
+    completed: usize,
+    placed: [u8; 4],
+    violation: Option<String>,
+}
+
+impl World {
+    /// All steps, with the number of the message that each belongs to.
+    fn all_steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (message, kind) in self.kinds.iter().enumerate() {
+            match kind {
+                Kind::Read1 | Kind::Read2 => {}
+                Kind::FetchAdd => steps.push(Step::Atomic(message)),
+                kind => steps.extend((0..kind.packets()).map(|n| Step::Place(message, n * MTU))),
+            }
+            if kind.receives() {
+                steps.push(Step::Receive(message));
+            }
+        }
+        steps
+    }
+
+    fn violated(&mut self, words: String) {
+        self.violation.get_or_insert(words);
+    }
+
+    fn step(&mut self, step: Step) {
+        match self.all_steps().get(self.steps) {
+            Some(next) if *next == step => self.steps += 1,
+            next => {
+                let next = *next.unwrap_or(&step);
+                self.violated(format!(
+                    "the responder does {step:?}, and {next:?} was next"
+                ));
+            }
+        }
+    }
+
+    /// The message that the packet being handled is of, and its offset.
+    fn place(&mut self, expected_address: Option<u64>) {
+        let Some((message, offset)) = self.payload else {
+            self.violated("a packet without payload is placed".into());
+            return;
+        };
+        if expected_address.is_some_and(|at| at != address(message) + u64::from(offset)) {
+            self.violated(format!("{message} is placed at {expected_address:x?}"));
+        }
+        self.step(Step::Place(message, offset));
+    }
+}
+
+fn on_its_way(packet: &TxPacket) -> InFlight {
+    let payload = match packet.payload {
+        Payload::None => None,
+        Payload::Send { slot, offset, .. } => Some((slot as usize, offset)),
+        Payload::Read { va, .. } => {
+            let message = (va - address(0)) / 0x1000;
+            Some((message as usize, (va & 0xfff) as u32))
+        }
+    };
+    InFlight {
+        header: packet.header().to_vec(),
+        len: packet.udp_payload_len(),
+        payload,
+    }
+}
+
+impl RequesterEnv for World {
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.requests.push(on_its_way(packet));
+        Ok(())
+    }
+
+    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        let slot = slot as usize;
+        if self.payload != Some((slot, offset)) {
+            let payload = self.payload;
+            self.violated(format!("{payload:?} is placed at {offset} of READ {slot}"));
+        }
+        self.placed[slot] |= 1 << (offset / MTU);
+        Ok(())
+    }
+
+    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+        let before = &self.kinds[..slot as usize];
+        let original = before
+            .iter()
+            .filter(|&&kind| kind == Kind::FetchAdd)
+            .count();
+        if value != original as u64 {
+            self.violated(format!("atomic {slot} brings {value}"));
+        }
+        self.placed[slot as usize] = 1;
+        Ok(())
+    }
+
+    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+        let message = slot as usize;
+        if message != self.completed || completion.status != Status::Success {
+            self.violated(format!("message {message} completes: {completion:?}"));
+        }
+        self.completed = message + 1;
+        let kind = self.kinds[message];
+        // All steps of this message and those before are done.
+        let all = self.all_steps();
+        let of = |step: &Step| match *step {
+            Step::Place(m, _) | Step::Atomic(m) | Step::Receive(m) => m,
+        };
+        let needed = all.iter().filter(|step| of(step) <= message).count();
+        let whole = match kind {
+            Kind::Read2 => 3,
+            Kind::Read1 | Kind::FetchAdd => 1,
+            _ => 0,
+        };
+        if self.steps < needed || self.placed[message] != whole {
+            self.violated(format!("message {message} completes, and is not done"));
+        }
+    }
+
+    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
+        self.violated(format!("{slot} is no local operation"));
+        Ok(())
+    }
+}
+
+impl ResponderEnv for World {
+    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+        if self.current {
+            self.violated("two receive work requests at a time".into());
+        }
+        self.posted = self.posted.checked_sub(1)?;
+        self.current = true;
+        Some(RecvRequest { length: 2 * MTU })
+    }
+
+    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+        if self.payload.is_some_and(|(_, at)| at != offset) {
+            self.violated(format!("placed at {offset}"));
+        }
+        self.place(None);
+        Ok(())
+    }
+
+    fn check_remote(&mut self, _: u32, _: u64, _: u32, _: RemoteAccess) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn place_remote(&mut self, _: u32, va: u64) -> Result<(), Fault> {
+        self.place(Some(va));
+        Ok(())
+    }
+
+    fn atomic(&mut self, _: u32, va: u64, _: AtomicOp) -> Result<u64, Fault> {
+        let message = ((va - address(0)) / 0x1000) as usize;
+        self.step(Step::Atomic(message));
+        let before = &self.kinds[..message];
+        Ok(before
+            .iter()
+            .filter(|&&kind| kind == Kind::FetchAdd)
+            .count() as u64)
+    }
+
+    fn invalidate(&mut self, _: u32) -> Result<(), Fault> {
+        Err(Fault::Protection)
+    }
+
+    fn complete_recv(&mut self, completion: RecvCompletion) {
+        self.current = false;
+        let next = self.all_steps().get(self.steps).copied();
+        match next {
+            Some(Step::Receive(message)) if completion.status == Status::Success => {
+                if completion.byte_len != self.kinds[message].length() {
+                    self.violated(format!("message {message}: {completion:?}"));
+                }
+                self.step(Step::Receive(message));
+            }
+            next => self.violated(format!("{completion:?}, and {next:?} was next")),
+        }
+    }
+
+    fn event(&mut self, _: ResponderEvent) {}
+
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.responses.push(on_its_way(packet));
+        Ok(())
+    }
+}
+
+/// A state of everything.
+#[derive(Clone, Debug)]
+pub struct State {
+    requester: Requester,
+    slots: Vec<SendSlot>,
+    responder: Responder,
+    world: World,
+    now: u64,
+    /// The responder has something to send.
+    due: bool,
+    losses: u8,
+    duplicates: u8,
+    overtakes: u8,
+    timers: u8,
+    pub violation: Option<String>,
+    key: Key,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &State) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.key.hash(hasher);
+    }
+}
+
+/// Where a packet is: on its way to the responder, or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    There,
+    Back,
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Arrive(Way, usize),
+    Lose(Way, usize),
+    Double(Way, usize),
+    /// The responder sends what it has to send.
+    Answer,
+    Timer,
+    PostReceive,
+}
+
+impl State {
+    fn way(&mut self, way: Way) -> &mut Vec<InFlight> {
+        match way {
+            Way::There => &mut self.world.requests,
+            Way::Back => &mut self.world.responses,
+        }
+    }
+
+    fn arrive(&mut self, way: Way, at: usize) {
+        let flight = self.way(way).remove(at);
+        let packet = match Packet::parse(&flight.header, flight.len) {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.world.violated(format!("{error:?}"));
+                return;
+            }
+        };
+        self.world.payload = flight.payload;
+        let outcome = match way {
+            Way::There => {
+                let outcome = self
+                    .responder
+                    .handle_packet(self.now, &packet, &mut self.world);
+                self.due |= outcome.transmit;
+                outcome
+            }
+            Way::Back => {
+                self.requester
+                    .handle_packet(&mut self.slots, self.now, &packet, &mut self.world)
+            }
+        };
+        self.world.payload = None;
+        self.judge(outcome.fatal || outcome.sqe);
+    }
+
+    fn judge(&mut self, fatal: bool) {
+        if fatal {
+            self.world.violated("the queue pair is lost".into());
+        }
+    }
+
+    fn send(&mut self) {
+        let progress =
+            self.requester
+                .poll_transmit(&mut self.slots, self.now, u32::MAX, &mut self.world);
+        self.judge(progress.fatal || progress.sqe);
+    }
+
+    fn answer(&mut self) {
+        let progress = self
+            .responder
+            .poll_transmit(self.now, u32::MAX, &mut self.world);
+        self.due = false;
+        self.judge(progress.fatal);
+    }
+
+    fn seal(&mut self) {
+        self.violation = self.world.violation.clone();
+        self.key = key(&[
+            &self.requester,
+            &self.slots,
+            &self.responder,
+            &self.world,
+            &(
+                self.due,
+                self.losses,
+                self.duplicates,
+                self.overtakes,
+                self.timers,
+            ),
+        ]);
+    }
+
+    fn is_done(&self) -> bool {
+        self.world.completed == self.world.kinds.len()
+    }
+}
+
+impl Model for Connection {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let mtu = Mtu::from_bytes(MTU).expect("it is one");
+        let mut requester = Requester::new(Service::Rc);
+        requester.set_dest_qpn(2);
+        requester.set_mtu(mtu);
+        requester.set_psn(PSN);
+        requester.set_timeout(14);
+        requester.set_retry_count(7);
+        requester.set_rnr_retry(7);
+        requester.set_max_rd_atomic(2);
+        requester.start();
+        let mut responder = Responder::new(Service::Rc);
+        responder.set_dest_qpn(1);
+        responder.set_mtu(mtu);
+        responder.set_psn(PSN);
+        responder.set_max_dest_rd_atomic(2);
+        responder.set_min_rnr_timer(1);
+        responder.set_access(true, true, true);
+        responder.start();
+        let mut slots = vec![SendSlot::default(); 4];
+        for (message, kind) in self.kinds.iter().enumerate() {
+            let request = SendRequest {
+                op: kind.op(),
+                length: kind.length(),
+                remote_addr: address(message),
+                rkey: RKEY,
+                compare_add: 1,
+                ..SendRequest::default()
+            };
+            requester
+                .post(&mut slots, request)
+                .expect("there are enough slots");
+        }
+        let receives = self.kinds.iter().filter(|kind| kind.receives()).count() as u8;
+        let mut state = State {
+            requester,
+            slots,
+            responder,
+            world: World {
+                kinds: self.kinds.clone(),
+                requests: Vec::new(),
+                responses: Vec::new(),
+                payload: None,
+                steps: 0,
+                current: false,
+                posted: 0,
+                to_post: receives,
+                completed: 0,
+                placed: [0; 4],
+                violation: None,
+            },
+            now: START,
+            due: false,
+            losses: self.losses,
+            duplicates: self.duplicates,
+            overtakes: self.overtakes,
+            timers: self.timers,
+            violation: None,
+            key: Key::default(),
+        };
+        state.send();
+        state.seal();
+        vec![state]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.violation.is_some() {
+            return;
+        }
+        for (way, packets) in [
+            (Way::There, &state.world.requests),
+            (Way::Back, &state.world.responses),
+        ] {
+            for at in 0..packets.len() {
+                if at == 0 || state.overtakes > 0 {
+                    actions.push(Action::Arrive(way, at));
+                }
+                if state.losses > 0 {
+                    actions.push(Action::Lose(way, at));
+                }
+                if state.duplicates > 0 {
+                    actions.push(Action::Double(way, at));
+                }
+            }
+        }
+        if state.due {
+            actions.push(Action::Answer);
+        }
+        if state.world.to_post > 0 {
+            actions.push(Action::PostReceive);
+        }
+        // A timer may fire early some times, and always where nothing else can happen.
+        let quiet =
+            state.world.requests.is_empty() && state.world.responses.is_empty() && !state.due;
+        let armed = state.requester.next_timeout().is_some();
+        if armed && (quiet && state.world.to_post == 0 || state.timers > 0) {
+            actions.push(Action::Timer);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Arrive(way, at) => {
+                state.overtakes -= u8::from(at != 0);
+                state.arrive(way, at);
+            }
+            Action::Lose(way, at) => {
+                state.losses -= 1;
+                state.way(way).remove(at);
+            }
+            Action::Double(way, at) => {
+                state.duplicates -= 1;
+                let packet = state.way(way)[at].clone();
+                state.way(way).push(packet);
+            }
+            Action::Answer => state.answer(),
+            Action::Timer => {
+                let world = &state.world;
+                let quiet = world.requests.is_empty() && world.responses.is_empty() && !state.due;
+                if !(quiet && world.to_post == 0) {
+                    state.timers -= 1;
+                }
+                state.now = state.requester.next_timeout()?.max(state.now);
+                let outcome =
+                    state
+                        .requester
+                        .handle_timeout(&mut state.slots, state.now, &mut state.world);
+                state.judge(outcome.fatal);
+            }
+            Action::PostReceive => {
+                state.world.to_post -= 1;
+                state.world.posted += 1;
+            }
+        }
+        if state.violation.is_none() {
+            state.send();
+        }
+        state.seal();
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("exactly once and in order", |_, state: &State| {
+                state.violation.is_none()
+            }),
+            Property::always("it goes on until all is done", |model: &Self, state| {
+                let mut actions = Vec::new();
+                model.actions(state, &mut actions);
+                !actions.is_empty() || state.violation.is_some() || {
+                    state.is_done() && state.requester.next_timeout().is_none()
+                }
+            }),
+            Property::sometimes(DONE, |_, state: &State| state.is_done()),
+        ]
+    }
+}

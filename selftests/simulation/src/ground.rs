@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What queue pairs rest on: memory, queues and the network. It does what the core asks for, and
+//! judges it at once.
+
+use crate::config::{Config, Connection};
+use crate::flow::Flow;
+use crate::random::Random;
+use rrxe_core::wire::{Bth, Syndrome};
+use rrxe_core::*;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Bytes of a window's part that is only read, of the one that is written and read, and of the one
+/// for atomics.
+pub const READ_ONLY: usize = 12 << 10;
+pub const WRITTEN: usize = 12 << 10;
+pub const ATOMICS: usize = 64;
+pub const WINDOW: usize = READ_ONLY + WRITTEN + ATOMICS;
+/// Bytes between windows, which nothing may change.
+pub const GUARD: usize = 64;
+/// The address at which a host's memory starts.
+pub const ADDRESS: u64 = 0xffff_8000_1000;
+/// The Q_Key of all datagrams that are to arrive.
+pub const QKEY: u32 = 0x0102_0304;
+/// The first queue pair number.
+pub const FIRST_QPN: u32 = 100;
+
+/// The state of a queue pair, as its consumer knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Reset,
+    Rts,
+    Sqd,
+    Sqe,
+    Error,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive {
+    pub number: u32,
+    pub len: u32,
+    pub fault: Option<Fault>,
+}
+
+/// A queue pair's queues and what is known of it.
+pub struct Side {
+    pub host: usize,
+    /// Its connection, and the queue pair at the other end (itself, for datagrams).
+    pub connection: usize,
+    pub peer: usize,
+    pub state: State,
+    /// The message in each slot.
+    pub slots: Vec<usize>,
+    pub receives: VecDeque<Receive>,
+    pub current: Option<Receive>,
+    /// Receive work requests posted, and completed.
+    pub posted: u32,
+    pub taken: u32,
+    /// UD, UC: bytes of which message are in the current receive work request.
+    pub partial: Option<(usize, usize, u32)>,
+    /// A poll of the requester, of the responder, is to come.
+    pub send_pending: bool,
+    pub answer_pending: bool,
+    pub timer: Option<u64>,
+    pub answer_timer: Option<u64>,
+    /// The progress seen by the last turn, and how often it was the same.
+    pub turns: (u64, u32),
+    /// Packets handed over by the poll under way.
+    pub emitted: u32,
+}
+
+/// A registered piece of a host's memory.
+pub struct Region {
+    pub key: u32,
+    pub start: usize,
+    pub len: usize,
+}
+
+/// An end point.
+pub struct Host {
+    pub memory: Vec<u8>,
+    /// What the memory must hold.
+    pub shadow: Vec<u8>,
+    pub regions: Vec<Region>,
+    /// Keys to be invalidated by the peer.
+    pub keys: Vec<u32>,
+}
+
+/// What a packet really is.
+#[derive(Clone, Copy, Debug)]
+pub struct Truth {
+    /// The flow that it belongs to: the requester's queue pair.
+    pub flow: usize,
+    pub epoch: u32,
+    /// It is a response.
+    pub response: bool,
+    /// PSN counted from the first; requests: the message.
+    pub relative: u32,
+    pub message: usize,
+}
+
+/// A packet on its way.
+pub struct Flight {
+    pub to: usize,
+    pub truth: Truth,
+    pub header: [u8; MAX_HEADER],
+    pub header_len: usize,
+    pub pad: u8,
+    /// The network is congested (ECN).
+    pub congested: bool,
+    pub payload: Vec<u8>,
+}
+
+/// Something that is to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// A packet, by its index, arrives.
+    Arrival(usize),
+    /// A consumer has its turn.
+    Turn(usize),
+    /// A requester or a responder goes on to transmit.
+    Send(usize),
+    Answer(usize),
+    /// A congestion notification arrives.
+    Notification(usize),
+}
+
+/// Everything but the cores.
+pub struct Ground {
+    pub config: Config,
+    pub random: Random,
+    pub now: u64,
+    pub sides: Vec<Side>,
+    pub flows: Vec<Flow>,
+    pub hosts: Vec<Host>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    sequence: u64,
+    flights: Vec<Flight>,
+    free: Vec<usize>,
+    /// Packets on their way.
+    pub flying: usize,
+    /// When the last packet arrives that was not late, by receiver.
+    pub last: Vec<u64>,
+    /// Packets that the batch has room for.
+    pub room: u32,
+    pub refused: bool,
+    /// The packet being handled.
+    pub handling: Option<Truth>,
+    pub payload: Vec<u8>,
+    /// No more disturbances.
+    pub fair: bool,
+    /// Changes with every progress.
+    pub progress: u64,
+    pub packets: u64,
+    pub requests: u64,
+    pub trace: bool,
+    next_key: u32,
+}
+
+macro_rules! trace {
+    ($ground:expr, $($words:tt)*) => {
+        if $ground.trace {
+            println!("{:>11.3} {}", $ground.now as f64 / 1e3, format_args!($($words)*));
+        }
+    };
+}
+pub(crate) use trace;
+
+impl Ground {
+    pub fn new(config: Config, random: Random, trace: bool) -> Ground {
+        let hosts = (0..config.hosts)
+            .map(|_| Host {
+                memory: Vec::new(),
+                shadow: Vec::new(),
+                regions: Vec::new(),
+                keys: Vec::new(),
+            })
+            .collect();
+        Ground {
+            config,
+            random,
+            now: 1_000_000,
+            sides: Vec::new(),
+            flows: Vec::new(),
+            hosts,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            flights: Vec::new(),
+            free: Vec::new(),
+            flying: 0,
+            last: Vec::new(),
+            room: u32::MAX,
+            refused: false,
+            handling: None,
+            payload: Vec::new(),
+            fair: false,
+            progress: 0,
+            packets: 0,
+            requests: 0,
+            trace,
+            next_key: 0x1000,
+        }
+    }
+
+    pub fn connection(&self, qp: usize) -> &Connection {
+        &self.config.connections[self.sides[qp].connection]
+    }
+
+    /// A number that is no key yet.
+    pub fn new_key(&mut self) -> u32 {
+        self.next_key += 0x101;
+        self.next_key
+    }
+
+    /// The code of the longest wait that this queue pair's timers may ask for.
+    pub fn longest_wait(&self, qp: usize) -> u64 {
+        let connection = self.connection(qp);
+        let timeout = timeout::ack_timeout(connection.timeout).unwrap_or(0);
+        (4 * timeout).max(timeout::rnr_timer(connection.rnr_timer))
+    }
+
+    pub fn schedule(&mut self, delay: u64, event: Event) {
+        self.sequence += 1;
+        let at = self.now + delay;
+        self.events.push(Reverse((at, self.sequence, event)));
+    }
+
+    pub fn next_event(&self) -> Option<u64> {
+        self.events.peek().map(|next| next.0 .0)
+    }
+
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop().map(|next| next.0 .2)
+    }
+
+    /// The packet of an arrival. Give it back by [`Ground::landed`].
+    pub fn land(&mut self, index: usize) -> Flight {
+        let flight = &mut self.flights[index];
+        Flight {
+            payload: std::mem::take(&mut flight.payload),
+            ..*flight
+        }
+    }
+
+    pub fn landed(&mut self, index: usize, flight: Flight) {
+        self.flights[index].payload = flight.payload;
+        self.free.push(index);
+        self.flying -= 1;
+    }
+
+    fn fly(
+        &mut self,
+        to: usize,
+        truth: Truth,
+        packet: &TxPacket,
+        late: u64,
+        marks: u8,
+        congested: bool,
+    ) {
+        let header = packet.header();
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.flights.push(Flight {
+                    to,
+                    truth,
+                    header: [0; MAX_HEADER],
+                    header_len: 0,
+                    pad: 0,
+                    congested: false,
+                    payload: Vec::new(),
+                });
+                self.flights.len() - 1
+            }
+        };
+        let place = &mut self.flights[index];
+        place.to = to;
+        place.truth = truth;
+        place.header[..header.len()].copy_from_slice(header);
+        place.header[Bth::RESV8A] ^= marks;
+        place.header_len = header.len();
+        place.pad = packet.pad;
+        place.congested = congested;
+        place.payload.clear();
+        place.payload.extend_from_slice(&self.payload);
+        let mut at = self.now + self.config.network.latency + late;
+        if late == 0 {
+            at = at.max(self.last[to] + 20);
+            self.last[to] = at;
+        }
+        self.flying += 1;
+        self.schedule(at - self.now, Event::Arrival(index));
+    }
+
+    /// Flips one bit of a packet. Whether the ICRC does not see it, which it must only where the
+    /// bit does not count; then `flight` has it.
+    fn corrupt(&mut self, packet: &TxPacket) -> Option<u8> {
+        let mut bytes = vec![0u8; 28];
+        self.random_header(&mut bytes);
+        bytes.extend_from_slice(packet.header());
+        bytes.extend_from_slice(&self.payload);
+        bytes.extend(std::iter::repeat_n(0, packet.pad.into()));
+        let icrc = |bytes: &[u8]| {
+            let (ip, rest) = bytes.split_first_chunk::<20>().expect("28 bytes");
+            let (udp, rest) = rest.split_first_chunk::<8>().expect("28 bytes");
+            icrc::finish(icrc::ipv4(icrc::crc32_le, ip, udp, rest))
+        };
+        bytes.extend(icrc(&bytes));
+        let at = self.random.below(bytes.len() as u32) as usize;
+        let bit = 1u8 << self.random.below(8);
+        bytes[at] ^= bit;
+        let masked = matches!(at, 1 | 8 | 10 | 11 | 26 | 27) || at == 28 + Bth::RESV8A;
+        let (body, end) = bytes.split_at(bytes.len() - 4);
+        let taken = icrc(body) == end;
+        assert_eq!(taken, masked, "the ICRC and bit {bit:#x} of byte {at}");
+        if at == 28 + Bth::RESV8A {
+            return Some(bit);
+        }
+        taken.then_some(0)
+    }
+
+    fn random_header(&mut self, bytes: &mut [u8]) {
+        for byte in bytes.iter_mut() {
+            *byte = self.random.next() as u8;
+        }
+    }
+
+    /// Puts a packet, whose payload is in `payload`, onto the network.
+    pub fn ship(&mut self, to: usize, truth: Truth, packet: &TxPacket) {
+        self.packets += 1;
+        let network = self.config.network;
+        if self.fair {
+            trace!(self, "       {}", self.describe(to, &truth, packet));
+            self.fly(to, truth, packet, 0, 0, false);
+            return;
+        }
+        let copies = 1 + u32::from(self.random.chance(network.duplication));
+        for copy in 0..copies {
+            let lost = self.random.chance(network.loss);
+            let mut marks = 0;
+            let mut spoilt = false;
+            if self.random.chance(network.corruption) {
+                match self.corrupt(packet) {
+                    Some(bits) => marks = bits,
+                    None => spoilt = true,
+                }
+            }
+            let congested = self.random.chance(network.marks);
+            let late = if self.random.chance(network.reorder) {
+                u64::from(self.random.below(network.jitter)) + 1
+            } else {
+                0
+            };
+            let fate = match (lost, spoilt, late) {
+                (true, _, _) => " LOST",
+                (_, true, _) => " CORRUPTED",
+                (_, _, 0) => "",
+                _ => " LATE",
+            };
+            let copy = if copy == 0 { "" } else { " AGAIN" };
+            trace!(
+                self,
+                "       {}{copy}{fate}",
+                self.describe(to, &truth, packet)
+            );
+            // A NAK that comes twice costs two retries (F-06).
+            if lost || spoilt || late != 0 || !copy.is_empty() {
+                self.flows[truth.flow].disturb(self.now);
+            }
+            if !lost && !spoilt {
+                self.fly(to, truth, packet, late, marks, congested);
+            }
+        }
+    }
+
+    fn describe(&self, to: usize, truth: &Truth, packet: &TxPacket) -> String {
+        let from = match truth.response {
+            true => self.sides[to].peer,
+            false => truth.flow,
+        };
+        let header = packet.header();
+        let mut words = match Packet::parse(header, packet.udp_payload_len()) {
+            Ok(parsed) => {
+                let mut words = format!("{:?}", parsed.operation);
+                if parsed.bth.ackreq {
+                    words += " ackreq";
+                }
+                match parsed.ext {
+                    Ext::Reth(reth) | Ext::RethImm(reth, _) => {
+                        words += &format!(" va {:#x} len {}", reth.va, reth.len);
+                    }
+                    Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => {
+                        let syndrome = Syndrome::decode(aeth.syndrome);
+                        words += &format!(" {syndrome:?} msn {}", aeth.msn.get());
+                    }
+                    _ => {}
+                }
+                words
+            }
+            Err(error) => format!("{error:?}"),
+        };
+        if !packet.payload.is_empty() {
+            words += &format!(" [{}]", packet.payload.len());
+        }
+        format!("{from} -> {to} psn {} {words}", truth.relative)
+    }
+
+    pub fn region(&self, host: usize, rkey: u32, va: u64, len: u32) -> Result<usize, Fault> {
+        let host = &self.hosts[host];
+        let region = host.regions.iter().find(|r| r.key == rkey);
+        let region = region.ok_or(Fault::Protection)?;
+        let offset = va.checked_sub(ADDRESS).ok_or(Fault::Protection)? as usize;
+        let end = offset.checked_add(len as usize).ok_or(Fault::Protection)?;
+        if offset < region.start || end > region.start + region.len {
+            return Err(Fault::Protection);
+        }
+        Ok(offset)
+    }
+}
