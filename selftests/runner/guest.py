@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+from . import host
 from .report import FAIL, matches
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,6 +24,9 @@ START_LIMIT = 1200
 BOOT_LIMIT = 5400
 # Beyond a case's own limit, which its guest enforces: then the guest itself hangs.
 GRACE = 90
+
+# Set to end all boots.
+stopping = threading.Event()
 
 # How often a boot is tried whose guests never came to run the suite because QEMU crashed.
 ATTEMPTS = 3
@@ -107,15 +111,25 @@ def run_boot(lane, boot, kernel, driver, report, out, only, core):
         return
 
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
-    command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
+    command += [str(boot.cpus), "--append", boot.append, "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
+    if boot.scripts:
+        share, why = host.scripts(folder)
+        if why:
+            report.result(f"{run.prefix}/interpreter", FAIL, reason=why)
+            return
+        command += ["--share", share]
     command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *arguments]
     for _ in range(ATTEMPTS):
+        if stopping.is_set():
+            return
         report.doing(f"{run.prefix}: booting")
         status, hung = _launch(run, command, folder)
         report.doing(None)
-        if run.started or not _emulator_died(folder):
+        if run.started or stopping.is_set() or not _emulator_died(folder):
             break
         report.line(f"note: QEMU itself crashed at the start of {run.prefix}: once more")
+    if stopping.is_set():
+        return
     _account(run, status, hung, folder)
 
 
@@ -154,6 +168,7 @@ def _guard(run, process, hung):
     while process.poll() is None:
         if time.monotonic() - run.heard > run.limit:
             hung.set()
+        if hung.is_set() or stopping.is_set():
             _stop(process)
             return
         time.sleep(1)

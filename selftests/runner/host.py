@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The host lane: cargo's tests, in the build root."""
+"""The host lane: cargo's tests, the simulation, the model and the mutation check, in the build root."""
 
 import os
 import re
+import shutil
+import signal
 import subprocess
+import threading
 import time
 
 from .report import FAIL, PASS, SKIP, matches
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# Set to end cargo.
+stopping = threading.Event()
 
 _RUNNING = re.compile(r"^\s*(?:Running (?:unittests )?\S+ \((?:.*/)?([a-z0-9_]+)-[0-9a-f]+\)|Doc-tests (\S+))")
 _TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED|ignored)(?:, (.*))?$")
@@ -24,7 +30,7 @@ def cargo(*arguments):
 
 def run(report, out, only):
     """Run all tests of the workspace, reporting each as `host/crate/test`."""
-    if only and not any("host" in pattern or "*" in pattern for pattern in only):
+    if only and not any(("host" in pattern or "*" in pattern) and "host/fuzz" not in pattern for pattern in only):
         return
     log = os.path.join(out, "host-cargo.txt")
     short = os.path.relpath(log, TOP)
@@ -41,7 +47,9 @@ def run(report, out, only):
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
+    guard(process)
     with open(log, "w", encoding="utf-8") as file:
         for line in process.stdout:
             file.write(line)
@@ -62,7 +70,98 @@ def run(report, out, only):
             started = now
     status = process.wait()
     report.doing(None)
+    if stopping.is_set():
+        return
     if status and not any(result[1] == FAIL for result in report.results):
         report.result("host/cargo-test", FAIL, reason=f"cargo test ended with {status}", log=short)
     elif not seen and not only:
         report.result("host/cargo-test", FAIL, reason="cargo test ran no test", log=short)
+
+
+def guard(process):
+    """Have a process in a session of its own end where `stopping` is set."""
+    threading.Thread(target=_guard, args=(process,), daemon=True).start()
+
+
+# Programs that print a line for each test as cargo does, and `make soak` runs at greater length (docs/testing.md).
+PROGRAMS = {
+    "simulation": ("rrxe_simulation", "simulate", ["--seeds", "0..100000"]),
+    "model": ("rrxe_model", "explore", ["--duplicates", "0", "--overtakes", "0"]),
+}
+
+
+def run_program(name, report, out, only):
+    """Run one of PROGRAMS, or the mutation check, reporting each of its tests as `host/NAME/test`."""
+    prefix = f"host/{name}/"
+    if only and not any(pattern in prefix or prefix in pattern or "*" in pattern for pattern in only):
+        return
+    if name == "mutants":
+        # A quarter of them, another one each day.
+        command = [os.path.join(TOP, "selftests/mutants/run"), "--part", f"{int(time.time()) // 86400 % 4}/4"]
+        command += ["--out", os.path.join(TOP, "out/mutants")]
+    else:
+        package, program, arguments = PROGRAMS[name]
+        build = ["--quiet", "--locked", "--profile", "simulation", "-p", package, "--bin", program]
+        command = cargo("run", *build, "--", *arguments)
+    log = os.path.join(out, f"host-{name}.txt")
+    short = os.path.relpath(log, TOP)
+    report.doing(f"host/{name}")
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=TOP,
+        env={**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo"), "CARGO_TERM_COLOR": "never"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    threading.Thread(target=_guard, args=(process,), daemon=True).start()
+    seen = failed = 0
+    with open(log, "w", encoding="utf-8") as file:
+        for line in process.stdout:
+            file.write(line)
+            test = _TEST.match(line.strip())
+            if not test:
+                continue
+            seen += 1
+            failed += test.group(2) == "FAILED"
+            now = time.monotonic()
+            if matches(prefix + test.group(1), only):
+                status = PASS if test.group(2) == "ok" else FAIL
+                report.result(prefix + test.group(1), status, now - started, test.group(3) or "see its output", short)
+            started = now
+    status = process.wait()
+    report.doing(None)
+    if stopping.is_set():
+        return
+    if status and not failed:
+        report.result(f"host/{name}", FAIL, reason=f"it ended with {status}", log=short)
+    elif not seen:
+        report.result(f"host/{name}", FAIL, reason="it ran no test", log=short)
+
+
+def _guard(process):
+    while process.poll() is None:
+        if stopping.wait(1):
+            try:
+                os.killpg(process.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+            return
+
+
+def scripts(folder):
+    """A folder in `folder` with the scripted packets and their interpreter, for guests; and why there is none."""
+    environment = {**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo")}
+    command = cargo("build", "--package", "rrxe_script", "--locked", "--quiet")
+    built = subprocess.run(command, cwd=TOP, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if built.returncode:
+        return None, f"cargo build: {built.stderr.strip()[-500:]}"
+    share = os.path.join(folder, "scripts")
+    shutil.rmtree(share, ignore_errors=True)
+    shutil.copytree(os.path.join(TOP, "selftests/conformance"), os.path.join(share, "conformance"))
+    shutil.copy(os.path.join(TOP, "out/cargo/debug/rrxe_script"), share)
+    return share, None

@@ -2,6 +2,7 @@
 """The command line: which lanes, which tests."""
 
 import argparse
+import concurrent.futures
 import fcntl
 import os
 import shutil
@@ -9,11 +10,14 @@ import signal
 import subprocess
 import sys
 
-from . import guest, host
+from . import fuzz, guest, host
 from .boots import BOOTS
 from .report import Report, matches
 
 LANES = ("host", "guest", "debug")
+
+# Memory that the guests of a boot need at most, in KiB: two debug kernels.
+_BOOT_MEMORY = 5 << 20
 
 
 def parse():
@@ -24,6 +28,7 @@ def parse():
     parser.add_argument("--list", action="store_true", help="print the names of the tests and end")
     parser.add_argument("--all-debug", action="store_true", help="all cases in the debug kernel, not only the core")
     parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
+    parser.add_argument("--jobs", type=int, metavar="N", help="boots at a time (as many as processors and memory allow)")
     parser.add_argument("--out", default=os.path.join(guest.TOP, "out/test"), help="folder for logs and results")
     return parser.parse_args()
 
@@ -33,9 +38,19 @@ def boots_of(lane, args):
     for boot in BOOTS:
         if lane == "debug" and not (boot.debug or args.all_debug):
             continue
+        if lane == "guest" and not boot.default:
+            continue
         if args.driver != "rrxe" and boot.mixed:
             continue  # a driver with itself is no interop
         yield boot
+
+
+def jobs_for_this_machine():
+    """How many boots may run at a time. Guests wait much of their time, for each other and for timers, so
+    that one boot leaves most of the processors idle."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+    return max(1, min(len(os.sched_getaffinity(0)), available // _BOOT_MEMORY))
 
 
 def hold(folder):
@@ -56,6 +71,10 @@ def list_tests(lanes, args):
     for lane in lanes:
         if lane == "host":
             print("host/… (cargo test decides)")
+            names = [f"host/fuzz/{target}" for target in fuzz.TARGETS]
+            print("\n".join(name for name in names if matches(name, args.only)))
+            for program in (*host.PROGRAMS, "mutants"):
+                print(f"host/{program}/… (the program decides)")
             continue
         core = ["--core"] if lane == "debug" and not args.all_debug else []
         for boot in boots_of(lane, args):
@@ -76,6 +95,25 @@ def list_tests(lanes, args):
                     print(full)
 
 
+def run_all(work, jobs, report):
+    """Call all functions with their arguments, so many at a time, in their order. False where the user
+    interrupted it; what a function raises is raised here."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        started = [pool.submit(*call) for call in work]
+        try:
+            for one in concurrent.futures.as_completed(started):
+                one.result()
+        except BaseException as end:
+            guest.stopping.set()
+            host.stopping.set()
+            pool.shutdown(cancel_futures=True)
+            if not isinstance(end, KeyboardInterrupt):
+                raise
+            report.line("interrupted")
+            return False
+    return True
+
+
 def main():
     """Run what was asked for; the exit status is 0 where nothing failed."""
     args = parse()
@@ -94,19 +132,19 @@ def main():
         shutil.rmtree(args.out, ignore_errors=True)
     os.makedirs(args.out, exist_ok=True)
     report = Report()
-    interrupted = False
-    try:
-        for lane in lanes:
-            if lane == "host":
-                host.run(report, args.out, args.only)
-                continue
-            kernel = "debug" if lane == "debug" else "default"
-            core = lane == "debug" and not args.all_debug
-            for boot in boots_of(lane, args):
-                guest.run_boot(lane, boot, kernel, args.driver, report, args.out, args.only, core)
-    except KeyboardInterrupt:
-        interrupted = True
-        report.line("interrupted")
+    work = []
+    for lane in lanes:
+        if lane == "host":
+            work.append((host.run, report, args.out, args.only))
+            work.append((fuzz.lane, report, args.out, args.only))
+            for program in (*host.PROGRAMS, "mutants"):
+                work.append((host.run_program, program, report, args.out, args.only))
+            continue
+        kernel = "debug" if lane == "debug" else "default"
+        core = lane == "debug" and not args.all_debug
+        for boot in boots_of(lane, args):
+            work.append((guest.run_boot, lane, boot, kernel, args.driver, report, args.out, args.only, core))
+    interrupted = not run_all(work, args.jobs or jobs_for_this_machine(), report)
     report.finish(os.path.join(args.out, "junit.xml"))
     if not report.results and not interrupted:
         print("no test matches", file=sys.stderr)

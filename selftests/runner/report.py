@@ -21,13 +21,13 @@ def matches(name, patterns):
 
 
 class Report:
-    """Collects results. Used by one lane at a time."""
+    """Collects results. Used by several threads, each of which does one thing at a time."""
 
     def __init__(self):
         self.results = []
         self._counts = {PASS: 0, FAIL: 0, SKIP: 0}
         self._lock = threading.Lock()
-        self._doing = None
+        self._doing = {}
         self._terminal = sys.stderr.isatty()
         self._shown = False
         self._stop = threading.Event()
@@ -35,20 +35,20 @@ class Report:
         self._ticker.start()
 
     def doing(self, what):
-        """What the progress line tells from now on; None where nothing takes long."""
+        """What the progress line tells of this thread from now on; None where nothing takes long."""
         with self._lock:
-            self._doing = (what, time.monotonic()) if what else None
+            self._doing.pop(threading.get_ident(), None)
+            if what:
+                self._doing[threading.get_ident()] = (what, time.monotonic())
 
     def _tick(self):
         while not self._stop.wait(_TICK_TERMINAL if self._terminal else _TICK_LOG):
             with self._lock:
-                if not self._doing:
+                now = time.monotonic()
+                long = [f"{what}: {now - since:.0f} s" for what, since in self._doing.values() if now - since >= 4]
+                if not long:
                     continue
-                what, since = self._doing
-                seconds = time.monotonic() - since
-                if seconds < 4:
-                    continue
-                text = f"… {what}: {seconds:.0f} s ({len(self.results)} done)"
+                text = f"… {', '.join(long)} ({len(self.results)} done)"
                 if self._terminal:
                     sys.stderr.write(f"\r\x1b[K{text[:120]}")
                     self._shown = True
@@ -67,8 +67,9 @@ class Report:
 
     def result(self, name, status, seconds=0.0, reason="", log=""):
         """Record and print the result of a test."""
-        self.results.append((name, status, seconds, reason, log))
-        self._counts[status] += 1
+        with self._lock:
+            self.results.append((name, status, seconds, reason, log))
+            self._counts[status] += 1
         if status == PASS:
             self.line(f"ok {name} ({seconds:.1f})")
         elif status == SKIP:

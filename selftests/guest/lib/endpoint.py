@@ -19,17 +19,20 @@ import random
 import select
 import signal
 import socket
+import struct
 import time
 
 import pyverbs.enums as e
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
 from pyverbs.device import Context
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, DataBuffer, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
+from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 import machine
 
@@ -54,11 +57,15 @@ STATUSES = {
 SEND_OPS = {
     "send": (e.IBV_WR_SEND, e.IBV_WC_SEND),
     "send-imm": (e.IBV_WR_SEND_WITH_IMM, e.IBV_WC_SEND),
+    "send-inv": (e.IBV_WR_SEND_WITH_INV, e.IBV_WC_SEND),
     "write": (e.IBV_WR_RDMA_WRITE, e.IBV_WC_RDMA_WRITE),
     "write-imm": (e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WC_RDMA_WRITE),
     "read": (e.IBV_WR_RDMA_READ, e.IBV_WC_RDMA_READ),
     "cmp-swap": (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WC_COMP_SWAP),
     "fetch-add": (e.IBV_WR_ATOMIC_FETCH_AND_ADD, e.IBV_WC_FETCH_ADD),
+    "flush": (e.IBV_WR_FLUSH, e.IBV_WC_FLUSH),
+    "atomic-write": (e.IBV_WR_ATOMIC_WRITE, e.IBV_WC_ATOMIC_WRITE),
+    "local-inv": (e.IBV_WR_LOCAL_INV, e.IBV_WC_LOCAL_INV),
 }
 WC_OPCODES = {
     e.IBV_WC_SEND: "send",
@@ -66,6 +73,10 @@ WC_OPCODES = {
     e.IBV_WC_RDMA_READ: "read",
     e.IBV_WC_COMP_SWAP: "cmp-swap",
     e.IBV_WC_FETCH_ADD: "fetch-add",
+    e.IBV_WC_FLUSH: "flush",
+    e.IBV_WC_ATOMIC_WRITE: "atomic-write",
+    e.IBV_WC_LOCAL_INV: "local-inv",
+    e.IBV_WC_BIND_MW: "bind",
     e.IBV_WC_RECV: "recv",
     e.IBV_WC_RECV_RDMA_WITH_IMM: "recv-write-imm",
 }
@@ -82,8 +93,11 @@ ACCESS = {
     "remote-write": e.IBV_ACCESS_REMOTE_WRITE,
     "remote-read": e.IBV_ACCESS_REMOTE_READ,
     "remote-atomic": e.IBV_ACCESS_REMOTE_ATOMIC,
+    "flush-global": e.IBV_ACCESS_FLUSH_GLOBAL,
+    "flush-persistent": e.IBV_ACCESS_FLUSH_PERSISTENT,
 }
-ALL_ACCESS = tuple(ACCESS)
+ALL_ACCESS = ("local-write", "remote-write", "remote-read", "remote-atomic")
+ACCESS |= {"mw-bind": e.IBV_ACCESS_MW_BIND, "zero-based": e.IBV_ACCESS_ZERO_BASED}
 
 TYPES = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
 
@@ -99,7 +113,13 @@ _RC_OPS = (
     | e.IBV_QP_EX_WITH_RDMA_READ
     | e.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | e.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | e.IBV_QP_EX_WITH_SEND_WITH_INV
+    | e.IBV_QP_EX_WITH_LOCAL_INV
+    | e.IBV_QP_EX_WITH_BIND_MW
 )
+
+# And where FLUSH and ATOMIC WRITE are asked for.
+_PLACEMENT_OPS = e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE
 
 ASYNC_EVENTS = {
     getattr(e, name): name[len("IBV_EVENT_") :] for name in dir(e) if name.startswith("IBV_EVENT_")
@@ -107,10 +127,18 @@ ASYNC_EVENTS = {
 
 QKEY = 0x11223344
 
+# IB_USER_VERBS_CMD_* (ib_user_verbs.h).
+ATTACH_MCAST, DETACH_MCAST = 30, 31
+
 
 def data(seed, length):
     """`length` bytes that only `seed` decides."""
     return random.Random(seed).randbytes(length)
+
+
+def _eight_groups(gid):
+    """A GID as pyverbs wants it: nothing left out."""
+    return ipaddress.IPv6Address(gid).packed.hex(":", 2)
 
 
 def _event_files():
@@ -121,6 +149,27 @@ def _event_files():
             if "infinibandevent" in os.readlink(f"/proc/self/fd/{name}"):
                 found.add(int(name))
     return found
+
+
+def _mappings():
+    """Address ranges that this process has mapped, as bytes from and to."""
+    with open("/proc/self/maps", encoding="ascii") as lines:
+        return [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in lines]
+
+
+def _new_mapping(before, size):
+    """The start of the one range of this size that is mapped now and was not before."""
+    found = []
+    for start, end in _mappings():
+        for old_start, old_end in before:
+            if old_start <= start < old_end:
+                start = old_end
+            if start < old_start < end:
+                end = old_start
+        if end - start == size:
+            found.append(start)
+    (start,) = found
+    return start
 
 
 def _readable(fd, seconds):
@@ -156,6 +205,8 @@ class Endpoint:
         self._async_fd = None
         self._event_fds = {}
         self._objects = {}
+        self._handles = {}
+        self._attached = set()
         self._next = 1
 
     def _keep(self, value):
@@ -191,6 +242,10 @@ class Endpoint:
             "max_qp_wr": attributes.max_qp_wr,
             "max_cqe": attributes.max_cqe,
             "max_rd_atomic": attributes.max_qp_rd_atom,
+            "max_srq": attributes.max_srq,
+            "max_srq_wr": attributes.max_srq_wr,
+            "max_srq_sge": attributes.max_srq_sge,
+            "caps": attributes.device_cap_flags,
         }
 
     def _find_gid(self, address):
@@ -210,6 +265,8 @@ class Endpoint:
 
     def close(self):
         """Close the device with all that was made in it."""
+        for qp, gid in list(self._attached):
+            self.detach(qp, gid)
         for value in reversed(self._objects.values()):
             if isinstance(value, _Memory):
                 value.region.close()
@@ -229,13 +286,14 @@ class Endpoint:
         self.close()
 
     def drop(self, *numbers):
-        """Destroy these objects, in this order."""
+        """Destroy these objects, in this order. One that can't be destroyed stays."""
         for number in numbers:
-            value = self._objects.pop(number)
+            value = self._objects[number]
             if isinstance(value, _Memory):
                 value.region.close()
             else:
                 value.close()
+            del self._objects[number]
 
     def async_events(self, seconds=0):
         """The names of the asynchronous events that have come, waiting so long for the first."""
@@ -334,6 +392,28 @@ class Endpoint:
             f"{found[first : first + 16].hex()}, not {bytes(value.shadow[first : first + 16]).hex()}"
         )
 
+    # Memory windows
+
+    def window(self, pd, kind):
+        """A memory window of type 1 or 2, bound to nothing."""
+        value = MW(self._objects[pd], e.IBV_MW_TYPE_1 if kind == 1 else e.IBV_MW_TYPE_2)
+        return {"id": self._keep(value), "type": kind, "rkey": value.rkey}
+
+    def bind(self, qp, window, memory, offset, length, access, rkey=None, number=1):
+        """Post the binding of a window to a part of a region; returns the key that it gets, which for type 2 may
+        be chosen."""
+        value, region = self._objects[window], self._objects[memory]
+        info = MWBindInfo(region.region, region.address + offset, length, _bits(ACCESS, access))
+        target = self._objects[qp]
+        if value.type == e.IBV_MW_TYPE_1:
+            target.bind_mw(value, MWBind(info, e.IBV_SEND_SIGNALED, number))
+            return value.rkey
+        target.wr_start()
+        target.wr_id, target.wr_flags = number, e.IBV_SEND_SIGNALED
+        target.wr_bind_mw(value, rkey, info)
+        target.wr_complete()
+        return rkey
+
     # Completion queues
 
     def channel(self):
@@ -395,6 +475,7 @@ class Endpoint:
                 "qpn": wc.qp_num,
                 "src_qpn": wc.src_qp,
                 "imm": socket.ntohl(wc.imm_data & 0xFFFFFFFF) if wc.wc_flags & e.IBV_WC_WITH_IMM else None,
+                "inv": wc.imm_data & 0xFFFFFFFF if wc.wc_flags & e.IBV_WC_WITH_INV else None,
                 "grh": bool(wc.wc_flags & e.IBV_WC_GRH),
             }
             for wc in queue.poll(count)[1]
@@ -418,6 +499,7 @@ class Endpoint:
                     "qpn": queue.read_qp_num(),
                     "src_qpn": queue.read_src_qp() if good else 0,
                     "imm": socket.ntohl(queue.read_imm_data() & 0xFFFFFFFF) if flags & e.IBV_WC_WITH_IMM else None,
+                    "inv": queue.read_imm_data() & 0xFFFFFFFF if flags & e.IBV_WC_WITH_INV else None,
                     "grh": bool(flags & e.IBV_WC_GRH),
                 }
             )
@@ -425,14 +507,112 @@ class Endpoint:
         queue.end_poll()
         return found
 
+    # Shared receive queues
+
+    def srq(self, pd, max_wr=64, sge=1):
+        """A shared receive queue."""
+        value = SRQ(self._objects[pd], SrqInitAttr(SrqAttr(max_wr=max_wr, max_sge=sge)))
+        return {"id": self._keep(value), **self._srq_attributes(value)}
+
+    @staticmethod
+    def _srq_attributes(value):
+        attr = value.query()
+        return {"max_wr": attr.max_wr, "sge": attr.max_sge, "limit": attr.srq_limit}
+
+    def srq_with_ring(self, pd, max_wr, stride):
+        """A shared receive queue of rrxe, and the address of its ring: `max_wr` entries, a power of two, of
+        `stride` bytes. Elsewhere than in a program that wants to do harm, that is the provider's own."""
+        before = _mappings()
+        found = self.srq(pd, max_wr, (stride - 16) // 16)
+        found["ring"] = _new_mapping(before, -(-(256 + max_wr * stride) // 4096) * 4096)
+        return found
+
+    @staticmethod
+    def poke(address, value):
+        """Write a 32-bit word anywhere."""
+        ctypes.c_uint32.from_address(address).value = value
+
+    @staticmethod
+    def peek(address):
+        """Read a 32-bit word."""
+        return ctypes.c_uint32.from_address(address).value
+
+    def post_srq(self, srq, requests):
+        """As `post_recv`, to a shared receive queue."""
+        self.post_recv(srq, requests)
+
+    def modify_srq(self, srq, mask, max_wr=0, limit=0):
+        """ibv_modify_srq with any mask."""
+        self._objects[srq].modify(SrqAttr(max_wr=max_wr, srq_limit=limit), mask)
+
+    def query_srq(self, srq):
+        """The queue's attributes."""
+        return self._srq_attributes(self._objects[srq])
+
+    # Extended reliable connections
+
+    def xrcd(self):
+        """An XRC domain of its own."""
+        mask = e.IBV_XRCD_INIT_ATTR_FD | e.IBV_XRCD_INIT_ATTR_OFLAGS
+        return self._keep(XRCD(self._context, XRCDInitAttr(mask, os.O_CREAT, -1)))
+
+    def xrc_srq(self, pd, xrcd, cq, max_wr=64):
+        """A shared receive queue for XRC."""
+        init = SrqInitAttrEx(max_wr=max_wr)
+        init.srq_type = e.IBV_SRQT_XRC
+        init.pd, init.xrcd, init.cq = self._objects[pd], self._objects[xrcd], self._objects[cq]
+        init.comp_mask = (
+            e.IBV_SRQ_INIT_ATTR_TYPE | e.IBV_SRQ_INIT_ATTR_PD | e.IBV_SRQ_INIT_ATTR_CQ | e.IBV_SRQ_INIT_ATTR_XRCD
+        )
+        value = SRQ(self._context, init)
+        return {"id": self._keep(value), "number": value.get_srq_num(), **self._srq_attributes(value)}
+
+    def srq_number(self, srq):
+        """ibv_get_srq_num."""
+        return self._objects[srq].get_srq_num()
+
+    def xrc_qp(self, pd=None, cq=None, xrcd=None):
+        """The sending end of a connection, or with `xrcd` the receiving one."""
+        if xrcd:
+            init = QPInitAttrEx(
+                qp_type=e.IBV_QPT_XRC_RECV, comp_mask=e.IBV_QP_INIT_ATTR_XRCD, xrcd=self._objects[xrcd]
+            )
+        else:
+            init = QPInitAttrEx(
+                qp_type=e.IBV_QPT_XRC_SEND,
+                comp_mask=e.IBV_QP_INIT_ATTR_PD,
+                pd=self._objects[pd],
+                scq=self._objects[cq],
+                cap=QPCap(max_send_wr=64, max_recv_wr=0, max_recv_sge=0),
+            )
+        value = QP(self._context, init)
+        return {"id": self._keep(value), "qpn": value.qp_num}
+
     # Queue pairs
 
-    def qp(self, kind, pd, cq, recv_cq=None, extended=False, send_wr=16, recv_wr=16, sge=1, inline=0, signal_all=False):
+    def qp(
+        self,
+        kind,
+        pd,
+        cq,
+        recv_cq=None,
+        extended=False,
+        send_wr=16,
+        recv_wr=16,
+        sge=1,
+        inline=0,
+        signal_all=False,
+        srq=None,
+        placement=False,
+    ):
         """A queue pair in the Reset state, posted to by the classic calls or by ibv_wr_*."""
         cap = QPCap(
             max_send_wr=send_wr, max_recv_wr=recv_wr, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline
         )
         queues = {"scq": self._objects[cq], "rcq": self._objects[recv_cq or cq]}
+        if srq:
+            queues["srq"] = self._objects[srq]
+        handle = self._next_handle(self._objects[pd])
         if extended:
             init = QPInitAttrEx(
                 qp_type=TYPES[kind],
@@ -440,15 +620,17 @@ class Endpoint:
                 pd=self._objects[pd],
                 sq_sig_all=int(signal_all),
                 comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-                send_ops_flags=_RC_OPS if kind == "rc" else _UD_OPS,
+                send_ops_flags=(_RC_OPS if kind == "rc" else _UD_OPS) | (_PLACEMENT_OPS if placement else 0),
                 **queues,
             )
             value = QPEx(self._context, init)
         else:
             init = QPInitAttr(qp_type=TYPES[kind], cap=cap, sq_sig_all=int(signal_all), **queues)
             value = QP(self._objects[pd], init)
+        number = self._keep(value)
+        self._handles[number] = handle
         return {
-            "id": self._keep(value),
+            "id": number,
             "qpn": value.qp_num,
             "send_wr": init.max_send_wr,
             "recv_wr": init.max_recv_wr,
@@ -456,11 +638,39 @@ class Endpoint:
             "inline": init.max_inline_data,
         }
 
+    @staticmethod
+    def _next_handle(pd):
+        """The number that uverbs will give to the next object: the lowest that is free. (pyverbs tells that of a
+        region, but not that of a queue pair.)"""
+        probe = MR(pd, 4096, 0)
+        handle = probe.handle
+        probe.close()
+        return handle
+
+    def attach(self, qp, gid):
+        """Have the queue pair receive what is sent to the multicast GID."""
+        self._multicast(ATTACH_MCAST, qp, gid)
+        self._attached.add((qp, gid))
+
+    def detach(self, qp, gid):
+        """The reverse."""
+        self._multicast(DETACH_MCAST, qp, gid)
+        self._attached.discard((qp, gid))
+
+    def _multicast(self, command, qp, gid):
+        """pyverbs has no such calls, so this is the command as libibverbs writes it (ib_user_verbs.h)."""
+        packed = ipaddress.ip_address(gid).packed
+        request = struct.pack("=IHH16sIHH", command, 8, 0, packed, self._handles[qp], 0, 0)
+        try:
+            os.write(self._context.cmd_fd, request)
+        except OSError as why:
+            raise PyverbsRDMAError(f"multicast command {command}", why.errno) from why
+
     def _address(self, gid, gid_index=None, port=1):
         if gid is None:
             return AHAttr(port_num=port)  # without a GRH, which RoCE cannot do without
         index = self._gid_index if gid_index is None else gid_index
-        route = GlobalRoute(dgid=GID(gid), sgid_index=index, hop_limit=64)
+        route = GlobalRoute(dgid=GID(_eight_groups(gid)), sgid_index=index, hop_limit=64)
         return AHAttr(gr=route, is_global=1, port_num=port)
 
     def modify(self, qp, mask, **attributes):
@@ -547,7 +757,9 @@ class Endpoint:
         """Post send work requests.
 
         Each has "id", "op" (a name of `SEND_OPS`, or a number), "sge", and what the operation needs
-        of "flags", "rkey", "raddr", "imm", "compare" (also the addend), "swap", "ah", "qpn", "qkey".
+        of "flags", "rkey", "raddr", "imm", "compare" (also the addend), "swap", "ah", "qpn", "qkey",
+        and without "sge": "length", "placement" and "level" (flush), "value" in hexadecimal (atomic-write).
+        "one_segment" has ibv_wr_set_sge called and not ibv_wr_set_sge_list, which rdma_rxe has wrong.
         """
         target = self._objects[qp]
         if isinstance(target, QPEx):
@@ -563,13 +775,17 @@ class Endpoint:
             wr_id=request["id"],
             num_sge=len(pieces),
             sg=pieces,
-            imm_data=socket.htonl(request.get("imm", 0)),
+            imm_data=request["key"] if "key" in request else socket.htonl(request.get("imm", 0)),
             send_flags=_bits(FLAGS, request.get("flags", ("signaled",))),
         )
         try:
             work.opcode = SEND_OPS[op][0] if op in SEND_OPS else op
             work.num_sge = len(request["sge"])
-            if "ah" in request:
+            if "srqn" in request:
+                work.set_qp_type_xrc(request["srqn"])
+            if "key" in request:
+                pass
+            elif "ah" in request:
                 work.set_wr_ud(self._objects[request["ah"]], request["qpn"], request.get("qkey", QKEY))
             elif "compare" in request:
                 work.set_wr_atomic(request["rkey"], request["raddr"], request["compare"], request.get("swap", 0))
@@ -603,6 +819,17 @@ class Endpoint:
                 qp.wr_atomic_cmp_swp(*remote, request["compare"], request["swap"])
             elif op == "fetch-add":
                 qp.wr_atomic_fetch_add(*remote, request["compare"])
+            elif op == "flush":
+                qp.wr_flush(*remote, request["length"], request["placement"], request["level"])
+                continue
+            elif op == "atomic-write":
+                qp.wr_atomic_write(*remote, bytes.fromhex(request["value"]))
+                continue
+            elif op == "local-inv":
+                qp.wr_local_inv(request["key"])
+                continue
+            elif op == "send-inv":
+                qp.wr_send_inv(request["key"])
             else:
                 raise ValueError(f"ibv_wr_* has no {op!r}")
             if "ah" in request:
@@ -611,6 +838,10 @@ class Endpoint:
             if "inline" in flags:
                 buffers = [DataBuffer(address, length) for address, length, _ in pieces]
                 qp.wr_set_inline_data_list(len(buffers), buffers)
+            elif request.get("one_segment"):
+                segment = SGE(*pieces[0])
+                qp.wr_set_sge(segment)
+                segment.close()
             else:
                 segments = [SGE(*piece) for piece in pieces]
                 qp.wr_set_sge_list(len(segments), segments)

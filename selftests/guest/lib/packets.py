@@ -83,11 +83,20 @@ class Wire:
         """Close the socket."""
         self._socket.close()
 
-    def send(self, transport, source=None, corrupt=None, udp_extra=0, tail=b"", fragment=0, with_icrc=True):
-        """Send BTH and what follows it, with the ICRC.
+    def send(self, transport, **how):
+        """Send what `frame` makes of it."""
+        self.put(self.frame(transport, **how))
+
+    def put(self, frame):
+        """Send a frame."""
+        self._socket.send(frame)
+
+    def frame(self, transport, source=None, corrupt=None, udp_extra=0, tail=b"", fragment=0, with_icrc=True, tos=0):
+        """A frame with BTH and what follows it, and the ICRC.
 
         `corrupt` flips that bit after the ICRC was computed; `udp_extra` is added to the UDP length;
-        `tail` follows the packet inside the IP datagram; `fragment` is the IP flags and offset.
+        `tail` follows the packet inside the IP datagram; `fragment` is the IP flags and offset; `tos` the
+        type of service.
         """
         self._identification += 1
         source = socket.inet_aton(source or self._own)
@@ -96,7 +105,7 @@ class Wire:
         ip = struct.pack(
             ">BBHHHBBH4s4s",
             0x45,
-            0,
+            tos,
             28 + length + len(tail),
             self._identification & 0xFFFF,
             fragment or 0x4000,
@@ -112,7 +121,7 @@ class Wire:
             packet += icrc(ip, udp, transport)
         if corrupt is not None:
             packet[corrupt // 8 % len(packet)] ^= 1 << corrupt % 8
-        self._socket.send(self._macs + b"\x08\x00" + ip + udp + bytes(packet) + tail)
+        return self._macs + b"\x08\x00" + ip + udp + bytes(packet) + tail
 
     def answers(self, seconds, qpn=None):
         """RoCE packets from the peer in this time: [opcode, PSN, what follows the BTH] each, of one
@@ -135,6 +144,24 @@ class Wire:
             opcode, _, _, target, psn = struct.unpack(">BBHII", transport[:12])
             if qpn is None or target & 0xFFFFFF == qpn:
                 found.append([opcode, psn & 0xFFFFFF, transport[12:-4]])
+        return found
+
+    def passing(self, seconds):
+        """RoCE packets in this time, both ways: (whether it came from the peer, opcode, destination queue
+        pair, type of service, BTH and what follows it) each."""
+        found = []
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and poller.poll(left * 1000):
+            frame, where = self._socket.recvfrom(65536)
+            ip = frame[14:]
+            udp = ip[(ip[0] & 15) * 4 :]
+            if ip[9] != 17 or len(udp) < 20 or struct.unpack(">H", udp[2:4])[0] != ROCE_PORT:
+                continue
+            transport = udp[8 : struct.unpack(">H", udp[4:6])[0]]
+            came = where[2] != socket.PACKET_OUTGOING
+            found.append((came, transport[0], int.from_bytes(transport[5:8], "big"), ip[1], transport))
         return found
 
     def forget(self):

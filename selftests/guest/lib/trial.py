@@ -61,9 +61,10 @@ class Bench:
 class Trial:
     """A pair of queue pairs in Ready to Send, unless `states` says otherwise for the near one."""
 
-    def __init__(self, bench, kind="rc", connected=True, rtr=None, rts=None, access=None):
+    def __init__(self, bench, kind="rc", connected=True, rtr=None, rts=None, access=None, extended=False):
         self._bench = bench
         self._kind = kind
+        self._extended = extended
         self._connected = connected
         self._rtr = rtr or {}
         self._rts = rts or {}
@@ -73,7 +74,7 @@ class Trial:
         self.ends = self._bench.ends()
         for end, _ in self.ends:
             end.async_events()
-        self.near, self.far = (Side(end, info, self._kind, False) for end, info in self.ends)
+        self.near, self.far = (Side(end, info, self._kind, self._extended) for end, info in self.ends)
         self.mine, self.theirs = self.near.small, self.far.small
         if self._connected:
             self.connect()

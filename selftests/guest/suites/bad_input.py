@@ -527,7 +527,7 @@ def datagram_too_long():
 
 @case()
 def post_in_wrong_state():
-    """A send before Ready to Send, a receive in Reset (IBA 10.3.1)."""
+    """A send before Ready to Send, a receive in Reset (J-03, IBA 10.3.1)."""
     with Trial(bench, connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]
         refused(errno.EINVAL, t.send, "send")
@@ -594,7 +594,7 @@ MODIFY = {
 
 @case(each=MODIFY)
 def modify_from_reset(what):
-    """Transitions and attributes that the modify table does not have (IBA 11.2.4.2); nothing changes."""
+    """Transitions and attributes that the modify table does not have (J-01, IBA 11.2.4.2); nothing changes."""
     mask, attributes = what
     with Trial(bench, connected=False) as t:
         if attributes.get("gid"):
@@ -619,7 +619,7 @@ TO_RTR = {
 
 @case(each=TO_RTR)
 def modify_to_rtr(what):
-    """Wrong attributes on the way to Ready to Receive; nothing changes."""
+    """Wrong attributes on the way to Ready to Receive; nothing changes (J-01)."""
     mask, wrong, number = (*what, errno.EINVAL)[:3]
     with Trial(bench, connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]

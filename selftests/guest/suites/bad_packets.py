@@ -8,51 +8,28 @@ import struct
 import harness
 import packets
 import testbed
+from forger import FIRST, PAYLOAD, Forger, ends
 from harness import case, equal, require
 from packets import UD, aeth, atomic_eth, bth, deth, reth
-from trial import Bench, Trial
+from trial import Bench
 
 bed = testbed.Bed()
 
 
-def _ends():
-    import endpoint  # only a guest has verbs
-
-    here, peer = bed.here, bed.peer
-    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
-    return [
-        (mine, mine.open(here.device, here.address, here.driver)),
-        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
-    ]
-
-
-bench = Bench(_ends)
+bench = Bench(lambda: ends(bed))
 
 # How long to wait for an answer that must not come, in seconds.
 SILENCE = 0.5
-
-# The packet sequence number that a trial's queue pairs start with.
-FIRST = 5
-
-PAYLOAD = bytes(range(64))
 
 # The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
 QKEY = 0x11223344
 
 
-class Attack(Trial):
-    """A trial with a wire of its own, on which to forge what the near queue pair might have sent."""
+class Attack(Forger):
+    """A trial of one packet, or several."""
 
-    def __enter__(self):
-        super().__enter__()
-        mac = bed.peer.machine.read("/sys/class/net/eth0/address")
-        self.wire = packets.Wire("eth0", bed.here.address, bed.peer.address, mac)
-        self.qpn = self.far.qp["qpn"]
-        return self
-
-    def __exit__(self, *why):
-        self.wire.close()
-        super().__exit__(*why)
+    def __init__(self, bench, **how):
+        super().__init__(bed, bench, **how)
 
     def dropped(self, transports, **how):
         """Each of these must have no answer, no completion, no effect on the connection or memory."""

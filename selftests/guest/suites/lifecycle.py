@@ -190,7 +190,7 @@ def killed(which):
 def killed_without_a_word():
     """A program whose peer never hears of its end: perftest has no connection manager."""
     with joined() as (near, far):
-        for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw"):
+        for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw", "ib_send_bw --use-srq -q 4"):
             serving, asking = traffic(far, near, program=program)
             asking.kill(signal.SIGKILL)
             asking.wait(10)
@@ -201,10 +201,10 @@ def killed_without_a_word():
         programs.rping(far, near, 20)
 
 
-BUSY = {"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw"}
+BUSY = {"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw", "srq": "ib_send_bw --use-srq -q 4"}
 
 
-@case(timeout=300, debug=("rping", "write"), each=BUSY)
+@case(timeout=300, debug=("rping", "write", "srq"), each=BUSY)
 def netdev_deleted(program):
     """The network device goes while its traffic flows, and the RDMA device with it."""
     with joined() as (near, far):

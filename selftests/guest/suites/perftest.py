@@ -70,6 +70,13 @@ def four_queue_pairs(server, client, program):
     perftest(server, client, program, "-q 4 -n 50 -s 65536", [65536])
 
 
+@both_roles(bed, timeout=180, debug=False, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
+def shared_receive_queue(server, client, program):
+    """Receives of all queue pairs in one queue."""
+    pairs = "-q 4" if program == "ib_send_bw" else ""
+    perftest(server, client, program, f"--use-srq {pairs} -n 100 -s 8192", [8192])
+
+
 @both_roles(
     bed,
     timeout=180,

@@ -18,10 +18,12 @@ FILES = (
     "test_cq_events",
     "test_cqex",
     "test_device",
+    "test_mr",
     "test_pd",
     "test_qp",
     "test_qpex",
     "test_rdmacm",
+    "test_srq",
 )
 
 HERE = os.path.dirname(os.path.abspath(__file__))

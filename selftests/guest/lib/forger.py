@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A trial with a wire of its own, on which to forge what the near queue pair might have sent."""
+
+import packets
+from trial import Trial
+
+# The packet sequence number that a trial's queue pairs start with.
+FIRST = 5
+
+PAYLOAD = bytes(range(64))
+
+
+def ends(bed):
+    """An endpoint on each of the bed's hosts, with what its `open` returned."""
+    import endpoint  # only a guest has verbs
+
+    here, peer = bed.here, bed.peer
+    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
+    return [
+        (mine, mine.open(here.device, here.address, here.driver)),
+        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
+    ]
+
+
+class Forger(Trial):
+    """A trial with `wire`, from this host to the other, and `qpn`, the far queue pair's number."""
+
+    def __init__(self, bed, bench, **how):
+        super().__init__(bench, **how)
+        self._bed = bed
+
+    def __enter__(self):
+        super().__enter__()
+        mac = self._bed.peer.machine.read("/sys/class/net/eth0/address")
+        self.wire = packets.Wire("eth0", self._bed.here.address, self._bed.peer.address, mac)
+        self.qpn = self.far.qp["qpn"]
+        return self
+
+    def __exit__(self, *why):
+        self.wire.close()
+        super().__exit__(*why)

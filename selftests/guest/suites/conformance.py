@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Scripted packets (selftests/conformance) against the driver of this machine: a case each.
+
+Where the driver is rdma_rxe, a script that it is known to fail (selftests/conformance/rdma_rxe) must fail,
+and any other must not: so what docs/conformance.md says of it is measured anew by every run.
+"""
+
+import contextlib
+import os
+
+import harness
+import testbed
+from harness import Failure, Skip
+
+PROGRAM = "/share/rrxe_script"
+
+bed = testbed.Bed()
+
+# The device that all cases use, made by the first.
+_device = contextlib.ExitStack()
+_server = []
+
+
+def _folder():
+    here = os.path.dirname(os.path.abspath(__file__))
+    for path in ("/share/conformance", os.path.join(here, "../../conformance")):
+        if os.path.isdir(path):
+            return path
+    raise Failure("no scripts")
+
+
+def _head(path):
+    """What the head of a script says: {word: rest of its line}."""
+    found = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            word, _, rest = line.strip().partition(" ")
+            if word in ("tests", "core-only", "guest-only"):
+                found[word] = rest
+    return found
+
+
+def _known():
+    """What rdma_rxe is known to do otherwise: {script, with ! before it if it is not run: words}."""
+    found = {}
+    with open(os.path.join(_folder(), "rdma_rxe"), encoding="utf-8") as file:
+        for line in file:
+            name, colon, words = line.partition(":")
+            if colon and not line.startswith("#"):
+                found[name.split()[0]] = words.strip()
+    return found
+
+
+def _conversation(name):
+    import scripts  # only a guest has verbs
+
+    path = os.path.join(_folder(), name + ".rrx")
+    why = _head(path).get("core-only")
+    if why:
+        raise Skip(f"over the core only: {why}")
+    driver = bed.here.driver
+    differences = _known() if driver == "rdma_rxe" else {}
+    if "!" + name in differences:
+        raise Skip(f"not with rdma_rxe: {differences['!' + name]}")
+    if not _server:
+        _server.append(_device.enter_context(scripts.device(bed.here.machine, driver)))
+    failure = scripts.run(PROGRAM, path, _server[0])
+    known = differences.get(name)
+    if failure:
+        harness.log(failure)
+    if known and not failure:
+        raise Failure(f"rdma_rxe does as the script says, but is known not to: {known}")
+    if failure and not known:
+        lines = failure.splitlines()
+        raise Failure("; ".join(line.strip() for line in lines[:2]))
+
+
+for _name in sorted(name[:-4] for name in os.listdir(_folder()) if name.endswith(".rrx")):
+    harness.declare(_name, 120, _conversation, _name)
+
+
+def run():
+    """Run the suite."""
+    return bed.run(_device.close)

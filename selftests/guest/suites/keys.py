@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Memory windows and invalidation: what a key lets the peer do, from when, and until when (IBA 10.6)."""
+
+import errno
+
+import testbed
+from harness import case, equal, require
+from trial import Bench, Trial, refused
+
+bed = testbed.Bed()
+
+
+def _ends():
+    import endpoint  # only a guest has verbs
+
+    here, peer = bed.here, bed.peer
+    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
+    return [
+        (mine, mine.open(here.device, here.address, here.driver)),
+        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
+    ]
+
+
+bench = Bench(_ends)
+
+PAGE = 4096
+SIZE = 4 * PAGE
+TYPES = {"type1": 1, "type2": 2}
+REMOTE = ("remote-write", "remote-read", "remote-atomic")
+
+
+class Owner(Trial):
+    """A trial whose far side gives the near one windows to a region of its own."""
+
+    def __init__(self, bench, **how):
+        super().__init__(bench, extended=True, **how)
+
+    def __enter__(self):
+        super().__enter__()
+        self.owner, self.qp = self.far.end, self.far.qp["id"]
+        self._extra = []
+        self.region = self.memory()
+        return self
+
+    def __exit__(self, *why):
+        if why[0] is None:
+            equal("the region", self.owner.verify(self.region["id"]), "")
+            for number in reversed(self._extra):
+                self.owner.drop(number)
+        super().__exit__(*why)
+
+    def memory(self, access=("local-write", "mw-bind"), pd=None):
+        """A region of the far side."""
+        region = self.owner.memory(self.far.pd if pd is None else pd, SIZE, access, 9)
+        self._extra.append(region["id"])
+        return region
+
+    def window(self, kind, pd=None):
+        """A window of the far side, bound to nothing."""
+        window = self.owner.window(self.far.pd if pd is None else pd, kind)
+        self._extra.append(window["id"])
+        return window
+
+    def give_up(self, what):
+        """Destroy a region or window."""
+        self.owner.drop(what["id"])
+        self._extra.remove(what["id"])
+
+    def bind(self, window, offset=PAGE, length=PAGE, access=REMOTE, region=None, key=1, status="SUCCESS", qp=None):
+        """Bind a window to a part of the region; returns its key, of whose low bits `key` says how many further."""
+        rkey = window["rkey"] & ~0xFF | window["rkey"] + key & 0xFF
+        region = self.region if region is None else region
+        qp = self.qp if qp is None else qp
+        found = self.owner.bind(qp, window["id"], region["id"], offset, length, access, rkey)
+        self.done("bind", status)
+        return found
+
+    def invalidate(self, key, status="SUCCESS"):
+        """Local invalidate by the far side."""
+        self.owner.post_send(self.qp, [{"id": 1, "op": "local-inv", "sge": [], "key": key}])
+        self.done("local-inv", status)
+
+    def done(self, op, status):
+        """The far side's one send completion."""
+        found = self.owner.poll(self.far.send_cq, 1, 30)
+        equal(f"completion of {op}", [wc["status"] for wc in found], [status])
+        if status == "SUCCESS":
+            equal("opcode", found[0]["op"], op)
+
+    def write(self, rkey, offset=PAGE, length=64, seed=70, raddr=None):
+        """The near side's WRITE through a window must work."""
+        self.near.end.put(self.mine["id"], [[0, length]], seed)
+        self.owner.expect(self.region["id"], [[offset, length]], seed, length)
+        raddr = self.region["address"] + offset if raddr is None else raddr
+        self.send("write", rkey=rkey, raddr=raddr, sge=[self.segment(length=length)])
+        self.sent("SUCCESS")
+        equal("the region", self.owner.verify(self.region["id"]), "")
+
+    def denied(self, rkey, op="write", offset=PAGE, raddr=None):
+        """The near side's access must be refused, and cost it the connection."""
+        raddr = self.region["address"] + offset if raddr is None else raddr
+        self.send(op, rkey=rkey, raddr=raddr, sge=[self.segment(length=64)])
+        self.sent("REM_ACCESS_ERR")
+        self.states("error", "error")
+
+
+# What a bound window allows
+
+
+@case(each=TYPES)
+def use(kind):
+    """WRITE, READ and atomics through a window, up to its borders."""
+    with Owner(bench) as t:
+        rkey = t.bind(t.window(kind))
+        t.write(rkey)
+        t.write(rkey, 2 * PAGE - 64, 64, 71)
+        t.near.end.expect(t.mine["id"], [[0, 64]], 71, 64)
+        t.send("read", rkey=rkey, raddr=t.region["address"] + 2 * PAGE - 64)
+        t.sent("SUCCESS")
+        t.owner.put_number(t.region["id"], PAGE, 40)
+        t.near.end.expect_number(t.mine["id"], 0, 40)
+        t.owner.expect_number(t.region["id"], PAGE, 42)
+        where = t.region["address"] + PAGE
+        t.send("fetch-add", rkey=rkey, raddr=where, compare=2, sge=[t.segment(length=8)])
+        t.sent("SUCCESS")
+
+
+OUTSIDE = {"before": PAGE - 1, "across-the-end": 2 * PAGE - 63, "after": 2 * PAGE}
+
+
+@case(each={f"{name}-{where}": (kind, OUTSIDE[where]) for name, kind in TYPES.items() for where in OUTSIDE})
+def outside(what):
+    """Bytes of the region that are not the window's."""
+    kind, offset = what
+    with Owner(bench) as t:
+        t.denied(t.bind(t.window(kind)), offset=offset)
+
+
+@case(each={f"{name}-{op}": (kind, op) for name, kind in TYPES.items() for op in ("write", "read")})
+def right_missing(what):
+    """A window without the right for it, though the region is there."""
+    kind, op = what
+    with Owner(bench) as t:
+        others = tuple(right for right in REMOTE if right != f"remote-{op}")
+        t.denied(t.bind(t.window(kind), access=others), op)
+
+
+@case()
+def zero_based():
+    """The addresses of a zero-based window start at 0."""
+    with Owner(bench) as t:
+        rkey = t.bind(t.window(2), access=(*REMOTE, "zero-based"))
+        t.write(rkey, PAGE + 128, raddr=128)
+        t.denied(rkey)
+
+
+# How it ends
+
+
+@case(each=TYPES)
+def never_bound(kind):
+    """The key that a window has before it is bound."""
+    with Owner(bench) as t:
+        t.denied(t.window(kind)["rkey"])
+
+
+@case(each=TYPES)
+def deallocated(kind):
+    """A window that is no more; the region may go only after it."""
+    with Owner(bench) as t:
+        window = t.window(kind)
+        rkey = t.bind(window)
+        t.write(rkey)
+        refused(errno.EBUSY, t.owner.deregister, t.region["id"])
+        t.give_up(window)
+        t.denied(rkey)
+
+
+@case()
+def unbound():
+    """A type 1 window that was bound to nothing; and again to something."""
+    with Owner(bench) as t:
+        window = t.window(1)
+        first = t.bind(window)
+        t.write(first)
+        t.bind(window, length=0)
+        second = t.bind(window, 2 * PAGE)
+        t.write(second, 2 * PAGE)
+        t.denied(first)
+
+
+@case()
+def rebound():
+    """A type 1 window's old key after it was bound anew (K-05)."""
+    with Owner(bench) as t:
+        window = t.window(1)
+        first, second = t.bind(window), t.bind(window)
+        require(first != second and first >> 8 == second >> 8, f"keys {first:#x} and {second:#x}")
+        t.write(second)
+        t.denied(first)
+
+
+@case()
+def consumers_bits():
+    """The low eight bits of a type 2 window's key are the consumer's: other ones are refused (K-05)."""
+    with Owner(bench) as t:
+        window = t.window(2)
+        first = t.bind(window, key=77)
+        t.write(first)
+        t.invalidate(first)
+        second = t.bind(window, key=200)
+        t.write(second)
+        t.denied(first)
+
+
+@case()
+def invalidated_locally():
+    """Local invalidate of a type 2 window."""
+    with Owner(bench) as t:
+        rkey = t.bind(t.window(2))
+        t.write(rkey)
+        t.invalidate(rkey)
+        t.denied(rkey)
+
+
+@case()
+def invalidated_by_peer():
+    """SEND with invalidate: the completion that reports the key comes after its end (G-22)."""
+    with Owner(bench) as t:
+        rkey = t.bind(t.window(2))
+        t.write(rkey)
+        t.receive()
+        t.owner.expect(t.theirs["id"], [[4096, 64]], 70, 64)
+        t.near.end.post_send(t.near.qp["id"], [{"id": 1, "op": "send-inv", "sge": [t.segment()], "key": rkey}])
+        t.sent("SUCCESS")
+        (done,) = t.owner.poll(t.far.recv_cq, 1, 30)
+        equal("completion", (done["id"], done["status"], done["inv"]), (100, "SUCCESS", rkey))
+        t.denied(rkey)
+
+
+# What may not be invalidated
+
+
+@case(each={"region": 0, "type1": 1, "unknown": None})
+def not_invalidatable_locally(kind):
+    """The wrong kind of key: an error, and the key stays valid (K-08)."""
+    with Owner(bench) as t:
+        key = _key_of(t, kind)
+        t.invalidate(key, "LOC_QP_OP_ERR")
+        t.states("rts", "error")
+        if kind == 0:
+            _read_with_key_of(t, key)
+
+
+@case(each={"region": 0, "type1": 1, "unknown": None})
+def not_invalidatable_by_peer(kind):
+    """The same by SEND with invalidate: the receiver fails without a NAK, and the sender's retries end (G-22)."""
+    with Owner(bench, rts={"timeout": 10, "retry": 1}) as t:
+        key = _key_of(t, kind)
+        t.receive()
+        t.near.end.post_send(t.near.qp["id"], [{"id": 1, "op": "send-inv", "sge": [], "key": key}])
+        t.sent("RETRY_EXC_ERR")
+        t.states("error", "error")
+        (done,) = t.owner.poll(t.far.recv_cq, 1, 30)
+        require(done["status"] != "SUCCESS", "the receive succeeded")
+        if kind == 0:
+            _read_with_key_of(t, key)
+
+
+def _key_of(t, kind):
+    if kind == 0:
+        return t.theirs["rkey"]
+    return t.bind(t.window(1)) if kind else t.theirs["rkey"] ^ 0x5A00
+
+
+def _second_pair(t, access=None):
+    """Another connection of the same domains."""
+    pair = []
+    for side in (t.near, t.far):
+        pair.append(side.end.qp("rc", side.pd, side.send_cq, side.recv_cq, extended=True))
+    for side, mine, other, theirs in ((t.near, pair[0], t.far, pair[1]), (t.far, pair[1], t.near, pair[0])):
+        side.end.to_init(mine["id"])
+        side.end.to_rtr(mine["id"], gid=other.info["gid"], qpn=theirs["qpn"])
+        side.end.to_rts(mine["id"])
+    return pair
+
+
+def _read_with_key_of(t, key):
+    """The far region's key still works, over another connection."""
+    near, far = _second_pair(t)
+    end = t.near.end
+    request = {"id": 7, "op": "read", "sge": [t.segment()], "rkey": key, "raddr": t.theirs["address"]}
+    end.post_send(near["id"], [request])
+    (done,) = end.poll(t.near.send_cq, 1, 30)
+    equal("READ by the key", (done["id"], done["status"]), (7, "SUCCESS"))
+    end.accept(t.mine["id"], [[0, 64]], 64)
+    end.drop(near["id"])
+    t.owner.drop(far["id"])
+
+
+# Whose window
+
+
+@case(each=TYPES)
+def other_queue_pair(kind):
+    """A type 1 window is for all queue pairs of its domain, a type 2B window for the one that it is bound to (K-06)."""
+    with Owner(bench) as t:
+        rkey = t.bind(t.window(kind))
+        near, far = _second_pair(t)
+        end = t.near.end
+        if kind == 1:
+            end.put(t.mine["id"], [[0, 64]], 5)
+            t.owner.expect(t.region["id"], [[PAGE, 64]], 5, 64)
+        request = {"id": 7, "op": "write", "sge": [t.segment()], "rkey": rkey, "raddr": t.region["address"] + PAGE}
+        end.post_send(near["id"], [request])
+        (done,) = end.poll(t.near.send_cq, 1, 30)
+        equal("WRITE by another", done["status"], "SUCCESS" if kind == 1 else "REM_ACCESS_ERR")
+        end.drop(near["id"])
+        t.owner.drop(far["id"])
+        t.write(rkey)
+
+
+# Bindings that must not be
+
+
+def _fails(t, *arguments, **how):
+    t.bind(*arguments, status="MW_BIND_ERR", **how)
+    t.states("rts", "error")
+
+
+RANGES = {"before": (-1, PAGE), "across-the-end": (SIZE - PAGE + 1, PAGE), "after": (SIZE, 1), "huge": (0, 2**64 - 1)}
+
+
+@case(each={f"{name}-{where}": (kind, RANGES[where]) for name, kind in TYPES.items() for where in RANGES})
+def bind_outside(what):
+    """A window to memory that is not the region's."""
+    kind, (offset, length) = what
+    with Owner(bench) as t:
+        _fails(t, t.window(kind), offset=offset, length=length)
+
+
+@case(each=TYPES)
+def bind_without_right(kind):
+    """A region that was not registered for windows."""
+    with Owner(bench) as t:
+        _fails(t, t.window(kind), region=t.memory(("local-write", "remote-write", "remote-read")))
+
+
+@case(each=TYPES)
+def bind_more_than_region(kind):
+    """A window to write through, to a region that may not be written to."""
+    with Owner(bench) as t:
+        _fails(t, t.window(kind), region=t.memory(("mw-bind",)))
+
+
+@case(each=TYPES)
+def bind_region_of_other_domain(kind):
+    """Region and window must be of the queue pair's domain."""
+    with Owner(bench) as t:
+        pd = t.owner.pd()
+        region = t.memory(pd=pd)
+        if kind == 2:
+            _fails(t, t.window(kind), region=region)
+        else:
+            refused(errno.EPERM, t.bind, t.window(kind), region=region)
+        t.give_up(region)
+        t.owner.drop(pd)
+
+
+@case()
+def bind_window_of_other_domain():
+    """The same of the window."""
+    with Owner(bench) as t:
+        pd = t.owner.pd()
+        window = t.window(2, pd)
+        _fails(t, window)
+        t.give_up(window)
+        t.owner.drop(pd)
+
+
+@case()
+def bind_twice():
+    """A type 2 window must be invalidated before it is bound again."""
+    with Owner(bench) as t:
+        window = t.window(2)
+        t.bind(window)
+        _fails(t, window, key=2)
+
+
+@case()
+def bind_to_nothing():
+    """A type 2 window is unbound by invalidation only."""
+    with Owner(bench) as t:
+        _fails(t, t.window(2), length=0)
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

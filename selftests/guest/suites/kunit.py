@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The module's own unit tests, which the kernel has run when the module was loaded (KUnit)."""
+
+import re
+
+import testbed
+from harness import Skip, case, log, require
+
+bed = testbed.Bed()
+
+RESULTS = "/sys/kernel/debug/kunit/{}/results"
+
+# A line of the results: nested by spaces, in the kernel's dialect of TAP.
+_RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
+
+
+@case(timeout=120)
+def linux_rdma_sync():
+    """Tables, timers, gates and work items of rust-bindings/sync."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip(f"{here.driver} has no such tests")
+    here.machine.try_run("mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
+    text = here.machine.read(RESULTS.format("linux_rdma_sync"))
+    log(text)
+    results = _RESULT.findall(text)
+    require(results, "no test has run")
+    bad = [name for outcome, name, rest in results if outcome != "ok" or "SKIP" in rest]
+    require(not bad, f"not passed: {', '.join(bad)}")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Multicast: who gets a datagram that is sent to a group, and who does not (IBA 10.5)."""
+
+import errno
+
+import harness
+import packets
+import testbed
+from harness import Skip, case, equal, require, wait_until
+from packets import UD, bth, deth
+from programs import both_roles
+from trial import refused
+
+bed = testbed.Bed()
+
+# Groups of either version of IP, and where Ethernet sends them.
+GROUPS = {"ipv4": "239.7.1.2", "ipv6": "ff0e::7:1:2"}
+MACS = {"ipv4": "01:00:5e:07:01:02", "ipv6": "33:33:00:01:00:02"}
+VERSIONS = {name: name for name in GROUPS}
+
+# The destination queue pair number of multicasts.
+EVERYBODY = 0xFFFFFF
+
+# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
+QKEY = 0x11223344
+
+# A datagram that does not come, in seconds.
+SILENCE = 0.5
+
+GRH = 40
+
+
+def gid(version):
+    """The GID of a group."""
+    return GROUPS[version] if version == "ipv6" else f"::ffff:{GROUPS[version]}"
+
+
+def addressed(host, version):
+    """The host's own address."""
+    return host.address6 if version == "ipv6" else host.address
+
+
+class Member:
+    """A datagram queue pair with memory for what it gets."""
+
+    def __init__(self, end, pd, qkey=QKEY, **sizes):
+        self.end = end
+        self.cq = end.cq(16)
+        self.memory = end.memory(pd, 8192, seed=3)
+        self.qp = end.qp("ud", pd, self.cq, **sizes)
+        self.id = self.qp["id"]
+        end.to_init(self.id, "ud", qkey=qkey)
+        end.to_rtr(self.id, "ud")
+        end.to_rts(self.id, "ud")
+
+    def receive(self, number, lkey=None):
+        """Post a receive; its datagram will be at a place of its own."""
+        place = self.memory["address"] + number * 1024
+        lkey = self.memory["lkey"] if lkey is None else lkey
+        self.end.post_recv(self.id, [{"id": number, "sge": [[place, 1024, lkey]]}])
+
+    def send(self, ah, seed, length=100, number=50):
+        """Send the data of a seed to everybody."""
+        self.end.put(self.memory["id"], [[6144, length]], seed)
+        segment = [self.memory["address"] + 6144, length, self.memory["lkey"]]
+        self.end.post_send(self.id, [{"id": number, "op": "send", "sge": [segment], "ah": ah, "qpn": EVERYBODY}])
+        (done,) = self.end.poll(self.cq, 1)
+        equal("completion of the send", (done["id"], done["status"]), (number, "SUCCESS"))
+
+    def got(self, number, seed, sender, length=100):
+        """Exactly one datagram must have come: to this receive, with the data of that seed."""
+        found = self.end.poll(self.cq, 1, 30 * harness.slowness())
+        equal("completions", [(wc["id"], wc["status"], wc["op"]) for wc in found], [(number, "SUCCESS", "recv")])
+        equal("sender", found[0]["src_qpn"], sender)
+        equal("bytes", found[0]["len"], GRH + length)
+        require(found[0]["grh"], "no GRH")
+        self.end.accept(self.memory["id"], [[number * 1024, GRH]], GRH)
+        self.end.expect(self.memory["id"], [[number * 1024 + GRH, length]], seed, length)
+        equal("memory", self.end.verify(self.memory["id"]), "")
+
+    def nothing(self, seconds=0.0):
+        """No datagram must have come."""
+        equal("completions", self.end.poll(self.cq, 1, seconds), [])
+        equal("memory", self.end.verify(self.memory["id"]), "")
+
+
+class Hosts:
+    """Both hosts' devices, with a sender on the other one."""
+
+    def __init__(self, version="ipv4"):
+        self._version = version
+        self.gid = gid(version)
+
+    def __enter__(self):
+        import endpoint  # only a guest has verbs
+
+        here, peer = bed.here, bed.peer
+        self.end, self.far = endpoint.Endpoint(), endpoint.Peer(peer.address)
+        self.end.open(here.device, addressed(here, self._version), here.driver)
+        self.far.open(peer.device, addressed(peer, self._version), peer.driver)
+        self.pd, self.far_pd = self.end.pd(), self.far.pd()
+        self.sender = Member(self.far, self.far_pd)
+        self.ah = self.far.ah(self.far_pd, self.gid)
+        return self
+
+    def __exit__(self, *_):
+        self.end.leave()
+        self.far.leave()
+
+    def member(self, attached=True, **how):
+        """A queue pair of this host."""
+        member = Member(self.end, self.pd, **how)
+        if attached:
+            self.end.attach(member.id, self.gid)
+        return member
+
+    def send(self, seed, **how):
+        """A datagram of the other host to the group."""
+        self.sender.send(self.ah, seed, **how)
+
+    def settle(self):
+        """Wait until packets of the group come in: network devices change what they let in when they have time.
+        Afterwards none is under way: the last to be sent was the last to come."""
+        probe = self.member()
+        last = 55
+        for _ in range(16):
+            probe.receive(0)
+
+        def came():
+            self.send(99)
+            return probe.end.poll(probe.cq, 1, 0.2)
+
+        wait_until("the group's packets come in", came)
+        self.send(98, length=last)
+        wait_until("the last of them", lambda: last + GRH in [wc["len"] for wc in probe.end.poll(probe.cq, 1, 0.2)])
+        self.end.detach(probe.id, self.gid)
+
+
+def _only_rrxe_receives():
+    if bed.peer.driver != "rrxe":
+        raise Skip("rdma_rxe does not join the IP group, and gets nothing unless somebody else joins it")
+
+
+def joined(host, version):
+    """Whether the host's network device takes the group's packets."""
+    return MACS[version] in host.machine.run("ip maddr show dev eth0")
+
+
+# The programs of librdmacm
+
+
+@both_roles(bed, timeout=240)
+def mckey(server, client):
+    """One joins and listens, the other joins and sends. (With an IPv6 group it ends before it gets to the device.)"""
+
+    def command(host):
+        return f"mckey -m {GROUPS['ipv4']} -b {host.address} -C 10 -S 1000"
+
+    serving = server.machine.start(command(server))
+    wait_until("the server has joined", lambda: joined(server, "ipv4"))
+
+    # The first messages may come before the server's device lets the group in, and nobody repeats a
+    # datagram: clients send until the server has as many as it waits for.
+    def served():
+        output = client.machine.run(f"{command(client)} -s", 60)
+        require("test complete" in output and "return status 0" in output, "the client did not complete")
+        return not serving.running()
+
+    wait_until("the server has its messages", served, 120)
+    output = serving.wait(10).output
+    require("test complete" in output and "return status 0" in output, "the server did not complete")
+
+
+# Who gets it
+
+
+@case(each=VERSIONS)
+def each_member_once(version):
+    """Every member with a receive gets each datagram once (I-07), others nothing; who has no receive loses it and
+    keeps working."""
+    with Hosts(version) as hosts:
+        members = [hosts.member() for _ in range(2)]
+        late, stranger = hosts.member(), hosts.member(attached=False)
+        hosts.settle()
+        stranger.receive(0)
+        for number, seed in enumerate((11, 12, 13)):
+            for member in members:
+                member.receive(number)
+            hosts.send(seed)
+            for member in members:
+                member.got(number, seed, hosts.sender.qp["qpn"])
+        late.receive(4)
+        late.nothing(SILENCE)
+        stranger.nothing()
+        hosts.send(14)
+        late.got(4, 14, hosts.sender.qp["qpn"])
+        for member in members:
+            member.nothing()
+
+
+@case()
+def failure_of_one():
+    """One member's wrong Q_Key, bad memory or small receive is nothing to the others (I-07)."""
+    with Hosts() as hosts:
+        before, after = hosts.member(), None
+        strange, broken, small = hosts.member(qkey=QKEY + 1), hosts.member(), hosts.member()
+        after = hosts.member()
+        hosts.settle()
+        strange.receive(0)
+        broken.receive(0, lkey=broken.memory["lkey"] ^ 0x5A)
+        place = small.memory["address"]
+        small.end.post_recv(small.id, [{"id": 0, "sge": [[place, GRH + 99, small.memory["lkey"]]]}])
+        for member in (before, after):
+            member.receive(0)
+        hosts.send(21)
+        for member in (before, after):
+            member.got(0, 21, hosts.sender.qp["qpn"])
+        (failed,) = hosts.end.poll(broken.cq, 1, 30)
+        equal("status", failed["status"], "LOC_PROT_ERR")
+        strange.nothing(SILENCE)
+        for member in (before, after):
+            member.receive(1)
+        hosts.send(22)
+        for member in (before, after):
+            member.got(1, 22, hosts.sender.qp["qpn"])
+
+
+@case(each=VERSIONS)
+def own_host(version):
+    """A datagram reaches the members on the sender's own host, the sender among them, and those of other hosts."""
+    with Hosts(version) as hosts:
+        sender, other = hosts.member(attached=False), hosts.member(attached=False)
+        ah = hosts.end.ah(hosts.pd, hosts.gid)
+        # The path is in use before anybody here is a member: that must not stick.
+        for member in (sender, other):
+            member.receive(0)
+        sender.send(ah, 30)
+        for member in (sender, other):
+            member.nothing(SILENCE)
+            hosts.end.attach(member.id, hosts.gid)
+        # These copies are the stack's, so there is no device to wait for.
+        segment = [sender.memory["address"] + 6144, 100, sender.memory["lkey"]]
+        hosts.end.put(sender.memory["id"], [[6144, 100]], 31)
+        request = {"id": 50, "op": "send", "sge": [segment], "ah": ah, "qpn": EVERYBODY}
+        hosts.end.post_send(sender.id, [request])
+        found = hosts.end.poll(sender.cq, 2, 30 * harness.slowness())
+        equal("completions", sorted((wc["id"], wc["op"]) for wc in found), [(0, "recv"), (50, "send")])
+        other.got(0, 31, sender.qp["qpn"])
+        if bed.peer.driver != "rrxe":
+            return
+        # The other host's device may take its time to let the group in: the first that comes will do.
+        hosts.far.attach(hosts.sender.id, hosts.gid)
+        hosts.sender.receive(0)
+
+        def came():
+            hosts.end.post_send(sender.id, [request])
+            hosts.end.poll(sender.cq, 1, 30)
+            return hosts.far.poll(hosts.sender.cq, 1, 0.2)
+
+        (done,) = wait_until("the other host's member gets one", came)
+        equal("completion", (done["id"], done["status"], done["src_qpn"]), (0, "SUCCESS", sender.qp["qpn"]))
+
+
+# Membership
+
+
+@case(each=VERSIONS)
+def attach_and_detach(version):
+    """Attaching twice delivers once, detaching stops delivery (I-09); the host is in the IP group while anybody is."""
+    with Hosts(version) as hosts:
+        require(not joined(bed.here, version), "joined before anybody asked")
+        one, two = hosts.member(), hosts.member()
+        require(joined(bed.here, version), "not joined")
+        hosts.settle()
+        hosts.end.attach(one.id, hosts.gid)
+        for number in (0, 1):
+            one.receive(number)
+        two.receive(0)
+        hosts.send(41)
+        one.got(0, 41, hosts.sender.qp["qpn"])
+        two.got(0, 41, hosts.sender.qp["qpn"])
+        one.nothing(SILENCE)
+        hosts.end.detach(one.id, hosts.gid)
+        refused(errno.EINVAL, hosts.end.detach, one.id, hosts.gid)
+        require(joined(bed.here, version), "left while there is a member")
+        two.receive(1)
+        hosts.send(42)
+        two.got(1, 42, hosts.sender.qp["qpn"])
+        one.nothing()
+        hosts.end.detach(two.id, hosts.gid)
+        require(not joined(bed.here, version), "joined without a member")
+        hosts.end.attach(one.id, hosts.gid)
+
+        def came():
+            hosts.send(43)
+            return one.end.poll(one.cq, 1, 0.2)
+
+        (done,) = wait_until("datagrams come again", came)
+        equal("completion", (done["id"], done["status"]), (1, "SUCCESS"))
+
+
+@case()
+def other_groups():
+    """Members of many groups get what is sent to theirs."""
+    with Hosts() as hosts:
+        gids = [f"::ffff:239.7.2.{n}" for n in range(1, 21)]
+        members = [hosts.member(attached=False) for _ in range(4)]
+        for number, group in enumerate(gids):
+            hosts.end.attach(members[number % 4].id, group)
+        for number in (7, 2, 19):
+            hosts.gid, hosts.ah = gids[number], hosts.far.ah(hosts.far_pd, gids[number])
+            hosts.settle()
+            member = members[number % 4]
+            member.receive(0)
+            hosts.send(50 + number)
+            member.got(0, 50 + number, hosts.sender.qp["qpn"])
+        for member in members:
+            member.receive(1)
+        hosts.sender.send(hosts.far.ah(hosts.far_pd, "::ffff:239.7.2.77"), 49)
+        members[0].nothing(SILENCE)
+        for member in members:
+            member.nothing()
+
+
+@case()
+def destroy_refused():
+    """A queue pair that is attached cannot be destroyed (I-08)."""
+    with Hosts() as hosts:
+        member = hosts.member()
+        refused(errno.EBUSY, hosts.end.drop, member.id)
+        hosts.settle()
+        member.receive(0)
+        hosts.send(61)
+        member.got(0, 61, hosts.sender.qp["qpn"])
+        hosts.end.detach(member.id, hosts.gid)
+        hosts.end.drop(member.id)
+
+
+@case()
+def refusals():
+    """What is no group, no datagram queue pair, or one member too many."""
+    with Hosts() as hosts:
+        member = hosts.member(attached=False)
+        refused(errno.EINVAL, hosts.end.attach, member.id, "::ffff:10.77.0.9")
+        refused(errno.EINVAL, hosts.end.attach, member.id, "fe80::1")
+        connected = hosts.end.qp("rc", hosts.pd, member.cq)
+        refused(errno.EINVAL, hosts.end.attach, connected["id"], hosts.gid)
+        if bed.here.driver != "rrxe":
+            return
+        cheap = [hosts.end.qp("ud", hosts.pd, member.cq, send_wr=1, recv_wr=1)["id"] for _ in range(256)]
+        for qp in cheap:
+            hosts.end.attach(qp, hosts.gid)
+        refused(errno.ENOMEM, hosts.end.attach, member.id, hosts.gid)
+        hosts.end.detach(cheap[0], hosts.gid)
+        hosts.end.attach(member.id, hosts.gid)
+
+
+@case()
+def killed():
+    """What a program was member of when it was killed is left."""
+    _only_rrxe_receives()
+    with Hosts() as hosts:
+        hosts.far.attach(hosts.sender.id, hosts.gid)
+        require(joined(bed.peer, "ipv4"), "not joined")
+        hosts.far.die()
+        wait_until("the group was left", lambda: not joined(bed.peer, "ipv4"), 30)
+
+
+# Packets by hand
+
+
+@case()
+def wrong_destination():
+    """Multicasts go to the queue pair of everybody, and nothing else does (A-05)."""
+    _only_rrxe_receives()
+    with Hosts() as hosts:
+        member = Member(hosts.far, hosts.far_pd)
+        hosts.far.attach(member.id, hosts.gid)
+        member.receive(0)
+        unicast = bed.peer.machine.read("/sys/class/net/eth0/address")
+
+        def send(address, mac, qpn):
+            wire = packets.Wire("eth0", bed.here.address, address, mac)
+            wire.send(bth(UD | packets.SEND_ONLY, qpn, 0, ack=False) + deth(QKEY, 77) + hosts_data)
+            wire.close()
+
+        hosts_data = bytes(range(64))
+        group, group_mac = GROUPS["ipv4"], MACS["ipv4"]
+
+        def came():
+            send(group, group_mac, EVERYBODY)
+            return member.end.poll(member.cq, 1, 0.2)
+
+        # The control, as soon as the device lets it in: what is right of this making arrives.
+        (done,) = wait_until("a right one arrives", came)
+        equal("completion", (done["status"], done["src_qpn"], done["len"]), ("SUCCESS", 77, GRH + 64))
+        harness.log("now the wrong ones")
+        member.end.poll(member.cq, 1, SILENCE)
+        hosts.far.accept(member.memory["id"], [[0, 1024]], 1024)
+        member.receive(1)
+        send(bed.peer.address, unicast, EVERYBODY)
+        send(group, group_mac, member.qp["qpn"])
+        send(group, group_mac, 1)
+        member.nothing(SILENCE)
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The table of conformance: which statements there are, which tests name them, and how those ended.
+
+Statements are in selftests/conformance/statements. A test names the ones it tests: a script by its line
+`tests`; a host test in the name of its function (`b_08_…`) or the comment before it; a guest's case in its docstring.
+How tests ended is taken from runs (their junit.xml) and kept in selftests/conformance/results.
+"""
+
+import ast
+import glob
+import os
+import re
+import sys
+import xml.etree.ElementTree as ET
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FOLDER = os.path.join(TOP, "selftests/conformance")
+TABLE = os.path.join(TOP, "docs/conformance.md")
+
+_ID = re.compile(r"\b([A-L]-\d\d)\b")
+_OWN_ID = re.compile(r"^([a-l])_(\d\d)_")
+_RUST_TEST = re.compile(r"((?:^[ \t]*(?:///|#\[|//[^/!]).*\n)+)^[ \t]*(?:pub )?(?:async )?fn (\w+)", re.M)
+
+
+class Statement:
+    """A statement, and what tests it."""
+
+    def __init__(self, name, chapter, text, marks, group):
+        self.name = name
+        self.chapter = chapter
+        self.text = text
+        self.marks = marks
+        self.group = group
+        self.host, self.scripts, self.guest = [], [], []
+
+    def layers(self):
+        """Where it is tested."""
+        return [kind for kind in ("host", "scripts", "guest") if getattr(self, kind)]
+
+
+def statements():
+    """All statements: {id: Statement}."""
+    found, group = {}, ""
+    with open(os.path.join(FOLDER, "statements"), encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("## "):
+                group = line[3:].strip()
+            parts = [part.strip() for part in line.split(" | ")]
+            if len(parts) >= 3 and _ID.fullmatch(parts[0]):
+                found[parts[0]] = Statement(*parts[:3], parts[3].split() if len(parts) > 3 else [], group)
+    return found
+
+
+def _read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def script_ids():
+    """{script: (ids, its marks)}"""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(FOLDER, "*.rrx"))):
+        text = _read(path)
+        ids = [name for line in re.findall(r"^tests (.*)$", text, re.M) for name in line.split()]
+        marks = dict(re.findall(r"^(core-only|guest-only) (.*)$", text, re.M))
+        found[os.path.basename(path)[:-4]] = (ids, marks)
+    return found
+
+
+def host_ids():
+    """{name of a test function of the workspace: ids}"""
+    found = {}
+    patterns = ("drivers/rrxe/core/**/*.rs", "drivers/rrxe/*.rs", "selftests/**/*.rs", "provider/src/**/*.rs")
+    for pattern in patterns:
+        for path in sorted(glob.glob(os.path.join(TOP, pattern), recursive=True)):
+            for before, name in _RUST_TEST.findall(_read(path)):
+                if "#[test]" not in before:
+                    continue
+                ids = [i for line in before.splitlines() if line.strip().startswith("//") for i in _ID.findall(line)]
+                own = _OWN_ID.match(name)
+                if own:
+                    ids.insert(0, f"{own.group(1).upper()}-{own.group(2)}")
+                if ids:
+                    found.setdefault(name, []).extend(i for i in dict.fromkeys(ids) if i not in found.get(name, []))
+    return found
+
+
+def guest_ids():
+    """{suite/case: ids}"""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(TOP, "selftests/guest/suites/*.py"))):
+        suite = os.path.basename(path)[:-3].replace("_", "-")
+        for node in ast.parse(_read(path)).body:
+            if not isinstance(node, ast.FunctionDef) or not node.decorator_list:
+                continue
+            ids = _ID.findall(ast.get_docstring(node) or "")
+            if ids:
+                found[f"{suite}/{node.name.replace('_', '-')}"] = list(dict.fromkeys(ids))
+    return found
+
+
+def gather():
+    """The statements with their tests, and what is wrong with the names in tests."""
+    known, wrong = statements(), []
+
+    def add(kind, test, ids):
+        for name in ids:
+            if name in known:
+                getattr(known[name], kind).append(test)
+            else:
+                wrong.append(f"{test} names {name}, which is no statement")
+
+    for test, (ids, _) in script_ids().items():
+        add("scripts", test, ids)
+    for test, ids in host_ids().items():
+        add("host", test, ids)
+    for test, ids in guest_ids().items():
+        add("guest", test, ids)
+    return known, wrong
+
+
+def results():
+    """How tests ended when they were last run: {name: ok, fail or skip}."""
+    path = os.path.join(FOLDER, "results")
+    if not os.path.exists(path):
+        return {}
+    lines = (line.split(maxsplit=1) for line in _read(path).splitlines() if not line.startswith("#"))
+    return {name: status for status, name in filter(None, lines)}
+
+
+def take_results(paths):
+    """Add to the results what these files of JUnit's XML say of tests that name statements."""
+    known = results()
+    wanted = set(host_ids())
+    for path in paths:
+        for test in ET.parse(path).getroot().iter("testcase"):
+            name = f"{test.get('classname')}/{test.get('name')}"
+            lane, _, rest = name.partition("/")
+            scripted = rest.startswith(("conformance/", "conformance-rxe/"))
+            if lane == "host":
+                if not scripted and rest.split("::")[-1].split("/")[-1] not in wanted:
+                    continue
+            elif lane != "guest" or rest.endswith("kernel-log"):
+                continue
+            elif not scripted and not any(matches_case(rest, case) for case in guest_ids()):
+                continue
+            failed, skipped = test.find("failure") is not None, test.find("skipped") is not None
+            known[name] = "fail" if failed else "skip" if skipped else "ok"
+    with open(os.path.join(FOLDER, "results"), "w", encoding="utf-8") as file:
+        file.write("# SPDX-License-Identifier: GPL-2.0\n#\n")
+        file.write("# How the tests ended that name statements: written by selftests/conformance-table.\n")
+        for name, status in sorted(known.items()):
+            file.write(f"{status} {name}\n")
+
+
+def matches_case(rest, case):
+    """Whether suite/case of a result is this case, or one of its variants."""
+    return rest == case or rest.startswith(case + "-")
+
+
+def _verdict(found):
+    """One word for the results of several tests."""
+    if not found:
+        return "–"
+    if "fail" in found:
+        return "FAILS"
+    return "passes" if "ok" in found else "–"
+
+
+def _core(statement, ended):
+    found = [ended.get(f"host/conformance/{name}") for name in statement.scripts]
+    for test in statement.host:
+        found += [s for name, s in ended.items() if name.startswith("host/") and re.split(r"::|/", name)[-1] == test]
+    return _verdict([status for status in found if status])
+
+
+def _guest(statement, ended):
+    found = [ended.get(f"guest/conformance/{name}") for name in statement.scripts]
+    for case in statement.guest:
+        found += [s for name, s in ended.items() if name.startswith("guest/") and matches_case(name[6:], case)]
+    return _verdict([status for status in found if status])
+
+
+def _other(statement, ended, known):
+    """What rdma_rxe does."""
+    words = []
+    ran = False
+    for name in statement.scripts:
+        status = ended.get(f"guest/conformance-rxe/{name}")
+        ids, difference = known.get(name, ([], ""))
+        if difference == "not measured":
+            continue
+        if difference and status in ("ok", "skip"):
+            # What comes after the first difference in a script is not known.
+            words += [difference] if not ids or statement.name in ids else []
+        else:
+            ran = ran or status == "ok"
+    if words:
+        return "; ".join(dict.fromkeys(words))
+    return "as stated" if ran else "not measured"
+
+
+def rxe_differences():
+    """What rdma_rxe is known to do otherwise, or why it is not asked: {script: (ids, words)}."""
+    found = {}
+    for line in _read(os.path.join(FOLDER, "rdma_rxe")).splitlines():
+        name, colon, words = line.partition(":")
+        if colon and not line.startswith("#"):
+            script, *ids = name.lstrip("!").split()
+            found[script] = (ids, words.strip())
+    return found
+
+
+def _tests(statement):
+    words = []
+    if statement.scripts:
+        words.append("scripts " + ", ".join(f"`{name}`" for name in statement.scripts))
+    if statement.host:
+        words.append("host " + ", ".join(f"`{name}`" for name in statement.host))
+    if statement.guest:
+        words.append("guest " + ", ".join(f"`{name}`" for name in statement.guest))
+    return "; ".join(words) or "**none yet**"
+
+
+def table():
+    """The page."""
+    known, _ = gather()
+    ended, differences = results(), rxe_differences()
+    tested = [one for one in known.values() if one.layers()]
+    good = [one for one in tested if "FAILS" not in (c := (_core(one, ended), _guest(one, ended))) and "passes" in c]
+    measured = [one for one in known.values() if _other(one, ended, differences) != "not measured"]
+    differing = [one for one in measured if _other(one, ended, differences) != "as stated"]
+    lines = [
+        "# Conformance",
+        "",
+        "Statements about what a conforming RoCEv2 end point does, the tests that name each, and how those ended when they",
+        "last ran: over the transport core, with rrxe in a guest, and the same scripts with rdma_rxe (Linux 7.2) in a guest. Chapters",
+        "are those of the InfiniBand Architecture Specification, volume 1. This page is made by `selftests/conformance-table`",
+        "(docs/testing.md); “–” is for what was not run there, or cannot be seen there.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| statements | {len(known)} |",
+        f"| named by a test | {len(tested)} |",
+        f"| with a test that passed, and none that failed | {len(good)} |",
+        f"| measured with rdma_rxe | {len(measured)} |",
+        f"| where rdma_rxe does otherwise | {len(differing)} |",
+        "",
+    ]
+    group = None
+    for one in known.values():
+        if one.group != group:
+            group = one.group
+            lines += [f"## {group}", "", "| id | statement | tested by | core | rrxe | rdma_rxe |"]
+            lines += ["|---|---|---|---|---|---|"]
+        lines.append(
+            f"| {one.name} | {one.text} ({one.chapter}) | {_tests(one)} | {_core(one, ended)} | {_guest(one, ended)} | "
+            f"{_other(one, ended, differences)} |"
+        )
+        after = [other for other in known.values() if other.group == group][-1]
+        if one is after:
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def check():
+    """What is wrong: ids that are no statements, and statements whose row is out of date."""
+    known, wrong = gather()
+    rows = dict(re.findall(r"^\| ([A-L]-\d\d) \| (.*)$", _read(TABLE), re.M)) if os.path.exists(TABLE) else {}
+    for name in rows:
+        if name not in known:
+            wrong.append(f"docs/conformance.md has {name}, which is no statement")
+    for one in known.values():
+        row = rows.get(one.name)
+        cells = row.split(" | ") if row else []
+        if not row or not row.startswith(one.text) or ("**none yet**" in cells[1]) != (not one.layers()):
+            wrong.append(f"docs/conformance.md is out of date for {one.name}: run selftests/conformance-table")
+    for name in rxe_differences():
+        if name not in script_ids():
+            wrong.append(f"selftests/conformance/rdma_rxe names {name}, which is no script")
+    return wrong
+
+
+def main(arguments):
+    """The command line."""
+    if arguments == ["--check"]:
+        wrong = check()
+        for text in wrong:
+            print(text, file=sys.stderr)
+        return 1 if wrong else 0
+    if arguments == ["--untested"]:
+        for one in gather()[0].values():
+            if not one.layers():
+                print(f"{one.name} {one.text}")
+        return 0
+    if any(argument.startswith("-") for argument in arguments):
+        print("usage: selftests/conformance-table [junit.xml … | --check | --untested]", file=sys.stderr)
+        return 2
+    if arguments:
+        take_results(arguments)
+    with open(TABLE, "w", encoding="utf-8") as file:
+        file.write(table())
+    return 0
