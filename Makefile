@@ -27,15 +27,33 @@ test: modules-default modules-debug provider ## all tests, on the host and in gu
 test-debug: modules-default modules-debug provider ## all guest tests under the debug kernel
 	@selftests/run --all-debug $(ARGS)
 
+fuzz: ## the fuzz targets, longer than make test does: [TARGET=…] [SECONDS=600] [INPUT=file: run that once]
+	@selftests/fuzz $(if $(TARGET),--target '$(TARGET)') $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(INPUT),--input '$(INPUT)')
+
+SEEDS ?= 0..1000000
+simulate = CARGO_TARGET_DIR=$(out)/cargo $(in-root) cargo run --quiet --locked --profile simulation
+
+soak: ## a million seeds of the simulation (SEEDS=from..to), the larger model, all mutants
+	@$(simulate) -p rrxe_simulation --bin simulate -- --seeds $(SEEDS) --group 100000
+	@$(simulate) -p rrxe_model --bin explore --
+	@$(simulate) -p rrxe_model --bin explore -- --messages 3 --duplicates 0 --overtakes 0
+	@selftests/mutants/run
+
+replay: ## SEED=n: a seed of the simulation, with its packets
+	@$(simulate) -p rrxe_simulation --bin simulate -- --replay $(SEED)
+
+mutants: ## bugs seeded into the core, each of which the simulation must find
+	@selftests/mutants/run $(ARGS)
+
 ##@ Virtual machines
 
 # $(call vm-option,NAME): --name=value if the user set the variable NAME.
 vm-option = $(if $($(1)),--$(shell echo $(1) | tr A-Z a-z)='$($(1))')
 vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) \
-    $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE KLOG,$(call vm-option,$(name)))
+    $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE APPEND KLOG,$(call vm-option,$(name)))
 vm-needs = $(if $(findstring rrxe,$(DRIVER)),modules-$(KERNEL) provider)
 
-vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|debug] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [KLOG=off] [ARGS=…]
+vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|debug] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
 	@qemu/vm.py $(vm-options) $(if $(SCRIPT),'$(SCRIPT)') $(ARGS)
 
 shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
@@ -44,10 +62,13 @@ shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
 ##@ Parts
 
 ifdef KDIR
+# The compiler of the kernel's own build; LLVM=… on the command line names another of its versions.
+kdir-llvm = $(if $(shell grep -s '^CONFIG_CC_IS_CLANG=y' $(KDIR)/.config $(KDIR)/include/config/auto.conf),LLVM=$(or $(LLVM),1))
+
 modules: ## rrxe.ko for KERNEL=default|debug, or for a kernel of your own with Rust metadata: KDIR=/path
 	@qemu/check-kdir $(KDIR)
 	@mkdir -p $(out)/modules/kdir
-	@$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(out)/modules/kdir modules
+	@$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(out)/modules/kdir $(kdir-llvm) modules
 	@echo "rrxe: built out/modules/kdir/rrxe.ko" >&2
 else
 modules: modules-$(KERNEL)
@@ -80,4 +101,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug vm shell modules modules-default modules-debug provider lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants vm shell modules modules-default modules-debug provider lint clean install uninstall help

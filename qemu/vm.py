@@ -151,6 +151,7 @@ class Settings:
     out: Path
     share: Optional[Path]
     environment: Dict[str, str]
+    append: str
     kernel_log: bool
 
 
@@ -218,9 +219,12 @@ class Guest:
         arguments = ["console=ttyS0", "root=/dev/vda", "rootfstype=squashfs", "ro", "init=/usr/sbin/first-init",
                      "panic=-1", "quiet", "log_buf_len=8M", "8250.nr_uarts=1", "no5lvl", "random.trust_cpu=on",
                      f"rrxe.host={self.number}"]
+        # On a busy machine the guest would find that its timer does not tick, and panic.
+        arguments += ["no_timer_check"]
         if settings.kernel == "debug":
             # An emulated processor with KASAN is slow, not stuck.
             arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
+        arguments += settings.append.split()
         words += ["-kernel", str(kernel / "vmlinux"), "-append", " ".join(arguments)]
 
         for node, file in (("root", image), ("modules", kernel / "modules.squashfs")):
@@ -467,6 +471,7 @@ def parse(argv: List[str]) -> Settings:
     add("--out", type=Path, help="folder for the script's files (out/vm/SCRIPT)")
     add("--share", type=Path, help="a folder to be seen at /share")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the script")
+    add("--append", default="", metavar="WORDS", help="further words for the kernel's command line")
     add("--klog", choices=("on", "off"), default="on", help="off: warnings in the kernel's log don't fail the run")
     add("--shell", action="store_true", help="no script: a shell (of two hosts, in the first)")
     add("script", type=Path, nargs="?")
@@ -508,7 +513,7 @@ def parse(argv: List[str]) -> Settings:
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
         memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,
-        environment=environment, kernel_log=args.klog == "on" and not args.shell)
+        environment=environment, append=args.append, kernel_log=args.klog == "on" and not args.shell)
 
 
 def interrupted(*_: object) -> None:
