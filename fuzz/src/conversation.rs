@@ -19,8 +19,13 @@ const MTU: u32 = 256;
 const BASE: u64 = 0x7f00_0000_1000;
 /// Bytes of a receive work request, and most of a message.
 const MESSAGE: usize = 1500;
-/// Losses, repetitions, swaps and early timers: fewer than a requester forgives without progress.
-const DISTURBANCES: u32 = 6;
+/// Retries that disturbances may cost, all of them together: fewer than a requester has without progress.
+const RETRIES_SPENT: u32 = 6;
+/// What the loss, repetition or swap of a packet costs: a NAK, a gap or a timer.
+const OF_PACKET: u32 = 1;
+/// What an early timer costs: itself, and the gap or the NAK that is told of once more by what was on its
+/// way and belongs to the first time.
+const OF_TIMER: u32 = 2;
 
 const OPS: [SendOp; 8] = [
     SendOp::Send,
@@ -121,7 +126,8 @@ struct Talk {
     answers: VecDeque<Frame>,
     held: Hold<Vec<u8>>,
     now: u64,
-    disturbances: u32,
+    /// Retries that disturbances may have cost.
+    spent: u32,
     /// What the peer's memory must be in the end, and what its receives.
     memory: Vec<u8>,
     received: Vec<Vec<u8>>,
@@ -281,11 +287,11 @@ impl Talk {
         true
     }
 
-    /// Whether something may go wrong once more.
-    fn disturb(&mut self) -> bool {
-        self.disturbances += 1;
+    /// Whether something of this cost may go wrong once more.
+    fn disturb(&mut self, cost: u32) -> bool {
+        self.spent += cost;
         self.world.disturbed = true;
-        self.disturbances <= DISTURBANCES
+        self.spent <= RETRIES_SPENT
     }
 }
 
@@ -345,7 +351,7 @@ pub fn run(data: &[u8]) {
         answers: VecDeque::new(),
         held: Hold::new(holds),
         now: 0,
-        disturbances: 0,
+        spent: 0,
         received: Vec::new(),
         posted: 0,
     };
@@ -363,17 +369,17 @@ pub fn run(data: &[u8]) {
             0xa0..=0xb7 => talk.speak(),
             0xb8..=0xd7 => talk.answer(n + 1),
             0xd8..=0xe7 => {
-                if talk.disturb() {
+                if talk.disturb(OF_PACKET) {
                     harm(&mut talk.world.wire, script.u8());
                 }
             }
             0xe8..=0xf7 => {
-                if talk.disturb() {
+                if talk.disturb(OF_PACKET) {
                     harm(&mut talk.answers, script.u8());
                 }
             }
             _ => {
-                if talk.disturb() {
+                if talk.disturb(OF_TIMER) {
                     talk.timeout();
                 }
             }
