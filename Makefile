@@ -45,6 +45,9 @@ replay: ## SEED=n: a seed of the simulation, with its packets
 mutants: ## bugs seeded into the core, each of which the simulation must find
 	@selftests/mutants/run $(ARGS)
 
+goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one table [ARGS="rrxe READ": only that]
+	@selftests/goodput $(ARGS)
+
 ##@ Virtual machines
 
 # $(call vm-option,NAME): --name=value if the user set the variable NAME.
@@ -101,4 +104,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants vm shell modules modules-default modules-debug provider lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput vm shell modules modules-default modules-debug provider lint clean install uninstall help

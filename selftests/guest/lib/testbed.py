@@ -4,6 +4,7 @@
 qemu/vm.py has loaded the driver of each host and made its device before a suite starts.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -20,10 +21,11 @@ LINK_TYPES = {"rrxe": "rrxe", "rdma_rxe": "rxe", "siw": "siw"}
 class Host:
     """A machine with its device and addresses."""
 
-    def __init__(self, where, device, driver, address, address6):
+    def __init__(self, where, device, driver, address, address6, netdev="eth0"):
         self.machine = where
         self.name = where.name
         self.device = device
+        self.netdev = netdev
         self.driver = driver
         self.address = address
         self.address6 = address6
@@ -178,3 +180,30 @@ def gid_of(address):
     address = ipaddress.ip_address(address)
     packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
     return packed.hex(":", 2)
+
+
+@contextlib.contextmanager
+def namespaces(drivers):
+    """Two namespaces of this machine joined by veth, with a device of a driver and addresses in each."""
+    local = machine.Local()
+    hosts = []
+    try:
+        for side in ("a", "b"):
+            local.run(f"ip netns add {side} && ip -n {side} link set lo up")
+        local.run("ip link add va mtu 4200 netns a type veth peer name vb mtu 4200 netns b")
+        for number, side, driver in ((1, "a", drivers[0]), (2, "b", drivers[1])):
+            where, device, netdev = machine.Local(f"namespace {side}", side), f"dev_{side}", f"v{side}"
+            where.run(f"sysctl -qw net.ipv6.conf.{netdev}.accept_dad=0")
+            where.run(f"ip link set {netdev} up && ip address add 192.0.2.{number}/24 dev {netdev}")
+            where.run(f"ip address add 2001:db8::{number}/64 dev {netdev} nodad")
+            add_link(where, driver, device, netdev)
+            hosts.append(Host(where, device, driver, f"192.0.2.{number}", f"2001:db8::{number}", netdev))
+            for address in (hosts[-1].address, hosts[-1].address6):
+                wait_for_gid(device, address)
+        yield hosts
+    finally:
+        for host in hosts:
+            host.machine.end_jobs()
+        for side in ("a", "b"):
+            local.try_run(f"rdma link delete dev_{side}; ip netns delete {side}")
+        wait_until("the devices are gone", lambda: not any(device_exists(f"dev_{side}") for side in ("a", "b")))

@@ -11,7 +11,6 @@ import kernellog
 import programs
 import testbed
 from harness import Skip, case, equal, require, wait_until
-from machine import Local
 
 bed = testbed.Bed()
 
@@ -251,37 +250,10 @@ def netdev_renamed():
             sh(f"ip link set renamed0 down && ip link set renamed0 name {name}")
 
 
-@contextlib.contextmanager
-def namespaces():
-    """Two namespaces joined by veth, with an RDMA device and addresses in each."""
-    hosts = []
-    try:
-        for side in ("a", "b"):
-            sh(f"ip netns add {side} && ip -n {side} link set lo up")
-        sh("ip link add va mtu 4200 netns a type veth peer name vb mtu 4200 netns b")
-        for number, side in ((1, "a"), (2, "b")):
-            sh(f"ip netns exec {side} sysctl -qw net.ipv6.conf.v{side}.accept_dad=0")
-            sh(f"ip -n {side} link set v{side} up && ip -n {side} address add 192.0.2.{number}/24 dev v{side}")
-            sh(f"ip -n {side} address add 2001:db8::{number}/64 dev v{side} nodad")
-            where = Local(f"namespace {side}", side)
-            device = f"dev_{side}"
-            testbed.add_link(where, driver(), device, f"v{side}")
-            hosts.append(testbed.Host(where, device, driver(), f"192.0.2.{number}", f"2001:db8::{number}"))
-            for address in (hosts[-1].address, hosts[-1].address6):
-                testbed.wait_for_gid(device, address)
-        yield hosts
-    finally:
-        for host in hosts:
-            host.machine.end_jobs()
-        for side in ("a", "b"):
-            bed.here.machine.try_run(f"rdma link delete dev_{side}; ip netns delete {side}")
-        wait_until("the devices are gone", lambda: not any(testbed.device_exists(f"dev_{s}") for s in "ab"))
-
-
 @case(timeout=240, debug=False)
 def two_namespaces():
     """A socket of its own for each namespace: rping across, both families."""
-    with namespaces() as (one, two):
+    with testbed.namespaces((driver(),) * 2) as (one, two):
         for address in (two.address, two.address6):
             programs.rping(two, one, 20, address)
 
@@ -289,7 +261,7 @@ def two_namespaces():
 @case()
 def namespace_deleted():
     """A namespace that goes takes its network device along, and with it ours."""
-    with namespaces():
+    with testbed.namespaces((driver(),) * 2):
         sh("ip netns delete a")
         wait_until("its device is gone", lambda: not testbed.device_exists("dev_a"))
         sh("ip netns add a")

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A bad wire: netem on what RoCEv2 sends, and on nothing else."""
+
+import contextlib
+import re
+
+from harness import require
+
+
+@contextlib.contextmanager
+def wire(hosts, netem):
+    """The wires of these hosts as netem makes them, for packets to UDP port 4791. TCP, by which programs
+    and tests talk, goes another way."""
+    try:
+        for host in hosts:
+            device = host.netdev
+            host.machine.run(f"tc qdisc replace dev {device} root handle 1: prio")
+            host.machine.run(f"tc qdisc replace dev {device} parent 1:3 handle 30: netem limit 10000 {netem}")
+            host.machine.run(
+                f"tc filter replace dev {device} parent 1: protocol ip prio 1 u32 "
+                "match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3"
+            )
+            host.machine.run(f"tc filter replace dev {device} parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:1")
+        yield
+        for host in hosts:
+            # Otherwise nothing was tested.
+            shown = host.machine.run(f"tc -s qdisc show dev {host.netdev} parent 1:3")
+            sent = re.search(r"Sent \d+ bytes (\d+) pkt", shown)
+            require(sent and int(sent.group(1)) > 0, f"netem has seen nothing: {shown}")
+    finally:
+        for host in hosts:
+            host.machine.try_run(f"tc qdisc delete dev {host.netdev} root")
