@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Waiting for RCU.
+//! Waiting for RCU, and values that are dropped after a grace period.
 //!
 //! C header: `include/linux/rcupdate.h`.
 
 use crate::raw;
+use core::ptr::NonNull;
+use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
 /// Waits until all RCU read-side sections that had begun are over. Sleeps.
 #[inline]
@@ -21,4 +23,50 @@ pub fn synchronize_rcu() {
 pub fn rcu_barrier() {
     // SAFETY: As for `synchronize_rcu`.
     unsafe { raw::rcu_barrier() }
+}
+
+/// A value on the heap that RCU readers may see, and the means to drop it later without
+/// allocating.
+#[repr(C)]
+pub(super) struct Record<T> {
+    /// The first field, so that a pointer to it is a pointer to the record.
+    head: Opaque<raw::callback_head>,
+    pub(super) value: T,
+}
+
+impl<T: Send + 'static> Record<T> {
+    /// A record of a value, which is whose who gets the box.
+    pub(super) fn new(value: T, flags: Flags) -> Result<KBox<Self>> {
+        let head = Opaque::uninit();
+        Ok(KBox::new(Self { head, value }, flags)?)
+    }
+
+    /// Drops the record when all readers that may see it are done, by an RCU callback in softirq
+    /// context: the value's `Drop` must not sleep. Any context.
+    ///
+    /// # Safety
+    ///
+    /// `this` came from [`KBox::into_raw`], the caller owns it, and only readers under the RCU
+    /// read lock still use it. The module's code stays until [`rcu_barrier`] has returned.
+    pub(super) unsafe fn drop_later(this: NonNull<Self>) {
+        // SAFETY: The record lives until the callback frees it, and since the caller owns it, its
+        // head is queued once. The callback gets a pointer to the head, as it expects.
+        unsafe {
+            raw::call_rcu(
+                Opaque::cast_into(&raw const (*this.as_ptr()).head),
+                Some(Self::drop_now),
+            )
+        };
+    }
+
+    /// Ends a record after a grace period.
+    ///
+    /// # Safety
+    ///
+    /// The RCU callback of [`Record::drop_later`], with the head that it queued.
+    unsafe extern "C" fn drop_now(head: *mut raw::callback_head) {
+        // SAFETY: The head is the first field of the `repr(C)` record, which came from `into_raw`
+        // and was given up by its owner; its readers are done.
+        drop(unsafe { KBox::from_raw(head.cast::<Self>()) });
+    }
 }

@@ -4,15 +4,14 @@
 //!
 //! C header: `include/linux/rcupdate.h`.
 
-use crate::raw;
-use core::ptr;
+use super::rcu::Record;
+use core::ptr::{self, NonNull};
 use kernel::{
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Full},
         rcu,
     },
-    types::Opaque,
 };
 
 /// Holds a value, or none. Readers take neither lock nor reference; writers don't lock either,
@@ -28,14 +27,6 @@ use kernel::{
 /// it, but for readers that hold the RCU read lock.
 pub struct RcuCell<T: Send + Sync + 'static> {
     record: Atomic<*mut Record<T>>,
-}
-
-/// A value, and the means to drop it later without allocating.
-#[repr(C)]
-struct Record<T> {
-    /// The first field, so that a pointer to it is a pointer to the record.
-    head: Opaque<raw::callback_head>,
-    value: T,
 }
 
 // SAFETY: The cell owns a `T`, which may be dropped by another thread, and hands out `&T`.
@@ -69,26 +60,14 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     /// `ENOMEM`; the cell is as before.
     pub fn replace(&self, value: Option<T>) -> Result {
         let new = match value {
-            Some(value) => KBox::into_raw(KBox::new(
-                Record {
-                    head: Opaque::uninit(),
-                    value,
-                },
-                GFP_KERNEL_ACCOUNT,
-            )?),
+            Some(value) => KBox::into_raw(Record::new(value, GFP_KERNEL_ACCOUNT)?),
             None => ptr::null_mut(),
         };
         // INVARIANT: From `into_raw`, or null.
-        let old = self.record.xchg(new, Full);
-        if !old.is_null() {
-            // SAFETY: Ours, now that it is out of the cell; it lives until the callback frees it,
-            // and its head is queued once.
-            unsafe {
-                raw::call_rcu(
-                    Opaque::cast_into(&raw const (*old).head),
-                    Some(drop_record::<T>),
-                )
-            };
+        if let Some(old) = NonNull::new(self.record.xchg(new, Full)) {
+            // SAFETY: From `into_raw` by the type invariant, and ours, now that it is out of the
+            // cell. The module waits for the callback, as the type's comment asks.
+            unsafe { Record::drop_later(old) };
         }
         Ok(())
     }
@@ -104,15 +83,4 @@ impl<T: Send + Sync + 'static> Drop for RcuCell<T> {
             drop(unsafe { KBox::from_raw(record) });
         }
     }
-}
-
-/// Ends a record after a grace period.
-///
-/// # Safety
-///
-/// An RCU callback for the head of a [`Record`] that came from [`KBox::into_raw`] and that nobody
-/// else owns.
-unsafe extern "C" fn drop_record<T>(head: *mut raw::callback_head) {
-    // SAFETY: The head is the first field of the `repr(C)` record, see the requirements.
-    drop(unsafe { KBox::from_raw(head.cast::<Record<T>>()) });
 }

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/rcupdate.h`.
 
-use crate::{raw, sync::rcu_barrier};
+use super::rcu::{rcu_barrier, Record};
 use core::ptr::{self, NonNull};
 use kernel::{
     alloc::Flags,
@@ -13,7 +13,6 @@ use kernel::{
         atomic::{Acquire, Atomic, Full},
         rcu, Arc, ArcBorrow,
     },
-    types::Opaque,
 };
 
 /// Index bits that one level of the table resolves.
@@ -54,16 +53,9 @@ struct Directory<N> {
 struct Leaf<T> {
     /// What readers follow.
     values: [Atomic<*mut T>; SLOTS],
-    /// What writers own: kept apart, so that readers' cache lines hold values only.
-    records: [Atomic<*mut Record<T>>; SLOTS],
-}
-
-/// The table's reference to an entry, and the means to drop it later without allocating.
-#[repr(C)]
-struct Record<T> {
-    /// The first field, so that a pointer to it is a pointer to the record.
-    head: Opaque<raw::callback_head>,
-    value: Arc<T>,
+    /// What writers own, the references to the values: kept apart, so that readers' cache lines
+    /// hold values only.
+    records: [Atomic<*mut Record<Arc<T>>>; SLOTS],
 }
 
 /// Position of an index in the three levels.
@@ -183,13 +175,7 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         let values = leaf.values.get(low).ok_or(EINVAL)?;
         let records = leaf.records.get(low).ok_or(EINVAL)?;
         let target = Arc::as_ptr(&value).cast_mut();
-        let record = KBox::into_raw(KBox::new(
-            Record {
-                head: Opaque::uninit(),
-                value,
-            },
-            flags,
-        )?);
+        let record = KBox::into_raw(Record::new(value, flags)?);
         if records.cmpxchg(ptr::null_mut(), record, Full).is_err() {
             // SAFETY: The record was not published, so it is still ours.
             drop(unsafe { KBox::from_raw(record) });
@@ -216,14 +202,9 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         let record = NonNull::new(leaf.records.get(low)?.xchg(ptr::null_mut(), Full))?;
         // SAFETY: By the type invariants the record is live, and ours now that it is cleared.
         let value = unsafe { record.as_ref() }.value.clone();
-        // SAFETY: The record is ours, lives until the callback frees it, and its head is queued
-        // once. The callback gets a pointer to the head, as it expects.
-        unsafe {
-            raw::call_rcu(
-                Opaque::cast_into(&raw const (*record.as_ptr()).head),
-                Some(drop_record::<T>),
-            )
-        };
+        // SAFETY: The record came from `into_raw`, is ours, and only readers of its value are
+        // left. Dropping the table waits for the callback.
+        unsafe { Record::drop_later(record) };
         Some(value)
     }
 }
@@ -234,15 +215,4 @@ impl<T: Send + Sync + 'static> Drop for RcuTable<T> {
         // The callbacks are code of this module, which may be about to go.
         rcu_barrier();
     }
-}
-
-/// Ends a record after a grace period.
-///
-/// # Safety
-///
-/// An RCU callback for the head of a [`Record`] that came from [`KBox::into_raw`] and that nobody
-/// else owns.
-unsafe extern "C" fn drop_record<T>(head: *mut raw::callback_head) {
-    // SAFETY: The head is the first field of the `repr(C)` record, see the requirements.
-    drop(unsafe { KBox::from_raw(head.cast::<Record<T>>()) });
 }
