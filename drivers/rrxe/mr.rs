@@ -27,7 +27,7 @@ use kernel::{
 use linux_rdma::errno::not_supported;
 use linux_rdma::net::Fragment;
 use linux_rdma::rdma::{
-    memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, PinnedMemory, Umem},
+    memory::{access, KernelMemory, KernelPages, MappedMemory, PinOwner, Pinned, Umem, Word},
     Device, MrKeys,
 };
 use linux_rdma::sync::{lock_bh, BhLocked};
@@ -191,9 +191,8 @@ enum Source<'a> {
 
 /// The memory of a span.
 enum Place<'a> {
-    Pinned(PinnedMemory<'a>),
+    Mapped(MappedMemory<'a>),
     Kernel(&'a KernelMemory),
-    Pages(&'a KernelPages),
 }
 
 /// Whether `va..end` is inside `iova..iova + length`.
@@ -647,7 +646,7 @@ impl Span<'_> {
         let memory = match &self.source {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
-                (Some(pages), _) => return Ok(Place::Pages(pages)),
+                (Some(pages), _) => return Ok(Place::Mapped(pages.access())),
                 (None, Some((region, _))) => match &region.kind {
                     Kind::Fixed(fixed) => &fixed.memory,
                     _ => return Err(Fault::Protection),
@@ -658,7 +657,7 @@ impl Span<'_> {
         match memory {
             Memory::User(pinned) => pinned
                 .access(self.rcu)
-                .map(Place::Pinned)
+                .map(Place::Mapped)
                 .ok_or(Fault::Protection),
             Memory::Kernel(memory) => Ok(Place::Kernel(memory)),
         }
@@ -668,14 +667,12 @@ impl Span<'_> {
     #[inline]
     pub(crate) fn read(&self, to: &mut [u8]) -> Result<(), Fault> {
         match self.place()? {
-            Place::Pinned(memory) => memory.read(self.offset, to),
+            Place::Mapped(memory) => memory.read(self.offset, to).map_err(|_| Fault::Protection),
             Place::Kernel(memory) => {
                 memory.read(self.offset, to);
                 Ok(())
             }
-            Place::Pages(memory) => memory.read(self.offset, to),
         }
-        .map_err(|_| Fault::Protection)
     }
 
     /// Copies to byte `offset` from its start. The caller asked for at least that many bytes.
@@ -683,62 +680,50 @@ impl Span<'_> {
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let at = self.offset.wrapping_add(offset as u64);
         match self.place()? {
-            Place::Pinned(memory) => memory.write(at, from),
+            Place::Mapped(memory) => memory.write(at, from).map_err(|_| Fault::Protection),
             Place::Kernel(memory) => {
                 memory.write(at, from);
                 Ok(())
             }
-            Place::Pages(memory) => memory.write(at, from),
         }
-        .map_err(|_| Fault::Protection)
     }
 
-    /// As [`Span::write`], from `len` bytes of a fragment from its byte `at` on.
+    /// As [`Span::write`], from a fragment of a packet.
     #[inline]
-    pub(crate) fn write_fragment(
-        &self,
-        offset: usize,
-        from: &Fragment<'_>,
-        at: usize,
-        len: usize,
-    ) -> Result<(), Fault> {
-        let to = self.offset.wrapping_add(offset as u64);
+    pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
+        let at = self.offset.wrapping_add(offset as u64);
         match self.place()? {
-            Place::Pinned(memory) => memory.write_fragment(to, from, at, len),
-            Place::Kernel(memory) => memory.write_fragment(to, from, at, len),
-            Place::Pages(memory) => memory.write_fragment(to, from, at, len),
+            Place::Mapped(memory) => memory
+                .write_fragment(at, from)
+                .map_err(|_| Fault::Protection),
+            Place::Kernel(memory) => {
+                memory.write_fragment(at, from);
+                Ok(())
+            }
+        }
+    }
+
+    /// The word at its start.
+    fn word(&self) -> Result<Word<'_>, Fault> {
+        match self.place()? {
+            Place::Mapped(memory) => memory.word(self.offset),
+            Place::Kernel(memory) => memory.word(self.offset),
         }
         .map_err(|_| Fault::Protection)
     }
 
     /// Stores a word at its start in one, after everything that was written before.
     pub(crate) fn store(&self, value: u64) -> Result<(), Fault> {
-        let at = self.offset;
-        match self.place()? {
-            Place::Pinned(m) => m.store(at, value),
-            Place::Kernel(m) => m.store(at, value),
-            Place::Pages(m) => m.store(at, value),
-        }
-        .map_err(|_| Fault::Protection)
+        self.word()?.store(value);
+        Ok(())
     }
 
     /// Executes an atomic operation at its start; returns what was there.
     pub(crate) fn atomic(&self, op: AtomicOp) -> Result<u64, Fault> {
-        let at = self.offset;
-        match (self.place()?, op) {
-            (Place::Pinned(m), AtomicOp::CompareSwap { compare, swap }) => {
-                m.compare_swap(at, compare, swap)
-            }
-            (Place::Pinned(m), AtomicOp::FetchAdd { add }) => m.fetch_add(at, add),
-            (Place::Kernel(m), AtomicOp::CompareSwap { compare, swap }) => {
-                m.compare_swap(at, compare, swap)
-            }
-            (Place::Kernel(m), AtomicOp::FetchAdd { add }) => m.fetch_add(at, add),
-            (Place::Pages(m), AtomicOp::CompareSwap { compare, swap }) => {
-                m.compare_swap(at, compare, swap)
-            }
-            (Place::Pages(m), AtomicOp::FetchAdd { add }) => m.fetch_add(at, add),
-        }
-        .map_err(|_| Fault::Protection)
+        let word = self.word()?;
+        Ok(match op {
+            AtomicOp::CompareSwap { compare, swap } => word.compare_swap(compare, swap),
+            AtomicOp::FetchAdd { add } => word.fetch_add(add),
+        })
     }
 }

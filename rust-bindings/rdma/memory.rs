@@ -167,7 +167,7 @@ impl PageTable {
     ///
     /// # Safety
     ///
-    /// The memory is pinned.
+    /// The memory is where the table says.
     #[inline]
     unsafe fn for_each(
         &self,
@@ -208,10 +208,10 @@ impl Pinned {
 
     /// Access to the memory while the RCU read lock is held; `None` once it is being unpinned.
     #[inline]
-    pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<PinnedMemory<'a>> {
-        // INVARIANT: The owner clears `pinned` and then waits for a grace period before it unpins;
-        // who still reads it set is a reader that the grace period waits for.
-        (self.pinned.load(Acquire) != 0).then_some(PinnedMemory(&self.table))
+    pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<MappedMemory<'a>> {
+        // INVARIANT: Pinned. The owner clears `pinned` and then waits for a grace period before it
+        // unpins; who still reads it set is a reader that the grace period waits for.
+        (self.pinned.load(Acquire) != 0).then_some(MappedMemory(&self.table))
     }
 }
 
@@ -253,21 +253,22 @@ impl Drop for PinOwner {
     }
 }
 
-/// Pinned user memory in use.
+/// The memory of a page table in use.
 ///
 /// # Invariants
 ///
-/// The memory of the table stays pinned while this exists.
-pub struct PinnedMemory<'a>(&'a PageTable);
+/// The memory is in the direct map where the table says while this exists: it is pinned, or a
+/// kernel consumer promises it.
+pub struct MappedMemory<'a>(&'a PageTable);
 
-impl<'a> PinnedMemory<'a> {
+impl<'a> MappedMemory<'a> {
     /// Copies from the memory at `offset`; `EFAULT` where that is not inside it.
     #[inline]
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result {
         let dst = to.as_mut_ptr();
-        // SAFETY: The memory is pinned (type invariant) and mapped in the direct map; each piece
-        // is inside it, and `dst + done` has room for `n` bytes, since the pieces add up to
-        // `to.len()`. User space may write meanwhile: whatever is copied are bytes.
+        // SAFETY: The memory is where the table says (type invariant); each piece is inside it,
+        // and `dst + done` has room for `n` bytes, since the pieces add up to `to.len()`. User
+        // space may write meanwhile: whatever is copied are bytes.
         unsafe {
             self.0.for_each(offset, to.len(), |p, done, n| {
                 ptr::copy_nonoverlapping(p, dst.add(done), n)
@@ -278,33 +279,26 @@ impl<'a> PinnedMemory<'a> {
     /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
-        let src = from.as_ptr();
-        // SAFETY: As in `read`; the memory was pinned for writing where the region allows it,
-        // which the caller checks by the region's access rights.
-        unsafe {
-            self.0.for_each(offset, from.len(), |p, done, n| {
-                ptr::copy_nonoverlapping(src.add(done), p, n)
-            })
-        }
+        // SAFETY: Valid for reads of its length.
+        unsafe { self.write_from(offset, from.as_ptr(), from.len()) }
     }
 
-    /// As [`PinnedMemory::write`], from `len` bytes of a fragment of a received packet, from its
-    /// byte `at` on.
+    /// As [`MappedMemory::write`], from a fragment of a received packet.
     #[inline]
-    pub fn write_fragment(
-        &self,
-        offset: u64,
-        from: &Fragment<'_>,
-        at: usize,
-        len: usize,
-    ) -> Result {
-        if at.checked_add(len).ok_or(EFAULT)? > from.len() {
-            return Err(EFAULT);
-        }
-        // SAFETY: Inside the fragment.
-        let src = unsafe { from.as_ptr().add(at) };
-        // SAFETY: As in `write`. A fragment may be memory that a program of this host can write to
-        // meanwhile: whatever is copied are bytes.
+    pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
+        // SAFETY: Valid for reads of its length. It may be memory that a program of this host can
+        // write to meanwhile: whatever is copied are bytes.
+        unsafe { self.write_from(offset, from.as_ptr(), from.len()) }
+    }
+
+    /// # Safety
+    ///
+    /// `src` is valid for reads of `len` bytes.
+    #[inline]
+    unsafe fn write_from(&self, offset: u64, src: *const u8, len: usize) -> Result {
+        // SAFETY: The memory is where the table says (type invariant); each piece is inside it,
+        // and `src + done` has `n` bytes, since the pieces add up to `len`. It was pinned for
+        // writing where the region allows it, which the caller checks by the region's rights.
         unsafe {
             self.0.for_each(offset, len, |p, done, n| {
                 ptr::copy_nonoverlapping(src.add(done), p, n)
@@ -312,35 +306,40 @@ impl<'a> PinnedMemory<'a> {
         }
     }
 
-    /// The naturally aligned 64-bit word at `offset`, for atomics.
-    fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
+    /// The word at `offset`; `EFAULT` where that is not inside the memory, `EINVAL` where it is
+    /// not naturally aligned.
+    pub fn word(&self, offset: u64) -> Result<Word<'a>> {
         match self.0.span(offset, 8).ok_or(EFAULT)? {
             (p, 8) if p as usize & 7 == 0 => {
-                // SAFETY: Eight aligned bytes of pinned memory; an `Atomic` may be changed by
-                // others, also by user space, which the CPU's atomics serialize with.
-                Ok(unsafe { Atomic::from_ptr(p.cast::<u64>()) })
+                // SAFETY: Eight aligned bytes of memory that stays (type invariant); an `Atomic`
+                // may be changed by others, also by user space, which the CPU's atomics serialize
+                // with.
+                Ok(Word(unsafe { Atomic::from_ptr(p.cast::<u64>()) }))
             }
             _ => Err(EINVAL),
         }
     }
+}
 
-    /// Stores the word at `offset`, after all that was written before; `EINVAL` where it is not
-    /// naturally aligned.
-    pub fn store(&self, offset: u64, value: u64) -> Result {
-        self.word(offset)?.store(value, Release);
-        Ok(())
+/// A naturally aligned 64-bit word of a consumer's memory, for atomics.
+pub struct Word<'a>(&'a Atomic<u64>);
+
+impl Word<'_> {
+    /// Stores it in one, after all that was written before.
+    pub fn store(self, value: u64) {
+        self.0.store(value, Release);
     }
 
-    /// Atomically replaces the word at `offset` by `swap` if it is `compare`; returns what it was.
-    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
-        Ok(match self.word(offset)?.cmpxchg(compare, swap, Full) {
+    /// Atomically replaces it by `swap` if it is `compare`; returns what it was.
+    pub fn compare_swap(self, compare: u64, swap: u64) -> u64 {
+        match self.0.cmpxchg(compare, swap, Full) {
             Ok(old) | Err(old) => old,
-        })
+        }
     }
 
-    /// Atomically adds to the word at `offset`; returns what it was.
-    pub fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
-        Ok(self.word(offset)?.fetch_add(addend, Full))
+    /// Atomically adds to it; returns what it was.
+    pub fn fetch_add(self, addend: u64) -> u64 {
+        self.0.fetch_add(addend, Full)
     }
 }
 
@@ -373,39 +372,18 @@ impl KernelMemory {
 
     /// As [`KernelMemory::write`], from a fragment of a received packet.
     #[inline]
-    pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>, at: usize, len: usize) -> Result {
-        if at.checked_add(len).ok_or(EFAULT)? > from.len() {
-            return Err(EFAULT);
-        }
-        // SAFETY: Inside the fragment; the destination as in `read`.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr().add(at), addr as usize as *mut u8, len) };
-        Ok(())
+    pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>) {
+        // SAFETY: The fragment is valid for reads of its length; the destination as in `read`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as usize as *mut u8, from.len()) };
     }
 
-    fn word(&self, addr: u64) -> Result<&Atomic<u64>> {
+    /// The word at address `addr`; `EINVAL` where it is not naturally aligned.
+    pub fn word(&self, addr: u64) -> Result<Word<'_>> {
         if addr & 7 != 0 {
             return Err(EINVAL);
         }
         // SAFETY: As in `read`, and aligned.
-        Ok(unsafe { Atomic::from_ptr(addr as usize as *mut u64) })
-    }
-
-    /// As [`PinnedMemory::store`].
-    pub fn store(&self, addr: u64, value: u64) -> Result {
-        self.word(addr)?.store(value, Release);
-        Ok(())
-    }
-
-    /// As [`PinnedMemory::compare_swap`].
-    pub fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64> {
-        Ok(match self.word(addr)?.cmpxchg(compare, swap, Full) {
-            Ok(old) | Err(old) => old,
-        })
-    }
-
-    /// As [`PinnedMemory::fetch_add`].
-    pub fn fetch_add(&self, addr: u64, addend: u64) -> Result<u64> {
-        Ok(self.word(addr)?.fetch_add(addend, Full))
+        Ok(Word(unsafe { Atomic::from_ptr(addr as usize as *mut u64) }))
     }
 }
 
@@ -467,78 +445,12 @@ impl KernelPages {
         Ok(())
     }
 
-    /// Copies from the memory at `offset`; `EFAULT` where that is not inside it.
+    /// Access to what is mapped.
     #[inline]
-    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result {
-        let dst = to.as_mut_ptr();
-        // SAFETY: A kernel consumer mapped these pages of the direct map (ib_map_mr_sg()) and
-        // promises that they stay until it has invalidated the key; `dst + done` has room for `n`
-        // bytes, since the pieces add up to `to.len()`.
-        unsafe {
-            self.table.for_each(offset, to.len(), |p, done, n| {
-                ptr::copy_nonoverlapping(p, dst.add(done), n)
-            })
-        }
-    }
-
-    /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
-    #[inline]
-    pub fn write(&self, offset: u64, from: &[u8]) -> Result {
-        let src = from.as_ptr();
-        // SAFETY: As in `read`.
-        unsafe {
-            self.table.for_each(offset, from.len(), |p, done, n| {
-                ptr::copy_nonoverlapping(src.add(done), p, n)
-            })
-        }
-    }
-
-    /// As [`KernelPages::write`], from a fragment of a received packet.
-    #[inline]
-    pub fn write_fragment(
-        &self,
-        offset: u64,
-        from: &Fragment<'_>,
-        at: usize,
-        len: usize,
-    ) -> Result {
-        if at.checked_add(len).ok_or(EFAULT)? > from.len() {
-            return Err(EFAULT);
-        }
-        // SAFETY: Inside the fragment.
-        let src = unsafe { from.as_ptr().add(at) };
-        // SAFETY: As in `read`.
-        unsafe {
-            self.table.for_each(offset, len, |p, done, n| {
-                ptr::copy_nonoverlapping(src.add(done), p, n)
-            })
-        }
-    }
-
-    fn word(&self, offset: u64) -> Result<&Atomic<u64>> {
-        match self.table.span(offset, 8).ok_or(EFAULT)? {
-            // SAFETY: As in `read`: eight aligned bytes.
-            (p, 8) if p as usize & 7 == 0 => Ok(unsafe { Atomic::from_ptr(p.cast::<u64>()) }),
-            _ => Err(EINVAL),
-        }
-    }
-
-    /// As [`PinnedMemory::store`].
-    pub fn store(&self, offset: u64, value: u64) -> Result {
-        self.word(offset)?.store(value, Release);
-        Ok(())
-    }
-
-    /// As [`PinnedMemory::compare_swap`].
-    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
-        Ok(match self.word(offset)?.cmpxchg(compare, swap, Full) {
-            Ok(old) | Err(old) => old,
-        })
-    }
-
-    /// As [`PinnedMemory::fetch_add`].
-    pub fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
-        Ok(self.word(offset)?.fetch_add(addend, Full))
+    pub fn access(&self) -> MappedMemory<'_> {
+        // INVARIANT: A kernel consumer mapped these pages of the direct map (ib_map_mr_sg()) and
+        // promises that they stay until it has invalidated the key.
+        MappedMemory(&self.table)
     }
 }
 

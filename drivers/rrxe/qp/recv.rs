@@ -338,7 +338,7 @@ impl ResponderEnv for Env<'_> {
                 incoming.payload_len(),
                 |fragment| {
                     if result.is_ok() {
-                        result = span.write_fragment(at, &fragment, 0, fragment.len());
+                        result = span.write_fragment(at, &fragment);
                     }
                     at = at.wrapping_add(fragment.len());
                 },

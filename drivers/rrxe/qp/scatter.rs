@@ -68,7 +68,7 @@ impl Segments<'_> {
             from.skb
                 .for_each(start.wrapping_add(done), n as usize, |fragment| {
                     if result.is_ok() {
-                        result = span.write_fragment(at, &fragment, 0, fragment.len());
+                        result = span.write_fragment(at, &fragment);
                     }
                     at = at.wrapping_add(fragment.len());
                 })
