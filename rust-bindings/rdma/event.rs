@@ -11,28 +11,35 @@ use crate::{raw, sync::CallbackGate};
 use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{prelude::*, sync::Arc};
 
-/// Where the events of a completion queue go.
+/// Where the events of an ib_core object `I` go.
 #[pin_data]
-pub struct CqTarget {
-    cq: NonNull<raw::ib_cq>,
+pub struct Target<I> {
+    object: NonNull<I>,
     #[pin]
     gate: CallbackGate,
 }
 
+/// Where the events of a completion queue go.
+pub type CqTarget = Target<raw::ib_cq>;
+/// Where the events of a queue pair go.
+pub type QpTarget = Target<raw::ib_qp>;
+/// Where the events of a shared receive queue go.
+pub type SrqTarget = Target<raw::ib_srq>;
+
 // SAFETY: The pointer is only used inside the gate, which ib_core's object outlives; the callbacks
 // may be called from any context.
-unsafe impl Send for CqTarget {}
+unsafe impl<I> Send for Target<I> {}
 // SAFETY: As above.
-unsafe impl Sync for CqTarget {}
+unsafe impl<I> Sync for Target<I> {}
 
-impl CqTarget {
+impl<I> Target<I> {
     /// # Safety
     ///
-    /// `cq` stays valid until `close` was called.
-    pub(crate) unsafe fn new(cq: NonNull<raw::ib_cq>) -> Result<Arc<Self>> {
+    /// `object` stays valid until `close` was called.
+    pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                cq,
+                object,
                 gate <- CallbackGate::new(),
             }),
             GFP_KERNEL,
@@ -43,14 +50,16 @@ impl CqTarget {
     pub(crate) fn close(&self) {
         self.gate.close();
     }
+}
 
+impl CqTarget {
     /// A completion was added to an armed queue. Any context but hard interrupts; the consumer may
     /// call back into the driver, so no lock of the driver may be held.
     pub fn notify(&self) {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
-        let cq = self.cq.as_ptr();
+        let cq = self.object.as_ptr();
         // SAFETY: Inside the gate the ib_cq is valid. `comp_handler` was set before the driver's
         // create operation was called (verbs.c, uverbs_cmd.c) and takes the CQ and its context.
         unsafe {
@@ -65,7 +74,7 @@ impl CqTarget {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
-        let cq = self.cq.as_ptr();
+        let cq = self.object.as_ptr();
         // SAFETY: Inside the gate the ib_cq is valid; the handler only reads the event.
         unsafe {
             let mut event: raw::ib_event = core::mem::zeroed();
@@ -97,41 +106,10 @@ pub enum QpEvent {
     LastWqeReached = raw::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
 }
 
-/// Where the events of a queue pair go.
-#[pin_data]
-pub struct QpTarget {
-    qp: NonNull<raw::ib_qp>,
-    #[pin]
-    gate: CallbackGate,
-}
-
-// SAFETY: As for `CqTarget`.
-unsafe impl Send for QpTarget {}
-// SAFETY: As for `CqTarget`.
-unsafe impl Sync for QpTarget {}
-
 impl QpTarget {
-    /// # Safety
-    ///
-    /// `qp` stays valid until `close` was called.
-    pub(crate) unsafe fn new(qp: NonNull<raw::ib_qp>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                qp,
-                gate <- CallbackGate::new(),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Nobody is called any more after this; waits for who is being called.
-    pub(crate) fn close(&self) {
-        self.gate.close();
-    }
-
     /// The ib_qp for work completions: an identity, which is not followed here.
     pub(crate) fn as_ptr(&self) -> *mut raw::ib_qp {
-        self.qp.as_ptr()
+        self.object.as_ptr()
     }
 
     /// Reports an event. Process context, no lock of the driver held: consumers are promised a
@@ -140,7 +118,7 @@ impl QpTarget {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
-        let qp = self.qp.as_ptr();
+        let qp = self.object.as_ptr();
         // SAFETY: Inside the gate the ib_qp is valid; ib_core set `event_handler` before the
         // driver's create operation (verbs.c, `create_qp()`), and it only reads the event.
         unsafe {
@@ -165,44 +143,13 @@ pub enum SrqEvent {
     Error = raw::ib_event_type_IB_EVENT_SRQ_ERR,
 }
 
-/// Where the events of a shared receive queue go.
-#[pin_data]
-pub struct SrqTarget {
-    srq: NonNull<raw::ib_srq>,
-    #[pin]
-    gate: CallbackGate,
-}
-
-// SAFETY: As for `CqTarget`.
-unsafe impl Send for SrqTarget {}
-// SAFETY: As for `CqTarget`.
-unsafe impl Sync for SrqTarget {}
-
 impl SrqTarget {
-    /// # Safety
-    ///
-    /// `srq` stays valid until `close` was called.
-    pub(crate) unsafe fn new(srq: NonNull<raw::ib_srq>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                srq,
-                gate <- CallbackGate::new(),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Nobody is called any more after this; waits for who is being called.
-    pub(crate) fn close(&self) {
-        self.gate.close();
-    }
-
     /// Reports an event. No lock of the driver may be held: the consumer may call back.
     pub fn dispatch(&self, event: SrqEvent) {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
-        let srq = self.srq.as_ptr();
+        let srq = self.object.as_ptr();
         // SAFETY: Inside the gate the ib_srq is valid; ib_core set `event_handler` before the
         // driver's create operation (verbs.c, `ib_create_srq_user()`), and it only reads the event.
         unsafe {
