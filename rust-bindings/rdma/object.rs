@@ -6,14 +6,14 @@ use super::{
     address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr, PortImmutable, StatName},
     device::Device,
-    event::{CqTarget, QpTarget, SrqTarget},
+    event::{CqTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     srq::{SrqAttr, SrqAttrMask, XrcSrq},
     udata::Udata,
     wr::{RecvWrs, SendWrs, Wc},
 };
 use crate::raw;
-use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit};
+use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ptr::NonNull};
 use kernel::{prelude::*, str::CStr, sync::Arc, ThisModule};
 
 /// An ib_core object with the driver's data behind it.
@@ -55,26 +55,36 @@ impl<I, T> Object<I, T> {
         unsafe { (*self.data.get()).assume_init_ref() }
     }
 
-    /// Stores the driver's data.
+    /// The create operation: what `create` makes becomes the driver's data.
     ///
     /// # Safety
     ///
-    /// Called once, from the create operation.
-    pub(crate) unsafe fn init(&self, data: T) {
+    /// As for [`Object::from_ptr`]; called once for an object, while nobody else uses it.
+    pub(crate) unsafe fn create(ib: *mut I, create: impl FnOnce() -> Result<T>) -> Result {
+        // SAFETY: By the caller's promise.
+        let object = unsafe { Self::from_ptr(ib) };
+        let data = create()?;
         // INVARIANT: The create operation succeeds.
         // SAFETY: Nobody else has a reference to the data yet, by the caller's promise.
-        unsafe { (*self.data.get()).write(data) };
+        unsafe { (*object.data.get()).write(data) };
+        Ok(())
     }
 
-    /// Drops the driver's data.
+    /// The destroy operation: drops the driver's data, unless `destroy` fails.
     ///
     /// # Safety
     ///
-    /// Called once, from the destroy operation; the data is not used afterwards.
-    pub(crate) unsafe fn deinit(&self) {
+    /// As for [`Object::from_ptr`]. The create operation of the object has succeeded; nobody else
+    /// uses it, nor does anybody later where this succeeds.
+    pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T) -> Result) -> Result {
+        // SAFETY: By the caller's promise.
+        let object = unsafe { Self::from_ptr(ib) };
+        // SAFETY: Created and not destroyed yet, by the caller's promise.
+        destroy(unsafe { object.data() })?;
         // SAFETY: Initialized by the type invariant; nobody uses it now or later, by the caller's
         // promise.
-        unsafe { (*self.data.get()).assume_init_drop() };
+        unsafe { (*object.data.get()).assume_init_drop() };
+        Ok(())
     }
 
     /// Allocates an object that the driver, not ib_core, owns (`struct ib_mr`).
@@ -92,6 +102,64 @@ impl<I, T> Object<I, T> {
     }
 }
 
+/// The data of an object that reports events: the target is dropped after the driver's part.
+pub struct Reporting<I, T> {
+    driver: T,
+    target: Arc<Target<I>>,
+}
+
+impl<I, T> Object<I, Reporting<I, T>> {
+    /// The driver's part of the data.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Object::data`].
+    #[inline]
+    pub(crate) unsafe fn driver(&self) -> &T {
+        // SAFETY: By the caller's promise.
+        unsafe { &self.data().driver }
+    }
+
+    /// As [`Object::create`]; `create` gets the target for the events.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Object::create`]; if it succeeds, the object is destroyed by
+    /// [`Object::destroy_reporting`].
+    pub(crate) unsafe fn create_reporting(
+        ib: *mut I,
+        create: impl FnOnce(Arc<Target<I>>) -> Result<T>,
+    ) -> Result {
+        let make = || {
+            // SAFETY: The target is closed before ib_core frees the object: below where creation
+            // fails, in the destroy operation otherwise.
+            let target = unsafe { Target::new(NonNull::new(ib).ok_or(EINVAL)?) }?;
+            let driver = create(target.clone()).inspect_err(|_| target.close())?;
+            Ok(Reporting { driver, target })
+        };
+        // SAFETY: By the caller's promise.
+        unsafe { Self::create(ib, make) }
+    }
+
+    /// As [`Object::destroy`]; no event is reported afterwards.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Object::destroy`].
+    pub(crate) unsafe fn destroy_reporting(
+        ib: *mut I,
+        destroy: impl FnOnce(&T) -> Result,
+    ) -> Result {
+        let end = |data: &Reporting<I, T>| {
+            destroy(&data.driver)?;
+            data.target.close();
+            Ok(())
+        };
+        // SAFETY: By the caller's promise.
+        unsafe { Self::destroy(ib, end) }
+    }
+}
+
 /// The keys of a memory region.
 #[derive(Clone, Copy)]
 pub struct MrKeys {
@@ -99,24 +167,6 @@ pub struct MrKeys {
     pub lkey: u32,
     /// For remote access.
     pub rkey: u32,
-}
-
-/// How a QP and its target are kept in ib_core's object: dropped after the driver's data.
-pub struct QpData<D: Driver> {
-    pub(crate) driver: D::Qp,
-    pub(crate) target: Arc<QpTarget>,
-}
-
-/// The same for a CQ.
-pub struct CqData<D: Driver> {
-    pub(crate) driver: D::Cq,
-    pub(crate) target: Arc<CqTarget>,
-}
-
-/// The same for an SRQ.
-pub struct SrqData<D: Driver> {
-    pub(crate) driver: D::Srq,
-    pub(crate) target: Arc<SrqTarget>,
 }
 
 /// An RDMA driver: its objects and what they do.
@@ -319,9 +369,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
 pub(crate) type Ucontext<D> = Object<raw::ib_ucontext, <D as Driver>::Ucontext>;
 pub(crate) type Pd<D> = Object<raw::ib_pd, <D as Driver>::Pd>;
 pub(crate) type Ah<D> = Object<raw::ib_ah, <D as Driver>::Ah>;
-pub(crate) type Cq<D> = Object<raw::ib_cq, CqData<D>>;
-pub(crate) type Qp<D> = Object<raw::ib_qp, QpData<D>>;
-pub(crate) type Srq<D> = Object<raw::ib_srq, SrqData<D>>;
+pub(crate) type Cq<D> = Object<raw::ib_cq, Reporting<raw::ib_cq, <D as Driver>::Cq>>;
+pub(crate) type Qp<D> = Object<raw::ib_qp, Reporting<raw::ib_qp, <D as Driver>::Qp>>;
+pub(crate) type Srq<D> = Object<raw::ib_srq, Reporting<raw::ib_srq, <D as Driver>::Srq>>;
 pub(crate) type Xrcd<D> = Object<raw::ib_xrcd, <D as Driver>::Xrcd>;
 pub(crate) type Mw<D> = Object<raw::ib_mw, <D as Driver>::Mw>;
 pub(crate) type Mr<D> = Object<raw::ib_mr, <D as Driver>::Mr>;

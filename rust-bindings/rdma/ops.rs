@@ -9,9 +9,8 @@ use super::{
     address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr},
     device::Device,
-    event::{CqTarget, QpTarget, SrqTarget},
-    memory::access,
-    object::{errno, Ah, Cq, CqData, Driver, Mr, Mw, Pd, Qp, QpData, Srq, SrqData, Ucontext, Xrcd},
+    memory::{access, KernelMemory},
+    object::{errno, Ah, Cq, Driver, Mr, MrKeys, Mw, Pd, Qp, Srq, Ucontext, Xrcd},
     qp::{QpAttr, QpAttrMask, QpInit},
     srq::{SrqAttr, SrqAttrMask, XrcSrq},
     udata::Udata,
@@ -48,17 +47,18 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 
 /// The operations of driver `D`, as C functions.
 ///
-/// For all of them: ib_core passes objects of this driver's devices, which exist while it calls,
-/// and serializes creation and destruction of an object with its other operations.
+/// ib_core calls them (`struct ib_device_ops`). For all of them: it passes objects of this
+/// driver's devices, which exist while it calls, and what else it passes is valid for that time;
+/// it serializes creation and destruction of an object with its other operations. "A live object"
+/// is one that was created and is not being destroyed.
 struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
-#[expect(
-    clippy::missing_safety_doc,
-    reason = "called by ib_core only, as the type's comment says"
-)]
 impl<D: Driver> Ops<D> {
+    /// # Safety
+    ///
+    /// The last operation that ib_core calls for a device of `D` (device.c, `ib_dealloc_device()`).
     unsafe extern "C" fn dealloc_driver(ib: *mut raw::ib_device) {
-        // SAFETY: The last operation that ib_core calls (device.c, ib_dealloc_device()).
+        // SAFETY: A device of `D`, which ib_core does not use any more, by the requirements.
         unsafe {
             let device = Device::<D>::from_raw(ib);
             D::dealloc(device.data());
@@ -66,62 +66,82 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a device of `D`, `attr` is valid for writes, `udata` is null or
+    /// that of the command.
     unsafe extern "C" fn query_device(
         ib: *mut raw::ib_device,
         attr: *mut raw::ib_device_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            errno(
-                D::query_device(Device::from_raw(ib), &mut DeviceAttr::new(&mut *attr))
-                    .and_then(|()| no_udata(udata.as_mut())),
-            )
-        }
+        // SAFETY: By the requirements; nobody else uses `attr` meanwhile.
+        errno(unsafe {
+            D::query_device(Device::from_raw(ib), &mut DeviceAttr::new(&mut *attr))
+                .and_then(|()| no_udata(Udata::from_ptr(udata).as_mut()))
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a device of `D`, `attr` is valid for writes.
     unsafe extern "C" fn query_port(
         ib: *mut raw::ib_device,
         port: u32,
         attr: *mut raw::ib_port_attr,
     ) -> c_int {
-        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
+        // SAFETY: By the requirements; nobody else uses `attr` meanwhile.
         errno(unsafe { D::query_port(Device::from_raw(ib), port, &mut PortAttr::new(&mut *attr)) })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a device of `D`, `immutable` is valid for writes.
     unsafe extern "C" fn port_immutable(
         ib: *mut raw::ib_device,
         port: u32,
         immutable: *mut raw::ib_port_immutable,
     ) -> c_int {
-        // SAFETY: See the type's comment; `immutable` is ib_core's to be filled.
-        unsafe {
-            errno(D::port_immutable(Device::from_raw(ib), port).map(|from| {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::port_immutable(Device::from_raw(ib), port).map(|from| {
                 (*immutable).core_cap_flags = raw::RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
                 (*immutable).pkey_tbl_len = from.pkey_tbl_len as c_int;
                 (*immutable).gid_tbl_len = from.gid_tbl_len as c_int;
                 (*immutable).max_mad_size = raw::IB_MGMT_MAD_SIZE;
-            }))
-        }
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a device of `D`, `pkey` is valid for writes.
     unsafe extern "C" fn query_pkey(
         ib: *mut raw::ib_device,
         port: u32,
         index: u16,
         pkey: *mut u16,
     ) -> c_int {
-        // SAFETY: See the type's comment; `pkey` is ib_core's to be filled.
-        unsafe { errno(D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k)) }
+        // SAFETY: By the requirements.
+        errno(unsafe { D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k) })
     }
 
+    /// # Safety
+    ///
+    /// None: what ib_core passes is not looked at.
+    unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
+        raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core, which frees what this returns; it may be null (sysfs.c).
     unsafe extern "C" fn alloc_hw_port_stats(
         _ib: *mut raw::ib_device,
         _port: u32,
     ) -> *mut raw::rdma_hw_stats {
-        // SAFETY: The names are static, and `StatName` is a transparent wrapper. ib_core frees what
-        // this returns, which may be null (sysfs.c).
+        // SAFETY: The names are static, as many as said, and `StatName` is a transparent wrapper
+        // of what rdma_alloc_hw_stats_struct() takes (verbs.c).
         unsafe {
             raw::rdma_alloc_hw_stats_struct(
                 D::PORT_STATS.as_ptr().cast(),
@@ -131,6 +151,10 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a device of `D`; `stats` is null or what `alloc_hw_port_stats`
+    /// returned, and ib_core holds its lock.
     unsafe extern "C" fn get_hw_stats(
         ib: *mut raw::ib_device,
         stats: *mut raw::rdma_hw_stats,
@@ -140,84 +164,126 @@ impl<D: Driver> Ops<D> {
         if stats.is_null() {
             return EINVAL.to_errno();
         }
-        // SAFETY: See the type's comment; the struct is what `alloc_hw_port_stats` made, with as
-        // many values, and ib_core holds its lock.
+        // SAFETY: By the requirements; the struct has as many values as `alloc_hw_port_stats` said,
+        // which nobody else writes to under the lock.
         count(unsafe {
             let values = (*stats).value.as_mut_slice(D::PORT_STATS.len());
             D::port_stats(Device::from_raw(ib), port, values).map(|()| D::PORT_STATS.len())
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new context of a device of `D`, `udata` is null or that of the
+    /// command.
     unsafe extern "C" fn alloc_ucontext(
         ib: *mut raw::ib_ucontext,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment; the data is stored once, here.
-        unsafe {
-            let Some(mut udata) = Udata::from_ptr(udata) else {
-                return EINVAL.to_errno();
-            };
-            errno(
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Ucontext::<D>::create(ib, || {
+                let mut udata = Udata::from_ptr(udata).ok_or(EINVAL)?;
                 D::alloc_ucontext(Device::from_raw((*ib).device), &mut udata)
-                    .map(|data| Ucontext::<D>::from_ptr(ib).init(data)),
-            )
-        }
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live context of `D`, which nobody uses afterwards.
     unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
-        // SAFETY: See the type's comment; the object is not used afterwards.
-        unsafe { Ucontext::<D>::from_ptr(ib).deinit() };
+        // It can't fail.
+        // SAFETY: By the requirements.
+        let _ = unsafe { Ucontext::<D>::destroy(ib, |_| Ok(())) };
     }
 
     /// Nothing of a device is mapped into user space (rings are the user's own memory), so a
     /// device can go while programs have it open: ib_core destroys their objects.
+    ///
+    /// # Safety
+    ///
+    /// None: what ib_core passes is not looked at.
     unsafe extern "C" fn disassociate_ucontext(_ib: *mut raw::ib_ucontext) {}
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new protection domain of a device of `D`, `udata` is null or
+    /// that of the command.
     unsafe extern "C" fn alloc_pd(ib: *mut raw::ib_pd, udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; the data is stored once, here.
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            errno(
-                D::alloc_pd(Device::from_raw((*ib).device), udata.as_mut())
-                    .map(|data| Pd::<D>::from_ptr(ib).init(data)),
-            )
-        }
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Pd::<D>::create(ib, || {
+                D::alloc_pd(
+                    Device::from_raw((*ib).device),
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live protection domain of `D`, which nobody uses afterwards.
     unsafe extern "C" fn dealloc_pd(ib: *mut raw::ib_pd, _udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; the object is not used afterwards.
-        unsafe { Pd::<D>::from_ptr(ib).deinit() };
-        0
+        // SAFETY: By the requirements.
+        errno(unsafe { Pd::<D>::destroy(ib, |_| Ok(())) })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new XRC domain of a device of `D`, `udata` is null or that of
+    /// the command.
+    unsafe extern "C" fn alloc_xrcd(ib: *mut raw::ib_xrcd, udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Xrcd::<D>::create(ib, || {
+                D::alloc_xrcd(
+                    Device::from_raw((*ib).device),
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live XRC domain of `D`, which nobody uses afterwards.
+    unsafe extern "C" fn dealloc_xrcd(ib: *mut raw::ib_xrcd, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe { Xrcd::<D>::destroy(ib, |_| Ok(())) })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new address handle of a live protection domain of `D`, `init`
+    /// is valid, and ib_core holds the reference on its source GID (verbs.c, `rdma_create_ah()` and
+    /// `rdma_create_user_ah()`); `udata` is null or that of the command.
     unsafe extern "C" fn create_ah(
         ib: *mut raw::ib_ah,
         init: *mut raw::rdma_ah_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment; ib_core holds the reference on the source GID
-        // (verbs.c, rdma_create_ah() and rdma_create_user_ah()).
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            let may_sleep = (*init).flags & raw::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0;
-            errno(
-                AddressInfo::from_raw(&*(*init).ah_attr)
-                    .and_then(|info| {
-                        D::create_ah(
-                            Device::from_raw((*ib).device),
-                            Pd::<D>::from_ptr((*ib).pd).data(),
-                            info,
-                            may_sleep,
-                            udata.as_mut(),
-                        )
-                    })
-                    .map(|data| Ah::<D>::from_ptr(ib).init(data)),
-            )
-        }
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Ah::<D>::create(ib, || {
+                let flags = (*init).flags;
+                D::create_ah(
+                    Device::from_raw((*ib).device),
+                    Pd::<D>::from_ptr((*ib).pd).data(),
+                    AddressInfo::from_raw(&*(*init).ah_attr)?,
+                    flags & raw::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0,
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live address handle of `D`, `attr` is valid for writes.
     unsafe extern "C" fn query_ah(ib: *mut raw::ib_ah, attr: *mut raw::rdma_ah_attr) -> c_int {
-        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
+        // SAFETY: By the requirements; all zeroes is a valid C struct of integers and pointers.
         unsafe {
             *attr = core::mem::zeroed();
             D::query_ah(Ah::<D>::from_ptr(ib).data()).to_raw(&mut *attr);
@@ -225,101 +291,104 @@ impl<D: Driver> Ops<D> {
         0
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live address handle of `D`, which nobody uses afterwards.
     unsafe extern "C" fn destroy_ah(ib: *mut raw::ib_ah, _flags: u32) -> c_int {
-        // SAFETY: See the type's comment; the object is not used afterwards.
-        unsafe {
-            let ah = Ah::<D>::from_ptr(ib);
-            D::destroy_ah(ah.data());
-            ah.deinit();
-        }
-        0
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Ah::<D>::destroy(ib, |ah| {
+                D::destroy_ah(ah);
+                Ok(())
+            })
+        })
     }
 
-    unsafe fn create_cq_common(
+    /// # Safety
+    ///
+    /// As for `create_cq`; `udata` is that of the command.
+    unsafe fn new_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
         mut udata: Option<Udata<'_>>,
-    ) -> Result {
-        // SAFETY: See the type's comment; the target is closed in `destroy_cq`, or here on failure.
-        unsafe {
-            let attr = CqInitAttr {
-                cqe: (*attr).cqe,
-                comp_vector: (*attr).comp_vector,
-                flags: (*attr).flags,
-            };
-            let target = CqTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
-            match D::create_cq(
-                Device::from_raw((*ib).device),
-                &attr,
-                target.clone(),
-                udata.as_mut(),
-            ) {
-                Ok((driver, cqe)) => {
-                    (*ib).cqe = cqe as c_int;
-                    Cq::<D>::from_ptr(ib).init(CqData { driver, target });
-                    Ok(())
-                }
-                Err(e) => {
-                    target.close();
-                    Err(e)
-                }
-            }
-        }
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Cq::<D>::create_reporting(ib, |target| {
+                let attr = CqInitAttr {
+                    cqe: (*attr).cqe,
+                    comp_vector: (*attr).comp_vector,
+                    flags: (*attr).flags,
+                };
+                let device = Device::from_raw((*ib).device);
+                let (cq, cqe) = D::create_cq(device, &attr, target, udata.as_mut())?;
+                (*ib).cqe = cqe as c_int;
+                Ok(cq)
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new completion queue of a device of `D`, `attr` is valid.
     unsafe extern "C" fn create_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
         _attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
-        // SAFETY: See the type's comment; a kernel consumer has no udata (cq.c).
-        errno(unsafe { Self::create_cq_common(ib, attr, None) })
+        // SAFETY: By the requirements; a kernel consumer has no udata (cq.c).
+        unsafe { Self::new_cq(ib, attr, None) }
     }
 
+    /// # Safety
+    ///
+    /// As for `create_cq`; `attrs` is the bundle of a user's command.
     unsafe extern "C" fn create_user_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
         attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
-        // SAFETY: See the type's comment; the bundle of a user's command holds its udata.
-        errno(unsafe {
-            Self::create_cq_common(ib, attr, Udata::from_ptr(raw::shim_attrs_udata(attrs)))
-        })
+        // SAFETY: By the requirements; the bundle of a user's command holds its udata.
+        unsafe { Self::new_cq(ib, attr, Udata::from_ptr(raw::shim_attrs_udata(attrs))) }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live completion queue of `D`, `udata` is that of the command.
     unsafe extern "C" fn resize_user_cq(
         ib: *mut raw::ib_cq,
         cqe: c_uint,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment.
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            let cq = Cq::<D>::from_ptr(ib);
-            errno(
-                D::resize_cq(
-                    Device::from_raw((*ib).device),
-                    &cq.data().driver,
-                    cqe,
-                    udata.as_mut(),
-                )
-                .map(|cqe| (*ib).cqe = cqe as c_int),
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::resize_cq(
+                Device::from_raw((*ib).device),
+                Cq::<D>::from_ptr(ib).driver(),
+                cqe,
+                Udata::from_ptr(udata).as_mut(),
             )
-        }
+            .map(|cqe| (*ib).cqe = cqe as c_int)
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live completion queue of `D`, which nobody uses afterwards.
     unsafe extern "C" fn destroy_cq(ib: *mut raw::ib_cq, _udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; nobody is called back once the target is closed, and
-        // the object is not used afterwards.
-        unsafe {
-            let cq = Cq::<D>::from_ptr(ib);
-            D::destroy_cq(&cq.data().driver);
-            cq.data().target.close();
-            cq.deinit();
-        }
-        0
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Cq::<D>::destroy_reporting(ib, |cq| {
+                D::destroy_cq(cq);
+                Ok(())
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by a kernel consumer: `ib` is a live completion queue of `D`, `wc` has room for
+    /// `entries` completions (ib_verbs.h, `ib_poll_cq()`).
     unsafe extern "C" fn poll_cq(
         ib: *mut raw::ib_cq,
         entries: c_int,
@@ -328,152 +397,145 @@ impl<D: Driver> Ops<D> {
         let Ok(entries) = usize::try_from(entries) else {
             return EINVAL.to_errno();
         };
-        // SAFETY: See the type's comment; `wc` has room for `entries` (ib_poll_cq()), and `Wc` is
-        // a transparent wrapper.
+        // SAFETY: By the requirements; `Wc` is a transparent wrapper.
         count(unsafe {
             D::poll_cq(
-                &Cq::<D>::from_ptr(ib).data().driver,
+                Cq::<D>::from_ptr(ib).driver(),
                 slice::from_raw_parts_mut(wc.cast::<Wc>(), entries),
             )
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by a kernel consumer or ib_core: `ib` is a live completion queue of `D`.
     unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
         let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
             == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;
         let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
-        // SAFETY: See the type's comment.
-        count(unsafe {
-            D::req_notify_cq(
-                &Cq::<D>::from_ptr(ib).data().driver,
-                solicited_only,
-                report_missed,
-            )
-            .map(usize::from)
-        })
+        // SAFETY: By the requirements.
+        let cq = unsafe { Cq::<D>::from_ptr(ib).driver() };
+        count(D::req_notify_cq(cq, solicited_only, report_missed).map(usize::from))
     }
 
-    unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
-        raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
-    }
-
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new queue pair of a device of `D`, its protection domain null
+    /// or live; `init` is valid, and the objects that it names live; `udata` is null or that of
+    /// the command.
     unsafe extern "C" fn create_qp(
         ib: *mut raw::ib_qp,
         init: *mut raw::ib_qp_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment; the target is closed in `destroy_qp`, or here on failure.
+        // SAFETY: By the requirements.
         errno(unsafe {
-            (|| {
-                let mut udata = Udata::from_ptr(udata);
+            Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
-                let target = QpTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
                 let pd = NonNull::new((*ib).pd);
-                match D::create_qp(
+                let (qp, number) = D::create_qp(
                     Device::from_raw((*ib).device),
                     pd.map(|pd| Pd::<D>::from_ptr(pd.as_ptr()).data()),
                     &mut from,
-                    target.clone(),
-                    udata.as_mut(),
-                ) {
-                    Ok((driver, number)) => {
-                        let cap = from.cap;
-                        cap.to_raw(&mut (*init).cap);
-                        (*ib).qp_num = number;
-                        Qp::<D>::from_ptr(ib).init(QpData { driver, target });
-                        Ok(())
-                    }
-                    Err(e) => {
-                        target.close();
-                        Err(e)
-                    }
-                }
-            })()
+                    target,
+                    Udata::from_ptr(udata).as_mut(),
+                )?;
+                let cap = from.cap;
+                cap.to_raw(&mut (*init).cap);
+                (*ib).qp_num = number;
+                Ok(qp)
+            })
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live queue pair of `D`; `attr` is valid, and ib_core holds the
+    /// references on its source GIDs (verbs.c, `_ib_modify_qp()`); `udata` is null or that of the
+    /// command.
     unsafe extern "C" fn modify_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
         mask: c_int,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment.
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            let mask = QpAttrMask(mask as u32);
-            errno(
-                no_udata(udata.as_mut())
-                    .and_then(|()| QpAttr::from_raw(&*attr, mask))
-                    .and_then(|attr| {
-                        D::modify_qp(
-                            Device::from_raw((*ib).device),
-                            &Qp::<D>::from_ptr(ib).data().driver,
-                            &attr,
-                            mask,
-                        )
-                    }),
-            )
-        }
+        let mask = QpAttrMask(mask as u32);
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            no_udata(Udata::from_ptr(udata).as_mut())
+                .and_then(|()| QpAttr::from_raw(&*attr, mask))
+                .and_then(|attr| {
+                    D::modify_qp(
+                        Device::from_raw((*ib).device),
+                        Qp::<D>::from_ptr(ib).driver(),
+                        &attr,
+                        mask,
+                    )
+                })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live queue pair of `D`; `attr` and `init` are valid for writes.
     unsafe extern "C" fn query_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
         _mask: c_int,
         init: *mut raw::ib_qp_init_attr,
     ) -> c_int {
-        // SAFETY: See the type's comment; both structs are ib_core's to be filled.
-        unsafe {
-            errno(D::query_qp(&Qp::<D>::from_ptr(ib).data().driver).map(
-                |(from, cap, signal_all)| {
-                    from.to_raw(&mut *attr);
-                    cap.to_raw(&mut (*attr).cap);
-                    (*init).event_handler = (*ib).event_handler;
-                    (*init).qp_context = (*ib).qp_context;
-                    (*init).send_cq = (*ib).send_cq;
-                    (*init).recv_cq = (*ib).recv_cq;
-                    (*init).srq = (*ib).srq;
-                    (*init).qp_type = (*ib).qp_type;
-                    (*init).port_num = 1;
-                    (*init).sq_sig_type = if signal_all {
-                        raw::ib_sig_type_IB_SIGNAL_ALL_WR
-                    } else {
-                        raw::ib_sig_type_IB_SIGNAL_REQ_WR
-                    };
-                    cap.to_raw(&mut (*init).cap);
-                },
-            ))
-        }
-    }
-
-    unsafe extern "C" fn destroy_qp(ib: *mut raw::ib_qp, _udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; nobody is called back once the target is closed, and
-        // the object is not used afterwards.
+        // SAFETY: By the requirements.
         errno(unsafe {
-            let qp = Qp::<D>::from_ptr(ib);
-            D::destroy_qp(&qp.data().driver).map(|()| {
-                qp.data().target.close();
-                qp.deinit();
+            D::query_qp(Qp::<D>::from_ptr(ib).driver()).map(|(from, cap, signal_all)| {
+                from.to_raw(&mut *attr);
+                cap.to_raw(&mut (*attr).cap);
+                (*init).event_handler = (*ib).event_handler;
+                (*init).qp_context = (*ib).qp_context;
+                (*init).send_cq = (*ib).send_cq;
+                (*init).recv_cq = (*ib).recv_cq;
+                (*init).srq = (*ib).srq;
+                (*init).qp_type = (*ib).qp_type;
+                (*init).port_num = 1;
+                (*init).sq_sig_type = if signal_all {
+                    raw::ib_sig_type_IB_SIGNAL_ALL_WR
+                } else {
+                    raw::ib_sig_type_IB_SIGNAL_REQ_WR
+                };
+                cap.to_raw(&mut (*init).cap);
             })
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live queue pair of `D`, which nobody uses afterwards if this
+    /// succeeds.
+    unsafe extern "C" fn destroy_qp(ib: *mut raw::ib_qp, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live queue pair of `D`, `gid` is valid.
     unsafe extern "C" fn attach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
         _lid: u16,
     ) -> c_int {
-        // SAFETY: See the type's comment; a GID is sixteen bytes (verbs.c, ib_attach_mcast()).
+        // SAFETY: By the requirements; a GID is sixteen bytes (verbs.c, ib_attach_mcast()).
         errno(unsafe {
             D::attach_mcast(
                 Device::from_raw((*ib).device),
-                &Qp::<D>::from_ptr(ib).data().driver,
+                Qp::<D>::from_ptr(ib).driver(),
                 &(*gid).raw,
             )
         })
     }
 
+    /// # Safety
+    ///
+    /// As for `attach_mcast`.
     unsafe extern "C" fn detach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
@@ -483,173 +545,173 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             D::detach_mcast(
                 Device::from_raw((*ib).device),
-                &Qp::<D>::from_ptr(ib).data().driver,
+                Qp::<D>::from_ptr(ib).driver(),
                 &(*gid).raw,
             )
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`; `wr` is null or a
+    /// list that stays as it is until this returns, `bad` is valid for writes (ib_verbs.h,
+    /// `ib_post_send()`; uverbs_cmd.c).
     unsafe extern "C" fn post_send(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_send_wr,
         bad: *mut *const raw::ib_send_wr,
     ) -> c_int {
-        // SAFETY: See the type's comment; the list stays as it is until this returns, and `bad` is
-        // never null (ib_post_send(), uverbs_cmd.c).
-        unsafe {
+        // SAFETY: By the requirements.
+        errno(unsafe {
             let mut wrs = SendWrs::<D>::new(wr);
-            errno(
-                D::post_send(&Qp::<D>::from_ptr(ib).data().driver, &mut wrs)
-                    .inspect_err(|_| *bad = wrs.bad()),
-            )
-        }
+            D::post_send(Qp::<D>::from_ptr(ib).driver(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
+        })
     }
 
+    /// Posts a list of receives with `post`.
+    ///
+    /// # Safety
+    ///
+    /// `wr` is null or a list that stays as it is until this returns, `bad` is valid for writes.
+    unsafe fn post_list(
+        wr: *const raw::ib_recv_wr,
+        bad: *mut *const raw::ib_recv_wr,
+        post: impl FnOnce(&mut RecvWrs<'_>) -> Result,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            let mut wrs = RecvWrs::new(wr);
+            post(&mut wrs).inspect_err(|_| *bad = wrs.bad())
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As for `post_send` (ib_verbs.h, `ib_post_recv()`).
     unsafe extern "C" fn post_recv(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: As in `post_send`.
+        // SAFETY: By the requirements.
         unsafe {
-            let mut wrs = RecvWrs::new(wr);
-            errno(
-                D::post_recv(&Qp::<D>::from_ptr(ib).data().driver, &mut wrs)
-                    .inspect_err(|_| *bad = wrs.bad()),
-            )
+            let qp = Qp::<D>::from_ptr(ib).driver();
+            Self::post_list(wr, bad, |wrs| D::post_recv(qp, wrs))
         }
     }
 
-    unsafe extern "C" fn alloc_xrcd(ib: *mut raw::ib_xrcd, udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; the data is stored once, here.
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            errno(
-                D::alloc_xrcd(Device::from_raw((*ib).device), udata.as_mut())
-                    .map(|data| Xrcd::<D>::from_ptr(ib).init(data)),
-            )
-        }
-    }
-
-    unsafe extern "C" fn dealloc_xrcd(ib: *mut raw::ib_xrcd, _udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; the object is not used afterwards.
-        unsafe { Xrcd::<D>::from_ptr(ib).deinit() };
-        0
-    }
-
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new shared receive queue of a live protection domain of `D`,
+    /// `init` is valid; for XRC, ib_core holds references on domain and completion queue (verbs.c,
+    /// `ib_create_srq_user()`); `udata` is null or that of the command.
     unsafe extern "C" fn create_srq(
         ib: *mut raw::ib_srq,
         init: *mut raw::ib_srq_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment; the target is closed in `destroy_srq`, or here on
-        // failure.
+        // SAFETY: By the requirements.
         errno(unsafe {
-            (|| {
+            Srq::<D>::create_reporting(ib, |target| {
                 let xrc = match (*init).srq_type {
                     raw::ib_srq_type_IB_SRQT_BASIC => None,
-                    // ib_core holds references on both (verbs.c, ib_create_srq_user()).
                     raw::ib_srq_type_IB_SRQT_XRC => Some(XrcSrq {
                         xrcd: Xrcd::<D>::from_ptr((*ib).ext.__bindgen_anon_1.xrc.xrcd).data(),
-                        cq: &Cq::<D>::from_ptr((*ib).ext.cq).data().driver,
+                        cq: Cq::<D>::from_ptr((*ib).ext.cq).driver(),
                     }),
                     _ => return Err(crate::errno::not_supported()),
                 };
-                let mut udata = Udata::from_ptr(udata);
                 let mut attr = SrqAttr::from_raw(&(*init).attr);
-                let target = SrqTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
-                match D::create_srq(
+                let (srq, number) = D::create_srq(
                     Device::from_raw((*ib).device),
                     Pd::<D>::from_ptr((*ib).pd).data(),
                     &mut attr,
                     xrc,
-                    target.clone(),
-                    udata.as_mut(),
-                ) {
-                    Ok((driver, number)) => {
-                        attr.to_raw(&mut (*init).attr);
-                        if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
-                            (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
-                        }
-                        Srq::<D>::from_ptr(ib).init(SrqData { driver, target });
-                        Ok(())
-                    }
-                    Err(e) => {
-                        target.close();
-                        Err(e)
-                    }
+                    target,
+                    Udata::from_ptr(udata).as_mut(),
+                )?;
+                attr.to_raw(&mut (*init).attr);
+                if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
+                    (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
                 }
-            })()
+                Ok(srq)
+            })
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, `attr` is valid, `udata` is
+    /// null or that of the command.
     unsafe extern "C" fn modify_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
         mask: u32,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: See the type's comment.
-        unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            errno(D::modify_srq(
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::modify_srq(
                 Device::from_raw((*ib).device),
-                &Srq::<D>::from_ptr(ib).data().driver,
+                Srq::<D>::from_ptr(ib).driver(),
                 &SrqAttr::from_raw(&*attr),
                 SrqAttrMask(mask),
-                udata.as_mut(),
-            ))
-        }
-    }
-
-    unsafe extern "C" fn query_srq(ib: *mut raw::ib_srq, attr: *mut raw::ib_srq_attr) -> c_int {
-        // SAFETY: See the type's comment; `attr` is ib_core's to be filled.
-        unsafe {
-            errno(
-                D::query_srq(&Srq::<D>::from_ptr(ib).data().driver)
-                    .map(|from| from.to_raw(&mut *attr)),
+                Udata::from_ptr(udata).as_mut(),
             )
-        }
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, `attr` is valid for writes.
+    unsafe extern "C" fn query_srq(ib: *mut raw::ib_srq, attr: *mut raw::ib_srq_attr) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::query_srq(Srq::<D>::from_ptr(ib).driver()).map(|from| from.to_raw(&mut *attr))
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, which nobody uses afterwards.
     unsafe extern "C" fn destroy_srq(ib: *mut raw::ib_srq, _udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; nobody is called back once the target is closed, and
-        // the object is not used afterwards.
-        unsafe {
-            let srq = Srq::<D>::from_ptr(ib);
-            D::destroy_srq(&srq.data().driver);
-            srq.data().target.close();
-            srq.deinit();
-        }
-        0
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Srq::<D>::destroy_reporting(ib, |srq| {
+                D::destroy_srq(srq);
+                Ok(())
+            })
+        })
     }
 
+    /// # Safety
+    ///
+    /// Called by a kernel consumer or uverbs: `ib` is a live shared receive queue of `D`; the rest
+    /// as for `post_recv` (ib_verbs.h, `ib_post_srq_recv()`).
     unsafe extern "C" fn post_srq_recv(
         ib: *mut raw::ib_srq,
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: As in `post_send`.
+        // SAFETY: By the requirements.
         unsafe {
-            let mut wrs = RecvWrs::new(wr);
-            errno(
-                D::post_srq_recv(&Srq::<D>::from_ptr(ib).data().driver, &mut wrs)
-                    .inspect_err(|_| *bad = wrs.bad()),
-            )
+            let srq = Srq::<D>::from_ptr(ib).driver();
+            Self::post_list(wr, bad, |wrs| D::post_srq_recv(srq, wrs))
         }
     }
 
     /// Boxes a region and fills in what drivers fill in.
-    unsafe fn new_mr(
-        pd: *mut raw::ib_pd,
-        result: Result<(D::Mr, super::object::MrKeys)>,
-    ) -> *mut raw::ib_mr {
+    ///
+    /// # Safety
+    ///
+    /// Called by an operation that returns a region of `pd`, a live protection domain of `D`.
+    unsafe fn new_mr(pd: *mut raw::ib_pd, result: Result<(D::Mr, MrKeys)>) -> *mut raw::ib_mr {
         let boxed = result.and_then(|(data, keys)| Ok((Mr::<D>::new_boxed(data)?, keys)));
         match boxed {
             Ok((mr, keys)) => {
                 let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
-                // SAFETY: Ours until we return it; ib_core takes it then, and gives it back in
-                // `dereg_mr`.
+                // SAFETY: The region is ours until we return it; ib_core takes it then, and gives
+                // it back in `dereg_mr`. The rest by the requirements.
                 unsafe {
                     (*mr).device = (*pd).device;
                     (*mr).pd = pd;
@@ -662,19 +724,25 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `pd` is a live protection domain of `D`.
     unsafe extern "C" fn get_dma_mr(pd: *mut raw::ib_pd, access: c_int) -> *mut raw::ib_mr {
-        // SAFETY: See the type's comment.
+        // SAFETY: By the requirements.
         unsafe {
             let result = D::get_dma_mr(
                 Device::from_raw((*pd).device),
                 Pd::<D>::from_ptr(pd).data(),
-                super::memory::KernelMemory::new(),
+                KernelMemory::new(),
                 access as u32,
             );
             Self::new_mr(pd, result)
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `pd` is a live protection domain of `D`, `udata` is that of the command.
     unsafe extern "C" fn reg_user_mr(
         pd: *mut raw::ib_pd,
         start: u64,
@@ -687,9 +755,8 @@ impl<D: Driver> Ops<D> {
         if !dmah.is_null() {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: See the type's comment.
+        // SAFETY: By the requirements.
         unsafe {
-            let mut udata = Udata::from_ptr(udata);
             let result = D::reg_user_mr(
                 Device::from_raw((*pd).device),
                 Pd::<D>::from_ptr(pd).data(),
@@ -697,24 +764,26 @@ impl<D: Driver> Ops<D> {
                 length,
                 iova,
                 access_flags as u32 & !access::OPTIONAL,
-                udata.as_mut(),
+                Udata::from_ptr(udata).as_mut(),
             );
             Self::new_mr(pd, result)
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `mr` is a live region of `D`, which ib_core does not use afterwards if
+    /// this succeeds (verbs.c, `ib_dereg_mr_user()`).
     unsafe extern "C" fn dereg_mr(mr: *mut raw::ib_mr, _udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment. On success the region is ours again (verbs.c,
-        // ib_dereg_mr_user()), as `new_mr` boxed it.
+        // SAFETY: By the requirements. On success the region is ours again, as `new_mr` boxed it.
         errno(unsafe {
-            let object = Mr::<D>::from_ptr(mr);
-            D::dereg_mr(object.data()).map(|()| {
-                object.deinit();
-                drop(KBox::from_raw(mr.cast::<Mr<D>>()));
-            })
+            Mr::<D>::destroy(mr, D::dereg_mr).map(|()| drop(KBox::from_raw(mr.cast::<Mr<D>>())))
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `pd` is a live protection domain of `D`.
     unsafe extern "C" fn alloc_mr(
         pd: *mut raw::ib_pd,
         mr_type: u32,
@@ -723,7 +792,7 @@ impl<D: Driver> Ops<D> {
         if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: See the type's comment.
+        // SAFETY: By the requirements.
         unsafe {
             let result = D::alloc_mr(
                 Device::from_raw((*pd).device),
@@ -734,20 +803,28 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_sg_to_pages() for the region that `map_mr_sg` gave it.
     unsafe extern "C" fn set_page(mr: *mut raw::ib_mr, address: u64) -> c_int {
-        // SAFETY: Called by ib_sg_to_pages() for the region that `map_mr_sg` gave it.
+        // SAFETY: A live region of `D`, by the requirements.
         errno(unsafe { D::map_mr_page(Mr::<D>::from_ptr(mr).data(), address) })
     }
 
+    /// # Safety
+    ///
+    /// Called by a kernel consumer: `mr` is a live region of `D` for fast registration; `sg` is a
+    /// list of `nents` entries, mapped for its device; `offset` is null or valid (verbs.c,
+    /// `ib_map_mr_sg()`).
     unsafe extern "C" fn map_mr_sg(
         mr: *mut raw::ib_mr,
         sg: *mut raw::scatterlist,
         nents: c_int,
         offset: *mut c_uint,
     ) -> c_int {
-        // SAFETY: See the type's comment; the list is the consumer's, mapped for this device, whose
-        // "DMA addresses" are addresses in the direct map (ib_dma_map_sg()). ib_sg_to_pages()
-        // (verbs.c) calls `set_page` for this region and sets its address and length.
+        // SAFETY: By the requirements; the "DMA addresses" of the list are addresses in the direct
+        // map (ib_dma_map_sg()). ib_sg_to_pages() (verbs.c) calls `set_page` for this region and
+        // sets its address and length.
         unsafe {
             let data = Mr::<D>::from_ptr(mr).data();
             D::unmap_mr(data);
@@ -762,30 +839,33 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new window of a device of `D`, of which uverbs has set type and
+    /// protection domain, which lives (uverbs_cmd.c); `udata` is that of the command.
     unsafe extern "C" fn alloc_mw(ib: *mut raw::ib_mw, udata: *mut raw::ib_udata) -> c_int {
-        // SAFETY: See the type's comment; the data is stored once, here. uverbs has set protection
-        // domain and type (uverbs_cmd.c).
+        // SAFETY: By the requirements.
         errno(unsafe {
-            let mut udata = Udata::from_ptr(udata);
-            D::alloc_mw(
-                Device::from_raw((*ib).device),
-                Pd::<D>::from_ptr((*ib).pd).data(),
-                (*ib).type_,
-                udata.as_mut(),
-            )
-            .map(|(data, rkey)| {
+            Mw::<D>::create(ib, || {
+                let (data, rkey) = D::alloc_mw(
+                    Device::from_raw((*ib).device),
+                    Pd::<D>::from_ptr((*ib).pd).data(),
+                    (*ib).type_,
+                    Udata::from_ptr(udata).as_mut(),
+                )?;
                 (*ib).rkey = rkey;
-                Mw::<D>::from_ptr(ib).init(data);
+                Ok(data)
             })
         })
     }
 
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live window of `D`, which nobody uses afterwards if this
+    /// succeeds.
     unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
-        // SAFETY: See the type's comment; the object is not used afterwards.
-        errno(unsafe {
-            let mw = Mw::<D>::from_ptr(ib);
-            D::dealloc_mw(mw.data()).map(|()| mw.deinit())
-        })
+        // SAFETY: By the requirements.
+        errno(unsafe { Mw::<D>::destroy(ib, D::dealloc_mw) })
     }
 
     /// What the trampolines call.

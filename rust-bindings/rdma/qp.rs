@@ -149,7 +149,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
             // SAFETY: The CQs belong to the same device, so they are the driver's objects, created
             // and not destroyed while ib_core holds its references on them (uverbs_cmd.c,
             // `create_qp()`).
-            (!cq.is_null()).then(|| unsafe { &super::object::Cq::<D>::from_ptr(cq).data().driver })
+            (!cq.is_null()).then(|| unsafe { super::object::Cq::<D>::from_ptr(cq).driver() })
         };
         let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
         let xrcd = if init.xrcd.is_null() {
@@ -162,7 +162,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
             None
         } else {
             // SAFETY: As above.
-            Some(unsafe { &super::object::Srq::<D>::from_ptr(init.srq).data().driver })
+            Some(unsafe { super::object::Srq::<D>::from_ptr(init.srq).driver() })
         };
         Ok(Self {
             qp_type,
