@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address handles.
+
+use super::Ops;
+use crate::{
+    raw,
+    rdma::{
+        address::AddressInfo,
+        device::Device,
+        object::{errno, Ah, Driver, Pd},
+        udata::Udata,
+    },
+};
+use kernel::ffi::c_int;
+
+impl<D: Driver> Ops<D> {
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new address handle of a live protection domain of `D`, `init`
+    /// is valid, and ib_core holds the reference on its source GID (verbs.c, `rdma_create_ah()` and
+    /// `rdma_create_user_ah()`); `udata` is null or that of the command.
+    pub(super) unsafe extern "C" fn create_ah(
+        ib: *mut raw::ib_ah,
+        init: *mut raw::rdma_ah_init_attr,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Ah::<D>::create(ib, || {
+                let flags = (*init).flags;
+                D::create_ah(
+                    Device::from_raw((*ib).device),
+                    Pd::<D>::from_ptr((*ib).pd).data(),
+                    AddressInfo::from_raw(&*(*init).ah_attr)?,
+                    flags & raw::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0,
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live address handle of `D`, `attr` is valid for writes.
+    pub(super) unsafe extern "C" fn query_ah(
+        ib: *mut raw::ib_ah,
+        attr: *mut raw::rdma_ah_attr,
+    ) -> c_int {
+        // SAFETY: By the requirements; all zeroes is a valid C struct of integers and pointers.
+        unsafe {
+            *attr = core::mem::zeroed();
+            D::query_ah(Ah::<D>::from_ptr(ib).data()).to_raw(&mut *attr);
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live address handle of `D`, which nobody uses afterwards.
+    pub(super) unsafe extern "C" fn destroy_ah(ib: *mut raw::ib_ah, _flags: u32) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Ah::<D>::destroy(ib, |ah| {
+                D::destroy_ah(ah);
+                Ok(())
+            })
+        })
+    }
+}

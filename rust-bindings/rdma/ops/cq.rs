@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+
+use super::{count, Ops};
+use crate::{
+    raw,
+    rdma::{
+        attr::CqInitAttr,
+        device::Device,
+        object::{errno, Cq, Driver},
+        udata::Udata,
+        wr::Wc,
+    },
+};
+use core::slice;
+use kernel::{
+    ffi::{c_int, c_uint},
+    prelude::*,
+};
+
+impl<D: Driver> Ops<D> {
+    /// # Safety
+    ///
+    /// As for `create_cq`; `udata` is that of the command.
+    unsafe fn new_cq(
+        ib: *mut raw::ib_cq,
+        attr: *const raw::ib_cq_init_attr,
+        mut udata: Option<Udata<'_>>,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Cq::<D>::create_reporting(ib, |target| {
+                let attr = CqInitAttr {
+                    cqe: (*attr).cqe,
+                    comp_vector: (*attr).comp_vector,
+                    flags: (*attr).flags,
+                };
+                let device = Device::from_raw((*ib).device);
+                let (cq, cqe) = D::create_cq(device, &attr, target, udata.as_mut())?;
+                (*ib).cqe = cqe as c_int;
+                Ok(cq)
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new completion queue of a device of `D`, `attr` is valid.
+    pub(super) unsafe extern "C" fn create_cq(
+        ib: *mut raw::ib_cq,
+        attr: *const raw::ib_cq_init_attr,
+        _attrs: *mut raw::uverbs_attr_bundle,
+    ) -> c_int {
+        // SAFETY: By the requirements; a kernel consumer has no udata (cq.c).
+        unsafe { Self::new_cq(ib, attr, None) }
+    }
+
+    /// # Safety
+    ///
+    /// As for `create_cq`; `attrs` is the bundle of a user's command.
+    pub(super) unsafe extern "C" fn create_user_cq(
+        ib: *mut raw::ib_cq,
+        attr: *const raw::ib_cq_init_attr,
+        attrs: *mut raw::uverbs_attr_bundle,
+    ) -> c_int {
+        // SAFETY: By the requirements; the bundle of a user's command holds its udata.
+        unsafe { Self::new_cq(ib, attr, Udata::from_ptr(raw::shim_attrs_udata(attrs))) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live completion queue of `D`, `udata` is that of the command.
+    pub(super) unsafe extern "C" fn resize_user_cq(
+        ib: *mut raw::ib_cq,
+        cqe: c_uint,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::resize_cq(
+                Device::from_raw((*ib).device),
+                Cq::<D>::from_ptr(ib).driver(),
+                cqe,
+                Udata::from_ptr(udata).as_mut(),
+            )
+            .map(|cqe| (*ib).cqe = cqe as c_int)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live completion queue of `D`, which nobody uses afterwards.
+    pub(super) unsafe extern "C" fn destroy_cq(
+        ib: *mut raw::ib_cq,
+        _udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Cq::<D>::destroy_reporting(ib, |cq| {
+                D::destroy_cq(cq);
+                Ok(())
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by a kernel consumer: `ib` is a live completion queue of `D`, `wc` has room for
+    /// `entries` completions (ib_verbs.h, `ib_poll_cq()`).
+    pub(super) unsafe extern "C" fn poll_cq(
+        ib: *mut raw::ib_cq,
+        entries: c_int,
+        wc: *mut raw::ib_wc,
+    ) -> c_int {
+        let Ok(entries) = usize::try_from(entries) else {
+            return EINVAL.to_errno();
+        };
+        // SAFETY: By the requirements; `Wc` is a transparent wrapper.
+        count(unsafe {
+            D::poll_cq(
+                Cq::<D>::from_ptr(ib).driver(),
+                slice::from_raw_parts_mut(wc.cast::<Wc>(), entries),
+            )
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by a kernel consumer or ib_core: `ib` is a live completion queue of `D`.
+    pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
+        let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
+            == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;
+        let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
+        // SAFETY: By the requirements.
+        let cq = unsafe { Cq::<D>::from_ptr(ib).driver() };
+        count(D::req_notify_cq(cq, solicited_only, report_missed).map(usize::from))
+    }
+}

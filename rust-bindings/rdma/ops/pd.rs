@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Protection domains and XRC domains.
+
+use super::Ops;
+use crate::{
+    raw,
+    rdma::{
+        device::Device,
+        object::{errno, Driver, Pd, Xrcd},
+        udata::Udata,
+    },
+};
+use kernel::ffi::c_int;
+
+impl<D: Driver> Ops<D> {
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new protection domain of a device of `D`, `udata` is null or
+    /// that of the command.
+    pub(super) unsafe extern "C" fn alloc_pd(
+        ib: *mut raw::ib_pd,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Pd::<D>::create(ib, || {
+                D::alloc_pd(
+                    Device::from_raw((*ib).device),
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live protection domain of `D`, which nobody uses afterwards.
+    pub(super) unsafe extern "C" fn dealloc_pd(
+        ib: *mut raw::ib_pd,
+        _udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe { Pd::<D>::destroy(ib, |_| Ok(())) })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new XRC domain of a device of `D`, `udata` is null or that of
+    /// the command.
+    pub(super) unsafe extern "C" fn alloc_xrcd(
+        ib: *mut raw::ib_xrcd,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Xrcd::<D>::create(ib, || {
+                D::alloc_xrcd(
+                    Device::from_raw((*ib).device),
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live XRC domain of `D`, which nobody uses afterwards.
+    pub(super) unsafe extern "C" fn dealloc_xrcd(
+        ib: *mut raw::ib_xrcd,
+        _udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe { Xrcd::<D>::destroy(ib, |_| Ok(())) })
+    }
+}

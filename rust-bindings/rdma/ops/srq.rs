@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+
+use super::Ops;
+use crate::{
+    raw,
+    rdma::{
+        device::Device,
+        object::{errno, Cq, Driver, Pd, Srq, Xrcd},
+        srq::{SrqAttr, SrqAttrMask, XrcSrq},
+        udata::Udata,
+    },
+};
+use kernel::ffi::c_int;
+
+impl<D: Driver> Ops<D> {
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a new shared receive queue of a live protection domain of `D`,
+    /// `init` is valid; for XRC, ib_core holds references on domain and completion queue (verbs.c,
+    /// `ib_create_srq_user()`); `udata` is null or that of the command.
+    pub(super) unsafe extern "C" fn create_srq(
+        ib: *mut raw::ib_srq,
+        init: *mut raw::ib_srq_init_attr,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Srq::<D>::create_reporting(ib, |target| {
+                let xrc = match (*init).srq_type {
+                    raw::ib_srq_type_IB_SRQT_BASIC => None,
+                    raw::ib_srq_type_IB_SRQT_XRC => Some(XrcSrq {
+                        xrcd: Xrcd::<D>::from_ptr((*ib).ext.__bindgen_anon_1.xrc.xrcd).data(),
+                        cq: Cq::<D>::from_ptr((*ib).ext.cq).driver(),
+                    }),
+                    _ => return Err(crate::errno::not_supported()),
+                };
+                let mut attr = SrqAttr::from_raw(&(*init).attr);
+                let (srq, number) = D::create_srq(
+                    Device::from_raw((*ib).device),
+                    Pd::<D>::from_ptr((*ib).pd).data(),
+                    &mut attr,
+                    xrc,
+                    target,
+                    Udata::from_ptr(udata).as_mut(),
+                )?;
+                attr.to_raw(&mut (*init).attr);
+                if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
+                    (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
+                }
+                Ok(srq)
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, `attr` is valid, `udata` is
+    /// null or that of the command.
+    pub(super) unsafe extern "C" fn modify_srq(
+        ib: *mut raw::ib_srq,
+        attr: *mut raw::ib_srq_attr,
+        mask: u32,
+        udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::modify_srq(
+                Device::from_raw((*ib).device),
+                Srq::<D>::from_ptr(ib).driver(),
+                &SrqAttr::from_raw(&*attr),
+                SrqAttrMask(mask),
+                Udata::from_ptr(udata).as_mut(),
+            )
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, `attr` is valid for writes.
+    pub(super) unsafe extern "C" fn query_srq(
+        ib: *mut raw::ib_srq,
+        attr: *mut raw::ib_srq_attr,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            D::query_srq(Srq::<D>::from_ptr(ib).driver()).map(|from| from.to_raw(&mut *attr))
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, which nobody uses afterwards.
+    pub(super) unsafe extern "C" fn destroy_srq(
+        ib: *mut raw::ib_srq,
+        _udata: *mut raw::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        errno(unsafe {
+            Srq::<D>::destroy_reporting(ib, |srq| {
+                D::destroy_srq(srq);
+                Ok(())
+            })
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by a kernel consumer or uverbs: `ib` is a live shared receive queue of `D`; the rest
+    /// as for `post_recv` (ib_verbs.h, `ib_post_srq_recv()`).
+    pub(super) unsafe extern "C" fn post_srq_recv(
+        ib: *mut raw::ib_srq,
+        wr: *const raw::ib_recv_wr,
+        bad: *mut *const raw::ib_recv_wr,
+    ) -> c_int {
+        // SAFETY: By the requirements.
+        unsafe {
+            let srq = Srq::<D>::from_ptr(ib).driver();
+            Self::post_list(wr, bad, |wrs| D::post_srq_recv(srq, wrs))
+        }
+    }
+}
