@@ -6,10 +6,9 @@
 use crate::abi;
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_create_ah, ibv_cmd_destroy_ah};
-use crate::ffi::os;
 use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
+use crate::object;
 use core::ffi::c_int;
-use core::ptr::addr_of_mut;
 
 /// An address handle.
 #[repr(C)]
@@ -36,21 +35,20 @@ pub(crate) unsafe fn number(ah: *const IbvAh) -> u32 {
 ///
 /// Called by libibverbs with a protection domain of an open rrxe device.
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {
-    let mut resp = command::CreateAhResp {
-        core: command::Words::zeroed(),
-        driver: abi::CreateAhResp::default(),
-    };
-    // SAFETY: integers and pointers that may be null.
-    let mut ah: Box<Ah> = Box::new(unsafe { command::zeroed() });
-    // SAFETY: the caller's contract, and the response has the size given.
-    let error = unsafe { ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size_of_val(&resp)) };
-    if error != 0 {
-        return os::fail(error);
-    }
-    ah.number = resp.driver.ah;
-    let ah = Box::into_raw(ah);
-    // SAFETY: just allocated; the public part is its first member.
-    unsafe { addr_of_mut!((*ah).ibv) }
+    object::create(|| {
+        let mut resp = command::CreateAhResp {
+            core: command::Words::zeroed(),
+            driver: abi::CreateAhResp::default(),
+        };
+        // SAFETY: integers and pointers that may be null.
+        let mut ah: Box<Ah> = Box::new(unsafe { command::zeroed() });
+        // SAFETY: the caller's contract, and the response has the size given.
+        object::check(unsafe {
+            ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size_of_val(&resp))
+        })?;
+        ah.number = resp.driver.ah;
+        Ok(ah)
+    })
 }
 
 /// `ibv_destroy_ah`.
@@ -60,12 +58,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
 /// Called by libibverbs with what [`create_ah`] returned.
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
     // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_destroy_ah(ah) };
-    if error == 0 {
-        // SAFETY: `create_ah` made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
-    }
-    error
+    unsafe { object::destroy::<Ah, _>(ah, ibv_cmd_destroy_ah(ah)) }
 }
 
 #[cfg(test)]

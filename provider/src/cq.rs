@@ -7,9 +7,10 @@ use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context;
 use crate::cq_ex;
 use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, ibv_cmd_resize_cq, VerbsCq};
-use crate::ffi::os::{self, EINVAL, EOPNOTSUPP};
+use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
+use crate::object;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -50,6 +51,13 @@ impl Cq {
         // `UnsafeCell`.
         unsafe { &*cq.cast::<Self>() }
     }
+
+    /// What a create command says about the ring.
+    fn command(&self) -> abi::CreateCqCmd {
+        abi::CreateCqCmd {
+            ring: self.queue.ring().spec(),
+        }
+    }
 }
 
 /// A ring for `cqe` completions. Errors: as for [`Cq::new`].
@@ -71,38 +79,29 @@ pub(crate) unsafe extern "C" fn create_cq(
     channel: *mut IbvCompChannel,
     comp_vector: c_int,
 ) -> *mut IbvCq {
-    // SAFETY: the caller's contract.
-    let limits = unsafe { context::limits(context) };
-    let cq = match Cq::new(u32::try_from(cqe).unwrap_or(0), limits.max_cqe, true) {
-        Ok(cq) => cq,
-        Err(error) => return os::fail(error),
-    };
-    let mut cmd = command::CreateCq {
-        core: command::Quads::zeroed(),
-        driver: abi::CreateCqCmd {
-            ring: cq.queue.ring().spec(),
-        },
-    };
-    let mut resp = command::CreateCqResp::zeroed();
-    let verbs = cq.verbs.get().cast::<IbvCq>();
-    // SAFETY: the caller's contract, and the buffers have the sizes given.
-    let error = unsafe {
-        ibv_cmd_create_cq(
-            context,
-            cqe,
-            channel,
-            comp_vector,
-            verbs,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    Box::into_raw(cq).cast()
+    object::create(|| {
+        // SAFETY: the caller's contract.
+        let limits = unsafe { context::limits(context) };
+        let cq = Cq::new(u32::try_from(cqe).unwrap_or(0), limits.max_cqe, true)?;
+        let mut cmd = command::CreateCq::new(cq.command());
+        let mut resp = command::CreateCqResp::zeroed();
+        let verbs = cq.verbs.get().cast::<IbvCq>();
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        object::check(unsafe {
+            ibv_cmd_create_cq(
+                context,
+                cqe,
+                channel,
+                comp_vector,
+                verbs,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        Ok(cq)
+    })
 }
 
 /// `ibv_create_cq_ex`.
@@ -114,49 +113,40 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut IbvContext,
     init_attr: *mut IbvCqInitAttrEx,
 ) -> *mut IbvCqEx {
-    // SAFETY: the caller's contract.
-    let (limits, mut attr) = unsafe { (context::limits(context), *init_attr) };
-    if attr.comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || attr.wc_flags & !cq_ex::WC_FLAGS != 0 {
-        return os::fail(EOPNOTSUPP);
-    }
-    let wc_flags = attr.wc_flags;
-    // The kernel puts a timestamp into every completion, unasked.
-    attr.wc_flags &= !cq_ex::TIMESTAMPS;
-    let mut shared = true;
-    if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 {
-        shared = attr.flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
-        attr.flags &= !CREATE_CQ_ATTR_SINGLE_THREADED;
-    }
-    let cq = match Cq::new(attr.cqe, limits.max_cqe, shared) {
-        Ok(cq) => cq,
-        Err(error) => return os::fail(error),
-    };
-    let mut cmd = command::CreateCqEx {
-        core: command::Quads::zeroed(),
-        driver: abi::CreateCqCmd {
-            ring: cq.queue.ring().spec(),
-        },
-    };
-    let mut resp = command::CreateCqExResp::zeroed();
-    // SAFETY: the caller's contract, and the buffers have the sizes given.
-    let error = unsafe {
-        pabi::ibv_cmd_create_cq_ex(
-            context,
-            &attr,
-            cq.verbs.get(),
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-            0,
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    // SAFETY: nobody else knows the queue yet.
-    cq_ex::set_functions(unsafe { &mut (*cq.verbs.get()).cq_ex }, wc_flags);
-    Box::into_raw(cq).cast()
+    object::create(|| {
+        // SAFETY: the caller's contract.
+        let (limits, mut attr) = unsafe { (context::limits(context), *init_attr) };
+        if attr.comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || attr.wc_flags & !cq_ex::WC_FLAGS != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let wc_flags = attr.wc_flags;
+        // The kernel puts a timestamp into every completion, unasked.
+        attr.wc_flags &= !cq_ex::TIMESTAMPS;
+        let mut shared = true;
+        if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 {
+            shared = attr.flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
+            attr.flags &= !CREATE_CQ_ATTR_SINGLE_THREADED;
+        }
+        let cq = Cq::new(attr.cqe, limits.max_cqe, shared)?;
+        let mut cmd = command::CreateCqEx::new(cq.command());
+        let mut resp = command::CreateCqExResp::zeroed();
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        object::check(unsafe {
+            pabi::ibv_cmd_create_cq_ex(
+                context,
+                &attr,
+                cq.verbs.get(),
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+                0,
+            )
+        })?;
+        // SAFETY: nobody else knows the queue yet.
+        cq_ex::set_functions(unsafe { &mut (*cq.verbs.get()).cq_ex }, wc_flags);
+        Ok(cq)
+    })
 }
 
 /// `ibv_destroy_cq`.
@@ -166,12 +156,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 /// Called by libibverbs with what a create function returned.
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
     // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_destroy_cq(cq) };
-    if error == 0 {
-        // SAFETY: a create function made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
-    }
-    error
+    unsafe { object::destroy::<Cq, _>(cq, ibv_cmd_destroy_cq(cq)) }
 }
 
 /// `ibv_poll_cq`.
@@ -224,10 +209,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
         Ok(ring) => ring,
         Err(error) => return error,
     };
-    let mut cmd = command::ResizeCq {
-        core: command::Quads::zeroed(),
-        driver: abi::CreateCqCmd { ring: ring.spec() },
-    };
+    let mut cmd = command::ResizeCq::new(abi::CreateCqCmd { ring: ring.spec() });
     let mut resp = command::ResizeCqResp::zeroed();
     this.queue.resize(ring, || {
         // SAFETY: the caller's contract, and the buffers have the sizes given.

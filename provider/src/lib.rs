@@ -34,6 +34,7 @@ mod ffi;
 mod lock;
 mod mr;
 mod mw;
+mod object;
 mod pd;
 mod post;
 mod qp;

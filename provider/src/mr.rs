@@ -4,10 +4,9 @@
 
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_dereg_mr, ibv_cmd_reg_mr, VerbsMr};
-use crate::ffi::os;
 use crate::ffi::verbs::{IbvMr, IbvPd};
+use crate::object;
 use core::ffi::{c_int, c_void};
-use core::ptr::addr_of_mut;
 
 /// `ibv_reg_mr` and `ibv_reg_mr_iova`.
 ///
@@ -21,31 +20,28 @@ pub(crate) unsafe extern "C" fn reg_mr(
     hca_va: u64,
     access: c_int,
 ) -> *mut IbvMr {
-    let mut cmd = command::RegMr::zeroed();
-    let mut resp = command::RegMrResp::zeroed();
-    // SAFETY: integers and pointers that may be null.
-    let mut mr: Box<VerbsMr> = Box::new(unsafe { command::zeroed() });
-    // SAFETY: the buffers have the sizes given. libibverbs fills the region in.
-    let error = unsafe {
-        ibv_cmd_reg_mr(
-            pd,
-            addr,
-            length,
-            hca_va,
-            access,
-            &mut *mr,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    let mr = Box::into_raw(mr);
-    // SAFETY: just allocated; the public part is its first member.
-    unsafe { addr_of_mut!((*mr).ibv_mr) }
+    object::create(|| {
+        let mut cmd = command::RegMr::zeroed();
+        let mut resp = command::RegMrResp::zeroed();
+        // SAFETY: integers and pointers that may be null.
+        let mut mr: Box<VerbsMr> = Box::new(unsafe { command::zeroed() });
+        // SAFETY: the buffers have the sizes given. libibverbs fills the region in.
+        object::check(unsafe {
+            ibv_cmd_reg_mr(
+                pd,
+                addr,
+                length,
+                hca_va,
+                access,
+                &mut *mr,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        Ok(mr)
+    })
 }
 
 /// `ibv_dereg_mr`.
@@ -55,10 +51,5 @@ pub(crate) unsafe extern "C" fn reg_mr(
 /// Called by libibverbs with what [`reg_mr`] returned.
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut VerbsMr) -> c_int {
     // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_dereg_mr(mr) };
-    if error == 0 {
-        // SAFETY: `reg_mr` made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(mr) });
-    }
-    error
+    unsafe { object::destroy::<VerbsMr, _>(mr, ibv_cmd_dereg_mr(mr)) }
 }

@@ -5,9 +5,9 @@
 use crate::abi::WqeOp;
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_alloc_mw, ibv_cmd_dealloc_mw};
-use crate::ffi::os::{self, EINVAL};
+use crate::ffi::os::EINVAL;
 use crate::ffi::verbs::*;
-use crate::post;
+use crate::{object, post};
 use core::ffi::c_int;
 
 /// `ibv_alloc_mw`.
@@ -16,26 +16,25 @@ use core::ffi::c_int;
 ///
 /// Called by libibverbs with a protection domain of an open rrxe device.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, mw_type: u32) -> *mut IbvMw {
-    let mut cmd = command::AllocMw::zeroed();
-    let mut resp = command::AllocMwResp::zeroed();
-    // SAFETY: integers and pointers that may be null.
-    let mut mw: Box<IbvMw> = Box::new(unsafe { command::zeroed() });
-    // SAFETY: the buffers have the sizes given. libibverbs fills the window in.
-    let error = unsafe {
-        ibv_cmd_alloc_mw(
-            pd,
-            mw_type,
-            &mut *mw,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    Box::into_raw(mw)
+    object::create(|| {
+        let mut cmd = command::AllocMw::zeroed();
+        let mut resp = command::AllocMwResp::zeroed();
+        // SAFETY: integers and pointers that may be null.
+        let mut mw: Box<IbvMw> = Box::new(unsafe { command::zeroed() });
+        // SAFETY: the buffers have the sizes given. libibverbs fills the window in.
+        object::check(unsafe {
+            ibv_cmd_alloc_mw(
+                pd,
+                mw_type,
+                &mut *mw,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        Ok(mw)
+    })
 }
 
 /// `ibv_dealloc_mw`.
@@ -45,12 +44,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, mw_type: u32) -> *mut I
 /// Called by libibverbs with what [`alloc_mw`] returned.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_dealloc_mw(mw) };
-    if error == 0 {
-        // SAFETY: `alloc_mw` made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(mw) });
-    }
-    error
+    unsafe { object::destroy::<IbvMw, _>(mw, ibv_cmd_dealloc_mw(mw)) }
 }
 
 /// The key that follows another: the next of the low eight bits, which are the consumer's

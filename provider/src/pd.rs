@@ -4,8 +4,8 @@
 
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_alloc_pd, ibv_cmd_dealloc_pd};
-use crate::ffi::os;
 use crate::ffi::verbs::{IbvContext, IbvPd};
+use crate::object;
 use core::ffi::c_int;
 
 /// `ibv_alloc_pd`.
@@ -14,24 +14,23 @@ use core::ffi::c_int;
 ///
 /// Called by libibverbs with an open rrxe device.
 pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd {
-    let mut cmd = command::AllocPd::zeroed();
-    let mut resp = command::AllocPdResp::zeroed();
-    let mut pd = Box::new(IbvPd { context, handle: 0 });
-    // SAFETY: the buffers have the sizes given.
-    let error = unsafe {
-        ibv_cmd_alloc_pd(
-            context,
-            &mut *pd,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    Box::into_raw(pd)
+    object::create(|| {
+        let mut cmd = command::AllocPd::zeroed();
+        let mut resp = command::AllocPdResp::zeroed();
+        let mut pd = Box::new(IbvPd { context, handle: 0 });
+        // SAFETY: the buffers have the sizes given.
+        object::check(unsafe {
+            ibv_cmd_alloc_pd(
+                context,
+                &mut *pd,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        Ok(pd)
+    })
 }
 
 /// `ibv_dealloc_pd`.
@@ -41,10 +40,5 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd
 /// Called by libibverbs with what [`alloc_pd`] returned.
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut IbvPd) -> c_int {
     // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_dealloc_pd(pd) };
-    if error == 0 {
-        // SAFETY: `alloc_pd` made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(pd) });
-    }
-    error
+    unsafe { object::destroy::<IbvPd, _>(pd, ibv_cmd_dealloc_pd(pd)) }
 }

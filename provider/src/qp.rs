@@ -6,9 +6,10 @@ use crate::abi::{self, wr_opcode};
 use crate::context::{self, Limits};
 use crate::cq::Cq;
 use crate::ffi::driver::*;
-use crate::ffi::os::{self, EINVAL, EOPNOTSUPP};
+use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
+use crate::object;
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::Ring;
 use crate::send_queue::{only, Opcodes, SendLimits, SendQueue};
@@ -264,37 +265,30 @@ impl Qp {
 /// Called by libibverbs with a protection domain of an open rrxe device; `attr` may be read and
 /// written.
 pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp {
-    // SAFETY: the caller's contract.
-    let (limits, mut local) = unsafe { (context::limits((*pd).context), attr.read()) };
-    let has_rq = local.srq.is_null();
-    let mut qp = match Qp::new(local.qp_type, &mut local.cap, has_rq, limits) {
-        Ok(qp) => qp,
-        Err(error) => return os::fail(error),
-    };
-    let mut cmd = command::CreateQp {
-        core: command::Quads::zeroed(),
-        driver: qp.command(),
-    };
-    let mut resp = command::CreateQpResp::zeroed();
-    // SAFETY: the caller's contract, and the buffers have the sizes given.
-    let error = unsafe {
-        ibv_cmd_create_qp(
-            pd,
-            qp.verbs.get().cast(),
-            &mut local,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    qp.grant(&mut local.cap);
-    // SAFETY: the caller's contract.
-    unsafe { (*attr).cap = local.cap };
-    Box::into_raw(qp).cast()
+    object::create(|| {
+        // SAFETY: the caller's contract.
+        let (limits, mut local) = unsafe { (context::limits((*pd).context), attr.read()) };
+        let has_rq = local.srq.is_null();
+        let mut qp = Qp::new(local.qp_type, &mut local.cap, has_rq, limits)?;
+        let mut cmd = command::CreateQp::new(qp.command());
+        let mut resp = command::CreateQpResp::zeroed();
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        object::check(unsafe {
+            ibv_cmd_create_qp(
+                pd,
+                qp.verbs.get().cast(),
+                &mut local,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        qp.grant(&mut local.cap);
+        // SAFETY: the caller's contract.
+        unsafe { (*attr).cap = local.cap };
+        Ok(qp)
+    })
 }
 
 /// `ibv_create_qp_ex`.
@@ -306,58 +300,51 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut IbvContext,
     attr: *mut IbvQpInitAttrEx,
 ) -> *mut IbvQp {
-    const COMP_MASK: u32 = qp_init_attr::PD
-        | qp_init_attr::XRCD
-        | qp_init_attr::CREATE_FLAGS
-        | qp_init_attr::SEND_OPS_FLAGS;
-    // SAFETY: the caller's contract.
-    let (limits, mut local) = unsafe { (context::limits(context), attr.read()) };
-    if local.comp_mask & !COMP_MASK != 0
-        || (local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags != 0)
-    {
-        return os::fail(EOPNOTSUPP);
-    }
-    let has_rq = local.srq.is_null();
-    let mut qp = match Qp::new(local.qp_type, &mut local.cap, has_rq, limits) {
-        Ok(qp) => qp,
-        Err(error) => return os::fail(error),
-    };
-    let send_ops =
-        (local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0).then_some(local.send_ops_flags);
-    if send_ops.is_some_and(|flags| !wr::supports(qp.rules, flags)) {
-        return os::fail(EOPNOTSUPP);
-    }
-    let mut cmd = command::CreateQpEx {
-        core: command::Quads::zeroed(),
-        driver: qp.command(),
-    };
-    let mut resp = command::CreateQpExResp::zeroed();
-    let verbs = qp.verbs.get();
-    // SAFETY: the caller's contract, and the buffers have the sizes given.
-    let error = unsafe {
-        pabi::ibv_cmd_create_qp_ex2(
-            context,
-            verbs,
-            &mut local,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    qp.grant(&mut local.cap);
-    // SAFETY: nobody else knows the queue pair yet; the rest is the caller's contract.
-    unsafe {
-        if let Some(flags) = send_ops {
-            wr::set_functions(&mut (*verbs).qp_ex, flags);
-            (*verbs).comp_mask |= VERBS_QP_EX;
+    object::create(|| {
+        const COMP_MASK: u32 = qp_init_attr::PD
+            | qp_init_attr::XRCD
+            | qp_init_attr::CREATE_FLAGS
+            | qp_init_attr::SEND_OPS_FLAGS;
+        // SAFETY: the caller's contract.
+        let (limits, mut local) = unsafe { (context::limits(context), attr.read()) };
+        if local.comp_mask & !COMP_MASK != 0
+            || (local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags != 0)
+        {
+            return Err(EOPNOTSUPP);
         }
-        (*attr).cap = local.cap;
-    }
-    Box::into_raw(qp).cast()
+        let has_rq = local.srq.is_null();
+        let mut qp = Qp::new(local.qp_type, &mut local.cap, has_rq, limits)?;
+        let send_ops =
+            (local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0).then_some(local.send_ops_flags);
+        if send_ops.is_some_and(|flags| !wr::supports(qp.rules, flags)) {
+            return Err(EOPNOTSUPP);
+        }
+        let mut cmd = command::CreateQpEx::new(qp.command());
+        let mut resp = command::CreateQpExResp::zeroed();
+        let verbs = qp.verbs.get();
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        object::check(unsafe {
+            pabi::ibv_cmd_create_qp_ex2(
+                context,
+                verbs,
+                &mut local,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        qp.grant(&mut local.cap);
+        // SAFETY: nobody else knows the queue pair yet; the rest is the caller's contract.
+        unsafe {
+            if let Some(flags) = send_ops {
+                wr::set_functions(&mut (*verbs).qp_ex, flags);
+                (*verbs).comp_mask |= VERBS_QP_EX;
+            }
+            (*attr).cap = local.cap;
+        }
+        Ok(qp)
+    })
 }
 
 /// `ibv_open_qp`: another handle of an XRC target.
@@ -369,32 +356,28 @@ pub(crate) unsafe extern "C" fn open_qp(
     context: *mut IbvContext,
     attr: *mut IbvQpOpenAttr,
 ) -> *mut IbvQp {
-    // SAFETY: the caller's contract.
-    let limits = unsafe { context::limits(context) };
-    let mut cap = IbvQpCap::default();
-    let qp = match Qp::new(qp_type::XRC_RECV, &mut cap, false, limits) {
-        Ok(qp) => qp,
-        Err(error) => return os::fail(error),
-    };
-    let mut cmd = command::OpenQp::zeroed();
-    let mut resp = command::CreateQpResp::zeroed();
-    // SAFETY: the caller's contract, and everything has the size given.
-    let error = unsafe {
-        ibv_cmd_open_qp(
-            context,
-            qp.verbs.get(),
-            size_of::<VerbsQp>() as c_int,
-            attr,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    Box::into_raw(qp).cast()
+    object::create(|| {
+        // SAFETY: the caller's contract.
+        let limits = unsafe { context::limits(context) };
+        let mut cap = IbvQpCap::default();
+        let qp = Qp::new(qp_type::XRC_RECV, &mut cap, false, limits)?;
+        let mut cmd = command::OpenQp::zeroed();
+        let mut resp = command::CreateQpResp::zeroed();
+        // SAFETY: the caller's contract, and everything has the size given.
+        object::check(unsafe {
+            ibv_cmd_open_qp(
+                context,
+                qp.verbs.get(),
+                size_of::<VerbsQp>() as c_int,
+                attr,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        Ok(qp)
+    })
 }
 
 /// `ibv_modify_qp`.
@@ -465,16 +448,15 @@ pub(crate) unsafe extern "C" fn query_qp(
 ///
 /// Called by libibverbs with what a create function returned.
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
-    // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_destroy_qp(qp) };
-    if error == 0 {
-        // SAFETY: a create function made it a pointer, and the consumer gave it up.
-        unsafe {
+    // SAFETY: the caller's contract; the consumer gives the queue pair up, but not yet its
+    // completion queues.
+    unsafe {
+        let error = ibv_cmd_destroy_qp(qp);
+        if error == 0 {
             Qp::of(qp).remove_completions();
-            drop(Box::from_raw(qp.cast::<Qp>()));
         }
+        object::destroy::<Qp, _>(qp, error)
     }
-    error
 }
 
 /// The public queue pair, for the C interface.

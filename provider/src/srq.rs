@@ -6,9 +6,10 @@ use crate::abi;
 use crate::context::{self, Limits};
 use crate::ffi::command;
 use crate::ffi::driver::*;
-use crate::ffi::os::{self, EINVAL, EOPNOTSUPP};
+use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
+use crate::object;
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
@@ -74,6 +75,13 @@ impl Srq {
         })
     }
 
+    /// What a create command says about the ring.
+    fn command(&self) -> abi::CreateSrqCmd {
+        abi::CreateSrqCmd {
+            ring: self.with(|queue| queue.ring().spec()),
+        }
+    }
+
     /// Puts a ring in place of the present one, if `command` has the kernel do so, which copies
     /// the work requests that wait. The result is that of `command`.
     fn resize(&self, ring: Ring, command: impl FnOnce(abi::RingSpec) -> c_int) -> c_int {
@@ -97,37 +105,28 @@ pub(crate) unsafe extern "C" fn create_srq(
     pd: *mut IbvPd,
     init: *mut IbvSrqInitAttr,
 ) -> *mut IbvSrq {
-    // SAFETY: the caller's contract.
-    let (limits, mut local) = unsafe { (context::limits((*pd).context), init.read()) };
-    let srq = match Srq::new(&mut local.attr, limits) {
-        Ok(srq) => srq,
-        Err(error) => return os::fail(error),
-    };
-    let mut cmd = command::CreateSrq {
-        core: command::Quads::zeroed(),
-        driver: abi::CreateSrqCmd {
-            ring: srq.with(|queue| queue.ring().spec()),
-        },
-    };
-    let mut resp = command::CreateSrqResp::zeroed();
-    // SAFETY: the caller's contract, and the buffers have the sizes given.
-    let error = unsafe {
-        ibv_cmd_create_srq(
-            pd,
-            srq.verbs.get().cast(),
-            &mut local,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    // SAFETY: the caller's contract.
-    unsafe { (*init).attr = local.attr };
-    Box::into_raw(srq).cast()
+    object::create(|| {
+        // SAFETY: the caller's contract.
+        let (limits, mut local) = unsafe { (context::limits((*pd).context), init.read()) };
+        let srq = Srq::new(&mut local.attr, limits)?;
+        let mut cmd = command::CreateSrq::new(srq.command());
+        let mut resp = command::CreateSrqResp::zeroed();
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        object::check(unsafe {
+            ibv_cmd_create_srq(
+                pd,
+                srq.verbs.get().cast(),
+                &mut local,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        // SAFETY: the caller's contract.
+        unsafe { (*init).attr = local.attr };
+        Ok(srq)
+    })
 }
 
 /// `ibv_create_srq_ex`: queues for XRC. (libibverbs makes plain ones by `ibv_create_srq`.)
@@ -139,48 +138,40 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut IbvContext,
     init: *mut IbvSrqInitAttrEx,
 ) -> *mut IbvSrq {
-    // SAFETY: the caller's contract.
-    let (limits, mut local) = unsafe { (context::limits(context), init.read()) };
-    let needed = srq_init_attr::TYPE | srq_init_attr::PD | srq_init_attr::XRCD | srq_init_attr::CQ;
-    if local.comp_mask & srq_init_attr::TYPE == 0 || local.srq_type != SRQ_TYPE_XRC {
-        return os::fail(EOPNOTSUPP);
-    }
-    if local.comp_mask != needed {
-        return os::fail(EINVAL);
-    }
-    let mut srq = match Srq::new(&mut local.attr, limits) {
-        Ok(srq) => srq,
-        Err(error) => return os::fail(error),
-    };
-    let mut cmd = command::CreateXsrq {
-        core: command::Quads::zeroed(),
-        driver: abi::CreateSrqCmd {
-            ring: srq.with(|queue| queue.ring().spec()),
-        },
-    };
-    let mut resp = command::CreateSrqResp::zeroed();
-    // SAFETY: the caller's contract, and the buffers have the sizes given.
-    let error = unsafe {
-        ibv_cmd_create_srq_ex(
-            context,
-            srq.verbs.get(),
-            &mut local,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    // What libibverbs fills in only where it is asked for a plain one.
-    let public = &mut srq.verbs.get_mut().srq;
-    public.srq_context = local.srq_context;
-    public.pd = local.pd;
-    // SAFETY: the caller's contract.
-    unsafe { (*init).attr = local.attr };
-    Box::into_raw(srq).cast()
+    object::create(|| {
+        // SAFETY: the caller's contract.
+        let (limits, mut local) = unsafe { (context::limits(context), init.read()) };
+        let needed =
+            srq_init_attr::TYPE | srq_init_attr::PD | srq_init_attr::XRCD | srq_init_attr::CQ;
+        if local.comp_mask & srq_init_attr::TYPE == 0 || local.srq_type != SRQ_TYPE_XRC {
+            return Err(EOPNOTSUPP);
+        }
+        if local.comp_mask != needed {
+            return Err(EINVAL);
+        }
+        let mut srq = Srq::new(&mut local.attr, limits)?;
+        let mut cmd = command::CreateXsrq::new(srq.command());
+        let mut resp = command::CreateSrqResp::zeroed();
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
+        object::check(unsafe {
+            ibv_cmd_create_srq_ex(
+                context,
+                srq.verbs.get(),
+                &mut local,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        // What libibverbs fills in only where it is asked for a plain one.
+        let public = &mut srq.verbs.get_mut().srq;
+        public.srq_context = local.srq_context;
+        public.pd = local.pd;
+        // SAFETY: the caller's contract.
+        unsafe { (*init).attr = local.attr };
+        Ok(srq)
+    })
 }
 
 /// `ibv_get_srq_num`. Errors: `EOPNOTSUPP` for a queue that is not for XRC.
@@ -231,10 +222,7 @@ pub(crate) unsafe extern "C" fn modify_srq(
         Err(error) => return error,
     };
     this.resize(new, |ring| {
-        let mut cmd = command::ResizeSrq {
-            core: command::Quads::zeroed(),
-            driver: abi::CreateSrqCmd { ring },
-        };
+        let mut cmd = command::ResizeSrq::new(abi::CreateSrqCmd { ring });
         // SAFETY: the caller's contract, and the command has the size given.
         unsafe { ibv_cmd_modify_srq(srq, attr, mask, (&raw mut cmd).cast(), size_of_val(&cmd)) }
     })
@@ -258,12 +246,7 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAtt
 /// Called by libibverbs with what [`create_srq`] returned.
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
     // SAFETY: the caller's contract.
-    let error = unsafe { ibv_cmd_destroy_srq(srq) };
-    if error == 0 {
-        // SAFETY: `create_srq` made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
-    }
-    error
+    unsafe { object::destroy::<Srq, _>(srq, ibv_cmd_destroy_srq(srq)) }
 }
 
 /// `ibv_post_srq_recv`. Requests before a bad one are posted. Errors: `EINVAL` where a request has

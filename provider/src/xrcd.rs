@@ -4,8 +4,8 @@
 
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_close_xrcd, ibv_cmd_open_xrcd, VerbsXrcd};
-use crate::ffi::os;
 use crate::ffi::verbs::{IbvContext, IbvXrcd, IbvXrcdInitAttr};
+use crate::object;
 use core::ffi::c_int;
 
 /// `ibv_open_xrcd`.
@@ -17,27 +17,26 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut IbvContext,
     attr: *mut IbvXrcdInitAttr,
 ) -> *mut IbvXrcd {
-    let mut cmd = command::OpenXrcd::zeroed();
-    let mut resp = command::OpenXrcdResp::zeroed();
-    // SAFETY: integers and a pointer that may be null.
-    let mut xrcd: Box<VerbsXrcd> = Box::new(unsafe { command::zeroed() });
-    // SAFETY: the caller's contract, and everything has the size given.
-    let error = unsafe {
-        ibv_cmd_open_xrcd(
-            context,
-            &mut *xrcd,
-            size_of::<VerbsXrcd>() as c_int,
-            attr,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return os::fail(error);
-    }
-    Box::into_raw(xrcd).cast()
+    object::create(|| {
+        let mut cmd = command::OpenXrcd::zeroed();
+        let mut resp = command::OpenXrcdResp::zeroed();
+        // SAFETY: integers and a pointer that may be null.
+        let mut xrcd: Box<VerbsXrcd> = Box::new(unsafe { command::zeroed() });
+        // SAFETY: the caller's contract, and everything has the size given.
+        object::check(unsafe {
+            ibv_cmd_open_xrcd(
+                context,
+                &mut *xrcd,
+                size_of::<VerbsXrcd>() as c_int,
+                attr,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            )
+        })?;
+        Ok(xrcd)
+    })
 }
 
 /// `ibv_close_xrcd`.
@@ -46,11 +45,6 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ///
 /// Called by libibverbs with what [`open_xrcd`] returned.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut IbvXrcd) -> c_int {
-    // SAFETY: the caller's contract; the public part is the first member.
-    let error = unsafe { ibv_cmd_close_xrcd(xrcd.cast()) };
-    if error == 0 {
-        // SAFETY: `open_xrcd` made it a pointer, and the consumer gave it up.
-        drop(unsafe { Box::from_raw(xrcd.cast::<VerbsXrcd>()) });
-    }
-    error
+    // SAFETY: the caller's contract.
+    unsafe { object::destroy::<VerbsXrcd, _>(xrcd, ibv_cmd_close_xrcd(xrcd.cast())) }
 }

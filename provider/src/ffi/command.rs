@@ -51,6 +51,16 @@ pub(crate) struct WithDriver<C, D> {
     pub(crate) driver: D,
 }
 
+impl<const N: usize, D> WithDriver<Quads<N>, D> {
+    /// With a core part that libibverbs fills in.
+    pub(crate) const fn new(driver: D) -> Self {
+        Self {
+            core: Quads::zeroed(),
+            driver,
+        }
+    }
+}
+
 /// `struct ibv_get_context`.
 pub(crate) type GetContext = Quads<2>;
 /// `struct ib_uverbs_get_context_resp` with [`abi::AllocUcontextResp`].
