@@ -31,12 +31,12 @@ pub(crate) unsafe extern "C" fn post_send(
     let this = unsafe { Qp::of(qp) };
     let mut batch = this.sq.open(this.send_error());
     let mut next = wr;
-    let mut error = 0;
+    let mut result = Ok(());
     // SAFETY: the caller's contract: each element is a work request or null.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: the caller's contract.
-        if let Err(e) = unsafe { add(&mut batch, this.rules, request) } {
-            error = e;
+        if let Err(error) = unsafe { add(&mut batch, this.rules, request) } {
+            result = Err((error, next));
             break;
         }
         next = request.next;
@@ -46,17 +46,11 @@ pub(crate) unsafe extern "C" fn post_send(
 
     if published && this.sq.ring().wants_doorbell() {
         // SAFETY: the queue pair is of an open device.
-        if let Err(e) = unsafe { doorbell::ring(public(this), Queue::Send) } {
-            if error == 0 {
-                (error, next) = (e, wr);
-            }
-        }
+        let rung = unsafe { doorbell::ring(public(this), Queue::Send) };
+        result = result.and(rung.map_err(|error| (error, wr)));
     }
-    if error != 0 && !bad_wr.is_null() {
-        // SAFETY: the caller's contract.
-        unsafe { *bad_wr = next };
-    }
-    error
+    // SAFETY: the caller's contract.
+    unsafe { posted(result, bad_wr) }
 }
 
 /// Adds one work request to the batch, or nothing.
@@ -219,38 +213,38 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: the caller's contract.
     let this = unsafe { Qp::of(qp) };
-    let mut next = wr;
-    let mut error = 0;
-    match &this.rq {
+    let result = match &this.rq {
         Some(rq) if this.recv_error() == 0 => {
-            let ((), added) = rq.post(|adder| {
-                // SAFETY: the caller's contract: each element is a work request or null.
-                while let Some(request) = unsafe { next.as_ref() } {
-                    // SAFETY: the caller's contract.
-                    let result =
-                        unsafe { adder.add(request.wr_id, request.sg_list, request.num_sge) };
-                    if let Err(e) = result {
-                        error = e;
-                        break;
-                    }
-                    next = request.next;
-                }
-            });
+            // SAFETY: the caller's contract.
+            let (added_all, added) = rq.post(|adder| unsafe { adder.add_list(wr) });
+            let mut rung = Ok(());
             if added && rq.ring().wants_doorbell() {
                 // SAFETY: the queue pair is of an open device.
-                if let Err(e) = unsafe { doorbell::ring(public(this), Queue::Receive) } {
-                    if error == 0 {
-                        (error, next) = (e, wr);
-                    }
-                }
+                rung = unsafe { doorbell::ring(public(this), Queue::Receive) };
             }
+            added_all.and(rung.map_err(|error| (error, wr)))
         }
-        _ if wr.is_null() => {}
-        _ => error = EINVAL,
-    }
-    if error != 0 && !bad_wr.is_null() {
+        _ if wr.is_null() => Ok(()),
+        _ => Err((EINVAL, wr)),
+    };
+    // SAFETY: the caller's contract.
+    unsafe { posted(result, bad_wr) }
+}
+
+/// What a verb that posts returns: an error number, or 0. `bad_wr` becomes the work request that
+/// was refused.
+///
+/// # Safety
+///
+/// `bad_wr` may be written, or is null.
+#[inline]
+pub(crate) unsafe fn posted<W>(result: Result<(), (c_int, *mut W)>, bad_wr: *mut *mut W) -> c_int {
+    let Err((error, wr)) = result else {
+        return 0;
+    };
+    if !bad_wr.is_null() {
         // SAFETY: the caller's contract.
-        unsafe { *bad_wr = next };
+        unsafe { *bad_wr = wr };
     }
     error
 }

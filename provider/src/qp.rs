@@ -62,35 +62,20 @@ impl Rules {
     /// The rules of a type of queue pair (IBA 9.8.1, table of transport functions). Errors:
     /// `EOPNOTSUPP` for a type that rrxe hasn't.
     pub(crate) fn of(qp_type: u32) -> Result<Self, c_int> {
-        match qp_type {
-            qp_type::RC => Ok(Self {
-                opcodes: RC_OPCODES,
-                datagram: false,
-                xrc: false,
-            }),
-            qp_type::UC => Ok(Self {
-                opcodes: UC_OPCODES,
-                datagram: false,
-                xrc: false,
-            }),
-            qp_type::UD => Ok(Self {
-                opcodes: UD_OPCODES,
-                datagram: true,
-                xrc: false,
-            }),
-            qp_type::XRC_SEND => Ok(Self {
-                opcodes: RC_OPCODES,
-                datagram: false,
-                xrc: true,
-            }),
+        let (opcodes, datagram, xrc) = match qp_type {
+            qp_type::RC => (RC_OPCODES, false, false),
+            qp_type::UC => (UC_OPCODES, false, false),
+            qp_type::UD => (UD_OPCODES, true, false),
+            qp_type::XRC_SEND => (RC_OPCODES, false, true),
             // It only receives, and what it receives goes elsewhere.
-            qp_type::XRC_RECV => Ok(Self {
-                opcodes: 0,
-                datagram: false,
-                xrc: false,
-            }),
-            _ => Err(EOPNOTSUPP),
-        }
+            qp_type::XRC_RECV => (0, false, false),
+            _ => return Err(EOPNOTSUPP),
+        };
+        Ok(Self {
+            opcodes,
+            datagram,
+            xrc,
+        })
     }
 }
 

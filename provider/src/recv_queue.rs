@@ -6,7 +6,7 @@
 
 use crate::abi::RecvWqe;
 use crate::ffi::os::{EINVAL, ENOMEM};
-use crate::ffi::verbs::IbvSge;
+use crate::ffi::verbs::{IbvRecvWr, IbvSge};
 use crate::lock::Lock;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
@@ -179,6 +179,27 @@ impl Adder<'_> {
             }
         }
         self.state.next = self.state.next.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Adds a list of work requests. Fails with the first that can't be added, and why: as for
+    /// [`Adder::add`]. Those before it are added.
+    ///
+    /// # Safety
+    ///
+    /// `list` is a list of work requests, with all that they point to.
+    pub(crate) unsafe fn add_list(
+        &mut self,
+        list: *mut IbvRecvWr,
+    ) -> Result<(), (c_int, *mut IbvRecvWr)> {
+        let mut next = list;
+        // SAFETY: the caller's contract: each element is a work request or null.
+        while let Some(request) = unsafe { next.as_ref() } {
+            // SAFETY: the caller's contract.
+            unsafe { self.add(request.wr_id, request.sg_list, request.num_sge) }
+                .map_err(|error| (error, next))?;
+            next = request.next;
+        }
         Ok(())
     }
 }

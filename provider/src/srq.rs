@@ -10,6 +10,7 @@ use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
 use crate::object;
+use crate::post;
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
@@ -263,27 +264,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: the caller's contract.
     let this = unsafe { Srq::of(srq) };
-    let mut next = wr;
-    let mut error = 0;
-    this.with(|queue| {
-        queue.post(|adder| {
-            // SAFETY: the caller's contract: each element is a work request or null.
-            while let Some(request) = unsafe { next.as_ref() } {
-                // SAFETY: the caller's contract.
-                let result = unsafe { adder.add(request.wr_id, request.sg_list, request.num_sge) };
-                if let Err(e) = result {
-                    error = e;
-                    break;
-                }
-                next = request.next;
-            }
-        })
-    });
-    if error != 0 && !bad_wr.is_null() {
-        // SAFETY: the caller's contract.
-        unsafe { *bad_wr = next };
-    }
-    error
+    // SAFETY: the caller's contract.
+    let (result, _) = this.with(|queue| queue.post(|adder| unsafe { adder.add_list(wr) }));
+    // SAFETY: the caller's contract.
+    unsafe { post::posted(result, bad_wr) }
 }
 
 #[cfg(test)]
