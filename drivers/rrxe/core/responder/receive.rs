@@ -114,11 +114,13 @@ impl Responder {
     /// Executes the expected request of a reliable connection.
     #[inline]
     fn execute<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Result<(), Refusal> {
-        match packet.operation {
-            Operation::ReadRequest => self.on_read(packet, env),
-            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(packet, env),
-            Operation::Flush => self.on_flush(packet, env),
-            Operation::AtomicWrite => self.on_atomic_write(packet, env),
+        use Operation as O;
+        match (packet.operation, packet.ext) {
+            (O::ReadRequest, Ext::Reth(reth)) => self.on_read(packet, reth, env),
+            (O::CompareSwap | O::FetchAdd, Ext::Atomic(eth)) => self.on_atomic(packet, eth, env),
+            (O::Flush, Ext::Flush(feth, reth)) => self.on_flush(packet, feth, reth, env),
+            (O::AtomicWrite, Ext::Reth(reth)) => self.on_atomic_write(packet, reth, env),
+            // This refuses what is neither.
             _ => {
                 self.on_send_or_write(packet, env)?;
                 self.epsn = self.epsn.next();

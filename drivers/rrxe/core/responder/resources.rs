@@ -6,7 +6,7 @@
 use super::message::Refusal;
 use super::{AtomicOp, Flush, Message, RemoteAccess, Responder, ResponderEnv, MAX_RESOURCES};
 use crate::psn::Psn;
-use crate::wire::{Feth, Operation};
+use crate::wire::{AtomicEth, Feth, Operation, Reth};
 use crate::{requester, Ext, Mtu, Outcome, Packet};
 
 /// What a resource remembers.
@@ -179,20 +179,22 @@ impl Resources {
 }
 
 impl Responder {
+    /// Whether a request of a kind that is `allowed` or not stands alone, and there is room to
+    /// remember it.
+    fn may_keep(&self, allowed: bool) -> bool {
+        allowed && self.message == Message::None && self.resources.has_room()
+    }
+
     /// The expected request is a READ.
     pub(super) fn on_read<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
+        reth: Reth,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let Ext::Reth(reth) = packet.ext else {
-            return Err(Refusal::Invalid);
-        };
-        let valid = self.message == Message::None
-            && self.allow_read
+        let valid = self.may_keep(self.allow_read)
             && packet.payload_len == 0
-            && reth.len <= requester::MAX_MESSAGE
-            && self.resources.has_room();
+            && reth.len <= requester::MAX_MESSAGE;
         if !valid {
             return Err(Refusal::Invalid);
         }
@@ -216,17 +218,13 @@ impl Responder {
     pub(super) fn on_atomic<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
+        eth: AtomicEth,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let Ext::Atomic(eth) = packet.ext else {
-            return Err(Refusal::Invalid);
-        };
-        let valid = self.message == Message::None
-            && self.allow_atomic
+        let valid = self.may_keep(self.allow_atomic)
             && packet.payload_len == 0
             // G-14
-            && eth.va & 7 == 0
-            && self.resources.has_room();
+            && eth.va & 7 == 0;
         if !valid {
             return Err(Refusal::Invalid);
         }
@@ -253,11 +251,10 @@ impl Responder {
     pub(super) fn on_flush<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
+        feth: Feth,
+        reth: Reth,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let Ext::Flush(feth, reth) = packet.ext else {
-            return Err(Refusal::Invalid);
-        };
         let global = feth.placement & Feth::GLOBAL != 0;
         let persistent = feth.placement & Feth::PERSISTENT != 0;
         let range = match feth.level {
@@ -295,18 +292,14 @@ impl Responder {
     pub(super) fn on_atomic_write<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
+        reth: Reth,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let Ext::Reth(reth) = packet.ext else {
-            return Err(Refusal::Invalid);
-        };
-        let valid = self.message == Message::None
-            && self.allow_write
+        let valid = self.may_keep(self.allow_write)
             // G-25
             && packet.payload_len == requester::ATOMIC_WRITE_LEN
             && reth.len == requester::ATOMIC_WRITE_LEN
-            && reth.va & 7 == 0
-            && self.resources.has_room();
+            && reth.va & 7 == 0;
         if !valid {
             return Err(Refusal::Invalid);
         }
