@@ -6,6 +6,7 @@ use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
+    mr::Span,
     path::Path,
     pd::PdId,
     ring::Consumer,
@@ -261,6 +262,19 @@ impl Env<'_> {
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
     }
 
+    /// The bytes at `va` that the peer wants to access, under the rights of a protection domain.
+    fn remote(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        wants: RemoteAccess,
+    ) -> Result<Span<'_>, Fault> {
+        let (tables, by) = (&self.qp.device.tables, self.qp.keys(pd));
+        tables.remote(self.on.rcu, by, rkey, va, len, wants)
+    }
+
     /// What stands in front of a datagram.
     fn place_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
         let mut grh = [0; GRH_LEN];
@@ -309,10 +323,7 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<(), Fault> {
         let pd = self.remote_pd()?;
-        self.qp
-            .device
-            .tables
-            .remote(self.on.rcu, self.qp.keys(pd), rkey, va, len, access)?;
+        self.remote(pd, rkey, va, len, access)?;
         if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
             self.reads.remember(rkey, pd);
         }
@@ -321,9 +332,9 @@ impl ResponderEnv for Env<'_> {
 
     fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
-        let span = self.qp.device.tables.remote(
-            self.on.rcu,
-            self.qp.keys(self.remote_pd()?),
+        let pd = self.remote_pd()?;
+        let span = self.remote(
+            pd,
             rkey,
             va,
             incoming.packet.payload_len,
@@ -348,17 +359,8 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
-        self.qp
-            .device
-            .tables
-            .remote(
-                self.on.rcu,
-                self.qp.keys(self.remote_pd()?),
-                rkey,
-                va,
-                8,
-                RemoteAccess::Atomic,
-            )?
+        let pd = self.remote_pd()?;
+        self.remote(pd, rkey, va, 8, RemoteAccess::Atomic)?
             .atomic(op)
     }
 
@@ -369,17 +371,8 @@ impl ResponderEnv for Env<'_> {
             .skb
             .copy_bits(incoming.payload_offset(), &mut bytes)
             .map_err(|_| Fault::Malformed)?;
-        self.qp
-            .device
-            .tables
-            .remote(
-                self.on.rcu,
-                self.qp.keys(self.remote_pd()?),
-                rkey,
-                va,
-                8,
-                RemoteAccess::Write,
-            )?
+        let pd = self.remote_pd()?;
+        self.remote(pd, rkey, va, 8, RemoteAccess::Write)?
             .store(u64::from_ne_bytes(bytes))
     }
 
