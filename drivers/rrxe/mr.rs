@@ -207,7 +207,7 @@ impl Mr {
         owner: Option<PinOwner>,
         make: impl FnOnce(u32) -> (Kind, Changing),
     ) -> Result<(MrHandle, MrKeys)> {
-        let (index, key) = tables.regions.reserve(GFP_KERNEL)?;
+        let (index, key) = tables.regions.reserve()?;
         let (kind, changing) = make(key);
         let mr = Arc::pin_init(
             pin_init!(Mr {

@@ -53,8 +53,8 @@ impl Numbers {
     }
 
     /// A free index and the number that stands for it outside.
-    fn reserve(&self, flags: Flags) -> Result<(u32, u32)> {
-        let index = self.pool.alloc(self.range.clone(), flags)?;
+    fn reserve(&self) -> Result<(u32, u32)> {
+        let index = self.pool.alloc(self.range.clone(), GFP_KERNEL)?;
         match self.permutation.apply(index) {
             Some(number) => Ok((index, number)),
             None => {
@@ -70,20 +70,25 @@ impl Numbers {
     }
 }
 
-/// Queue pairs by number.
+/// Objects that packets name by numbers which can't be guessed.
 #[pin_data]
-pub(crate) struct QpTable {
+pub(crate) struct NumberTable<T: Send + Sync + 'static> {
     #[pin]
     numbers: Numbers,
-    table: RcuTable<Qp>,
+    table: RcuTable<T>,
 }
+
+/// Queue pairs by number.
+pub(crate) type QpTable = NumberTable<Qp>;
+
+/// Shared receive queues for XRC by number.
+pub(crate) type SrqTable = NumberTable<Srq>;
 
 /// Memory regions by key: 24 bits of number, and 8 low bits that change with each use of it.
 #[pin_data]
 pub(crate) struct RegionTable {
     #[pin]
-    numbers: Numbers,
-    table: RcuTable<Mr>,
+    regions: NumberTable<Mr>,
 }
 
 /// Address handles by number, which only their own process sees.
@@ -92,14 +97,6 @@ pub(crate) struct AddressTable {
     #[pin]
     pool: IndexPool,
     table: RcuTable<AddressHandle>,
-}
-
-/// Shared receive queues for XRC by number.
-#[pin_data]
-pub(crate) struct SrqTable {
-    #[pin]
-    numbers: Numbers,
-    table: RcuTable<Srq>,
 }
 
 /// All tables.
@@ -119,78 +116,47 @@ impl Tables {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
-                qps <- try_pin_init!(QpTable {
-                    numbers <- Numbers::new(limits::MAX_QP),
-                    table: RcuTable::new()?,
-                }),
+                qps <- NumberTable::new(limits::MAX_QP),
                 regions <- try_pin_init!(RegionTable {
-                    numbers <- Numbers::new(limits::MAX_MR),
-                    table: RcuTable::new()?,
+                    regions <- NumberTable::new(limits::MAX_MR),
                 }),
                 addresses <- try_pin_init!(AddressTable {
                     pool <- IndexPool::new(),
                     table: RcuTable::new()?,
                 }),
-                srqs <- try_pin_init!(SrqTable {
-                    numbers <- Numbers::new(limits::MAX_SRQ),
-                    table: RcuTable::new()?,
-                }),
+                srqs <- NumberTable::new(limits::MAX_SRQ),
             }? Error),
             GFP_KERNEL,
         )
     }
 }
 
-impl QpTable {
-    /// An index and the queue pair number that stands for it.
-    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
-        self.numbers.reserve(GFP_KERNEL)
+impl<T: Send + Sync + 'static> NumberTable<T> {
+    /// Room for `max` objects.
+    fn new(max: u32) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            numbers <- Numbers::new(max),
+            table: RcuTable::new()?,
+        })
     }
 
-    /// Lets packets find the queue pair.
-    pub(crate) fn publish(&self, index: u32, qp: Arc<Qp>) -> Result {
-        self.table.insert(index, qp, GFP_KERNEL)
-    }
-
-    /// The queue pair of this number.
-    #[inline]
-    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, Qp>> {
-        self.table.get(self.numbers.index(number)?, rcu)
-    }
-
-    /// No packet finds the queue pair from now on.
-    pub(crate) fn withdraw(&self, index: u32) {
-        drop(self.table.remove(index));
-    }
-
-    /// The number may be used again.
-    pub(crate) fn release(&self, index: u32) {
-        self.numbers.pool.free(index);
-    }
-}
-
-impl SrqTable {
     /// An index and the number that stands for it.
     pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
-        self.numbers.reserve(GFP_KERNEL)
+        self.numbers.reserve()
     }
 
-    /// Lets packets find the queue.
-    pub(crate) fn publish(&self, index: u32, srq: Arc<Srq>) -> Result {
-        self.table.insert(index, srq, GFP_KERNEL)
+    /// Lets packets find the object.
+    pub(crate) fn publish(&self, index: u32, object: Arc<T>) -> Result {
+        self.table.insert(index, object, GFP_KERNEL)
     }
 
-    /// The queue of this number.
+    /// The object of this number.
     #[inline]
-    pub(crate) fn get<'a>(
-        &'a self,
-        number: u32,
-        rcu: &'a rcu::Guard,
-    ) -> Option<ArcBorrow<'a, Srq>> {
+    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
         self.table.get(self.numbers.index(number)?, rcu)
     }
 
-    /// No packet finds the queue from now on.
+    /// No packet finds the object from now on.
     pub(crate) fn withdraw(&self, index: u32) {
         drop(self.table.remove(index));
     }
@@ -203,36 +169,36 @@ impl SrqTable {
 
 impl RegionTable {
     /// An index and the key that stands for it.
-    pub(crate) fn reserve(&self, flags: Flags) -> Result<(u32, u32)> {
-        let (index, number) = self.numbers.reserve(flags)?;
+    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
+        let (index, number) = self.regions.reserve()?;
         Ok((index, number << 8 | random::u32() & 0xff))
     }
 
     /// Lets work requests and packets find the region.
     pub(crate) fn publish(&self, index: u32, mr: Arc<Mr>) -> Result {
-        self.table.insert(index, mr, GFP_KERNEL)
+        self.regions.publish(index, mr)
     }
 
     /// The region at the place of this key; whether it is its key is for the caller to check.
     #[inline]
     pub(crate) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
-        self.table.get_ref(self.numbers.index(key >> 8)?, rcu)
+        let NumberTable { numbers, table } = &self.regions;
+        table.get_ref(numbers.index(key >> 8)?, rcu)
     }
 
     /// A reference to it, to be kept.
     pub(crate) fn get_arc(&self, key: u32, rcu: &rcu::Guard) -> Option<Arc<Mr>> {
-        let index = self.numbers.index(key >> 8)?;
-        self.table.get(index, rcu).map(Arc::from)
+        self.regions.get(key >> 8, rcu).map(Arc::from)
     }
 
     /// Nobody finds the region from now on.
     pub(crate) fn withdraw(&self, index: u32) {
-        drop(self.table.remove(index));
+        self.regions.withdraw(index);
     }
 
     /// The index may be used again.
     pub(crate) fn release(&self, index: u32) {
-        self.numbers.pool.free(index);
+        self.regions.release(index);
     }
 }
 
