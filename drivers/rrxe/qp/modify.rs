@@ -25,7 +25,7 @@ const MAX_TIMER_CODE: u8 = 31;
 const MAX_RETRY: u8 = 7;
 
 /// Checks the values of the attributes in `mask`.
-fn check(device: &Device<Rrxe>, qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result {
+fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
     let bad = mask.has(QpAttrMask::PORT) && attr.port != 1
         || mask.has(QpAttrMask::PKEY_INDEX) && attr.pkey_index >= limits::PKEY_TABLE_LEN
         || mask.has(QpAttrMask::TIMEOUT) && attr.timeout > MAX_TIMER_CODE
@@ -48,10 +48,8 @@ fn check(device: &Device<Rrxe>, qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Res
             return Err(EINVAL);
         }
     }
-    // A Q_Key with the top bit set is for privileged consumers (IBA 10.2.5, A-36).
-    if mask.has(QpAttrMask::QKEY) && qp.is_user && attr.qkey & 1 << 31 != 0 {
-        return Err(EPERM);
-    }
+    // Who may set a Q_Key with the top bit (IBA 10.2.5, A-36), ib_core has checked: CAP_NET_RAW
+    // (uverbs_cmd.c, modify_qp()).
     Ok(())
 }
 
@@ -209,7 +207,7 @@ pub(crate) fn modify(
     if !modify_is_ok(actual, next, qp.qp_type, mask) {
         return Err(EINVAL);
     }
-    check(device, qp, attr, mask)?;
+    check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
         Some(info) if qp.qp_type.is_connected() => Some(new_path(*info)?),

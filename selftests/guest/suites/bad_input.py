@@ -4,6 +4,7 @@ harms nobody else."""
 
 import errno
 
+import privilege
 import testbed
 from harness import case, equal
 from trial import Bench, Trial, refused
@@ -25,6 +26,8 @@ def _ends():
 bench = Bench(_ends)
 
 PAGE = 4096
+# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
+QKEY = 0x11223344
 SIZE = 512 * 1024
 RDMA = ("write", "write-imm", "read", "cmp-swap", "fetch-add")
 
@@ -649,6 +652,42 @@ def modify_mtu_beyond_port():
             refused(errno.EINVAL, end.to_rtr, qp, gid=t.far.info["gid"], qpn=5, mtu=4096)
         finally:
             here.run("ip link set eth0 mtu 4200")
+
+
+CONTROLLED = 0x80010001  # a Q_Key for privileged consumers: its top bit is set
+
+
+@case()
+def controlled_qkey():
+    """A Q_Key with the top bit needs CAP_NET_RAW (A-36)."""
+    with Trial(bench, kind="ud", connected=False) as t:
+        end, qp = t.near.end, t.near.qp["id"]
+        with privilege.without(privilege.CAP_NET_RAW):
+            refused(errno.EPERM, end.to_init, qp, "ud", qkey=CONTROLLED)
+            equal("state", end.state(qp), "reset")
+            end.to_init(qp, "ud")
+            refused(errno.EPERM, end.modify, qp, ("QKEY",), qkey=CONTROLLED)
+            equal("Q_Key", end.query(qp, "qkey"), {"qkey": QKEY})
+
+
+@case()
+def controlled_qkey_of_the_privileged():
+    """Who has CAP_NET_RAW gets such a Q_Key, and datagrams with it arrive (A-33, A-34)."""
+    with Trial(bench, kind="ud", access={"qkey": CONTROLLED}) as t:
+        equal("Q_Key", t.near.end.query(t.near.qp["id"], "qkey"), {"qkey": CONTROLLED})
+        t.receive()
+        handle = datagram(t, qkey=CONTROLLED & 0x7FFFFFFF)
+        t.sent("SUCCESS")
+        t.quiet()
+        t.near.end.drop(handle)
+        # The top bit says: that of the queue pair.
+        t.near.end.put(t.mine["id"], [[0, 64]], 79)
+        handle = datagram(t, qkey=0xFFFFFFFF)
+        t.sent("SUCCESS")
+        t.received("SUCCESS")
+        t.far.end.accept(t.theirs["id"], [[4096, 40]], 40)
+        t.far.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
+        t.near.end.drop(handle)
 
 
 @case()
