@@ -2,7 +2,7 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use super::{baton::Baton, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
 use crate::{congestion::Due, counters::Counter, limits::path, rx::Incoming};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
@@ -85,17 +85,33 @@ impl Qp {
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, SEND_WORK>(this.into());
     }
 
-    fn send_rounds(this: ArcBorrow<'_, Self>) {
+    /// The same for the receive side.
+    fn recv_later(this: ArcBorrow<'_, Self>) {
+        let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
+    }
+
+    /// Does rounds of a side until nothing is left to do, and gives its baton back; where the
+    /// budget is spent before that, `later` goes on.
+    fn rounds(
+        this: ArcBorrow<'_, Self>,
+        baton: &Baton,
+        round: impl Fn(ArcBorrow<'_, Self>) -> Round,
+        later: impl FnOnce(ArcBorrow<'_, Self>),
+    ) {
         for _ in 0..path::BATCHES {
-            let round = Self::send_round(this);
+            let round = round(this);
             if round.fatal {
                 Self::enter_error(this);
             }
-            if !round.more && this.send_baton.give_back() {
+            if !round.more && baton.give_back() {
                 return;
             }
         }
-        Self::send_later(this);
+        later(this);
+    }
+
+    fn send_rounds(this: ArcBorrow<'_, Self>) {
+        Self::rounds(this, &this.send_baton, Self::send_round, Self::send_later);
     }
 
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
@@ -147,16 +163,7 @@ impl Qp {
     }
 
     fn recv_rounds(this: ArcBorrow<'_, Self>) {
-        for _ in 0..path::BATCHES {
-            let round = Self::recv_round(this);
-            if round.fatal {
-                Self::enter_error(this);
-            }
-            if !round.more && this.recv_baton.give_back() {
-                return;
-            }
-        }
-        let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
+        Self::rounds(this, &this.recv_baton, Self::recv_round, Self::recv_later);
     }
 
     fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
