@@ -14,7 +14,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{Mtu, Service};
+use rrxe_core::{Mtu, Responder, Service};
 
 /// The attributes that the specification knows (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -53,32 +53,34 @@ fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
     Ok(())
 }
 
+/// For each of these attributes that is in a mask, what is to be done with it.
+macro_rules! for_each_in {
+    ($mask:ident: $($bit:ident => $action:expr),* $(,)?) => {
+        $(if $mask.has(QpAttrMask::$bit) {
+            $action;
+        })*
+    };
+}
+
 /// Copies the attributes in `mask`.
 fn remember(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
-    macro_rules! copy {
-        ($($bit:ident => $field:ident),* $(,)?) => {
-            $(if mask.has(QpAttrMask::$bit) {
-                to.$field = from.$field;
-            })*
-        };
-    }
-    copy!(
-        ACCESS_FLAGS => access_flags,
-        AV => address,
-        DEST_QPN => dest_qpn,
-        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
-        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
-        MAX_QP_RD_ATOMIC => max_rd_atomic,
-        MIN_RNR_TIMER => min_rnr_timer,
-        PATH_MTU => path_mtu,
-        PKEY_INDEX => pkey_index,
-        PORT => port,
-        QKEY => qkey,
-        RETRY_CNT => retry_cnt,
-        RNR_RETRY => rnr_retry,
-        RQ_PSN => rq_psn,
-        SQ_PSN => sq_psn,
-        TIMEOUT => timeout,
+    for_each_in!(mask:
+        ACCESS_FLAGS => to.access_flags = from.access_flags,
+        AV => to.address = from.address,
+        DEST_QPN => to.dest_qpn = from.dest_qpn,
+        EN_SQD_ASYNC_NOTIFY => to.en_sqd_async_notify = from.en_sqd_async_notify,
+        MAX_DEST_RD_ATOMIC => to.max_dest_rd_atomic = from.max_dest_rd_atomic,
+        MAX_QP_RD_ATOMIC => to.max_rd_atomic = from.max_rd_atomic,
+        MIN_RNR_TIMER => to.min_rnr_timer = from.min_rnr_timer,
+        PATH_MTU => to.path_mtu = from.path_mtu,
+        PKEY_INDEX => to.pkey_index = from.pkey_index,
+        PORT => to.port = from.port,
+        QKEY => to.qkey = from.qkey,
+        RETRY_CNT => to.retry_cnt = from.retry_cnt,
+        RNR_RETRY => to.rnr_retry = from.rnr_retry,
+        RQ_PSN => to.rq_psn = from.rq_psn,
+        SQ_PSN => to.sq_psn = from.sq_psn,
+        TIMEOUT => to.timeout = from.timeout,
     );
 }
 
@@ -95,27 +97,15 @@ fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
     if let Some(mtu) = mtu {
         requester.set_mtu(mtu);
     }
-    if mask.has(QpAttrMask::DEST_QPN) {
-        requester.set_dest_qpn(attr.dest_qpn);
-    }
-    if mask.has(QpAttrMask::SQ_PSN) {
-        requester.set_psn(attr.sq_psn);
-    }
-    if mask.has(QpAttrMask::TIMEOUT) {
-        requester.set_timeout(attr.timeout);
-    }
-    if mask.has(QpAttrMask::RETRY_CNT) {
-        requester.set_retry_count(attr.retry_cnt);
-    }
-    if mask.has(QpAttrMask::RNR_RETRY) {
-        requester.set_rnr_retry(attr.rnr_retry);
-    }
-    if mask.has(QpAttrMask::MAX_QP_RD_ATOMIC) {
-        requester.set_max_rd_atomic(attr.max_rd_atomic);
-    }
-    if mask.has(QpAttrMask::QKEY) {
-        requester.set_qkey(attr.qkey);
-    }
+    for_each_in!(mask:
+        DEST_QPN => requester.set_dest_qpn(attr.dest_qpn),
+        SQ_PSN => requester.set_psn(attr.sq_psn),
+        TIMEOUT => requester.set_timeout(attr.timeout),
+        RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
+        RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
+        MAX_QP_RD_ATOMIC => requester.set_max_rd_atomic(attr.max_rd_atomic),
+        QKEY => requester.set_qkey(attr.qkey),
+    );
     requester.set_pkey(limits::DEFAULT_PKEY);
 }
 
@@ -132,33 +122,26 @@ fn set_recv(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
     if let Some(mtu) = mtu {
         responder.set_mtu(mtu);
     }
-    if mask.has(QpAttrMask::DEST_QPN) {
-        responder.set_dest_qpn(attr.dest_qpn);
-    }
-    if mask.has(QpAttrMask::RQ_PSN) {
-        responder.set_psn(attr.rq_psn);
-    }
-    if mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-        responder.set_max_dest_rd_atomic(attr.max_dest_rd_atomic);
-    }
-    if mask.has(QpAttrMask::MIN_RNR_TIMER) {
-        responder.set_min_rnr_timer(attr.min_rnr_timer);
-    }
-    if mask.has(QpAttrMask::ACCESS_FLAGS) {
-        responder.set_access(
-            attr.access_flags & access::REMOTE_READ != 0,
-            attr.access_flags & access::REMOTE_WRITE != 0,
-            attr.access_flags & access::REMOTE_ATOMIC != 0,
-        );
-        responder.set_flush_access(
-            attr.access_flags & access::FLUSH_GLOBAL != 0,
-            attr.access_flags & access::FLUSH_PERSISTENT != 0,
-        );
-    }
-    if mask.has(QpAttrMask::QKEY) {
-        responder.set_qkey(attr.qkey);
-    }
+    for_each_in!(mask:
+        DEST_QPN => responder.set_dest_qpn(attr.dest_qpn),
+        RQ_PSN => responder.set_psn(attr.rq_psn),
+        MAX_DEST_RD_ATOMIC => responder.set_max_dest_rd_atomic(attr.max_dest_rd_atomic),
+        MIN_RNR_TIMER => responder.set_min_rnr_timer(attr.min_rnr_timer),
+        ACCESS_FLAGS => set_access(responder, attr.access_flags),
+        QKEY => responder.set_qkey(attr.qkey),
+    );
     responder.set_pkey(limits::DEFAULT_PKEY);
+}
+
+/// Sets what requests may do, as `IB_ACCESS_*` flags say it.
+fn set_access(responder: &mut Responder, flags: u32) {
+    let has = |flag| flags & flag != 0;
+    responder.set_access(
+        has(access::REMOTE_READ),
+        has(access::REMOTE_WRITE),
+        has(access::REMOTE_ATOMIC),
+    );
+    responder.set_flush_access(has(access::FLUSH_GLOBAL), has(access::FLUSH_PERSISTENT));
 }
 
 /// The path MTU: as set for connected queue pairs, the port's for datagrams.
