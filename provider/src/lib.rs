@@ -7,7 +7,8 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | [`context`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`srq`], [`xrcd`] | a verbs object each: create, change, destroy |
+//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`srq`], [`xrcd`] | a verbs object each: create, change, destroy |
+//! | [`object`] | what creating and destroying them has in common |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
 //! | [`post`], [`wr`] | the two ways to post work: lists, and `ibv_wr_*` |
 //! | [`ring`], [`send_queue`], [`recv_queue`], [`completion_queue`] | rings shared with the kernel; free of libibverbs' objects |
