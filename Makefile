@@ -33,7 +33,7 @@ fuzz: ## the fuzz targets, longer than make test does: [TARGET=…] [SECONDS=600
 SEEDS ?= 0..1000000
 simulate = CARGO_TARGET_DIR=$(out)/cargo $(in-root) cargo run --quiet --locked --profile simulation
 
-soak: ## a million seeds of the simulation (SEEDS=from..to), the larger model, all mutants
+soak: ## a million seeds of the simulation (SEEDS=from..to), the larger model, the mutants
 	@$(simulate) -p rrxe_simulation --bin simulate -- --seeds $(SEEDS) --group 100000
 	@$(simulate) -p rrxe_model --bin explore --
 	@$(simulate) -p rrxe_model --bin explore -- --messages 3 --duplicates 0 --overtakes 0
