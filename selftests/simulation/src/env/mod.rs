@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the core asks of its driver: done, and judged.
+
+mod requester;
+mod responder;
+
+use crate::flow::{Message, Trap};
+use crate::ground::{Ground, QKEY};
+use crate::random::data;
+use rrxe_core::*;
+
+/// The driver of one queue pair.
+pub struct Env<'a> {
+    pub ground: &'a mut Ground,
+    pub qp: usize,
+}
+
+impl Env<'_> {
+    fn room(&mut self) -> Result<(), TxError> {
+        if self.ground.room == 0 {
+            self.ground.refused = true;
+            return Err(TxError::NoRoom);
+        }
+        self.ground.room -= 1;
+        Ok(())
+    }
+}
+
+fn words(message: &Message) -> String {
+    format!(
+        "{:?} of {} bytes from PSN {}",
+        message.op, message.len, message.first
+    )
+}
+
+/// What an atomic compares with (or adds) and stores.
+pub fn operands(message: &Message) -> (u64, u64) {
+    let word = |at: u32| {
+        let bytes = data(message.data + at, 8);
+        u64::from_ne_bytes(bytes.try_into().expect("8 bytes"))
+    };
+    (word(0) & 3, word(8) & 3)
+}
+
+/// The Q_Key that a datagram is sent with.
+pub fn qkey(message: &Message) -> u32 {
+    match message.trap {
+        Trap::Qkey => QKEY + 1,
+        _ => QKEY,
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a requester asks for: its packets, and what comes back.
+
+use super::{words, Env};
+use crate::flow::{Message, Trap};
+use crate::ground::{trace, State, Truth, ADDRESS, FIRST_QPN};
+use crate::random::data;
+use rrxe_core::*;
+
+impl Env<'_> {
+    /// Judges a request packet; its message's index.
+    fn judge_request(&self, packet: &TxPacket, relative: u32) -> usize {
+        let (ground, qp) = (&*self.ground, self.qp);
+        let (side, flow) = (&ground.sides[qp], &ground.flows[qp]);
+        assert!(
+            matches!(side.state, State::Rts | State::Sqd),
+            "queue pair {qp} sends a request in state {:?}",
+            side.state
+        );
+        let index = side.slots[packet.slot as usize];
+        let message = &flow.messages[index];
+        let at = relative.wrapping_sub(message.first);
+        assert!(
+            at < message.packets && relative <= flow.sent && index >= flow.completed,
+            "queue pair {qp} sends PSN {relative} for message {index}: {}",
+            words(message)
+        );
+        let parsed = Packet::parse(packet.header(), packet.udp_payload_len())
+            .expect("what is sent can be parsed");
+        self.judge_header(packet, &parsed, message, at);
+        assert_eq!(flow.psn(relative), packet.psn);
+
+        if !message.started {
+            assert_eq!(
+                at, 0,
+                "message {index} of queue pair {qp} starts in the middle"
+            );
+            assert_ne!(side.state, State::Sqd, "message {index} starts in SQD");
+            if message.fence {
+                assert_eq!(
+                    flow.reads, 0,
+                    "message {index} of queue pair {qp} ignores its fence"
+                );
+            }
+            if message.op.is_read_or_atomic() {
+                let max = u32::from(ground.connection(qp).max_rd_atomic);
+                assert!(
+                    flow.reads < max,
+                    "too many READs and atomics of queue pair {qp}"
+                );
+            }
+        }
+        if let Some((until, from)) = flow.rnr {
+            assert!(
+                ground.now >= until || relative < from,
+                "queue pair {qp} sends PSN {relative} {} ns before the RNR timer ends",
+                until - ground.now
+            );
+        }
+        index
+    }
+
+    fn judge_header(&self, packet: &TxPacket, parsed: &Packet, message: &Message, at: u32) {
+        let (ground, qp) = (&*self.ground, self.qp);
+        let flow = &ground.flows[qp];
+        let mtu = flow.mtu;
+        let datagram = flow.service == Service::Ud;
+        let to = if datagram {
+            message.to
+        } else {
+            ground.sides[qp].peer
+        };
+        assert_eq!(parsed.bth.dest_qpn, FIRST_QPN + to as u32);
+        assert_eq!(parsed.operation, message.operation(at));
+        let offset = at * mtu.bytes();
+        let left = message.len - offset.min(message.len);
+        let payload = if !message.op.carries_data() {
+            0
+        } else {
+            left.min(mtu.bytes())
+        };
+        assert_eq!(
+            packet.payload.len(),
+            payload,
+            "payload of {}",
+            words(message)
+        );
+        if let Payload::Send {
+            slot, offset: o, ..
+        } = packet.payload
+        {
+            assert_eq!(
+                (slot, o),
+                (packet.slot, offset),
+                "payload of {}",
+                words(message)
+            );
+        }
+        let last = at + 1 >= message.packets;
+        let solicited = last && message.solicited && message.op.uses_receive();
+        assert_eq!(parsed.bth.solicited, solicited);
+        if last && flow.service.is_reliable() {
+            assert!(parsed.bth.ackreq, "the last packet of {}", words(message));
+        }
+        let va = ADDRESS + message.place as u64;
+        match parsed.ext {
+            Ext::Reth(reth) | Ext::RethImm(reth, _) => {
+                let expected = match message.op == SendOp::Read {
+                    true => (va + u64::from(offset), left),
+                    false => (va, message.len),
+                };
+                assert_eq!((reth.va, reth.len), expected, "RETH of {}", words(message));
+            }
+            Ext::Atomic(atomic) => assert_eq!(atomic.va, va),
+            Ext::Deth(deth) | Ext::DethImm(deth, _) => {
+                assert_eq!(deth.src_qpn, FIRST_QPN + qp as u32);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl RequesterEnv for Env<'_> {
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.room()?;
+        let qp = self.qp;
+        let relative = self.ground.flows[qp].relative(packet.psn);
+        let index = self.judge_request(packet, relative);
+        let message = &self.ground.flows[qp].messages[index];
+        let at = relative - message.first;
+        self.ground.payload.clear();
+        if let Payload::Send { offset, len, .. } = packet.payload {
+            match message.trap {
+                Trap::Local(fault, from) if at >= from => return Err(TxError::Local(fault)),
+                _ => {}
+            }
+            let bytes = data(message.data + offset, len);
+            self.ground.payload.extend_from_slice(bytes);
+        }
+        let flow = &mut self.ground.flows[qp];
+        let message = &mut flow.messages[index];
+        if !message.started {
+            message.started = true;
+            flow.reads += u32::from(message.op.is_read_or_atomic());
+        }
+        let next = match message.op {
+            SendOp::Read => message.first + message.packets,
+            _ => relative + 1,
+        };
+        flow.sent = flow.sent.max(next);
+        let truth = Truth {
+            flow: qp,
+            epoch: flow.epoch,
+            response: false,
+            relative,
+            message: index,
+        };
+        let to = match flow.service {
+            Service::Ud => message.to,
+            _ => self.ground.sides[qp].peer,
+        };
+        self.ground.sides[qp].emitted += 1;
+        self.ground.ship(to, truth, packet);
+        Ok(())
+    }
+
+    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        let (ground, qp) = (&mut *self.ground, self.qp);
+        let index = ground.sides[qp].slots[slot as usize];
+        let flow = &mut ground.flows[qp];
+        assert_eq!(
+            index, flow.completed,
+            "a response for a message that is not next"
+        );
+        let mtu = flow.mtu.bytes();
+        let message = &mut flow.messages[index];
+        assert_eq!(message.op, SendOp::Read);
+        let at = offset / mtu;
+        assert_eq!(offset % mtu, 0);
+        if let Trap::Local(fault, from) = message.trap {
+            if at >= from {
+                return Err(fault);
+            }
+        }
+        let (start, end) = (offset as usize, offset as usize + ground.payload.len());
+        assert!(
+            message.result.get(start..end) == Some(&ground.payload[..]),
+            "queue pair {qp} places wrong bytes at {start} of {}",
+            words(message)
+        );
+        message.placed |= 1 << at;
+        ground.progress += 1;
+        Ok(())
+    }
+
+    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+        let (ground, qp) = (&mut *self.ground, self.qp);
+        let index = ground.sides[qp].slots[slot as usize];
+        let flow = &mut ground.flows[qp];
+        assert_eq!(
+            index, flow.completed,
+            "an answer for a message that is not next"
+        );
+        let message = &mut flow.messages[index];
+        assert!(message.op.is_atomic() && message.done);
+        if let Trap::Local(fault, _) = message.trap {
+            return Err(fault);
+        }
+        assert_eq!(
+            value.to_ne_bytes(),
+            message.result[..],
+            "the result of an atomic"
+        );
+        message.placed = 1;
+        Ok(())
+    }
+
+    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+        let (ground, qp) = (&mut *self.ground, self.qp);
+        let index = ground.sides[qp].slots[slot as usize];
+        trace!(
+            ground,
+            "    {qp} completes message {index}: {:?} {:?}",
+            completion.op,
+            completion.status
+        );
+        let peer = ground.sides[qp].peer;
+        let connection = ground.connection(qp);
+        let (retry, rnr) = (connection.retry_count, connection.rnr_retry);
+        let delay = ground.longest_wait(qp);
+        let alive = matches!(ground.sides[peer].state, State::Rts | State::Sqd);
+        let flow = &mut ground.flows[qp];
+        assert_eq!(
+            index, flow.completed,
+            "queue pair {qp} completes out of order"
+        );
+        let message = &flow.messages[index];
+        let status = completion.status;
+        assert!(
+            flow.explains(message, status, retry, rnr, alive, delay),
+            "queue pair {qp}: nothing explains {status:?} of message {index}, {}; disturbances {:?}, \
+             {} RNR NAKs, {} executed",
+            words(message),
+            flow.disturbed,
+            flow.rnr_naks,
+            flow.executed
+        );
+        assert_eq!(
+            (completion.op, completion.signaled),
+            (message.op, message.signaled)
+        );
+        if status == Status::Success {
+            let bytes = if message.op.is_atomic() {
+                8
+            } else {
+                message.len
+            };
+            assert_eq!(completion.byte_len, bytes);
+            let whole = match message.op {
+                SendOp::Read if message.len > 0 => (1u128 << message.packets) - 1,
+                op if op.is_atomic() => 1,
+                _ => 0,
+            };
+            assert_eq!(
+                u128::from(message.placed),
+                whole,
+                "queue pair {qp} completes {} without all of its bytes",
+                words(message)
+            );
+        } else {
+            flow.failed = true;
+        }
+        if message.started && message.op.is_read_or_atomic() {
+            flow.reads -= 1;
+        }
+        flow.completed += 1;
+        flow.last_completion = ground.now;
+        flow.rnr_naks = flow.rnr_now;
+        ground.progress += 1;
+    }
+
+    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
+        let (ground, qp) = (&mut *self.ground, self.qp);
+        let index = ground.sides[qp].slots[slot as usize];
+        trace!(ground, "    {qp} executes message {index}");
+        let state = ground.sides[qp].state;
+        assert_eq!(state, State::Rts, "a local operation in state {state:?}");
+        let flow = &mut ground.flows[qp];
+        let sent = flow.sent;
+        let message = &mut flow.messages[index];
+        assert!(message.op.is_local() && !message.done, "executed twice");
+        assert!(sent >= message.first, "executed before its turn");
+        assert!(
+            !message.fence || flow.reads == 0,
+            "message {index} of queue pair {qp} ignores its fence"
+        );
+        if let Trap::Local(fault, _) = message.trap {
+            return Err(fault);
+        }
+        message.done = true;
+        message.started = true;
+        Ok(())
+    }
+}

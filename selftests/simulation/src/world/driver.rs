@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a driver does around the core: it hands over packets, time and notifications, holds packets
+//! back before their turn, sends what is to be sent, and follows the core into Error.
+
+use super::{Core, World};
+use crate::ground::*;
+use rrxe_core::wire::Syndrome;
+use rrxe_core::*;
+
+/// A packet that came before its turn: what it is, and its payload.
+type Early = (Packet, Truth, Vec<u8>);
+
+/// What came before its turn.
+pub(super) struct HoldBack {
+    reorder: Reorder,
+    ring: Vec<Option<Held<Early>>>,
+}
+
+impl HoldBack {
+    pub(super) fn new(places: usize) -> HoldBack {
+        HoldBack {
+            reorder: Reorder::new(),
+            ring: (0..places).map(|_| None).collect(),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn timer(&mut self, qp: usize) {
+        let now = self.ground.now;
+        let outcome = self.with(qp, |core, env| {
+            core.requester.handle_timeout(&mut core.slots, now, env)
+        });
+        self.after_send_side(qp, outcome);
+        let next = self.cores[qp].requester.next_timeout();
+        assert!(
+            self.ground.sides[qp].send_pending || next.is_none_or(|at| at > now),
+            "the timer of {qp} never ends"
+        );
+    }
+
+    /// What a driver does after the requester had an event.
+    pub(super) fn after_send_side(&mut self, qp: usize, outcome: Outcome) {
+        self.react(qp, outcome.fatal, outcome.sqe);
+        if outcome.transmit || !self.ground.config.strict {
+            self.send(qp);
+        }
+        self.check(qp);
+    }
+
+    fn react(&mut self, qp: usize, fatal: bool, sqe: bool) {
+        if fatal {
+            self.error(qp);
+        } else if sqe {
+            self.ground.sides[qp].state = State::Sqe;
+            self.ground.flows[qp].failed = true;
+        }
+    }
+
+    /// The Error state: everything is flushed.
+    pub(super) fn error(&mut self, qp: usize) {
+        if matches!(self.ground.sides[qp].state, State::Error | State::Reset) {
+            return;
+        }
+        trace!(self.ground, "    {qp} goes to Error");
+        self.ground.sides[qp].state = State::Error;
+        self.ground.flows[qp].failed = true;
+        self.with(qp, |core, env| {
+            core.requester.enter_error(&mut core.slots, env);
+            core.responder.enter_error(env);
+        });
+        self.forget_held(qp);
+        let side = &mut self.ground.sides[qp];
+        assert!(
+            side.current.is_none(),
+            "the current receive is flushed first"
+        );
+        side.taken += side.receives.len() as u32;
+        side.receives.clear();
+        assert!(
+            self.ground.flows[qp].is_idle(),
+            "queue pair {qp} did not flush everything"
+        );
+        self.check(qp);
+    }
+
+    pub(super) fn forget_held(&mut self, qp: usize) {
+        for HoldBack { reorder, ring } in &mut self.cores[qp].held {
+            reorder.clear(ring);
+        }
+    }
+
+    pub(super) fn send(&mut self, qp: usize) {
+        self.ground.sides[qp].send_pending = false;
+        loop {
+            let (now, budget) = (self.ground.now, self.ground.connection(qp).budget);
+            self.new_batch(qp);
+            let progress = self.with(qp, |core, env| {
+                core.requester
+                    .poll_transmit(&mut core.slots, now, budget, env)
+            });
+            let more = self.after_batch(qp, budget, &progress);
+            self.react(qp, progress.fatal, progress.sqe);
+            if !more || matches!(self.ground.sides[qp].state, State::Error) {
+                break;
+            }
+            if self.ground.refused || self.ground.random.chance(50) {
+                self.ground.sides[qp].send_pending = true;
+                let delay = self.ground.random.below(500);
+                self.ground.schedule(delay.into(), Event::Send(qp));
+                break;
+            }
+        }
+        self.check(qp);
+    }
+
+    pub(super) fn answer(&mut self, qp: usize) {
+        self.ground.sides[qp].answer_pending = false;
+        loop {
+            let (now, budget) = (self.ground.now, self.ground.connection(qp).budget);
+            self.new_batch(qp);
+            let progress = self.with(qp, |core, env| {
+                core.responder.poll_transmit(now, budget, env)
+            });
+            let more = self.after_batch(qp, budget, &progress);
+            self.react(qp, progress.fatal, progress.sqe);
+            if !more || matches!(self.ground.sides[qp].state, State::Error) {
+                break;
+            }
+            if self.ground.refused || self.ground.random.chance(50) {
+                self.ground.sides[qp].answer_pending = true;
+                let delay = self.ground.random.below(500);
+                self.ground.schedule(delay.into(), Event::Answer(qp));
+                break;
+            }
+        }
+        self.check(qp);
+    }
+
+    fn new_batch(&mut self, qp: usize) {
+        let ground = &mut self.ground;
+        ground.sides[qp].emitted = 0;
+        ground.refused = false;
+        ground.room = u32::MAX;
+        if !ground.fair && ground.random.chance(ground.config.trouble.no_room) {
+            ground.room = ground.random.below(4);
+        }
+    }
+
+    fn after_batch(&mut self, qp: usize, budget: u32, progress: &Progress) -> bool {
+        let emitted = self.ground.sides[qp].emitted;
+        assert_eq!(progress.sent, emitted, "packets of a batch of {qp}");
+        assert!(emitted <= budget, "the budget of {qp}");
+        assert!(
+            progress.more || !self.ground.refused,
+            "refused, and nothing left"
+        );
+        progress.more
+    }
+
+    pub(super) fn arrival(&mut self, index: usize) {
+        let flight = self.ground.land(index);
+        let truth = flight.truth;
+        let current = self.ground.flows[truth.flow].epoch == truth.epoch;
+        let connected = self.ground.sides[flight.to].state != State::Reset;
+        if current && connected {
+            self.receive(&flight);
+        }
+        self.ground.landed(index, flight);
+    }
+
+    fn receive(&mut self, flight: &Flight) {
+        let (qp, truth) = (flight.to, flight.truth);
+        let len = flight.header_len + flight.payload.len() + usize::from(flight.pad) + 4;
+        let header = &flight.header[..flight.header_len];
+        let packet = Packet::parse(header, len as u32).expect("what was sent can be parsed");
+        assert_eq!(packet.payload_len as usize, flight.payload.len());
+        assert_eq!(usize::from(packet.header_len), flight.header_len);
+        trace!(
+            self.ground,
+            "    {qp} takes {:?} psn {}",
+            packet.operation,
+            truth.relative
+        );
+        if flight.congested {
+            let core = &self.cores[qp];
+            let notification = match truth.response {
+                true => core.requester.notification(&packet),
+                false => core.responder.notification(&packet),
+            };
+            if notification.is_some() {
+                let from = self.ground.sides[qp].peer;
+                let delay = self.ground.config.network.latency;
+                self.ground.schedule(delay, Event::Notification(from));
+            }
+        }
+        let mut outcome = self.handle(qp, packet, truth, &flight.payload);
+        outcome.merge(self.handle_held(qp, truth.response));
+        if truth.response {
+            self.after_send_side(qp, outcome);
+            return;
+        }
+        // As a driver does: first what is to be sent, then the state.
+        if outcome.transmit {
+            self.answer(qp);
+        }
+        self.react(qp, outcome.fatal, outcome.sqe);
+        self.check(qp);
+    }
+
+    /// Hands a packet to the core, and holds it back if the core wants that.
+    fn handle(&mut self, qp: usize, packet: Packet, truth: Truth, payload: &[u8]) -> Outcome {
+        let now = self.ground.now;
+        self.ground.payload.clear();
+        self.ground.payload.extend_from_slice(payload);
+        self.ground.handling = Some(truth);
+        let (outcome, expected) = if truth.response {
+            let outcome = self.take_response(qp, &packet, &truth);
+            (outcome, self.cores[qp].requester.expected_psn())
+        } else {
+            let executed = self.ground.flows[truth.flow].executed;
+            let outcome = self.with(qp, |core, env| {
+                core.responder.handle_packet(now, &packet, env)
+            });
+            self.ground.handling = None;
+            if self.ground.flows[truth.flow].service.is_reliable() {
+                self.executed(qp, truth.relative == executed);
+                self.check_nak(qp, &truth, executed, outcome.transmit);
+            }
+            let expected = self.cores[qp].responder.expected_psn();
+            (outcome, Psn::new(expected))
+        };
+        self.ground.handling = None;
+        if outcome.hold && self.ground.connection(qp).places > 0 {
+            trace!(self.ground, "    {qp} holds psn {}", truth.relative);
+            let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
+            let held = (packet, truth, payload.to_vec());
+            let lost = reorder.hold(ring, expected, packet.psn(), held);
+            if let Some((_, truth, _)) = lost {
+                self.ground.flows[truth.flow].disturb(now);
+            }
+        }
+        outcome
+    }
+
+    /// Hands over what was held back and whose turn has come.
+    fn handle_held(&mut self, qp: usize, responses: bool) -> Outcome {
+        let now = self.ground.now;
+        let mut outcome = Outcome::default();
+        let mut taken = false;
+        let side = usize::from(responses);
+        loop {
+            let Core {
+                requester,
+                responder,
+                slots,
+                held,
+            } = &mut self.cores[qp];
+            let HoldBack { reorder, ring } = &mut held[side];
+            let next = if responses {
+                let due = |psn| requester.is_due(slots, psn);
+                reorder.next(ring, requester.expected_psn(), due)
+            } else {
+                let expected = Psn::new(responder.expected_psn());
+                reorder.next(ring, expected, |psn| responder.is_due(psn))
+            };
+            let Some((packet, truth, payload)) = next else {
+                break;
+            };
+            trace!(
+                self.ground,
+                "    {qp} takes {:?} psn {}, which was held",
+                packet.operation,
+                truth.relative
+            );
+            taken = true;
+            outcome.merge(self.handle(qp, packet, truth, &payload));
+        }
+        let left = !self.cores[qp].held[side].reorder.is_empty();
+        let told = match responses {
+            true if left => self.with(qp, |core, env| {
+                core.requester.held(&mut core.slots, now, left, env)
+            }),
+            true => Outcome::default(),
+            false => self.cores[qp].responder.held(taken, left),
+        };
+        if !responses && told.transmit {
+            let incoming = self.ground.sides[qp].peer;
+            self.ground.flows[incoming].nak_open = true;
+        }
+        outcome.merge(told);
+        outcome
+    }
+
+    fn take_response(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> Outcome {
+        let now = self.ground.now;
+        let before = self.cores[qp].requester.counters().rnr_naks;
+        let rnr = match packet.ext {
+            Ext::Aeth(aeth) => Syndrome::decode(aeth.syndrome),
+            _ => Syndrome::Reserved(0),
+        };
+        if let Syndrome::RnrNak { .. } = rnr {
+            self.ground.flows[qp].rnr_naks += 1;
+            self.ground.flows[qp].rnr_now = 1;
+        }
+        let outcome = self.with(qp, |core, env| {
+            core.requester
+                .handle_packet(&mut core.slots, now, packet, env)
+        });
+        let after = self.cores[qp].requester.counters().rnr_naks;
+        let flow = &mut self.ground.flows[qp];
+        flow.rnr_now = 0;
+        if let Syndrome::RnrNak { timer } = rnr {
+            // It acknowledges what is before it.
+            if flow.rnr.is_some_and(|(_, from)| truth.relative > from) {
+                flow.rnr = None;
+            }
+            if after != before && !outcome.fatal {
+                flow.rnr = Some((now + timeout::rnr_timer(timer), truth.relative));
+            }
+            return outcome;
+        }
+        // What acknowledges the packet that was to wait ends the wait.
+        if flow.rnr.is_some_and(|(_, from)| truth.relative >= from) {
+            flow.rnr = None;
+        }
+        outcome
+    }
+
+    /// A congestion notification arrives: nothing changes but the rate (A-08, L-07).
+    pub(super) fn congestion(&mut self, qp: usize) {
+        let now = self.ground.now;
+        trace!(self.ground, "    {qp} is notified of congestion");
+        let core = &mut self.cores[qp];
+        core.requester.notified(now);
+        core.responder.notified(now);
+        self.check(qp);
+    }
+}

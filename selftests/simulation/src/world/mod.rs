@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The world of one seed: end points, connections, and time. What a consumer does is in
+//! [`consumer`], what a driver does around the core in [`driver`], what must hold in [`judge`].
+
+mod consumer;
+mod driver;
+mod judge;
+mod work_request;
+
+use crate::config::Config;
+use crate::env::Env;
+use crate::flow::Flow;
+use crate::ground::*;
+use crate::random::{data, Random};
+use driver::HoldBack;
+use rrxe_core::*;
+use std::collections::VecDeque;
+
+/// Events that a seed may take at most; none comes near.
+const MAX_EVENTS: u64 = 500_000;
+
+/// The core's part of a queue pair.
+struct Core {
+    requester: Requester,
+    responder: Responder,
+    slots: Vec<SendSlot>,
+    /// Requests and responses that came before their turn.
+    held: [HoldBack; 2],
+}
+
+/// What a seed did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    pub packets: u64,
+    pub requests: u64,
+    pub nanoseconds: u64,
+}
+
+/// Runs a seed. Panics where something is not as it must be.
+pub fn run(seed: u64, trace: bool) -> Summary {
+    let mut random = Random::new(seed);
+    let config = Config::new(&mut random);
+    if trace {
+        println!("{config:#?}");
+    }
+    let mut world = World::new(config, random, trace);
+    world.run()
+}
+
+struct World {
+    cores: Vec<Core>,
+    ground: Ground,
+    /// Times that each connection may still be made anew.
+    reconnects: Vec<u32>,
+    /// When the network became fair, and when something last got on since.
+    progress: (u64, u64),
+    /// When the disturbances end.
+    end: Option<u64>,
+}
+
+impl World {
+    fn new(config: Config, random: Random, trace: bool) -> World {
+        let connections = config.connections.clone();
+        let reconnects = vec![config.reconnects; connections.len()];
+        let mut ground = Ground::new(config, random, trace);
+        let mut cores = Vec::new();
+        for (index, connection) in connections.iter().enumerate() {
+            let service = connection.service;
+            let ends = if service == Service::Ud { 1 } else { 2 };
+            let first = cores.len();
+            for end in 0..ends {
+                cores.push(Core {
+                    requester: Requester::new(service),
+                    responder: Responder::new(service),
+                    slots: vec![SendSlot::default(); 1 << connection.depth],
+                    held: [(); 2].map(|()| HoldBack::new(connection.places)),
+                });
+                let peer = if ends == 1 { first } else { first + 1 - end };
+                ground.sides.push(Side {
+                    host: connection.hosts[end],
+                    connection: index,
+                    peer,
+                    state: State::Reset,
+                    slots: vec![usize::MAX; 1 << connection.depth],
+                    receives: VecDeque::new(),
+                    current: None,
+                    posted: 0,
+                    taken: 0,
+                    partial: None,
+                    send_pending: false,
+                    answer_pending: false,
+                    timer: None,
+                    answer_timer: None,
+                    turns: (0, 0),
+                    emitted: 0,
+                });
+                let mut flow = Flow::new(service, connection.mtu);
+                flow.left = connection.requests;
+                let host = &mut ground.hosts[connection.hosts[ends - 1 - end]];
+                flow.window = host.memory.len() + GUARD;
+                host.memory.resize(flow.window, 0xee);
+                let place = ground.random.next() as u32;
+                host.memory.extend_from_slice(data(place, READ_ONLY as u32));
+                host.memory.resize(flow.window + WINDOW, 0);
+                ground.flows.push(flow);
+                ground.last.push(0);
+            }
+        }
+        for host in &mut ground.hosts {
+            host.shadow = host.memory.clone();
+        }
+        let mut world = World {
+            cores,
+            ground,
+            reconnects,
+            progress: (0, 0),
+            end: None,
+        };
+        for index in 0..connections.len() {
+            world.connect(index);
+        }
+        for qp in 0..world.cores.len() {
+            let delay = world.ground.random.below(1000);
+            world.ground.schedule(delay.into(), Event::Turn(qp));
+        }
+        world
+    }
+
+    /// The queue pairs of a connection.
+    fn ends(&self, connection: usize) -> impl Iterator<Item = usize> {
+        let of = |side: &Side| side.connection == connection;
+        let first = self.ground.sides.iter().position(of).unwrap_or(0);
+        let count = self.ground.sides.iter().filter(|side| of(side)).count();
+        first..first + count
+    }
+
+    /// Takes the queue pairs of a connection from Reset to Ready To Send.
+    fn connect(&mut self, index: usize) {
+        let connection = self.ground.config.connections[index];
+        for qp in self.ends(index) {
+            let ground = &mut self.ground;
+            let base = match ground.random.below(3) {
+                0 => ground.random.next() as u32,
+                1 => 0u32.wrapping_sub(ground.random.below(64)),
+                _ => (psn::MAX_OUTSTANDING).wrapping_sub(ground.random.below(64)),
+            };
+            let rkey = ground.new_key();
+            let flow = &mut ground.flows[qp];
+            flow.restart(Psn::new(base));
+            flow.rkey = rkey;
+            flow.mismatched = connection.max_rd_atomic > connection.max_dest_rd_atomic;
+            let (window, peer) = (flow.window, ground.sides[qp].peer);
+            let region = Region {
+                key: rkey,
+                start: window,
+                len: WINDOW,
+            };
+            let host = ground.sides[peer].host;
+            ground.hosts[host].regions.push(region);
+        }
+        for qp in self.ends(index) {
+            let ground = &mut self.ground;
+            let peer = ground.sides[qp].peer;
+            let (mine, theirs) = (ground.flows[qp].base, ground.flows[peer].base);
+            let (own, dest) = (FIRST_QPN + qp as u32, FIRST_QPN + peer as u32);
+            let Core {
+                requester,
+                responder,
+                ..
+            } = &mut self.cores[qp];
+            requester.set_src_qpn(own);
+            requester.set_holding(connection.places > 0);
+            requester.set_dest_qpn(dest);
+            requester.set_mtu(connection.mtu);
+            requester.set_psn(mine.get());
+            requester.set_timeout(connection.timeout);
+            requester.set_retry_count(connection.retry_count);
+            requester.set_rnr_retry(connection.rnr_retry);
+            requester.set_max_rd_atomic(connection.max_rd_atomic);
+            requester.set_qkey(QKEY);
+            responder.set_dest_qpn(dest);
+            responder.set_mtu(connection.mtu);
+            responder.set_psn(theirs.get());
+            responder.set_max_dest_rd_atomic(connection.max_dest_rd_atomic);
+            responder.set_min_rnr_timer(connection.rnr_timer);
+            responder.set_access(true, true, true);
+            responder.set_flush_access(true, true);
+            responder.set_qkey(QKEY);
+            responder.start();
+            requester.start();
+            ground.sides[qp].state = State::Rts;
+            trace!(
+                ground,
+                "{qp} connects to {peer}: PSN {:#x}, {connection:?}",
+                mine.get()
+            );
+        }
+    }
+
+    /// The Reset state: everything outstanding is forgotten.
+    fn reset(&mut self, connection: usize) {
+        for qp in self.ends(connection) {
+            trace!(self.ground, "    {qp} is reset");
+            self.cores[qp].requester.reset();
+            self.cores[qp].responder.reset();
+            self.forget_held(qp);
+            assert_eq!(self.cores[qp].requester.next_timeout(), None);
+            let ground = &mut self.ground;
+            let side = &mut ground.sides[qp];
+            side.state = State::Reset;
+            side.receives.clear();
+            side.current = None;
+            side.partial = None;
+            side.taken = side.posted;
+            side.timer = None;
+            side.answer_timer = None;
+            let key = ground.flows[qp].rkey;
+            let host = ground.sides[ground.sides[qp].peer].host;
+            ground.hosts[host].regions.retain(|r| r.key != key);
+            ground.flows[qp].messages.clear();
+            ground.flows[qp].completed = 0;
+            ground.progress += 1;
+            // Nothing is sent, and polling does no harm.
+            self.send(qp);
+            self.answer(qp);
+        }
+    }
+
+    fn run(&mut self) -> Summary {
+        let start = self.ground.now;
+        let mut events = 0;
+        while !self.is_done() {
+            assert!(self.step(), "nothing will ever happen, and not all is done");
+            events += 1;
+            assert!(events < MAX_EVENTS, "no end in sight");
+        }
+        for (number, host) in self.ground.hosts.iter().enumerate() {
+            let differs = host
+                .memory
+                .iter()
+                .zip(&host.shadow)
+                .position(|(a, b)| a != b);
+            assert_eq!(differs, None, "memory of host {number}");
+        }
+        Summary {
+            packets: self.ground.packets,
+            requests: self.ground.requests,
+            nanoseconds: self.ground.now - start,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.ground.fair
+            && self.ground.flying == 0
+            && self.ground.flows.iter().all(|f| f.left == 0 && f.is_idle())
+            && !self
+                .ground
+                .sides
+                .iter()
+                .any(|s| s.send_pending || s.answer_pending)
+    }
+
+    /// Goes on to the next thing that happens.
+    fn step(&mut self) -> bool {
+        let event = self.ground.next_event();
+        let timers = |side: &Side| side.timer.into_iter().chain(side.answer_timer);
+        let timer = self.ground.sides.iter().flat_map(timers).min();
+        match (event, timer) {
+            (None, None) => return false,
+            (event, Some(at)) if event.is_none_or(|event| at <= event) => {
+                self.ground.now = self.ground.now.max(at);
+                let of = |side: &Side| timers(side).any(|timer| timer == at);
+                let qp = self.ground.sides.iter().position(of).unwrap_or(0);
+                trace!(self.ground, "    {qp} timer");
+                match self.ground.sides[qp].timer == Some(at) {
+                    true => self.timer(qp),
+                    false => self.answer(qp),
+                }
+            }
+            _ => {
+                self.ground.now = self.ground.now.max(event.unwrap_or(0));
+                match self.ground.take_event() {
+                    Some(Event::Arrival(index)) => self.arrival(index),
+                    Some(Event::Turn(qp)) => self.turn(qp),
+                    Some(Event::Send(qp)) => self.send(qp),
+                    Some(Event::Answer(qp)) => self.answer(qp),
+                    Some(Event::Notification(qp)) => self.congestion(qp),
+                    None => {}
+                }
+            }
+        }
+        self.check_time();
+        true
+    }
+
+    fn with<R>(&mut self, qp: usize, f: impl FnOnce(&mut Core, &mut Env<'_>) -> R) -> R {
+        let ground = &mut self.ground;
+        f(&mut self.cores[qp], &mut Env { ground, qp })
+    }
+}

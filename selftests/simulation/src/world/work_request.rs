@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The work requests that consumers make up.
+
+use super::World;
+use crate::env::{operands, qkey};
+use crate::flow::{Message, Trap};
+use crate::ground::*;
+use crate::random::LONGEST;
+use rrxe_core::*;
+
+impl World {
+    /// Makes up a work request.
+    pub(super) fn make_up(&mut self, qp: usize) -> (Message, SendRequest) {
+        use SendOp as O;
+        let ground = &mut self.ground;
+        let connection = *ground.connection(qp);
+        let (flow, random) = (&mut ground.flows[qp], &mut ground.random);
+        let mtu = connection.mtu.bytes();
+        let op = match connection.service {
+            Service::Ud => random.pick(&[O::Send, O::SendImm]),
+            Service::Uc => random.pick(&[O::Send, O::SendImm, O::Write, O::WriteImm]),
+            Service::Rc | Service::Xrc => random.pick(&[
+                O::Send,
+                O::Send,
+                O::SendImm,
+                O::SendInv,
+                O::Write,
+                O::Write,
+                O::WriteImm,
+                O::Read,
+                O::Read,
+                O::Read,
+                O::CompareSwap,
+                O::FetchAdd,
+                O::FetchAdd,
+                O::Flush,
+                O::AtomicWrite,
+                O::LocalInv,
+                O::RegMr,
+                O::BindMw,
+            ]),
+        };
+        let longest = match connection.service {
+            Service::Ud => mtu,
+            _ => (connection.packets * mtu).min(WRITTEN as u32),
+        };
+        let mut len = match random.below(8) {
+            0 => 0,
+            1 => random.below(16),
+            2 => mtu - 1 + random.below(3),
+            3 => mtu * random.between(1, connection.packets),
+            4 => 1 + random.below(mtu),
+            _ => random.below(longest) + 1,
+        }
+        .min(longest);
+        if op.is_atomic() || op.is_local() {
+            len = 0;
+        }
+        if op == O::AtomicWrite {
+            len = 8;
+        }
+        let mut fence = random.chance(100) || flow.fence_next;
+        flow.fence_next = false;
+        let part = match op {
+            O::Read if random.chance(600) => 0..READ_ONLY,
+            O::CompareSwap | O::FetchAdd | O::AtomicWrite => READ_ONLY + WRITTEN..WINDOW,
+            _ => READ_ONLY..READ_ONLY + WRITTEN,
+        };
+        if op == O::Read && part.start != 0 {
+            flow.fence_next = true;
+            // What was written is not read before it is there, which the order of packets sees to.
+            fence |= random.chance(100);
+        }
+        let room = (part.end - part.start) as u32 - len;
+        let place = match op {
+            O::CompareSwap | O::FetchAdd | O::AtomicWrite => {
+                part.start + 8 * random.below(8) as usize
+            }
+            _ => part.start + random.below(room + 1) as usize,
+        };
+        let mut message = Message {
+            op,
+            len,
+            data: random.below(LONGEST),
+            place: flow.window + place,
+            imm_or_key: random.next() as u32,
+            fence,
+            signaled: random.chance(500),
+            solicited: random.chance(200),
+            trap: Trap::None,
+            to: ground.sides[qp].peer,
+            first: flow.psns,
+            packets: match op.is_local() {
+                true => 0,
+                false if op == O::Flush => 1,
+                false => connection.mtu.packets(len),
+            },
+            number: flow.numbered,
+            started: false,
+            result: Vec::new(),
+            done: false,
+            placed: 0,
+        };
+        if connection.service == Service::Ud {
+            let datagrams = |(_, side): &(usize, &Side)| {
+                ground.config.connections[side.connection].service == Service::Ud
+            };
+            let others = ground.sides.iter().enumerate().filter(datagrams);
+            let others: Vec<usize> = others.map(|(index, _)| index).collect();
+            message.to = random.pick(&others);
+        }
+        let mut rkey = flow.rkey;
+        if !ground.fair && random.chance(ground.config.trouble.traps) {
+            let fault = random.pick(&[Fault::Protection, Fault::Malformed, Fault::Length]);
+            let local = Trap::Local(fault, random.below(message.packets.max(1)));
+            let remote = len > 0 && matches!(op, O::Write | O::WriteImm | O::Read);
+            message.trap = match (connection.service, op) {
+                (Service::Ud, _) if random.chance(500) => Trap::Qkey,
+                (_, O::LocalInv | O::RegMr | O::BindMw) => local,
+                (_, O::CompareSwap | O::FetchAdd | O::AtomicWrite) => {
+                    random.pick(&[Trap::Alignment, Trap::Access, local])
+                }
+                (_, O::SendInv) => Trap::Invalidate,
+                (_, O::Flush) => Trap::Access,
+                (Service::Rc | Service::Xrc, _) if remote && random.chance(500) => Trap::Access,
+                _ if len > 0 => local,
+                _ => Trap::None,
+            };
+            match message.trap {
+                Trap::Alignment => message.place += 1,
+                Trap::Access if random.chance(500) => rkey += 1,
+                // Beyond the window.
+                Trap::Access => message.place = flow.window + WINDOW,
+                _ => {}
+            }
+        }
+        if op == O::SendInv {
+            let host = ground.sides[message.to].host;
+            message.imm_or_key = ground.new_key();
+            if message.trap != Trap::Invalidate {
+                ground.hosts[host].keys.push(message.imm_or_key);
+            }
+        }
+        if op == O::Flush {
+            let random = &mut ground.random;
+            message.imm_or_key = random.between(1, 3) | (random.below(2) << 4);
+            if message.trap == Trap::Access {
+                // Also an empty one, of the whole region.
+                rkey += 1;
+            }
+        }
+        let (compare_add, swap) = operands(&message);
+        let request = SendRequest {
+            op,
+            fence: message.fence,
+            signaled: message.signaled,
+            solicited: message.solicited,
+            length: len,
+            remote_addr: ADDRESS + message.place as u64,
+            rkey,
+            imm_or_key: message.imm_or_key,
+            compare_add,
+            swap,
+            remote_qpn: FIRST_QPN + message.to as u32,
+            qkey: qkey(&message),
+            pkey: pkey::DEFAULT,
+        };
+        (message, request)
+    }
+}
