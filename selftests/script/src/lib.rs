@@ -4,7 +4,7 @@
 //!
 //! A script (selftests/conformance/*.rrx; docs/testing.md has the format) posts work requests,
 //! injects packets as the peer of a queue pair, and says what is expected of the end point under
-//! test. [`parse`] reads it, [`run`] runs it against an [`EndPoint`]: the transport core with a
+//! test. [`parse`] reads it into a [`Script`], [`run`] runs it against an [`EndPoint`]: the transport core with a
 //! virtual clock ([`core::Core`]), or a driver in a guest through a helper ([`remote::Remote`]).
 
 pub mod core;
@@ -13,10 +13,12 @@ pub mod packet;
 pub mod parse;
 pub mod remote;
 pub mod run;
+pub mod script;
 
 pub use endpoint::EndPoint;
-pub use parse::{parse, Script};
+pub use parse::parse;
 pub use run::run;
+pub use script::Script;
 
 use std::path::{Path, PathBuf};
 
