@@ -35,6 +35,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 import machine
+from packets import QKEY
 
 STATES = {
     e.IBV_QPS_RESET: "reset",
@@ -124,8 +125,6 @@ _PLACEMENT_OPS = e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE
 ASYNC_EVENTS = {
     getattr(e, name): name[len("IBV_EVENT_") :] for name in dir(e) if name.startswith("IBV_EVENT_")
 }
-
-QKEY = 0x11223344
 
 # IB_USER_VERBS_CMD_* (ib_user_verbs.h).
 ATTACH_MCAST, DETACH_MCAST = 30, 31

@@ -10,18 +10,6 @@ FIRST = 5
 PAYLOAD = bytes(range(64))
 
 
-def ends(bed):
-    """An endpoint on each of the bed's hosts, with what its `open` returned."""
-    import endpoint  # only a guest has verbs
-
-    here, peer = bed.here, bed.peer
-    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
-    return [
-        (mine, mine.open(here.device, here.address, here.driver)),
-        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
-    ]
-
-
 class Forger(Trial):
     """A trial with `wire`, from this host to the other, and `qpn`, the far queue pair's number."""
 

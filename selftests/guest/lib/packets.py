@@ -14,6 +14,9 @@ import zlib
 
 ROCE_PORT = 4791
 
+# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py).
+QKEY = 0x11223344
+
 # Opcodes of the reliable connected service; the top three bits name the service.
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(6)
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM, WRITE_ONLY, WRITE_ONLY_IMM = range(6, 12)

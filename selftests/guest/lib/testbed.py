@@ -72,6 +72,13 @@ class Bed:
             self._peer = other_host()
         return self._peer
 
+    def endpoints(self):
+        """An endpoint on each host, with what its `open` returned."""
+        import endpoint  # only a guest has verbs
+
+        pairs = ((self.here, endpoint.Endpoint()), (self.peer, endpoint.Peer(self.peer.address)))
+        return [(end, end.open(host.device, host.address, host.driver)) for host, end in pairs]
+
     def clear(self):
         """End what a case has left running."""
         for host in (self._here, self._peer):

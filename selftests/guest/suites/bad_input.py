@@ -10,20 +10,7 @@ from harness import case, equal
 from trial import Bench, Trial, refused
 
 bed = testbed.Bed()
-
-
-def _ends():
-    import endpoint  # only a guest has verbs
-
-    here, peer = bed.here, bed.peer
-    mine, theirs = endpoint.Endpoint(), endpoint.Peer(peer.address)
-    return [
-        (mine, mine.open(here.device, here.address, here.driver)),
-        (theirs, theirs.open(peer.device, peer.address, peer.driver)),
-    ]
-
-
-bench = Bench(_ends)
+bench = Bench(bed.endpoints)
 
 PAGE = 4096
 # The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).

@@ -8,21 +8,16 @@ import struct
 import harness
 import packets
 import testbed
-from forger import FIRST, PAYLOAD, Forger, ends
+from forger import FIRST, PAYLOAD, Forger
 from harness import case, equal, require
-from packets import UD, aeth, atomic_eth, bth, deth, reth
+from packets import QKEY, UD, aeth, atomic_eth, bth, deth, reth
 from trial import Bench
 
 bed = testbed.Bed()
-
-
-bench = Bench(lambda: ends(bed))
+bench = Bench(bed.endpoints)
 
 # How long to wait for an answer that must not come, in seconds.
 SILENCE = 0.5
-
-# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
-QKEY = 0x11223344
 
 
 class Attack(Forger):

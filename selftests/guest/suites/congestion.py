@@ -12,14 +12,14 @@ import time
 import packets
 import testbed
 from counted import read, rise
-from forger import FIRST, PAYLOAD, Forger, ends
+from forger import FIRST, PAYLOAD, Forger
 from harness import case, equal, require, wait_until
 from packets import bth
 from traffic import Batch
 from trial import Bench
 
 bed = testbed.Bed()
-bench = Bench(lambda: ends(bed))
+bench = Bench(bed.endpoints)
 
 ECT0, ECT1, CE = 2, 1, 3
 

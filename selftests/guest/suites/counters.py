@@ -6,16 +6,13 @@ import time
 import packets
 import testbed
 from counted import read, rise
-from forger import FIRST, PAYLOAD, Forger, ends
+from forger import FIRST, PAYLOAD, Forger
 from harness import case, equal, require
-from packets import UD, aeth, bth, deth
+from packets import QKEY, UD, aeth, bth, deth
 from trial import Bench
 
 bed = testbed.Bed()
-bench = Bench(lambda: ends(bed))
-
-# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
-QKEY = 0x11223344
+bench = Bench(bed.endpoints)
 
 TAKEN = ("rx_write_requests", "rx_read_requests", "rx_atomic_requests")
 

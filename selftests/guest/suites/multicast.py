@@ -7,7 +7,7 @@ import harness
 import packets
 import testbed
 from harness import Skip, case, equal, require, wait_until
-from packets import UD, bth, deth
+from packets import QKEY, UD, bth, deth
 from programs import both_roles
 from trial import refused
 
@@ -20,9 +20,6 @@ VERSIONS = {name: name for name in GROUPS}
 
 # The destination queue pair number of multicasts.
 EVERYBODY = 0xFFFFFF
-
-# The Q_Key of the endpoints' datagram queue pairs (lib/endpoint.py, which only a guest can import).
-QKEY = 0x11223344
 
 # A datagram that does not come, in seconds.
 SILENCE = 0.5

@@ -19,17 +19,7 @@ DEPTH = 64
 RIGHTS = ("local-write", "remote-write", "remote-read", "remote-atomic", "flush-global")
 PATIENCE = 60
 
-
-def _make():
-    import endpoint  # only a guest has verbs
-
-    made = []
-    for host, end in ((bed.here, endpoint.Endpoint()), (bed.peer, endpoint.Peer(bed.peer.address))):
-        made.append((end, end.open(host.device, host.address, host.driver)))
-    return made
-
-
-ends = data_cases.Ends(_make)
+ends = data_cases.Ends(bed.endpoints)
 
 
 class Target:

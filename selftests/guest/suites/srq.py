@@ -32,16 +32,7 @@ class Hosts:
     """The endpoints of both hosts, made when first asked for."""
 
     def __init__(self):
-        self.ends = data_cases.Ends(self._make)
-
-    @staticmethod
-    def _make():
-        import endpoint  # only a guest has verbs
-
-        made = []
-        for host, end in ((bed.here, endpoint.Endpoint()), (bed.peer, endpoint.Peer(bed.peer.address))):
-            made.append((end, end.open(host.device, host.address, host.driver)))
-        return made
+        self.ends = data_cases.Ends(bed.endpoints)
 
     def of(self, receiver):
         """The receiver's endpoint and the other."""
