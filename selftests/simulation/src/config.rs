@@ -49,6 +49,8 @@ pub struct Connection {
     pub service: Service,
     /// End points of both queue pairs; for datagrams the first counts.
     pub hosts: [usize; 2],
+    /// Which of its host's shared receive queues each queue pair takes from; without, it has its own.
+    pub shared: [Option<usize>; 2],
     pub mtu: Mtu,
     /// Log 2 of the send queue's depth.
     pub depth: u32,
@@ -74,6 +76,9 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub hosts: usize,
+    /// Shared receive queues of each end point: for RC, UC and UD, and for XRC.
+    pub shared: usize,
+    pub xrc_shared: usize,
     pub network: Network,
     pub trouble: Trouble,
     pub connections: Vec<Connection>,
@@ -107,12 +112,16 @@ impl Config {
         let network = network(random);
         let trouble = trouble(random);
         let hosts = random.pick(&[1, 2, 2, 2, 2, 3, 4]);
+        let shared = random.pick(&[0, 0, 1, 1, 2]);
+        let xrc_shared = random.pick(&[1, 2, 3]);
         let count = random.pick(&[1, 1, 1, 2, 2, 3, 4]);
         let connections = (0..count)
-            .map(|_| connection(random, hosts, &network))
+            .map(|_| connection(random, hosts, shared, &network))
             .collect();
         Config {
             hosts,
+            shared,
+            xrc_shared,
             network,
             trouble,
             connections,
@@ -164,12 +173,12 @@ fn trouble(random: &mut Random) -> Trouble {
         trouble.errors = some(random, 200, 20);
         trouble.resets = some(random, 200, 20);
         trouble.deregistrations = some(random, 300, 20);
-        trouble.bad_receives = some(random, 200, 60);
+        trouble.bad_receives = some(random, 300, 100);
     }
     trouble
 }
 
-fn connection(random: &mut Random, hosts: usize, network: &Network) -> Connection {
+fn connection(random: &mut Random, hosts: usize, shared: usize, network: &Network) -> Connection {
     use Service::{Rc, Uc, Ud, Xrc};
     let service = random.pick(&[Rc, Rc, Rc, Rc, Rc, Xrc, Uc, Ud]);
     let mtu = random.pick(&[256, 256, 256, 256, 512, 1024, 2048, 4096]);
@@ -183,6 +192,10 @@ fn connection(random: &mut Random, hosts: usize, network: &Network) -> Connectio
     Connection {
         service,
         hosts: [a, b],
+        shared: [(); 2].map(|()| {
+            let one = shared > 0 && random.chance(800);
+            one.then(|| random.below(shared as u32) as usize)
+        }),
         mtu: Mtu::from_bytes(mtu).expect("it is one"),
         depth: random.between(0, 5),
         timeout: timeout_for(network) + random.pick(&[0, 0, 1]),

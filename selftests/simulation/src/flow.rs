@@ -20,6 +20,8 @@ pub enum Trap {
     Invalidate,
     /// UD: a Q_Key that is not the receiver's.
     Qkey,
+    /// XRC: a shared receive queue that is not there.
+    Queue,
 }
 
 /// A send work request that was posted.
@@ -38,6 +40,8 @@ pub struct Message {
     pub trap: Trap,
     /// UD: the queue pair that it goes to.
     pub to: usize,
+    /// XRC: the number of the shared receive queue that it goes to.
+    pub srqn: u32,
     /// PSN of its first packet, counted from the connection's first.
     pub first: u32,
     /// PSNs that it takes.
@@ -217,6 +221,15 @@ impl Flow {
         self.base.add(relative)
     }
 
+    /// Whether the receiver has taken a part of a SEND, and waits for the rest.
+    pub fn is_inside_of_send(&self) -> bool {
+        let message = self.messages.get(self.cursor);
+        message.is_some_and(|message| {
+            let send = message.receives() && message.op != SendOp::WriteImm;
+            send && message.first < self.executed
+        })
+    }
+
     /// Whether everything posted is completed.
     pub fn is_idle(&self) -> bool {
         self.completed == self.messages.len()
@@ -255,10 +268,13 @@ impl Flow {
                 let disturbed = self.disturbed[usize::from(retry_count & 7)] > since;
                 message.started && (silent || disturbed)
             }
-            Status::RnrRetryExc => rnr_retry < 7 && self.rnr_naks > u32::from(rnr_retry),
+            Status::RnrRetryExc => {
+                let may = rnr_retry < 7 && message.trap != Trap::Queue;
+                may && self.rnr_naks > u32::from(rnr_retry)
+            }
             Status::RemAccess => message.trap == Trap::Access || self.deregistered,
             Status::RemInvReq => {
-                message.trap == Trap::Alignment
+                matches!(message.trap, Trap::Alignment | Trap::Queue)
                     || self.too_short && message.receives()
                     || self.mismatched && message.op.is_read_or_atomic()
             }

@@ -6,10 +6,11 @@
 use crate::config::{Config, Connection};
 use crate::flow::Flow;
 use crate::random::Random;
+use crate::receives::{Receive, ReceiveQueue};
 use rrxe_core::wire::{Bth, Syndrome};
 use rrxe_core::*;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 /// Bytes of a window's part that is only read, of the one that is written and read, and of the one
 /// for atomics.
@@ -25,6 +26,8 @@ pub const ADDRESS: u64 = 0xffff_8000_1000;
 pub const QKEY: u32 = 0x0102_0304;
 /// The first queue pair number.
 pub const FIRST_QPN: u32 = 100;
+/// The number of the first receive queue, which only those for XRC are known by.
+pub const FIRST_SRQN: u32 = 5000;
 
 /// The state of a queue pair, as its consumer knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +39,6 @@ pub enum State {
     Error,
 }
 
-/// A receive work request.
-#[derive(Clone, Copy, Debug)]
-pub struct Receive {
-    pub number: u32,
-    pub len: u32,
-    pub fault: Option<Fault>,
-}
-
 /// A queue pair's queues and what is known of it.
 pub struct Side {
     pub host: usize,
@@ -53,11 +48,9 @@ pub struct Side {
     pub state: State,
     /// The message in each slot.
     pub slots: Vec<usize>,
-    pub receives: VecDeque<Receive>,
+    /// The receive queues that it takes from: one, but for XRC.
+    pub queues: Vec<usize>,
     pub current: Option<Receive>,
-    /// Receive work requests posted, and completed.
-    pub posted: u32,
-    pub taken: u32,
     /// UD, UC: bytes of which message are in the current receive work request.
     pub partial: Option<(usize, usize, u32)>,
     /// A poll of the requester, of the responder, is to come.
@@ -135,6 +128,7 @@ pub struct Ground {
     pub sides: Vec<Side>,
     pub flows: Vec<Flow>,
     pub hosts: Vec<Host>,
+    pub queues: Vec<ReceiveQueue>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
     flights: Vec<Flight>,
@@ -170,6 +164,10 @@ pub(crate) use trace;
 
 impl Ground {
     pub fn new(config: Config, random: Random, trace: bool) -> Ground {
+        let shared = config.hosts * (config.shared + config.xrc_shared);
+        let number = |index| FIRST_SRQN + index as u32;
+        let queues = (0..shared).map(|index| ReceiveQueue::new(number(index), true));
+        let queues = queues.collect();
         let hosts = (0..config.hosts)
             .map(|_| Host {
                 memory: Vec::new(),
@@ -185,6 +183,7 @@ impl Ground {
             sides: Vec::new(),
             flows: Vec::new(),
             hosts,
+            queues,
             events: BinaryHeap::new(),
             sequence: 0,
             flights: Vec::new(),
@@ -206,6 +205,32 @@ impl Ground {
 
     pub fn connection(&self, qp: usize) -> &Connection {
         &self.config.connections[self.sides[qp].connection]
+    }
+
+    /// The receive queues of a new queue pair, at this end of a connection.
+    pub fn queues_of(&mut self, connection: &Connection, end: usize) -> Vec<usize> {
+        let (shared, all) = (
+            self.config.shared,
+            self.config.shared + self.config.xrc_shared,
+        );
+        let first = connection.hosts[end] * all;
+        let queues = match (connection.service, connection.shared[end]) {
+            (Service::Xrc, _) => (first + shared..first + all).collect(),
+            (_, Some(index)) => vec![first + index],
+            _ => {
+                let index = self.queues.len();
+                let number = FIRST_SRQN + index as u32;
+                self.queues.push(ReceiveQueue::new(number, false));
+                vec![index]
+            }
+        };
+        let longest = (connection.packets * connection.mtu.bytes()).min(WRITTEN as u32);
+        for &index in &queues {
+            let queue = &mut self.queues[index];
+            queue.longest = queue.longest.max(longest);
+            queue.keep = queue.keep.max(connection.receives);
+        }
+        queues
     }
 
     /// A number that is no key yet.

@@ -12,6 +12,7 @@ mod env;
 mod flow;
 mod ground;
 mod random;
+mod receives;
 mod world;
 
 pub use world::{run, Summary};

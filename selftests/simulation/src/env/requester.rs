@@ -73,6 +73,10 @@ impl Env<'_> {
         };
         assert_eq!(parsed.bth.dest_qpn, FIRST_QPN + to as u32);
         assert_eq!(parsed.operation, message.operation(at));
+        assert_eq!(
+            parsed.xrc_srqn, message.srqn,
+            "the shared receive queue that queue pair {qp} names"
+        );
         let offset = at * mtu.bytes();
         let left = message.len - offset.min(message.len);
         let payload = if !message.op.carries_data() {

@@ -18,6 +18,18 @@ impl Env<'_> {
         self.ground.sides[self.qp].peer
     }
 
+    /// Takes a receive work request, as a driver does: from then on it is this queue pair's alone.
+    fn take(&mut self, queue: usize) -> Option<RecvRequest> {
+        let (ground, qp) = (&mut *self.ground, self.qp);
+        let side = &mut ground.sides[qp];
+        assert!(side.current.is_none(), "one receive work request at a time");
+        side.current = ground.queues[queue].take(qp);
+        side.partial = None;
+        side.current.map(|receive| RecvRequest {
+            length: receive.len,
+        })
+    }
+
     /// Judges a response packet; its PSN counted from the first.
     fn judge_response(&self, packet: &TxPacket) -> u32 {
         let (ground, qp) = (&*self.ground, self.qp);
@@ -90,13 +102,10 @@ fn judge_payload(ground: &Ground, qp: usize, truth: &Truth, at: u32) {
 
 impl ResponderEnv for Env<'_> {
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
-        let side = &mut self.ground.sides[self.qp];
-        assert!(side.current.is_none(), "one receive work request at a time");
-        side.current = side.receives.pop_front();
-        side.partial = None;
-        side.current.map(|receive| RecvRequest {
-            length: receive.len,
-        })
+        let [queue] = self.ground.sides[self.qp].queues[..] else {
+            panic!("only XRC has several receive queues");
+        };
+        self.take(queue)
     }
 
     fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
@@ -252,8 +261,19 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
-        assert_eq!(srqn, FIRST_QPN + self.qp as u32, "the shared receive queue");
-        Ok(self.fetch_recv())
+        let ground = &*self.ground;
+        let truth = ground.handling.expect("a packet is being handled");
+        let message = &ground.flows[truth.flow].messages[truth.message];
+        assert_eq!(
+            srqn, message.srqn,
+            "the shared receive queue that queue pair {} takes from",
+            self.qp
+        );
+        let queues = &ground.sides[self.qp].queues;
+        let named = queues.iter().find(|&&q| ground.queues[q].number == srqn);
+        assert_eq!(named.is_none(), message.trap == Trap::Queue);
+        let queue = *named.ok_or(Fault::Protection)?;
+        Ok(self.take(queue))
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
@@ -278,14 +298,14 @@ impl ResponderEnv for Env<'_> {
         let partial = side.partial.take();
         trace!(
             ground,
-            "    {qp} completes receive {}: {:?}, {} bytes",
+            "    {qp} completes receive {} of queue {}: {:?}, {} bytes",
             current.number,
+            current.queue,
             completion.status,
             completion.byte_len
         );
-        let side = &mut ground.sides[qp];
-        assert_eq!(current.number, side.taken, "receives complete out of order");
-        side.taken += 1;
+        ground.queues[current.queue].complete(qp, current.number);
+        let side = &ground.sides[qp];
         ground.progress += 1;
         match completion.status {
             Status::Success => {}

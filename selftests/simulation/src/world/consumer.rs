@@ -58,32 +58,35 @@ impl World {
     }
 
     fn post_receives(&mut self, qp: usize) {
-        let ground = &mut self.ground;
-        let connection = *ground.connection(qp);
-        let longest = (connection.packets * connection.mtu.bytes()).min(WRITTEN as u32);
-        let bad = ground.config.trouble.bad_receives;
-        let keep = if ground.fair { 16 } else { connection.receives };
-        let state = ground.sides[qp].state;
-        if matches!(state, State::Error | State::Reset) {
-            return;
+        let side = &self.ground.sides[qp];
+        if !matches!(side.state, State::Error | State::Reset) {
+            for queue in side.queues.clone() {
+                self.fill(queue);
+            }
         }
-        while (ground.sides[qp].receives.len() as u32) < keep {
-            if !ground.fair && ground.random.chance(300) {
+    }
+
+    /// Posts some receive work requests to a queue.
+    fn fill(&mut self, index: usize) {
+        let ground = &mut self.ground;
+        let (queue, random) = (&mut ground.queues[index], &mut ground.random);
+        let bad = ground.config.trouble.bad_receives;
+        let keep = if ground.fair { 16 } else { queue.keep };
+        while queue.waiting() < keep {
+            if !ground.fair && random.chance(300) {
                 break;
             }
-            let mut receive = Receive {
-                number: ground.sides[qp].posted,
-                len: longest + 40,
-                fault: None,
-            };
-            if !ground.fair && ground.random.chance(bad) {
-                match ground.random.chance(500) {
-                    true => receive.len = ground.random.below(longest + 1),
-                    false => receive.fault = Some(Fault::Protection),
+            let (mut len, mut fault) = (queue.longest + 40, None);
+            if !ground.fair && random.chance(bad) {
+                match random.chance(500) {
+                    true => {
+                        let bound = random.pick(&[300, queue.longest + 1]);
+                        len = random.below(bound);
+                    }
+                    false => fault = Some(Fault::Protection),
                 }
             }
-            ground.sides[qp].posted += 1;
-            ground.sides[qp].receives.push_back(receive);
+            queue.post(index, len, fault);
         }
     }
 

@@ -71,13 +71,14 @@ impl World {
             core.responder.enter_error(env);
         });
         self.forget_held(qp);
-        let side = &mut self.ground.sides[qp];
+        let side = &self.ground.sides[qp];
         assert!(
             side.current.is_none(),
             "the current receive is flushed first"
         );
-        side.taken += side.receives.len() as u32;
-        side.receives.clear();
+        for &queue in &side.queues {
+            self.ground.queues[queue].flush();
+        }
         assert!(
             self.ground.flows[qp].is_idle(),
             "queue pair {qp} did not flush everything"

@@ -46,6 +46,12 @@ impl World {
             "queue pair {qp} waits without a timer"
         );
         assert_eq!(core.requester.outstanding_reads(), flow.reads);
+        // Others may be in need of it.
+        let incoming = &ground.flows[ground.sides[qp].peer];
+        assert!(
+            ground.sides[qp].current.is_none() || incoming.is_inside_of_send(),
+            "queue pair {qp} has a receive work request, and no message for it"
+        );
     }
 
     /// Looks at how far the responder of `qp` has come, after it was given a packet.
@@ -87,7 +93,7 @@ impl World {
             }
             let refused = matches!(
                 message.trap,
-                Trap::Access | Trap::Alignment | Trap::Invalidate
+                Trap::Access | Trap::Alignment | Trap::Invalidate | Trap::Queue
             );
             assert!(!refused, "a wrong request was executed: {message:?}");
             let bytes = message.place..message.place + message.len as usize;

@@ -15,7 +15,6 @@ use crate::ground::*;
 use crate::random::{data, Random};
 use driver::HoldBack;
 use rrxe_core::*;
-use std::collections::VecDeque;
 
 /// Events that a seed may take at most; none comes near.
 const MAX_EVENTS: u64 = 500_000;
@@ -77,16 +76,15 @@ impl World {
                     held: [(); 2].map(|()| HoldBack::new(connection.places)),
                 });
                 let peer = if ends == 1 { first } else { first + 1 - end };
+                let queues = ground.queues_of(connection, end);
                 ground.sides.push(Side {
                     host: connection.hosts[end],
                     connection: index,
                     peer,
                     state: State::Reset,
                     slots: vec![usize::MAX; 1 << connection.depth],
-                    receives: VecDeque::new(),
+                    queues,
                     current: None,
-                    posted: 0,
-                    taken: 0,
                     partial: None,
                     send_pending: false,
                     answer_pending: false,
@@ -209,12 +207,15 @@ impl World {
             let ground = &mut self.ground;
             let side = &mut ground.sides[qp];
             side.state = State::Reset;
-            side.receives.clear();
-            side.current = None;
             side.partial = None;
-            side.taken = side.posted;
             side.timer = None;
             side.answer_timer = None;
+            if let Some(receive) = side.current.take() {
+                ground.queues[receive.queue].forget(qp, receive.number);
+            }
+            for &queue in &side.queues {
+                ground.queues[queue].discard();
+            }
             let key = ground.flows[qp].rkey;
             let host = ground.sides[ground.sides[qp].peer].host;
             ground.hosts[host].regions.retain(|r| r.key != key);
@@ -242,6 +243,13 @@ impl World {
                 .zip(&host.shadow)
                 .position(|(a, b)| a != b);
             assert_eq!(differs, None, "memory of host {number}");
+        }
+        let current = |qp: usize| self.ground.sides[qp].current;
+        for (number, queue) in self.ground.queues.iter().enumerate() {
+            queue.judge(|qp| {
+                let receive = current(qp).filter(|receive| receive.queue == number);
+                receive.map(|receive| receive.number)
+            });
         }
         Summary {
             packets: self.ground.packets,

@@ -90,6 +90,7 @@ impl World {
             solicited: random.chance(200),
             trap: Trap::None,
             to: ground.sides[qp].peer,
+            srqn: 0,
             first: flow.psns,
             packets: match op.is_local() {
                 true => 0,
@@ -110,6 +111,11 @@ impl World {
             let others: Vec<usize> = others.map(|(index, _)| index).collect();
             message.to = random.pick(&others);
         }
+        let mut srqn = 0;
+        if connection.service == Service::Xrc {
+            let queues = &ground.sides[message.to].queues;
+            srqn = ground.queues[random.pick(queues)].number;
+        }
         let mut rkey = flow.rkey;
         if !ground.fair && random.chance(ground.config.trouble.traps) {
             let fault = random.pick(&[Fault::Protection, Fault::Malformed, Fault::Length]);
@@ -117,6 +123,7 @@ impl World {
             let remote = len > 0 && matches!(op, O::Write | O::WriteImm | O::Read);
             message.trap = match (connection.service, op) {
                 (Service::Ud, _) if random.chance(500) => Trap::Qkey,
+                (Service::Xrc, _) if op.uses_receive() && random.chance(600) => Trap::Queue,
                 (_, O::LocalInv | O::RegMr | O::BindMw) => local,
                 (_, O::CompareSwap | O::FetchAdd | O::AtomicWrite) => {
                     random.pick(&[Trap::Alignment, Trap::Access, local])
@@ -132,9 +139,11 @@ impl World {
                 Trap::Access if random.chance(500) => rkey += 1,
                 // Beyond the window.
                 Trap::Access => message.place = flow.window + WINDOW,
+                Trap::Queue => srqn = FIRST_SRQN - 1,
                 _ => {}
             }
         }
+        message.srqn = srqn;
         if op == O::SendInv {
             let host = ground.sides[message.to].host;
             message.imm_or_key = ground.new_key();
@@ -162,7 +171,10 @@ impl World {
             imm_or_key: message.imm_or_key,
             compare_add,
             swap,
-            remote_qpn: FIRST_QPN + message.to as u32,
+            remote_qpn: match connection.service {
+                Service::Xrc => message.srqn,
+                _ => FIRST_QPN + message.to as u32,
+            },
             qkey: qkey(&message),
             pkey: pkey::DEFAULT,
         };
