@@ -17,22 +17,30 @@ LONGEST = 8 * 1024 * 1024
 LARGE = 2 * LONGEST + 64 * 1024  # one to send and one to receive
 
 GRH = 40  # bytes before a datagram's payload
+GLOBAL = 1  # enum ib_placement_type
+RANGE, REGION = 0, 1  # enum ib_selectivity_level
 MAX_SGE = 16
 INLINE = 256
 DEPTH = 32
 
 OPS = ("send", "send-imm", "write", "write-imm", "read", "cmp-swap", "fetch-add")
-RECEIVED = {"send": "recv", "send-imm": "recv", "write-imm": "recv-write-imm"}
+RECEIVED = {"send": "recv", "send-imm": "recv", "send-inv": "recv", "write-imm": "recv-write-imm"}
+# What the completion of a request is, where that is not its own name.
+COMPLETES_AS = {"send-imm": "send", "send-inv": "send", "write-imm": "write"}
+
+ACCESS = ("local-write", "remote-write", "remote-read", "remote-atomic")
 
 
 class Side:
-    """One end of a connection."""
+    """One end of a connection. Where it is `complete` (and `extended`) FLUSH and ATOMIC WRITE are for it, too, and
+    its region may have windows."""
 
-    def __init__(self, endpoint, info, kind, extended, depth=DEPTH):
+    def __init__(self, endpoint, info, kind, extended, depth=DEPTH, complete=False):
         self.end = endpoint
         self.info = info
         self.name = f"{info['device']}@{info['address']}"
         self.kind = kind
+        self.access = ACCESS + (("flush-global",) if complete else ())
         self.pd = endpoint.pd()
         self.send_cq = endpoint.cq(2 * depth, extended)
         self.recv_cq = endpoint.cq(2 * depth, extended)
@@ -46,9 +54,10 @@ class Side:
             recv_wr=depth,
             sge=MAX_SGE,
             inline=INLINE,
+            placement=complete,
         )
         require(self.qp["inline"] >= INLINE, f"{self.name}: inline of {self.qp['inline']}, asked for {INLINE}")
-        self.small = endpoint.memory(self.pd, SMALL, seed=1)
+        self.small = endpoint.memory(self.pd, SMALL, self.access + (("mw-bind",) if complete else ()), 1)
         self._large = None
 
     @property
@@ -71,7 +80,7 @@ class Side:
 def connect(left, right, mtu, rng):
     """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap."""
     for one in (left, right):
-        one.end.to_init(one.qp["id"], one.kind)
+        one.end.to_init(one.qp["id"], one.kind, one.access)
     numbers = {id(one): 0xFFFFFF - rng.randrange(200) for one in (left, right)}
     for one, other in ((left, right), (right, left)):
         one.end.to_rtr(
@@ -152,8 +161,8 @@ class Batch:
     def _call(self, when, side, what, *arguments):
         when[id(side)].append([what, arguments])
 
-    def add(self, side, op, length, inline=False, address_handle=None):
-        """Plan a request of `side`."""
+    def add(self, side, op, length=0, inline=False, address_handle=None, key=None):
+        """Plan a request of `side`. `key` is one of the other side, for SEND with invalidate."""
         rng, other = self._rng, self._other(side)
         mine, theirs = side.region(self._large), other.region(self._large)
         room, far_room = self._rooms[id(side)], self._rooms[id(other)]
@@ -168,6 +177,16 @@ class Batch:
         if op in ("cmp-swap", "fetch-add"):
             length = 8
             self._add_atomic(side, other, request)
+        elif op == "atomic-write":
+            target, value = far_room.take(8, align=8)[0], rng.getrandbits(64)
+            self._call(self._after, other, "expect_number", theirs["id"], target, value)
+            request.update(sge=[], value=value.to_bytes(8, "little").hex())
+            request.update(rkey=theirs["rkey"], raddr=theirs["address"] + target)
+        elif op == "flush":
+            # Of a range or of the whole region; it changes nothing.
+            start = rng.randrange(theirs["size"] - length)
+            request.update(sge=[], length=length, placement=GLOBAL, level=rng.choice((RANGE, REGION)))
+            request.update(rkey=theirs["rkey"], raddr=theirs["address"] + start)
         else:
             local = room.scatter(length, self._pieces())
             # An inline payload is copied at once: it needs no key.
@@ -184,6 +203,8 @@ class Batch:
             if op in ("read", "write", "write-imm"):
                 request["rkey"] = theirs["rkey"]
                 request["raddr"] = theirs["address"] + remote[0]
+        if op == "send-inv":
+            request["key"] = key
         if op in RECEIVED:
             self._add_receive(side, other, request, length, seed)
         if address_handle is not None:
@@ -216,6 +237,7 @@ class Batch:
                 "len": length + header,
                 "qpn": other.qp["qpn"],
                 "imm": request["imm"] if request["op"].endswith("imm") else None,
+                "inv": request.get("key"),
             }
         )
 
@@ -300,7 +322,7 @@ class Batch:
             what = f"{side.name}: {op} of {length} bytes"
             equal(f"{what}: status", wc["status"], "SUCCESS")
             equal(f"{what}: id", wc["id"], number)
-            kind = {"send-imm": "send", "write-imm": "write"}.get(op, op)
+            kind = COMPLETES_AS.get(op, op)
             equal(f"{what}: opcode", wc["op"], kind)
             equal(f"{what}: queue pair", wc["qpn"], side.qp["qpn"])
             if kind in ("read", "cmp-swap", "fetch-add"):

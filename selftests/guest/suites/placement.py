@@ -8,12 +8,12 @@ import harness
 import testbed
 from harness import Skip, case, equal, require
 from programs import both_roles
+from traffic import GLOBAL, RANGE, REGION
 from trial import refused
 
 bed = testbed.Bed()
 
-GLOBAL, PERSISTENT = 1, 2  # enum ib_placement_type
-RANGE, REGION = 0, 1  # enum ib_selectivity_level
+PERSISTENT = 2  # enum ib_placement_type
 SIZE = 256 * 1024
 DEPTH = 64
 RIGHTS = ("local-write", "remote-write", "remote-read", "remote-atomic", "flush-global")
