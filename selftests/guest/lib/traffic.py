@@ -286,10 +286,18 @@ class Batch:
 
     def post(self):
         """Tell both sides what is to come, and post everything."""
+        self.prepare()
+        self.send()
+
+    def prepare(self):
+        """Tell both sides what is to come, and post the receives."""
         for side in self._sides:
             calls = self._before[id(side)]
             calls.append(["post_recv", [side.qp["id"], self._recvs[id(side)]]])
             side.end.do(calls)
+
+    def send(self):
+        """Post the requests."""
         self._wanted = {id(side): self._signal(side) for side in self._sides}
         try:
             for side in self._sides:

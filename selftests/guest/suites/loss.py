@@ -3,14 +3,14 @@
 is another question: docs/transport.md."""
 
 import contextlib
-import re
 
 import data_cases
 import harness
+import netem
 import programs
 import testbed
 import traffic
-from harness import case, equal, require
+from harness import case, equal
 
 bed = testbed.Bed()
 
@@ -34,34 +34,15 @@ ROUNDS = 2
 OPS = (*traffic.OPS, "atomic-write", "flush")
 
 
-@contextlib.contextmanager
-def wire(netem):
-    """Both hosts' wires as netem makes them. TCP, by which the hosts talk, goes another way."""
-    hosts = (bed.here, bed.peer)
-    try:
-        for host in hosts:
-            host.machine.run("tc qdisc replace dev eth0 root handle 1: prio")
-            host.machine.run(f"tc qdisc replace dev eth0 parent 1:3 handle 30: netem limit 10000 {netem}")
-            host.machine.run(
-                "tc filter replace dev eth0 parent 1: protocol ip prio 1 u32 "
-                "match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3"
-            )
-            host.machine.run("tc filter replace dev eth0 parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:1")
-        yield
-        for host in hosts:
-            # Otherwise nothing was tested.
-            shown = host.machine.run("tc -s qdisc show dev eth0 parent 1:3")
-            sent = re.search(r"Sent \d+ bytes (\d+) pkt", shown)
-            require(sent and int(sent.group(1)) > 0, f"netem has seen nothing: {shown}")
-    finally:
-        for host in hosts:
-            host.machine.try_run("tc qdisc delete dev eth0 root")
+def wire(words):
+    """The wires of both hosts, as netem makes them."""
+    return netem.wire((bed.here, bed.peer), words)
 
 
 @case(timeout=300, debug=("everything",), each=WIRES)
-def rping(netem):
+def rping(words):
     """rping, both ends comparing."""
-    with wire(netem):
+    with wire(words):
         programs.rping(bed.peer, bed.here, 30, more="-S 20000")
 
 
@@ -78,22 +59,17 @@ def endpoints():
 
 
 @case(timeout=400, debug=("everything",), each=WIRES)
-def anything(netem):
+def anything(words):
     """Any operations of any sizes, by both sides at once; every byte compared."""
-    rng = data_cases.seeded(f"loss/{netem}")
+    rng = data_cases.seeded(f"loss/{words}")
     with endpoints() as ends:
         left, right = (traffic.Side(end, info, "rc", False) for end, info in ends)
         mtu = min(1024, left.info["mtu"], right.info["mtu"])
         traffic.connect(left, right, mtu, rng)
-        with wire(netem):
+        with wire(words):
             traffic.random_batches(rng, left, right, mtu, 9)
         left.destroy()
         right.destroy()
-
-
-def window(side):
-    """A window on the side's region, for the other to invalidate."""
-    return side.end.window(side.pd, 2)
 
 
 def opened(side, made, turn):
@@ -106,9 +82,9 @@ def opened(side, made, turn):
 
 
 @case(timeout=600, debug=("everything",), each=WIRES)
-def queue_pairs(netem):
+def queue_pairs(words):
     """Sixteen queue pairs at once, every operation, by both sides; every byte compared, and none is lost."""
-    rng = data_cases.seeded(f"queue-pairs/{netem}")
+    rng = data_cases.seeded(f"queue-pairs/{words}")
     with endpoints() as ends:
         # rdma_rxe's provider counts the bytes of a list wrong in ibv_wr_set_sge_list (rdma-core 56.1).
         complete = all(info["driver"] != "rdma_rxe" for _, info in ends)
@@ -118,8 +94,9 @@ def queue_pairs(netem):
             sides = [traffic.Side(end, info, "rc", complete, complete=complete) for end, info in ends]
             mtu = min((256, 512, 1024, 4096)[index % 4], *(info["mtu"] for _, info in ends))
             traffic.connect(*sides, mtu, rng)
-            pairs.append((sides, mtu, [window(side) for side in sides] if complete else []))
-        with wire(netem):
+            windows = [side.end.window(side.pd, 2) for side in sides] if complete else []
+            pairs.append((sides, mtu, windows))
+        with wire(words):
             for turn in range(ROUNDS):
                 batches = []
                 for sides, mtu, windows in pairs:
@@ -132,7 +109,9 @@ def queue_pairs(netem):
                         batch.add(other, "send-inv", length, key=opened(side, made, turn))
                     batches.append(batch)
                 for batch in batches:
-                    batch.post()
+                    batch.prepare()
+                for batch in batches:
+                    batch.send()
                 for batch in batches:
                     batch.check()
         for sides, _, windows in pairs:
