@@ -299,11 +299,12 @@ impl Requester {
     }
 
     /// When to call [`Requester::handle_timeout`]: the absolute time in nanoseconds. Ask again
-    /// after every other call.
+    /// after every other call. Once that was called it lies in the future, whether or not what it
+    /// says is to be transmitted could be.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
         let hole = match self.recovery.hole {
-            Hole::Due { at, .. } => Some(at),
+            Hole::Due { at, .. } => at,
             _ => None,
         };
         [

@@ -74,8 +74,14 @@ pub(super) enum Cause {
 pub(super) enum Hole {
     /// Not as far as is known.
     None,
-    /// Since then, and it is to be sent again at that time.
-    Due { since: u64, at: u64, cause: Cause },
+    /// Since then, and it is to be sent again.
+    Due {
+        since: u64,
+        /// Not before this time. Without, with the next poll: the driver has been told, and no
+        /// timer helps where the poll waits for room or for its turn.
+        at: Option<u64>,
+        cause: Cause,
+    },
     /// It was sent again.
     Sent {
         since: u64,
@@ -212,15 +218,20 @@ impl Requester {
         };
         self.recovery.hole = Hole::Due {
             since: now,
-            at: now.saturating_add(wait),
+            at: (wait != 0).then(|| now.saturating_add(wait)),
             cause,
         };
     }
 
-    /// Whether the hole is to be sent now.
+    /// Whether the hole is to be sent now. If so it waits for the next poll, and for no timer any
+    /// more.
     #[inline]
-    pub(super) fn hole_is_due(&self, now: u64) -> bool {
-        matches!(self.recovery.hole, Hole::Due { at, .. } if at <= now)
+    pub(super) fn hole_is_due(&mut self, now: u64) -> bool {
+        let Hole::Due { at, .. } = &mut self.recovery.hole else {
+            return false;
+        };
+        *at = at.filter(|&at| at > now);
+        at.is_none()
     }
 
     /// The hole was sent.
@@ -460,7 +471,7 @@ impl Requester {
         };
         self.open_hole(now, cause);
         if let Hole::Due { at, .. } = &mut self.recovery.hole {
-            *at = now;
+            *at = None;
         }
     }
 }

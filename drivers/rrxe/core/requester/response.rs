@@ -57,7 +57,7 @@ impl Requester {
             _ => self.drop_packet(),
         };
         outcome.merge(self.settle_failed(slots, env));
-        outcome.transmit |= self.can_send(slots) || self.hole_is_due(now);
+        outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
         outcome
     }
 
@@ -115,7 +115,7 @@ impl Requester {
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
             outcome.merge(self.retry(slots, env));
         }
-        outcome.transmit |= self.can_send(slots) || self.hole_is_due(now);
+        outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
         outcome
     }
 

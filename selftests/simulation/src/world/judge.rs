@@ -25,6 +25,7 @@ impl World {
         // A limited rate may have had something wait that need not be sent any more.
         let limited = ground.config.network.marks != 0;
         if let Some(at) = side.timer {
+            assert!(at > ground.now, "the timer of {qp} is to fire at once");
             assert!(at <= ground.now + wait, "the timer of {qp} is too far away");
             assert!(
                 outstanding > 0 || limited,

@@ -68,6 +68,40 @@ fn a_lost_packet_waits_for_the_budget_too() {
     assert_eq!(psns(&host.drain(300_000)), [2]);
 }
 
+/// A hole that is due waits to be polled for, not for time: no timer is asked for that would fire
+/// at once, again and again, while there is no room or the send side is busy.
+#[test]
+fn a_hole_that_is_due_asks_for_no_timer() {
+    let mut host = in_flight(6);
+    ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
+    let later = |host: &Host, now| host.requester.next_timeout().is_none_or(|at| at > now);
+    assert!(later(&host, 300_000), "it was told of by the outcome");
+    for (budget, room) in [(0, 16), (16, 0)] {
+        (host.budget, host.driver.room) = (budget, room);
+        assert!(host.transmit(310_000), "there is more");
+        assert!(host.driver.out.is_empty());
+        assert!(later(&host, 310_000));
+    }
+    // A timer says so once more, to whoever comes to poll.
+    let outcome = host
+        .requester
+        .handle_timeout(&mut host.slots, 320_000, &mut host.driver);
+    assert!(outcome.transmit && later(&host, 320_000));
+    host.driver.room = u32::MAX;
+    assert_eq!(psns(&host.drain(320_000)), [2]);
+    // One that waits for late packets does so by a timer, and only that long.
+    ack_at(&mut host, 330_000, 2, ACK);
+    ack_at(&mut host, 340_000, 4, SEQUENCE_ERROR);
+    let at = host.requester.next_timeout().unwrap();
+    assert!(at > 340_000 && host.drain(340_000).is_empty());
+    host.driver.room = 0;
+    expire(&mut host, at);
+    assert!(later(&host, at));
+    assert!(host.transmit(at) && later(&host, at));
+    host.driver.room = u32::MAX;
+    assert_eq!(psns(&host.drain(at)), [4]);
+}
+
 /// A peer that drops what is beyond a gap (rdma_rxe) gets everything from there on, from the
 /// second time on at once.
 #[test]
