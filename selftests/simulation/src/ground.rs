@@ -62,6 +62,29 @@ pub struct Side {
     pub turns: (u64, u32),
     /// Packets handed over by the poll under way.
     pub emitted: u32,
+    /// The rate of requests, in bytes per second, where there is a limit; and when those that
+    /// were sent would have left at it exactly.
+    pub rate: Option<u64>,
+    pub paid: u64,
+}
+
+impl Side {
+    /// A request leaves: nothing does before its time at the rate, whether it is sent for the
+    /// first time or again (L-07).
+    pub fn pay(&mut self, now: u64, packet: &TxPacket) {
+        let Some(rate) = self.rate else {
+            self.paid = now;
+            return;
+        };
+        assert!(
+            self.paid < now + congestion::BURST,
+            "a packet leaves before its time at the rate"
+        );
+        // With the headers of Ethernet, IPv4 and UDP, and rounded as the core does it.
+        let bytes = u64::from(packet.udp_payload_len()) + 14 + 20 + 8;
+        let time = (bytes * ((1_000_000_000 << 16) / rate)) >> 16;
+        self.paid = self.paid.max(now) + time;
+    }
 }
 
 /// A registered piece of a host's memory.

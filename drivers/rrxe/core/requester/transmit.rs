@@ -98,7 +98,8 @@ impl Requester {
         progress
     }
 
-    /// Sends the oldest unacknowledged packet again, by itself. Whether there is room for more.
+    /// Sends the oldest unacknowledged packet again, by itself, as soon as the rate allows for it.
+    /// Whether there is room for more.
     fn send_hole<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -114,6 +115,10 @@ impl Requester {
                 return true;
             }
         };
+        if !self.rate.ready(now) {
+            // Nor is there a packet that may go before it.
+            return true;
+        }
         let at = self.una.since(slot.first_psn);
         let remaining = slot.packets.saturating_sub(at);
         let last = remaining <= 1 || slot.op == SendOp::Read;

@@ -361,6 +361,71 @@ fn l_07_that_queue_pair_only() {
     assert_eq!(lowered.statuses(), [rrxe_core::Status::Success]);
 }
 
+/// L-07: what is sent again waits for the rate as all else does: missing packets, where the peer
+/// keeps what is behind them, and all that follows, where it keeps nothing.
+#[test]
+fn l_07_what_is_sent_again() {
+    for holds in [true, false] {
+        let mut host = Host::new(Service::Rc, 0, MTU);
+        host.requester.set_timeout(20);
+        let psn = |n| Psn::new(START_PSN[0]).add(n);
+        let sequence_error = Syndrome::Nak(rrxe_core::wire::NakCode::SequenceError);
+        // The round trip is known to be short.
+        post(&mut host, MTU);
+        host.drain(0);
+        let _ = host.take(10_000, &acknowledge(psn(0), Syndrome::ACK_UNLIMITED), &[]);
+        for _ in 0..60 {
+            post(&mut host, MTU);
+        }
+        let mut now = 2_000_000;
+        assert_eq!(host.drain(now).len(), 60);
+        host.requester.notified(now);
+        let rate = host.requester.rate(now).unwrap();
+        let mut allowed = rate * BURST / SECOND + u64::from(MTU) + 100;
+        let mut bytes = 0;
+        for una in 1..40 {
+            let before = now;
+            let _ = host.take(now, &acknowledge(psn(una), sequence_error), &[]);
+            let mut again = Vec::new();
+            loop {
+                for (packet, payload) in host.drain(now) {
+                    bytes += payload.len() as u64 + 32 + OVERHEAD;
+                    again.push(packet.psn());
+                }
+                if !again.is_empty() {
+                    break;
+                }
+                let wake = host
+                    .requester
+                    .next_timeout()
+                    .expect("it waits for its time");
+                assert!(wake > now, "asks to be woken at once");
+                now = wake;
+                let _ = host
+                    .requester
+                    .handle_timeout(&mut host.slots, now, &mut host.driver);
+            }
+            assert_eq!(again[0], psn(una));
+            now += 10_000;
+            if !holds {
+                let ack = acknowledge(psn(una), Syndrome::ACK_UNLIMITED);
+                let _ = host.take(now, &ack, &[]);
+            }
+            // It has not been higher since the last time.
+            let Some(rate) = host.requester.rate(now) else {
+                break;
+            };
+            allowed += rate * (now - before) / SECOND;
+            assert!(bytes <= allowed, "{bytes} bytes, {allowed} allowed");
+        }
+        let retransmitted = host.requester.counters().retransmitted;
+        assert!(
+            retransmitted >= if holds { 39 } else { 100 },
+            "{retransmitted}"
+        );
+    }
+}
+
 /// A queue pair that goes to Error or Reset while it waits has no wish left to be woken.
 #[test]
 fn no_wish_left() {

@@ -164,7 +164,9 @@ impl RequesterEnv for Env<'_> {
             Service::Ud => message.to,
             _ => self.ground.sides[qp].peer,
         };
+        let now = self.ground.now;
         self.ground.sides[qp].emitted += 1;
+        self.ground.sides[qp].pay(now, packet);
         self.ground.ship(to, truth, packet);
         Ok(())
     }

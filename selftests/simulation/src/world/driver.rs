@@ -98,6 +98,7 @@ impl World {
         loop {
             let (now, budget) = (self.ground.now, self.ground.connection(qp).budget);
             self.new_batch(qp);
+            self.ground.sides[qp].rate = self.cores[qp].requester.rate(now);
             let progress = self.with(qp, |core, env| {
                 core.requester
                     .poll_transmit(&mut core.slots, now, budget, env)
@@ -335,6 +336,9 @@ impl World {
         let now = self.ground.now;
         trace!(self.ground, "    {qp} is notified of congestion");
         let core = &mut self.cores[qp];
+        if core.requester.rate(now).is_none() {
+            self.ground.sides[qp].paid = now;
+        }
         core.requester.notified(now);
         core.responder.notified(now);
         self.check(qp);

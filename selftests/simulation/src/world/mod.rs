@@ -92,6 +92,8 @@ impl World {
                     answer_timer: None,
                     turns: (0, 0),
                     emitted: 0,
+                    rate: None,
+                    paid: 0,
                 });
                 let mut flow = Flow::new(service, connection.mtu);
                 flow.left = connection.requests;
