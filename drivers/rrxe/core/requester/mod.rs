@@ -92,6 +92,14 @@ pub struct RequesterCounters {
     pub dropped: u32,
 }
 
+/// The peer was not ready for a request, and has said when to try again.
+#[derive(Clone, Copy, Debug)]
+struct RnrWait {
+    /// That request: it and what follows wait.
+    from: Psn,
+    until: u64,
+}
+
 /// The sending half of a queue pair. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Requester {
@@ -133,7 +141,7 @@ pub struct Requester {
     retries_left: u8,
     rnr_retries_left: u8,
     ack_deadline: Option<u64>,
-    rnr_deadline: Option<u64>,
+    rnr_wait: Option<RnrWait>,
 
     /// What congestion notifications have left of the rate.
     rate: RateLimiter,
@@ -175,7 +183,7 @@ impl Requester {
             retries_left: 0,
             rnr_retries_left: 0,
             ack_deadline: None,
-            rnr_deadline: None,
+            rnr_wait: None,
             rate: RateLimiter::new(),
             dest_qpn: 0,
             src_qpn: 0,
@@ -309,7 +317,7 @@ impl Requester {
         };
         [
             self.ack_deadline,
-            self.rnr_deadline,
+            self.rnr_wait.map(|wait| wait.until),
             self.rate.wake(),
             self.recovery.probe_at,
             hole,

@@ -484,6 +484,6 @@ fn is_asked(recovery: &Recovery, una: Psn) -> bool {
 }
 
 /// Whether a PSN is one of the 2^23 after another.
-fn is_after(psn: Psn, other: Psn) -> bool {
+pub(super) fn is_after(psn: Psn, other: Psn) -> bool {
     psn.since(other).wrapping_sub(1) < MAX_OUTSTANDING
 }

@@ -3,9 +3,9 @@
 //! The receiving direction of the requester: what answers and timers mean for the work requests
 //! outstanding (IBA 9.7.6, which calls this side the completer).
 
-use super::recovery::{After, Cause, Hole};
+use super::recovery::{is_after, After, Cause, Hole};
 use super::request::SlotState;
-use super::{Requester, RequesterEnv, SendOp, SendSlot, State, RNR_RETRY_INFINITE};
+use super::{Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, RNR_RETRY_INFINITE};
 use crate::psn::Psn;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
@@ -100,9 +100,7 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        if self.rnr_deadline.is_some_and(|at| at <= now) {
-            self.rnr_deadline = None;
-        }
+        self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > now);
         if self.rate.wake().is_some_and(|at| at <= now) {
             self.rate.rest();
         }
@@ -166,7 +164,9 @@ impl Requester {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => {
-                if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+                let reach = self.acknowledge(slots, now, psn, env);
+                self.wait_for_ready(psn, now.saturating_add(timeout::rnr_timer(timer)));
+                if reach == Reach::Unanswered {
                     return self.implied_nak(slots, now, env);
                 }
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
@@ -181,7 +181,6 @@ impl Requester {
                 // them up.)
                 self.retries_left = self.retry_count;
                 self.rewind();
-                self.rnr_deadline = Some(now.saturating_add(timeout::rnr_timer(timer)));
                 Outcome::default()
             }
             Syndrome::Nak(NakCode::SequenceError) => {
@@ -369,7 +368,8 @@ impl Requester {
         }
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
-        self.rnr_deadline = None;
+        let una = self.una;
+        self.rnr_wait = self.rnr_wait.filter(|wait| !is_after(una, wait.from));
         self.implied_nak = false;
         // The timer runs while something is in flight, not while it waits to be sent again.
         if self.send_psn == self.una {
@@ -378,6 +378,14 @@ impl Requester {
             self.arm_ack_timer(now);
         }
         self.recovery_progress(before, jumped, now);
+    }
+
+    /// An RNR NAK for this PSN: neither it nor what follows is sent before that time (E-05). Where
+    /// such a wait goes on, this is the same NAK, repeated or held until its turn.
+    fn wait_for_ready(&mut self, from: Psn, until: u64) {
+        if self.rnr_wait.is_none_or(|wait| wait.from != from) {
+            self.rnr_wait = Some(RnrWait { from, until });
+        }
     }
 
     /// An answer to the oldest READ or atomic is missing, and a later one has come. Asks once for
@@ -550,7 +558,7 @@ impl Requester {
         self.reads = 0;
         self.implied_nak = false;
         self.ack_deadline = None;
-        self.rnr_deadline = None;
+        self.rnr_wait = None;
         self.recovery_rewound();
         self.rate.rest();
     }

@@ -29,7 +29,7 @@ impl Requester {
             }
             State::Ready => {}
         }
-        if self.rnr_deadline.is_some() {
+        if self.waits_for_ready(self.una) {
             return progress;
         }
         if self.hole_is_due(now) {
@@ -41,7 +41,7 @@ impl Requester {
                 return progress;
             }
         }
-        while self.next != self.head {
+        while self.next != self.head && !self.waits_for_ready(self.send_psn) {
             if progress.sent >= budget {
                 progress.more = self.can_send(slots);
                 break;
@@ -150,7 +150,8 @@ impl Requester {
 
     /// Whether [`Requester::poll_transmit`] would do something now.
     pub(super) fn can_send(&self, slots: &[SendSlot]) -> bool {
-        if self.state != State::Ready || self.rnr_deadline.is_some() || self.next == self.head {
+        let waits = self.waits_for_ready(self.send_psn);
+        if self.state != State::Ready || waits || self.next == self.head {
             return false;
         }
         match self.slot(slots, self.next) {
@@ -175,6 +176,13 @@ impl Requester {
             }
         };
         may && self.in_flight() < self.window && !self.holds_back()
+    }
+
+    /// Whether this PSN, which is not acknowledged, may not be sent yet because of an RNR NAK.
+    #[inline]
+    fn waits_for_ready(&self, psn: Psn) -> bool {
+        self.rnr_wait
+            .is_some_and(|wait| psn.since(self.una) >= wait.from.since(self.una))
     }
 
     /// Request packets sent and not acknowledged.

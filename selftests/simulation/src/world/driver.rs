@@ -298,7 +298,7 @@ impl World {
 
     fn take_response(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> Outcome {
         let now = self.ground.now;
-        let before = self.cores[qp].requester.counters().rnr_naks;
+        let before = *self.cores[qp].requester.counters();
         let rnr = match packet.ext {
             Ext::Aeth(aeth) => Syndrome::decode(aeth.syndrome),
             _ => Syndrome::Reserved(0),
@@ -311,7 +311,7 @@ impl World {
             core.requester
                 .handle_packet(&mut core.slots, now, packet, env)
         });
-        let after = self.cores[qp].requester.counters().rnr_naks;
+        let after = *self.cores[qp].requester.counters();
         let flow = &mut self.ground.flows[qp];
         flow.rnr_now = 0;
         if let Syndrome::RnrNak { timer } = rnr {
@@ -319,7 +319,11 @@ impl World {
             if flow.rnr.is_some_and(|(_, from)| truth.relative > from) {
                 flow.rnr = None;
             }
-            if after != before && !outcome.fatal {
+            // The wait begins with the first to say so, also where that has to wait for its turn.
+            let waits = flow
+                .rnr
+                .is_some_and(|(until, from)| from == truth.relative && until > now);
+            if after.dropped == before.dropped && !waits && !outcome.fatal {
                 flow.rnr = Some((now + timeout::rnr_timer(timer), truth.relative));
             }
             return outcome;

@@ -305,6 +305,73 @@ fn e_09_progress_reloads() {
     assert!(host.error);
 }
 
+/// E-05, F-11: an RNR NAK beyond an unanswered READ or atomic acknowledges neither: they are asked
+/// for again at once. What the NAK is about waits as long as the peer has said, from then on.
+#[test]
+fn e_05_rnr_beyond_an_unanswered_read() {
+    let ops = [(SendOp::FetchAdd, 8, 1), (SendOp::Read, 3 * MTU, 3)];
+    for ((op, len, packets), holds) in ops.into_iter().flat_map(|op| [(op, true), (op, false)]) {
+        let mut host = if holds { holding_host() } else { host() };
+        post(&mut host, op, len);
+        post(&mut host, SendOp::Send, 1);
+        post(&mut host, SendOp::Send, 1);
+        assert_eq!(psns(&host.drain(0)), [0, packets, packets + 1]);
+        let nak = acknowledge(psn(packets), Syndrome::RnrNak { timer: 14 });
+        let _ = host.take(0, &nak, &[]);
+        assert!(host.statuses().is_empty());
+        assert_eq!(host.requester.counters().implied_naks, 1);
+        assert_eq!(host.requester.counters().rnr_naks, 0);
+        assert_eq!(psns(&host.drain(0)), [0], "the READ or atomic, and no more");
+        // Its answer does not end the wait.
+        let deadline = timeout::rnr_timer(14);
+        let now = deadline - 10_000;
+        if op == SendOp::Read {
+            let answers = [
+                Operation::ReadResponseFirst,
+                Operation::ReadResponseMiddle,
+                Operation::ReadResponseLast,
+            ];
+            for (n, answer) in answers.into_iter().enumerate() {
+                let answer = response(answer, n as u32, MTU as usize);
+                let _ = host.take(now, &answer, &[0; MTU as usize]);
+            }
+        } else {
+            let _ = host.take(now, &atomic_ack(0, 7), &[]);
+        }
+        assert_eq!(host.statuses(), [Status::Success]);
+        assert_eq!(host.requester.counters().rnr_naks, u32::from(holds));
+        assert!(host.drain(deadline - 1).is_empty());
+        assert_eq!(host.requester.next_timeout(), Some(deadline));
+        let outcome = host
+            .requester
+            .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+        assert!(outcome.transmit);
+        assert_eq!(psns(&host.drain(deadline)), [packets, packets + 1]);
+        let _ = host.take(deadline, &acknowledge(psn(packets + 1), ACK), &[]);
+        assert_eq!(host.statuses(), [Status::Success; 3]);
+    }
+}
+
+/// E-05: nor does a timeout of the READ or atomic end the wait.
+#[test]
+fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
+    let mut host = holding_host();
+    post(&mut host, SendOp::FetchAdd, 8);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    // 655 ms.
+    let nak = acknowledge(psn(1), Syndrome::RnrNak { timer: 0 });
+    let _ = host.take(0, &nak, &[]);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    let expiry = host.requester.next_timeout().unwrap();
+    assert!(expiry < timeout::rnr_timer(0));
+    let _ = host
+        .requester
+        .handle_timeout(&mut host.slots, expiry, &mut host.driver);
+    assert_eq!(host.requester.counters().timeouts, 1);
+    assert_eq!(psns(&host.drain(expiry)), [0]);
+}
+
 /// An acknowledgement that overtook an RNR NAK: there is nothing to wait for.
 #[test]
 fn progress_ends_an_rnr_wait() {
