@@ -177,7 +177,14 @@ impl World {
         let (qp, truth) = (flight.to, flight.truth);
         let len = flight.header_len + flight.payload.len() + usize::from(flight.pad) + 4;
         let header = &flight.header[..flight.header_len];
-        let packet = Packet::parse(header, len as u32).expect("what was sent can be parsed");
+        let mut packet = Packet::parse(header, len as u32).expect("what was sent can be parsed");
+        if let Ext::Aeth(aeth) = &mut packet.ext {
+            if let Syndrome::Ack { .. } = Syndrome::decode(aeth.syndrome) {
+                // A peer may give any credits, or none: nothing waits for them (D-15).
+                let credit = self.ground.random.below(32) as u8;
+                aeth.syndrome = Syndrome::Ack { credit }.encode();
+            }
+        }
         assert_eq!(packet.payload_len as usize, flight.payload.len());
         assert_eq!(usize::from(packet.header_len), flight.header_len);
         trace!(

@@ -243,3 +243,38 @@ fn d_15_finite_credits() {
     }
     assert_eq!(host.statuses(), [Status::Success; 32]);
 }
+
+/// D-15: without credits each message still goes out, one behind the other, and asks for an
+/// acknowledgement; where the peer is not ready after all, an RNR NAK has it wait its time.
+#[test]
+fn d_15_messages_without_credits() {
+    let mut host = host();
+    host.requester.set_rnr_retry(7);
+    for _ in 0..8 {
+        post(&mut host, SendOp::Send, 2 * MTU);
+    }
+    assert_eq!(host.drain(0).len(), 16);
+    ack(&mut host, 1, Syndrome::Ack { credit: 0 });
+    let mut now = 0;
+    for n in 1..8 {
+        // Nothing received yet: it has no credits to give, and means it.
+        let _ = host.take(
+            now,
+            &acknowledge(psn(2 * n), Syndrome::RnrNak { timer: 1 }),
+            &[],
+        );
+        assert!(host.drain(now).is_empty());
+        now = host.requester.next_timeout().unwrap();
+        let _ = host
+            .requester
+            .handle_timeout(&mut host.slots, now, &mut host.driver);
+        let again = host.drain(now);
+        assert_eq!(psns(&again)[..2], [2 * n, 2 * n + 1]);
+        assert!(again.iter().skip(1).step_by(2).all(|p| p.0.bth.ackreq));
+        let bare = acknowledge(psn(2 * n + 1), Syndrome::Ack { credit: 0 });
+        let _ = host.take(now, &bare, &[]);
+        assert_eq!(host.statuses().len(), n as usize + 1);
+    }
+    assert_eq!(host.statuses(), [Status::Success; 8]);
+    assert_eq!(host.requester.counters().timeouts, 0);
+}
