@@ -15,7 +15,7 @@ use crate::{
     tx::Carrier,
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
-use linux_rdma::{net::TxQueue, rdma::qp::QpType, sync::lock_bh};
+use linux_rdma::{net::TxQueue, sync::lock_bh};
 use rrxe_core::{pkey, TxPacket};
 
 /// The two ECN bits of the type of service or traffic class (RFC 3168).
@@ -113,7 +113,7 @@ impl Qp {
         }
         let from_peer =
             |side: &SendSide| side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
-        let mut react = is_reaction_point() && matches!(qp.qp_type, QpType::Rc | QpType::Uc);
+        let mut react = is_reaction_point() && qp.qp_type.is_connected();
         if react {
             let mut side = lock_bh(&qp.send);
             // L-08

@@ -8,6 +8,7 @@ import errno
 import data_cases
 import harness
 import testbed
+from counted import read
 from harness import case, equal, require, wait_until
 from libibverbs import Verbs
 from trial import QUIET, refused
@@ -246,6 +247,36 @@ def empty():
         c.arrives(1, 0)
         wait_until("the event", lambda: c.end.async_events(1) == ["SRQ_LIMIT_REACHED"])
         c.arrives(1, 1)
+
+
+@case(timeout=180, each={"write": "write", "read": "read"})
+def congestion(op):
+    """L-07: notifications slow down a sender of requests, and a target that sends READ responses."""
+    names = ("np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rp_throttled")
+    run = bed.here.machine.run
+    length = SLOTS * SLOT
+    with Connection() as c:
+        before = read(bed.here)
+        run("tc qdisc add dev lo root handle 1: prio")
+        try:
+            run(
+                "tc filter add dev lo parent 1: protocol ip u32 match ip dport 4791 0xffff match ip tos 0x02 0x03"
+                " action pedit ex munge ip tos set 3 retain 3 pipe csum ip"
+            )
+            for _ in range(4):
+                seed = c.send(0, length, op)
+                c.sent()
+                if op == "write":
+                    c.end.expect(c.regions[0]["id"], [[0, length]], seed, length)
+                else:
+                    c.far.expect(c.source["id"], [[0, length]], 10, length)
+        finally:
+            run("tc qdisc del dev lo root")
+        after = read(bed.here)
+        risen = {name: after[name] - before[name] for name in names}
+        require(risen["np_cnp_sent"] > 0, f"nobody was notified: {risen}")
+        equal("notifications handled", risen["rp_cnp_handled"], risen["np_cnp_sent"])
+        require(risen["rp_throttled"] > 0, f"it never waited: {risen}")
 
 
 @case()
