@@ -41,6 +41,7 @@ BOOTS = (
     Boot("perftest", "perftest"),
     Boot("data", "data"),
     Boot("loss", "loss"),
+    Boot("path-mtu", "path_mtu", hosts=1),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("srq", "srq"),

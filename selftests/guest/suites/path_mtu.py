@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A path that takes smaller packets than a queue pair sends: a router's link, a route that says so, news
+of it from a router, or a network device whose MTU changes. RoCE packets are never fragmented (A-13), so
+what is too large is lost: that must end with a completion, and must not outlast its cause."""
+
+import contextlib
+import random
+import time
+
+import harness
+import programs
+import testbed
+from counted import read
+from harness import case, equal, require, wait_until
+from machine import Local
+from traffic import Batch
+from trial import Bench, Trial
+
+bed = testbed.Bed()
+
+# What a packet of 4096 bytes fits into with its headers, and one of 1024.
+WIDE, NARROW = 4200, 1300
+
+FAMILIES = {"ipv4": 4, "ipv6": 6}
+
+# A path MTU is learnt from this by the host: a datagram that must not be fragmented.
+PROBE = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+s = socket.socket(family, socket.SOCK_DGRAM)
+level, option = (socket.IPPROTO_IPV6, 23) if ":" in sys.argv[1] else (socket.IPPROTO_IP, 10)
+s.setsockopt(level, option, 2)
+try:
+    s.sendto(bytes(4000), (sys.argv[1], 9))
+except OSError as why:
+    print(why)
+"""
+
+
+def sh(command):
+    """Run a command on this machine."""
+    return bed.here.machine.run(command)
+
+
+# Namespaces a and b with a device each, and a router between them; wide everywhere.
+SPACES = """
+for name in a r b; do ip netns add $name; ip -n $name link set lo up; done
+ip netns exec r sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+join() {
+    ip link add v$1 mtu WIDE netns $1 type veth peer name r$1 mtu WIDE netns r
+    ip netns exec $1 sysctl -qw net.ipv6.conf.v$1.accept_dad=0
+    ip netns exec r sysctl -qw net.ipv6.conf.r$1.accept_dad=0
+    ip -n $1 link set v$1 up
+    ip -n r link set r$1 up
+    ip -n $1 address add $2.$4/24 dev v$1
+    ip -n $1 address add $3:$4/64 dev v$1 nodad
+    ip -n r address add $2.254/24 dev r$1
+    ip -n r address add $3:fe/64 dev r$1 nodad
+    ip -n $1 route add default via $2.254
+    ip -n $1 -6 route add default via $3:fe
+}
+join a 192.0.2 2001:db8:1: 1
+join b 198.51.100 2001:db8:2: 2
+"""
+ADDRESSES = {"a": ("192.0.2.1", "2001:db8:1::1"), "b": ("198.51.100.2", "2001:db8:2::2")}
+
+
+class Path:
+    """The way between the two namespaces, by one version of IP."""
+
+    def __init__(self, version):
+        self.a, self.b = (_host(name) for name in "ab")
+        self._version = version
+        self.bench = Bench(self._open)
+
+    def _open(self):
+        import endpoint  # only a guest has verbs
+
+        def opened(host):
+            end = endpoint.Endpoint()
+            return end, end.open(host.device, self.address(host), host.driver)
+
+        return [opened(self.a), opened(self.b)]
+
+    def address(self, host):
+        """Its address of the version that is tested."""
+        return host.address if self._version == 4 else host.address6
+
+    def trial(self, timeout=14):
+        """A connection with the largest MTU. Its retries take 67 ms to start with, two seconds in all."""
+        return Trial(self.bench, rtr={"mtu": 4096}, rts={"timeout": timeout})
+
+    @staticmethod
+    def router(mtu):
+        """The router's link to b has this MTU."""
+        sh(f"ip -n r link set rb mtu {mtu}")
+
+    def widen(self):
+        """A command that makes all of it wide again, and has the hosts forget what they have learnt."""
+        net, via = ("198.51.100.0/24", "192.0.2.254") if self._version == 4 else ("2001:db8:2::/64", "2001:db8:1::fe")
+        return (
+            f"for name in a b; do ip -n $name link set v$name mtu {WIDE}; done; ip -n r link set rb mtu {WIDE};"
+            f" ip -n a -{self._version} route replace {net} via {via};"
+            f" for name in a b; do ip -n $name -{self._version} route flush cache; done"
+        )
+
+    def narrow_route(self):
+        """The route from a to b says that the way is narrow."""
+        net, via = ("198.51.100.0/24", "192.0.2.254") if self._version == 4 else ("2001:db8:2::/64", "2001:db8:1::fe")
+        sh(f"ip -n a -{self._version} route replace {net} via {via} mtu {NARROW}")
+
+
+def _host(name):
+    return testbed.Host(Local(f"namespace {name}", name), f"dev_{name}", bed.here.driver, *ADDRESSES[name])
+
+
+_paths = {}
+
+
+def _make():
+    sh("set -e" + SPACES.replace("WIDE", str(WIDE)))
+    for name in "ab":
+        host = _host(name)
+        testbed.add_link(host.machine, host.driver, host.device, f"v{name}")
+        for address in (host.address, host.address6):
+            testbed.wait_for_gid(host.device, address)
+
+
+def _clear_away():
+    for one in _paths.values():
+        one.bench.abandon()
+    if _paths:
+        sh("rdma link delete dev_a; rdma link delete dev_b; for name in a b r; do ip netns delete $name; done")
+
+
+@contextlib.contextmanager
+def path(version=4):
+    """The path, wide everywhere; afterwards it is so again."""
+    if not _paths:
+        _make()
+    here = _paths.setdefault(version, Path(version))
+    try:
+        yield here
+    except BaseException:
+        here.bench.abandon()
+        raise
+    finally:
+        sh(here.widen())
+
+
+def moves(t, length):
+    """Data of this length arrives, both ways, by WRITE, SEND and READ."""
+    batch = Batch(random.Random(length), t.near, t.far)
+    for side in (t.near, t.far):
+        for op in ("write", "send", "read"):
+            batch.add(side, op, length)
+    batch.run()
+
+
+def too_large(t):
+    """A WRITE whose packets do not pass: it ends, and says that nobody answers."""
+    t.send("write", sge=[t.segment(0, 4096)])
+    t.sent("RETRY_EXC_ERR")
+    wait_until("the queue pair is in Error", lambda: t.near.end.state(t.near.qp["id"]) == "error")
+
+
+@case(timeout=240, each=FAMILIES)
+def router(version):
+    """A router's link becomes too small: what fits still arrives, what does not ends with a completion, and
+    once the link is wide again, and the host knows, so is the path."""
+    with path(version) as p:
+        with p.trial() as t:
+            moves(t, 8192)
+            p.router(NARROW)
+            moves(t, 1000)
+            too_large(t)
+        sh(p.widen())
+        with p.trial() as t:
+            moves(t, 8192)
+
+
+def _for_a_while(p, t):
+    """What is too large now arrives once all is wide again, while there are retries left."""
+    batch = Batch(random.Random(7), t.near, t.far)
+    batch.add(t.near, "write", 30000)
+    widening = bed.here.machine.start(f"sleep 0.5; {p.widen()}")
+    batch.run()
+    equal("status of the widening", widening.wait(60).status, 0)
+    moves(t, 8192)
+
+
+@case(timeout=240, each=FAMILIES)
+def router_for_a_while(version):
+    """The link is too small for less time than the retries take: nothing is lost."""
+    with path(version) as p, p.trial(timeout=18) as t:
+        p.router(NARROW)
+        _for_a_while(p, t)
+
+
+@case(timeout=240, each=FAMILIES)
+def route(version):
+    """The sender's own route says that the path is narrow: the stack refuses what is too large, which is
+    counted. A new route counts at once, for queue pairs that are connected, too."""
+    with path(version) as p:
+        with p.trial() as t:
+            p.narrow_route()
+            refused = read(p.a)["send_err"]
+            moves(t, 1000)
+            equal("packets refused", read(p.a)["send_err"], refused)
+            too_large(t)
+            require(read(p.a)["send_err"] > refused, "nothing was counted as not sent")
+        with p.trial(timeout=18) as t:
+            _for_a_while(p, t)
+
+
+@case(timeout=240, each=FAMILIES)
+def news(version):
+    """A router tells of its small link, and the stack believes it, for RoCE as for all else."""
+    with path(version) as p, p.trial() as t:
+        p.router(NARROW)
+        to = p.address(p.b)
+
+        def learnt():
+            p.a.machine.run(_probe(to))
+            return f"mtu {NARROW}" in p.a.machine.run(f"ip -{version} route get {to}")
+
+        wait_until("the host knows of the router's MTU", learnt)
+        moves(t, 1000)
+        refused = read(p.a)["send_err"]
+        too_large(t)
+        require(read(p.a)["send_err"] > refused, "nothing was counted as not sent")
+
+
+def _probe(to):
+    with open("/tmp/probe.py", "w", encoding="ascii") as file:
+        file.write(PROBE)
+    return f"python3 /tmp/probe.py {to}"
+
+
+@case(timeout=240, each={"sender": "a", "receiver": "b"})
+def netdev(name):
+    """The network device's MTU becomes too small under a queue pair, at either end, and large again."""
+    with path() as p:
+        with p.trial(timeout=18) as t:
+            sh(f"ip -n {name} link set v{name} mtu 1500")
+            _for_a_while(p, t)
+        with p.trial() as t:
+            sh(f"ip -n {name} link set v{name} mtu 1500")
+            too_large(t)
+        sh(p.widen())
+        with p.trial() as t:
+            moves(t, 8192)
+
+
+@case(timeout=300)
+def netdev_under_traffic():
+    """The MTU changes again and again while a program's data flows: it goes on, and the data is right."""
+    with path() as p:
+        port = programs.next_port()
+        common = f"-a {p.b.address} -p {port} -v -V -S 30000 -C 100"
+        serving = p.b.machine.start(f"exec rping -s {common}")
+        wait_until("the server listens", lambda: testbed.cm_listens(p.b.machine, port))
+        asking = p.a.machine.start(f"exec rping -c {common}")
+        wait_until("traffic flows", lambda: asking.running() and asking.output().count("ping data") > 10)
+        for name in ("a", "b", "a", "b"):
+            sh(f"ip -n {name} link set v{name} mtu 1500")
+            time.sleep(0.1)
+            sh(f"ip -n {name} link set v{name} mtu {WIDE}")
+            time.sleep(0.3)
+        for end in (asking, serving):
+            result = end.wait(200 * harness.slowness())
+            equal("status", result.status, 0)
+            require("mismatch" not in result.output, "wrong data")
+
+
+def run():
+    """Run the suite."""
+    return bed.run(_clear_away)
