@@ -64,5 +64,6 @@ BOOTS = (
     Boot("interop-storage", "storage", drivers=INTEROP, debug=False),
     Boot("interop-data", "data", drivers=INTEROP, debug=False),
     Boot("interop-srq", "srq", drivers=INTEROP, debug=False),
+    Boot("interop-congestion", "rxe_congestion", drivers=INTEROP, debug=False),
     Boot("interop-placement", "placement", drivers=INTEROP, debug=False),
 )

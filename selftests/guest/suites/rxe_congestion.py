@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Congestion with rdma_rxe at the other end, which takes no part in its management: what comes from it marked
+is answered by notifications all the same, and they do it no harm."""
+
+import contextlib
+import random
+
+import testbed
+from counted import read
+from forger import ends
+from harness import case, equal, require
+from traffic import Batch
+from trial import Bench, Trial
+
+bed = testbed.Bed()
+bench = Bench(lambda: ends(bed))
+
+# What rdma_rxe counts where it loses a connection.
+TROUBLES = ("retry_exceeded_err", "retry_rnr_exceeded_err", "link_downed")
+
+
+@contextlib.contextmanager
+def every_packet_marked(where):
+    """In the block, RoCE packets leave this host marked, capable of ECN or not."""
+    where.run("tc qdisc add dev eth0 root handle 1: prio")
+    try:
+        where.run(
+            "tc filter add dev eth0 parent 1: protocol ip u32 match ip dport 4791 0xffff"
+            " action pedit ex munge ip tos set 3 retain 3 pipe csum ip"
+        )
+        yield
+    finally:
+        where.run("tc qdisc del dev eth0 root")
+
+
+def _move(t, seed):
+    """Every kind of request by both ends, many packets each, compared byte by byte."""
+    batch = Batch(random.Random(seed), t.near, t.far)
+    for side in (t.near, t.far):
+        for op in ("send", "write", "read", "fetch-add"):
+            batch.add(side, op, 30_000)
+    batch.run()
+
+
+@case(timeout=300)
+def marked_by_the_way():
+    """L-02, L-03: notifications go to rdma_rxe, which drops them: all data is right, and no connection is lost."""
+    with Trial(bench) as t:
+        _move(t, 1)
+        before, theirs = read(bed.here), read(bed.peer)
+        with every_packet_marked(bed.peer.machine):
+            for seed in range(2, 6):
+                _move(t, seed)
+        after, theirs_after = read(bed.here), read(bed.peer)
+        risen = {name: after[name] - before[name] for name in after}
+        require(risen["np_ecn_marked_roce_packets"] > 200, f"marked: {risen}")
+        require(0 < risen["np_cnp_sent"] <= risen["np_ecn_marked_roce_packets"], f"notifications: {risen}")
+        equal("notifications from rdma_rxe", (risen["rp_cnp_handled"], risen["rp_cnp_ignored"]), (0, 0))
+        harmed = {name: theirs_after[name] - theirs[name] for name in TROUBLES}
+        equal("what rdma_rxe has counted", harmed, dict.fromkeys(TROUBLES, 0))
+        equal("states", [side.end.state(side.qp["id"]) for side in (t.near, t.far)], ["rts", "rts"])
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
