@@ -420,14 +420,14 @@ impl End {
             .requester
             .handle_timeout(&mut self.slots, self.now, &mut self.world);
         self.note(outcome.fatal, outcome.sqe);
-        if outcome.transmit {
-            self.poll(BUDGET);
-        }
         let again = self.requester.next_timeout();
         assert!(
             again.is_none_or(|at| at > self.now),
             "the same timer at the same time"
         );
+        if outcome.transmit {
+            self.poll(BUDGET);
+        }
     }
 
     fn check(&self) {
