@@ -151,6 +151,8 @@ pub(super) struct Recovery {
     least: u64,
     /// A packet whose answer will be a sample, and when it was sent.
     timed: Option<(Psn, u64)>,
+    /// When the first packet of those in flight was sent, or one that has been answered since.
+    pub(super) began: u64,
     /// How late packets are that others have overtaken: holes wait that long.
     lateness: u64,
     /// The packet that closes the hole is the one that was late, not the one sent again.
@@ -177,6 +179,7 @@ impl Recovery {
             holes: RoundTrip::NONE,
             least: 0,
             timed: None,
+            began: 0,
             lateness: 0,
             original: false,
             early: false,
@@ -185,6 +188,11 @@ impl Recovery {
             hole_probes: 0,
             bare: 0,
         }
+    }
+
+    /// Whether a round trip is known.
+    fn is_measured(&self) -> bool {
+        self.packets.mean != 0 || self.holes.mean != 0
     }
 
     /// Whether what was sent at that time can't have been answered yet.
@@ -216,6 +224,12 @@ impl Requester {
             Cause::Probe => 0,
             _ => self.recovery.lateness,
         };
+        if cause != Cause::Probe && !self.recovery.is_measured() {
+            // Whatever the answer is to, it was not sent before that. Without this, a hole in the first
+            // flight that gets lost once more would wait for the consumer's timer.
+            let longest = now.saturating_sub(self.recovery.began);
+            self.recovery.holes.sample(longest);
+        }
         self.recovery.hole = Hole::Due {
             since: now,
             at: (wait != 0).then(|| now.saturating_add(wait)),
@@ -439,8 +453,7 @@ impl Requester {
     /// consumer wants no timer (F-02), nor when the consumer's own timer expires before.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.recovery.probe_at = None;
-        let measured = self.recovery.packets.mean != 0 || self.recovery.holes.mean != 0;
-        if !measured || self.ack_timeout.is_none() || self.send_psn == self.una {
+        if !self.recovery.is_measured() || self.ack_timeout.is_none() || self.send_psn == self.una {
             return;
         }
         let wait = self.recovery.patience();

@@ -242,11 +242,15 @@ impl Requester {
             // Not behind a READ: it would be measured too.
             self.time_packet(self.send_psn, now);
         }
+        let began = self.send_psn == self.una;
         self.send_psn = self.send_psn.add(psns);
         if self.send_psn.since(self.una) > self.max_psn.since(self.una) {
             self.max_psn = self.send_psn;
         }
         if self.service.is_reliable() {
+            if began {
+                self.recovery.began = now;
+            }
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(1));
             if self.ack_deadline.is_none() {
                 self.arm_ack_timer(now);

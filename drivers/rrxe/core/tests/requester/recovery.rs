@@ -205,6 +205,25 @@ fn a_probe_finds_a_lost_tail() {
     assert_eq!(psns(&host.drain(now + 100_000)), [2, 3]);
 }
 
+/// In the first flight no round trip has been measured, but a NAK says how long one takes at most:
+/// what it makes us send again, and is lost once more, does not wait for the consumer's timer.
+#[test]
+fn a_hole_in_the_first_flight_is_probed_for() {
+    let mut host = holding_host();
+    host.requester.set_timeout(14);
+    for at in [100_000, 150_000, 200_000] {
+        post(&mut host, SendOp::Write, 1);
+        assert_eq!(host.drain(at).len(), 1);
+    }
+    ack_at(&mut host, 1_100_000, 0, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(1_100_000)), [0]);
+    // A round trip of 1 ms, and four times its deviation, which is taken for half of that.
+    assert_eq!(host.requester.next_timeout(), Some(1_100_000 + 3_000_000));
+    expire(&mut host, 4_100_000);
+    assert_eq!(psns(&host.drain(4_100_000)), [0]);
+    assert_eq!(host.requester.counters().timeouts, 0);
+}
+
 /// Probes back off, and use up no retries.
 #[test]
 fn probes_back_off() {

@@ -363,13 +363,15 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let nak = acknowledge(psn(1), Syndrome::RnrNak { timer: 0 });
     let _ = host.take(0, &nak, &[]);
     assert_eq!(psns(&host.drain(0)), [0]);
-    let expiry = host.requester.next_timeout().unwrap();
-    assert!(expiry < timeout::rnr_timer(0));
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, expiry, &mut host.driver);
-    assert_eq!(host.requester.counters().timeouts, 1);
-    assert_eq!(psns(&host.drain(expiry)), [0]);
+    while host.requester.counters().timeouts == 0 {
+        // A probe, or the acknowledge timer.
+        let expiry = host.requester.next_timeout().unwrap();
+        assert!(expiry < timeout::rnr_timer(0));
+        let _ = host
+            .requester
+            .handle_timeout(&mut host.slots, expiry, &mut host.driver);
+        assert_eq!(psns(&host.drain(expiry)), [0]);
+    }
 }
 
 /// An acknowledgement that overtook an RNR NAK: there is nothing to wait for.
