@@ -16,9 +16,9 @@
 
 use crate::psn::{Psn, Region};
 
-/// The places that a host should have for each half of a queue pair: a window's worth
-/// ([`crate::requester::WINDOW`]), since a peer sends no more beyond a gap.
-pub const HELD: usize = 256;
+/// The places that a host should have for each half of a queue pair: the largest window's worth,
+/// since a peer sends no more beyond a gap.
+pub const HELD: usize = crate::requester::MOST_WINDOW as usize;
 
 /// A packet in its place.
 #[derive(Clone, Copy, Debug)]

@@ -29,6 +29,9 @@ use request::SlotState;
 /// requests count as one each, whatever comes back.
 pub const WINDOW: u32 = 256;
 
+/// Packets that a requester ever has in flight, on a path that holds so many.
+pub const MOST_WINDOW: u32 = 1024;
+
 /// The largest message: 2^31 bytes (IBA 9.7.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 

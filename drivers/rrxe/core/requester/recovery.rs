@@ -15,7 +15,7 @@
 //! The consumer's timer remains above all that: it alone uses up retries without an answer, and
 //! starts again from the oldest unacknowledged packet.
 
-use super::{Requester, SendSlot};
+use super::{Requester, SendSlot, MOST_WINDOW, WINDOW};
 use crate::psn::{Psn, MAX_OUTSTANDING};
 
 /// Nanoseconds without progress before a probe, at least. Below that a busy host's scheduling is
@@ -152,7 +152,9 @@ pub(super) struct Recovery {
     /// A packet whose answer will be a sample, and when it was sent.
     timed: Option<(Psn, u64)>,
     /// When the first packet of those in flight was sent, or one that has been answered since.
-    pub(super) began: u64,
+    began: u64,
+    /// Since when acknowledged PSNs are counted to find out what the way holds, and from which on.
+    counted: (u64, Psn),
     /// How late packets are that others have overtaken: holes wait that long.
     lateness: u64,
     /// The packet that closes the hole is the one that was late, not the one sent again.
@@ -180,6 +182,7 @@ impl Recovery {
             least: 0,
             timed: None,
             began: 0,
+            counted: (0, Psn::new(0)),
             lateness: 0,
             original: false,
             early: false,
@@ -318,7 +321,8 @@ impl Requester {
         // What is sent beyond a gap to a peer that drops it is sent again.
         self.window = match peer {
             Peer::Drops => FIRST_WINDOW,
-            _ => super::WINDOW,
+            _ if self.recovery.peer == Peer::Drops => WINDOW,
+            _ => self.window,
         };
         self.recovery.peer = peer;
     }
@@ -365,6 +369,46 @@ impl Requester {
         is_asked(&self.recovery, self.una)
     }
 
+    /// A packet is being sent while nothing is in flight.
+    #[inline]
+    pub(super) fn flight_begins(&mut self, now: u64) {
+        self.recovery.began = now;
+        self.recovery.counted = (now, self.una);
+    }
+
+    /// Packets that may be in flight now. While what is beyond a hole is kept, it has left the way:
+    /// as much again may follow until the hole is closed, which takes another round trip.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        let kept = match self.recovery.hole {
+            Hole::None => false,
+            Hole::Due { cause, .. } | Hole::Sent { cause, .. } => {
+                cause == Cause::Gap || self.recovery.peer == Peer::Holds
+            }
+        };
+        if kept {
+            self.window.saturating_mul(2).min(MOST_WINDOW)
+        } else {
+            self.window
+        }
+    }
+
+    /// The window grows to twice what the way holds: what is acknowledged within the shortest round
+    /// trip. (The other half is for what waits in queues, so that they never run empty.)
+    fn count_window(&mut self, now: u64) {
+        let (since, from) = self.recovery.counted;
+        let time = now.saturating_sub(since);
+        let least = self.recovery.least;
+        if self.recovery.peer == Peer::Drops || least == 0 || time < least {
+            return;
+        }
+        let acknowledged = u64::from(self.una.since(from));
+        let on_the_way = acknowledged.saturating_mul(least) / time;
+        let twice = on_the_way.saturating_mul(2).min(MOST_WINDOW.into());
+        self.window = self.window.max(twice as u32);
+        self.recovery.counted = (now, self.una);
+    }
+
     /// A packet was sent for the first time.
     #[inline]
     pub(super) fn time_packet(&mut self, psn: Psn, now: u64) {
@@ -379,7 +423,7 @@ impl Requester {
         let advanced = self.una.since(before);
         if self.recovery.peer == Peer::Drops {
             let more = advanced.saturating_add(7) >> 3;
-            self.window = self.window.saturating_add(more).min(super::WINDOW);
+            self.window = self.window.saturating_add(more).min(WINDOW);
         }
         let recovery = &mut self.recovery;
         if let Some((psn, sent)) = recovery.timed {
@@ -394,6 +438,13 @@ impl Requester {
             }
         }
         let hole = recovery.hole;
+        if hole != Hole::None || jumped || now == recovery.counted.0 {
+            // What was kept behind a hole comes all at once when that is closed.
+            recovery.counted = (now, self.una);
+        } else {
+            self.count_window(now);
+        }
+        let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
         match hole {
             Hole::None => {}

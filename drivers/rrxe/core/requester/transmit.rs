@@ -169,13 +169,16 @@ impl Requester {
             SlotState::Failed(_) => false,
             SlotState::Started => true,
             SlotState::Posted => {
-                let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic;
+                let outstanding = self.send_psn.since(self.una);
+                // Responses fill the way, too; a single READ may be larger than it is.
+                let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
+                    || slot.op == SendOp::Read && self.reads > 0 && outstanding >= self.room();
                 let fenced = slot.fence && self.reads > 0;
-                let psns = self.send_psn.since(self.una).saturating_add(slot.packets);
+                let psns = outstanding.saturating_add(slot.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
-        may && self.in_flight() < self.window && !self.holds_back()
+        may && self.in_flight() < self.room() && !self.holds_back()
     }
 
     /// Whether this PSN, which is not acknowledged, may not be sent yet because of an RNR NAK.
@@ -221,7 +224,7 @@ impl Requester {
         let ackreq = self.service.is_reliable()
             && (last
                 || since_ackreq >= self.window / 4
-                || self.in_flight().wrapping_add(1) >= self.window
+                || self.in_flight().wrapping_add(1) >= self.room()
                 || self.rate.wants_ack(now));
         let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
         env.transmit(&packet)?;
@@ -242,14 +245,14 @@ impl Requester {
             // Not behind a READ: it would be measured too.
             self.time_packet(self.send_psn, now);
         }
-        let began = self.send_psn == self.una;
+        let begins = self.send_psn == self.una;
         self.send_psn = self.send_psn.add(psns);
         if self.send_psn.since(self.una) > self.max_psn.since(self.una) {
             self.max_psn = self.send_psn;
         }
         if self.service.is_reliable() {
-            if began {
-                self.recovery.began = now;
+            if begins {
+                self.flight_begins(now);
             }
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(1));
             if self.ack_deadline.is_none() {

@@ -22,7 +22,7 @@ use resources::Resources;
 pub use receive::GRH_LEN;
 
 /// READs and atomics that can be replayed at most: the largest `max_dest_rd_atomic`.
-pub const MAX_RESOURCES: usize = 16;
+pub const MAX_RESOURCES: usize = 64;
 
 /// What a remote access wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ const EMPTY: Resource = Resource {
 pub(super) struct Resources {
     ring: [Resource; MAX_RESOURCES],
     /// A bit for each that is to be answered.
-    pending: u16,
+    pending: u64,
     /// Where the next one goes: the oldest.
     head: u8,
     limit: u8,
@@ -86,8 +86,8 @@ impl Resources {
     }
 
     #[inline]
-    const fn bit(index: u8) -> u16 {
-        1u16.wrapping_shl(index as u32)
+    const fn bit(index: u8) -> u64 {
+        1u64.wrapping_shl(index as u32)
     }
 
     /// Whether there is room: not while the oldest waits for its first answer (C-14, C-15). One

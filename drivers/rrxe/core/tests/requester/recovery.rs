@@ -205,6 +205,65 @@ fn a_probe_finds_a_lost_tail() {
     assert_eq!(psns(&host.drain(now + 100_000)), [2, 3]);
 }
 
+/// The window becomes twice what a path holds: what is acknowledged in the shortest round trip. What
+/// only waits in queues makes it no larger.
+#[test]
+fn the_window_follows_the_path() {
+    let mut host = in_flight(0);
+    host.budget = 2048;
+    post(&mut host, SendOp::Write, 4000 * MTU);
+    assert_eq!(host.drain(1_000_000).len(), 256);
+    // 100 us.
+    ack_at(&mut host, 1_100_000, 256, ACK);
+    assert_eq!(host.drain(1_100_000).len(), 512);
+    // 200 us: half of it was in queues.
+    ack_at(&mut host, 1_300_000, 256 + 512, ACK);
+    assert_eq!(host.drain(1_300_000).len(), 512);
+    // A hole: what the peer keeps behind it is on the way no more.
+    ack_at(&mut host, 1_400_000, 769, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(1_400_000)), [769]);
+    ack_at(&mut host, 1_500_000, 1280, ACK);
+    assert_eq!(host.drain(1_500_000).len(), 512);
+    ack_at(&mut host, 1_600_000, 1281, SEQUENCE_ERROR);
+    let sent = psns(&host.drain(1_600_000));
+    assert_eq!((sent[0], sent.len()), (1281, 1 + 512));
+    // When it is closed, the larger window has gone.
+    ack_at(&mut host, 1_700_000, 1792, ACK);
+    assert_eq!(host.drain(1_700_000).len(), 0);
+}
+
+/// READs start as long as the path has room for their responses, but one of them always may.
+#[test]
+fn the_window_is_for_read_responses_too() {
+    let mut host = holding_host();
+    host.requester.set_max_rd_atomic(16);
+    for _ in 0..6 {
+        post(&mut host, SendOp::Read, 100 * MTU);
+    }
+    post(&mut host, SendOp::Read, 1000 * MTU);
+    post(&mut host, SendOp::Read, 1);
+    assert_eq!(psns(&host.drain(0)), [0, 100, 200]);
+    for n in 0..600 {
+        let kind = match n % 100 {
+            0 => Operation::ReadResponseFirst,
+            99 => Operation::ReadResponseLast,
+            _ => Operation::ReadResponseMiddle,
+        };
+        respond(&mut host, kind, n);
+        let next = psns(&host.drain(0));
+        // One more whenever fewer than 256 packets are outstanding.
+        let expected: &[u32] = match n {
+            44 => &[300],
+            144 => &[400],
+            244 => &[500],
+            344 => &[600],
+            _ => &[],
+        };
+        assert_eq!(next, expected, "after response {n}");
+    }
+    assert_eq!(host.statuses(), [Status::Success; 6]);
+}
+
 /// In the first flight no round trip has been measured, but a NAK says how long one takes at most:
 /// what it makes us send again, and is lost once more, does not wait for the consumer's timer.
 #[test]
