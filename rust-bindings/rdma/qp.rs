@@ -254,6 +254,8 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after an RNR NAK, 0 to 6; 7 without end.
     pub rnr_retry: u8,
+    /// Path migration state to go to is "migrated".
+    pub migrated: bool,
 }
 
 impl Default for QpAttr {
@@ -278,6 +280,7 @@ impl Default for QpAttr {
             timeout: 0,
             retry_cnt: 0,
             rnr_retry: 0,
+            migrated: true,
         }
     }
 }
@@ -317,6 +320,7 @@ impl QpAttr {
         to.timeout = attr.timeout;
         to.retry_cnt = attr.retry_cnt;
         to.rnr_retry = attr.rnr_retry;
+        to.migrated = attr.path_mig_state == raw::ib_mig_state_IB_MIG_MIGRATED;
         Ok(to)
     }
 

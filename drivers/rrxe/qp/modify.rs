@@ -38,7 +38,9 @@ fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
             && u32::from(attr.max_dest_rd_atomic) > limits::MAX_RD_ATOMIC
         // Neither resizing of queues nor path migration is a capability of this device.
         || mask.has(QpAttrMask::CAP)
-        || mask.has(QpAttrMask::ALT_PATH);
+        || mask.has(QpAttrMask::ALT_PATH)
+        // It is always in the state "migrated" (IBA 10.4, J-19).
+        || mask.has(QpAttrMask::PATH_MIG_STATE) && !attr.migrated;
     if bad {
         return Err(EINVAL);
     }
