@@ -3,7 +3,7 @@
 //! Who runs the sides of a queue pair, and when.
 
 use super::{baton::Baton, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
-use crate::{congestion::Due, counters::Counter, limits::path, rx::Incoming};
+use crate::{congestion::Due, counters::Counter, cq::Cq, limits::path, rx::Incoming};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
@@ -158,7 +158,7 @@ impl Qp {
             qp.raise(QpEvent::SendQueueDrained);
             Self::report_events(this);
         }
-        round.fatal |= notices.report(&qp.send_cq);
+        round.fatal |= Self::report(this, notices, &qp.send_cq);
         round
     }
 
@@ -184,7 +184,7 @@ impl Qp {
             qp.device.counters.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);
         }
-        let overflow = notices.report(&qp.recv_cq);
+        let overflow = Self::report(this, notices, &qp.recv_cq);
         Round {
             more: progress.more,
             fatal: progress.fatal || overflow,
@@ -254,7 +254,7 @@ impl Qp {
         if let Some(due) = due {
             qp.notify(due, incoming.now, rcu);
         }
-        let overflow = notices.report(&qp.send_cq);
+        let overflow = Self::report(this, notices, &qp.send_cq);
         if outcome.fatal || overflow {
             Self::enter_error(this);
         }
@@ -320,7 +320,7 @@ impl Qp {
         if let Some(due) = due {
             qp.notify(due, incoming.now, rcu);
         }
-        let overflow = notices.report(&qp.recv_cq);
+        let overflow = Self::report(this, notices, &qp.recv_cq);
         if outcome.transmit {
             Self::run_recv(this);
         }
@@ -403,6 +403,18 @@ impl Qp {
         }
     }
 
+    /// Tells the consumer of completions. No lock may be held. True where one was lost, which the
+    /// queue pair does not survive.
+    fn report(this: ArcBorrow<'_, Self>, notices: Notices, cq: &Cq) -> bool {
+        let lost = notices.report(cq);
+        if lost && this.state() != QpState::Error {
+            // A local work queue catastrophic error (IBA 11.6.3): it can't say so by a completion.
+            this.raise(QpEvent::Fatal);
+            Self::report_events(this);
+        }
+        lost
+    }
+
     /// Starts the reporting of events that were raised. No lock may be held.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
         if this.events.load(Relaxed) != 0 && this.event_baton.take() {
@@ -460,7 +472,7 @@ impl TimerCallback for Qp {
                 requester.handle_timeout(slots, on.now, env)
             })
         };
-        if notices.report(&qp.send_cq) || outcome.fatal {
+        if Self::report(this, notices, &qp.send_cq) || outcome.fatal {
             Self::enter_error(this);
         }
         Self::run_send(this);
