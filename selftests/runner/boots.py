@@ -49,6 +49,7 @@ BOOTS = (
     Boot("placement", "placement"),
     Boot("bad-input", "bad_input"),
     Boot("bad-packets", "bad_packets"),
+    Boot("statements", "statements"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("counters", "counters"),

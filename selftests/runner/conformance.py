@@ -10,6 +10,7 @@ import ast
 import glob
 import os
 import re
+import runpy
 import sys
 import xml.etree.ElementTree as ET
 
@@ -85,18 +86,42 @@ def host_ids():
     return found
 
 
-def guest_ids():
-    """{suite/case: ids}"""
+def guest_cases():
+    """{suite/case: its docstring}"""
     found = {}
     for path in sorted(glob.glob(os.path.join(TOP, "selftests/guest/suites/*.py"))):
         suite = os.path.basename(path)[:-3].replace("_", "-")
         for node in ast.parse(_read(path)).body:
-            if not isinstance(node, ast.FunctionDef) or not node.decorator_list:
-                continue
-            ids = _ID.findall(ast.get_docstring(node) or "")
-            if ids:
-                found[f"{suite}/{node.name.replace('_', '-')}"] = list(dict.fromkeys(ids))
+            if isinstance(node, ast.FunctionDef) and node.decorator_list:
+                found[f"{suite}/{node.name.replace('_', '-')}"] = ast.get_docstring(node) or ""
     return found
+
+
+def guest_ids():
+    """{suite/case: ids}"""
+    found = {case: list(dict.fromkeys(_ID.findall(text))) for case, text in guest_cases().items()}
+    return {case: ids for case, ids in found.items() if ids}
+
+
+def capability_tests():
+    """What the device claims, with the tests of that (selftests/guest/lib/capabilities.py): {claim: tests}"""
+    found = runpy.run_path(os.path.join(TOP, "selftests/guest/lib/capabilities.py"))
+    return found["TESTS"]
+
+
+def _check_capabilities():
+    """What is wrong with the tests of capabilities (K-10): there is none of that name, or it failed."""
+    cases, scripts, ended = guest_cases(), script_ids(), results()
+    for claim, tests in capability_tests().items():
+        if not tests:
+            yield f"nothing tests {claim}"
+        for test in tests:
+            if test not in cases and test not in scripts:
+                yield f"{test}, which is to test {claim}, is no case and no script"
+            for name, status in ended.items():
+                rest = name.partition("/")[2].removeprefix("conformance/")
+                if status == "fail" and name.startswith("guest/") and (rest == test or matches_case(rest, test)):
+                    yield f"{test}, which is to test {claim}, failed"
 
 
 def gather():
@@ -132,6 +157,7 @@ def take_results(paths):
     """Add to the results what these files of JUnit's XML say of tests that name statements."""
     known = results()
     wanted = set(host_ids())
+    cases = set(guest_ids()).union(*capability_tests().values())
     for path in paths:
         for test in ET.parse(path).getroot().iter("testcase"):
             name = f"{test.get('classname')}/{test.get('name')}"
@@ -142,7 +168,7 @@ def take_results(paths):
                     continue
             elif lane != "guest" or rest.endswith("kernel-log"):
                 continue
-            elif not scripted and not any(matches_case(rest, case) for case in guest_ids()):
+            elif not scripted and not any(matches_case(rest, case) for case in cases):
                 continue
             failed, skipped = test.find("failure") is not None, test.find("skipped") is not None
             known[name] = "fail" if failed else "skip" if skipped else "ok"
@@ -278,7 +304,7 @@ def check():
     for name in rxe_differences():
         if name not in script_ids():
             wrong.append(f"selftests/conformance/rdma_rxe names {name}, which is no script")
-    return wrong
+    return wrong + list(_check_capabilities())
 
 
 def main(arguments):

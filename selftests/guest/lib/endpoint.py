@@ -206,6 +206,7 @@ class Endpoint:
         self._objects = {}
         self._handles = {}
         self._attached = set()
+        self._stamped = set()
         self._next = 1
 
     def _keep(self, value):
@@ -246,6 +247,33 @@ class Endpoint:
             "max_srq_sge": attributes.max_srq_sge,
             "caps": attributes.device_cap_flags,
         }
+
+    def claims(self):
+        """What the device says that it can: {name: number} of all that is not 0. Flags are there as `NAME[bit]`."""
+        found = {}
+        context = self._context
+        plain, extended, port = context.query_device(), context.query_device_ex(), context.query_port(1)
+        flags = plain.device_cap_flags & 0xFFFFFFFF | extended.device_cap_flags_ex
+        for name, value in (("device", flags), ("port", port.port_cap_flags), ("port2", port.port_cap_flags2)):
+            found.update({f"{name}[{bit}]": 1 for bit in range(64) if value >> bit & 1})
+        found["atomic_cap"] = plain.atomic_caps
+
+        other = ("comp_mask", "device_cap_flags_ex", "orig_attr", "phys_port_cnt_ex")
+
+        def take(prefix, thing):
+            for name in dir(type(thing)):
+                value = None if name.startswith("_") or name in other else getattr(thing, name)
+                if isinstance(value, int):
+                    found[prefix + name] = value
+                elif type(value).__module__.startswith("pyverbs"):
+                    take(f"{prefix}{name}.", value)
+
+        take("", extended)
+        return {name: value for name, value in found.items() if value}
+
+    def system_image(self):
+        """The system image GUID, 16 hexadecimal digits."""
+        return self._context.query_device().sys_image_guid.to_bytes(8, "little").hex()
 
     def _find_gid(self, address):
         if address.version == 4:
@@ -319,6 +347,12 @@ class Endpoint:
             "lkey": value.region.lkey,
             "rkey": value.region.rkey,
         }
+
+    def memory_again(self, memory, pd, access=ALL_ACCESS):
+        """Another region over the same bytes, in another protection domain; the first one has their shadow."""
+        value = self._objects[memory]
+        region = MR(self._objects[pd], len(value.map), _bits(ACCESS, access), address=value.address)
+        return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey}
 
     def register(self, pd, address, length, access):
         """Register memory at any address whatever; deregisters it at once where that worked."""
@@ -422,10 +456,11 @@ class Endpoint:
         (self._event_fds[number],) = _event_files() - before
         return number
 
-    def cq(self, depth=128, extended=False, channel=None):
-        """A completion queue, polled by the classic or by the extended interface."""
+    def cq(self, depth=128, extended=False, channel=None, stamped=False):
+        """A completion queue, polled by the classic or by the extended interface (which it takes for `stamped`
+        completions)."""
         events = self._objects[channel] if channel else None
-        if extended:
+        if extended or stamped:
             flags = (
                 e.IBV_WC_EX_WITH_BYTE_LEN
                 | e.IBV_WC_EX_WITH_IMM
@@ -433,10 +468,19 @@ class Endpoint:
                 | e.IBV_WC_EX_WITH_SRC_QP
                 | e.IBV_WC_EX_WITH_SL
             )
+            if stamped:
+                flags |= e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
             queue = CQEX(self._context, CqInitAttrEx(cqe=depth, wc_flags=flags, channel=events))
         else:
             queue = CQ(self._context, depth, None, events, 0)
-        return self._keep(queue)
+        number = self._keep(queue)
+        if stamped:
+            self._stamped.add(number)
+        return number
+
+    def cq_size(self, cq):
+        """How many completions a classic queue has room for."""
+        return self._objects[cq].cqe
 
     def arm(self, cq, solicited=False):
         """Ask for an event at the next (solicited) completion."""
@@ -458,7 +502,10 @@ class Endpoint:
         found = []
         end = time.monotonic() + seconds
         while True:
-            took = self._poll_extended(queue) if isinstance(queue, CQEX) else self._poll_classic(queue, count)
+            if isinstance(queue, CQEX):
+                took = self._poll_extended(queue, cq in self._stamped)
+            else:
+                took = self._poll_classic(queue, count)
             found += took
             if len(found) >= count or (not took and time.monotonic() > end):
                 return found
@@ -481,7 +528,7 @@ class Endpoint:
         ]
 
     @staticmethod
-    def _poll_extended(queue):
+    def _poll_extended(queue, stamped):
         found = []
         status = queue.start_poll(None)
         if status:
@@ -500,6 +547,7 @@ class Endpoint:
                     "imm": socket.ntohl(queue.read_imm_data() & 0xFFFFFFFF) if flags & e.IBV_WC_WITH_IMM else None,
                     "inv": queue.read_imm_data() & 0xFFFFFFFF if flags & e.IBV_WC_WITH_INV else None,
                     "grh": bool(flags & e.IBV_WC_GRH),
+                    "time": queue.read_timestamp() if stamped else None,
                 }
             )
             status = queue.poll_next()
@@ -674,7 +722,8 @@ class Endpoint:
 
     def modify(self, qp, mask, **attributes):
         """ibv_modify_qp with any mask (names of enum ibv_qp_attr_mask less IBV_QP_) and attributes
-        (names of pyverbs' QPAttr; `state` by name, `mtu` in bytes, `gid` for the address)."""
+        (names of pyverbs' QPAttr; `state` by name, `mtu` in bytes, `gid` for the address, `alt_gid` for the
+        alternate one)."""
         attr = QPAttr()
         gid_index = attributes.pop("gid_index", None)
         for name, value in attributes.items():
@@ -688,6 +737,8 @@ class Endpoint:
                 attr.qp_access_flags = _bits(ACCESS, value)
             elif name == "gid":
                 attr.ah_attr = self._address(value, gid_index)
+            elif name == "alt_gid":
+                attr.alt_ah_attr = self._address(value)
             else:
                 setattr(attr, name, value)
         bits = 0

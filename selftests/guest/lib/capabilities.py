@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Everything that rrxe says it can, and the tests that use it (K-10).
+
+`make lint` fails where a test that is named here does not exist, or has failed when it last ran; the guest's case
+`statements/capabilities` where the device claims what has no row, or a row is of something that it does not claim.
+"""
+
+# Bits of device_cap_flags and device_cap_flags_ex (`device`), and of port_cap_flags (`port`).
+NAMES = {
+    "device[1]": "BAD_PKEY_CNTR",
+    "device[2]": "BAD_QKEY_CNTR",
+    "device[7]": "CURR_QP_STATE_MOD",
+    "device[10]": "PORT_ACTIVE_EVENT",
+    "device[11]": "SYS_IMAGE_GUID",
+    "device[12]": "RC_RNR_NAK_GEN",
+    "device[13]": "SRQ_RESIZE",
+    "device[17]": "MEM_WINDOW",
+    "device[20]": "XRC",
+    "device[21]": "MEM_MGT_EXTENSIONS",
+    "device[24]": "MEM_WINDOW_TYPE_2B",
+    "device[38]": "FLUSH_GLOBAL",
+    "device[40]": "ATOMIC_WRITE",
+    "port[16]": "CM_SUP",
+    "port[26]": "IP_BASED_GIDS",
+}
+
+# The claim, and what shows it: cases of guests' suites as SUITE/CASE (without the ending of a variant), scripts of
+# selftests/conformance by their name.
+TESTS = {
+    "BAD_PKEY_CNTR": ("counters/wrong-packet", "counters/saturation"),
+    "BAD_QKEY_CNTR": ("counters/qkey-violation", "counters/saturation", "a-33-qkey-counter"),
+    "CURR_QP_STATE_MOD": ("statements/current-state",),
+    "PORT_ACTIVE_EVENT": ("statements/port-events",),
+    "SYS_IMAGE_GUID": ("statements/system-image",),
+    "RC_RNR_NAK_GEN": ("e-01-not-ready", "bad-input/receiver-not-ready"),
+    "SRQ_RESIZE": ("srq/resize", "srq/resize-under-traffic"),
+    "MEM_WINDOW": ("keys/use",),
+    "XRC": ("xrc/traffic",),
+    "MEM_MGT_EXTENSIONS": ("keys/invalidated-locally", "keys/invalidated-by-peer", "storage/nvme"),
+    "MEM_WINDOW_TYPE_2B": ("keys/other-queue-pair",),
+    "FLUSH_GLOBAL": ("placement/flush-of-ranges", "g-26-flush"),
+    "ATOMIC_WRITE": ("placement/atomic-writes", "g-25-atomic-write"),
+    # IBV_ATOMIC_HCA: atomic among the queue pairs of the device.
+    "atomic_cap": ("statements/atomics-of-several",),
+    "completion_timestamp_mask": ("statements/completion-times",),
+    "hca_core_clock": ("statements/completion-times",),
+    "CM_SUP": ("rdmacm/rping-200",),
+    "IP_BASED_GIDS": ("link/gid-of-address",),
+}

@@ -1,0 +1,596 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Statements of the conformance list (selftests/conformance/statements) that scripted packets do not reach: what
+consumers may do, what the device says of itself, and a network with VLANs."""
+
+import contextlib
+import errno
+import json
+import os
+import random
+import select
+import socket
+import struct
+import time
+
+import capabilities as claims
+import harness
+import packets
+import testbed
+from forger import ends
+from harness import Failure, Skip, case, equal, require, wait_until
+from traffic import Batch, Side, connect
+from trial import Bench, Trial, refused
+
+bed = testbed.Bed()
+
+bench = Bench(lambda: ends(bed))
+
+# Error completions and events come at once; this only catches what never comes, in seconds.
+PATIENCE = 30
+# How long to look for what must not come, in seconds.
+QUIET = 1
+
+
+def patience():
+    """PATIENCE of this kernel."""
+    return PATIENCE * harness.slowness()
+
+
+# VLANs
+
+VLAN = 25
+ADDRESSES = ("10.78.0.1", "10.78.0.2")
+DATAGRAM_QKEY = 0x11223344  # of lib/endpoint.py, which only a guest can import
+
+_SOL_PACKET, _PACKET_AUXDATA, _VLAN_VALID = 263, 8, 1 << 4
+_ETH_P_ALL, _ETH_P_8021Q = 3, 0x8100
+
+
+@contextlib.contextmanager
+def vlan():
+    """A VLAN between both hosts; yields the endpoints of its addresses."""
+    import endpoint  # only a guest has verbs
+
+    hosts = (bed.here, bed.peer)
+    made = []
+    try:
+        for host, address in zip(hosts, ADDRESSES):
+            name = f"eth0.{VLAN}"
+            host.machine.run(
+                f"modprobe 8021q; ip link add link eth0 name {name} type vlan id {VLAN} && ip link set {name} up && "
+                f"ip address add {address}/24 dev {name}"
+            )
+            gids = f"/sys/class/infiniband/{host.device}/ports/1/gids"
+            wait_until(
+                f"{host.name} has a GID of the VLAN",
+                lambda: host.machine.try_run(f"grep -qs {testbed.gid_of(address)} {gids}/*").status == 0,
+            )
+        for host, address, end in zip(hosts, ADDRESSES, (endpoint.Endpoint(), endpoint.Peer(bed.peer.address))):
+            made.append((end, end.open(host.device, address, host.driver)))
+        yield made
+    finally:
+        for end, _ in made:
+            end.leave()
+        for host in hosts:
+            host.machine.try_run(f"ip link delete eth0.{VLAN}")
+
+
+class TaggedWire:
+    """Frames with VLAN tags on eth0, below the VLAN's device."""
+
+    def __init__(self):
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+        self._socket.bind(("eth0", _ETH_P_ALL))
+        self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+
+    def close(self):
+        """Close the socket."""
+        self._socket.close()
+
+    def put(self, frame):
+        """Send a frame with the VLAN's tag."""
+        self._socket.send(frame[:12] + struct.pack(">HH", _ETH_P_8021Q, VLAN) + frame[12:])
+
+    def passing(self):
+        """The RoCE packets that have passed, both ways: (whether it came in, VLAN or None, IP packet) each."""
+        found = []
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        while poller.poll(200):
+            frame, more, _, where = self._socket.recvmsg(65536, 256)
+            tag = None
+            for level, kind, value in more:
+                if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
+                    status, tci = struct.unpack("=I", value[:4])[0], struct.unpack("=H", value[16:18])[0]
+                    tag = tci & 0xFFF if status & _VLAN_VALID else None
+            if frame[12:14] == struct.pack(">H", _ETH_P_8021Q):
+                tag = struct.unpack(">H", frame[14:16])[0] & 0xFFF
+                frame = frame[:12] + frame[16:]
+            ip = frame[14:]
+            if frame[12:14] == b"\x08\x00" and ip[9] == 17 and ip[22:24] == struct.pack(">H", packets.ROCE_PORT):
+                length = struct.unpack(">H", ip[2:4])[0]
+                found.append((where[2] != socket.PACKET_OUTGOING, tag, ip[:length]))
+        return found
+
+
+@case()
+def vlan_and_icrc():
+    """A-25: packets between addresses of a VLAN have its tag, both ways, and the ICRC that they have without it."""
+    with vlan() as both:
+        rng = random.Random("vlan")
+        sides = [Side(end, info, "rc", False) for end, info in both]
+        connect(*sides, 1024, rng)
+        wire = TaggedWire()
+        try:
+            batch = Batch(rng, *sides)
+            for side in sides:
+                for op in ("send", "write", "read", "fetch-add"):
+                    batch.add(side, op, 3000)
+            batch.run()
+            found = wire.passing()
+        finally:
+            wire.close()
+        for incoming in (True, False):
+            count = len([1 for came, _, _ in found if came == incoming])
+            require(count >= 8, f"only {count} packets {'from' if incoming else 'to'} the other host were seen")
+        for incoming, tag, ip in found:
+            equal("VLAN", tag, VLAN)
+            equal("ICRC", ip[-4:].hex(), packets.icrc(ip[:20], ip[20:28], ip[28:-4]).hex())
+        for side in sides:
+            side.destroy()
+
+
+@case()
+def vlan_tag_by_hand():
+    """A-25: a datagram whose ICRC was made without a tag is taken with one; with an ICRC over the tag it is not."""
+    with vlan() as ((near, _), (far, _)):
+        pd, cq = far.pd(), far.cq()
+        memory = far.memory(pd, 4096)
+        qp = far.qp("ud", pd, cq)
+        far.to_init(qp["id"], "ud")
+        far.to_rtr(qp["id"], "ud")
+        far.post_recv(qp["id"], [{"id": 1, "sge": [[memory["address"], 512, memory["lkey"]]]}])
+        payload = bytes(range(64))
+        transport = packets.bth(packets.UD | packets.SEND_ONLY, qp["qpn"], 0, ack=False)
+        transport += packets.deth(DATAGRAM_QKEY, 77) + payload
+        maker = packets.Wire("eth0", *ADDRESSES, bed.peer.machine.read("/sys/class/net/eth0/address"))
+        wire = TaggedWire()
+        try:
+            right = maker.frame(transport)
+            tag = struct.pack(">HH", _ETH_P_8021Q, VLAN)
+            wrong = right[:-4] + packets.icrc(right[14:34], right[34:42], transport + tag)
+            wire.put(wrong)
+            equal("completions", far.poll(cq, 1, QUIET), [])
+            wire.put(right)
+            equal("completions", [wc["status"] for wc in far.poll(cq, 1, patience())], ["SUCCESS"])
+            equal("payload", far.accept(memory["id"], [[40, 64]], 64), payload.hex())
+        finally:
+            wire.close()
+            maker.close()
+
+
+# Q_Keys
+
+PRIVILEGED = 0x80012345
+NOBODY = 65534
+
+
+def unprivileged(body):
+    """What `body()` returns in a process without any privilege."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            answer = {"value": body()}
+        except BaseException as why:
+            answer = {"error": f"{type(why).__name__}: {why}"}
+        os.write(writer, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        answer = json.loads(file.read() or b'{"error": "it died"}')
+    os.waitpid(child, 0)
+    if "error" in answer:
+        raise Failure(f"as a user without privileges: {answer['error']}")
+    return answer["value"]
+
+
+def _set_qkeys():
+    """The errno (or 0) of setting a privileged Q_Key on the way to Init and in Ready to Send, and of another."""
+    import endpoint
+
+    end, here = endpoint.Endpoint(), bed.here
+    end.open(here.device, here.address, here.driver)
+    pd, cq = end.pd(), end.cq()
+    qp = end.qp("ud", pd, cq)["id"]
+
+    def errno_of(what, *arguments, **named):
+        try:
+            what(*arguments, **named)
+        except Exception as why:
+            return why.error_code
+        return 0
+
+    found = {"init": errno_of(end.to_init, qp, "ud", qkey=PRIVILEGED)}
+    found["lowest"] = errno_of(end.to_init, qp, "ud", qkey=0x80000000)
+    found["state"] = end.state(qp)
+    if found["state"] == "reset":
+        found["plain"] = errno_of(end.to_init, qp, "ud", qkey=PRIVILEGED & 0x7FFFFFFF)
+    end.to_rtr(qp, "ud")
+    end.to_rts(qp, "ud")
+    found["rts"] = errno_of(end.modify, qp, ("QKEY",), qkey=PRIVILEGED)
+    found["qkey"] = end.query(qp, "qkey")["qkey"]
+    return found
+
+
+@case()
+def qkey_unprivileged():
+    """A-36: who has no privilege gets EPERM for a Q_Key with the top bit, at every step, and nothing changes."""
+    found = unprivileged(_set_qkeys)
+    plain = PRIVILEGED & 0x7FFFFFFF
+    no = errno.EPERM
+    equal("errnos", found, {"init": no, "lowest": no, "state": "reset", "plain": 0, "rts": no, "qkey": plain})
+
+
+@case()
+def qkey_privileged():
+    """A-36: who may (CAP_NET_RAW) sets one, and a datagram of that Q_Key arrives (A-34)."""
+    with Trial(bench, kind="ud", access={"qkey": PRIVILEGED}) as t:
+        for side in (t.near, t.far):
+            equal("Q_Key", side.end.query(side.qp["id"], "qkey"), {"qkey": PRIVILEGED})
+        t.near.end.put(t.mine["id"], [[0, 64]], 79)
+        handle = t.near.end.ah(t.near.pd, t.far.info["gid"])
+        # Any Q_Key with the top bit in a work request stands for the queue pair's own.
+        for number, qkey in ((1, PRIVILEGED), (2, 0x80000000)):
+            t.receive(99 + number)
+            t.send("send", number=number, ah=handle, qpn=t.far.qp["qpn"], qkey=qkey)
+        t.sent("SUCCESS", "SUCCESS")
+        t.received("SUCCESS", "SUCCESS")
+        t.far.end.accept(t.theirs["id"], [[4096, 40]], 40)
+        t.far.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
+        # And one without it does not arrive.
+        t.receive(100)
+        t.send("send", number=1, ah=handle, qpn=t.far.qp["qpn"], qkey=PRIVILEGED & 0x7FFFFFFF)
+        t.sent("SUCCESS")
+        t.quiet()
+        t.near.end.drop(handle)
+
+
+# Path migration (IBA 10.4), which this device has not
+
+AUTO_PATH_MIG = 1 << 4
+MIGRATED, REARM, ARMED = range(3)
+
+RTR = ("STATE", "AV", "PATH_MTU", "DEST_QPN", "RQ_PSN", "MAX_DEST_RD_ATOMIC", "MIN_RNR_TIMER")
+RTS = ("STATE", "SQ_PSN", "TIMEOUT", "RETRY_CNT", "RNR_RETRY", "MAX_QP_RD_ATOMIC")
+
+
+@case()
+def path_migration():
+    """J-19: alternate paths and path migration are not claimed, and refused wherever the modify table has them."""
+    with Trial(bench, connected=False) as t:
+        end, qp, far = t.near.end, t.near.qp["id"], t.far.info["gid"]
+        require(not t.near.info["caps"] & AUTO_PATH_MIG, "the device claims automatic path migration")
+        alternate = {"alt_gid": far, "alt_port_num": 1, "alt_pkey_index": 0, "alt_timeout": 14}
+        to_rtr = {"state": "rtr", "gid": far, "mtu": 1024, "dest_qp_num": t.far.qp["qpn"], "rq_psn": 5}
+        to_rtr.update(max_dest_rd_atomic=8, min_rnr_timer=12)
+        to_rts = {"state": "rts", "sq_psn": 5, "timeout": 18, "retry_cnt": 7, "rnr_retry": 7, "max_rd_atomic": 8}
+
+        def none_of(state, mask, attributes):
+            """Neither goes with this step."""
+            no = errno.EINVAL
+            refused(no, end.modify, qp, (*mask, "ALT_PATH"), **attributes, **alternate)
+            for wanted in (REARM, ARMED, 7):
+                refused(no, end.modify, qp, (*mask, "PATH_MIG_STATE"), **attributes, path_mig_state=wanted)
+            equal("state", end.state(qp), state)
+            equal("path migration state", end.query(qp, "path_mig_state"), {"path_mig_state": MIGRATED})
+
+        end.to_init(qp)
+        none_of("init", RTR, to_rtr)
+        end.modify(qp, RTR, **to_rtr)
+        none_of("rtr", RTS, to_rts)
+        # It is in the state "migrated" (A-41), which may be said.
+        end.modify(qp, (*RTS, "PATH_MIG_STATE"), **to_rts, path_mig_state=MIGRATED)
+        none_of("rts", (), {})
+        end.modify(qp, ("STATE",), state="sqd")
+        none_of("sqd", (), {})
+        end.modify(qp, ("STATE",), state="rts")
+        end, qp = t.far.end, t.far.qp["id"]
+        end.to_init(qp)
+        end.to_rtr(qp, gid=t.near.info["gid"], qpn=t.near.qp["qpn"], psn=5)
+        end.to_rts(qp, psn=5)
+        t.still_works()
+
+
+# Completion queues that overflow
+
+
+class Overflow:
+    """Senders and receivers of this host, of which some complete to a small queue."""
+
+    def __init__(self, small):
+        self._small = small
+
+    def __enter__(self):
+        import endpoint  # only a guest has verbs
+
+        here = bed.here
+        self.end = end = endpoint.Endpoint()
+        self.info = end.open(here.device, here.address, here.driver)
+        self.pd, self.cq, self.large = end.pd(), end.cq(self._small), end.cq(256)
+        self.room = end.cq_size(self.cq)
+        self.memory = end.memory(self.pd, 4096)
+        return self
+
+    def __exit__(self, *_):
+        self.end.leave()
+
+    def pair(self, small_send, small_recv):
+        """Two connected queue pairs: of the first, sends or receives complete to the small queue."""
+        depth = self.room + 8
+        queues = [self.cq if small else self.large for small in (small_send, small_recv)]
+        one = self.end.qp("rc", self.pd, *queues, send_wr=depth, recv_wr=depth)
+        two = self.end.qp("rc", self.pd, self.large, self.large, send_wr=depth, recv_wr=depth)
+        for qp, other in ((one, two), (two, one)):
+            self.end.to_init(qp["id"])
+            self.end.to_rtr(qp["id"], gid=self.info["gid"], qpn=other["qpn"])
+            self.end.to_rts(qp["id"], timeout=14, retry=1)
+        return one["id"], two["id"]
+
+    def segment(self):
+        """Some memory."""
+        return [[self.memory["address"], 8, self.memory["lkey"]]]
+
+    def receives(self, qp, *numbers):
+        """Post receives."""
+        self.end.post_recv(qp, [{"id": number, "sge": self.segment()} for number in numbers])
+
+    def arrives(self, sender):
+        """A message is sent, and acknowledged unless its receiver failed."""
+        self.end.post_send(sender, [{"id": 0, "op": "send", "sge": self.segment()}])
+        (wc,) = self.end.poll(self.large, 1, patience())
+        return wc["status"]
+
+    def in_error(self, qp):
+        """The queue pair is in Error, or soon will be."""
+        wait_until("the queue pair is in Error", lambda: self.end.state(qp) == "error", 10)
+
+    def events(self, *wanted):
+        """So many asynchronous events must come, in any order, and no more."""
+        found = []
+        deadline = time.monotonic() + patience()
+        while len(found) < len(wanted) and time.monotonic() < deadline:
+            found += self.end.async_events(1)
+        found += self.end.async_events(QUIET)
+        equal("events", sorted(found), sorted(wanted))
+
+
+@case()
+def overflow_of_receives():
+    """K-01: completions that fit are all there, in order; who loses one goes to Error, and so does each queue pair
+    that has one after it; the completion queue's error is told once, and each queue pair's own."""
+    with Overflow(8) as o:
+        first, to_first = o.pair(False, True)
+        second, to_second = o.pair(False, True)
+        third, to_third = o.pair(False, True)
+        o.receives(first, *range(o.room))
+        o.receives(second, 1000)
+        o.receives(third, 2000)
+        for _ in range(o.room):
+            equal("a SEND that fits", o.arrives(to_first), "SUCCESS")
+        o.events()
+        for qp in (first, second, third):
+            equal("state", o.end.state(qp), "rts")
+        o.arrives(to_second)
+        o.in_error(second)
+        o.events("CQ_ERR", "QP_FATAL")
+        # Also when there is room again: the queue can't be used any more.
+        found = o.end.poll(o.cq, o.room, patience())
+        equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
+        o.arrives(to_third)
+        o.in_error(third)
+        o.events("QP_FATAL")
+        equal("completions", o.end.poll(o.cq, 1, 0), [])
+        # Who uses other queues does not notice.
+        far, near = o.pair(False, False)
+        o.receives(far, 7)
+        o.end.post_send(near, [{"id": 8, "op": "send", "sge": o.segment()}])
+        wcs = o.end.poll(o.large, 2, patience())
+        equal("completions", sorted((wc["id"], wc["status"]) for wc in wcs), [(7, "SUCCESS"), (8, "SUCCESS")])
+
+
+@case()
+def overflow_of_sends():
+    """K-01: the same of a send queue."""
+    with Overflow(8) as o:
+        qp, _ = o.pair(True, False)
+        where = {"sge": o.segment(), "rkey": o.memory["rkey"], "raddr": o.memory["address"] + 64}
+        o.end.post_send(qp, [{"id": number, "op": "write", **where} for number in range(o.room)])
+        o.events()
+        equal("state", o.end.state(qp), "rts")
+        o.end.post_send(qp, [{"id": o.room, "op": "write", **where}])
+        o.in_error(qp)
+        o.events("CQ_ERR", "QP_FATAL")
+        found = o.end.poll(o.cq, o.room, patience())
+        equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
+        equal("completions", o.end.poll(o.cq, 1, 0), [])
+
+
+# The key for all of the kernel's memory
+
+LOCAL_DMA = 0  # rrxe's ib_device.local_dma_lkey; what the kernel's consumers have of each domain is no user's
+
+
+@case(each={op: op for op in ("send", "write", "read", "fetch-add")})
+def local_dma_key_in_request(op):
+    """K-09: it names no memory of a user's work request."""
+    more = {"compare": 1} if op == "fetch-add" else {}
+    for address in (None, 0x100000):
+        with Trial(bench) as t:
+            t.receive()
+            t.send(op, sge=[[address or t.mine["address"], 8, LOCAL_DMA]], **more)
+            t.sent("LOC_PROT_ERR")
+            t.states("error", "rts")
+            if op == "fetch-add":
+                # Its answer had no place: the far side may have done it.
+                t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
+
+
+@case()
+def local_dma_key_in_receive():
+    """K-09: nor of a receive."""
+    with Trial(bench) as t:
+        t.receive(sge=[t.segment(4096, 64, LOCAL_DMA, t.far)])
+        t.send("send")
+        t.sent("REM_OP_ERR")
+        t.received("LOC_PROT_ERR")
+        t.states("error", "error")
+
+
+@case(each={op: op for op in ("write", "read", "fetch-add")})
+def local_dma_key_of_peer(op):
+    """K-09: nor does it let a peer in, wherever it wants to go."""
+    more = {"compare": 1} if op == "fetch-add" else {}
+    for address in (None, 0x100000):
+        with Trial(bench) as t:
+            t.send(op, sge=[t.segment(length=8)], rkey=LOCAL_DMA, raddr=address, **more)
+            t.sent("REM_ACCESS_ERR")
+            t.states("error", "error")
+            t.events("QP_ACCESS_ERR")
+
+
+# What the device says of itself
+
+
+def need_rrxe():
+    """The claims are rrxe's."""
+    if bed.here.driver != "rrxe":
+        raise Skip("asks for what rrxe claims")
+
+
+@case()
+def capabilities():
+    """K-10: everything that query_device claims has a test, and what has a test is claimed."""
+    need_rrxe()
+    end, _ = bench.ends()[0]
+    found = {claims.NAMES.get(name, name) for name in end.claims()}
+    equal("claims without a test", sorted(found - set(claims.TESTS)), [])
+    equal("tests of what is not claimed", sorted(set(claims.TESTS) - found), [])
+
+
+@case()
+def current_state():
+    """J-18: a wrong idea of the current state is refused, and changes nothing; the right one is taken."""
+    with Trial(bench) as t:
+        end, qp = t.near.end, t.near.qp["id"]
+        mask = ("STATE", "CUR_STATE")
+        for wrong in ("reset", "init", "rtr", "sqd", "sqe", "error"):
+            refused(errno.EINVAL, end.modify, qp, mask, state="rts", current=wrong)
+            equal("state", end.state(qp), "rts")
+        end.modify(qp, mask, state="rts", current="rts")
+        t.still_works()
+
+
+@case()
+def system_image():
+    """The system image's GUID is the EUI-64 of the network device, another on each host."""
+    need_rrxe()
+    found = []
+    for (end, _), host in zip(bench.ends(), (bed.here, bed.peer)):
+        mac = bytes.fromhex(host.machine.read("/sys/class/net/eth0/address").replace(":", ""))
+        wanted = bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]
+        found.append(end.system_image())
+        equal("the GUID", found[-1], wanted.hex())
+    require(found[0] != found[1], "both hosts are one system")
+
+
+@case()
+def port_events():
+    """A port that goes down and comes back says so, each once."""
+    import endpoint  # only a guest has verbs
+
+    here = bed.here.machine
+    here.run("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up")
+    try:
+        here.run("ip address add 10.79.0.1/24 dev p0")
+        testbed.add_link(here, bed.here.driver, "ports0", "p0")
+        end = endpoint.Endpoint()
+        try:
+            testbed.wait_for_gid("ports0", "10.79.0.1")
+            end.open("ports0", "10.79.0.1", bed.here.driver)
+
+            def comes(wanted):
+                found = wait_until(wanted, lambda: [name for name in end.async_events(1) if name.startswith("PORT_")])
+                equal("events", found + end.async_events(QUIET), [wanted])
+
+            end.async_events(QUIET)
+            for _ in range(3):
+                here.run("ip link set p1 down")
+                comes("PORT_ERR")
+                here.run("ip link set p1 up")
+                comes("PORT_ACTIVE")
+        finally:
+            end.leave()
+            testbed.delete_link(here, "ports0")
+    finally:
+        here.run("ip link delete p0")
+
+
+@case(timeout=240)
+def atomics_of_several():
+    """Fetch-and-adds of several queue pairs at once to one number: none is lost, none is seen twice."""
+    trials, count = [], 64
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            trials.append(stack.enter_context(Trial(bench)))
+        first = trials[0]
+        region, owner = first.theirs, first.far.end
+        # Each has a protection domain of its own, so the memory has a key for each.
+        keys = [owner.memory_again(region["id"], t.far.pd) for t in trials]
+        target = {"raddr": region["address"] + 2048, "compare": 1}
+        owner.put_number(region["id"], 2048, 0)
+        for start in range(0, count, 16):
+            for t, key in zip(trials, keys):
+                for number in range(start, start + 16):
+                    sge = [t.segment(8 * number, 8)]
+                    t.send("fetch-add", number=number, sge=sge, rkey=key["rkey"], **target)
+            for t in trials:
+                found = t.near.end.poll(t.near.send_cq, 16, patience())
+                equal("completions", [wc["status"] for wc in found], ["SUCCESS"] * 16)
+        seen = []
+        for t in trials:
+            content = bytes.fromhex(t.near.end.accept(t.mine["id"], [[0, 8 * count]], 8 * count))
+            seen += struct.unpack(f"={count}Q", content)
+        equal("numbers that were there", sorted(seen), list(range(len(trials) * count)))
+        owner.expect_number(region["id"], 2048, len(trials) * count)
+        owner.drop(*(key["id"] for key in keys))
+
+
+@case()
+def completion_times():
+    """Completions are stamped with the nanoseconds of CLOCK_MONOTONIC, in order."""
+    need_rrxe()
+    with Overflow(8) as o:
+        o.cq = o.end.cq(64, stamped=True)
+        qp, _ = o.pair(True, False)
+        where = {"sge": o.segment(), "rkey": o.memory["rkey"], "raddr": o.memory["address"] + 64}
+        last = time.monotonic_ns()
+        for number in range(5):
+            o.end.post_send(qp, [{"id": number, "op": "write", **where}])
+            (wc,) = o.end.poll(o.cq, 1, patience())
+            equal("status", wc["status"], "SUCCESS")
+            now = time.monotonic_ns()
+            require(last <= wc["time"] <= now, f"completed at {wc['time']}, between {last} and {now}")
+            last = wc["time"]
+        claimed = o.end.claims()
+        equal("bits that count", claimed["completion_timestamp_mask"], 2**64 - 1)
+        equal("clock, in kHz", claimed["hca_core_clock"], 1_000_000)
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
