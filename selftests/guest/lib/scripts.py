@@ -7,6 +7,7 @@ other. So the peer's address needs no machine: a neighbour entry leads there.
 """
 
 import contextlib
+import re
 import select
 import socket
 import struct
@@ -43,8 +44,9 @@ _RIGHTS = {
     "f": "flush-global",
     "p": "flush-persistent",
 }
-endpoint.ACCESS.setdefault("flush-global", 1 << 8)
-endpoint.ACCESS.setdefault("flush-persistent", 1 << 9)
+
+# What only the new posting interface has.
+_EXTENDED = re.compile(r"^post (flush|atomic-write)\b", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -95,6 +97,12 @@ class Server:
         self._events = []
         self._before = {}
         self._ah = None
+        self._extended = False
+
+    def prepare(self, script):
+        """The script in this file is next."""
+        with open(script, encoding="utf-8") as file:
+            self._extended = bool(_EXTENDED.search(file.read()))
 
     def close(self):
         """Let go of everything."""
@@ -178,7 +186,9 @@ class Server:
         self._buffers = {}
         self._kind = kind
         self._send_cq, self._recv_cq = self._end.cq(256), self._end.cq(256)
-        self._qp = self._end.qp(kind, self._pd, self._send_cq, self._recv_cq, send_wr=64, recv_wr=64)
+        extended = self._extended and kind == "rc"
+        queues = (self._send_cq, self._recv_cq)
+        self._qp = self._end.qp(kind, self._pd, *queues, extended, send_wr=64, recv_wr=64, placement=extended)
         self._end.async_events()
         self._events = []
         self._before = {}
@@ -255,6 +265,11 @@ class Server:
             request |= {"rkey": int(rkey), "raddr": int(va)}
         if op in ("cmp-swap", "fetch-add"):
             request |= {"compare": int(compare), "swap": int(swap)}
+        elif op == "flush":
+            # As the FETH has them.
+            request |= {"length": len(content), "placement": int(imm) & 15, "level": int(imm) >> 4 & 3}
+        elif op == "atomic-write":
+            request["value"] = content.hex()
         self._end.post_send(self._qp["id"], [request])
         self._buffers["send", int(number)] = (at, len(content))
 
@@ -341,6 +356,7 @@ def _bytes(digits):
 
 def run(program, script, server):
     """Run a script: an empty string, or how it failed."""
+    server.prepare(script)
     process = subprocess.Popen(
         [program, "--remote", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
