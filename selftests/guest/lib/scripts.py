@@ -47,8 +47,6 @@ _RIGHTS = {
 
 # What only the new posting interface has.
 _EXTENDED = re.compile(r"^post (flush|atomic-write)\b", re.MULTILINE)
-# What a peer may invalidate is a memory window (of type 2), and binding one is such a request, too.
-_WINDOW = re.compile(r"^mr window\b", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -99,15 +97,12 @@ class Server:
         self._events = []
         self._before = {}
         self._ah = None
-        self._extended = self._windowed = False
-        self._windows = []
+        self._extended = False
 
     def prepare(self, script):
         """The script in this file is next."""
         with open(script, encoding="utf-8") as file:
-            text = file.read()
-        self._windowed = bool(_WINDOW.search(text))
-        self._extended = self._windowed or bool(_EXTENDED.search(text))
+            self._extended = bool(_EXTENDED.search(file.read()))
 
     def close(self):
         """Let go of everything."""
@@ -131,8 +126,8 @@ class Server:
     def _do_hello(self):
         """A script begins: nothing is left of the one before."""
         self._drop_qp()
-        self._end.drop(*self._windows, *self._regions)
-        self._windows, self._regions = [], []
+        self._end.drop(*self._regions)
+        self._regions = []
         while self._do_packet("now"):
             pass
         return f"{PEER} {OWN}"
@@ -155,24 +150,10 @@ class Server:
         if names & {"remote-write", "remote-atomic"}:
             names.add("local-write")  # verbs want it with these
         content = _bytes(digits)
-        # The region that is always there is the first one.
-        windowed = self._windowed and self._regions
-        region = self._end.memory(self._pd, len(content), ["local-write", "mw-bind"] if windowed else sorted(names))
+        region = self._end.memory(self._pd, len(content), sorted(names))
         self._map(region["id"])[:] = content
         self._regions.append(region["id"])
-        rkey = self._bind(region, names - {"local-write"}) if windowed else region["rkey"]
-        return f"{len(self._regions) - 1} {region['address']} {rkey}"
-
-    def _bind(self, region, rights):
-        """Another key of the whole region, which the peer may invalidate."""
-        window = self._end.window(self._pd, 2)
-        self._windows.append(window["id"])
-        # The low eight bits are the consumer's.
-        wanted = window["rkey"] & ~0xFF | (window["rkey"] + 1) & 0xFF
-        key = self._end.bind(self._qp["id"], window["id"], region["id"], 0, region["size"], sorted(rights), wanted)
-        found = self._end.poll(self._send_cq, 1, PATIENCE * harness.slowness())
-        harness.equal("binding of a window", [wc["status"] for wc in found], ["SUCCESS"])
-        return key
+        return f"{len(self._regions) - 1} {region['address']} {region['rkey']}"
 
     def _do_memory(self, region, length):
         return self._map(self._regions[int(region)])[: int(length)].hex()
