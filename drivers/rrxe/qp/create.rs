@@ -167,6 +167,7 @@ pub(crate) fn create(
         consumer,
         max_recv_sge,
         HoldBack::new(state.clone()),
+        xrc_domain.is_some(),
     )?;
     let identity = QpIdentity::of(&target);
     let (qp_type, signal_all) = (init.qp_type, init.signal_all);

@@ -50,18 +50,27 @@ pub(crate) struct RecvSide {
     pub(crate) held: HoldBack,
 }
 
+/// The READs that can be outstanding.
+const READS: usize = rrxe_core::responder::MAX_RESOURCES;
+
 /// XRC: the domains under which READs were accepted, which may be answered later, by key. As many as
-/// can be outstanding.
-#[derive(Default)]
+/// can be outstanding; none for other queue pairs.
 struct Reads {
-    list: [Option<(u32, PdId)>; rrxe_core::responder::MAX_RESOURCES],
+    list: KVec<Option<(u32, PdId)>>,
     next: usize,
 }
 
 impl Reads {
+    fn new(xrc: bool) -> Result<Self> {
+        let mut list = KVec::new();
+        if xrc {
+            list.resize(READS, None, GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(Self { list, next: 0 })
+    }
+
     fn remember(&mut self, rkey: u32, pd: PdId) {
-        let at = self.next & rrxe_core::responder::MAX_RESOURCES.wrapping_sub(1);
-        if let Some(to) = self.list.get_mut(at) {
+        if let Some(to) = self.list.get_mut(self.next & (READS - 1)) {
             *to = Some((rkey, pd));
         }
         self.next = self.next.wrapping_add(1);
@@ -110,6 +119,7 @@ impl RecvSide {
         consumer: Option<Consumer>,
         max_sge: u32,
         held: HoldBack,
+        xrc: bool,
     ) -> Result<Self> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
@@ -125,7 +135,7 @@ impl RecvSide {
             consumer,
             path: None,
             source_port: 0,
-            reads: Reads::default(),
+            reads: Reads::new(xrc)?,
             held,
         })
     }

@@ -403,7 +403,10 @@ impl Requester {
             return;
         }
         let acknowledged = u64::from(self.una.since(from));
-        let on_the_way = acknowledged.saturating_mul(least) / time;
+        let on_the_way = acknowledged
+            .saturating_mul(least)
+            .checked_div(time)
+            .unwrap_or(0);
         let twice = on_the_way.saturating_mul(2).min(MOST_WINDOW.into());
         self.window = self.window.max(twice as u32);
         self.recovery.counted = (now, self.una);
