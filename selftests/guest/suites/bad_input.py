@@ -6,7 +6,7 @@ import errno
 
 import privilege
 import testbed
-from harness import case, equal
+from harness import case, equal, wait_until
 from trial import Bench, Trial, refused
 
 bed = testbed.Bed()
@@ -743,6 +743,9 @@ def peer_killed():
         t.send("write", rkey=region["rkey"], raddr=region["address"])
         t.sent("SUCCESS")
         victim.die()
+        # The kernel takes its time to clean up behind a killed program.
+        gone = f"rdma resource show qp lqpn {qp['qpn']}"
+        wait_until("its queue pair is gone", lambda: not peer.machine.run(gone).strip())
         t.send("write", rkey=region["rkey"], raddr=region["address"])
         t.sent("RETRY_EXC_ERR")
 

@@ -7,13 +7,12 @@ import random
 
 import testbed
 from counted import read
-from forger import ends
 from harness import case, equal, require
 from traffic import Batch
 from trial import Bench, Trial
 
 bed = testbed.Bed()
-bench = Bench(lambda: ends(bed))
+bench = Bench(bed.endpoints)
 
 # What rdma_rxe counts where it loses a connection.
 TROUBLES = ("retry_exceeded_err", "retry_rnr_exceeded_err", "link_downed")

@@ -16,14 +16,13 @@ import capabilities as claims
 import harness
 import packets
 import testbed
-from forger import ends
 from harness import Failure, Skip, case, equal, require, wait_until
 from traffic import Batch, Side, connect
 from trial import Bench, Trial, refused
 
 bed = testbed.Bed()
 
-bench = Bench(lambda: ends(bed))
+bench = Bench(bed.endpoints)
 
 # Error completions and events come at once; this only catches what never comes, in seconds.
 PATIENCE = 30
