@@ -306,11 +306,11 @@ impl World {
     fn take_response(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> Outcome {
         let now = self.ground.now;
         let before = *self.cores[qp].requester.counters();
-        let rnr = match packet.ext {
+        let syndrome = match packet.ext {
             Ext::Aeth(aeth) => Syndrome::decode(aeth.syndrome),
             _ => Syndrome::Reserved(0),
         };
-        if let Syndrome::RnrNak { .. } = rnr {
+        if let Syndrome::RnrNak { .. } = syndrome {
             self.ground.flows[qp].rnr_naks += 1;
             self.ground.flows[qp].rnr_now = 1;
         }
@@ -321,7 +321,7 @@ impl World {
         let after = *self.cores[qp].requester.counters();
         let flow = &mut self.ground.flows[qp];
         flow.rnr_now = 0;
-        if let Syndrome::RnrNak { timer } = rnr {
+        if let Syndrome::RnrNak { timer } = syndrome {
             // It acknowledges what is before it.
             if flow.rnr.is_some_and(|(_, from)| truth.relative > from) {
                 flow.rnr = None;
@@ -335,8 +335,12 @@ impl World {
             }
             return outcome;
         }
-        // What acknowledges the packet that was to wait ends the wait.
-        if flow.rnr.is_some_and(|(_, from)| truth.relative >= from) {
+        // What acknowledges the packet that was to wait ends the wait. A NAK acknowledges what is before it.
+        let reached = match syndrome {
+            Syndrome::Nak(_) => truth.relative,
+            _ => truth.relative + 1,
+        };
+        if flow.rnr.is_some_and(|(_, from)| reached > from) {
             flow.rnr = None;
         }
         outcome
