@@ -286,7 +286,10 @@ impl Requester {
     /// it was sent.
     pub(super) fn nak_is_stale(&self, now: u64) -> bool {
         match self.recovery.hole {
-            Hole::None => self.send_psn == self.una,
+            // After a timer all of it may have been sent again while the NAK was on its way.
+            Hole::None => {
+                self.send_psn == self.una || self.recovery.too_early(self.recovery.began, now)
+            }
             Hole::Due { .. } => true,
             Hole::Sent { at, .. } => self.recovery.too_early(at, now),
         }

@@ -374,6 +374,36 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     }
 }
 
+/// A NAK that was on its way when the timer expired asks for what has been sent again meanwhile: one loss
+/// uses up one retry.
+#[test]
+fn a_nak_that_the_timer_overtook_is_stale() {
+    let mut host = holding_host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    // The round trip: 100 us.
+    let _ = host.take(100_000, &acknowledge(psn(0), ACK), &[]);
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(200_000);
+    while host.requester.counters().timeouts == 0 {
+        let at = host.requester.next_timeout().unwrap();
+        let _ = host
+            .requester
+            .handle_timeout(&mut host.slots, at, &mut host.driver);
+    }
+    let now = 200_000 + TIMEOUT;
+    assert_eq!(psns(&host.drain(now)), [1, 2]);
+    let nak = acknowledge(psn(1), SEQUENCE_ERROR);
+    let _ = host.take(now + 40_000, &nak, &[]);
+    assert!(host.drain(now + 40_000).is_empty());
+    assert_eq!(host.statuses(), [Status::Success]);
+    // Later it is about what was sent again, and there is no retry left.
+    let _ = host.take(now + 60_000, &nak, &[]);
+    assert_eq!(host.statuses()[1], Status::RetryExc);
+}
+
 /// An acknowledgement that overtook an RNR NAK: there is nothing to wait for.
 #[test]
 fn progress_ends_an_rnr_wait() {
