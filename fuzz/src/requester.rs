@@ -76,18 +76,7 @@ impl World {
 
     fn fault(&mut self) -> Result<(), Fault> {
         assert!(!self.dead, "acts in the Error state");
-        match &mut self.fault {
-            None => Ok(()),
-            Some((0, fault)) => {
-                let fault = *fault;
-                self.fault = None;
-                Err(fault)
-            }
-            Some((n, _)) => {
-                *n -= 1;
-                Ok(())
-            }
-        }
+        crate::world::burn(&mut self.fault)
     }
 }
 

@@ -125,18 +125,7 @@ impl World {
 
     fn act(&mut self) -> Result<(), Fault> {
         assert!(!self.dead, "acts in the Error state");
-        match &mut self.fault {
-            None => Ok(()),
-            Some((0, fault)) => {
-                let fault = *fault;
-                self.fault = None;
-                Err(fault)
-            }
-            Some((n, _)) => {
-                *n -= 1;
-                Ok(())
-            }
-        }
+        burn(&mut self.fault)
     }
 
     /// What the region's owner would say, without the protocol.
@@ -353,5 +342,17 @@ impl ResponderEnv for World {
         }
         self.sent.push((head.to_vec(), payload));
         Ok(())
+    }
+}
+
+/// Whether what is done now fails: a fault that was laid comes after so many things that go well.
+pub(crate) fn burn(fuse: &mut Option<(u8, Fault)>) -> Result<(), Fault> {
+    match fuse.take() {
+        None => Ok(()),
+        Some((0, fault)) => Err(fault),
+        Some((n, fault)) => {
+            *fuse = Some((n - 1, fault));
+            Ok(())
+        }
     }
 }
