@@ -14,6 +14,7 @@ docs/vm.md describes what a script finds in the guest.
 import argparse
 import ctypes
 import dataclasses
+import json
 import os
 import re
 import shlex
@@ -48,6 +49,14 @@ PROGRESS_SECONDS = 5
 # How long the other host may go on after one has crashed.
 GRACE_SECONDS = 10
 
+# A guest that has not reached its init by then never will: a kernel comes up in some seconds, under the debug kernel
+# in some tens, and a busy machine takes several times that. Seen once in thousands of boots.
+UP_SECONDS = {"default": 240, "debug": 900}
+# Between init and the script the driver is loaded and the device made: a guest that hangs there has a bug of ours.
+SET_UP_SECONDS = {"default": 600, "debug": 1200}
+# How long QEMU may take to tell what a hung guest is at.
+MONITOR_SECONDS = 10
+
 # Lines of the kernel's log that fail a run.
 TROUBLE = re.compile(
     r"WARNING: |BUG: |kernel BUG at|Oops|general protection fault|Kernel panic|"
@@ -67,8 +76,8 @@ class Failure(Exception):
     """What the user did or has is not enough to go on; the text says what to do."""
 
 
-class EmulatorDied(Failure):
-    """QEMU failed an assertion of its own."""
+class BootFailed(Failure):
+    """The machine did not come as far as its init, which is where what we test begins."""
 
 
 def say(words: str) -> None:
@@ -168,6 +177,11 @@ class Guest:
         self.reader: Optional[threading.Thread] = None
         self.ended: Optional[float] = None
         self.timed_out = False
+        self.hung = ""
+
+    @property
+    def monitor(self) -> Path:
+        return self.run / f"monitor.{self.number}"
 
     @property
     def name(self) -> str:
@@ -221,6 +235,8 @@ class Guest:
                      f"rrxe.host={self.number}"]
         # On a busy machine the guest would find that its timer does not tick, and panic.
         arguments += ["no_timer_check"]
+        # The launcher sends one to a guest that hangs before its init.
+        arguments += ["unknown_nmi_panic"]
         if settings.kernel == "debug":
             # An emulated processor with KASAN is slow, not stuck.
             arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
@@ -242,6 +258,8 @@ class Guest:
                                        readonly="on" if read_only else "off"),
                       "-device", option("virtio-9p-pci", fsdev=tag, mount_tag=tag)]
 
+        words += ["-chardev", option("socket", id="monitor", path=self.monitor, server="on", wait="off"),
+                  "-mon", "chardev=monitor,mode=control"]
         words += ["-chardev", option("file", id="console", path=self.console), "-serial", "chardev:console",
                   "-device", "virtio-serial-pci", "-chardev", "stdio,id=output,signal=off"]
         if settings.script is None and self.number == 1:
@@ -280,8 +298,44 @@ class Guest:
     def emulator_died(self) -> bool:
         """Whether QEMU fell over by itself before the script began. Nothing that a guest does is an excuse for it."""
         assert self.process
-        started = self.run / f"started.{self.number}"
-        return self.process.returncode == -signal.SIGABRT and not started.exists()
+        return self.process.returncode == -signal.SIGABRT and not self.mark("started")
+
+    def mark(self, name: str) -> bool:
+        """Whether the guest has come as far as its init says by a file of that name."""
+        return (self.run / f"{name}.{self.number}").exists()
+
+    def look_for_hang(self, seconds: float) -> None:
+        """Finds out whether this guest, started so long ago, hangs before its script, and where."""
+        if self.ended or self.mark("started"):
+            return
+        if not self.mark("up") and seconds > UP_SECONDS[self.settings.kernel]:
+            self.hung = "did not come as far as its init"
+        elif not self.mark("ready") and seconds > SET_UP_SECONDS[self.settings.kernel]:
+            self.hung = "hangs while it sets up its devices"
+        if self.hung:
+            self.ask_where()
+
+    def ask_where(self) -> None:
+        """Has QEMU write down what the processors are at; the kernel answers an NMI with a trace on its console."""
+        say(f"{self.name} {self.hung}: what its processors are at is in {self.out / 'hang.txt'}, and on its console")
+        questions = ("info status", "info registers -a", "info pic", "nmi")
+        with open(self.out / "hang.txt", "w", encoding="utf-8") as kept:
+            try:
+                with socket.socket(socket.AF_UNIX) as monitor:
+                    monitor.settimeout(MONITOR_SECONDS)
+                    monitor.connect(str(self.monitor))
+                    answers = monitor.makefile("r", encoding="utf-8")
+                    for question in ({"execute": "qmp_capabilities"}, *map(human_command, questions)):
+                        monitor.sendall(json.dumps(question).encode())
+                        # Events may come between.
+                        answer = next(message for message in map(json.loads, answers) if "event" not in message)
+                        kept.write(f"{question}\n{answer.get('return', answer)}\n")
+                    time.sleep(1)  # for what the kernel says of the NMI
+            except (OSError, ValueError, StopIteration) as error:
+                kept.write(f"\nQEMU does not answer: {error}\n")
+        if self.console.exists():
+            # The next try has a console of the same name.
+            shutil.copy(self.console, self.out / "hang-console.log")
 
     def status(self) -> int:
         """The run's status as this guest has it, after saying what there is to say about it."""
@@ -291,7 +345,9 @@ class Guest:
             say(f"{self.name} could not be set up: {failed.read_text().strip()} (in {self.out})")
             return STATUS_CRASH
         if not status.exists():
-            if self.timed_out:
+            if self.hung:
+                say(f"{self.name} {self.hung}. Its kernel's last words:")
+            elif self.timed_out:
                 say(f"{self.name}: time is up after {self.settings.timeout} s (TIMEOUT). The kernel's last words:")
             else:
                 say(f"{self.name} crashed. Its kernel's last words:")
@@ -328,6 +384,11 @@ class Guest:
             self.process.wait()
         if self.reader:
             self.reader.join(timeout=5)
+
+
+def human_command(command: str) -> Dict[str, object]:
+    """A command of QEMU's monitor for people, as its protocol for programs has it."""
+    return {"execute": "human-monitor-command", "arguments": {"command-line": command}}
 
 
 OUTPUT_LOCK = threading.Lock()
@@ -380,9 +441,9 @@ def run_guests(settings: Settings) -> int:
     kvm = not settings.icount and kvm_works(kernel / "vmlinux")
     try:
         return run_once(settings, kernel, image, kvm)
-    except EmulatorDied as death:
+    except BootFailed as failure:
         # Seen once in hundreds of boots: an assertion in QEMU 7.2's MSI-X table, long before the script.
-        say(f"{death}; once more")
+        say(f"{failure}; once more")
         return run_once(settings, kernel, image, kvm)
 
 
@@ -411,7 +472,9 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
                 if guest.reader:
                     guest.reader.join(timeout=5)
                 if guest.emulator_died():
-                    raise EmulatorDied(f"QEMU itself died while {guest.name} was booting")
+                    raise BootFailed(f"QEMU itself died while {guest.name} was booting")
+                if guest.hung and not guest.mark("up"):
+                    raise BootFailed(f"{guest.name} {guest.hung}")
             codes = [guest.status() for guest in guests]
             return next((code for code in codes if code != 0), 0)
         finally:
@@ -428,6 +491,10 @@ def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
         if now - shown > PROGRESS_SECONDS and settings.script:
             shown = now
             show_progress(guests, run, now - start)
+            for guest in guests:
+                guest.look_for_hang(now - start)
+            if any(guest.hung for guest in guests):
+                deadline = now
         for guest in guests:
             assert guest.process
             if guest.ended is None and guest.process.poll() is not None:

@@ -61,6 +61,8 @@ class _Run:
         if not text.startswith(_MARK):
             if text.strip():
                 self.words.append(text)
+            if text.startswith("rrxe: ") and text.endswith("; once more"):
+                self.report.line(f"note: {self.prefix}: {text[6:]}")
             return
         try:
             message = json.loads(text[len(_MARK) :])
