@@ -25,7 +25,7 @@ use kernel::{
     },
 };
 use linux_rdma::errno::not_supported;
-use linux_rdma::net::Fragment;
+use linux_rdma::net::{Fragment, Room};
 use linux_rdma::rdma::{
     memory::{access, KernelMemory, KernelPages, MappedMemory, PinOwner, Pinned, Umem, Word},
     Device, MrKeys,
@@ -663,16 +663,15 @@ impl Span<'_> {
         }
     }
 
-    /// Copies from its start. The caller asked for at least that many bytes.
+    /// Appends bytes from its start to a packet. The caller asked for at least that many.
     #[inline]
-    pub(crate) fn read(&self, to: &mut [u8]) -> Result<(), Fault> {
+    pub(crate) fn read(&self, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
+        let len = len as usize;
         match self.place()? {
-            Place::Mapped(memory) => memory.read(self.offset, to).map_err(|_| Fault::Protection),
-            Place::Kernel(memory) => {
-                memory.read(self.offset, to);
-                Ok(())
-            }
+            Place::Mapped(memory) => memory.read(self.offset, len, to),
+            Place::Kernel(memory) => memory.read(self.offset, len, to),
         }
+        .map_err(|_| Fault::Protection)
     }
 
     /// Copies to byte `offset` from its start. The caller asked for at least that many bytes.

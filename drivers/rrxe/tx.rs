@@ -6,12 +6,11 @@ use crate::{congestion, device::DeviceState, limits, path::Path};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     crc32::crc32_le,
-    net::{IpAddr, Route, TxSkb},
+    net::{IpAddr, Room, Route, TxSkb},
 };
 use rrxe_core::{icrc, TxError, TxPacket};
 
 const UDP_HEADER: usize = 8;
-const ICRC: usize = 4;
 
 /// What packets on one path have in common, for the length of a batch.
 pub(crate) struct Carrier<'a> {
@@ -56,7 +55,7 @@ impl<'a> Carrier<'a> {
     fn udp_header(&self, payload_len: usize) -> [u8; UDP_HEADER] {
         let [s0, s1] = self.source_port.to_be_bytes();
         let [d0, d1] = limits::ROCE_UDP_PORT.to_be_bytes();
-        // At most 4096 bytes of payload and 100 of headers.
+        // At most 64 KiB with all headers.
         let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
         // No checksum: the ICRC protects more than it would.
         [s0, s1, d0, d1, l0, l1, 0, 0]
@@ -69,12 +68,15 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    fn ipv4_header(&self, source: [u8; 4], destination: [u8; 4], payload_len: usize) -> [u8; 20] {
+    fn ipv4_header(
+        &self,
+        source: [u8; 4],
+        destination: [u8; 4],
+        ident: u16,
+        payload_len: usize,
+    ) -> [u8; 20] {
         let [l0, l1] = (payload_len.wrapping_add(20 + UDP_HEADER) as u16).to_be_bytes();
-        let [i0, i1] = self
-            .route
-            .reserve_ident(source, destination, 1)
-            .to_be_bytes();
+        let [i0, i1] = ident.to_be_bytes();
         let [s0, s1, s2, s3] = source;
         let [d0, d1, d2, d3] = destination;
         [
@@ -120,48 +122,92 @@ impl<'a> Carrier<'a> {
         header
     }
 
+    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC.
+    ///
+    /// `ident` is the Identification that the packet has over IPv4.
+    fn write(
+        &self,
+        packet: &TxPacket,
+        ident: u16,
+        room: &mut Room<'_>,
+        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+    ) -> Result<(), TxError> {
+        let headers = packet.header();
+        let total = room.left();
+        let udp = self.udp_header(total);
+        let icrc = match (self.path.source(), self.path.destination()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let ip = self.ipv4_header(*source, *destination, ident, total);
+                icrc::ipv4(crc32_le, &ip, &udp, headers)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let ip = self.ipv6_header(source, destination, total);
+                icrc::ipv6(crc32_le, &ip, &udp, headers)
+            }
+            // There is no route between two versions, and so no carrier.
+            _ => 0,
+        };
+        // The room is as large as the packet says it is: nothing of this fails.
+        let _ = room.push(headers);
+        gather(room)?;
+        let _ = room.push_zeros(packet.pad.into());
+        let body = room.filled().get(headers.len()..).unwrap_or_default();
+        let icrc = icrc::finish(crc32_le(icrc, body));
+        let _ = room.push(&icrc);
+        Ok(())
+    }
+
+    /// Writes the headers in front of the UDP payload. `None` where that can't be: the packet is
+    /// lost.
+    fn finish(&self, mut skb: TxSkb, ident: u16) -> Option<TxSkb> {
+        let len = skb.len();
+        let udp = self.udp_header(len);
+        let finished = match (self.path.source(), self.path.destination()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let ip = self.ipv4_header(*source, *destination, ident, len);
+                skb.finish_v4(&self.route, &ip, &udp)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let ip = self.ipv6_header(source, destination, len);
+                skb.finish_v6(&self.route, &ip, &udp)
+            }
+            _ => Err(EINVAL),
+        };
+        finished.is_ok().then_some(skb)
+    }
+
+    /// Makes a UDP payload; the headers are still to be written. `Ok(None)` where there is no
+    /// memory for it: the packet is lost.
+    fn begin(
+        &self,
+        packet: &TxPacket,
+        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+    ) -> Result<Option<TxSkb>, TxError> {
+        let len = packet.udp_payload_len() as usize;
+        let Some(mut skb) = TxSkb::new(&self.route, len) else {
+            return Ok(None);
+        };
+        let write = |room: &mut Room<'_>| self.write(packet, ident(packet), room, gather);
+        match skb.append(len, write) {
+            Ok(written) => written.map(|()| Some(skb)),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it:
     /// the packet is lost.
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
-        gather: impl FnOnce(&mut [u8]) -> Result<(), TxError>,
+        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
-        let len = packet.udp_payload_len() as usize;
-        let headers = packet.header();
-        let Some(mut skb) = TxSkb::new(&self.route, len) else {
-            return Ok(None);
-        };
-        let behind = len.wrapping_sub(headers.len());
-        if skb.append(headers).is_err() {
-            return Ok(None);
-        }
-        let Ok(body) = skb.append_zeroed(behind) else {
-            return Ok(None);
-        };
-        // Payload, padding (zero) and ICRC.
-        let Some((body, icrc_field)) = body.split_last_chunk_mut::<ICRC>() else {
-            return Ok(None);
-        };
-        if let Some(payload) = body.get_mut(..packet.payload.len() as usize) {
-            gather(payload)?;
-        }
-        let udp = self.udp_header(len);
-        let finished = match (self.path.source(), self.path.destination()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let ip = self.ipv4_header(*source, *destination, len);
-                let state = crc32_le(icrc::ipv4(crc32_le, &ip, &udp, headers), body);
-                *icrc_field = icrc::finish(state);
-                skb.finish_v4(&self.route, &ip, &udp)
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let ip = self.ipv6_header(source, destination, len);
-                let state = crc32_le(icrc::ipv6(crc32_le, &ip, &udp, headers), body);
-                *icrc_field = icrc::finish(state);
-                skb.finish_v6(&self.route, &ip, &udp)
-            }
-            _ => Err(EINVAL),
-        };
-        Ok(finished.is_ok().then_some(skb))
+        let begun = self.begin(packet, gather)?;
+        Ok(begun.and_then(|skb| self.finish(skb, ident(packet))))
     }
+}
+
+/// The IPv4 Identification of a packet. It may be anything, since no router may fragment what we
+/// send (RFC 6864): so it needs no counter, and those of packets in a row are in a row.
+fn ident(packet: &TxPacket) -> u16 {
+    packet.psn.get() as u16
 }

@@ -186,44 +186,6 @@ impl Route {
         // to another one when it is unregistered, and a device outlives a grace period).
         unsafe { NetDevice::from_raw(raw::shim_dst_dev_rcu(self.as_raw())) }
     }
-
-    /// Reserves `count` consecutive values of the IPv4 Identification field for packets of a UDP
-    /// flow, and returns the first; they wrap at 2^16.
-    pub fn reserve_ident(&self, source: [u8; 4], destination: [u8; 4], count: u16) -> u16 {
-        /// The fields of an IPv4 header that `__ip_select_ident` uses, where they are.
-        #[repr(C, align(4))]
-        struct Header {
-            before: [u8; 4],
-            ident: [u8; 2],
-            between: [u8; 3],
-            protocol: u8,
-            checksum: [u8; 2],
-            source: [u8; 4],
-            destination: [u8; 4],
-        }
-        const _: () = assert!(size_of::<Header>() == size_of::<raw::iphdr>());
-
-        let guard = rcu::read_lock();
-        let mut header = Header {
-            before: [0; 4],
-            ident: [0; 2],
-            between: [0; 3],
-            protocol: IPPROTO_UDP,
-            checksum: [0; 2],
-            source,
-            destination,
-        };
-        // SAFETY: The header has size, alignment and layout of a `struct iphdr`, and the
-        // namespace is valid under RCU.
-        unsafe {
-            raw::__ip_select_ident(
-                self.device(&guard).net(&guard).as_raw(),
-                (&raw mut header).cast(),
-                i32::from(count),
-            )
-        };
-        u16::from_be_bytes(header.ident)
-    }
 }
 
 impl Clone for Route {

@@ -4,9 +4,9 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{IpVersion, Route};
+use super::{IpVersion, Room, Route};
 use crate::raw;
-use core::{mem::MaybeUninit, ptr::NonNull, slice};
+use core::{ptr::NonNull, slice};
 use kernel::{page::Page, prelude::*, sync::rcu};
 
 /// Bytes of an IPv4 header without options (RFC 791).
@@ -83,75 +83,28 @@ impl TxSkb {
         unsafe { (*self.as_raw()).len as usize }
     }
 
-    /// Memory at the end of the linear data, which become longer by it.
+    /// Appends `len` bytes to the linear data, which `fill` writes; what it leaves out is zero.
     ///
     /// # Errors
     ///
     /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
-    ///
-    /// # Safety
-    ///
-    /// The caller initialises all of it before anything else is done with the packet.
     #[inline]
-    unsafe fn put(&mut self, len: usize) -> Result<&mut [MaybeUninit<u8>]> {
+    pub fn append<R>(&mut self, len: usize, fill: impl FnOnce(&mut Room<'_>) -> R) -> Result<R> {
         // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
         // page fragments.
         let room = unsafe { raw::shim_skb_tailroom(self.as_raw()) };
         if len > usize::try_from(room).unwrap_or(0) {
             return Err(EMSGSIZE);
         }
-        // SAFETY: There is room for `len` bytes, which fits in 32 bits thus.
-        unsafe {
+        // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it
+        // is written below.
+        let mut room = unsafe {
             let start = raw::shim___skb_put(self.as_raw(), len as u32);
-            Ok(slice::from_raw_parts_mut(start.cast(), len))
-        }
-    }
-
-    /// Appends bytes to the linear data.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
-    #[inline]
-    pub fn append(&mut self, bytes: &[u8]) -> Result {
-        // SAFETY: The slice is valid for reads of its length.
-        unsafe { self.append_raw(bytes.as_ptr(), bytes.len()) }
-    }
-
-    /// Appends bytes of memory that others may write to meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// As [`append`](Self::append).
-    ///
-    /// # Safety
-    ///
-    /// `source` is valid for reads of `len` bytes.
-    #[inline]
-    pub unsafe fn append_raw(&mut self, source: *const u8, len: usize) -> Result {
-        // SAFETY: All of it is written below. `memcpy` of C reads bytes that may change.
-        unsafe {
-            let room = self.put(len)?;
-            raw::memcpy(room.as_mut_ptr().cast(), source.cast(), len);
-        }
-        Ok(())
-    }
-
-    /// Appends zeros to the linear data, and returns them to be overwritten.
-    ///
-    /// # Errors
-    ///
-    /// As [`append`](Self::append).
-    #[inline]
-    pub fn append_zeroed(&mut self, len: usize) -> Result<&mut [u8]> {
-        // SAFETY: All of it is written just below.
-        let room = unsafe { self.put(len)? };
-        let start = room.as_mut_ptr().cast::<u8>();
-        // SAFETY: `room` is valid for writes, and initialised when it becomes a slice of `u8`.
-        unsafe {
-            start.write_bytes(0, len);
-            Ok(slice::from_raw_parts_mut(start, len))
-        }
+            Room::new(start.cast(), len)
+        };
+        let result = fill(&mut room);
+        room.finish();
+        Ok(result)
     }
 
     /// Appends a part of a page without copying it; takes a reference to the page.

@@ -6,7 +6,10 @@
 //! copied from and to, or accessed atomically.
 
 use super::{device::Device, object::Driver};
-use crate::{net::Fragment, raw};
+use crate::{
+    net::{Fragment, Room},
+    raw,
+};
 use core::{
     mem::{size_of, MaybeUninit},
     ptr::{self, NonNull},
@@ -262,16 +265,19 @@ impl Drop for PinOwner {
 pub struct MappedMemory<'a>(&'a PageTable);
 
 impl<'a> MappedMemory<'a> {
-    /// Copies from the memory at `offset`; `EFAULT` where that is not inside it.
+    /// Appends `len` bytes at `offset` to a packet; `EFAULT` where they are not inside the memory,
+    /// `EMSGSIZE` where there is no room for them.
     #[inline]
-    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result {
-        let dst = to.as_mut_ptr();
-        // SAFETY: The memory is where the table says (type invariant); each piece is inside it,
-        // and `dst + done` has room for `n` bytes, since the pieces add up to `to.len()`. User
-        // space may write meanwhile: whatever is copied are bytes.
+    pub fn read(&self, offset: u64, len: usize, to: &mut Room<'_>) -> Result {
+        if len > to.left() {
+            return Err(EMSGSIZE);
+        }
+        // SAFETY: The memory is where the table says (type invariant), and each piece is inside
+        // it. User space may write meanwhile: whatever is copied are bytes.
         unsafe {
-            self.0.for_each(offset, to.len(), |p, done, n| {
-                ptr::copy_nonoverlapping(p, dst.add(done), n)
+            self.0.for_each(offset, len, |p, _, n| {
+                // There is room: the pieces add up to `len`.
+                let _ = to.push_raw(p, n);
             })
         }
     }
@@ -354,13 +360,14 @@ impl KernelMemory {
         Self(())
     }
 
-    /// Copies from address `addr`.
+    /// Appends `len` bytes at address `addr` to a packet; `EMSGSIZE` where there is no room for
+    /// them.
     #[inline]
-    pub fn read(&self, addr: u64, to: &mut [u8]) {
+    pub fn read(&self, addr: u64, len: usize, to: &mut Room<'_>) -> Result {
         // SAFETY: A kernel consumer posted this address with the L_Key of its DMA region, by which
         // it promises (ib_verbs.h, ib_dma_map_single() without a DMA device) that it is an address
         // in the direct map of memory that stays valid until the completion.
-        unsafe { ptr::copy_nonoverlapping(addr as usize as *const u8, to.as_mut_ptr(), to.len()) };
+        unsafe { to.push_raw(addr as usize as *const u8, len) }
     }
 
     /// Copies to address `addr`.

@@ -484,7 +484,7 @@ impl ResponderEnv for Env<'_> {
         let skb = carrier.packet(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(rcu, by, rkey, va, len, RemoteAccess::Read)
-                .and_then(|span| span.read(to))
+                .and_then(|span| span.read(len, to))
                 .map_err(|_| TxError::RemoteAccess),
             _ => Ok(()),
         })?;

@@ -4,7 +4,7 @@
 
 use crate::{abi::Sge, pd::PdId, rx::Incoming, tables::Tables, wqe};
 use kernel::sync::rcu;
-use linux_rdma::rdma::wr::DataSegment;
+use linux_rdma::{net::Room, rdma::wr::DataSegment};
 use rrxe_core::Fault;
 
 /// The memory that a work request names, in the eyes of its queue pair.
@@ -32,16 +32,12 @@ impl Segments<'_> {
         wqe::for_each_piece(list, offset, len, f)
     }
 
-    /// Copies from byte `offset` of the list.
-    pub(crate) fn gather(&self, offset: u32, to: &mut [u8]) -> Result<(), Fault> {
-        self.for_each(offset, to.len(), |lkey, addr, done, n| {
-            let piece = to
-                .get_mut(done..)
-                .and_then(|t| t.get_mut(..n as usize))
-                .ok_or(Fault::Malformed)?;
+    /// Appends `len` bytes from byte `offset` of the list on to a packet.
+    pub(crate) fn gather(&self, offset: u32, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
+        self.for_each(offset, len as usize, |lkey, addr, _, n| {
             self.tables
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
-                .read(piece)
+                .read(n, to)
         })
     }
 

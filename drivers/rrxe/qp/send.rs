@@ -14,7 +14,7 @@ use crate::{
 };
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
-    net::{RxSkb, TxQueue},
+    net::{Room, RxSkb, TxQueue},
     rdma::wr::DataSegment,
 };
 use rrxe_core::{
@@ -278,18 +278,17 @@ impl Env<'_> {
         })
     }
 
-    fn gather(&self, payload: &Payload, to: &mut [u8]) -> Result<(), Fault> {
-        let Payload::Send { slot, offset, .. } = *payload else {
+    fn gather(&self, payload: &Payload, to: &mut Room<'_>) -> Result<(), Fault> {
+        let Payload::Send { slot, offset, len } = *payload else {
             return Ok(());
         };
         let local = self.local(slot)?;
         if let Some(operand) = local.operand {
-            let bytes = operand.get(..to.len()).ok_or(Fault::Malformed)?;
-            to.copy_from_slice(bytes);
-            return Ok(());
+            let bytes = operand.get(..len as usize).ok_or(Fault::Malformed)?;
+            return to.push(bytes).map_err(|_| Fault::Malformed);
         }
         if !local.inline {
-            return self.segments(slot)?.gather(offset, to);
+            return self.segments(slot)?.gather(offset, len, to);
         }
         let from = (slot as usize)
             .wrapping_mul(self.max_inline)
@@ -297,10 +296,9 @@ impl Env<'_> {
         let bytes = self
             .inline
             .get(from..)
-            .and_then(|b| b.get(..to.len()))
+            .and_then(|b| b.get(..len as usize))
             .ok_or(Fault::Malformed)?;
-        to.copy_from_slice(bytes);
-        Ok(())
+        to.push(bytes).map_err(|_| Fault::Malformed)
     }
 }
 
@@ -310,7 +308,7 @@ impl RequesterEnv for Env<'_> {
         if let Some(fault) = local.fault {
             return Err(TxError::Local(fault));
         }
-        let gather = |to: &mut [u8]| self.gather(&packet.payload, to).map_err(TxError::Local);
+        let gather = |to: &mut Room<'_>| self.gather(&packet.payload, to).map_err(TxError::Local);
         let skb = if super::service(self.qp.qp_type) == rrxe_core::Service::Ud {
             let ah = self
                 .qp
