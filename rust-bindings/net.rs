@@ -17,13 +17,13 @@ mod tx_queue;
 mod udp_tunnel;
 
 pub use addr::{IpAddr, IpVersion};
-pub use device::{DeviceName, NetDevice};
+pub use device::{DeviceName, NetDevice, MOST_SEGMENTS};
 pub use find::HeldNet;
 pub use namespace::{NetNs, NetNsCookie};
 pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
 pub use room::Room;
 pub use route::{Flow, Route};
-pub use rx::{Fragment, RxSkb};
+pub use rx::{Datagram, Fragment, KeptDatagram, RxSkb};
 pub use tx::TxSkb;
 pub use tx_queue::{TxQueue, XmitStats};
 pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};

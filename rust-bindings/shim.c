@@ -30,6 +30,7 @@
 #include <net/ipv6.h>
 #include <net/net_namespace.h>
 #include <net/route.h>
+#include <net/rtnetlink.h>
 #include <net/sock.h>
 #include <net/udp_tunnel.h>
 #include <rdma/ib_verbs.h>
@@ -198,6 +199,36 @@ SHIM unsigned char shim_netdev_reg_state(const struct net_device *dev)
 SHIM unsigned short shim_netdev_type(const struct net_device *dev)
 {
 	return dev->type;
+}
+
+SHIM bool shim_netdev_can_segment_udp(const struct net_device *dev)
+{
+	return !(~dev->features & (NETIF_F_GSO_UDP_L4 | NETIF_F_GSO_UDP_TUNNEL | NETIF_F_SG | NETIF_F_HW_CSUM));
+}
+
+SHIM unsigned int shim_netdev_gso_max_size(const struct net_device *dev)
+{
+	return READ_ONCE(dev->gso_max_size);
+}
+
+SHIM unsigned int shim_netdev_gso_max_segs(const struct net_device *dev)
+{
+	return READ_ONCE(dev->gso_max_segs);
+}
+
+SHIM unsigned int shim_netdev_gso_ipv4_max_size(const struct net_device *dev)
+{
+	return READ_ONCE(dev->gso_ipv4_max_size);
+}
+
+SHIM const struct rtnl_link_ops *shim_netdev_link_ops(const struct net_device *dev)
+{
+	return dev->rtnl_link_ops;
+}
+
+SHIM const char *shim_link_ops_kind(const struct rtnl_link_ops *ops)
+{
+	return ops->kind;
 }
 
 SHIM bool shim_netif_carrier_ok(const struct net_device *dev)
@@ -401,6 +432,46 @@ SHIM void shim_skb_set_priority(struct sk_buff *skb, u32 priority)
 	skb->priority = priority;
 }
 
+SHIM unsigned long shim_get_free_pages(gfp_t gfp, unsigned int order)
+{
+	return __get_free_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
+}
+
+SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
+{
+	skb_coalesce_rx_frag(skb, i, size, 0);
+}
+
+SHIM unsigned short shim_skb_gso_size(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->gso_size;
+}
+
+SHIM unsigned short shim_skb_gso_segs(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->gso_segs;
+}
+
+SHIM unsigned int shim_skb_gso_type(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->gso_type;
+}
+
+SHIM void shim_skb_set_gso_size(struct sk_buff *skb, unsigned short size)
+{
+	skb_shinfo(skb)->gso_size = size;
+}
+
+SHIM void shim_skb_set_gso_segs(struct sk_buff *skb, unsigned short segs)
+{
+	skb_shinfo(skb)->gso_segs = segs;
+}
+
+SHIM void shim_skb_set_gso_type(struct sk_buff *skb, unsigned int type)
+{
+	skb_shinfo(skb)->gso_type = type;
+}
+
 SHIM void shim_skb_set_mark(struct sk_buff *skb, u32 mark)
 {
 	skb->mark = mark;
@@ -474,6 +545,11 @@ SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_
 					     const char *name, struct lock_class_key *key)
 {
 	sock_lock_init_class_and_name(sk, slock_name, slock_key, name, key);
+}
+
+SHIM void shim_udp_accept_gso(struct sock *sk)
+{
+	udp_set_bit(ACCEPT_L4, sk);
 }
 
 SHIM struct sock *shim_socket_sk(const struct socket *sock)

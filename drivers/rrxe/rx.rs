@@ -12,7 +12,7 @@ use kernel::{
 };
 use linux_rdma::{
     crc32::crc32_le,
-    net::{IpAddr, NetDevice, RxSkb, UdpReceive},
+    net::{Datagram, IpVersion, KeptDatagram, NetDevice, RxSkb, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
     time::monotonic_ns,
 };
@@ -36,6 +36,8 @@ pub(crate) struct Receiver {
 /// A packet with its headers parsed and its ICRC verified.
 pub(crate) struct Incoming<'a> {
     pub(crate) packet: Packet,
+    pub(crate) datagram: Datagram<'a>,
+    /// What the stack received it in, maybe with others.
     pub(crate) skb: &'a RxSkb,
     pub(crate) now: u64,
 }
@@ -48,8 +50,8 @@ impl Incoming<'_> {
 
     /// Bytes of the IP packet.
     pub(crate) fn ip_len(&self) -> u64 {
-        let headers = self.skb.ip_header().len().wrapping_add(UDP_HEADER);
-        self.skb.payload_len().wrapping_add(headers) as u64
+        let headers = self.datagram.ip_header_len().wrapping_add(UDP_HEADER);
+        self.datagram.payload_len().wrapping_add(headers) as u64
     }
 
     /// Bytes of payload.
@@ -60,13 +62,19 @@ impl Incoming<'_> {
 
 impl<'a> Incoming<'a> {
     /// A packet that was verified before, and kept.
-    pub(crate) fn again(skb: &'a RxSkb, now: u64) -> Option<Self> {
-        let total = skb.payload_len();
+    pub(crate) fn again(kept: &'a KeptDatagram, now: u64) -> Option<Self> {
+        let datagram = kept.datagram();
+        let total = datagram.payload_len();
         let mut head = [0; MAX_HEADER];
         let head = head.get_mut(..total.min(MAX_HEADER))?;
-        skb.copy_bits(0, head).ok()?;
+        datagram.copy_bits(0, head).ok()?;
         let packet = Packet::parse(head, u32::try_from(total).ok()?).ok()?;
-        Some(Self { packet, skb, now })
+        Some(Self {
+            packet,
+            datagram,
+            skb: datagram.packet(),
+            now,
+        })
     }
 }
 
@@ -76,41 +84,41 @@ impl Receiver {
     }
 
     /// Parses and verifies. Where the packet is to be dropped, says under which name.
-    fn check<'a>(skb: &'a RxSkb) -> Result<Incoming<'a>, Counter> {
-        let (packet, computed, received) = Self::parse(skb).ok_or(Counter::Malformed)?;
+    fn check(datagram: Datagram<'_>, now: u64) -> Result<Incoming<'_>, Counter> {
+        let (packet, computed, received) = Self::parse(&datagram).ok_or(Counter::Malformed)?;
         if received != computed {
             return Err(Counter::BadIcrc);
         }
         Ok(Incoming {
             packet,
-            skb,
-            now: monotonic_ns(),
+            datagram,
+            skb: datagram.packet(),
+            now,
         })
     }
 
     /// The headers, the ICRC as it should be, and as it is. `None` where it is no packet.
-    fn parse(skb: &RxSkb) -> Option<(Packet, [u8; ICRC], [u8; ICRC])> {
-        let total = skb.payload_len();
+    fn parse(datagram: &Datagram<'_>) -> Option<(Packet, [u8; ICRC], [u8; ICRC])> {
+        let total = datagram.payload_len();
         let mut head = [0; MAX_HEADER];
         let head = head.get_mut(..total.min(MAX_HEADER))?;
-        skb.copy_bits(0, head).ok()?;
+        datagram.copy_bits(0, head).ok()?;
         let packet_len = u32::try_from(total).ok()?;
         let packet = Packet::parse(head, packet_len).ok()?;
         let headers = head.get(..packet.header_len.into())?;
 
-        let udp = skb.udp_header();
-        let ip = skb.ip_header();
+        let udp = datagram.udp_header();
         // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
-        let (mut state, lengths_agree) = match skb.source() {
-            IpAddr::V4(_) => {
-                let ip = ip.try_into().ok()?;
-                let agree = wire::ipv4_lengths_agree(ip, udp, packet_len);
-                (icrc::ipv4(crc32_le, ip, udp, headers), agree)
+        let (mut state, lengths_agree) = match datagram.packet().version() {
+            IpVersion::V4 => {
+                let ip = datagram.ipv4_header()?;
+                let agree = wire::ipv4_lengths_agree(&ip, &udp, packet_len);
+                (icrc::ipv4(crc32_le, &ip, &udp, headers), agree)
             }
-            IpAddr::V6(_) => {
-                let ip = ip.try_into().ok()?;
-                let agree = wire::ipv6_lengths_agree(ip, udp, packet_len);
-                (icrc::ipv6(crc32_le, ip, udp, headers), agree)
+            IpVersion::V6 => {
+                let ip = datagram.ipv6_header()?;
+                let agree = wire::ipv6_lengths_agree(&ip, &udp, packet_len);
+                (icrc::ipv6(crc32_le, &ip, &udp, headers), agree)
             }
         };
         // The stack cuts a packet to its UDP length, whatever IP says.
@@ -118,12 +126,14 @@ impl Receiver {
             return None;
         }
         let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
-        skb.for_each(headers.len(), body, |fragment| {
-            state = fragment.crc32_le(state);
-        })
-        .ok()?;
+        datagram
+            .for_each(headers.len(), body, |fragment| {
+                state = fragment.crc32_le(state);
+            })
+            .ok()?;
         let mut received = [0; ICRC];
-        skb.copy_bits(total.checked_sub(ICRC)?, &mut received)
+        datagram
+            .copy_bits(total.checked_sub(ICRC)?, &mut received)
             .ok()?;
         Some((packet, icrc::finish(state), received))
     }
@@ -182,12 +192,22 @@ impl Receiver {
     }
 }
 
-impl UdpReceive for Receiver {
-    fn receive(&self, dev: &NetDevice, skb: RxSkb) {
-        let rcu = rcu::read_lock();
-        let incoming = match Self::check(&skb) {
+impl Receiver {
+    /// Takes a datagram. False where that was no packet.
+    fn datagram(
+        &self,
+        dev: &NetDevice,
+        datagram: Datagram<'_>,
+        now: u64,
+        rcu: &rcu::Guard,
+    ) -> bool {
+        let skb = datagram.packet();
+        let incoming = match Self::check(datagram, now) {
             Ok(incoming) => incoming,
-            Err(counter) => return Self::count(dev, &skb, &rcu, counter),
+            Err(counter) => {
+                Self::count(dev, skb, rcu, counter);
+                return false;
+            }
         };
         let number = incoming.packet.bth.dest_qpn;
         // Multicasts go to this number, and nothing else does.
@@ -195,22 +215,22 @@ impl UdpReceive for Receiver {
         let taken = if is_multicast != (number == multicast::QPN) {
             false
         } else if is_multicast {
-            Self::multicast(dev, &incoming, &rcu)
+            Self::multicast(dev, &incoming, rcu)
         } else if number == GSI {
-            let gsi = Self::device(dev, &skb, &rcu).and_then(|device| device.data().gsi());
+            let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
             if let Some(qp) = &gsi {
-                Qp::receive(qp.as_arc_borrow(), &incoming, &rcu);
+                Qp::receive(qp.as_arc_borrow(), &incoming, rcu);
             }
             gsi.is_some()
-        } else if let Some(qp) = self.tables.qps.get(number, &rcu) {
+        } else if let Some(qp) = self.tables.qps.get(number, rcu) {
             let belongs = match incoming.packet.bth.opcode.class() {
-                wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, &skb, &rcu),
+                wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, skb, rcu),
                 // The path says whose packets a connected queue pair takes, and in which
                 // namespace.
-                _ => dev.net(&rcu) == qp.device.netdev.net(&rcu),
+                _ => dev.net(rcu) == qp.device.netdev.net(rcu),
             };
             if belongs {
-                Qp::receive(qp, &incoming, &rcu);
+                Qp::receive(qp, &incoming, rcu);
             }
             belongs
         } else {
@@ -221,8 +241,23 @@ impl UdpReceive for Receiver {
                 wire::Operation::Cnp => Counter::NotificationsIgnored,
                 _ => Counter::Discarded,
             };
-            Self::count(dev, &skb, &rcu, counter);
+            Self::count(dev, skb, rcu, counter);
         }
-        skb.consume();
+        true
+    }
+}
+
+impl UdpReceive for Receiver {
+    fn receive(&self, dev: &NetDevice, skb: RxSkb) {
+        let rcu = rcu::read_lock();
+        let now = monotonic_ns();
+        let mut good = true;
+        for datagram in skb.datagrams() {
+            good &= self.datagram(dev, datagram, now, &rcu);
+        }
+        // What is no packet shows as dropped.
+        if good {
+            skb.consume();
+        }
     }
 }

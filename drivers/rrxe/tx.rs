@@ -2,15 +2,23 @@
 
 //! Outgoing packets: from the core's headers and payload references to packets of the stack.
 
-use crate::{congestion, device::DeviceState, limits, path::Path};
+use crate::{congestion, counters::Counter, device::DeviceState, limits, path::Path};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     crc32::crc32_le,
-    net::{IpAddr, Room, Route, TxSkb},
+    net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
 };
 use rrxe_core::{icrc, TxError, TxPacket};
 
 const UDP_HEADER: usize = 8;
+
+/// Bytes in front of a row of packets: Ethernet with a VLAN tag, IPv6, UDP.
+const ROW_HEADERS: usize = 18 + 40 + UDP_HEADER;
+
+/// Packets up to this size are worth room for others like them from the start: what one allocation
+/// can hold is cheaper than one for each.
+const SMALL: usize = 256;
+const SMALL_ROW: usize = 8;
 
 /// What packets on one path have in common, for the length of a batch.
 pub(crate) struct Carrier<'a> {
@@ -18,6 +26,9 @@ pub(crate) struct Carrier<'a> {
     route: Route,
     source_port: u16,
     tos: u8,
+    /// Bytes of UDP payload that may leave in a row, to be segmented by the stack; 0 where each packet
+    /// leaves alone.
+    row: usize,
 }
 
 impl<'a> Carrier<'a> {
@@ -33,6 +44,7 @@ impl<'a> Carrier<'a> {
             route: path.route(device, source_port, rcu)?,
             source_port,
             tos: path.info().traffic_class,
+            row: 0,
         })
     }
 
@@ -44,7 +56,10 @@ impl<'a> Carrier<'a> {
         rcu: &rcu::Guard,
     ) -> Option<Self> {
         let tos = congestion::connected_tos(path.info().traffic_class);
-        Some(Self::new(path, device, source_port, rcu)?.with_tos(tos))
+        let carrier = Self::new(path, device, source_port, rcu)?.with_tos(tos);
+        let limit = carrier.route.segmentation_limit() as usize;
+        let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
+        Some(Self { row, ..carrier })
     }
 
     /// The same with another type of service, or traffic class.
@@ -184,7 +199,11 @@ impl<'a> Carrier<'a> {
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
         let len = packet.udp_payload_len() as usize;
-        let Some(mut skb) = TxSkb::new(&self.route, len) else {
+        let others = match len {
+            ..SMALL if self.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
+            _ => 1,
+        };
+        let Some(mut skb) = TxSkb::new(&self.route, len.saturating_mul(others)) else {
             return Ok(None);
         };
         let write = |room: &mut Room<'_>| self.write(packet, ident(packet), room, gather);
@@ -203,6 +222,174 @@ impl<'a> Carrier<'a> {
     ) -> Result<Option<TxSkb>, TxError> {
         let begun = self.begin(packet, gather)?;
         Ok(begun.and_then(|skb| self.finish(skb, ident(packet))))
+    }
+}
+
+/// Where the packets of a connected queue pair leave, for the length of a batch.
+///
+/// Those in a row that are of one size, the last of which may be shorter, cross the stack as one where
+/// the device takes that: each with its own ICRC, for the lengths and the Identification that
+/// segmentation gives it.
+pub(crate) struct Outgoing<'a> {
+    device: &'a DeviceState,
+    /// `None` without a route: what is sent then is lost.
+    carrier: Option<Carrier<'a>>,
+    /// `None` where nothing may be sent.
+    queue: Option<&'a mut TxQueue>,
+    row: Option<Row>,
+}
+
+/// Packets in a row that are not finished.
+struct Row {
+    skb: TxSkb,
+    /// Identification of the first.
+    ident: u16,
+    /// Bytes of UDP payload of each.
+    size: usize,
+    count: u16,
+}
+
+impl Row {
+    /// Whether another packet can follow. A shorter one ends the row: it had better be the last of
+    /// its message, for behind a FIRST, whose headers are longer, others come.
+    fn takes(&self, packet: &TxPacket, size: usize, carrier: &Carrier<'_>) -> bool {
+        (size == self.size || size < self.size && packet.last)
+            && self.skb.len().saturating_add(size) <= carrier.row
+            && u32::from(self.count) < MOST_SEGMENTS
+    }
+
+    /// Writes a packet behind the others. False where there is no memory for it.
+    fn append(
+        &mut self,
+        carrier: &Carrier<'_>,
+        packet: &TxPacket,
+        size: usize,
+        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+    ) -> Result<bool, TxError> {
+        let ident = self.ident.wrapping_add(self.count);
+        let write = |room: &mut Room<'_>| carrier.write(packet, ident, room, gather);
+        let before = self.skb.len();
+        let written = if self.skb.tailroom() >= size {
+            self.skb.append(size, write)
+        } else {
+            self.skb.append_block(size, write)
+        };
+        match written {
+            Ok(Ok(())) => {
+                self.count = self.count.wrapping_add(1);
+                Ok(true)
+            }
+            Ok(Err(error)) => {
+                self.skb.truncate(before);
+                Err(error)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// A packet for the stack. `None` where that can't be: all are lost.
+    fn finish(self, carrier: &Carrier<'_>) -> Option<TxSkb> {
+        let mut skb = carrier.finish(self.skb, self.ident)?;
+        if self.count > 1 {
+            // Packets are far smaller than 2^16.
+            let size = self.size as u16;
+            skb.segment(&carrier.route, size, self.count).ok()?;
+        }
+        Some(skb)
+    }
+}
+
+impl<'a> Outgoing<'a> {
+    pub(crate) fn new(
+        device: &'a DeviceState,
+        carrier: Option<Carrier<'a>>,
+        queue: Option<&'a mut TxQueue>,
+    ) -> Self {
+        Self {
+            device,
+            carrier,
+            queue,
+            row: None,
+        }
+    }
+
+    /// Sends a packet of the connected queue pair; `gather` fills in the payload. What can't be
+    /// sent is lost: the protocol recovers.
+    pub(crate) fn send(
+        &mut self,
+        packet: &TxPacket,
+        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+    ) -> Result<(), TxError> {
+        if self.queue.is_none() {
+            return Err(TxError::NoRoom);
+        }
+        let Some(carrier) = &self.carrier else {
+            self.count_lost(1);
+            return Ok(());
+        };
+        let size = packet.udp_payload_len() as usize;
+        if let Some(row) = self
+            .row
+            .as_mut()
+            .filter(|row| row.takes(packet, size, carrier))
+        {
+            // A shorter one is the last.
+            let last = size < row.size;
+            let sent = row.append(carrier, packet, size, gather)?;
+            if !sent {
+                self.count_lost(1);
+            }
+            if last || !sent {
+                self.finish();
+            }
+            return Ok(());
+        }
+        let begun = carrier.begin(packet, gather)?;
+        let alone = carrier.row == 0;
+        self.finish();
+        match begun {
+            Some(skb) => {
+                self.row = Some(Row {
+                    skb,
+                    ident: ident(packet),
+                    size,
+                    count: 1,
+                });
+                if alone {
+                    self.finish();
+                }
+            }
+            None => self.count_lost(1),
+        }
+        Ok(())
+    }
+
+    /// Sends a packet that is made already; `None` where it could not be, and is lost.
+    pub(crate) fn push(&mut self, skb: Option<TxSkb>) -> Result<(), TxError> {
+        let queue = self.queue.as_deref_mut().ok_or(TxError::NoRoom)?;
+        match skb {
+            Some(skb) => queue.push(skb),
+            None => self.count_lost(1),
+        }
+        Ok(())
+    }
+
+    /// The end of the batch, and of a row: what is not finished yet goes to the queue.
+    pub(crate) fn finish(&mut self) {
+        let (Some(row), Some(carrier)) = (self.row.take(), &self.carrier) else {
+            return;
+        };
+        let count = row.count;
+        match (row.finish(carrier), self.queue.as_deref_mut()) {
+            (Some(skb), Some(queue)) => queue.push(skb),
+            _ => self.count_lost(count),
+        }
+    }
+
+    fn count_lost(&self, packets: u16) {
+        self.device
+            .counters
+            .add(Counter::SendErrors, packets.into());
     }
 }
 

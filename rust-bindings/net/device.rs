@@ -8,9 +8,13 @@ use super::NetNs;
 use crate::raw;
 use core::ptr::NonNull;
 use kernel::{
+    prelude::*,
     sync::{aref::AlwaysRefCounted, rcu},
     types::Opaque,
 };
+
+/// Most datagrams that a packet which is to be segmented may have.
+pub const MOST_SEGMENTS: u32 = 16;
 
 /// A network device (`struct net_device`).
 ///
@@ -131,6 +135,28 @@ impl NetDevice {
     #[inline]
     pub fn is_loopback(&self) -> bool {
         self.flags() & raw::net_device_flags_IFF_LOOPBACK != 0
+    }
+
+    /// Bytes of the largest IP packet, of several UDP datagrams that are to be segmented, which the
+    /// device takes whole, as long as they stay inside this host; 0 where it takes none.
+    ///
+    /// veth is the device that does: it hands them to the receiver's stack as they are. Hardware
+    /// that segments by itself is not meant: it would put UDP checksums into the datagrams.
+    pub fn segmentation_limit(&self) -> u32 {
+        // SAFETY: The device is valid by the type invariant. Link operations are static data of
+        // the module that the device belongs to, and have a kind.
+        unsafe {
+            let ops = raw::shim_netdev_link_ops(self.as_raw());
+            if ops.is_null()
+                || CStr::from_char_ptr(raw::shim_link_ops_kind(ops)) != c"veth"
+                || !raw::shim_netdev_can_segment_udp(self.as_raw())
+                || raw::shim_netdev_gso_max_segs(self.as_raw()) < MOST_SEGMENTS
+            {
+                return 0;
+            }
+            raw::shim_netdev_gso_max_size(self.as_raw())
+                .min(raw::shim_netdev_gso_ipv4_max_size(self.as_raw()))
+        }
     }
 
     /// Whether the device is set up (`IFF_UP`).

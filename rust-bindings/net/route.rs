@@ -172,6 +172,13 @@ impl Route {
         unsafe { raw::shim_dst_mtu(self.as_raw()) }
     }
 
+    /// As [`NetDevice::segmentation_limit`], of the device that the packets leave through.
+    #[inline]
+    pub fn segmentation_limit(&self) -> u32 {
+        let guard = rcu::read_lock();
+        self.device(&guard).segmentation_limit()
+    }
+
     /// Whether the way leads back to this host through the loopback device.
     #[inline]
     pub fn is_loopback(&self) -> bool {

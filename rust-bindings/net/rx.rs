@@ -12,7 +12,9 @@ use kernel::{error::to_result, prelude::*};
 /// Bytes of a UDP header (RFC 768).
 const UDP_HEADER: usize = 8;
 
-/// A received UDP datagram over IPv4 or IPv6, with its payload wherever the stack has put it.
+/// A received UDP packet over IPv4 or IPv6, with its payload wherever the stack has put it. It is one
+/// datagram, or several of the same size in a row (the last may be shorter) that the stack has not
+/// segmented: see [`RxSkb::datagrams`].
 ///
 /// Dropping it counts as a dropped packet (and shows in the kernel's drop monitor);
 /// [`consume`](RxSkb::consume) is for one that has served its purpose.
@@ -74,11 +76,12 @@ impl RxSkb {
     }
 
     /// The IP header as it was received, with IPv4 options or IPv6 extension headers: at least 20
-    /// or 40 bytes.
+    /// or 40 bytes. That of several datagrams has the length of all, and the first's
+    /// Identification.
     ///
     /// (The stack has decremented nothing and changed nothing in it: this is for us.)
     #[inline]
-    pub fn ip_header(&self) -> &[u8] {
+    fn ip_header(&self) -> &[u8] {
         // SAFETY: By the type invariant both headers are set and linear, the transport header
         // after the network header.
         unsafe {
@@ -99,9 +102,9 @@ impl RxSkb {
             .unwrap_or([0; N])
     }
 
-    /// The UDP header.
+    /// The UDP header. That of several datagrams has the length of all.
     #[inline]
-    pub fn udp_header(&self) -> &[u8; UDP_HEADER] {
+    fn udp_header(&self) -> &[u8; UDP_HEADER] {
         // SAFETY: By the type invariant the transport header is a whole UDP header.
         unsafe { &*raw::shim_skb_transport_header(self.as_raw()).cast() }
     }
@@ -179,7 +182,7 @@ impl RxSkb {
         }
     }
 
-    /// Bytes of UDP payload.
+    /// Bytes of UDP payload, of all datagrams.
     #[inline]
     pub fn payload_len(&self) -> usize {
         // SAFETY: The packet is valid by the type invariant.
@@ -189,7 +192,7 @@ impl RxSkb {
     /// The linear part of the payload: as much of its start as the stack has put into one piece;
     /// may be empty, or all of it.
     #[inline]
-    pub fn head(&self) -> &[u8] {
+    fn head(&self) -> &[u8] {
         // SAFETY: By the type invariant data starts at the payload; `skb_headlen` bytes from there
         // are in the linear buffer, which is memory of the kernel alone, and nobody writes to it.
         unsafe {
@@ -216,27 +219,13 @@ impl RxSkb {
     /// `EINVAL`: it is not inside the payload. `EFAULT`: it is in memory that only the device can
     /// read.
     #[inline]
-    pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
-        // SAFETY: The slice is valid for writes of its length.
-        unsafe { self.copy_to_raw(offset, destination.as_mut_ptr(), destination.len()) }
-    }
-
-    /// Copies a part of the payload to memory that others may use meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// As [`copy_bits`](Self::copy_bits).
-    ///
-    /// # Safety
-    ///
-    /// `destination` is valid for writes of `len` bytes.
-    #[inline]
-    pub unsafe fn copy_to_raw(&self, offset: usize, destination: *mut u8, len: usize) -> Result {
-        self.check_range(offset, len)?;
-        let (from, to) = (i32::try_from(offset)?, i32::try_from(len)?);
-        // SAFETY: The packet is valid by the type invariant, and the destination by the caller's
-        // promise.
-        to_result(unsafe { raw::skb_copy_bits(self.as_raw(), from, destination.cast(), to) })
+    fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
+        self.check_range(offset, destination.len())?;
+        let (from, to) = (i32::try_from(offset)?, i32::try_from(destination.len())?);
+        // SAFETY: The packet is valid by the type invariant, and the slice for writes of its length.
+        to_result(unsafe {
+            raw::skb_copy_bits(self.as_raw(), from, destination.as_mut_ptr().cast(), to)
+        })
     }
 
     /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in
@@ -247,7 +236,7 @@ impl RxSkb {
     /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
     /// only the device can read; `f` may have been called for what is before it.
     #[inline]
-    pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
+    fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
         self.check_range(offset, len)?;
         // The common case: all in the linear part.
         if let Some(bytes) = self.head().get(offset..).and_then(|rest| rest.get(..len)) {
@@ -279,9 +268,45 @@ impl RxSkb {
         Ok(())
     }
 
+    /// The datagrams in the packet, in their order: one, unless the sender's stack has handed us
+    /// several whole (`SKB_GSO_UDP_L4`), as over a veth.
+    #[inline]
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        let total = self.payload_len();
+        // SAFETY: The packet is valid by the type invariant.
+        let (size, kind) = unsafe {
+            (
+                usize::from(raw::shim_skb_gso_size(self.as_raw())),
+                raw::shim_skb_gso_type(self.as_raw()),
+            )
+        };
+        let several = size != 0 && size < total && kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
+        let size = if several { size } else { total };
+        let mut start = 0;
+        let mut index = 0u16;
+        core::iter::from_fn(move || {
+            // An empty datagram is one, too.
+            if start >= total && index != 0 {
+                return None;
+            }
+            let datagram = Datagram {
+                skb: self,
+                start,
+                len: size.min(total - start),
+                index,
+                several,
+            };
+            start += datagram.len;
+            // It wraps as the Identification does. At 2^16 datagrams of a byte it is 0 again, and
+            // `start` is at the end.
+            index = index.wrapping_add(1);
+            Some(datagram)
+        })
+    }
+
     /// Another reference to the packet, to keep it for longer than it is being received: it holds
     /// on to nothing then but its memory.
-    pub fn keep(&self) -> Self {
+    fn keep(&self) -> Self {
         // SAFETY: The packet is valid by the type invariant, and ours: no one looks at its route,
         // connection, extensions or socket at the same time. `skb_get` (include/linux/skbuff.h)
         // returns its argument, with the reference that the new value owns.
@@ -317,6 +342,155 @@ impl Drop for RxSkb {
                 raw::skb_drop_reason_SKB_DROP_REASON_NOT_SPECIFIED,
             )
         };
+    }
+}
+
+/// One UDP datagram of a received packet.
+#[derive(Clone, Copy)]
+pub struct Datagram<'a> {
+    skb: &'a RxSkb,
+    /// Its payload, from the packet's first byte of payload.
+    start: usize,
+    len: usize,
+    /// Datagrams before it.
+    index: u16,
+    /// The packet has others.
+    several: bool,
+}
+
+impl<'a> Datagram<'a> {
+    /// The packet: addresses, marks and the like are all datagrams'.
+    #[inline]
+    pub fn packet(&self) -> &'a RxSkb {
+        self.skb
+    }
+
+    /// Bytes of UDP payload.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the IP header.
+    #[inline]
+    pub fn ip_header_len(&self) -> usize {
+        self.skb.ip_header().len()
+    }
+
+    /// The IPv4 header; `None` over IPv6, and where it has options. Of several datagrams it is the
+    /// one that segmentation gives this one (`inet_gso_segment`, net/ipv4/af_inet.c), but for the
+    /// header's checksum.
+    #[inline]
+    pub fn ipv4_header(&self) -> Option<[u8; 20]> {
+        let mut header: [u8; 20] = self.skb.ip_header().try_into().ok()?;
+        if self.several {
+            let [_, _, l0, l1, i0, i1, ..] = &mut header;
+            let ident = u16::from_be_bytes([*i0, *i1]).wrapping_add(self.index);
+            [*i0, *i1] = ident.to_be_bytes();
+            [*l0, *l1] = self.behind_ip().wrapping_add(20).to_be_bytes();
+        }
+        Some(header)
+    }
+
+    /// The IPv6 header; `None` over IPv4, and where extensions follow. As
+    /// [`ipv4_header`](Self::ipv4_header) otherwise.
+    #[inline]
+    pub fn ipv6_header(&self) -> Option<[u8; 40]> {
+        let mut header: [u8; 40] = self.skb.ip_header().try_into().ok()?;
+        if self.several {
+            let [_, _, _, _, l0, l1, ..] = &mut header;
+            [*l0, *l1] = self.behind_ip().to_be_bytes();
+        }
+        Some(header)
+    }
+
+    /// The UDP header, as segmentation gives it, but for the checksum.
+    #[inline]
+    pub fn udp_header(&self) -> [u8; UDP_HEADER] {
+        let mut header = *self.skb.udp_header();
+        if self.several {
+            let [_, _, _, _, l0, l1, ..] = &mut header;
+            [*l0, *l1] = self.behind_ip().to_be_bytes();
+        }
+        header
+    }
+
+    /// Bytes behind the IP header. Those of several datagrams together are less than 2^16.
+    #[inline]
+    fn behind_ip(&self) -> u16 {
+        self.len.wrapping_add(UDP_HEADER) as u16
+    }
+
+    /// Whether `len` bytes at `offset` are inside the payload; where they are in the packet's.
+    #[inline]
+    fn place(&self, offset: usize, len: usize) -> Result<usize> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.start + offset),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Copies a part of the payload.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is not inside the payload. `EFAULT`: it is in memory that only the device can
+    /// read.
+    #[inline]
+    pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
+        let at = self.place(offset, destination.len())?;
+        self.skb.copy_bits(at, destination)
+    }
+
+    /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in
+    /// their order. `f` must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
+    /// only the device can read; `f` may have been called for what is before it.
+    #[inline]
+    pub fn for_each(&self, offset: usize, len: usize, f: impl FnMut(Fragment<'_>)) -> Result {
+        let at = self.place(offset, len)?;
+        self.skb.for_each(at, len, f)
+    }
+
+    /// Keeps it for longer than it is being received, with the memory of the whole packet.
+    pub fn keep(&self) -> KeptDatagram {
+        KeptDatagram {
+            skb: self.skb.keep(),
+            start: self.start,
+            len: self.len,
+            index: self.index,
+            several: self.several,
+        }
+    }
+}
+
+/// A datagram that is kept: [`Datagram::keep`].
+pub struct KeptDatagram {
+    skb: RxSkb,
+    start: usize,
+    len: usize,
+    index: u16,
+    several: bool,
+}
+
+impl KeptDatagram {
+    /// The datagram.
+    pub fn datagram(&self) -> Datagram<'_> {
+        Datagram {
+            skb: &self.skb,
+            start: self.start,
+            len: self.len,
+            index: self.index,
+            several: self.several,
+        }
+    }
+
+    /// Frees it as one that has served its purpose.
+    pub fn consume(self) {
+        self.skb.consume();
     }
 }
 

@@ -7,7 +7,11 @@
 use super::{IpVersion, Room, Route};
 use crate::raw;
 use core::{ptr::NonNull, slice};
-use kernel::{page::Page, prelude::*, sync::rcu};
+use kernel::{
+    page::{Page, PAGE_SIZE},
+    prelude::*,
+    sync::rcu,
+};
 
 /// Bytes of an IPv4 header without options (RFC 791).
 const IPV4_HEADER: usize = 20;
@@ -16,14 +20,22 @@ const IPV6_HEADER: usize = 40;
 /// Bytes of a UDP header (RFC 768).
 const UDP_HEADER: usize = 8;
 
+/// Blocks of memory of packets: 32 KiB, of the largest order that the page allocator keeps for each CPU
+/// (`PAGE_ALLOC_COSTLY_ORDER`).
+const BLOCK_ORDER: u32 = 3;
+/// Bytes of a block.
+const BLOCK_SIZE: usize = PAGE_SIZE << BLOCK_ORDER;
+
 /// A UDP datagram that is being put together: first the payload, then the headers in front of it.
 ///
 /// # Invariants
 ///
-/// - We own the only reference to `skb`, and its linear data are initialised.
+/// - We own the only reference to `skb`, and its data are initialised.
 /// - It has the headroom that `new` made, as long as the headers are not written.
+/// - `block` is the memory of its last fragment, and how many bytes of it the fragment has.
 pub struct TxSkb {
     skb: NonNull<raw::sk_buff>,
+    block: Option<(NonNull<u8>, usize)>,
 }
 
 // SAFETY: A packet belongs to no thread.
@@ -49,7 +61,7 @@ impl TxSkb {
             let skb = NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC))?;
             raw::shim_skb_reserve(skb.as_ptr(), headroom as i32);
             // INVARIANT: Allocated and reserved just above; there are no data.
-            Some(Self { skb })
+            Some(Self { skb, block: None })
         }
     }
 
@@ -72,7 +84,7 @@ impl TxSkb {
     /// `skb` came from `into_raw`, and nobody has used it since.
     #[inline]
     pub(super) unsafe fn from_raw(skb: NonNull<raw::sk_buff>) -> Self {
-        Self { skb }
+        Self { skb, block: None }
     }
 
     /// Bytes so far.
@@ -90,10 +102,7 @@ impl TxSkb {
     /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
     #[inline]
     pub fn append<R>(&mut self, len: usize, fill: impl FnOnce(&mut Room<'_>) -> R) -> Result<R> {
-        // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
-        // page fragments.
-        let room = unsafe { raw::shim_skb_tailroom(self.as_raw()) };
-        if len > usize::try_from(room).unwrap_or(0) {
+        if len > self.tailroom() {
             return Err(EMSGSIZE);
         }
         // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it
@@ -107,6 +116,149 @@ impl TxSkb {
         Ok(result)
     }
 
+    /// Bytes that [`append`](Self::append) has room for.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
+        // page fragments.
+        usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
+    }
+
+    /// Cuts the linear data off behind `len` bytes; nothing where there are fewer, or fragments.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        // SAFETY: The packet is valid by the type invariant, and `skb_trim` changes its length
+        // alone where it is linear and longer.
+        unsafe {
+            if (*self.as_raw()).data_len == 0 && len < (*self.as_raw()).len as usize {
+                raw::skb_trim(self.as_raw(), len as u32);
+            }
+        }
+    }
+
+    /// Appends `len` bytes in memory behind the linear data, which `fill` writes; what it leaves out
+    /// is zero. Where `fill` fails, the packet stays as it was.
+    ///
+    /// The memory comes in blocks of 32 KiB, each of which takes as much as fits.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE`: more than a block, or there are as many blocks as a packet can have. `ENOMEM`.
+    #[inline]
+    pub fn append_block<E>(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
+    ) -> Result<Result<(), E>> {
+        if len > BLOCK_SIZE {
+            return Err(EMSGSIZE);
+        }
+        // SAFETY: The packet is valid by the type invariant.
+        let count = i32::from(unsafe { raw::shim_skb_nr_frags(self.as_raw()) });
+        let (block, used) = match self.block {
+            Some((block, used)) if BLOCK_SIZE - used >= len => (block, used),
+            _ if count as u32 >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
+            _ => (Self::new_block()?, 0),
+        };
+        // SAFETY: The block is ours, and nothing refers to it from `used` on, where there are `len`
+        // bytes left.
+        let mut room = unsafe { Room::new(block.as_ptr().add(used), len) };
+        let result = fill(&mut room);
+        room.finish();
+        let old = used != 0;
+        if result.is_err() && !old {
+            // SAFETY: Allocated by `new_block` just above; no fragment refers to it.
+            unsafe { raw::free_pages(block.as_ptr() as usize, BLOCK_ORDER) };
+        }
+        if result.is_err() {
+            return Ok(result);
+        }
+        // SAFETY: The bytes are initialised. A new block becomes a fragment, which owns it from now
+        // on and accounts for all of it; an old one is the last fragment, which grows.
+        unsafe {
+            if old {
+                raw::shim_skb_grow_frag(self.as_raw(), count - 1, len as i32);
+            } else {
+                let page = raw::shim_virt_to_page(block.as_ptr().cast());
+                let (skb, size) = (self.as_raw(), BLOCK_SIZE as u32);
+                raw::shim_skb_add_page(skb, count, page, 0, len as i32, size);
+            }
+        }
+        // INVARIANT: It is the last fragment's.
+        self.block = Some((block, used + len));
+        Ok(result)
+    }
+
+    /// Allocates a block. `ENOMEM`.
+    fn new_block() -> Result<NonNull<u8>> {
+        // SAFETY: Any order may be asked for.
+        let block = unsafe { raw::shim_get_free_pages(raw::GFP_ATOMIC, BLOCK_ORDER) };
+        NonNull::new(block as *mut u8).ok_or(ENOMEM)
+    }
+
+    /// Marks a packet whose headers are written as `count` datagrams in a row, each but the last
+    /// of `size` bytes of payload: the stack segments it where it must, gives each its lengths and
+    /// the next IPv4 Identification, and a UDP checksum. Where it arrives whole, as on a veth, it
+    /// is for who accepts it so ([`RxSkb::datagrams`](super::RxSkb::datagrams)).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the headers were not written.
+    pub fn segment(&mut self, route: &Route, size: u16, count: u16) -> Result {
+        let skb = self.as_raw();
+        // SAFETY: The packet is valid by the type invariant; `finish` has put the headers in front,
+        // which the header offsets tell: an IP header of the route's version, and behind it the UDP
+        // header that `udp_set_csum` and `udp6_set_csum` write the pseudo header's sum to.
+        unsafe {
+            let ip = raw::shim_skb_network_header(skb);
+            if !raw::shim_skb_has_dst(skb) || ip != (*skb).data {
+                return Err(EINVAL);
+            }
+            let len = (*skb).len as usize;
+            match route.version() {
+                IpVersion::V4 => {
+                    let udp = len.checked_sub(IPV4_HEADER).ok_or(EINVAL)?;
+                    let source = ip.add(12).cast::<u32>().read_unaligned();
+                    let destination = ip.add(16).cast::<u32>().read_unaligned();
+                    raw::udp_set_csum(false, skb, source, destination, udp as i32);
+                }
+                IpVersion::V6 => {
+                    let udp = len.checked_sub(IPV6_HEADER).ok_or(EINVAL)?;
+                    raw::udp6_set_csum(false, skb, ip.add(8).cast(), ip.add(24).cast(), udp as i32);
+                }
+            }
+            raw::shim_skb_set_gso_size(skb, size);
+            raw::shim_skb_set_gso_segs(skb, count);
+            // The second bit says that an encapsulation socket may have it whole (udp_unexpected_gso()
+            // in include/linux/udp.h).
+            let kind = raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_UDP_TUNNEL;
+            raw::shim_skb_set_gso_type(skb, kind as u32);
+        }
+        Ok(())
+    }
+
+    /// Datagrams in the packet, and the bytes of all their IP packets.
+    pub(super) fn on_the_wire(&self) -> (u32, u64) {
+        // SAFETY: The packet is valid by the type invariant.
+        let (segments, len, version) = unsafe {
+            (
+                u32::from(raw::shim_skb_gso_segs(self.as_raw())).max(1),
+                (*self.as_raw()).len,
+                u16::from_be(raw::shim_skb_protocol(self.as_raw())),
+            )
+        };
+        let headers = UDP_HEADER
+            + if u32::from(version) == raw::ETH_P_IPV6 {
+                IPV6_HEADER
+            } else {
+                IPV4_HEADER
+            };
+        (
+            segments,
+            u64::from(len) + u64::from(segments - 1) * headers as u64,
+        )
+    }
+
     /// Appends a part of a page without copying it; takes a reference to the page.
     ///
     /// # Errors
@@ -115,7 +267,7 @@ impl TxSkb {
     /// packet can have.
     pub fn append_page(&mut self, page: &Page, offset: usize, len: usize) -> Result {
         match offset.checked_add(len) {
-            Some(end) if end <= kernel::page::PAGE_SIZE => {}
+            Some(end) if end <= PAGE_SIZE => {}
             _ => return Err(EINVAL),
         }
         // SAFETY: The page is valid, and the part is inside it.

@@ -137,12 +137,12 @@ impl TxQueue {
         let _bh = BhGuard::new();
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
-            let bytes = skb.len();
+            let (packets, bytes) = skb.on_the_wire();
             if xmit(skb) {
-                stats.sent += 1;
-                stats.bytes += bytes as u64;
+                stats.sent += packets;
+                stats.bytes += bytes;
             } else {
-                stats.dropped += 1;
+                stats.dropped += packets;
             }
         }
         stats

@@ -24,7 +24,7 @@ pub trait UdpReceive: Send + Sync + 'static {
     ///
     /// `dev` is where it came in: a VLAN device where there is one for its tag, the loopback
     /// device where the packet came from this host. UDP has verified its checksum (a zero checksum
-    /// is fine); the packet is one datagram, never an aggregate.
+    /// is fine). The packet may be several datagrams in a row: see [`RxSkb::datagrams`].
     fn receive(&self, dev: &NetDevice, skb: RxSkb);
 }
 
@@ -196,6 +196,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
             let sk = raw::shim_socket_sk(sock);
             lockdep::reclassify(sk, version);
             raw::setup_udp_tunnel_sock(net.as_raw(), sk, &mut tunnel);
+            raw::shim_udp_accept_gso(sk);
             sk
         };
         sockets.push_within_capacity(Entry {

@@ -5,7 +5,7 @@
 
 use crate::{device::DeviceState, limits};
 use kernel::{prelude::*, sync::Arc};
-use linux_rdma::net::RxSkb;
+use linux_rdma::net::KeptDatagram;
 use rrxe_core::{reorder::HELD, Held, Psn, Reorder};
 
 /// What one side of a queue pair keeps. Packets count against the device's share.
@@ -13,7 +13,7 @@ pub(crate) struct HoldBack {
     device: Arc<DeviceState>,
     reorder: Reorder,
     /// Made when the first packet comes early; most queue pairs never see one.
-    ring: KVec<Option<Held<RxSkb>>>,
+    ring: KVec<Option<Held<KeptDatagram>>>,
 }
 
 impl HoldBack {
@@ -42,18 +42,22 @@ impl HoldBack {
     }
 
     /// Keeps a packet that comes after `expected`. Where there is no room for it, it is lost.
-    pub(crate) fn hold(&mut self, skb: RxSkb, expected: Psn, psn: Psn) {
+    pub(crate) fn hold(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn) {
         if !self.device.may_hold(limits::MAX_HELD) || self.prepare().is_err() {
             return;
         }
         let before = self.reorder.len();
-        let lost = self.reorder.hold(&mut self.ring, expected, psn, skb);
+        let lost = self.reorder.hold(&mut self.ring, expected, psn, kept);
         self.account(before);
         drop(lost);
     }
 
     /// Takes out the first packet, if it is due.
-    pub(crate) fn next(&mut self, expected: Psn, due: impl FnOnce(Psn) -> bool) -> Option<RxSkb> {
+    pub(crate) fn next(
+        &mut self,
+        expected: Psn,
+        due: impl FnOnce(Psn) -> bool,
+    ) -> Option<KeptDatagram> {
         if self.reorder.is_empty() {
             return None;
         }

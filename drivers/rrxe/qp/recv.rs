@@ -12,7 +12,7 @@ use crate::{
     ring::Consumer,
     rx::Incoming,
     srq::Srq,
-    tx::Carrier,
+    tx::{Carrier, Outgoing},
     wqe::{self, RecvEntry},
 };
 use kernel::{
@@ -20,7 +20,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 use linux_rdma::{
-    net::{IpAddr, RxSkb, TxQueue},
+    net::{IpAddr, KeptDatagram, TxQueue},
     rdma::{
         qp::QpType,
         wr::{wc, DataSegment},
@@ -152,7 +152,7 @@ impl RecvSide {
     }
 
     /// The next request that was kept, if its turn has come.
-    pub(crate) fn next_held(&mut self) -> Option<RxSkb> {
+    pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
         let responder = &self.responder;
         let expected = Psn::new(responder.expected_psn());
         self.held.next(expected, |psn| responder.is_due(psn))
@@ -177,12 +177,12 @@ impl RecvSide {
             current: &mut self.current,
             reads: &mut self.reads,
             consumer: self.consumer.as_mut(),
-            carrier,
-            queue,
+            outgoing: Outgoing::new(&qp.device, carrier, queue),
             notices,
         };
         let before = *self.responder.counters();
         let result = f(&mut self.responder, &mut env);
+        env.outgoing.finish();
         let after = self.responder.counters();
         qp.device.counters.responder(&before, after);
         result
@@ -228,8 +228,7 @@ pub(crate) struct Env<'a> {
     current: &'a mut Current,
     reads: &'a mut Reads,
     consumer: Option<&'a mut Consumer>,
-    carrier: Option<Carrier<'a>>,
-    queue: Option<&'a mut TxQueue>,
+    outgoing: Outgoing<'a>,
     notices: &'a mut Notices,
 }
 
@@ -288,12 +287,12 @@ impl Env<'_> {
     /// What stands in front of a datagram.
     fn place_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
         let mut grh = [0; GRH_LEN];
-        let ip = incoming.skb.ip_header();
-        let to = GRH_LEN
-            .checked_sub(ip.len())
-            .and_then(|at| grh.get_mut(at..))
-            .ok_or(Fault::Malformed)?;
-        to.copy_from_slice(ip);
+        if let Some(ip) = incoming.datagram.ipv6_header() {
+            grh = ip;
+        } else if let (Some(ip), Some(to)) = (incoming.datagram.ipv4_header(), grh.last_chunk_mut())
+        {
+            *to = ip;
+        }
         self.segments()?.scatter(0, &grh)
     }
 }
@@ -353,7 +352,7 @@ impl ResponderEnv for Env<'_> {
         let mut at = 0usize;
         let mut result = Ok(());
         incoming
-            .skb
+            .datagram
             .for_each(
                 incoming.payload_offset(),
                 incoming.payload_len(),
@@ -378,7 +377,7 @@ impl ResponderEnv for Env<'_> {
         let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         let mut bytes = [0; 8];
         incoming
-            .skb
+            .datagram
             .copy_bits(incoming.payload_offset(), &mut bytes)
             .map_err(|_| Fault::Malformed)?;
         let pd = self.remote_pd()?;
@@ -467,31 +466,18 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        let Some(queue) = self.queue.as_deref_mut() else {
-            return Err(TxError::NoRoom);
-        };
-        let Some(carrier) = &self.carrier else {
-            // No route: lost.
-            self.qp.device.counters.count(Counter::SendErrors);
-            return Ok(());
-        };
         let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
         let pd = match packet.payload {
             Payload::Read { rkey, .. } => self.reads.find(rkey).unwrap_or(self.qp.pd),
             _ => self.qp.pd,
         };
         let by = self.qp.keys(pd);
-        let skb = carrier.packet(packet, |to| match packet.payload {
+        self.outgoing.send(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(rcu, by, rkey, va, len, RemoteAccess::Read)
                 .and_then(|span| span.read(len, to))
                 .map_err(|_| TxError::RemoteAccess),
             _ => Ok(()),
-        })?;
-        match skb {
-            Some(skb) => queue.push(skb),
-            None => self.qp.device.counters.count(Counter::SendErrors),
-        }
-        Ok(())
+        })
     }
 }

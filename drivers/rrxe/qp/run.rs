@@ -226,7 +226,7 @@ impl Qp {
             let psn = incoming.packet.psn();
             if outcome.hold {
                 let expected = side.requester.expected_psn();
-                side.held.hold(incoming.skb.keep(), expected, psn);
+                side.held.hold(incoming.datagram.keep(), expected, psn);
             }
             while let Some(skb) = side.next_held() {
                 let Some(again) = Incoming::again(&skb, now) else {
@@ -303,7 +303,7 @@ impl Qp {
             if outcome.hold {
                 let expected = Psn::new(side.responder.expected_psn());
                 side.held
-                    .hold(incoming.skb.keep(), expected, incoming.packet.psn());
+                    .hold(incoming.datagram.keep(), expected, incoming.packet.psn());
             }
             let mut taken = false;
             while let Some(skb) = side.next_held() {

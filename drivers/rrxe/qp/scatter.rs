@@ -61,7 +61,7 @@ impl Segments<'_> {
             let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
             let mut at = 0usize;
             let mut result = Ok(());
-            from.skb
+            from.datagram
                 .for_each(start.wrapping_add(done), n as usize, |fragment| {
                     if result.is_ok() {
                         result = span.write_fragment(at, &fragment);

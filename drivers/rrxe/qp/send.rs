@@ -9,12 +9,12 @@ use crate::{
     mr::{Bind, FastRegister},
     path::Path,
     ring::Consumer,
-    tx::Carrier,
+    tx::{Carrier, Outgoing},
     wqe::{self, Behind, SendBounds, SendEntry},
 };
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
-    net::{Room, RxSkb, TxQueue},
+    net::{KeptDatagram, Room, TxQueue},
     rdma::wr::DataSegment,
 };
 use rrxe_core::{
@@ -199,7 +199,7 @@ impl SendSide {
     }
 
     /// The next answer that was kept, if its turn has come.
-    pub(crate) fn next_held(&mut self) -> Option<RxSkb> {
+    pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
         let (requester, slots) = (&self.requester, &self.slots);
         let due = |psn| requester.is_due(slots, psn);
         self.held.next(requester.expected_psn(), due)
@@ -219,20 +219,22 @@ impl SendSide {
         let carrier =
             path.and_then(|path| Carrier::connected(path, &qp.device, self.source_port, on.rcu));
         let mut env = Env {
-            qp,
-            on,
-            local: &self.local,
-            segments: &self.segments,
-            max_sge: self.max_sge,
-            inline: &self.inline,
-            max_inline: self.max_inline,
+            work: Work {
+                qp,
+                on,
+                local: &self.local,
+                segments: &self.segments,
+                max_sge: self.max_sge,
+                inline: &self.inline,
+                max_inline: self.max_inline,
+            },
             consumer: self.consumer.as_mut(),
-            carrier,
-            queue,
+            outgoing: Outgoing::new(&qp.device, carrier, queue),
             notices,
         };
         let before = *self.requester.counters();
         let result = f(&mut self.requester, &mut self.slots, &mut env);
+        env.outgoing.finish();
         qp.count_requester(&before, self.requester.counters());
         result
     }
@@ -240,6 +242,15 @@ impl SendSide {
 
 /// What the requester acts on.
 pub(crate) struct Env<'a> {
+    work: Work<'a>,
+    consumer: Option<&'a mut Consumer>,
+    outgoing: Outgoing<'a>,
+    notices: &'a mut Notices,
+}
+
+/// The work requests of a queue pair.
+#[derive(Clone, Copy)]
+struct Work<'a> {
     qp: &'a Qp,
     on: Occasion<'a>,
     local: &'a [LocalRequest],
@@ -247,14 +258,9 @@ pub(crate) struct Env<'a> {
     max_sge: usize,
     inline: &'a [u8],
     max_inline: usize,
-    consumer: Option<&'a mut Consumer>,
-    /// Connected queue pairs; `None` without a route.
-    carrier: Option<Carrier<'a>>,
-    queue: Option<&'a mut TxQueue>,
-    notices: &'a mut Notices,
 }
 
-impl Env<'_> {
+impl Work<'_> {
     fn local(&self, slot: u32) -> Result<LocalRequest, Fault> {
         self.local
             .get(slot as usize)
@@ -304,54 +310,45 @@ impl Env<'_> {
 
 impl RequesterEnv for Env<'_> {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        let local = self.local(packet.slot).map_err(TxError::Local)?;
+        let local = self.work.local(packet.slot).map_err(TxError::Local)?;
         if let Some(fault) = local.fault {
             return Err(TxError::Local(fault));
         }
-        let gather = |to: &mut Room<'_>| self.gather(&packet.payload, to).map_err(TxError::Local);
-        let skb = if super::service(self.qp.qp_type) == rrxe_core::Service::Ud {
-            let ah = self
-                .qp
-                .device
-                .tables
-                .addresses
-                .get(local.ah, self.on.rcu)
-                .filter(|ah| ah.pd() == self.qp.pd)
-                .ok_or(TxError::Local(Fault::Malformed))?;
-            let port = ah.path.info().udp_source_port(self.qp.number, 0);
-            match Carrier::new(&ah.path, &self.qp.device, port, self.on.rcu) {
-                Some(carrier) => carrier.packet(packet, gather)?,
-                None => None,
-            }
-        } else {
-            match &self.carrier {
-                Some(carrier) => carrier.packet(packet, gather)?,
-                None => None,
-            }
+        let (work, payload) = (self.work, packet.payload);
+        let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
+        if super::service(work.qp.qp_type) != rrxe_core::Service::Ud {
+            return self.outgoing.send(packet, gather);
+        }
+        let ah = work
+            .qp
+            .device
+            .tables
+            .addresses
+            .get(local.ah, work.on.rcu)
+            .filter(|ah| ah.pd() == work.qp.pd)
+            .ok_or(TxError::Local(Fault::Malformed))?;
+        let port = ah.path.info().udp_source_port(work.qp.number, 0);
+        let skb = match Carrier::new(&ah.path, &work.qp.device, port, work.on.rcu) {
+            Some(carrier) => carrier.packet(packet, gather)?,
+            None => None,
         };
-        // A packet that can't be sent is a lost packet: the protocol recovers.
-        let Some(skb) = skb else {
-            self.qp.device.counters.count(Counter::SendErrors);
-            return Ok(());
-        };
-        self.queue.as_deref_mut().ok_or(TxError::NoRoom)?.push(skb);
-        Ok(())
+        self.outgoing.push(skb)
     }
 
     fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
-        self.segments(slot)?.scatter_payload(offset, incoming)
+        let incoming = self.work.on.incoming.ok_or(Fault::Malformed)?;
+        self.work.segments(slot)?.scatter_payload(offset, incoming)
     }
 
     fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
-        self.segments(slot)?.scatter(0, &value.to_ne_bytes())
+        self.work.segments(slot)?.scatter(0, &value.to_ne_bytes())
     }
 
     fn complete(&mut self, slot: u32, completion: SendCompletion) {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
-        self.qp.count_completion(
+        self.work.qp.count_completion(
             completion.status,
             Counter::RequesterErrors,
             Counter::RequesterFlushes,
@@ -359,26 +356,31 @@ impl RequesterEnv for Env<'_> {
         if !completion.report() {
             return;
         }
-        let wr_id = self.local(slot).map_or(0, |local| local.wr_id);
+        let wr_id = self.work.local(slot).map_or(0, |local| local.wr_id);
         let cqe = Cqe {
             wr_id,
-            timestamp: self.on.now,
+            timestamp: self.work.on.now,
             byte_len: completion.byte_len,
-            qp_num: self.qp.number,
+            qp_num: self.work.qp.number,
             status: completion.status as u8,
             opcode: completion.op.wc_opcode(),
             vendor_err: completion.vendor_err,
             vlan_id: abi::NO_VLAN,
             ..Cqe::default()
         };
-        self.notices.push(&self.qp.send_cq, &cqe, self.qp, false);
+        self.notices
+            .push(&self.work.qp.send_cq, &cqe, self.work.qp, false);
     }
 
     fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
-        let local = self.local(slot)?;
-        let (tables, by, op) = (&self.qp.device.tables, self.qp.keys(self.qp.pd), &local.op);
+        let local = self.work.local(slot)?;
+        let (tables, by, op) = (
+            &self.work.qp.device.tables,
+            self.work.qp.keys(self.work.qp.pd),
+            &local.op,
+        );
         match local.opcode {
-            wr_opcode::LOCAL_INV => tables.invalidate(self.on.rcu, by, local.key),
+            wr_opcode::LOCAL_INV => tables.invalidate(self.work.on.rcu, by, local.key),
             wr_opcode::BIND_MW => {
                 let to = Bind {
                     rkey: op.rkey_or_qkey,
@@ -387,7 +389,7 @@ impl RequesterEnv for Env<'_> {
                     length: op.compare_add,
                     access: op.swap,
                 };
-                tables.bind(self.on.rcu, by, to)
+                tables.bind(self.work.on.rcu, by, to)
             }
             wr_opcode::REG_MR => {
                 let to = FastRegister {
@@ -396,7 +398,7 @@ impl RequesterEnv for Env<'_> {
                     length: op.compare_add,
                     access: op.swap,
                 };
-                tables.fast_register(self.on.rcu, by, to)
+                tables.fast_register(self.work.on.rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }
