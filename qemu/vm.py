@@ -31,7 +31,6 @@ from typing import IO, Dict, List, Optional
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent
-QEMU = "qemu-system-x86_64"
 
 STATUS_KERNEL_LOG = 99
 STATUS_TIMEOUT = 124
@@ -107,7 +106,15 @@ def option(*words: str, **values: object) -> str:
 
 
 def machine_options() -> List[str]:
-    return [QEMU, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35"]
+    """The emulator, by the dynamic loader and with the libraries that came with it, and a bare machine."""
+    folder = Path(output_of("emulator"))
+    libraries = folder / "usr/lib/x86_64-linux-gnu"
+    os.environ["QEMU_MODULE_DIR"] = str(libraries / "qemu")
+    program = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries),
+               str(folder / "usr/bin/qemu-system-x86_64")]
+    for firmware in ("qemu", "seabios"):
+        program += ["-L", str(folder / "usr/share" / firmware)]
+    return program + ["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35"]
 
 
 def die_with_parent() -> None:
@@ -442,7 +449,7 @@ def run_guests(settings: Settings) -> int:
     try:
         return run_once(settings, kernel, image, kvm)
     except BootFailed as failure:
-        # Seen once in hundreds of boots: an assertion in QEMU 7.2's MSI-X table, long before the script.
+        # Seen with QEMU 7.2 once in hundreds of boots: an assertion in the MSI-X table, long before the script.
         say(f"{failure}; once more")
         return run_once(settings, kernel, image, kvm)
 

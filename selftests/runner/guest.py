@@ -156,7 +156,7 @@ def _launch(run, command, folder):
 
 
 def _emulator_died(folder):
-    """Whether an assertion of QEMU's own failed (7.2 has one, rarely, while a guest sets up PCI)."""
+    """Whether an assertion of QEMU's own failed (7.2 had one, rarely, while a guest set up PCI)."""
     for host in ("", "h1", "h2"):
         path = os.path.join(folder, host, "qemu.log")
         if os.path.exists(path):
