@@ -42,6 +42,7 @@ BOOTS = (
     Boot("data", "data"),
     Boot("loss", "loss"),
     Boot("path-mtu", "path_mtu", hosts=1),
+    Boot("rows", "rows", hosts=1),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("srq", "srq"),

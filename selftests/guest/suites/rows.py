@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Packets in a row cross a veth as one: that they do, that nothing but their number differs, and that who
+can't have them so gets them one by one."""
+
+import contextlib
+
+import data_cases
+import harness
+import netem
+import testbed
+import traffic
+from counted import read
+from harness import case, require
+
+bed = testbed.Bed()
+
+# The drivers at both ends: the other one's socket has its stack segment what comes in rows.
+PAIRS = {"alone": ("rrxe", "rrxe"), "to-rdma-rxe": ("rrxe", "rdma_rxe")}
+
+# What has the stack segment rows: the sender itself does not make any, or somebody on the way segments them.
+SWITCH = "tx-udp-segmentation"
+
+WIRES = {
+    "loss-5": "loss 5%",
+    "reorder-25": "delay 1ms reorder 25% 50%",
+    "duplicate-5": "duplicate 5%",
+    "corrupt-1": "corrupt 1%",
+    "everything": "delay 1ms reorder 25% 50% loss 1% duplicate 5% corrupt 1%",
+}
+
+
+@contextlib.contextmanager
+def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows"):
+    """Two namespaces with a device each, and a connection between them: yields hosts, sides, and random numbers."""
+    import endpoint  # only a guest has verbs
+
+    rng = data_cases.seeded(seed)
+    if "rdma_rxe" in drivers:
+        testbed.load(bed.here.machine, "rdma_rxe")
+    with testbed.namespaces(drivers) as hosts:
+        ends = [endpoint.Endpoint() for _ in hosts]
+        try:
+            sides = []
+            for host, end in zip(hosts, ends):
+                info = end.open(host.device, host.address if version == 4 else host.address6, host.driver)
+                sides.append(traffic.Side(end, info, "rc", False))
+            traffic.connect(*sides, 1024, rng)
+            yield hosts, sides, rng
+        finally:
+            for end in ends:
+                with contextlib.suppress(Exception):
+                    end.leave()
+
+
+def large(rng, sides):
+    """Large messages of every kind by both sides, and small ones of one size behind each other."""
+    batch = traffic.Batch(rng, *sides)
+    for side in sides:
+        for op in ("write", "send", "read", "write-imm"):
+            batch.add(side, op, 50_000)
+        for _ in range(12):
+            batch.add(side, "send", 64)
+    batch.run()
+
+
+def frames(host):
+    """Frames that the host has sent."""
+    return int(host.machine.read(f"/sys/class/net/{host.netdev}/statistics/tx_packets"))
+
+
+def per_frame(host, sides, rng):
+    """RoCE packets that a frame of the host carries, while large messages are on their way."""
+    before = read(host)["sent_pkts"], frames(host)
+    large(rng, sides)
+    after = read(host)["sent_pkts"], frames(host)
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+@case(timeout=120, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
+def whole(version):
+    """Rows are made, by both ends, and arrive whole; without the device's consent there are none."""
+    with connection(version=version) as (hosts, sides, rng):
+        for host in hosts:
+            found = per_frame(host, sides, rng)
+            require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in rows")
+        for host in hosts:
+            host.machine.run(f"ethtool -K {host.netdev} {SWITCH} off")
+        for host in hosts:
+            found = per_frame(host, sides, rng)
+            require(found <= 1, f"{host.name}: {found:.1f} packets a frame, though its device takes no rows")
+
+
+@case(timeout=400, each=PAIRS)
+def anything(drivers):
+    """Any operations of any sizes, by both sides at once; every byte compared."""
+    with connection(drivers, seed="rows/anything") as (_, sides, rng):
+        traffic.random_batches(rng, *sides, 1024, 9)
+
+
+@case(timeout=200, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
+def segmented_on_the_way(version):
+    """A queue in front of the device that takes small packets only has the stack segment rows: each packet is whole
+    then, with the ICRC that it must have."""
+    with connection(version=version) as (hosts, sides, rng):
+        for host in hosts:
+            # tbf segments what is larger than its burst.
+            host.machine.run(f"tc qdisc add dev {host.netdev} root tbf rate 10gbit burst 4600 limit 10000000")
+        before = [read(host) for host in hosts]
+        found = per_frame(hosts[0], sides, rng)
+        require(found <= 1, f"{found:.1f} packets a frame: nothing was segmented")
+        for host, old in zip(hosts, before):
+            new = read(host)
+            bad = {name: new[name] - old[name] for name in ("rx_icrc_encapsulated", "rx_roce_error_pkts")}
+            require(not any(bad.values()), f"{host.name}: {bad}")
+
+
+@case(timeout=200)
+def switched():
+    """The device takes rows, and does not, from one moment to the next."""
+    with connection() as (hosts, sides, rng):
+        words = [f"ethtool -K {hosts[0].netdev} {SWITCH} {state}; sleep 0.05" for state in ("off", "on")]
+        switching = hosts[0].machine.start(f"while true; do {'; '.join(words)}; done")
+        for _ in range(6):
+            large(rng, sides)
+        require(switching.running(), "nothing was switched")
+
+
+@case(timeout=300, debug=("everything",), each=WIRES)
+def bad_wire(words):
+    """netem loses and turns round whole rows, and segments those in which it spoils a byte."""
+    with connection(seed=f"rows/{words}") as (hosts, sides, rng):
+        with netem.wire(hosts, words):
+            for _ in range(4):
+                large(rng, sides)
+
+
+def run():
+    """Run the suite."""
+    here = bed.here
+    if testbed.device_exists(here.device):
+        testbed.delete_link(here.machine, here.device)
+    return bed.run()
