@@ -9,6 +9,13 @@
 //! them, so they have a lock, which an access holds until its bytes are copied: when a work
 //! request that invalidates a key completes, nobody uses it any more.
 
+mod change;
+mod span;
+
+pub(crate) use change::{Bind, FastRegister};
+use span::Source;
+pub(crate) use span::Span;
+
 use crate::{
     device::DeviceState,
     driver::Rrxe,
@@ -25,22 +32,17 @@ use kernel::{
     },
 };
 use linux_rdma::errno::not_supported;
-use linux_rdma::net::{Fragment, Room};
 use linux_rdma::rdma::{
-    memory::{access, KernelMemory, KernelPages, MappedMemory, PinOwner, Pinned, Umem, Word},
+    memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
     Device, MrKeys,
 };
-use linux_rdma::sync::{lock_bh, BhLocked};
-use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
+use linux_rdma::sync::lock_bh;
+use rrxe_core::{Fault, Flush, RemoteAccess};
 
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 /// Rights that a region of rrxe can have.
 const SUPPORTED_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::MW_BIND | access::FLUSH_GLOBAL;
-/// What a fast registration can ask for.
-const FAST_ACCESS: u32 = REMOTE | access::LOCAL_WRITE;
-/// What a window can be bound with. Local rights mean nothing: it has no L_Key.
-const WINDOW_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::ZERO_BASED;
 
 /// [`Mr::windows`]: the region is deregistered, and no window can be bound to it any more.
 const CLOSED: u32 = u32::MAX;
@@ -143,56 +145,12 @@ impl Changing {
     }
 }
 
-/// What a window is to be bound to.
-#[derive(Clone, Copy)]
-pub(crate) struct Bind {
-    /// The key that it gets; the upper 24 bits say which window it is.
-    pub(crate) rkey: u32,
-    /// The region.
-    pub(crate) lkey: u32,
-    pub(crate) address: u64,
-    /// 0 unbinds a window of type 1.
-    pub(crate) length: u64,
-    /// `IB_ACCESS_*` flags.
-    pub(crate) access: u64,
-}
-
-/// What a fast registration is to become.
-#[derive(Clone, Copy)]
-pub(crate) struct FastRegister {
-    pub(crate) key: u32,
-    pub(crate) iova: u64,
-    pub(crate) length: u64,
-    /// `IB_ACCESS_*` flags.
-    pub(crate) access: u64,
-}
-
 /// A memory region or window, as ib_core holds it: who may unpin it.
 pub(crate) struct MrHandle {
     tables: Arc<Tables>,
     index: u32,
     mr: Arc<Mr>,
     _owner: Option<PinOwner>,
-}
-
-/// Bytes that an access was checked for, while the RCU read lock is held.
-pub(crate) struct Span<'a> {
-    source: Source<'a>,
-    rcu: &'a rcu::Guard,
-    /// Of its first byte in the memory.
-    offset: u64,
-}
-
-enum Source<'a> {
-    Fixed(&'a Memory),
-    /// Locked, so that nobody invalidates the key meanwhile.
-    Changing(BhLocked<'a, Changing>),
-}
-
-/// The memory of a span.
-enum Place<'a> {
-    Mapped(MappedMemory<'a>),
-    Kernel(&'a KernelMemory),
 }
 
 /// Whether `va..end` is inside `iova..iova + length`.
@@ -306,24 +264,6 @@ impl Mr {
             (Kind::Window(mw_type), changing)
         })?;
         Ok((handle, keys.rkey))
-    }
-
-    /// One window more is bound to it. False where it is being deregistered.
-    fn take_window(&self) -> bool {
-        let mut now = self.windows.load(Relaxed);
-        // Far below `CLOSED`: there are fewer windows.
-        while now != CLOSED {
-            match self.windows.cmpxchg(now, now.wrapping_add(1), Full) {
-                Ok(_) => return true,
-                Err(other) => now = other,
-            }
-        }
-        false
-    }
-
-    /// One window less is.
-    fn give_window(&self) {
-        self.windows.fetch_sub(1, Full);
     }
 
     /// The key is refused from now on, and who uses it has finished.
@@ -479,129 +419,6 @@ impl Tables {
         };
         self.span(rcu, wish, rkey, va, len)
     }
-
-    /// Local invalidate, and SEND with invalidate (IBA 10.6.5): a fast registration or a window of
-    /// type 2; any other key is refused, and stays valid (K-08). Afterwards nobody uses it.
-    pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: Consumer, key: u32) -> Result<(), Fault> {
-        let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
-        if mr.pd != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
-            return Err(Fault::Protection);
-        }
-        let bound = {
-            let mut state = lock_bh(&mr.changing);
-            if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
-                return Err(Fault::Protection);
-            }
-            state.valid = false;
-            state.binder = None;
-            state.bound.take()
-        };
-        if let Some((region, _)) = bound {
-            region.give_window();
-        }
-        Ok(())
-    }
-
-    /// Registers what was mapped for a fast registration under a key, whose low eight bits are the
-    /// consumer's (K-05).
-    pub(crate) fn fast_register(
-        &self,
-        rcu: &rcu::Guard,
-        by: Consumer,
-        to: FastRegister,
-    ) -> Result<(), Fault> {
-        let mr = self.regions.get(to.key, rcu).ok_or(Fault::Protection)?;
-        let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
-        if mr.pd != by.pd || !matches!(mr.kind, Kind::Fast) || access & !FAST_ACCESS != 0 {
-            return Err(Fault::Protection);
-        }
-        let mut state = lock_bh(&mr.changing);
-        let mapped = state.pages.as_ref().map_or(0, |pages| pages.size());
-        let fits = to.length <= mapped && to.iova.checked_add(to.length).is_some();
-        if state.valid || !fits {
-            return Err(Fault::Protection);
-        }
-        state.key = to.key;
-        state.access = access;
-        state.iova = to.iova;
-        state.length = to.length;
-        state.valid = true;
-        Ok(())
-    }
-
-    /// Binds a window (IBA 10.6.7.2, 11.4.1.1). One of type 1 may be bound again, or to nothing;
-    /// one of type 2 must have been invalidated.
-    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: Consumer, to: Bind) -> Result<(), Fault> {
-        let window = self.regions.get(to.rkey, rcu).ok_or(Fault::Protection)?;
-        let Kind::Window(mw_type) = window.kind else {
-            return Err(Fault::Protection);
-        };
-        let access = u32::try_from(to.access).map_err(|_| Fault::Protection)?;
-        let zero_based = access & access::ZERO_BASED != 0;
-        if window.pd != by.pd
-            || access & !WINDOW_ACCESS != 0
-            || mw_type == TYPE_1 && zero_based
-            || mw_type == TYPE_2 && to.length == 0
-        {
-            return Err(Fault::Protection);
-        }
-        let bound = match to.length {
-            0 => None,
-            _ => Some(self.region_for_window(rcu, by.pd, &to, access)?),
-        };
-        let old = {
-            let mut state = lock_bh(&window.changing);
-            if mw_type == TYPE_2 && state.valid {
-                drop(state);
-                if let Some((region, _)) = bound {
-                    region.give_window();
-                }
-                return Err(Fault::Protection);
-            }
-            state.valid = true;
-            state.key = to.rkey;
-            state.access = access & REMOTE;
-            state.iova = if zero_based { 0 } else { to.address };
-            state.length = to.length;
-            state.binder = (mw_type == TYPE_2).then_some(by.qp);
-            core::mem::replace(&mut state.bound, bound)
-        };
-        if let Some((region, _)) = old {
-            region.give_window();
-        }
-        Ok(())
-    }
-
-    /// The region that a window is to be bound to, which has one window more now, and where in its
-    /// memory the window starts.
-    fn region_for_window(
-        &self,
-        rcu: &rcu::Guard,
-        pd: PdId,
-        to: &Bind,
-        access: u32,
-    ) -> Result<(Arc<Mr>, u64), Fault> {
-        let region = self
-            .regions
-            .get_arc(to.lkey, rcu)
-            .ok_or(Fault::Protection)?;
-        let Kind::Fixed(fixed) = &region.kind else {
-            return Err(Fault::Protection);
-        };
-        let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
-        let end = to.address.checked_add(to.length).ok_or(Fault::Protection)?;
-        if region.pd != pd
-            || fixed.key != to.lkey
-            || fixed.access & access::MW_BIND == 0
-            || writes && fixed.access & access::LOCAL_WRITE == 0
-            || !is_inside(fixed.iova, fixed.length, to.address, end)
-            || !region.take_window()
-        {
-            return Err(Fault::Protection);
-        }
-        let start = to.address.wrapping_sub(fixed.iova);
-        Ok((region, start))
-    }
 }
 
 impl Tables {
@@ -638,91 +455,5 @@ impl Tables {
         // The CPU wrote it, and so all there is to do is to wait for the CPU: caches are coherent.
         kernel::sync::barrier::smp_mb();
         Ok(())
-    }
-}
-
-impl Span<'_> {
-    fn place(&self) -> Result<Place<'_>, Fault> {
-        let memory = match &self.source {
-            Source::Fixed(memory) => memory,
-            Source::Changing(state) => match (&state.pages, &state.bound) {
-                (Some(pages), _) => return Ok(Place::Mapped(pages.access())),
-                (None, Some((region, _))) => match &region.kind {
-                    Kind::Fixed(fixed) => &fixed.memory,
-                    _ => return Err(Fault::Protection),
-                },
-                (None, None) => return Err(Fault::Protection),
-            },
-        };
-        match memory {
-            Memory::User(pinned) => pinned
-                .access(self.rcu)
-                .map(Place::Mapped)
-                .ok_or(Fault::Protection),
-            Memory::Kernel(memory) => Ok(Place::Kernel(memory)),
-        }
-    }
-
-    /// Appends bytes from its start to a packet. The caller asked for at least that many.
-    #[inline]
-    pub(crate) fn read(&self, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
-        let len = len as usize;
-        match self.place()? {
-            Place::Mapped(memory) => memory.read(self.offset, len, to),
-            Place::Kernel(memory) => memory.read(self.offset, len, to),
-        }
-        .map_err(|_| Fault::Protection)
-    }
-
-    /// Copies to byte `offset` from its start. The caller asked for at least that many bytes.
-    #[inline]
-    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
-        let at = self.offset.wrapping_add(offset as u64);
-        match self.place()? {
-            Place::Mapped(memory) => memory.write(at, from).map_err(|_| Fault::Protection),
-            Place::Kernel(memory) => {
-                memory.write(at, from);
-                Ok(())
-            }
-        }
-    }
-
-    /// As [`Span::write`], from a fragment of a packet.
-    #[inline]
-    pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
-        let at = self.offset.wrapping_add(offset as u64);
-        match self.place()? {
-            Place::Mapped(memory) => memory
-                .write_fragment(at, from)
-                .map_err(|_| Fault::Protection),
-            Place::Kernel(memory) => {
-                memory.write_fragment(at, from);
-                Ok(())
-            }
-        }
-    }
-
-    /// The word at its start.
-    fn word(&self) -> Result<Word<'_>, Fault> {
-        match self.place()? {
-            Place::Mapped(memory) => memory.word(self.offset),
-            Place::Kernel(memory) => memory.word(self.offset),
-        }
-        .map_err(|_| Fault::Protection)
-    }
-
-    /// Stores a word at its start in one, after everything that was written before.
-    pub(crate) fn store(&self, value: u64) -> Result<(), Fault> {
-        self.word()?.store(value);
-        Ok(())
-    }
-
-    /// Executes an atomic operation at its start; returns what was there.
-    pub(crate) fn atomic(&self, op: AtomicOp) -> Result<u64, Fault> {
-        let word = self.word()?;
-        Ok(match op {
-            AtomicOp::CompareSwap { compare, swap } => word.compare_swap(compare, swap),
-            AtomicOp::FetchAdd { add } => word.fetch_add(add),
-        })
     }
 }
