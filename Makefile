@@ -48,6 +48,12 @@ mutants: ## bugs seeded into the core, each of which the simulation must find
 goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one table [ARGS="rrxe READ": only that]
 	@selftests/goodput $(ARGS)
 
+bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json]
+	@selftests/bench $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+
+profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4"
+	@selftests/profile/run $(ARGS)
+
 ##@ Virtual machines
 
 # $(call vm-option,NAME): --name=value if the user set the variable NAME.
@@ -104,4 +110,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput vm shell modules modules-default modules-debug provider lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench profile vm shell modules modules-default modules-debug provider lint clean install uninstall help

@@ -168,6 +168,7 @@ class Settings:
     share: Optional[Path]
     environment: Dict[str, str]
     append: str
+    emulator: List[str]
     kernel_log: bool
 
 
@@ -274,6 +275,7 @@ class Guest:
         else:
             words += ["-device", "virtserialport,chardev=output,name=output"]
 
+        words += settings.emulator
         if settings.hosts == 2:
             words += ["-netdev", f"stream,id=net,server=off,addr.type=fd,addr.str={wire.fileno()}"]
         else:
@@ -546,6 +548,7 @@ def parse(argv: List[str]) -> Settings:
     add("--share", type=Path, help="a folder to be seen at /share")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the script")
     add("--append", default="", metavar="WORDS", help="further words for the kernel's command line")
+    add("--emulator", default="", metavar="WORDS", help="further words for QEMU's command line")
     add("--klog", choices=("on", "off"), default="on", help="off: warnings in the kernel's log don't fail the run")
     add("--shell", action="store_true", help="no script: a shell (of two hosts, in the first)")
     add("script", type=Path, nargs="?")
@@ -587,7 +590,7 @@ def parse(argv: List[str]) -> Settings:
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
         memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,
-        environment=environment, append=args.append, kernel_log=args.klog == "on" and not args.shell)
+        environment=environment, append=args.append, emulator=shlex.split(args.emulator), kernel_log=args.klog == "on" and not args.shell)
 
 
 def interrupted(*_: object) -> None:

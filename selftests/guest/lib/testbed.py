@@ -190,21 +190,25 @@ def gid_of(address):
 
 
 @contextlib.contextmanager
-def namespaces(drivers):
-    """Two namespaces of this machine joined by veth, with a device of a driver and addresses in each."""
+def namespaces(drivers, mtu=4200):
+    """Two namespaces of this machine joined by veth of this MTU, with addresses and a device of a driver in each
+    ("tcp": none)."""
     local = machine.Local()
     hosts = []
     try:
         for side in ("a", "b"):
             local.run(f"ip netns add {side} && ip -n {side} link set lo up")
-        local.run("ip link add va mtu 4200 netns a type veth peer name vb mtu 4200 netns b")
+        local.run(f"ip link add va mtu {mtu} netns a type veth peer name vb mtu {mtu} netns b")
         for number, side, driver in ((1, "a", drivers[0]), (2, "b", drivers[1])):
             where, device, netdev = machine.Local(f"namespace {side}", side), f"dev_{side}", f"v{side}"
             where.run(f"sysctl -qw net.ipv6.conf.{netdev}.accept_dad=0")
             where.run(f"ip link set {netdev} up && ip address add 192.0.2.{number}/24 dev {netdev}")
             where.run(f"ip address add 2001:db8::{number}/64 dev {netdev} nodad")
-            add_link(where, driver, device, netdev)
+            if driver != "tcp":
+                add_link(where, driver, device, netdev)
             hosts.append(Host(where, device, driver, f"192.0.2.{number}", f"2001:db8::{number}", netdev))
+            if driver in ("tcp", "siw"):
+                continue  # no GIDs of addresses
             for address in (hosts[-1].address, hosts[-1].address6):
                 wait_for_gid(device, address)
         yield hosts
