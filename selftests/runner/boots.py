@@ -35,6 +35,10 @@ class Boot:
 INTEROP = ("test", "rdma_rxe")
 
 BOOTS = (
+    # The longest first, so that none of them runs alone in the end.
+    Boot("lifecycle", "lifecycle", hosts=1),
+    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),
+    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("kunit", "kunit", hosts=1, default=False, append="kunit.enable=1 kunit.autorun=1"),
     Boot("link", "link", hosts=1),
     Boot("rdmacm", "rdmacm"),
@@ -52,16 +56,13 @@ BOOTS = (
     Boot("bad-packets", "bad_packets"),
     Boot("statements", "statements"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
-    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("counters", "counters"),
     Boot("congestion", "congestion", debug=False),
     Boot("keys", "keys"),
     Boot("storage", "storage", debug=False),
     Boot("multicast", "multicast", debug=False),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
-    Boot("lifecycle", "lifecycle", hosts=1),
     Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False),
-    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),
     Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False),
     Boot("interop-storage", "storage", drivers=INTEROP, debug=False),
     Boot("interop-data", "data", drivers=INTEROP, debug=False),

@@ -90,14 +90,14 @@ def whole(version):
             require(found <= 1, f"{host.name}: {found:.1f} packets a frame, though its device takes no rows")
 
 
-@case(timeout=400, each=PAIRS)
+@case(timeout=400, debug=("alone",), each=PAIRS)
 def anything(drivers):
     """Any operations of any sizes, by both sides at once; every byte compared."""
     with connection(drivers, seed="rows/anything") as (_, sides, rng):
         traffic.random_batches(rng, *sides, 1024, 9)
 
 
-@case(timeout=200, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
+@case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
 def segmented_on_the_way(version):
     """A queue in front of the device that takes small packets only has the stack segment rows: each packet is whole
     then, with the ICRC that it must have."""
@@ -114,7 +114,7 @@ def segmented_on_the_way(version):
             require(not any(bad.values()), f"{host.name}: {bad}")
 
 
-@case(timeout=200)
+@case(timeout=200, debug=False)
 def switched():
     """The device takes rows, and does not, from one moment to the next."""
     with connection() as (hosts, sides, rng):
