@@ -439,7 +439,7 @@ SHIM unsigned long shim_get_free_pages(gfp_t gfp, unsigned int order)
 
 SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
 {
-	skb_coalesce_rx_frag(skb, i, size, 0);
+	skb_frag_size_add(&skb_shinfo(skb)->frags[i], size);
 }
 
 SHIM unsigned short shim_skb_gso_size(const struct sk_buff *skb)

@@ -177,7 +177,10 @@ impl TxSkb {
         // on and accounts for all of it; an old one is the last fragment, which grows.
         unsafe {
             if old {
-                raw::shim_skb_grow_frag(self.as_raw(), count - 1, len as i32);
+                let skb = self.as_raw();
+                raw::shim_skb_grow_frag(skb, count - 1, len as i32);
+                (*skb).len += len as u32;
+                (*skb).data_len += len as u32;
             } else {
                 let page = raw::shim_virt_to_page(block.as_ptr().cast());
                 let (skb, size) = (self.as_raw(), BLOCK_SIZE as u32);
