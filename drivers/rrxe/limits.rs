@@ -84,7 +84,8 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
 }
 
 /// Packets that the queue pairs of a device keep until their turn, where others were lost: the
-/// usual windows of 32 queue pairs, at most some 70 MB. Those beyond are lost, as if nothing were kept.
+/// usual windows of 32 queue pairs, at most some 70 MB where each came alone. One of a row keeps the
+/// memory of the whole row. Those beyond are lost, as if nothing were kept.
 pub(crate) const MAX_HELD: i32 = 8192;
 
 /// Budgets of the packet path.

@@ -282,25 +282,21 @@ impl RxSkb {
         };
         let several = size != 0 && size < total && kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
         let size = if several { size } else { total };
-        let mut start = 0;
-        let mut index = 0u16;
-        core::iter::from_fn(move || {
-            // An empty datagram is one, too.
-            if start >= total && index != 0 {
-                return None;
-            }
-            let datagram = Datagram {
+        // An empty datagram is one, too.
+        let count = if several { total.div_ceil(size) } else { 1 };
+        (0..count).map(move |index| {
+            // Inside the packet, whose length fits in 32 bits.
+            let start = index * size;
+            Datagram {
                 skb: self,
-                start,
-                len: size.min(total - start),
-                index,
-                several,
-            };
-            start += datagram.len;
-            // It wraps as the Identification does. At 2^16 datagrams of a byte it is 0 again, and
-            // `start` is at the end.
-            index = index.wrapping_add(1);
-            Some(datagram)
+                part: Part {
+                    start,
+                    len: size.min(total - start),
+                    // It wraps as the Identification does.
+                    index: index as u16,
+                    several,
+                },
+            }
         })
     }
 
@@ -345,10 +341,9 @@ impl Drop for RxSkb {
     }
 }
 
-/// One UDP datagram of a received packet.
+/// Which part of a packet a datagram is.
 #[derive(Clone, Copy)]
-pub struct Datagram<'a> {
-    skb: &'a RxSkb,
+struct Part {
     /// Its payload, from the packet's first byte of payload.
     start: usize,
     len: usize,
@@ -356,6 +351,13 @@ pub struct Datagram<'a> {
     index: u16,
     /// The packet has others.
     several: bool,
+}
+
+/// One UDP datagram of a received packet.
+#[derive(Clone, Copy)]
+pub struct Datagram<'a> {
+    skb: &'a RxSkb,
+    part: Part,
 }
 
 impl<'a> Datagram<'a> {
@@ -368,7 +370,7 @@ impl<'a> Datagram<'a> {
     /// Bytes of UDP payload.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        self.len
+        self.part.len
     }
 
     /// Bytes of the IP header.
@@ -383,9 +385,9 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn ipv4_header(&self) -> Option<[u8; 20]> {
         let mut header: [u8; 20] = self.skb.ip_header().try_into().ok()?;
-        if self.several {
+        if self.part.several {
             let [_, _, l0, l1, i0, i1, ..] = &mut header;
-            let ident = u16::from_be_bytes([*i0, *i1]).wrapping_add(self.index);
+            let ident = u16::from_be_bytes([*i0, *i1]).wrapping_add(self.part.index);
             [*i0, *i1] = ident.to_be_bytes();
             [*l0, *l1] = self.behind_ip().wrapping_add(20).to_be_bytes();
         }
@@ -397,7 +399,7 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn ipv6_header(&self) -> Option<[u8; 40]> {
         let mut header: [u8; 40] = self.skb.ip_header().try_into().ok()?;
-        if self.several {
+        if self.part.several {
             let [_, _, _, _, l0, l1, ..] = &mut header;
             [*l0, *l1] = self.behind_ip().to_be_bytes();
         }
@@ -408,7 +410,7 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn udp_header(&self) -> [u8; UDP_HEADER] {
         let mut header = *self.skb.udp_header();
-        if self.several {
+        if self.part.several {
             let [_, _, _, _, l0, l1, ..] = &mut header;
             [*l0, *l1] = self.behind_ip().to_be_bytes();
         }
@@ -418,14 +420,14 @@ impl<'a> Datagram<'a> {
     /// Bytes behind the IP header. Those of several datagrams together are less than 2^16.
     #[inline]
     fn behind_ip(&self) -> u16 {
-        self.len.wrapping_add(UDP_HEADER) as u16
+        self.part.len.wrapping_add(UDP_HEADER) as u16
     }
 
     /// Whether `len` bytes at `offset` are inside the payload; where they are in the packet's.
     #[inline]
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.start + offset),
+            Some(end) if end <= self.part.len => Ok(self.part.start + offset),
             _ => Err(EINVAL),
         }
     }
@@ -459,10 +461,7 @@ impl<'a> Datagram<'a> {
     pub fn keep(&self) -> KeptDatagram {
         KeptDatagram {
             skb: self.skb.keep(),
-            start: self.start,
-            len: self.len,
-            index: self.index,
-            several: self.several,
+            part: self.part,
         }
     }
 }
@@ -470,10 +469,7 @@ impl<'a> Datagram<'a> {
 /// A datagram that is kept: [`Datagram::keep`].
 pub struct KeptDatagram {
     skb: RxSkb,
-    start: usize,
-    len: usize,
-    index: u16,
-    several: bool,
+    part: Part,
 }
 
 impl KeptDatagram {
@@ -481,10 +477,7 @@ impl KeptDatagram {
     pub fn datagram(&self) -> Datagram<'_> {
         Datagram {
             skb: &self.skb,
-            start: self.start,
-            len: self.len,
-            index: self.index,
-            several: self.several,
+            part: self.part,
         }
     }
 

@@ -228,17 +228,17 @@ impl Qp {
                 let expected = side.requester.expected_psn();
                 side.held.hold(incoming.datagram.keep(), expected, psn);
             }
-            while let Some(skb) = side.next_held() {
-                let Some(again) = Incoming::again(&skb, now) else {
+            while let Some(kept) = side.next_held() {
+                let Some(again) = Incoming::again(&kept, now) else {
                     continue;
                 };
                 let (psn, more) = (again.packet.psn(), handle(&mut side, &again));
                 outcome.merge(more);
                 if more.hold {
                     let expected = side.requester.expected_psn();
-                    side.held.hold(skb, expected, psn);
+                    side.held.hold(kept, expected, psn);
                 } else {
-                    skb.consume();
+                    kept.consume();
                 }
             }
             if !side.held.is_empty() {
@@ -306,12 +306,12 @@ impl Qp {
                     .hold(incoming.datagram.keep(), expected, incoming.packet.psn());
             }
             let mut taken = false;
-            while let Some(skb) = side.next_held() {
+            while let Some(kept) = side.next_held() {
                 taken = true;
-                if let Some(again) = Incoming::again(&skb, now) {
+                if let Some(again) = Incoming::again(&kept, now) {
                     outcome.merge(handle(&mut side, &again));
                 }
-                skb.consume();
+                kept.consume();
             }
             let left = !side.held.is_empty();
             outcome.merge(side.responder.held(taken, left));
