@@ -5,7 +5,10 @@
 use crate::hold::Hold;
 use crate::script::{Fed, Frame, Script, Service};
 use crate::world::{World, KEY, OWN, PEER, QKEY};
-use rrxe_core::{Mtu, Outcome, Packet, Psn, Responder};
+use rrxe_core::{Mtu, Outcome, Packet, Psn, Resource};
+
+/// With resources in memory of its own.
+pub type Responder = rrxe_core::Responder<Vec<Resource>>;
 
 /// Events of one input: more only take time.
 const EVENTS: usize = 200;
@@ -90,7 +93,7 @@ impl Setup {
         responder.set_psn(self.psn);
         responder.set_dest_qpn(PEER);
         responder.set_qkey(QKEY);
-        responder.set_max_dest_rd_atomic(self.resources);
+        responder.set_resources(vec![Resource::default(); usize::from(self.resources)]);
         responder.set_min_rnr_timer(self.rnr);
         let [read, write, atomic] = self.access;
         responder.set_access(read, write, atomic);
@@ -270,7 +273,11 @@ pub fn run(data: &[u8]) {
                 let [read, write, atomic] = [1, 2, 4].map(|bit| script.u8() & bit == 0);
                 end.responder.set_access(read, write, atomic);
             }
-            0xfc => end.responder.set_max_dest_rd_atomic(script.u8()),
+            0xfc => {
+                let count = usize::from(script.u8());
+                end.responder
+                    .set_resources(vec![Resource::default(); count]);
+            }
             0xfd => {
                 if !end.lost {
                     end.error();

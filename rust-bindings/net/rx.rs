@@ -6,7 +6,7 @@
 
 use super::{IpAddr, IpVersion};
 use crate::{crc32, raw};
-use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull, slice};
+use core::{marker::PhantomData, mem::ManuallyDrop, num::NonZero, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
 
 /// Bytes of a UDP header (RFC 768).
@@ -280,10 +280,12 @@ impl RxSkb {
                 raw::shim_skb_gso_type(self.as_raw()),
             )
         };
-        let several = size != 0 && size < total && kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
-        let size = if several { size } else { total };
+        let segmented = kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
+        let size = NonZero::new(size).filter(|size| segmented && size.get() < total);
+        let several = size.is_some();
         // An empty datagram is one, too.
-        let count = if several { total.div_ceil(size) } else { 1 };
+        let count = size.map_or(1, |size| total.wrapping_sub(1) / size + 1);
+        let size = size.map_or(total, NonZero::get);
         (0..count).map(move |index| {
             // Inside the packet, whose length fits in 32 bits.
             let start = index * size;

@@ -76,8 +76,8 @@ pub use requester::{
     PostError, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
 };
 pub use responder::{
-    AtomicOp, Flush, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder,
-    ResponderEnv, ResponderEvent,
+    AtomicOp, Flush, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Resource, ResourceRing,
+    Responder, ResponderEnv, ResponderEvent,
 };
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 

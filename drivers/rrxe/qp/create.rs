@@ -31,7 +31,7 @@ use linux_rdma::{
     },
     sync::{lock_bh, SoftTimer},
 };
-use rrxe_core::{congestion::NotificationPoint, Requester, Responder};
+use rrxe_core::congestion::NotificationPoint;
 
 /// The number of QP1.
 const GSI: u32 = 1;
@@ -139,15 +139,13 @@ pub(crate) fn create(
     };
 
     let service = service(init.qp_type);
-    let mut requester = Requester::new(service);
-    requester.set_src_qpn(number);
-    requester.set_holding(true);
     let capacity = send_ring.capacity();
     let send_consumer = Consumer::new(send_ring);
     // Nothing polls the send ring yet: each batch is announced.
     send_consumer.want_doorbell(true);
     let send = SendSide::new(
-        requester,
+        service,
+        number,
         send_consumer,
         capacity,
         cap.max_send_sge,
@@ -163,7 +161,7 @@ pub(crate) fn create(
     };
     let xrc_domain = init.xrcd.map(|xrcd| xrcd.0);
     let recv = RecvSide::new(
-        Responder::new(service),
+        service,
         consumer,
         max_recv_sge,
         HoldBack::new(state.clone()),

@@ -2,7 +2,7 @@
 
 //! MODIFY_QP and QUERY_QP.
 
-use super::{service, Qp, QpHandle};
+use super::{recv::Responder, service, Qp, QpHandle};
 use crate::{driver::Rrxe, limits, path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
@@ -14,7 +14,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{Mtu, Responder, Service};
+use rrxe_core::{Mtu, Resource, Service};
 
 /// The attributes that the specification knows (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -111,8 +111,16 @@ fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
     requester.set_pkey(limits::DEFAULT_PKEY);
 }
 
-/// Sets the attributes in `mask` at the receive side.
-fn set_recv(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
+/// Sets the attributes in `mask` at the receive side, `resources` among them. Returns those that it
+/// had, to be freed without a lock.
+fn set_recv(
+    qp: &Qp,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    path: Option<Arc<Path>>,
+    mtu: Option<Mtu>,
+    resources: Option<KVec<Resource>>,
+) -> Option<KVec<Resource>> {
     let mut side = lock_bh(&qp.recv);
     if let Some(path) = path {
         side.path = Some(path);
@@ -127,12 +135,12 @@ fn set_recv(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
     for_each_in!(mask:
         DEST_QPN => responder.set_dest_qpn(attr.dest_qpn),
         RQ_PSN => responder.set_psn(attr.rq_psn),
-        MAX_DEST_RD_ATOMIC => responder.set_max_dest_rd_atomic(attr.max_dest_rd_atomic),
         MIN_RNR_TIMER => responder.set_min_rnr_timer(attr.min_rnr_timer),
         ACCESS_FLAGS => set_access(responder, attr.access_flags),
         QKEY => responder.set_qkey(attr.qkey),
     );
     responder.set_pkey(limits::DEFAULT_PKEY);
+    resources.map(|resources| responder.set_resources(resources))
 }
 
 /// Sets what requests may do, as `IB_ACCESS_*` flags say it.
@@ -199,6 +207,14 @@ pub(crate) fn modify(
         _ => None,
     };
 
+    let resources = if mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+        let count = usize::from(attr.max_dest_rd_atomic);
+        let ring = KVec::from_elem(Resource::default(), count, GFP_KERNEL_ACCOUNT)?;
+        Some(ring)
+    } else {
+        None
+    };
+
     // Nothing fails from here on.
     remember(&mut known, attr, mask);
     if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
@@ -209,7 +225,7 @@ pub(crate) fn modify(
     full.address = known.address;
     full.dest_qpn = known.dest_qpn;
     set_send(qp, &full, mask, path.clone(), mtu);
-    set_recv(qp, &full, mask, path, mtu);
+    drop(set_recv(qp, &full, mask, path, mtu, resources));
     if mask.has(QpAttrMask::STATE) {
         go(qp, actual, next, &mut known);
     }

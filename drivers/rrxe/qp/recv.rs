@@ -29,12 +29,15 @@ use linux_rdma::{
 };
 use rrxe_core::{
     AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
-    Responder, ResponderEnv, ResponderEvent, Status, TxError, TxPacket,
+    Resource, ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
 /// header (IBA 11.4.2.1, A17.4).
 const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
+
+/// The core's responder; its resources are as many as the peer may have outstanding.
+pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
 
 /// The receive side.
 pub(crate) struct RecvSide {
@@ -114,17 +117,19 @@ impl Current {
 }
 
 impl RecvSide {
+    /// In place, as the send side.
     pub(crate) fn new(
-        responder: Responder,
+        service: Service,
         consumer: Option<Consumer>,
         max_sge: u32,
         held: HoldBack,
         xrc: bool,
-    ) -> Result<Self> {
+    ) -> Result<impl Init<Self>> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
-        Ok(Self {
-            responder,
+        let reads = Reads::new(xrc)?;
+        Ok(init!(Self {
+            responder: Responder::new(service),
             current: Current {
                 wr_id: 0,
                 num_sge: 0,
@@ -135,14 +140,14 @@ impl RecvSide {
             consumer,
             path: None,
             source_port: 0,
-            reads: Reads::new(xrc)?,
+            reads,
             held,
-        })
+        }))
     }
 
     /// Forgets everything (the Reset state).
     pub(crate) fn reset(&mut self) {
-        self.responder.reset();
+        drop(self.responder.reset());
         self.current.srq = None;
         self.held.clear();
         if let Some(consumer) = &mut self.consumer {

@@ -18,7 +18,8 @@ use linux_rdma::{
     rdma::wr::DataSegment,
 };
 use rrxe_core::{
-    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, TxError, TxPacket,
+    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
+    TxPacket,
 };
 
 /// What the driver keeps of an outstanding work request; the core has the rest in its slot.
@@ -67,14 +68,16 @@ pub(crate) struct SendSide {
 }
 
 impl SendSide {
+    /// In place: it is too large for a kernel's stack, on which a value is copied more than once.
     pub(crate) fn new(
-        requester: Requester,
+        service: Service,
+        number: u32,
         consumer: Consumer,
         capacity: u32,
         max_sge: u32,
         max_inline: u32,
         held: HoldBack,
-    ) -> Result<Self> {
+    ) -> Result<impl Init<Self>> {
         let depth = capacity as usize;
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
         let mut slots = KVVec::with_capacity(depth, GFP_KERNEL_ACCOUNT)?;
@@ -87,8 +90,13 @@ impl SendSide {
         let inline_bytes = depth.checked_mul(max_inline).ok_or(EINVAL)?;
         let mut inline = KVVec::with_capacity(inline_bytes, GFP_KERNEL_ACCOUNT)?;
         inline.resize(inline_bytes, 0, GFP_KERNEL_ACCOUNT)?;
-        Ok(Self {
-            requester,
+        Ok(init!(Self {
+            requester: {
+                let mut requester = Requester::new(service);
+                requester.set_src_qpn(number);
+                requester.set_holding(true);
+                requester
+            },
             slots,
             local,
             segments,
@@ -101,7 +109,7 @@ impl SendSide {
             source_port: 0,
             tell_drained: false,
             held,
-        })
+        }))
     }
 
     /// Copies work requests from the ring to the slots, as many as there is room for. `EINVAL`

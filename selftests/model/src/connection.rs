@@ -7,6 +7,9 @@ use rrxe_core::*;
 use stateright::{Model, Property};
 use std::hash::{Hash, Hasher};
 
+/// With resources in memory of its own.
+type Responder = rrxe_core::Responder<Vec<Resource>>;
+
 /// The property that is to be found.
 pub const DONE: &str = "all can be done";
 
@@ -467,7 +470,7 @@ impl Model for Connection {
         responder.set_dest_qpn(1);
         responder.set_mtu(mtu);
         responder.set_psn(PSN);
-        responder.set_max_dest_rd_atomic(2);
+        responder.set_resources(vec![Resource::default(); 2]);
         responder.set_min_rnr_timer(1);
         responder.set_access(true, true, true);
         responder.start();

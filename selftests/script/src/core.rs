@@ -12,11 +12,14 @@ use crate::endpoint::{
 use crate::packet::{Seen, ROCE_PORT};
 use rrxe_core::{
     AtomicOp, Fault, Flush, Mtu, Outcome, Packet, Payload, Progress, RecvCompletion, RecvOpcode,
-    RecvRequest, RemoteAccess, Requester, RequesterEnv, Responder, ResponderEnv, ResponderEvent,
+    RecvRequest, RemoteAccess, Requester, RequesterEnv, Resource, ResponderEnv, ResponderEvent,
     SendCompletion, SendOp, SendRequest, SendSlot, Service, Status, TxError, TxPacket,
 };
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
+
+/// With resources in memory of its own.
+type Responder = rrxe_core::Responder<Vec<Resource>>;
 
 /// The end point's queue pair number.
 const QPN: u32 = 0x11;
@@ -554,7 +557,8 @@ impl EndPoint for Core {
                 qp.responder.set_mtu(mtu);
                 qp.requester.set_mtu(mtu);
                 qp.responder.set_psn(spec.rq_psn);
-                qp.responder.set_max_dest_rd_atomic(spec.dest_rd_atomic);
+                qp.responder
+                    .set_resources(vec![Resource::default(); usize::from(spec.dest_rd_atomic)]);
                 qp.responder.set_min_rnr_timer(spec.rnr_timer);
                 qp.responder.start();
             }

@@ -3,7 +3,8 @@
 //! SENDs and RDMA WRITEs, packet by packet (IBA 9.7.4.1 on the order of opcodes and on lengths).
 
 use super::{
-    Message, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Responder, ResponderEnv,
+    Message, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, ResourceRing, Responder,
+    ResponderEnv,
 };
 use crate::wire::{Operation, Reth};
 use crate::{requester, Ext, Fault, Packet, Service, Status};
@@ -58,7 +59,7 @@ impl Place {
     }
 }
 
-impl Responder {
+impl<R: ResourceRing> Responder<R> {
     /// The current receive work request, or the next one of the queue that the packet is for.
     #[inline]
     pub(super) fn current_recv<E: ResponderEnv>(

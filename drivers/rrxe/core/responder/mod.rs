@@ -17,12 +17,20 @@ use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::wire::{Class, Syndrome, QPN_MASK};
 use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
+use core::ops::DerefMut;
 use resources::Resources;
 
 pub use receive::GRH_LEN;
+pub use resources::Resource;
 
 /// READs and atomics that can be replayed at most: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 64;
+
+/// Where a responder keeps its resources: the driver's memory. Of what is longer than
+/// [`MAX_RESOURCES`], the rest is not used; an empty one is the default.
+pub trait ResourceRing: DerefMut<Target = [Resource]> + Default {}
+
+impl<R: DerefMut<Target = [Resource]> + Default> ResourceRing for R {}
 
 /// What a remote access wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +245,7 @@ pub struct ResponderCounters {
 
 /// The receiving half of a queue pair. See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Responder {
+pub struct Responder<R> {
     service: Service,
     state: State,
     mtu: Mtu,
@@ -261,7 +269,7 @@ pub struct Responder {
     not_ready: bool,
     /// Packets beyond a gap at `epsn` are held, as far as [`Responder::held`] was told.
     holding: bool,
-    resources: Resources,
+    resources: Resources<R>,
     /// What congestion notifications have left of the rate of READ responses.
     rate: RateLimiter,
 
@@ -278,9 +286,9 @@ pub struct Responder {
     counters: ResponderCounters,
 }
 
-impl Responder {
-    /// A responder in the Reset state.
-    pub fn new(service: Service) -> Responder {
+impl<R: ResourceRing> Responder<R> {
+    /// A responder in the Reset state, without resources.
+    pub fn new(service: Service) -> Responder<R> {
         Responder {
             service,
             state: State::Idle,
@@ -295,7 +303,7 @@ impl Responder {
             nak_outstanding: false,
             not_ready: false,
             holding: false,
-            resources: Resources::new(),
+            resources: Resources::new(R::default()),
             rate: RateLimiter::new(),
             allow_read: false,
             allow_write: false,
@@ -311,9 +319,11 @@ impl Responder {
     }
 
     /// Forgets everything, attributes and the current receive work request included, without
-    /// completing it (the Reset state).
-    pub fn reset(&mut self) {
-        *self = Responder::new(self.service);
+    /// completing it (the Reset state). Gives back the resources.
+    pub fn reset(&mut self) -> R {
+        core::mem::replace(self, Responder::new(self.service))
+            .resources
+            .into_ring()
     }
 
     /// The PSN expected first: the low 24 bits (B-02).
@@ -326,10 +336,11 @@ impl Responder {
         self.mtu = mtu;
     }
 
-    /// READs and atomics that the peer may have outstanding, at most [`MAX_RESOURCES`] (C-13 to
-    /// C-15). Forgets those that could be replayed.
-    pub fn set_max_dest_rd_atomic(&mut self, max: u8) {
-        self.resources.set_limit(max);
+    /// Room for as many READs and atomics as the peer may have outstanding (`max_dest_rd_atomic`,
+    /// C-13 to C-15), at most [`MAX_RESOURCES`]. Forgets those that could be replayed, and gives
+    /// back what it had.
+    pub fn set_resources(&mut self, resources: R) -> R {
+        self.resources.replace(resources)
     }
 
     /// The RNR NAK timer's code that is sent (E-03).

@@ -3,7 +3,10 @@
 //! A packet arrives at the responder: whether it is to be executed, and what becomes of errors.
 
 use super::message::Refusal;
-use super::{Message, RecvCompletion, RecvOpcode, Responder, ResponderEnv, ResponderEvent, State};
+use super::{
+    Message, RecvCompletion, RecvOpcode, ResourceRing, Responder, ResponderEnv, ResponderEvent,
+    State,
+};
 use crate::psn::{Psn, Region};
 use crate::wire::{NakCode, Operation, Syndrome};
 use crate::{pkey, Ext, Outcome, Packet, Service, Status};
@@ -19,7 +22,7 @@ const TRANSMIT: Outcome = Outcome {
     hold: false,
 };
 
-impl Responder {
+impl<R: ResourceRing> Responder<R> {
     /// Takes a request. Anything else is dropped.
     pub fn handle_packet<E: ResponderEnv>(
         &mut self,

@@ -4,7 +4,9 @@
 //! again (the responder resources of IBA 9.7.4).
 
 use super::message::Refusal;
-use super::{AtomicOp, Flush, Message, RemoteAccess, Responder, ResponderEnv, MAX_RESOURCES};
+use super::{
+    AtomicOp, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv, MAX_RESOURCES,
+};
 use crate::psn::Psn;
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
 use crate::{requester, Ext, Mtu, Outcome, Packet};
@@ -22,9 +24,9 @@ pub(super) enum Kind {
     Done { operation: Operation },
 }
 
-/// A READ or atomic that was accepted.
+/// Room to remember a READ or atomic that was accepted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resource {
+pub struct Resource {
     pub(super) kind: Kind,
     /// PSN of the request, and of the first response packet.
     pub(super) first: Psn,
@@ -47,37 +49,60 @@ const EMPTY: Resource = Resource {
     answered: true,
 };
 
-/// The last `limit` READs and atomics, in a ring.
+impl Default for Resource {
+    fn default() -> Resource {
+        EMPTY
+    }
+}
+
+/// The last READs and atomics, in a ring.
 #[derive(Clone, Debug)]
-pub(super) struct Resources {
-    ring: [Resource; MAX_RESOURCES],
+pub(super) struct Resources<R> {
+    /// Of as many as the peer may have outstanding.
+    ring: R,
     /// A bit for each that is to be answered.
     pending: u64,
     /// Where the next one goes: the oldest.
     head: u8,
-    limit: u8,
 }
 
-impl Resources {
-    pub(super) const fn new() -> Resources {
-        Resources {
-            ring: [EMPTY; MAX_RESOURCES],
+impl<R: ResourceRing> Resources<R> {
+    pub(super) fn new(ring: R) -> Resources<R> {
+        let mut new = Resources {
+            ring,
             pending: 0,
             head: 0,
-            limit: 0,
-        }
+        };
+        new.clear();
+        new
     }
 
-    pub(super) fn set_limit(&mut self, limit: u8) {
-        self.clear();
-        self.limit = limit.min(MAX_RESOURCES as u8);
+    /// As many as the peer may have outstanding.
+    #[inline]
+    fn limit(&self) -> u8 {
+        self.ring.len().min(MAX_RESOURCES) as u8
+    }
+
+    /// Takes another ring, and gives the old one back.
+    pub(super) fn replace(&mut self, ring: R) -> R {
+        core::mem::replace(self, Resources::new(ring)).into_ring()
     }
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        self.ring = [EMPTY; MAX_RESOURCES];
+        self.ring.fill(EMPTY);
         self.pending = 0;
         self.head = 0;
+    }
+
+    /// The ring alone.
+    pub(super) fn into_ring(self) -> R {
+        self.ring
+    }
+
+    /// Whether the peer may have any outstanding.
+    fn has_any(&self) -> bool {
+        !self.ring.is_empty()
     }
 
     #[inline]
@@ -94,16 +119,13 @@ impl Resources {
     /// that is only to be answered again makes room: a peer that sends a new request has what it
     /// asked for.
     fn has_room(&self) -> bool {
-        self.limit != 0
-            && self
-                .ring
-                .get(usize::from(self.head))
-                .is_some_and(|oldest| oldest.answered)
+        let oldest = self.ring.get(usize::from(self.head));
+        oldest.is_some_and(|oldest| oldest.answered)
     }
 
     /// Remembers a READ or atomic, and that it is to be answered.
     fn push(&mut self, kind: Kind, first: Psn, packets: u32) {
-        let index = self.head;
+        let (index, limit) = (self.head, self.limit());
         if let Some(place) = self.ring.get_mut(usize::from(index)) {
             *place = Resource {
                 kind,
@@ -115,7 +137,7 @@ impl Resources {
             };
             self.pending |= Self::bit(index);
             let next = index.wrapping_add(1);
-            self.head = if next >= self.limit { 0 } else { next };
+            self.head = if next >= limit { 0 } else { next };
         }
     }
 
@@ -162,7 +184,7 @@ impl Resources {
     /// Arranges that a request that came again is answered again. `accept` says whether it is the
     /// same one; it gets what is remembered and how many packets into it the request starts.
     fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
-        for index in 0..self.limit {
+        for index in 0..self.limit() {
             let Some(resource) = self.ring.get_mut(usize::from(index)) else {
                 break;
             };
@@ -178,7 +200,7 @@ impl Resources {
     }
 }
 
-impl Responder {
+impl<R: ResourceRing> Responder<R> {
     /// Whether a request of a kind that is `allowed` or not stands alone, and there is room to
     /// remember it.
     fn may_keep(&self, allowed: bool) -> bool {
@@ -269,7 +291,7 @@ impl Responder {
             && (global || persistent)
             && (!global || self.allow_flush_global)
             && (!persistent || self.allow_flush_persistent)
-            && self.resources.limit != 0;
+            && self.resources.has_any();
         if !valid {
             return Err(Refusal::Invalid);
         }

@@ -3,12 +3,12 @@
 //! The sending direction of the responder.
 
 use super::resources::{Kind, Resource};
-use super::{Responder, ResponderEnv, ResponderEvent, State};
+use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::Psn;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
 use crate::{Payload, Progress, TxError, TxPacket};
 
-impl Responder {
+impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, `budget` packets at most.
     pub fn poll_transmit<E: ResponderEnv>(
         &mut self,

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Link, Pair, BASE, LATENCY, RKEY};
-use rrxe_core::{SendOp, SendRequest, SendSlot, Service, Status};
+use rrxe_core::{Resource, SendOp, SendRequest, SendSlot, Service, Status};
 
 const MESSAGE: u32 = 65_536;
 const MTU: u32 = 4096;
@@ -25,7 +25,7 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
         // 67 ms, as most programs have it.
         host.requester.set_timeout(14);
         host.requester.set_max_rd_atomic(64);
-        host.responder.set_max_dest_rd_atomic(64);
+        host.responder.set_resources(vec![Resource::default(); 64]);
         host.budget = 64;
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }

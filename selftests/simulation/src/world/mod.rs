@@ -16,6 +16,9 @@ use crate::random::{data, Random};
 use driver::HoldBack;
 use rrxe_core::*;
 
+/// With resources in memory of its own.
+type Responder = rrxe_core::Responder<Vec<Resource>>;
+
 /// Events that a seed may take at most; none comes near.
 const MAX_EVENTS: u64 = 500_000;
 
@@ -182,7 +185,10 @@ impl World {
             responder.set_dest_qpn(dest);
             responder.set_mtu(connection.mtu);
             responder.set_psn(theirs.get());
-            responder.set_max_dest_rd_atomic(connection.max_dest_rd_atomic);
+            responder.set_resources(vec![
+                Resource::default();
+                usize::from(connection.max_dest_rd_atomic)
+            ]);
             responder.set_min_rnr_timer(connection.rnr_timer);
             responder.set_access(true, true, true);
             responder.set_flush_access(true, true);

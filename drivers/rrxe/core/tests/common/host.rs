@@ -5,6 +5,9 @@
 use super::{icrc_of, Driver, RecvBuffer, SendBuffer, DEPTH, QKEY};
 use rrxe_core::*;
 
+/// With resources in memory of its own.
+pub type Responder = rrxe_core::Responder<Vec<Resource>>;
+
 /// One end point: a queue pair and what it rests on.
 pub struct Host {
     pub requester: Requester,
@@ -67,7 +70,7 @@ impl Host {
         responder.set_dest_qpn(101 - index as u32);
         responder.set_mtu(mtu);
         responder.set_psn(peers);
-        responder.set_max_dest_rd_atomic(4);
+        responder.set_resources(vec![Resource::default(); 4]);
         responder.set_min_rnr_timer(1);
         responder.set_access(true, true, true);
         responder.set_flush_access(true, true);

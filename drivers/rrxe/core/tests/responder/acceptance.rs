@@ -455,7 +455,7 @@ fn d_04_answers_in_order() {
     for _ in 0..200 {
         let mut host = host();
         host.budget = 1 + rng.below(4) as u32;
-        host.responder.set_max_dest_rd_atomic(16);
+        host.responder.set_resources(vec![Resource::default(); 16]);
         let mut n = 0;
         let mut answers = Vec::new();
         for message in 0..30 {
@@ -533,7 +533,7 @@ fn g_05_padding_of_responses() {
     host.driver.memory.fill(0x77);
     for len in 0..=9u32 {
         host.responder.set_psn(psn(0).get());
-        host.responder.set_max_dest_rd_atomic(1);
+        host.responder.set_resources(vec![Resource::default(); 1]);
         give(&mut host, &read(0, BASE, len), 0);
         host.transmit(0);
         let bytes = host.driver.out.pop().unwrap();

@@ -15,8 +15,8 @@ mod xrc;
 use common::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
 use rrxe_core::{
-    Ext, Fault, Packet, Psn, RecvOpcode, ResponderEvent, SendOp, SendRequest, Service, Status,
-    TxError,
+    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, SendOp, SendRequest, Service,
+    Status, TxError,
 };
 
 const MTU: usize = 1024;

@@ -242,11 +242,11 @@ fn c_10_duplicates() {
 fn c_14_outstanding() {
     for packet in [flush(0, BASE, 8), atomic_write(0, BASE, 8, 8)] {
         let mut host = host();
-        host.responder.set_max_dest_rd_atomic(0);
+        host.responder.set_resources(Vec::new());
         expect(&ask(&mut host, &packet), 0, INVALID);
     }
     let mut host = host();
-    host.responder.set_max_dest_rd_atomic(2);
+    host.responder.set_resources(vec![Resource::default(); 2]);
     for n in 0..4 {
         give(&mut host, &flush(n, BASE, 8), 0);
     }

@@ -75,7 +75,8 @@ fn c_05_duplicate_read() {
 fn c_13_replayable() {
     for max in [1u8, 3, 16] {
         let mut host = filled();
-        host.responder.set_max_dest_rd_atomic(max);
+        host.responder
+            .set_resources(vec![Resource::default(); usize::from(max)]);
         for n in 0..40u32 {
             let packet = match n % 2 {
                 0 => read(n, BASE, 4),
@@ -116,7 +117,8 @@ fn c_10_duplicate_atomic() {
 fn c_14_too_many() {
     for max in 0..=16u8 {
         let mut host = host();
-        host.responder.set_max_dest_rd_atomic(max);
+        host.responder
+            .set_resources(vec![Resource::default(); usize::from(max)]);
         let max = u32::from(max);
         for n in 0..=max {
             give(&mut host, &read(n, BASE, 1), 0);
@@ -245,7 +247,7 @@ fn c_10_another_atomic() {
 #[test]
 fn c_14_until_the_last_response() {
     let mut host = filled();
-    host.responder.set_max_dest_rd_atomic(1);
+    host.responder.set_resources(vec![Resource::default(); 1]);
     give(&mut host, &read(0, BASE, 2 * MTU as u32), 0);
     assert_eq!(host.drain(0).len(), 2);
     give(&mut host, &read(2, BASE, 2 * MTU as u32), 0);
