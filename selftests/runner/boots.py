@@ -13,6 +13,8 @@ class Boot:
     guest knows its cases. Without `debug` it runs under the debug kernel only where all is asked for; without
     `default` not under the other. `append` goes to the kernel's command line.
     With `scripts` the guest has the scripted packets and their interpreter.
+    Under the debug kernel, which takes a minute to come up and longer to look for leaks, the suites `together` under
+    one name run one after the other in one boot; leaks are looked for after the last.
     """
 
     name: str
@@ -25,11 +27,23 @@ class Boot:
     append: str = ""
     cpus: int = 2
     scripts: bool = False
+    together: str = ""
 
     @property
     def mixed(self):
         """Whether the hosts' drivers differ."""
         return self.hosts == 2 and self.drivers[0] != self.drivers[1]
+
+
+def grouped(boots):
+    """Lists of boots, those together that one boot of the debug kernel does."""
+    groups = {}
+    for boot in boots:
+        groups.setdefault(boot.together or boot, []).append(boot)
+    for group in groups.values():
+        alike = {dataclasses.replace(boot, name="", suite="", debug=True, default=True) for boot in group}
+        assert len(alike) == 1 and not (len(group) > 1 and group[0].dynamic), "one boot can't do for these suites"
+    return list(groups.values())
 
 
 INTEROP = ("test", "rdma_rxe")
@@ -41,24 +55,24 @@ BOOTS = (
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("kunit", "kunit", hosts=1, default=False, append="kunit.enable=1 kunit.autorun=1"),
     Boot("link", "link", hosts=1),
-    Boot("rdmacm", "rdmacm"),
-    Boot("perftest", "perftest"),
-    Boot("data", "data"),
-    Boot("loss", "loss"),
-    Boot("path-mtu", "path_mtu", hosts=1),
-    Boot("rows", "rows", hosts=1),
+    Boot("rdmacm", "rdmacm", together="traffic"),
+    Boot("perftest", "perftest", together="traffic"),
+    Boot("data", "data", together="traffic"),
+    Boot("loss", "loss", together="recovery"),
+    Boot("path-mtu", "path_mtu", hosts=1, together="one-host"),
+    Boot("rows", "rows", hosts=1, together="one-host"),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
-    Boot("srq", "srq"),
-    Boot("xrc", "xrc", hosts=1),
-    Boot("placement", "placement"),
-    Boot("bad-input", "bad_input"),
-    Boot("bad-packets", "bad_packets"),
-    Boot("statements", "statements"),
+    Boot("srq", "srq", together="recovery"),
+    Boot("xrc", "xrc", hosts=1, together="one-host"),
+    Boot("placement", "placement", together="recovery"),
+    Boot("bad-input", "bad_input", together="hostile"),
+    Boot("bad-packets", "bad_packets", together="hostile"),
+    Boot("statements", "statements", together="hostile"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
-    Boot("counters", "counters"),
+    Boot("counters", "counters", together="traffic"),
     Boot("congestion", "congestion", debug=False),
-    Boot("keys", "keys"),
+    Boot("keys", "keys", together="recovery"),
     Boot("storage", "storage", debug=False),
     Boot("multicast", "multicast", debug=False),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),

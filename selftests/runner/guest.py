@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Running a boot: starts the machines by qemu/vm.py, reads the suite's reports, and accounts for the
+"""Running a boot: starts the machines by qemu/vm.py, reads the suites' reports, and accounts for the
 cases that a crash or a hang left without a result."""
 
 import json
@@ -37,17 +37,45 @@ _MARK = "@rrxe "
 _STATUSES = {124: "the time for the boot was up", 125: "a guest could not be set up, or crashed", 99: "kernel log"}
 
 
-class _Run:
-    """The state of one boot."""
+class _Suite:
+    """The state of a suite in a boot."""
 
     def __init__(self, lane, boot, report, folder):
         self.prefix = f"{lane}/{boot.name}"
         self.boot = boot
         self.report = report
-        self.logs = os.path.join(folder, "h1") if boot.hosts == 2 else folder
+        self.logs = folder
         self.planned = []
         self.seen = set()
         self.current = None
+
+    def took(self, message):
+        """Take a report of the guest's; how long it may be until the next one, if that is known."""
+        if "plan" in message:
+            self.planned = message["plan"]
+        elif "start" in message:
+            self.current = message["start"]
+            self.report.doing(f"{self.prefix}/{self.current}")
+            return message["limit"]
+        elif "case" in message:
+            name = message["case"]
+            self.seen.add(name)
+            self.current = None
+            log = os.path.join(self.logs, name + ".log")
+            self.report.result(
+                f"{self.prefix}/{name}", message["status"], message["seconds"], message["reason"], _short(log)
+            )
+        return None
+
+
+class _Run:
+    """The state of one boot."""
+
+    def __init__(self, name, suites, report):
+        self.name = name
+        self.suites = suites
+        self.report = report
+        self.suite = suites[0]
         self.heard = time.monotonic()
         self.limit = START_LIMIT
         self.words = []
@@ -62,77 +90,80 @@ class _Run:
             if text.strip():
                 self.words.append(text)
             if text.startswith("rrxe: ") and text.endswith("; once more"):
-                self.report.line(f"note: {self.prefix}: {text[6:]}")
+                self.report.line(f"note: {self.name}: {text[6:]}")
             return
         try:
             message = json.loads(text[len(_MARK) :])
         except ValueError:
             return
         self.started = True
-        if "plan" in message:
-            self.planned = message["plan"]
-        elif "start" in message:
-            self.current = message["start"]
-            self.limit = message["limit"] + GRACE
-            self.report.doing(f"{self.prefix}/{self.current}")
-        elif "case" in message:
-            name = message["case"]
-            self.seen.add(name)
-            self.current = None
-            log = os.path.join(self.logs, name + ".log")
-            self.report.result(
-                f"{self.prefix}/{name}", message["status"], message["seconds"], message["reason"], _short(log)
-            )
+        if "suite" in message:
+            self.suite = self.suites[message["suite"]]
+            return
+        limit = self.suite.took(message)
+        if limit is not None:
+            self.limit = limit + GRACE
 
 
 def _short(path):
     return os.path.relpath(path, TOP)
 
 
-def run_boot(lane, boot, kernel, driver, report, out, only, core):
-    """Run a boot, reporting each case as `lane/boot/case`."""
-    folder = os.path.join(out, f"{lane}-{boot.name}")
-    os.makedirs(folder, exist_ok=True)
+def run_boot(lane, boots, kernel, driver, report, out, only, core):
+    """Run boots that one boot can do for, reporting each case as `lane/boot/case`."""
+    boot = boots[0]
     drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
     mixed = len(set(drivers)) > 1
-    arguments = [boot.suite, "--prefix", f"{lane}/{boot.name}/"]
-    arguments += [f"--only={pattern}" for pattern in only]
-    if core:
-        arguments.append("--core")
+    choice = [f"--only={pattern}" for pattern in only] + (["--core"] if core else [])
     environment = {**os.environ, "ROLES": "both" if mixed else "client"}
-    run = _Run(lane, boot, report, folder)
-    if not boot.dynamic:
-        listed = subprocess.run([SUITE, *arguments, "--list"], capture_output=True, text=True, env=environment)
-        if listed.returncode:
-            report.result(f"{run.prefix}/list", FAIL, reason=listed.stderr.strip().splitlines()[-1])
-            return
-        run.planned = listed.stdout.split()
-        if not run.planned:
-            return
-    elif not any(boot.name in pattern for pattern in only) and not matches(f"{lane}/{boot.name}/", only):
+    name = boot.together if len(boots) > 1 else boot.name
+    folder = os.path.join(out, f"{lane}-{name}")
+    logs = os.path.join(folder, "h1") if boot.hosts == 2 else folder
+    suites, words = [], []
+    for one in boots:
+        suite, word = _Suite(lane, one, report, logs), f"{one.suite}:{lane}/{one.name}/"
+        if not one.dynamic:
+            listed = subprocess.run([SUITE, word, *choice, "--list"], capture_output=True, text=True, env=environment)
+            if listed.returncode:
+                report.result(f"{suite.prefix}/list", FAIL, reason=listed.stderr.strip().splitlines()[-1])
+                continue
+            suite.planned = listed.stdout.split()
+            if not suite.planned:
+                continue
+        elif not any(one.name in pattern for pattern in only) and not matches(f"{lane}/{one.name}/", only):
+            continue
+        suites.append(suite)
+        words.append(word)
+    if not suites:
         return
+    if len(suites) > 1:
+        for suite in suites:
+            suite.logs = os.path.join(logs, suite.boot.name)
 
+    os.makedirs(folder, exist_ok=True)
+    run = _Run(f"{lane}/{name}", suites, report)
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
     command += [str(boot.cpus), "--append", boot.append, "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
     if boot.scripts:
         share, why = host.scripts(folder)
         if why:
-            report.result(f"{run.prefix}/interpreter", FAIL, reason=why)
+            report.result(f"{run.name}/interpreter", FAIL, reason=why)
             return
         command += ["--share", share]
-    command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *arguments]
+    command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *words, *choice]
     for _ in range(ATTEMPTS):
         if stopping.is_set():
             return
-        report.doing(f"{run.prefix}: booting")
+        report.doing(f"{run.name}: booting")
         status, hung = _launch(run, command, folder)
         report.doing(None)
         if run.started or stopping.is_set() or not _emulator_died(folder):
             break
-        report.line(f"note: QEMU itself crashed at the start of {run.prefix}: once more")
+        report.line(f"note: QEMU itself crashed at the start of {run.name}: once more")
     if stopping.is_set():
         return
-    _account(run, status, hung, folder)
+    for suite in suites:
+        _account(suite, run, status, hung, folder)
 
 
 def _launch(run, command, folder):
@@ -187,17 +218,17 @@ def _stop(process):
         pass
 
 
-def _account(run, status, hung, folder):
-    """Fail what has no result, and the boot itself where it ended badly although all passed."""
-    missing = [name for name in run.planned if name not in run.seen]
+def _account(suite, run, status, hung, folder):
+    """Fail what has no result, and the suite itself where its boot ended badly although all passed."""
+    missing = [name for name in suite.planned if name not in suite.seen]
     why = "the guest hung" if hung else _STATUSES.get(status, f"the boot ended with status {status}")
     said = _complaint(folder) or next((text for text in reversed(run.words) if text.startswith("rrxe: ")), "")
     log = _short(os.path.join(folder, "launcher.txt"))
     for name in missing:
-        what = "in this case" if name == run.current else "before this case"
-        run.report.result(f"{run.prefix}/{name}", FAIL, reason=f"{why} {what}: {said}", log=log)
-    if not missing and (status not in (0, 1) or not run.seen):
-        run.report.result(f"{run.prefix}/boot", FAIL, reason=f"{why}: {said}", log=log)
+        what = "in this case" if name == suite.current else "before this case"
+        suite.report.result(f"{suite.prefix}/{name}", FAIL, reason=f"{why} {what}: {said}", log=log)
+    if not missing and (status not in (0, 1) or not suite.seen):
+        suite.report.result(f"{suite.prefix}/boot", FAIL, reason=f"{why}: {said}", log=log)
 
 
 def _complaint(folder):

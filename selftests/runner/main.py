@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from . import fuzz, guest, host
-from .boots import BOOTS
+from .boots import BOOTS, grouped
 from .report import Report, matches
 
 LANES = ("host", "guest", "debug")
@@ -83,7 +83,7 @@ def list_tests(lanes, args):
                 continue
             roles = "both" if boot.mixed else "client"
             names = subprocess.run(
-                [guest.SUITE, boot.suite, "--list", *core],
+                [guest.SUITE, f"{boot.suite}:{lane}/{boot.name}/", "--list", *core],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
@@ -142,8 +142,9 @@ def main():
             continue
         kernel = "debug" if lane == "debug" else "default"
         core = lane == "debug" and not args.all_debug
-        for boot in boots_of(lane, args):
-            work.append((guest.run_boot, lane, boot, kernel, args.driver, report, args.out, args.only, core))
+        boots = list(boots_of(lane, args))
+        for group in grouped(boots) if lane == "debug" else [[boot] for boot in boots]:
+            work.append((guest.run_boot, lane, group, kernel, args.driver, report, args.out, args.only, core))
     interrupted = not run_all(work, args.jobs or jobs_for_this_machine(), report)
     report.finish(os.path.join(args.out, "junit.xml"))
     if not report.results and not interrupted:

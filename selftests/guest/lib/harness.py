@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Declaring, running and reporting test cases inside a guest.
 
-A suite is a Python module of this folder whose functions are marked with `@case`. One boot runs one
-suite: `run_suite` announces the names of the cases that it is about to run, runs them in the order of
+A suite is a Python module of this folder whose functions are marked with `@case`. A boot runs one
+suite, or several in turn: `run_suite` announces the names of the cases that it is about to run, runs them in the order of
 the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
 host reads them (selftests/runner/boot.py).
 
@@ -22,6 +22,9 @@ import traceback
 import kernellog
 
 OUT = os.environ.get("OUT", "/tmp/out")
+
+# In the environment where another suite follows in the same boot.
+MORE_FOLLOWS = "MORE_SUITES_FOLLOW"
 
 
 class Failure(Exception):
@@ -120,6 +123,11 @@ def debug_kernel():
     return os.environ.get("KERNEL", "default") != "default"
 
 
+def more_follows():
+    """Whether another suite follows in this boot: leaks are its business, and the other host stays."""
+    return MORE_FOLLOWS in os.environ
+
+
 def report(**fields):
     """Send one report to the host."""
     sys.stdout.write("\n@rrxe " + json.dumps(fields) + "\n")
@@ -197,10 +205,11 @@ def run_suite(after_each=None, finish=None):
 
     `after_each` is called after every case, to clear away what it left; `finish` after all of them,
     before the kernel log is judged. Two cases are the harness's own: `kernel-log`, and with the
-    debug kernel `memory-leaks`.
+    debug kernel `memory-leaks`, in a boot's last suite.
     """
     cases = list(chosen())
-    own = ["kernel-log"] + (["memory-leaks"] if debug_kernel() else [])
+    look_for_leaks = debug_kernel() and not more_follows()
+    own = ["kernel-log"] + (["memory-leaks"] if look_for_leaks else [])
     report(plan=[one.name for one in cases] + own)
     watch = kernellog.Watch()
     good = True
@@ -230,7 +239,7 @@ def run_suite(after_each=None, finish=None):
                 finish()
         except Exception as why:
             reason = f"clearing away: {why}"
-    if debug_kernel():
+    if look_for_leaks:
         leaks = kernellog.memory_leaks(os.path.join(OUT, "memory-leaks.log"))
         done("memory-leaks", started, "fail" if leaks else "ok", leaks)
     reason = watch.verdict(os.path.join(OUT, "kernel-log.log")) or reason

@@ -133,6 +133,7 @@ def memory_leaks(path):
         time.sleep(1)
     with open(_KMEMLEAK, encoding="utf-8", errors="replace") as found:
         text = found.read()
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as out:
         out.write(text)
     count = text.count("unreferenced object")

@@ -55,7 +55,7 @@ def device(where, driver):
     where.run(f"ip link add {NEAR} mtu 4500 type veth peer name {FAR} mtu 4500")
     try:
         # A packet is a frame here, as on any wire.
-        where.run(f"ethtool -K {NEAR} tx-udp-segmentation off")
+        testbed.send_rows(where, NEAR, False)
         where.run(f"ip addr add {OWN}/24 dev {NEAR}; ip link set {FAR} up; ip link set {NEAR} up")
         mac = where.read(f"/sys/class/net/{FAR}/address").strip()
         where.run(f"ip neigh replace {PEER} lladdr {mac} dev {NEAR} nud permanent")

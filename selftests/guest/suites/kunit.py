@@ -14,14 +14,17 @@ RESULTS = "/sys/kernel/debug/kunit/{}/results"
 _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 
 
-@case(timeout=120)
-def linux_rdma_sync():
-    """Tables, timers, gates and work items of rust-bindings/sync."""
+SUITES = ("linux-rdma-sync", "linux-rdma-crc32", "linux-rdma-vector")
+
+
+@case(timeout=120, each={suite: suite.replace("-", "_") for suite in SUITES})
+def passes(suite):
+    """All tests of a file of rust-bindings passed, and none was left out."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has no such tests")
     here.machine.try_run("mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
-    text = here.machine.read(RESULTS.format("linux_rdma_sync"))
+    text = here.machine.read(RESULTS.format(suite))
     log(text)
     results = _RESULT.findall(text)
     require(results, "no test has run")

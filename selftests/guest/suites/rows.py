@@ -17,9 +17,6 @@ bed = testbed.Bed()
 # The drivers at both ends: the other one's socket has its stack segment what comes in rows.
 PAIRS = {"alone": ("rrxe", "rrxe"), "to-rdma-rxe": ("rrxe", "rdma_rxe")}
 
-# What has the stack segment rows: the sender itself does not make any, or somebody on the way segments them.
-SWITCH = "tx-udp-segmentation"
-
 WIRES = {
     "loss-5": "loss 5%",
     "reorder-25": "delay 1ms reorder 25% 50%",
@@ -84,7 +81,7 @@ def whole(version):
             found = per_frame(host, sides, rng)
             require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in rows")
         for host in hosts:
-            host.machine.run(f"ethtool -K {host.netdev} {SWITCH} off")
+            testbed.send_rows(host.machine, host.netdev, False)
         for host in hosts:
             found = per_frame(host, sides, rng)
             require(found <= 1, f"{host.name}: {found:.1f} packets a frame, though its device takes no rows")
@@ -118,7 +115,7 @@ def segmented_on_the_way(version):
 def switched():
     """The device takes rows, and does not, from one moment to the next."""
     with connection() as (hosts, sides, rng):
-        words = [f"ethtool -K {hosts[0].netdev} {SWITCH} {state}; sleep 0.05" for state in ("off", "on")]
+        words = [f"ethtool -K {hosts[0].netdev} {testbed.ROWS} {state}; sleep 0.05" for state in ("off", "on")]
         switching = hosts[0].machine.start(f"while true; do {'; '.join(words)}; done")
         for _ in range(6):
             large(rng, sides)

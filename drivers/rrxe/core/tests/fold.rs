@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The checksum of the driver on x86-64, which is of no use here, against the core's.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "../../../../rust-bindings/crc32/fold.rs"]
+mod fold;
+
+use proptest::prelude::*;
+use rrxe_core::icrc::crc32_le;
+
+/// It needs these instructions; without them, the kernel's own tests of it skip it as well.
+fn cpu_can() -> bool {
+    is_x86_feature_detected!("avx") && is_x86_feature_detected!("pclmulqdq")
+}
+
+proptest! {
+    #[test]
+    fn as_the_core(
+        crc: u32,
+        bytes in prop::collection::vec(any::<u8>(), fold::BLOCK..1500),
+        shift in 0usize..16,
+    ) {
+        prop_assume!(cpu_can());
+        let whole = bytes.len() & !15;
+        let expected = crc32_le(crc, &bytes[..whole]);
+        // SAFETY: A slice is valid for reads; the CPU has the instructions.
+        let sum = unsafe { fold::crc32(crc, bytes.as_ptr(), bytes.len()) };
+        prop_assert_eq!(sum, expected);
+        let mut copy = vec![0x5a; bytes.len() + 16];
+        // SAFETY: As above; there is room for as many bytes at `shift`.
+        let sum = unsafe {
+            fold::crc32_copy(crc, copy.as_mut_ptr().add(shift), bytes.as_ptr(), bytes.len())
+        };
+        prop_assert_eq!(sum, expected);
+        prop_assert_eq!(&copy[shift..shift + whole], &bytes[..whole]);
+        let (before, behind) = (&copy[..shift], &copy[shift + whole..]);
+        prop_assert!(before.iter().chain(behind).all(|byte| *byte == 0x5a));
+    }
+}
