@@ -15,10 +15,26 @@ const HALF: u32 = 12;
 
 const HALF_MASK: u32 = (1 << HALF) - 1;
 
+/// A round's function: of the numbers that differ, any two become any two with the same probability
+/// over all keys (multiply, add, and take the highest bits: Dietzfelbinger 1996).
+#[derive(Clone, Copy, Default)]
+struct Round {
+    factor: u64,
+    addend: u64,
+}
+
+impl Round {
+    #[inline]
+    fn of(self, half: u32) -> u32 {
+        let product = u64::from(half).wrapping_mul(self.factor);
+        (product.wrapping_add(self.addend) >> (64 - HALF)) as u32
+    }
+}
+
 /// A permutation of the numbers `first..=last`.
 #[derive(Clone, Copy)]
 pub struct Permutation {
-    keys: [u64; ROUNDS],
+    rounds: [Round; ROUNDS],
     first: u32,
     last: u32,
 }
@@ -41,23 +57,26 @@ impl Permutation {
             return None;
         }
         let [mut state, tweak] = key;
-        let keys = core::array::from_fn(|_| {
+        let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             mix(mix(state) ^ tweak)
+        };
+        let rounds = core::array::from_fn(|_| Round {
+            factor: next(),
+            addend: next(),
         });
-        Some(Permutation { keys, first, last })
-    }
-
-    #[inline]
-    fn round(key: u64, half: u32) -> u32 {
-        (mix(u64::from(half).wrapping_add(key)) >> 40) as u32 & HALF_MASK
+        Some(Permutation {
+            rounds,
+            first,
+            last,
+        })
     }
 
     #[inline]
     fn forward(&self, x: u32) -> u32 {
         let (mut l, mut r) = ((x >> HALF) & HALF_MASK, x & HALF_MASK);
-        for key in &self.keys {
-            (l, r) = (r, l ^ Self::round(*key, r));
+        for round in &self.rounds {
+            (l, r) = (r, l ^ round.of(r));
         }
         (l << HALF) | r
     }
@@ -65,8 +84,8 @@ impl Permutation {
     #[inline]
     fn backward(&self, x: u32) -> u32 {
         let (mut l, mut r) = ((x >> HALF) & HALF_MASK, x & HALF_MASK);
-        for key in self.keys.iter().rev() {
-            (l, r) = (r ^ Self::round(*key, l), l);
+        for round in self.rounds.iter().rev() {
+            (l, r) = (r ^ round.of(l), l);
         }
         (l << HALF) | r
     }
