@@ -30,5 +30,10 @@
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
 
+#ifdef CONFIG_X86_64
+#include <asm/fpu/api.h>
+#include <asm/fpu/types.h>
+#endif
+
 #include "shim.c"
 #include "trampolines.h"

@@ -14,3 +14,4 @@ mod raw;
 pub mod rdma;
 pub mod sync;
 pub mod time;
+pub mod vector;

@@ -35,6 +35,9 @@
 #include <net/udp_tunnel.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
+#ifdef CONFIG_X86_64
+#include <asm/fpu/api.h>
+#endif
 
 #ifdef __BINDGEN__
 #define SHIM
@@ -108,6 +111,18 @@ SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
 {
 	this_cpu_add(*counter, n);
 }
+
+#ifdef CONFIG_X86_64
+SHIM bool shim_boot_cpu_has(unsigned int feature)
+{
+	return boot_cpu_has(feature);
+}
+
+SHIM void shim_kernel_fpu_begin(void)
+{
+	kernel_fpu_begin();
+}
+#endif
 
 /* struct net, struct net_device. */
 

@@ -34,7 +34,7 @@ mod tx;
 mod wqe;
 
 use kernel::{prelude::*, sync::Arc};
-use linux_rdma::{net::NetdevNotifier, rdma::LinkRegistration, sync::rcu_barrier};
+use linux_rdma::{net::NetdevNotifier, rdma::LinkRegistration, sync::rcu_barrier, vector};
 
 module! {
     type: Module,
@@ -113,6 +113,7 @@ impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
+        vector::prepare();
         try_pin_init!(Self {
             state: SharedState::new()?,
             notifier <- NetdevNotifier::new(link::Follower),

@@ -5,10 +5,16 @@
 //! Everything here runs in the softirq that received the packet. What does not belong to a queue
 //! pair, or not to a packet as the specification wants it, is dropped without an answer.
 
-use crate::{counters::Counter, driver::Rrxe, multicast, qp::Qp, tables::Tables};
+use crate::{
+    counters::Counter,
+    driver::Rrxe,
+    multicast,
+    qp::{After, Qp},
+    tables::Tables,
+};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc},
+    sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
     crc32::crc32_le,
@@ -75,6 +81,36 @@ impl<'a> Incoming<'a> {
             skb: datagram.packet(),
             now,
         })
+    }
+}
+
+/// The queue pair that packets which came together are for, and what they have left to do there.
+#[derive(Default)]
+struct Row<'a> {
+    qp: Option<ArcBorrow<'a, Qp>>,
+    after: After,
+}
+
+impl<'a> Row<'a> {
+    /// The queue pair of the packet before, if it has this number.
+    fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
+        self.qp.filter(|qp| qp.number == number)
+    }
+
+    /// The next packet is for this queue pair.
+    fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After {
+        let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
+        if !same {
+            self.finish();
+            self.qp = Some(qp);
+        }
+        &mut self.after
+    }
+
+    fn finish(&mut self) {
+        if let Some(qp) = self.qp.take() {
+            Qp::after(qp, core::mem::take(&mut self.after));
+        }
     }
 }
 
@@ -178,7 +214,7 @@ impl Receiver {
             let groups = &device.data().multicast;
             groups.for_each_member(&incoming.skb.destination(), rcu, |qp| {
                 taken = true;
-                Qp::receive(qp.as_arc_borrow(), incoming, rcu);
+                Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
             });
         }
         taken
@@ -194,12 +230,13 @@ impl Receiver {
 
 impl Receiver {
     /// Takes a datagram. False where that was no packet.
-    fn datagram(
-        &self,
+    fn datagram<'a>(
+        &'a self,
         dev: &NetDevice,
         datagram: Datagram<'_>,
         now: u64,
-        rcu: &rcu::Guard,
+        row: &mut Row<'a>,
+        rcu: &'a rcu::Guard,
     ) -> bool {
         let skb = datagram.packet();
         let incoming = match Self::check(datagram, now) {
@@ -219,10 +256,13 @@ impl Receiver {
         } else if number == GSI {
             let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
             if let Some(qp) = &gsi {
-                Qp::receive(qp.as_arc_borrow(), &incoming, rcu);
+                Qp::receive_one(qp.as_arc_borrow(), &incoming, rcu);
             }
             gsi.is_some()
-        } else if let Some(qp) = self.tables.qps.get(number, rcu) {
+        } else if let Some(qp) = row
+            .last(number)
+            .or_else(|| self.tables.qps.get(number, rcu))
+        {
             let belongs = match incoming.packet.bth.opcode.class() {
                 wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, skb, rcu),
                 // The path says whose packets a connected queue pair takes, and in which
@@ -230,7 +270,7 @@ impl Receiver {
                 _ => dev.net(rcu) == qp.device.netdev.net(rcu),
             };
             if belongs {
-                Qp::receive(qp, &incoming, rcu);
+                Qp::receive(qp, &incoming, row.of(qp), rcu);
             }
             belongs
         } else {
@@ -252,9 +292,11 @@ impl UdpReceive for Receiver {
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
         let mut good = true;
+        let mut row = Row::default();
         for datagram in skb.datagrams() {
-            good &= self.datagram(dev, datagram, now, &rcu);
+            good &= self.datagram(dev, datagram, now, &mut row, &rcu);
         }
+        row.finish();
         // What is no packet shows as dropped.
         if good {
             skb.consume();

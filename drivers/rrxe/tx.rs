@@ -164,10 +164,10 @@ impl<'a> Carrier<'a> {
         };
         // The room is as large as the packet says it is: nothing of this fails.
         let _ = room.push(headers);
+        room.start_sum(icrc);
         gather(room)?;
         let _ = room.push_zeros(packet.pad.into());
-        let body = room.filled().get(headers.len()..).unwrap_or_default();
-        let icrc = icrc::finish(crc32_le(icrc, body));
+        let icrc = icrc::finish(room.end_sum());
         let _ = room.push(&icrc);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 //! Memory of a packet that is being written.
 
+use crate::crc32;
 use core::{marker::PhantomData, slice};
 use kernel::prelude::*;
 
@@ -15,7 +16,15 @@ pub struct Room<'a> {
     start: *mut u8,
     filled: usize,
     len: usize,
+    sum: Option<Sum>,
     _memory: PhantomData<&'a mut [u8]>,
+}
+
+/// A checksum of what is written.
+struct Sum {
+    crc: u32,
+    /// Up to where it goes: all from there on is still to be summed up. At most `filled`.
+    end: usize,
 }
 
 impl Room<'_> {
@@ -32,6 +41,7 @@ impl Room<'_> {
             start,
             filled: 0,
             len,
+            sum: None,
             _memory: PhantomData,
         }
     }
@@ -47,6 +57,23 @@ impl Room<'_> {
     pub fn filled(&self) -> &[u8] {
         // SAFETY: Initialised by the type invariant, and written to by `&mut self` alone.
         unsafe { slice::from_raw_parts(self.start, self.filled) }
+    }
+
+    /// Starts a checksum of all that is appended from now on, going on from `crc`: see
+    /// [`crc32_le`](crate::crc32::crc32_le).
+    #[inline]
+    pub fn start_sum(&mut self, crc: u32) {
+        let end = self.filled;
+        self.sum = Some(Sum { crc, end });
+    }
+
+    /// The checksum, of everything since [`start_sum`](Self::start_sum). It ends; 0 where there is none.
+    #[inline]
+    pub fn end_sum(&mut self) -> u32 {
+        let Some(Sum { crc, end }) = self.sum.take() else {
+            return 0;
+        };
+        crc32::crc32_le(crc, self.filled().get(end..).unwrap_or_default())
     }
 
     /// Appends bytes.
@@ -74,13 +101,24 @@ impl Room<'_> {
         if len > self.left() {
             return Err(EMSGSIZE);
         }
+        // What is summed up where it is copied is read once; small pieces are summed up together.
+        let sum = match self.sum {
+            Some(_) if len >= crc32::MANY => Some(self.end_sum()),
+            _ => None,
+        };
         // SAFETY: There is room for `len` bytes behind the filled ones, which nobody else uses
         // (type invariant). Whatever is copied are bytes.
         unsafe {
-            self.start
-                .add(self.filled)
-                .copy_from_nonoverlapping(source, len)
-        };
+            let to = self.start.add(self.filled);
+            match sum {
+                Some(crc) => {
+                    let crc = crc32::copy_raw(crc, to, source, len);
+                    let end = self.filled + len;
+                    self.sum = Some(Sum { crc, end });
+                }
+                None => to.copy_from_nonoverlapping(source, len),
+            }
+        }
         // INVARIANT: These are initialised now.
         self.filled += len;
         Ok(())

@@ -8,7 +8,7 @@
 use super::{device::Device, object::Driver};
 use crate::{
     net::{Fragment, Room},
-    raw,
+    raw, vector,
 };
 use core::{
     mem::{size_of, MaybeUninit},
@@ -306,9 +306,8 @@ impl<'a> MappedMemory<'a> {
         // and `src + done` has `n` bytes, since the pieces add up to `len`. It was pinned for
         // writing where the region allows it, which the caller checks by the region's rights.
         unsafe {
-            self.0.for_each(offset, len, |p, done, n| {
-                ptr::copy_nonoverlapping(src.add(done), p, n)
-            })
+            self.0
+                .for_each(offset, len, |p, done, n| vector::copy(p, src.add(done), n))
         }
     }
 
@@ -374,14 +373,14 @@ impl KernelMemory {
     #[inline]
     pub fn write(&self, addr: u64, from: &[u8]) {
         // SAFETY: As in `read`.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as usize as *mut u8, from.len()) };
+        unsafe { vector::copy(addr as usize as *mut u8, from.as_ptr(), from.len()) };
     }
 
     /// As [`KernelMemory::write`], from a fragment of a received packet.
     #[inline]
     pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>) {
         // SAFETY: The fragment is valid for reads of its length; the destination as in `read`.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), addr as usize as *mut u8, from.len()) };
+        unsafe { vector::copy(addr as usize as *mut u8, from.as_ptr(), from.len()) };
     }
 
     /// The word at address `addr`; `EINVAL` where it is not naturally aligned.

@@ -5,7 +5,7 @@
 #[kernel::prelude::kunit_tests(linux_rdma_sync)]
 mod cases {
     use crate::{
-        crc32, impl_has_soft_timer,
+        impl_has_soft_timer,
         sync::{irq::IrqGuard, irqs_disabled, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, RcuCell, RcuTable, SoftTimer},
         time,
@@ -48,13 +48,6 @@ mod cases {
     fn id_at(table: &RcuTable<Counted>, index: u32) -> Option<u32> {
         let guard = rcu::read_lock();
         table.get(index, &guard).map(|entry| entry.id)
-    }
-
-    #[test]
-    fn checksum_is_crc32() -> Result {
-        // The check value of CRC-32.
-        assert_eq!(crc32::crc32_le(!0, b"123456789"), !0xcbf4_3926);
-        Ok(())
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{baton::Baton, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use super::{baton::Baton, recv::RecvSide, send::SendSide, After, Notices, Occasion, Qp};
 use crate::{congestion::Due, counters::Counter, cq::Cq, limits::path, rx::Incoming};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
@@ -195,10 +195,11 @@ impl Qp {
     pub(super) fn receive_response(
         this: ArcBorrow<'_, Self>,
         incoming: &Incoming<'_>,
+        after: &mut After,
         rcu: &rcu::Guard,
     ) {
         let qp = &*this;
-        let mut notices = Notices::default();
+        let notices = &mut after.send;
         let due;
         let outcome = {
             let mut side = lock_bh(&qp.send);
@@ -216,7 +217,7 @@ impl Qp {
                     qp,
                     Occasion::of(incoming, rcu),
                     None,
-                    &mut notices,
+                    notices,
                     |requester, slots, env| {
                         requester.handle_packet(slots, now, &incoming.packet, env)
                     },
@@ -243,36 +244,28 @@ impl Qp {
             }
             if !side.held.is_empty() {
                 let on = Occasion::of(incoming, rcu);
-                outcome.merge(
-                    side.with(qp, on, None, &mut notices, |requester, slots, env| {
-                        requester.held(slots, now, true, env)
-                    }),
-                );
+                outcome.merge(side.with(qp, on, None, notices, |requester, slots, env| {
+                    requester.held(slots, now, true, env)
+                }));
             }
             outcome
         };
         if let Some(due) = due {
             qp.notify(due, incoming.now, rcu);
         }
-        let overflow = Self::report(this, notices, &qp.send_cq);
-        if outcome.fatal || overflow {
-            Self::enter_error(this);
-        }
-        if outcome.sqe {
-            qp.set_state(QpState::Sqe);
-        }
-        // Also where nothing is to be sent: work requests may wait for the room in the slots.
-        Self::run_send(this);
+        after.responses.merge(outcome);
+        after.any_responses = true;
     }
 
     /// Takes a request.
     pub(super) fn receive_request(
         this: ArcBorrow<'_, Self>,
         incoming: &Incoming<'_>,
+        after: &mut After,
         rcu: &rcu::Guard,
     ) {
         let qp = &*this;
-        let mut notices = Notices::default();
+        let notices = &mut after.recv;
         let due;
         let outcome = {
             let mut side = lock_bh(&qp.recv);
@@ -291,7 +284,7 @@ impl Qp {
                     qp,
                     Occasion::of(incoming, rcu),
                     None,
-                    &mut notices,
+                    notices,
                     |responder, env| responder.handle_packet(now, &incoming.packet, env),
                 );
                 if side.responder.expected_psn() != expected {
@@ -320,14 +313,34 @@ impl Qp {
         if let Some(due) = due {
             qp.notify(due, incoming.now, rcu);
         }
-        let overflow = Self::report(this, notices, &qp.recv_cq);
-        if outcome.transmit {
-            Self::run_recv(this);
+        after.requests.merge(outcome);
+        after.any_requests = true;
+    }
+
+    /// Does what packets have left to do: tells of completions, sends, reports.
+    pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After) {
+        let qp = &*this;
+        if after.any_responses {
+            let overflow = Self::report(this, after.send, &qp.send_cq);
+            if after.responses.fatal || overflow {
+                Self::enter_error(this);
+            }
+            if after.responses.sqe {
+                qp.set_state(QpState::Sqe);
+            }
+            // Also where nothing is to be sent: work requests may wait for the room in the slots.
+            Self::run_send(this);
         }
-        if outcome.fatal || overflow {
-            Self::enter_error(this);
+        if after.any_requests {
+            let overflow = Self::report(this, after.recv, &qp.recv_cq);
+            if after.requests.transmit {
+                Self::run_recv(this);
+            }
+            if after.requests.fatal || overflow {
+                Self::enter_error(this);
+            }
+            Self::report_events(this);
         }
-        Self::report_events(this);
     }
 
     /// To the Error state: everything outstanding completes as flushed, in order. Any context but

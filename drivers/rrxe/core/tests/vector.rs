@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The checksum of the driver on x86-64, which is of no use here, against the core's.
+//! The driver's own ways to sum up and to copy on x86-64, which only the kernel uses, against the plain ones.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../../../../rust-bindings/crc32/fold.rs"]
 mod fold;
+
+#[path = "../../../../rust-bindings/vector/copy.rs"]
+mod copy;
 
 use proptest::prelude::*;
 use rrxe_core::icrc::crc32_le;
@@ -35,6 +38,21 @@ proptest! {
         prop_assert_eq!(sum, expected);
         prop_assert_eq!(&copy[shift..shift + whole], &bytes[..whole]);
         let (before, behind) = (&copy[..shift], &copy[shift + whole..]);
+        prop_assert!(before.iter().chain(behind).all(|byte| *byte == 0x5a));
+    }
+
+    #[test]
+    fn a_copy_is_the_same(
+        bytes in prop::collection::vec(any::<u8>(), copy::BLOCK..1500),
+        shift in 0usize..32,
+    ) {
+        prop_assume!(cpu_can());
+        let mut to = vec![0x5a; bytes.len() + 32];
+        // SAFETY: As above.
+        unsafe { copy::copy(to.as_mut_ptr().add(shift), bytes.as_ptr(), bytes.len()) };
+        let (before, rest) = to.split_at(shift);
+        let (copied, behind) = rest.split_at(bytes.len());
+        prop_assert_eq!(copied, &bytes[..]);
         prop_assert!(before.iter().chain(behind).all(|byte| *byte == 0x5a));
     }
 }
