@@ -97,7 +97,7 @@ mod tests {
             crc ^= u32::from(*byte);
             for _ in 0..8 {
                 let carry = if crc & 1 != 0 { 0xedb8_8320 } else { 0 };
-                crc = crc >> 1 ^ carry;
+                crc = (crc >> 1) ^ carry;
             }
         }
         crc

@@ -44,12 +44,12 @@ const fn power(n: u32) -> u64 {
 const fn inverse() -> u64 {
     // Long division. Degrees downwards from 64, the polynomial being of degree 32: a step for each bit
     // of the quotient. `rest` holds the 33 highest degrees of what is left, unreflected.
-    let divisor = 1u64 << 32 | POLYNOMIAL.reverse_bits() as u64;
+    let divisor = (1u64 << 32) | POLYNOMIAL.reverse_bits() as u64;
     let mut rest = 1u64 << 32;
     let mut quotient = 0u64;
     let mut i = 0;
     while i <= 32 {
-        let bit = rest >> 32 & 1;
+        let bit = (rest >> 32) & 1;
         // The first bit of the quotient is that of x^32, which is the lowest reflected.
         quotient |= bit << i;
         if bit != 0 {
@@ -82,7 +82,7 @@ static CONSTANTS: Constants = Constants {
     by_128: [power(128 + 64 - 1), power(128 - 1)],
     to_96: [power(64 + 32 - 1), power(32 - 1)],
     to_64: [power(64 - 1), 0],
-    to_32: [inverse(), (POLYNOMIAL as u64) << 1 | 1],
+    to_32: [inverse(), ((POLYNOMIAL as u64) << 1) | 1],
 };
 
 /// 16 bytes, into accumulator `$acc`; xmm7 has the constants. `$store` is what becomes of xmm5, the data.
