@@ -174,11 +174,10 @@ pub(crate) struct After {
     recv: Notices,
     /// [`Outcome::hold`] is of no account here.
     requests: Outcome,
-    /// There were some.
-    any_requests: bool,
     /// Of responses.
     send: Notices,
     responses: Outcome,
+    /// There were some: they may have made room in the slots.
     any_responses: bool,
 }
 

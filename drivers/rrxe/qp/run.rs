@@ -314,7 +314,6 @@ impl Qp {
             qp.notify(due, incoming.now, rcu);
         }
         after.requests.merge(outcome);
-        after.any_requests = true;
     }
 
     /// Does what packets have left to do: tells of completions, sends, reports.
@@ -331,16 +330,14 @@ impl Qp {
             // Also where nothing is to be sent: work requests may wait for the room in the slots.
             Self::run_send(this);
         }
-        if after.any_requests {
-            let overflow = Self::report(this, after.recv, &qp.recv_cq);
-            if after.requests.transmit {
-                Self::run_recv(this);
-            }
-            if after.requests.fatal || overflow {
-                Self::enter_error(this);
-            }
-            Self::report_events(this);
+        let overflow = Self::report(this, after.recv, &qp.recv_cq);
+        if after.requests.transmit {
+            Self::run_recv(this);
         }
+        if after.requests.fatal || overflow {
+            Self::enter_error(this);
+        }
+        Self::report_events(this);
     }
 
     /// To the Error state: everything outstanding completes as flushed, in order. Any context but

@@ -2,8 +2,8 @@
 """Declaring, running and reporting test cases inside a guest.
 
 A suite is a Python module of this folder whose functions are marked with `@case`. A boot runs one
-suite, or several in turn: `run_suite` announces the names of the cases that it is about to run, runs them in the order of
-the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
+suite, or several in turn: `run_suite` announces the names of the cases that it is about to run, runs
+them in the order of the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
 host reads them (selftests/runner/boot.py).
 
 A case fails by raising anything; `Failure` is for what it checked itself, `Skip` for what cannot be

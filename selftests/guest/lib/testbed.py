@@ -86,7 +86,8 @@ class Bed:
                 host.machine.end_jobs()
 
     def run(self, finish=None):
-        """Run the suite's cases and let the other host go, unless another suite needs it. Its kernel's log is judged with ours."""
+        """Run the suite's cases and let the other host go, unless another suite needs it. Its kernel's log is
+        judged with ours."""
 
         def end():
             try:

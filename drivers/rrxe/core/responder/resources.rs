@@ -100,11 +100,6 @@ impl<R: ResourceRing> Resources<R> {
         self.ring
     }
 
-    /// Whether the peer may have any outstanding.
-    fn has_any(&self) -> bool {
-        !self.ring.is_empty()
-    }
-
     #[inline]
     pub(super) fn has_pending(&self) -> bool {
         self.pending != 0
@@ -291,7 +286,7 @@ impl<R: ResourceRing> Responder<R> {
             && (global || persistent)
             && (!global || self.allow_flush_global)
             && (!persistent || self.allow_flush_persistent)
-            && self.resources.has_any();
+            && self.resources.limit() != 0;
         if !valid {
             return Err(Refusal::Invalid);
         }
