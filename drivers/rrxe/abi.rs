@@ -34,9 +34,13 @@
 //!
 //! After publishing to a send or receive queue the user program executes a sequentially
 //! consistent fence and reads [`RingHeader::doorbell`]; if it is not zero, it must call the
-//! kernel (`POST_SEND` or `POST_RECV` with no work requests). A send queue wants a doorbell
-//! unless the kernel is polling it; a receive queue wants one only where the kernel must act on
-//! a posted receive at once, which is in the Error state, to flush it.
+//! kernel (`POST_SEND` or `POST_RECV` with no work requests). A receive queue wants a doorbell only where
+//! the kernel must act on a posted receive at once, which is in the Error state, to flush it. A send queue wants
+//! one unless the program posts in a stream: then the kernel looks at the ring by itself from time to time, and the
+//! program
+//!
+//! - must call it where its producer counter has reached [`RingHeader::due`] (the difference is not negative), and
+//! - should where it is about to wait: for a completion of what it has posted, or as it finds no completion.
 //!
 //! # Arming a completion queue
 //!
@@ -63,6 +67,8 @@ pub const RING_PRODUCER: usize = 0;
 pub const RING_CONSUMER: usize = 64;
 /// Offset in bytes of [`RingHeader::doorbell`].
 pub const RING_DOORBELL: usize = 128;
+/// Offset in bytes of [`RingHeader::due`].
+pub const RING_DUE: usize = 132;
 /// Offset in bytes of [`RingHeader::arm`].
 pub const RING_ARM: usize = 192;
 
@@ -82,8 +88,11 @@ pub struct RingHeader {
     pub _pad1: [u32; 15],
     /// Work queues: not zero where the kernel must be called after publishing.
     pub doorbell: u32,
+    /// Send queues in whose `doorbell` there is zero: the value of `producer` from which on the kernel must be
+    /// called nevertheless.
+    pub due: u32,
     /// Not used, zero.
-    pub _pad2: [u32; 15],
+    pub _pad2: [u32; 14],
     /// Completion queues: [`ARM_ANY`], [`ARM_SOLICITED`] or zero.
     pub arm: u32,
     /// Not used, zero.
@@ -379,6 +388,7 @@ const _: () = {
     assert!(offset_of!(RingHeader, producer) == RING_PRODUCER);
     assert!(offset_of!(RingHeader, consumer) == RING_CONSUMER);
     assert!(offset_of!(RingHeader, doorbell) == RING_DOORBELL);
+    assert!(offset_of!(RingHeader, due) == RING_DUE);
     assert!(offset_of!(RingHeader, arm) == RING_ARM);
     assert!(size_of::<WqeOp>() == 32);
     assert!(size_of::<SendWqe>() == 64);

@@ -2,7 +2,7 @@
 
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
-use crate::abi::{self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_HEADER_SIZE, RING_PRODUCER};
+use crate::abi::{self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE, RING_PRODUCER};
 use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
 use linux_rdma::rdma::{memory::SharedMemory, wr::DataSegment, Device};
@@ -245,6 +245,15 @@ impl Consumer {
     /// Asks the producer to call the kernel after publishing, or no more.
     pub(crate) fn want_doorbell(&self, wanted: bool) {
         self.ring.memory.store_release(RING_DOORBELL, wanted.into());
+    }
+
+    /// Asks the producer to call the kernel only once it has published so many more.
+    pub(crate) fn want_doorbell_after(&self, more: u32) {
+        // Whatever it says: the number is for the producer only.
+        let producer = self.ring.memory.load_acquire(RING_PRODUCER);
+        let due = producer.wrapping_add(more);
+        self.ring.memory.store_release(RING_DUE, due);
+        self.ring.memory.store_release(RING_DOORBELL, 0);
     }
 }
 

@@ -3,6 +3,7 @@
 //! The context: an open device, and what can be done with it.
 
 use crate::abi;
+use crate::doorbell::Owed;
 use crate::ffi::driver::*;
 use crate::ffi::os::{self, EINVAL};
 use crate::ffi::verbs::*;
@@ -18,6 +19,7 @@ use std::io::Write;
 pub(crate) struct Context {
     verbs: pabi::VerbsContext,
     limits: Limits,
+    owed: Owed,
 }
 
 /// What the device can do. Asked for once, when it is opened.
@@ -90,6 +92,19 @@ pub(crate) unsafe fn limits(context: *mut IbvContext) -> Limits {
     // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
     // writes the limits after that.
     unsafe { (*context.byte_sub(offset).cast::<Context>()).limits }
+}
+
+/// Which queue pair of it is owed a call. `None` for null, which there is in unit tests.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device, or null; it stays open for `'a`.
+#[inline]
+pub(crate) unsafe fn owed<'a>(context: *mut IbvContext) -> Option<&'a Owed> {
+    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
+    // SAFETY: the public context is a member of the one that `alloc_context` returned, zeroed, which is
+    // an `Owed`. It is only changed by atomics.
+    (!context.is_null()).then(|| unsafe { &(*context.byte_sub(offset).cast::<Context>()).owed })
 }
 
 /// Opens a device.

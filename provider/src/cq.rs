@@ -6,6 +6,7 @@ use crate::abi;
 use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context;
 use crate::cq_ex;
+use crate::doorbell;
 use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, ibv_cmd_resize_cq, VerbsCq};
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
@@ -177,6 +178,10 @@ pub(crate) unsafe extern "C" fn poll_cq(
         unsafe { wc.add(i as usize).write(to_wc(&entry)) }
     });
     queue.close();
+    if count == 0 {
+        // SAFETY: the caller's contract.
+        unsafe { doorbell::settle((*cq).context) };
+    }
     // At most `room`, which came from a `c_int`.
     count as c_int
 }
@@ -194,6 +199,8 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
     };
     // SAFETY: the caller's contract.
     unsafe { Cq::of(cq) }.queue.arm(request);
+    // SAFETY: the caller's contract.
+    unsafe { doorbell::settle((*cq).context) };
     0
 }
 

@@ -9,6 +9,7 @@ use crate::abi::Cqe;
 use crate::clock;
 use crate::completion_queue::wc_flags;
 use crate::cq::Cq;
+use crate::doorbell;
 use crate::ffi::os::{EINVAL, ENOENT};
 use crate::ffi::verbs::{wc_ex, IbvCqEx, IbvPollCqAttr};
 use core::ffi::{c_int, c_uint};
@@ -100,6 +101,8 @@ unsafe extern "C" fn start_poll(current: *mut IbvCqEx, attr: *const IbvPollCqAtt
         }
         None => {
             queue.close();
+            // SAFETY: the caller's contract.
+            unsafe { doorbell::settle((*current).base.context) };
             ENOENT
         }
     }

@@ -6,12 +6,20 @@
 //! They are written to the uverbs file as they are, the shortest way into the kernel. That way is
 //! closed to a process that changed its credentials after it opened the device; for it there is
 //! the longer way by ioctl, which libibverbs' functions take.
+//!
+//! A program that posts in a stream is let off most calls: the kernel looks at the ring by itself, but
+//! not at once. So a context remembers the queue pair that is owed one, and settles that as the program
+//! begins to wait, which it does where it finds no completion or asks for an event.
 
+use crate::context;
 use crate::ffi::command::{self, PostDoorbell};
 use crate::ffi::driver::{ibv_cmd_post_recv, ibv_cmd_post_send};
 use crate::ffi::os;
-use crate::ffi::verbs::IbvQp;
+use crate::ffi::verbs::{IbvContext, IbvQp};
+use crate::qp::{public, Qp};
+use crate::send_queue::Published;
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Which queue of the pair to look at.
 #[derive(Clone, Copy)]
@@ -28,13 +36,22 @@ pub(crate) enum Queue {
 ///
 /// `qp` is a queue pair of an open rrxe device.
 pub(crate) unsafe fn ring(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
+    // SAFETY: the caller's contract.
+    let (cmd_fd, qp_handle) = unsafe { ((*(*qp).context).cmd_fd, (*qp).handle) };
+    match by_write(cmd_fd, qp_handle, queue) {
+        // SAFETY: the caller's contract.
+        Err(os::EACCES) => unsafe { by_ioctl(qp, queue) },
+        result => result,
+    }
+}
+
+/// The shortest way. Errors: what the kernel answers; `EACCES` where this way is closed.
+fn by_write(cmd_fd: c_int, qp_handle: u32, queue: Queue) -> Result<(), c_int> {
     let (command, wqe_size) = match queue {
         Queue::Send => (command::POST_SEND, command::SEND_WR_SIZE),
         Queue::Receive => (command::POST_RECV, command::RECV_WR_SIZE),
     };
     let mut bad_wr: u32 = 0;
-    // SAFETY: the caller's contract.
-    let (cmd_fd, qp_handle) = unsafe { ((*(*qp).context).cmd_fd, (*qp).handle) };
     let doorbell = PostDoorbell {
         command,
         in_words: command::POST_DOORBELL_WORDS,
@@ -46,11 +63,7 @@ pub(crate) unsafe fn ring(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
         wqe_size,
     };
     // SAFETY: the command is complete, and its response goes to `bad_wr`.
-    match unsafe { os::write_command(cmd_fd, &doorbell) } {
-        // SAFETY: the caller's contract.
-        Err(os::EACCES) => unsafe { by_ioctl(qp, queue) },
-        result => result,
-    }
+    unsafe { os::write_command(cmd_fd, &doorbell) }
 }
 
 /// The longer way.
@@ -74,5 +87,116 @@ unsafe fn by_ioctl(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
         Ok(())
     } else {
         Err(error)
+    }
+}
+
+/// The queue pair of a context that is owed a call. Zeroed: none.
+#[repr(transparent)]
+pub(crate) struct Owed(AtomicU64);
+
+/// Beside a queue pair's handle, which may be 0.
+const SOME: u64 = 1 << 32;
+
+impl Owed {
+    /// The queue pair with this handle is owed a call from here on. The one that was, if that is another.
+    fn owe(&self, handle: u32) -> Option<u32> {
+        let new = SOME | u64::from(handle);
+        if self.0.load(Ordering::Relaxed) == new {
+            // Whoever settles this has to call yet, and the kernel then sees what was published before:
+            // there was a fence since.
+            return None;
+        }
+        let old = self.0.swap(new, Ordering::SeqCst);
+        (old != 0 && old != new).then_some(old as u32)
+    }
+
+    /// This queue pair has called.
+    fn called(&self, handle: u32) {
+        let it = SOME | u64::from(handle);
+        if self.0.load(Ordering::Relaxed) == it {
+            let _ = self
+                .0
+                .compare_exchange(it, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
+    /// The queue pair that is owed a call, which the caller makes.
+    fn take(&self) -> Option<u32> {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let old = self.0.swap(0, Ordering::SeqCst);
+        (old != 0).then_some(old as u32)
+    }
+}
+
+/// Has the kernel look at what was published to a send queue: at once, unless the program posts in a
+/// stream. Errors: as for [`ring`].
+///
+/// # Safety
+///
+/// `qp` is a queue pair of an open rrxe device.
+#[inline]
+pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int> {
+    let now = qp.sq.ring().is_due(published.counter) || published.prompt;
+    let public = public(qp);
+    // SAFETY: the caller's contract.
+    let (context, handle) = unsafe { ((*public).context, (*public).handle) };
+    // SAFETY: the caller's contract.
+    let Some(owed) = (unsafe { context::owed(context) }) else {
+        return Ok(());
+    };
+    if now {
+        owed.called(handle);
+        // SAFETY: the caller's contract.
+        return unsafe { ring(public, Queue::Send) };
+    }
+    if let Some(other) = owed.owe(handle) {
+        // SAFETY: the caller's contract.
+        settle_one(unsafe { (*context).cmd_fd }, other);
+    }
+    Ok(())
+}
+
+/// Makes the call that a queue pair of the context is owed, if there is one: its program is about to wait.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device, or null.
+#[inline]
+pub(crate) unsafe fn settle(context: *mut IbvContext) {
+    // SAFETY: the caller's contract.
+    if let Some(handle) = unsafe { context::owed(context) }.and_then(Owed::take) {
+        // SAFETY: the caller's contract, and the context is not null.
+        settle_one(unsafe { (*context).cmd_fd }, handle);
+    }
+}
+
+/// The kernel would look by itself, only later: so nothing depends on this. The queue pair may be gone.
+#[cold]
+fn settle_one(cmd_fd: c_int, handle: u32) {
+    let _ = by_write(cmd_fd, handle, Queue::Send);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_owed_a_call() {
+        let owed = Owed(AtomicU64::new(0));
+        assert_eq!(owed.take(), None);
+        assert_eq!(owed.owe(0), None);
+        assert_eq!(owed.owe(0), None);
+        assert_eq!(owed.take(), Some(0));
+        assert_eq!(owed.take(), None);
+        // Of two, the one that was first is called for at once.
+        assert_eq!(owed.owe(7), None);
+        assert_eq!(owed.owe(u32::MAX), Some(7));
+        owed.called(7);
+        assert_eq!(owed.take(), Some(u32::MAX));
+        assert_eq!(owed.owe(7), None);
+        owed.called(7);
+        assert_eq!(owed.take(), None);
     }
 }

@@ -44,9 +44,9 @@ pub(crate) unsafe extern "C" fn post_send(
     let published = batch.publish();
     this.sq.close();
 
-    if published && this.sq.ring().wants_doorbell() {
+    if let Some(published) = published {
         // SAFETY: the queue pair is of an open device.
-        let rung = unsafe { doorbell::ring(public(this), Queue::Send) };
+        let rung = unsafe { doorbell::announce(this, published) };
         result = result.and(rung.map_err(|error| (error, wr)));
     }
     // SAFETY: the caller's contract.
@@ -119,9 +119,9 @@ pub(crate) unsafe fn bind_window(qp: *mut IbvQp, wr_id: u64, flags: u32, op: Wqe
     let error = batch.push(wqe).err().unwrap_or(0);
     let published = batch.publish();
     this.sq.close();
-    if published && this.sq.ring().wants_doorbell() {
+    if let Some(published) = published {
         // SAFETY: the queue pair is of an open device.
-        if let Err(e) = unsafe { doorbell::ring(public(this), Queue::Send) } {
+        if let Err(e) = unsafe { doorbell::announce(this, published) } {
             return e;
         }
     }

@@ -255,6 +255,7 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAt
         let (limits, mut local) = unsafe { (context::limits((*pd).context), attr.read()) };
         let has_rq = local.srq.is_null();
         let mut qp = Qp::new(local.qp_type, &mut local.cap, has_rq, limits)?;
+        qp.sq.set_signal_all(local.sq_sig_all != 0);
         let mut cmd = command::CreateQp::new(qp.command());
         let mut resp = command::CreateQpResp::zeroed();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
@@ -299,6 +300,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         let has_rq = local.srq.is_null();
         let mut qp = Qp::new(local.qp_type, &mut local.cap, has_rq, limits)?;
+        qp.sq.set_signal_all(local.sq_sig_all != 0);
         let send_ops =
             (local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0).then_some(local.send_ops_flags);
         if send_ops.is_some_and(|flags| !wr::supports(qp.rules, flags)) {
@@ -476,6 +478,7 @@ pub(crate) mod tests {
         let mut cap = cap;
         let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
         qp.set_state(qp_state::RTS);
+        qp.sq.ring().be_due_at(1 << 30);
         qp
     }
 

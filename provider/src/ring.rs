@@ -120,6 +120,23 @@ impl Ring {
         self.word(abi::RING_DOORBELL).load(Ordering::Relaxed) != 0
     }
 
+    /// The same of a send queue whose producer counter has become `published`.
+    #[inline]
+    pub(crate) fn is_due(&self, published: u32) -> bool {
+        // As in `wants_doorbell`.
+        fence(Ordering::SeqCst);
+        // The kernel says from where on it wants to be called before it says that it need not always be.
+        self.word(abi::RING_DOORBELL).load(Ordering::Acquire) != 0
+            || is_behind(self.word(abi::RING_DUE).load(Ordering::Relaxed), published)
+    }
+
+    /// What the kernel does where it need not be called before so many are published.
+    #[cfg(test)]
+    pub(crate) fn be_due_at(&self, due: u32) {
+        self.word(abi::RING_DUE).store(due, Ordering::Relaxed);
+        self.word(abi::RING_DOORBELL).store(0, Ordering::Release);
+    }
+
     /// The slot of entry `counter`: `stride` bytes, aligned to as many (at most to 256).
     pub(crate) fn slot(&self, counter: u32) -> *mut u8 {
         let index = (counter & self.mask) as usize;
@@ -129,6 +146,12 @@ impl Ring {
         // SAFETY: the index is at most `mask`, so by the invariant the slot is inside the mapping.
         unsafe { self.base.as_ptr().add(offset) }
     }
+}
+
+/// Whether a wrapping counter that is at `now` has reached `due`.
+#[inline]
+fn is_behind(due: u32, now: u32) -> bool {
+    now.wrapping_sub(due) < 1 << 31
 }
 
 impl Drop for Ring {
@@ -171,6 +194,18 @@ mod tests {
         assert_eq!(at(4), at(0));
         assert_eq!(at(u32::MAX), at(3));
         assert_eq!(at(u32::MAX.wrapping_add(1)), at(0));
+    }
+
+    #[test]
+    fn due_from_a_number_on() {
+        let ring = Ring::allocate(4, 64).unwrap();
+        for due in [0, 5, u32::MAX, 1 << 31] {
+            ring.be_due_at(due);
+            assert!(!ring.is_due(due.wrapping_sub(1)));
+            assert!(ring.is_due(due) && ring.is_due(due.wrapping_add(3)));
+            ring.word(abi::RING_DOORBELL).store(1, Ordering::Relaxed);
+            assert!(ring.is_due(due.wrapping_sub(1)));
+        }
     }
 
     #[test]

@@ -41,6 +41,9 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::RDMA_WRITE)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
 
+/// Flags of work requests that somebody may wait for.
+const PROMPT: u8 = abi::WQE_SIGNALED | abi::WQE_SOLICITED;
+
 /// What a send queue takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendLimits {
@@ -63,6 +66,17 @@ struct State {
     consumed: u32,
     /// Why the batch in preparation can't be published, or 0.
     error: c_int,
+    /// The consumer, or the peer's, wants to hear of something in the batch in preparation.
+    prompt: bool,
+}
+
+/// What a batch has shown the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Published {
+    /// Entries published since the queue was created (wrapping).
+    pub(crate) counter: u32,
+    /// Somebody may wait for what was published: it is not to be put off.
+    pub(crate) prompt: bool,
 }
 
 /// A send queue.
@@ -73,6 +87,8 @@ struct State {
 pub(crate) struct SendQueue {
     ring: Ring,
     limits: SendLimits,
+    /// Every work request raises a completion.
+    signal_all: bool,
     lock: Lock,
     state: UnsafeCell<State>,
 }
@@ -90,6 +106,7 @@ impl SendQueue {
                 max_sge: 0,
                 max_inline: 0,
             },
+            signal_all: false,
             lock: Lock::new(true),
             state: UnsafeCell::new(State::default()),
         };
@@ -109,6 +126,11 @@ impl SendQueue {
                 .min(u32::from(u16::MAX)),
             max_inline: limits.max_inline.min(room),
         };
+    }
+
+    /// Every work request raises a completion, whatever its flags.
+    pub(crate) fn set_signal_all(&mut self, all: bool) {
+        self.signal_all = all;
     }
 
     /// Bytes of an entry behind its fixed part.
@@ -134,6 +156,7 @@ impl SendQueue {
         let batch = unsafe { self.current() };
         batch.state.next = batch.state.published;
         batch.state.error = error;
+        batch.state.prompt = self.signal_all;
         batch
     }
 
@@ -191,6 +214,7 @@ impl<'a> Batch<'a> {
         let at = self.queue.ring.slot(self.state.next).cast::<SendWqe>();
         // SAFETY: the slot has room for an entry, and it is not published: the queue is not full.
         unsafe { at.write(wqe) };
+        self.state.prompt |= wqe.flags & PROMPT != 0;
         self.state.next = self.state.next.wrapping_add(1);
         Ok(Slot {
             queue: self.queue,
@@ -242,18 +266,21 @@ impl<'a> Batch<'a> {
         self.state.error
     }
 
-    /// Shows the kernel all that was added. Whether there was anything.
+    /// Shows the kernel all that was added. `None` where there was nothing.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> Option<Published> {
         if self.state.next == self.state.published {
-            return false;
+            return None;
         }
         self.state.published = self.state.next;
         self.queue
             .ring
             .producer()
             .store(self.state.next, Ordering::Release);
-        true
+        Some(Published {
+            counter: self.state.next,
+            prompt: self.state.prompt,
+        })
     }
 }
 
@@ -442,8 +469,8 @@ pub(crate) mod tests {
                 assert!(batch.push(wqe(round * 4 + i)).is_ok());
             }
             assert_eq!(batch.push(wqe(99)).err(), Some(ENOMEM));
-            assert!(batch.publish());
-            assert!(!batch.publish());
+            assert!(batch.publish().is_some());
+            assert!(batch.publish().is_none());
             queue.close();
             for i in 0..4 {
                 assert_eq!(take(&queue, counter).0.wr_id, round * 4 + i);
@@ -492,7 +519,7 @@ pub(crate) mod tests {
         queue.close();
         let mut batch = queue.open(0);
         assert!(batch.last().is_none());
-        assert!(!batch.publish());
+        assert!(batch.publish().is_none());
         queue.close();
         assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 0);
     }

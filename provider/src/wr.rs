@@ -8,11 +8,11 @@
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
 use crate::ah;
-use crate::doorbell::{self, Queue};
+use crate::doorbell;
 use crate::ffi::os::EINVAL;
 use crate::ffi::verbs::*;
 use crate::mw;
-use crate::qp::{public, Qp, Rules};
+use crate::qp::{Qp, Rules};
 use crate::send_queue::{contains, Batch, Slot, PASSED_FLAGS};
 use core::ffi::{c_int, c_void};
 use core::slice;
@@ -122,11 +122,11 @@ unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
     // SAFETY: the caller's contract: the batch is open.
     let mut batch = unsafe { this.sq.current() };
     let error = batch.error();
-    let published = error == 0 && batch.publish();
+    let published = if error == 0 { batch.publish() } else { None };
     this.sq.close();
-    if published && this.sq.ring().wants_doorbell() {
+    if let Some(published) = published {
         // SAFETY: the queue pair is of an open device.
-        if let Err(error) = unsafe { doorbell::ring(public(this), Queue::Send) } {
+        if let Err(error) = unsafe { doorbell::announce(this, published) } {
             return error;
         }
     }

@@ -3,8 +3,8 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    baton::Baton, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service, Qp,
-    QpHandle,
+    baton::Baton, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service,
+    stream::Talk, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
@@ -195,6 +195,7 @@ pub(crate) fn create(
             send <- new_spinlock!(send, "rrxe_qp_send"),
             recv_baton: Baton::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
+            talk: Talk::new(),
             notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),
@@ -224,6 +225,8 @@ pub(crate) fn create(
 /// Destroys a queue pair: afterwards nothing of it runs, and nothing of its consumer is touched.
 pub(crate) fn destroy(handle: &QpHandle) {
     let qp = &handle.qp;
+    // What a program has posted is on its way, though it need not have called for it.
+    Qp::end_stream(qp.as_arc_borrow());
     match handle.index {
         Some(index) => qp.device.tables.qps.withdraw(index),
         None => {

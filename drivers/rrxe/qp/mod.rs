@@ -17,6 +17,7 @@
 //! | [`send`] | the send side: work requests to packets, answers to completions |
 //! | [`recv`] | the receive side: packets to memory and completions, answers to packets |
 //! | [`run`] | who runs the sides, and when |
+//! | [`stream`] | programs that post so fast that not each message is worth a call |
 //! | [`hold`] | packets that came before their turn |
 //! | [`scatter`] | payload from and to data segments |
 
@@ -29,6 +30,7 @@ pub(crate) mod recv;
 mod run;
 mod scatter;
 pub(crate) mod send;
+mod stream;
 
 use crate::{
     counters::Counter,
@@ -94,6 +96,8 @@ pub(crate) struct Qp {
     recv_baton: Baton,
     #[pin]
     pub(crate) recv: SpinLock<recv::RecvSide>,
+    /// Whether the peer lets itself be heard, while we are streaming.
+    talk: stream::Talk,
 
     /// When the peer was told of congestion.
     #[pin]
@@ -172,6 +176,7 @@ pub(crate) struct Notices {
 pub(crate) struct After {
     /// Of requests.
     recv: Notices,
+    any_requests: bool,
     /// [`Outcome::hold`] is of no account here.
     requests: Outcome,
     /// Of responses.

@@ -215,7 +215,8 @@ pub(crate) fn modify(
         None
     };
 
-    // Nothing fails from here on.
+    // Nothing fails from here on. What was posted before is sent before, called for or not.
+    Qp::end_stream(qp.as_arc_borrow());
     remember(&mut known, attr, mask);
     if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
         // The source port depends on both.

@@ -126,8 +126,9 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.send);
-            if side.fetch(qp).is_err() {
-                round.fatal = true;
+            match side.fetch(qp) {
+                Ok(fetched) => side.follow(qp, fetched, on.now),
+                Err(_) => round.fatal = true,
             }
             let progress = side.with(
                 qp,
@@ -145,7 +146,7 @@ impl Qp {
                 side.tell_drained = false;
                 drained = true;
             }
-            deadline = side.requester.next_timeout();
+            deadline = side.next_timeout();
             if side.requester.is_throttled() {
                 qp.device.counters.count(Counter::Throttled);
             }
@@ -314,6 +315,7 @@ impl Qp {
             qp.notify(due, incoming.now, rcu);
         }
         after.requests.merge(outcome);
+        after.any_requests = true;
     }
 
     /// Does what packets have left to do: tells of completions, sends, reports.
@@ -330,6 +332,10 @@ impl Qp {
             // Also where nothing is to be sent: work requests may wait for the room in the slots.
             Self::run_send(this);
         }
+        if after.any_requests && qp.talk.hear() {
+            // Who answers waits for us, too.
+            Self::end_stream(this);
+        }
         let overflow = Self::report(this, after.recv, &qp.recv_cq);
         if after.requests.transmit {
             Self::run_recv(this);
@@ -338,6 +344,14 @@ impl Qp {
             Self::enter_error(this);
         }
         Self::report_events(this);
+    }
+
+    /// Has the program call for each batch again, and sends what it has posted without.
+    pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
+        let ended = lock_bh(&this.send).end_stream();
+        if ended {
+            Self::run_send(this);
+        }
     }
 
     /// To the Error state: everything outstanding completes as flushed, in order. Any context but
@@ -363,6 +377,7 @@ impl Qp {
             // The sides are reset after the state was set, under their locks: what is reset stays.
             if qp.state() == QpState::Error {
                 side.held.clear();
+                side.end_stream();
                 side.with(qp, on, None, &mut notices, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });

@@ -2,7 +2,12 @@
 
 //! The send side of a queue pair: the core's requester and what it works on.
 
-use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
+use super::{
+    hold::HoldBack,
+    scatter::Segments,
+    stream::{Fetched, Stream},
+    Notices, Occasion, Qp,
+};
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
     counters::Counter,
@@ -12,10 +17,13 @@ use crate::{
     tx::{Carrier, Outgoing},
     wqe::{self, Behind, SendBounds, SendEntry},
 };
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{barrier::smp_mb, Arc},
+};
 use linux_rdma::{
     net::{KeptDatagram, Room, TxQueue},
-    rdma::wr::DataSegment,
+    rdma::{qp::QpState, wr::DataSegment},
 };
 use rrxe_core::{
     Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
@@ -65,6 +73,7 @@ pub(crate) struct SendSide {
     pub(crate) tell_drained: bool,
     /// Answers that came before their turn.
     pub(crate) held: HoldBack,
+    stream: Stream,
 }
 
 impl SendSide {
@@ -109,14 +118,16 @@ impl SendSide {
             source_port: 0,
             tell_drained: false,
             held,
+            stream: Stream::default(),
         }))
     }
 
     /// Copies work requests from the ring to the slots, as many as there is room for. `EINVAL`
     /// where the ring makes no sense: the queue pair must go to the Error state.
-    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result {
+    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<Fetched> {
+        let mut fetched = Fetched::default();
         let Some(consumer) = &mut self.consumer else {
-            return Ok(());
+            return Ok(fetched);
         };
         let mut waiting = consumer.available()?;
         while waiting != 0 && self.requester.can_post(&self.slots) {
@@ -175,6 +186,7 @@ impl SendSide {
                 result = self.requester.post(&mut self.slots, entry.request());
             }
             let posted = result.map_err(|_| EINVAL)?;
+            fetched.add(entry.request().length);
             local.fault = entry.fault();
             if let Some(to) = self.local.get_mut(posted as usize) {
                 *to = local;
@@ -183,13 +195,59 @@ impl SendSide {
             consumer.take();
             waiting = waiting.wrapping_sub(1);
         }
-        Ok(())
+        Ok(fetched)
+    }
+
+    /// Says when the program is to call next, after [`SendSide::fetch`].
+    pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
+        let was = self.stream.is_on();
+        if qp.is_user && qp.state() == QpState::Rts {
+            self.stream.follow(fetched, &qp.talk, now);
+        } else {
+            self.stream.end();
+        }
+        match &self.consumer {
+            Some(consumer) if self.stream.is_on() => {
+                consumer.want_doorbell_after(Stream::batch(consumer.capacity()));
+            }
+            Some(_) if was => self.want_doorbell(),
+            _ => {}
+        }
+    }
+
+    /// The program is to call for each batch again. Whether it was not.
+    pub(crate) fn end_stream(&mut self) -> bool {
+        let was = self.stream.is_on();
+        if was {
+            self.stream.end();
+            self.want_doorbell();
+        }
+        was
+    }
+
+    fn want_doorbell(&self) {
+        if let Some(consumer) = &self.consumer {
+            consumer.want_doorbell(true);
+        }
+        // Either the program sees that, or we what it has posted: who calls this looks at the ring
+        // once more.
+        smp_mb();
+    }
+
+    /// When something is to be done, if nothing happens before.
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
+        let look = self.stream.next_look();
+        let timeout = self.requester.next_timeout();
+        look.map_or(timeout, |look| {
+            Some(timeout.map_or(look, |timeout| timeout.min(look)))
+        })
     }
 
     /// Forgets everything (the Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
         self.held.clear();
+        self.end_stream();
         self.posted = 0;
         self.tell_drained = false;
         if let Some(consumer) = &mut self.consumer {

@@ -14,12 +14,12 @@ RESULTS = "/sys/kernel/debug/kunit/{}/results"
 _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 
 
-SUITES = ("linux-rdma-sync", "linux-rdma-crc32", "linux-rdma-vector")
+SUITES = ("linux-rdma-sync", "linux-rdma-crc32", "linux-rdma-vector", "rrxe-stream")
 
 
 @case(timeout=120, each={suite: suite.replace("-", "_") for suite in SUITES})
 def passes(suite):
-    """All tests of a file of rust-bindings passed, and none was left out."""
+    """All tests of a file of the module passed, and none was left out."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has no such tests")

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Programs that post in a stream.
+//!
+//! A program that posts one small message behind the other pays for each with a system call, a packet
+//! and an acknowledgement, most of which many messages can share. So once a program is seen to do that
+//! and to hear nothing in between, the kernel looks at its ring by itself: from time to time, and where an
+//! acknowledgement comes in. The program calls for a batch of messages, for a completion that it
+//! wants, and as it begins to wait; `abi.rs` has the rules.
+//!
+//! Who waits for an answer posts no stream: a request of the peer ends it.
+
+use crate::limits::path::{STREAM, STREAM_BATCH, STREAM_LOOK, STREAM_MESSAGE};
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
+
+/// What was taken from a send ring.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Fetched {
+    any: bool,
+    large: bool,
+}
+
+impl Fetched {
+    /// A message of so many bytes.
+    #[inline]
+    pub(super) fn add(&mut self, length: u32) {
+        self.any = true;
+        self.large |= length > STREAM_MESSAGE;
+    }
+}
+
+/// What the receive side tells the send side of.
+pub(super) struct Talk(Atomic<u32>);
+
+const SILENT: u32 = 0;
+const HEARD: u32 = 1;
+const STREAMING: u32 = 2;
+
+impl Talk {
+    pub(super) const fn new() -> Self {
+        Self(Atomic::new(SILENT))
+    }
+
+    /// A request has come in. Whether that ends a stream.
+    #[inline]
+    pub(super) fn hear(&self) -> bool {
+        self.0.load(Relaxed) != HEARD && self.0.xchg(HEARD, Full) == STREAMING
+    }
+
+    /// Whether nothing has come in since this was asked last.
+    fn is_silent(&self) -> bool {
+        self.0.load(Relaxed) != HEARD || self.0.cmpxchg(HEARD, SILENT, Full).is_err()
+    }
+
+    /// Begins a stream, unless something has come in just now.
+    fn begin(&self) -> bool {
+        match self.0.cmpxchg(SILENT, STREAMING, Full) {
+            Ok(_) => true,
+            // One that ended with the state of the queue pair.
+            Err(now) => now == STREAMING,
+        }
+    }
+
+    fn end(&self) {
+        let _ = self.0.cmpxchg(STREAMING, SILENT, Full);
+    }
+}
+
+/// How a program posts.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// Rounds in a row that have found small messages only.
+    rounds: u32,
+    /// While it is a stream: when the ring is to be looked at, in nanoseconds of CLOCK_MONOTONIC.
+    look: Option<u64>,
+    /// Something was found since the last look.
+    found: bool,
+}
+
+impl Stream {
+    /// Work requests after which the program is to call, of a queue for so many.
+    pub(super) fn batch(capacity: u32) -> u32 {
+        (capacity / 4).clamp(1, STREAM_BATCH)
+    }
+
+    /// The program need not call for each batch.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.look.is_some()
+    }
+
+    #[inline]
+    pub(super) fn next_look(&self) -> Option<u64> {
+        self.look
+    }
+
+    /// The ring has been looked at.
+    pub(super) fn follow(&mut self, fetched: Fetched, talk: &Talk, now: u64) {
+        if fetched.large || !talk.is_silent() {
+            talk.end();
+            self.end();
+            return;
+        }
+        match self.look {
+            None if fetched.any => {
+                self.rounds = self.rounds.saturating_add(1);
+                if self.rounds >= STREAM && talk.begin() {
+                    self.look = Some(now.saturating_add(STREAM_LOOK));
+                    self.found = false;
+                }
+            }
+            None => {}
+            Some(look) if now < look => self.found |= fetched.any,
+            Some(_) if fetched.any || self.found => {
+                self.look = Some(now.saturating_add(STREAM_LOOK));
+                self.found = false;
+            }
+            Some(_) => {
+                talk.end();
+                self.end();
+            }
+        }
+    }
+
+    /// It is none any more.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(CONFIG_KUNIT)]
+#[kernel::prelude::kunit_tests(rrxe_stream)]
+mod tests {
+    use super::*;
+
+    fn of(length: u32) -> Fetched {
+        let mut fetched = Fetched::default();
+        fetched.add(length);
+        fetched
+    }
+
+    /// As many rounds as make a stream, at time 0.
+    fn streaming(talk: &Talk) -> Stream {
+        let mut stream = Stream::default();
+        for _ in 1..STREAM {
+            stream.follow(of(64), talk, 0);
+            assert!(!stream.is_on());
+        }
+        stream.follow(of(64), talk, 0);
+        assert!(stream.is_on());
+        stream
+    }
+
+    #[test]
+    fn ends_where_nothing_comes() {
+        let talk = Talk::new();
+        let mut stream = streaming(&talk);
+        stream.follow(of(64), &talk, STREAM_LOOK - 1);
+        // Something has come since the last look.
+        stream.follow(Fetched::default(), &talk, STREAM_LOOK);
+        assert_eq!(stream.next_look(), Some(2 * STREAM_LOOK));
+        stream.follow(Fetched::default(), &talk, 2 * STREAM_LOOK - 1);
+        assert!(stream.is_on());
+        stream.follow(Fetched::default(), &talk, 2 * STREAM_LOOK);
+        assert!(!stream.is_on() && !talk.hear());
+    }
+
+    #[test]
+    fn ends_with_an_answer() {
+        let talk = Talk::new();
+        let mut stream = streaming(&talk);
+        assert!(talk.hear());
+        // Once only: whoever was told ends it.
+        assert!(!talk.hear());
+        stream.follow(of(64), &talk, 1);
+        assert!(!stream.is_on());
+        drop(streaming(&talk));
+    }
+
+    #[test]
+    fn no_stream_of_answers_nor_of_large_messages() {
+        let (talk, mut stream) = (Talk::new(), Stream::default());
+        for _ in 0..3 * STREAM {
+            stream.follow(of(64), &talk, 0);
+            assert!(!talk.hear());
+            assert!(!stream.is_on());
+        }
+        let (talk, mut stream) = (Talk::new(), Stream::default());
+        for _ in 0..3 * STREAM {
+            stream.follow(of(STREAM_MESSAGE + 1), &talk, 0);
+            assert!(!stream.is_on());
+        }
+        let mut stream = streaming(&talk);
+        stream.follow(of(STREAM_MESSAGE + 1), &talk, 0);
+        assert!(!stream.is_on() && !talk.hear());
+    }
+
+    #[test]
+    fn a_quarter_of_the_queue() {
+        assert_eq!([1, 4, 16, 128, 1 << 15].map(Stream::batch), [1, 1, 4, 32, STREAM_BATCH]);
+    }
+}
