@@ -12,6 +12,9 @@
 //! - An acknowledgement of the hole and no more: it has not (rdma_rxe keeps nothing). All that
 //!   follows is sent again, and on this queue pair from now on at once (go-back-N).
 //!
+//! The answer to a READ or atomic says nothing of what came after it. So the next one is asked for, too, unless it is
+//! answered right behind the first: a peer that answers only what was asked for again has not kept it.
+//!
 //! The consumer's timer remains above all that: it alone uses up retries without an answer, and
 //! starts again from the oldest unacknowledged packet.
 
@@ -30,8 +33,12 @@ const PROBE_DOUBLINGS: u32 = 10;
 const BARE_HOLES: u8 = 3;
 
 /// The window to a peer that drops what is beyond a gap, to begin with. It is halved with each loss,
-/// down to [`LEAST_WINDOW`], and grows by an eighth of what is acknowledged.
+/// down to [`LEAST_WINDOW`] or what the way holds, and grows by an eighth of what is acknowledged, or by half of it where
+/// [`SMOOTH`] packets were not disturbed.
 const FIRST_WINDOW: u32 = 64;
+
+/// Packets without a loss after which losses are rare: a round of what a window holds.
+const SMOOTH: u32 = WINDOW;
 
 /// The smallest window to a peer that drops what is beyond a gap: two messages of 64 KiB.
 const LEAST_WINDOW: u32 = 32;
@@ -92,6 +99,19 @@ pub(super) enum Hole {
     },
 }
 
+/// A READ or atomic that was asked for again, since the peer lacked it, and what was behind it.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    /// One beyond its last PSN.
+    until: Psn,
+    /// One beyond the highest PSN sent before that.
+    beyond: Psn,
+    /// It was asked for to find out whether the peer has kept it.
+    trial: bool,
+    /// Its answer was not on its way already.
+    fresh: bool,
+}
+
 /// A measured round trip, as RFC 6298 has it, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
@@ -142,6 +162,14 @@ pub(super) struct Recovery {
     going_back: bool,
     /// A READ was asked for again up to here: its responses are on their way.
     asked_until: Option<Psn>,
+    /// The READ or atomic that was asked for again because of a NAK.
+    again: Option<Again>,
+    /// The hole is there to find out whether the peer has kept it.
+    trial: bool,
+    /// Packets that the way holds, as far as measured.
+    way: u32,
+    /// Packets acknowledged since the last loss.
+    smooth: u32,
     /// Round trips of packets that were sent once.
     packets: RoundTrip,
     /// From sending a hole to its answer. That is often shorter: behind a hole the window fills,
@@ -177,6 +205,10 @@ impl Recovery {
             peer: Peer::Unknown,
             going_back: false,
             asked_until: None,
+            again: None,
+            trial: false,
+            way: 0,
+            smooth: 0,
             packets: RoundTrip::NONE,
             holes: RoundTrip::NONE,
             least: 0,
@@ -196,6 +228,14 @@ impl Recovery {
     /// Whether a round trip is known.
     fn is_measured(&self) -> bool {
         self.packets.mean != 0 || self.holes.mean != 0
+    }
+
+    /// A round trip as it usually is.
+    fn usual(&self) -> u64 {
+        match self.packets.mean {
+            0 => self.holes.mean,
+            mean => mean,
+        }
     }
 
     /// Whether what was sent at that time can't have been answered yet.
@@ -261,7 +301,23 @@ impl Requester {
                 beyond: self.max_psn,
             };
         }
-        self.recovery.asked_until = slot.op.is_read_or_atomic().then(|| slot.last_psn().next());
+        let until = slot.last_psn().next();
+        let is_read = slot.op.is_read_or_atomic();
+        self.recovery.asked_until = is_read.then_some(until);
+        self.recovery.again = match self.recovery.hole {
+            Hole::Sent {
+                cause: Cause::Nak,
+                beyond,
+                ..
+            } if is_read => Some(Again {
+                until,
+                beyond,
+                trial: self.recovery.trial,
+                fresh: false,
+            }),
+            _ => None,
+        };
+        self.recovery.trial = false;
         // Karn: an answer might be to either.
         self.recovery.timed = None;
         self.arm_probe(now);
@@ -310,7 +366,9 @@ impl Requester {
         let back = self.recovery.peer == Peer::Drops;
         self.recovery.going_back |= back;
         if back {
-            self.window = (self.window >> 1).max(LEAST_WINDOW);
+            self.recovery.smooth = 0;
+            self.recovery.way = self.recovery.way.saturating_sub(self.recovery.way >> 3);
+            self.window = (self.window >> 1).max(LEAST_WINDOW).max(self.recovery.way);
         }
         back
     }
@@ -323,7 +381,7 @@ impl Requester {
         }
         // What is sent beyond a gap to a peer that drops it is sent again.
         self.window = match peer {
-            Peer::Drops => FIRST_WINDOW,
+            Peer::Drops => FIRST_WINDOW.max(self.recovery.way),
             _ if self.recovery.peer == Peer::Drops => WINDOW,
             _ => self.window,
         };
@@ -367,6 +425,40 @@ impl Requester {
         }
     }
 
+    /// The oldest READ or atomic was answered whole.
+    pub(super) fn after_read(&mut self, now: u64) -> After {
+        let Some(again) = self.recovery.again.take() else {
+            return After::Nothing;
+        };
+        if again.until != self.una {
+            // It is an earlier one, whose answer was late.
+            self.recovery.again = Some(again).filter(|again| is_after(again.until, self.una));
+            return After::Nothing;
+        }
+        if !is_after(again.beyond, self.una) || self.recovery.hole != Hole::None {
+            return After::Nothing;
+        }
+        match self.recovery.peer {
+            _ if again.trial && again.fresh => {
+                self.learn(Peer::Drops);
+                self.recovery.going_back = true;
+                After::GoBack
+            }
+            Peer::Unknown if again.fresh => {
+                // From a peer that has kept it, its answer comes right behind the one that has just come.
+                self.recovery.trial = true;
+                let wait = (self.recovery.usual() >> 1).max(self.recovery.lateness);
+                self.recovery.hole = Hole::Due {
+                    since: now,
+                    at: Some(now.saturating_add(wait)),
+                    cause: Cause::Nak,
+                };
+                After::Nothing
+            }
+            _ => After::Nothing,
+        }
+    }
+
     /// Whether the READ's responses from `una` on have been asked for again, and are on their way.
     pub(super) fn is_asked(&self) -> bool {
         is_asked(&self.recovery, self.una)
@@ -402,7 +494,7 @@ impl Requester {
         let (since, from) = self.recovery.counted;
         let time = now.saturating_sub(since);
         let least = self.recovery.least;
-        if self.recovery.peer == Peer::Drops || least == 0 || time < least {
+        if least == 0 || time < least {
             return;
         }
         let acknowledged = u64::from(self.una.since(from));
@@ -410,8 +502,13 @@ impl Requester {
             .saturating_mul(least)
             .checked_div(time)
             .unwrap_or(0);
-        let twice = on_the_way.saturating_mul(2).min(MOST_WINDOW.into());
-        self.window = self.window.max(twice as u32);
+        let on_the_way = on_the_way.min(u64::from(MOST_WINDOW >> 1)) as u32;
+        self.recovery.way = self.recovery.way.max(on_the_way);
+        let wanted = match self.recovery.peer {
+            Peer::Drops => on_the_way,
+            _ => on_the_way.saturating_mul(2),
+        };
+        self.window = self.window.max(wanted);
         self.recovery.counted = (now, self.una);
     }
 
@@ -428,8 +525,14 @@ impl Requester {
     pub(super) fn recovery_progress(&mut self, before: Psn, jumped: bool, now: u64) {
         let advanced = self.una.since(before);
         if self.recovery.peer == Peer::Drops {
-            let more = advanced.saturating_add(7) >> 3;
-            self.window = self.window.saturating_add(more).min(WINDOW);
+            self.recovery.smooth = self.recovery.smooth.saturating_add(advanced);
+            let more = if self.recovery.smooth > SMOOTH {
+                advanced >> 1
+            } else {
+                advanced.saturating_add(7) >> 3
+            };
+            let most = WINDOW.max(self.window);
+            self.window = self.window.saturating_add(more).min(most);
         }
         let recovery = &mut self.recovery;
         if let Some((psn, sent)) = recovery.timed {
@@ -452,8 +555,22 @@ impl Requester {
         }
         let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
+        let late = recovery.original || recovery.early;
+        let soon =
+            matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual() >> 1);
+        // Answered without having been asked for: the peer has kept it.
+        let kept = match &mut recovery.again {
+            _ if recovery.trial => true,
+            Some(again) if matches!(hole, Hole::Sent { .. }) => {
+                again.fresh = !late && !soon;
+                again.trial && !again.fresh
+            }
+            _ => false,
+        };
+        recovery.trial = false;
         match hole {
             Hole::None => {}
+            _ if kept => self.learn(Peer::Holds),
             // It was only late.
             Hole::Due { since, .. } => recovery.late(now.saturating_sub(since)),
             Hole::Sent { since, cause, .. } if recovery.original || recovery.early => {
@@ -499,6 +616,8 @@ impl Requester {
     pub(super) fn recovery_rewound(&mut self) {
         self.recovery.hole = Hole::None;
         self.recovery.asked_until = None;
+        self.recovery.again = None;
+        self.recovery.trial = false;
         self.recovery.timed = None;
         self.recovery.probe_at = None;
         self.recovery.probes = 0;

@@ -287,6 +287,9 @@ impl Requester {
             self.response_psns = self.response_psns.saturating_sub(1);
         }
         self.on_progress(before, now);
+        if last {
+            self.on_answer(now);
+        }
         Outcome::default()
     }
 
@@ -319,7 +322,15 @@ impl Requester {
         self.complete_tail(slots, Status::Success, 0, env);
         self.complete_local(slots, env);
         self.on_progress(before, now);
+        self.on_answer(now);
         Outcome::default()
+    }
+
+    /// A READ or atomic was answered whole.
+    fn on_answer(&mut self, now: u64) {
+        if self.after_read(now) == After::GoBack {
+            self.rewind();
+        }
     }
 
     /// Takes everything before `limit` as acknowledged: completes SENDs and WRITEs, and stops at a

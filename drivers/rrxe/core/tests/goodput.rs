@@ -159,13 +159,25 @@ fn what_is_kept() {
 /// gives.
 #[test]
 fn a_peer_that_drops() {
-    for (permille, least) in [(1, 75), (10, 40), (50, 8)] {
+    let cases = [
+        (SendOp::Write, RTT, 1, 75),
+        (SendOp::Write, RTT, 10, 40),
+        (SendOp::Write, RTT, 50, 8),
+        (SendOp::Write, 10_000_000, 1, 60),
+        (SendOp::Read, RTT, 1, 85),
+        (SendOp::Read, RTT, 10, 60),
+        (SendOp::Read, RTT, 50, 30),
+        (SendOp::Read, 10_000_000, 1, 60),
+    ];
+    let mut failed = false;
+    for (op, round_trip, permille, least) in cases {
         let link = Link {
             loss_permille: permille,
-            ..link(RTT)
+            ..link(round_trip)
         };
-        let share = share(SendOp::Write, link, false);
-        println!("dropping peer, loss {permille} per mille: {share} %");
-        assert!(share >= least);
+        let share = share(op, link, false);
+        println!("dropping peer, {op:?}, round trip {round_trip} ns, loss {permille} per mille: {share} % (at least {least})");
+        failed |= share < least;
     }
+    assert!(!failed);
 }
