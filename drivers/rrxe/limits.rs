@@ -95,13 +95,15 @@ pub(crate) mod path {
     pub(crate) const BATCH: u32 = 64;
     /// Batches that a caller sends before a softirq worker takes over.
     pub(crate) const BATCHES: u32 = 4;
-    /// Doorbells in a row, for small messages and with nothing heard from the peer in between, that make a
-    /// stream: more than a program rings for that sends some messages and waits for the answer.
+    /// Doorbells in a row, for small messages, [`STREAM_LOOK`] apart on average at most, and with nothing heard from
+    /// the peer in between, that make a stream: more than a program rings for that sends some messages and waits for the answer.
     pub(crate) const STREAM: u32 = 8;
     /// Largest message of a stream, in bytes. What is larger pays for its doorbell.
     pub(crate) const STREAM_MESSAGE: u32 = 4096;
     /// Work requests that a program in a stream may post before it calls; at most a quarter of its queue.
     pub(crate) const STREAM_BATCH: u32 = 32;
+    /// Work requests to be found from one look to the next for it to go on.
+    pub(crate) const STREAM_LEAST: u32 = 4;
     /// Nanoseconds after which the ring of a program in a stream is looked at, whatever it does. Programs wait that long for
     /// a message only where they post it unsignaled, and then neither poll nor hear anything.
     pub(crate) const STREAM_LOOK: u64 = 100_000;

@@ -2,7 +2,9 @@
 
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
-use crate::abi::{self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE, RING_PRODUCER};
+use crate::abi::{
+    self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE, RING_PRODUCER,
+};
 use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
 use linux_rdma::rdma::{memory::SharedMemory, wr::DataSegment, Device};

@@ -8,15 +8,16 @@
 //! acknowledgement comes in. The program calls for a batch of messages, for a completion that it
 //! wants, and as it begins to wait; `abi.rs` has the rules.
 //!
-//! Who waits for an answer posts no stream: a request of the peer ends it.
+//! Who waits for an answer posts no stream, nor who takes his time: a request of the peer ends it, and so does a
+//! look that finds little.
 
-use crate::limits::path::{STREAM, STREAM_BATCH, STREAM_LOOK, STREAM_MESSAGE};
+use crate::limits::path::{STREAM, STREAM_BATCH, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE};
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
 /// What was taken from a send ring.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fetched {
-    any: bool,
+    count: u32,
     large: bool,
 }
 
@@ -24,7 +25,7 @@ impl Fetched {
     /// A message of so many bytes.
     #[inline]
     pub(super) fn add(&mut self, length: u32) {
-        self.any = true;
+        self.count = self.count.wrapping_add(1);
         self.large |= length > STREAM_MESSAGE;
     }
 }
@@ -69,12 +70,14 @@ impl Talk {
 /// How a program posts.
 #[derive(Default)]
 pub(super) struct Stream {
-    /// Rounds in a row that have found small messages only.
+    /// Rounds in a row that have found small messages only, one soon after the other.
     rounds: u32,
+    /// When the first of them was.
+    since: u64,
     /// While it is a stream: when the ring is to be looked at, in nanoseconds of CLOCK_MONOTONIC.
     look: Option<u64>,
-    /// Something was found since the last look.
-    found: bool,
+    /// Work requests found since the last look.
+    found: u32,
 }
 
 impl Stream {
@@ -102,24 +105,36 @@ impl Stream {
             return;
         }
         match self.look {
-            None if fetched.any => {
+            None if fetched.count != 0 => {
+                let time = u64::from(self.rounds).wrapping_mul(STREAM_LOOK);
+                if now.saturating_sub(self.since) > time {
+                    (self.rounds, self.since) = (0, now);
+                }
                 self.rounds = self.rounds.saturating_add(1);
                 if self.rounds >= STREAM && talk.begin() {
-                    self.look = Some(now.saturating_add(STREAM_LOOK));
-                    self.found = false;
+                    self.next(now);
                 }
             }
             None => {}
-            Some(look) if now < look => self.found |= fetched.any,
-            Some(_) if fetched.any || self.found => {
-                self.look = Some(now.saturating_add(STREAM_LOOK));
-                self.found = false;
-            }
-            Some(_) => {
-                talk.end();
-                self.end();
+            Some(look) => {
+                self.found = self.found.saturating_add(fetched.count);
+                if now < look {
+                    return;
+                }
+                if self.found >= STREAM_LEAST {
+                    self.next(now);
+                } else {
+                    talk.end();
+                    self.end();
+                }
             }
         }
+    }
+
+    /// Goes on until the next look.
+    fn next(&mut self, now: u64) {
+        self.look = Some(now.saturating_add(STREAM_LOOK));
+        self.found = 0;
     }
 
     /// It is none any more.
@@ -155,14 +170,27 @@ mod tests {
     fn ends_where_nothing_comes() {
         let talk = Talk::new();
         let mut stream = streaming(&talk);
-        stream.follow(of(64), &talk, STREAM_LOOK - 1);
-        // Something has come since the last look.
+        for _ in 0..STREAM_LEAST {
+            stream.follow(of(64), &talk, STREAM_LOOK - 1);
+        }
+        // Enough has come since the last look.
         stream.follow(Fetched::default(), &talk, STREAM_LOOK);
         assert_eq!(stream.next_look(), Some(2 * STREAM_LOOK));
-        stream.follow(Fetched::default(), &talk, 2 * STREAM_LOOK - 1);
+        for _ in 1..STREAM_LEAST {
+            stream.follow(of(64), &talk, 2 * STREAM_LOOK - 1);
+        }
         assert!(stream.is_on());
         stream.follow(Fetched::default(), &talk, 2 * STREAM_LOOK);
         assert!(!stream.is_on() && !talk.hear());
+    }
+
+    #[test]
+    fn no_stream_at_leisure() {
+        let (talk, mut stream) = (Talk::new(), Stream::default());
+        for turn in 0..u64::from(5 * STREAM) {
+            stream.follow(of(64), &talk, turn * (STREAM_LOOK + 1));
+            assert!(!stream.is_on());
+        }
     }
 
     #[test]
@@ -197,6 +225,9 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_queue() {
-        assert_eq!([1, 4, 16, 128, 1 << 15].map(Stream::batch), [1, 1, 4, 32, STREAM_BATCH]);
+        assert_eq!(
+            [1, 4, 16, 128, 1 << 15].map(Stream::batch),
+            [1, 1, 4, 32, STREAM_BATCH]
+        );
     }
 }
