@@ -54,6 +54,7 @@ counters! {
     NotificationsHandled = "rp_cnp_handled",
     NotificationsIgnored = "rp_cnp_ignored",
     Throttled = "rp_throttled",
+    Doorbells = "sq_doorbells",
 }
 
 /// The counters of a port. All wrap at 2^64.

@@ -95,9 +95,12 @@ pub(crate) mod path {
     pub(crate) const BATCH: u32 = 64;
     /// Batches that a caller sends before a softirq worker takes over.
     pub(crate) const BATCHES: u32 = 4;
-    /// Doorbells in a row, for small messages, [`STREAM_LOOK`] apart on average at most, and with nothing heard from
+    /// Doorbells in a row, for small messages, one soon after the other and with nothing heard from
     /// the peer in between, that make a stream: more than a program rings for that sends some messages and waits for the answer.
     pub(crate) const STREAM: u32 = 8;
+    /// Nanoseconds from what one doorbell has started to the next: what a program takes to post, or another to
+    /// take what has come on the same processor.
+    pub(crate) const STREAM_GAP: u64 = 50_000;
     /// Largest message of a stream, in bytes. What is larger pays for its doorbell.
     pub(crate) const STREAM_MESSAGE: u32 = 4096;
     /// Work requests that a program in a stream may post before it calls; at most a quarter of its queue.

@@ -6,6 +6,7 @@
 use super::{Qp, QpHandle};
 use crate::{
     abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
+    counters::Counter,
     driver::Rrxe,
     limits,
     ring::{Producer, Ring},
@@ -51,7 +52,10 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
             let mut producer = lock_irqsave(&poster.send);
             wrs.try_for_each(|wr| push_send(handle, &mut producer, &wr))
         }
-        None => Ok(()),
+        None => {
+            handle.qp.device.counters.count(Counter::Doorbells);
+            Ok(())
+        }
     };
     Qp::run_send(handle.qp.as_arc_borrow());
     Qp::report_events(handle.qp.as_arc_borrow());

@@ -120,7 +120,7 @@ impl Qp {
         let mut notices = Notices::default();
         let mut round = Round::default();
         let mut drained = false;
-        let deadline;
+        let (deadline, streaming);
         let _bh = BhGuard::new();
         {
             let rcu = rcu::read_lock();
@@ -147,6 +147,7 @@ impl Qp {
                 drained = true;
             }
             deadline = side.next_timeout();
+            streaming = side.is_streaming();
             if side.requester.is_throttled() {
                 qp.device.counters.count(Counter::Throttled);
             }
@@ -160,6 +161,9 @@ impl Qp {
             Self::report_events(this);
         }
         round.fatal |= Self::report(this, notices, &qp.send_cq);
+        if qp.is_user && !streaming {
+            qp.talk.round_ended(monotonic_ns());
+        }
         round
     }
 

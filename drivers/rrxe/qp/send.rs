@@ -215,6 +215,11 @@ impl SendSide {
         }
     }
 
+    /// The program need not call for each batch.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.stream.is_on()
+    }
+
     /// The program is to call for each batch again. Whether it was not.
     pub(crate) fn end_stream(&mut self) -> bool {
         let was = self.stream.is_on();

@@ -8,10 +8,12 @@
 //! acknowledgement comes in. The program calls for a batch of messages, for a completion that it
 //! wants, and as it begins to wait; `abi.rs` has the rules.
 //!
-//! Who waits for an answer posts no stream, nor who takes his time: a request of the peer ends it, and so does a
-//! look that finds little.
+//! Who waits for an answer posts no stream, nor who takes his time between messages: a request of the peer ends it, and so does a
+//! look that finds little. What sending itself takes does not count, which on a slow machine may be long.
 
-use crate::limits::path::{STREAM, STREAM_BATCH, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE};
+use crate::limits::path::{
+    STREAM, STREAM_BATCH, STREAM_GAP, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE,
+};
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
 /// What was taken from a send ring.
@@ -30,8 +32,12 @@ impl Fetched {
     }
 }
 
-/// What the receive side tells the send side of.
-pub(super) struct Talk(Atomic<u32>);
+/// What the send side is told of, by the receive side and as a round has ended.
+pub(super) struct Talk {
+    state: Atomic<u32>,
+    /// When a round has ended last, in nanoseconds of CLOCK_MONOTONIC.
+    ended: Atomic<u64>,
+}
 
 const SILENT: u32 = 0;
 const HEARD: u32 = 1;
@@ -39,23 +45,32 @@ const STREAMING: u32 = 2;
 
 impl Talk {
     pub(super) const fn new() -> Self {
-        Self(Atomic::new(SILENT))
+        Self {
+            state: Atomic::new(SILENT),
+            ended: Atomic::new(0),
+        }
     }
 
     /// A request has come in. Whether that ends a stream.
     #[inline]
     pub(super) fn hear(&self) -> bool {
-        self.0.load(Relaxed) != HEARD && self.0.xchg(HEARD, Full) == STREAMING
+        self.state.load(Relaxed) != HEARD && self.state.xchg(HEARD, Full) == STREAMING
+    }
+
+    /// A round ends, and the program goes on.
+    #[inline]
+    pub(super) fn round_ended(&self, now: u64) {
+        self.ended.store(now, Relaxed);
     }
 
     /// Whether nothing has come in since this was asked last.
     fn is_silent(&self) -> bool {
-        self.0.load(Relaxed) != HEARD || self.0.cmpxchg(HEARD, SILENT, Full).is_err()
+        self.state.load(Relaxed) != HEARD || self.state.cmpxchg(HEARD, SILENT, Full).is_err()
     }
 
     /// Begins a stream, unless something has come in just now.
     fn begin(&self) -> bool {
-        match self.0.cmpxchg(SILENT, STREAMING, Full) {
+        match self.state.cmpxchg(SILENT, STREAMING, Full) {
             Ok(_) => true,
             // One that ended with the state of the queue pair.
             Err(now) => now == STREAMING,
@@ -63,7 +78,7 @@ impl Talk {
     }
 
     fn end(&self) {
-        let _ = self.0.cmpxchg(STREAMING, SILENT, Full);
+        let _ = self.state.cmpxchg(STREAMING, SILENT, Full);
     }
 }
 
@@ -72,8 +87,6 @@ impl Talk {
 pub(super) struct Stream {
     /// Rounds in a row that have found small messages only, one soon after the other.
     rounds: u32,
-    /// When the first of them was.
-    since: u64,
     /// While it is a stream: when the ring is to be looked at, in nanoseconds of CLOCK_MONOTONIC.
     look: Option<u64>,
     /// Work requests found since the last look.
@@ -106,9 +119,8 @@ impl Stream {
         }
         match self.look {
             None if fetched.count != 0 => {
-                let time = u64::from(self.rounds).wrapping_mul(STREAM_LOOK);
-                if now.saturating_sub(self.since) > time {
-                    (self.rounds, self.since) = (0, now);
+                if now.saturating_sub(talk.ended.load(Relaxed)) > STREAM_GAP {
+                    self.rounds = 0;
                 }
                 self.rounds = self.rounds.saturating_add(1);
                 if self.rounds >= STREAM && talk.begin() {
@@ -187,10 +199,23 @@ mod tests {
     #[test]
     fn no_stream_at_leisure() {
         let (talk, mut stream) = (Talk::new(), Stream::default());
-        for turn in 0..u64::from(5 * STREAM) {
-            stream.follow(of(64), &talk, turn * (STREAM_LOOK + 1));
+        let mut now = 0;
+        for _ in 0..5 * STREAM {
+            now += STREAM_GAP + 1;
+            stream.follow(of(64), &talk, now);
             assert!(!stream.is_on());
+            // However long that took.
+            now += 1_000_000;
+            talk.round_ended(now);
         }
+        for _ in 0..STREAM {
+            assert!(!stream.is_on());
+            now += STREAM_GAP;
+            stream.follow(of(64), &talk, now);
+            now += 1_000_000;
+            talk.round_ended(now);
+        }
+        assert!(stream.is_on());
     }
 
     #[test]

@@ -8,8 +8,8 @@ import time
 
 from harness import equal
 
-# What every packet changes.
-TRAFFIC = {"sent_pkts", "sent_bytes", "rcvd_pkts", "rcvd_bytes"}
+# What all traffic changes.
+TRAFFIC = {"sent_pkts", "sent_bytes", "rcvd_pkts", "rcvd_bytes", "sq_doorbells"}
 
 # How long a packet may take to be counted, in seconds: this only catches what never is.
 PATIENCE = 20

@@ -5,7 +5,8 @@ it. How fast is the benchmark's question, and whether the bytes are right the da
 import re
 
 import testbed
-from harness import case, equal, require
+from counted import read
+from harness import case, equal, log, require
 from programs import both_roles, next_port, run_pair
 
 bed = testbed.Bed()
@@ -62,6 +63,21 @@ EVENTS = ("ib_send_bw", "ib_read_bw", "ib_send_lat", "ib_read_lat")
 def events(server, client, program):
     """Completions by events in place of polling."""
     perftest(server, client, program, "-e -n 50 -s 4096", [4096])
+
+
+STREAMS = {"send-bw": "ib_send_bw -e", "write-bw": "ib_write_bw", "read-bw": "ib_read_bw -e"}
+
+
+@both_roles(bed, timeout=240, each=STREAMS)
+def streams(server, client, program):
+    """Small messages one behind the other, which the driver collects: a program need not call for each."""
+    count = 5000
+    before = read(client).get("sq_doorbells")
+    perftest(server, client, program, f"-n {count} -s 64", [64])
+    if before is not None:
+        rung = read(client)["sq_doorbells"] - before
+        log(f"{rung} doorbells for {count} messages")
+        require(rung < count, f"{rung} doorbells for {count} messages: none was saved")
 
 
 @both_roles(bed, timeout=240, each={name[3:].replace("_", "-"): name for name in BANDWIDTH})
