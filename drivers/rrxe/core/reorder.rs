@@ -147,6 +147,25 @@ impl Reorder {
         None
     }
 
+    /// Moves everything to another ring, which is to be passed from now on. What it has no room for is dropped, the
+    /// farthest first.
+    pub fn move_to<P>(&mut self, from: &mut [Option<Held<P>>], to: &mut [Option<Held<P>>]) {
+        let room = if to.len().is_power_of_two() {
+            u32::try_from(to.len()).unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        for n in 0..self.len {
+            let place = self.place(from.len(), n);
+            let held = from.get_mut(place).and_then(Option::take);
+            if let Some(to) = to.get_mut(n as usize).filter(|_| n < room) {
+                *to = held;
+            }
+        }
+        self.head = 0;
+        self.len = self.len.min(room);
+    }
+
     /// Drops everything.
     pub fn clear<P>(&mut self, ring: &mut [Option<Held<P>>]) {
         while self.len != 0 {
@@ -200,6 +219,30 @@ mod tests {
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
         // No place at all.
         assert_eq!(reorder.hold(&mut [], base, base.add(1), 1), Some(1));
+    }
+
+    /// A larger ring has all of it, a smaller one the nearest.
+    #[test]
+    fn moved() {
+        let (mut reorder, mut small, mut large) = (Reorder::new(), ring(4), ring(8));
+        let base = Psn::new(0xff_ffff);
+        for n in [1, 2, 3] {
+            assert_eq!(reorder.hold(&mut small, base, base.add(n), n), None);
+        }
+        // The first is not in the first place.
+        assert_eq!(reorder.next(&mut small, base.add(1), |_| true), Some(1));
+        for n in [5, 4] {
+            assert_eq!(reorder.hold(&mut small, base, base.add(n), n), None);
+        }
+        reorder.move_to(&mut small, &mut large);
+        assert!(small.iter().all(Option::is_none));
+        assert_eq!(reorder.hold(&mut large, base, base.add(6), 6), None);
+        assert_eq!(reorder.len(), 5);
+        reorder.move_to(&mut large, &mut small);
+        for n in [2, 3, 4, 5] {
+            assert_eq!(reorder.next(&mut small, base.add(n), |_| true), Some(n));
+        }
+        assert!(reorder.is_empty());
     }
 
     proptest! {

@@ -8,11 +8,14 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::net::KeptDatagram;
 use rrxe_core::{reorder::HELD, Held, Psn, Reorder};
 
+/// Places to begin with: a few losses on a short way.
+const FIRST: usize = 128;
+
 /// What one side of a queue pair keeps. Packets count against the device's share.
 pub(crate) struct HoldBack {
     device: Arc<DeviceState>,
     reorder: Reorder,
-    /// Made when the first packet comes early; most queue pairs never see one.
+    /// Made when the first packet comes early, and larger as need be; most queue pairs never see one.
     ring: KVec<Option<Held<KeptDatagram>>>,
 }
 
@@ -29,23 +32,29 @@ impl HoldBack {
         self.reorder.is_empty()
     }
 
-    /// Makes the ring. Softirqs get here: where there is no memory, nothing is kept.
+    /// Makes the ring, or a larger one where it is full. Softirqs get here: where there is no memory, no more is kept.
     fn prepare(&mut self) -> Result {
-        if self.ring.is_empty() {
-            let mut ring = KVec::with_capacity(HELD, GFP_ATOMIC | __GFP_NOWARN)?;
-            for _ in 0..HELD {
-                ring.push(None, GFP_ATOMIC)?;
-            }
-            self.ring = ring;
+        let places = self.ring.len();
+        if (self.reorder.len() as usize) < places || places >= HELD {
+            return Ok(());
         }
+        let more = places.saturating_mul(2).clamp(FIRST, HELD);
+        let mut ring = KVec::with_capacity(more, GFP_ATOMIC | __GFP_NOWARN)?;
+        for _ in 0..more {
+            ring.push(None, GFP_ATOMIC)?;
+        }
+        self.reorder.move_to(&mut self.ring, &mut ring);
+        self.ring = ring;
         Ok(())
     }
 
     /// Keeps a packet that comes after `expected`. Where there is no room for it, it is lost.
     pub(crate) fn hold(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn) {
-        if !self.device.may_hold(limits::MAX_HELD) || self.prepare().is_err() {
+        if !self.device.may_hold(limits::MAX_HELD) {
             return;
         }
+        // Without more room, nearer packets push out farther ones.
+        let _ = self.prepare();
         let before = self.reorder.len();
         let lost = self.reorder.hold(&mut self.ring, expected, psn, kept);
         self.account(before);

@@ -9,6 +9,7 @@
 //! (where the next is posted). Nothing keeps sent packets: a retransmission makes them anew from
 //! the slots, and so has the same PSNs, opcodes and payload split (F-07).
 
+mod gaps;
 mod recovery;
 mod request;
 mod response;
@@ -22,6 +23,7 @@ use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::wire::Class;
 use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
+use gaps::Gaps;
 use recovery::{Hole, Recovery};
 use request::SlotState;
 
@@ -30,7 +32,11 @@ use request::SlotState;
 pub const WINDOW: u32 = 256;
 
 /// Packets that a requester ever has in flight, on a path that holds so many.
-pub const MOST_WINDOW: u32 = 1024;
+pub const MOST_WINDOW: u32 = 2048;
+
+/// PSNs outstanding beyond which no READ starts: responses come as fast as the peer can send them, whatever
+/// becomes of them here, and a host's queue for what it receives has room for 1000 packets, usually.
+pub const MOST_RESPONSES: u32 = 1024;
 
 /// The largest message: 2^31 bytes (IBA 9.7.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -139,6 +145,7 @@ pub struct Requester {
     /// The driver holds packets that come before their turn.
     holding: bool,
     recovery: Recovery,
+    gaps: Gaps,
 
     // Retries.
     retries_left: u8,
@@ -183,6 +190,7 @@ impl Requester {
             implied_nak: false,
             holding: false,
             recovery: Recovery::new(),
+            gaps: Gaps::new(),
             retries_left: 0,
             rnr_retries_left: 0,
             ack_deadline: None,

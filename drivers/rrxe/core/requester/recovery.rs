@@ -15,6 +15,9 @@
 //! The answer to a READ or atomic says nothing of what came after it. So the next one is asked for, too, unless it is
 //! answered right behind the first: a peer that answers only what was asked for again has not kept it.
 //!
+//! Packets get lost in a row, too: where the packet behind the hole turns out to be missing as well, twice as many are
+//! sent again at a time.
+//!
 //! The consumer's timer remains above all that: it alone uses up retries without an answer, and
 //! starts again from the oldest unacknowledged packet.
 
@@ -42,6 +45,12 @@ const SMOOTH: u32 = WINDOW;
 
 /// The smallest window to a peer that drops what is beyond a gap: two messages of 64 KiB.
 const LEAST_WINDOW: u32 = 32;
+
+/// Packets that are sent again for a hole at most.
+const MOST_RUN: u32 = 64;
+
+/// As many in a row are lost where a queue overflows: the window is halved then, down to [`WINDOW`].
+const BURST: u32 = 8;
 
 /// What follows from an acknowledgement of what was sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +108,10 @@ pub(super) enum Hole {
     },
 }
 
-/// A READ or atomic that was asked for again, since the peer lacked it, and what was behind it.
+/// A READ or atomic that was asked for again, and what was behind it.
 #[derive(Clone, Copy, Debug)]
 struct Again {
+    cause: Cause,
     /// One beyond its last PSN.
     until: Psn,
     /// One beyond the highest PSN sent before that.
@@ -110,6 +120,15 @@ struct Again {
     trial: bool,
     /// Its answer was not on its way already.
     fresh: bool,
+}
+
+/// Where a count of acknowledged packets began.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    since: u64,
+    from: Psn,
+    /// Behind a hole: packets may have arrived already that are counted only when they are acknowledged.
+    disturbed: bool,
 }
 
 /// A measured round trip, as RFC 6298 has it, in nanoseconds.
@@ -162,10 +181,12 @@ pub(super) struct Recovery {
     going_back: bool,
     /// A READ was asked for again up to here: its responses are on their way.
     asked_until: Option<Psn>,
-    /// The READ or atomic that was asked for again because of a NAK.
+    /// The READ or atomic that was asked for again because of a NAK or a probe.
     again: Option<Again>,
     /// The hole is there to find out whether the peer has kept it.
     trial: bool,
+    /// Packets that the hole stands for, from the oldest unacknowledged one on.
+    run: u32,
     /// Packets that the way holds, as far as measured.
     way: u32,
     /// Packets acknowledged since the last loss.
@@ -181,8 +202,8 @@ pub(super) struct Recovery {
     timed: Option<(Psn, u64)>,
     /// When the first packet of those in flight was sent, or one that has been answered since.
     began: u64,
-    /// Since when acknowledged PSNs are counted to find out what the way holds, and from which on.
-    counted: (u64, Psn),
+    /// Since when acknowledged PSNs are counted to find out what the way holds.
+    counted: Counted,
     /// How late packets are that others have overtaken: holes wait that long.
     lateness: u64,
     /// The packet that closes the hole is the one that was late, not the one sent again.
@@ -207,6 +228,7 @@ impl Recovery {
             asked_until: None,
             again: None,
             trial: false,
+            run: 1,
             way: 0,
             smooth: 0,
             packets: RoundTrip::NONE,
@@ -214,7 +236,11 @@ impl Recovery {
             least: 0,
             timed: None,
             began: 0,
-            counted: (0, Psn::new(0)),
+            counted: Counted {
+                since: 0,
+                from: Psn::new(0),
+                disturbed: false,
+            },
             lateness: 0,
             original: false,
             early: false,
@@ -253,6 +279,16 @@ impl Recovery {
         measured.patience().max(PROBE_FLOOR)
     }
 
+    /// How late packets are that others have overtaken; 0 where none are.
+    pub(super) fn lateness(&self) -> u64 {
+        self.lateness
+    }
+
+    /// Whose answer would be a sample is no more.
+    pub(super) fn forget_timing(&mut self) {
+        self.timed = None;
+    }
+
     /// A packet was late by this much, not lost.
     fn late(&mut self, by: u64) {
         let by = by.saturating_add(by >> 2).min(self.patience());
@@ -280,6 +316,26 @@ impl Requester {
         };
     }
 
+    /// As many again are missing behind what was sent for `before`, or something else is.
+    pub(super) fn next_run(&mut self, before: Hole, advanced: u32) {
+        let run = self.recovery.run;
+        let behind = matches!(before, Hole::Sent { cause, .. } if cause != Cause::Gap);
+        self.recovery.run = if behind && advanced == run {
+            run.saturating_mul(2).min(MOST_RUN)
+        } else {
+            1
+        };
+        if self.recovery.run == BURST {
+            // Some queue on the way has overflowed.
+            self.window = (self.window >> 1).max(WINDOW);
+        }
+    }
+
+    /// Packets that the hole stands for.
+    pub(super) fn run(&self) -> u32 {
+        self.recovery.run
+    }
+
     /// Whether the hole is to be sent now. If so it waits for the next poll, and for no timer any
     /// more.
     #[inline]
@@ -305,11 +361,8 @@ impl Requester {
         let is_read = slot.op.is_read_or_atomic();
         self.recovery.asked_until = is_read.then_some(until);
         self.recovery.again = match self.recovery.hole {
-            Hole::Sent {
-                cause: Cause::Nak,
-                beyond,
-                ..
-            } if is_read => Some(Again {
+            Hole::Sent { cause, beyond, .. } if is_read && cause != Cause::Gap => Some(Again {
+                cause,
                 until,
                 beyond,
                 trial: self.recovery.trial,
@@ -401,7 +454,7 @@ impl Requester {
         {
             return After::Nothing;
         }
-        if advanced > 1 {
+        if advanced != self.recovery.run {
             return match self.recovery.peer {
                 Peer::Holds => After::NextHole,
                 // The acknowledgement may be for what was sent before, and only late.
@@ -440,18 +493,24 @@ impl Requester {
         }
         match self.recovery.peer {
             _ if again.trial && again.fresh => {
-                self.learn(Peer::Drops);
-                self.recovery.going_back = true;
+                if again.cause == Cause::Nak {
+                    self.learn(Peer::Drops);
+                    self.recovery.going_back = true;
+                }
                 After::GoBack
             }
-            Peer::Unknown if again.fresh => {
+            Peer::Unknown | Peer::Drops if again.fresh => {
                 // From a peer that has kept it, its answer comes right behind the one that has just come.
                 self.recovery.trial = true;
-                let wait = (self.recovery.usual() >> 1).max(self.recovery.lateness);
+                let wait = match again.cause {
+                    Cause::Probe => self.recovery.patience(),
+                    _ => self.recovery.usual() >> 1,
+                };
+                let wait = wait.max(self.recovery.lateness);
                 self.recovery.hole = Hole::Due {
                     since: now,
                     at: Some(now.saturating_add(wait)),
-                    cause: Cause::Nak,
+                    cause: again.cause,
                 };
                 After::Nothing
             }
@@ -461,14 +520,22 @@ impl Requester {
 
     /// Whether the READ's responses from `una` on have been asked for again, and are on their way.
     pub(super) fn is_asked(&self) -> bool {
-        is_asked(&self.recovery, self.una)
+        is_asked(&self.recovery, self.una) || self.gaps.was_asked(self.una)
     }
 
     /// A packet is being sent while nothing is in flight.
     #[inline]
     pub(super) fn flight_begins(&mut self, now: u64) {
         self.recovery.began = now;
-        self.recovery.counted = (now, self.una);
+        self.count_from(now, false);
+    }
+
+    fn count_from(&mut self, now: u64, disturbed: bool) {
+        self.recovery.counted = Counted {
+            since: now,
+            from: self.una,
+            disturbed,
+        };
     }
 
     /// Packets that may be in flight now. While what is beyond a hole is kept, it has left the way:
@@ -488,16 +555,19 @@ impl Requester {
         }
     }
 
-    /// The window grows to twice what the way holds: what is acknowledged within the shortest round
-    /// trip. (The other half is for what waits in queues, so that they never run empty.)
-    fn count_window(&mut self, now: u64) {
-        let (since, from) = self.recovery.counted;
-        let time = now.saturating_sub(since);
+    /// The window grows to twice what the way holds: what is acknowledged within the time of two of the shortest round
+    /// trips, on average. (The other half is for what waits in queues, so that they never run empty.)
+    fn count_window(&mut self, now: u64, disturbed: bool) {
+        let counted = self.recovery.counted;
+        let time = now.saturating_sub(counted.since);
         let least = self.recovery.least;
-        if least == 0 || time < least {
+        // One round trip may be a burst; and what has arrived before counts for little in a longer time.
+        let round_trips = if counted.disturbed { 4 } else { 2 };
+        let enough = least.saturating_mul(round_trips);
+        if least == 0 || time < enough {
             return;
         }
-        let acknowledged = u64::from(self.una.since(from));
+        let acknowledged = u64::from(self.una.since(counted.from));
         let on_the_way = acknowledged
             .saturating_mul(least)
             .checked_div(time)
@@ -509,7 +579,7 @@ impl Requester {
             _ => on_the_way.saturating_mul(2),
         };
         self.window = self.window.max(wanted);
-        self.recovery.counted = (now, self.una);
+        self.count_from(now, disturbed);
     }
 
     /// A packet was sent for the first time.
@@ -547,11 +617,13 @@ impl Requester {
             }
         }
         let hole = recovery.hole;
-        if hole != Hole::None || jumped || now == recovery.counted.0 {
-            // What was kept behind a hole comes all at once when that is closed.
-            recovery.counted = (now, self.una);
+        if jumped {
+            self.count_from(now, true);
+        } else if now == recovery.counted.since {
+            let disturbed = recovery.counted.disturbed;
+            self.count_from(now, disturbed);
         } else {
-            self.count_window(now);
+            self.count_window(now, hole != Hole::None);
         }
         let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
@@ -570,7 +642,14 @@ impl Requester {
         recovery.trial = false;
         match hole {
             Hole::None => {}
-            _ if kept => self.learn(Peer::Holds),
+            // That it lacked nothing, where only an answer was lost, says nothing.
+            Hole::Due {
+                cause: Cause::Nak, ..
+            }
+            | Hole::Sent {
+                cause: Cause::Nak, ..
+            } if kept => self.learn(Peer::Holds),
+            _ if kept => {}
             // It was only late.
             Hole::Due { since, .. } => recovery.late(now.saturating_sub(since)),
             Hole::Sent { since, cause, .. } if recovery.original || recovery.early => {
@@ -587,7 +666,7 @@ impl Requester {
                 if recovery.lateness < 1_000 {
                     recovery.lateness = 0;
                 }
-                if cause == Cause::Nak && advanced > 1 {
+                if cause == Cause::Nak && advanced > recovery.run {
                     self.learn(Peer::Holds);
                 }
             }
@@ -604,6 +683,8 @@ impl Requester {
         if !is_asked(recovery, self.una) {
             recovery.asked_until = None;
         }
+        self.gaps.progress(self.una, self.max_psn);
+        let recovery = &mut self.recovery;
         if jumped && recovery.going_back {
             // It had what came after a gap, after all.
             recovery.going_back = false;
@@ -614,10 +695,12 @@ impl Requester {
 
     /// Transmission starts again at the oldest unacknowledged packet.
     pub(super) fn recovery_rewound(&mut self) {
+        self.gaps.clear(self.una);
         self.recovery.hole = Hole::None;
         self.recovery.asked_until = None;
         self.recovery.again = None;
         self.recovery.trial = false;
+        self.recovery.run = 1;
         self.recovery.timed = None;
         self.recovery.probe_at = None;
         self.recovery.probes = 0;

@@ -149,9 +149,13 @@ impl Requester {
                     outcome.hold &= !own;
                     return outcome;
                 }
-                match self.after_hole(hole, self.una.since(before)) {
+                let advanced = self.una.since(before);
+                match self.after_hole(hole, advanced) {
                     After::Nothing => {}
-                    After::NextHole => self.open_hole(now, Cause::Nak),
+                    After::NextHole => {
+                        self.next_run(hole, advanced);
+                        self.open_hole(now, Cause::Nak);
+                    }
                     After::GoBack => self.rewind(),
                 }
                 Outcome::default()
@@ -192,6 +196,7 @@ impl Requester {
                 if self.send_psn == self.una || self.goes_back(hole, advanced) {
                     return self.retry(slots, env);
                 }
+                self.next_run(hole, advanced);
                 self.retry_hole(slots, now, Cause::Nak, env)
             }
             Syndrome::Nak(code) => {
@@ -226,7 +231,12 @@ impl Requester {
         // It acknowledges everything before it. Where that stops at a READ or atomic, this one
         // included, something is missing in between: ask for it at once (F-12).
         if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-            return self.implied_nak(slots, now, env);
+            if self.holding {
+                self.note_answer(slots, psn);
+            }
+            let mut outcome = self.implied_nak(slots, now, env);
+            outcome.transmit |= self.gaps.are_due();
+            return outcome;
         }
         let index = Self::index(slots, self.tail);
         let read = self.slot(slots, self.tail).filter(|slot| {
@@ -416,6 +426,7 @@ impl Requester {
             self.recovery.hole != Hole::None || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
+            self.next_run(Hole::None, 0);
             outcome = self.retry_hole(slots, now, Cause::Gap, env);
         }
         outcome.hold = !outcome.fatal;

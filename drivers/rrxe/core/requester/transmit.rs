@@ -4,7 +4,7 @@
 
 use super::recovery::Hole;
 use super::request::SlotState;
-use super::{Requester, RequesterEnv, SendOp, SendSlot, State};
+use super::{Requester, RequesterEnv, SendOp, SendSlot, State, MOST_RESPONSES};
 use crate::psn::{self, Psn};
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
 use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
@@ -37,9 +37,12 @@ impl Requester {
                 progress.more = true;
                 return progress;
             }
-            if !self.send_hole(slots, now, env, &mut progress) {
+            if !self.send_hole(slots, now, budget, env, &mut progress) {
                 return progress;
             }
+        }
+        if self.gaps.are_due() && !self.send_gaps(slots, now, budget, env, &mut progress) {
+            return progress;
         }
         while self.next != self.head && !self.waits_for_ready(self.send_psn) {
             if progress.sent >= budget {
@@ -104,6 +107,7 @@ impl Requester {
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
+        budget: u32,
         env: &mut E,
         progress: &mut Progress,
     ) -> bool {
@@ -145,7 +149,53 @@ impl Requester {
             self.arm_ack_timer(now);
         }
         self.hole_sent(now, &slot);
+        if !slot.op.is_read_or_atomic() {
+            self.send_run(slots, now, budget, env, progress);
+        }
         true
+    }
+
+    /// Sends what is behind the hole again, where that is believed to be missing, too.
+    fn send_run<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        budget: u32,
+        env: &mut E,
+        progress: &mut Progress,
+    ) {
+        let mut number = self.tail;
+        let mut psn = self.una.next();
+        let most = self.run().min(self.send_psn.since(self.una));
+        while psn.since(self.una) < most && progress.sent < budget && self.rate.ready(now) {
+            let index = Self::index(slots, number);
+            let Some(slot) = slots.get_mut(index as usize) else {
+                return;
+            };
+            if slot.state != SlotState::Started || slot.op.is_read_or_atomic() {
+                return;
+            }
+            let at = psn.since(slot.first_psn);
+            if slot.op.is_local() || at >= slot.packets {
+                number = number.wrapping_add(1);
+                if number == self.head {
+                    return;
+                }
+                continue;
+            }
+            let last = slot.packets.saturating_sub(at) <= 1;
+            let packet = self.build(slot, index, psn, at == 0, last, true);
+            // What can't be sent now is found as its turn comes.
+            if let Err(error) = env.transmit(&packet) {
+                progress.more |= error == TxError::NoRoom;
+                return;
+            }
+            self.rate.sent(now, packet.udp_payload_len());
+            slot.retried = true;
+            progress.sent = progress.sent.wrapping_add(1);
+            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+            psn = psn.next();
+        }
     }
 
     /// Whether [`Requester::poll_transmit`] would do something now.
@@ -172,7 +222,9 @@ impl Requester {
                 let outstanding = self.send_psn.since(self.una);
                 // Responses fill the way, too; a single READ may be larger than it is.
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
-                    || slot.op == SendOp::Read && self.reads > 0 && outstanding >= self.room();
+                    || slot.op == SendOp::Read
+                        && self.reads > 0
+                        && outstanding >= self.room().min(MOST_RESPONSES);
                 let fenced = slot.fence && self.reads > 0;
                 let psns = outstanding.saturating_add(slot.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
@@ -267,7 +319,7 @@ impl Requester {
     }
 
     #[inline]
-    fn build(
+    pub(super) fn build(
         &self,
         slot: &SendSlot,
         index: u32,

@@ -24,7 +24,7 @@ pub use receive::GRH_LEN;
 pub use resources::Resource;
 
 /// READs and atomics that can be replayed at most: the largest `max_dest_rd_atomic`.
-pub const MAX_RESOURCES: usize = 64;
+pub const MAX_RESOURCES: usize = 128;
 
 /// Where a responder keeps its resources: the driver's memory. Of what is longer than
 /// [`MAX_RESOURCES`], the rest is not used; an empty one is the default.

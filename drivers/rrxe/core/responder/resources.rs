@@ -61,7 +61,7 @@ pub(super) struct Resources<R> {
     /// Of as many as the peer may have outstanding.
     ring: R,
     /// A bit for each that is to be answered.
-    pending: u64,
+    pending: u128,
     /// Where the next one goes: the oldest.
     head: u8,
 }
@@ -106,8 +106,8 @@ impl<R: ResourceRing> Resources<R> {
     }
 
     #[inline]
-    const fn bit(index: u8) -> u64 {
-        1u64.wrapping_shl(index as u32)
+    const fn bit(index: u8) -> u128 {
+        1u128.wrapping_shl(index as u32)
     }
 
     /// Whether there is room: not while the oldest waits for its first answer (C-14, C-15). One

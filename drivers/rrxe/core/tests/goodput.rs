@@ -13,9 +13,9 @@ const MTU: u32 = 4096;
 /// Messages of a run: enough for the few losses that are rare.
 const MESSAGES: u32 = 800;
 /// Messages under way: more than fit into the way.
-const UNDER_WAY: u32 = 64;
-/// A link of about 100 MB/s.
-const SERVICE: u64 = 40_000;
+const UNDER_WAY: u32 = 128;
+/// A link of about 140 MB/s.
+const SERVICE: u64 = 28_000;
 
 /// Nanoseconds that so many messages take.
 fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
@@ -24,8 +24,8 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
     for host in &mut pair.hosts {
         // 67 ms, as most programs have it.
         host.requester.set_timeout(14);
-        host.requester.set_max_rd_atomic(64);
-        host.responder.set_resources(vec![Resource::default(); 64]);
+        host.requester.set_max_rd_atomic(128);
+        host.responder.set_resources(vec![Resource::default(); 128]);
         host.budget = 64;
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }
@@ -141,7 +141,7 @@ fn what_is_kept() {
                 loss_permille: 1,
                 ..link(10_000_000)
             },
-            90,
+            85,
         ),
     ];
     let mut failed = false;
@@ -163,11 +163,11 @@ fn a_peer_that_drops() {
         (SendOp::Write, RTT, 1, 75),
         (SendOp::Write, RTT, 10, 40),
         (SendOp::Write, RTT, 50, 8),
-        (SendOp::Write, 10_000_000, 1, 60),
-        (SendOp::Read, RTT, 1, 85),
-        (SendOp::Read, RTT, 10, 60),
-        (SendOp::Read, RTT, 50, 30),
-        (SendOp::Read, 10_000_000, 1, 60),
+        (SendOp::Write, 10_000_000, 1, 45),
+        (SendOp::Read, RTT, 1, 90),
+        (SendOp::Read, RTT, 10, 80),
+        (SendOp::Read, RTT, 50, 45),
+        (SendOp::Read, 10_000_000, 1, 75),
     ];
     let mut failed = false;
     for (op, round_trip, permille, least) in cases {

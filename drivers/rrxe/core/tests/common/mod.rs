@@ -24,7 +24,7 @@ pub const BASE: u64 = 0x7f00_0000_1000;
 /// Bytes of a host's memory.
 pub const MEMORY: usize = 1 << 20;
 /// Depth of a send queue.
-pub const DEPTH: usize = 64;
+pub const DEPTH: usize = 128;
 /// The Q_Key of the datagram tests.
 pub const QKEY: u32 = 0x1122_3344;
 

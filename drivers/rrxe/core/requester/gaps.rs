@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! READ responses that are missing beyond the hole.
+//!
+//! A hole is asked for as soon as an answer beyond it comes, and so can be what is missing further on: an answer tells of
+//! everything before it. Without that, each loss would wait for the one before to be repaired, a round trip
+//! each. What waits for nothing but its turn is kept by the driver meanwhile.
+
+use super::request::SlotState;
+use super::{Requester, RequesterEnv, SendOp, SendSlot};
+use crate::psn::Psn;
+use crate::{Progress, TxError};
+
+/// Most of them at a time. What is beyond is found when its turn comes.
+const MOST: usize = 8;
+
+/// Responses of one READ, from the first that is missing to its last.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    from: Psn,
+    /// One beyond the last PSN of the READ.
+    until: Psn,
+    asked: bool,
+}
+
+/// What is missing, as far as answers have told.
+#[derive(Clone, Debug)]
+pub(super) struct Gaps {
+    /// One beyond the highest PSN that was answered; old where it is not beyond `una`.
+    seen: Psn,
+    list: [Option<Gap>; MOST],
+    /// Some are to be asked for.
+    due: bool,
+}
+
+impl Gaps {
+    pub(super) const fn new() -> Gaps {
+        Gaps {
+            seen: Psn::new(0),
+            list: [None; MOST],
+            due: false,
+        }
+    }
+
+    /// Some are to be asked for.
+    #[inline]
+    pub(super) fn are_due(&self) -> bool {
+        self.due
+    }
+
+    /// Whether this PSN was asked for again here.
+    pub(super) fn was_asked(&self, psn: Psn) -> bool {
+        self.list
+            .iter()
+            .flatten()
+            .any(|gap| gap.asked && psn.since(gap.from) < gap.until.since(gap.from))
+    }
+
+    /// Everything is sent again, or nothing is in flight.
+    pub(super) fn clear(&mut self, una: Psn) {
+        *self = Gaps {
+            seen: una,
+            ..Gaps::new()
+        };
+    }
+
+    fn push(&mut self, gap: Gap) {
+        let known = self.list.iter().flatten().any(|g| g.until == gap.until);
+        if known {
+            return;
+        }
+        if let Some(place) = self.list.iter_mut().find(|place| place.is_none()) {
+            *place = Some(gap);
+            self.due = true;
+        }
+    }
+
+    /// Forgets what has been answered.
+    #[inline]
+    pub(super) fn progress(&mut self, una: Psn, max: Psn) {
+        let left = max.since(una);
+        for place in &mut self.list {
+            // One beyond its end is at most `max`, where something of it is outstanding.
+            *place = place.filter(|gap| gap.until.since(una).wrapping_sub(1) < left);
+        }
+    }
+}
+
+impl Requester {
+    /// A READ response beyond `una` has come.
+    pub(super) fn note_answer(&mut self, slots: &[SendSlot], psn: Psn) {
+        let at = psn.since(self.una);
+        let before = match self.gaps.seen.since(self.una) {
+            seen if seen <= self.max_psn.since(self.una) => seen,
+            // What was seen has been answered since, and there is a new hole.
+            _ => 0,
+        };
+        if at < before {
+            return;
+        }
+        self.gaps.seen = psn.next();
+        // What is late is not asked for at once, and what is missing from `una` on is the hole.
+        if before == 0 || at == before || self.recovery.lateness() != 0 {
+            return;
+        }
+        if let Some(gap) = self.unanswered(slots, before, at) {
+            self.gaps.push(gap);
+        }
+    }
+
+    /// The first READ with PSNs between these, counted from `una`, unless that is the oldest.
+    fn unanswered(&self, slots: &[SendSlot], from: u32, to: u32) -> Option<Gap> {
+        let mut index = self.tail.wrapping_add(1);
+        while index != self.head {
+            let slot = self.slot(slots, index)?;
+            if slot.state != SlotState::Started {
+                return None;
+            }
+            if !slot.op.is_local() {
+                let (first, last) = (slot.first_psn, slot.last_psn());
+                if first.since(self.una) >= to {
+                    return None;
+                }
+                if last.since(self.una) >= from && slot.op == SendOp::Read {
+                    let start = first.since(self.una).max(from);
+                    return Some(Gap {
+                        from: self.una.add(start),
+                        until: last.next(),
+                        asked: false,
+                    });
+                }
+            }
+            index = index.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Asks for what is missing beyond the hole. Whether there is room for more.
+    pub(super) fn send_gaps<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        budget: u32,
+        env: &mut E,
+        progress: &mut Progress,
+    ) -> bool {
+        for n in 0..MOST {
+            let Some(Some(gap)) = self.gaps.list.get(n).copied() else {
+                continue;
+            };
+            if gap.asked {
+                continue;
+            }
+            if self.rnr_wait.is_some() || !self.rate.ready(now) {
+                return true;
+            }
+            if progress.sent >= budget {
+                progress.more = true;
+                return false;
+            }
+            let found = self.slot_of(slots, gap.from);
+            let Some((index, slot)) = found else {
+                self.forget_gap(n);
+                continue;
+            };
+            let at = gap.from.since(slot.first_psn);
+            let packet = self.build(&slot, index, gap.from, at == 0, true, true);
+            match env.transmit(&packet) {
+                Ok(()) => {}
+                Err(TxError::NoRoom) => {
+                    progress.more = true;
+                    return false;
+                }
+                // It will be found as its turn comes.
+                Err(_) => {
+                    self.forget_gap(n);
+                    continue;
+                }
+            }
+            self.rate.sent(now, packet.udp_payload_len());
+            if let Some(slot) = slots.get_mut(index as usize) {
+                slot.retried = true;
+            }
+            if let Some(Some(gap)) = self.gaps.list.get_mut(n) {
+                gap.asked = true;
+            }
+            progress.sent = progress.sent.wrapping_add(1);
+            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+            // Karn: an answer might be to either.
+            self.recovery.forget_timing();
+        }
+        self.gaps.due = false;
+        true
+    }
+
+    fn forget_gap(&mut self, n: usize) {
+        if let Some(place) = self.gaps.list.get_mut(n) {
+            *place = None;
+        }
+    }
+
+    /// The started READ with this PSN.
+    fn slot_of(&self, slots: &[SendSlot], psn: Psn) -> Option<(u32, SendSlot)> {
+        let mut index = self.tail;
+        while index != self.head {
+            let slot = self.slot(slots, index)?;
+            if slot.state != SlotState::Started {
+                return None;
+            }
+            if slot.op == SendOp::Read && psn.since(slot.first_psn) < slot.packets {
+                return Some((Self::index(slots, index), *slot));
+            }
+            index = index.wrapping_add(1);
+        }
+        None
+    }
+}
