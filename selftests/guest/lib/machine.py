@@ -86,8 +86,9 @@ class _Jobs:
 
 
 def _short(text):
-    """The text with its lines cut to what a log needs: rping prints all that it sends."""
-    return "\n".join(line[:200] for line in text.splitlines())
+    """The text with its lines cut to what a log needs: rping prints all that it sends, and what it complains of may
+    stand at the end of that."""
+    return "\n".join(line if len(line) <= 400 else f"{line[:200]} ... {line[-150:]}" for line in text.splitlines())
 
 
 class Job:
