@@ -335,13 +335,12 @@ impl World {
             }
             return outcome;
         }
-        // What acknowledges the packet that was to wait ends the wait, but not as long as that has to wait for its own
-        // turn. A NAK acknowledges what is before it.
+        // What acknowledges the packet that was to wait ends the wait. A NAK acknowledges what is before it.
         let reached = match syndrome {
             Syndrome::Nak(_) => truth.relative,
             _ => truth.relative + 1,
         };
-        if !outcome.hold && flow.rnr.is_some_and(|(_, from)| reached > from) {
+        if flow.rnr.is_some_and(|(_, from)| reached > from) {
             flow.rnr = None;
         }
         outcome
