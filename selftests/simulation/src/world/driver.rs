@@ -319,6 +319,7 @@ impl World {
                 .handle_packet(&mut core.slots, now, packet, env)
         });
         let after = *self.cores[qp].requester.counters();
+        let expected = self.cores[qp].requester.expected_psn();
         let flow = &mut self.ground.flows[qp];
         flow.rnr_now = 0;
         if let Syndrome::RnrNak { timer } = syndrome {
@@ -335,8 +336,10 @@ impl World {
             }
             return outcome;
         }
-        // What acknowledges the packet that was to wait ends the wait. A NAK acknowledges what is before it.
+        // What acknowledges the packet that was to wait ends the wait. A NAK acknowledges what is before it, and what has
+        // to wait for its own turn no more than what is before the READ or atomic that it waits for.
         let reached = match syndrome {
+            _ if outcome.hold => flow.relative(expected),
             Syndrome::Nak(_) => truth.relative,
             _ => truth.relative + 1,
         };
