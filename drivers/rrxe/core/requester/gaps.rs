@@ -20,6 +20,8 @@ struct Gap {
     from: Psn,
     /// One beyond the last PSN of the READ.
     until: Psn,
+    /// The number of the READ among the work requests.
+    number: u32,
     asked: bool,
 }
 
@@ -29,8 +31,6 @@ pub(super) struct Gaps {
     /// One beyond the highest PSN that was answered; old where it is not beyond `una`.
     seen: Psn,
     list: [Option<Gap>; MOST],
-    /// Some are to be asked for.
-    due: bool,
 }
 
 impl Gaps {
@@ -38,14 +38,12 @@ impl Gaps {
         Gaps {
             seen: Psn::new(0),
             list: [None; MOST],
-            due: false,
         }
     }
 
     /// Some are to be asked for.
-    #[inline]
     pub(super) fn are_due(&self) -> bool {
-        self.due
+        self.list.iter().flatten().any(|gap| !gap.asked)
     }
 
     /// Whether this PSN was asked for again here.
@@ -66,12 +64,9 @@ impl Gaps {
 
     fn push(&mut self, gap: Gap) {
         let known = self.list.iter().flatten().any(|g| g.until == gap.until);
-        if known {
-            return;
-        }
-        if let Some(place) = self.list.iter_mut().find(|place| place.is_none()) {
+        let free = self.list.iter_mut().find(|place| place.is_none());
+        if let (false, Some(place)) = (known, free) {
             *place = Some(gap);
-            self.due = true;
         }
     }
 
@@ -110,9 +105,8 @@ impl Requester {
 
     /// The first READ with PSNs between these, counted from `una`, unless that is the oldest.
     fn unanswered(&self, slots: &[SendSlot], from: u32, to: u32) -> Option<Gap> {
-        let mut index = self.tail.wrapping_add(1);
-        while index != self.head {
-            let slot = self.slot(slots, index)?;
+        let mut number = self.tail.wrapping_add(1);
+        while let Some(slot) = self.slot(slots, number) {
             if slot.state != SlotState::Started {
                 return None;
             }
@@ -126,11 +120,12 @@ impl Requester {
                     return Some(Gap {
                         from: self.una.add(start),
                         until: last.next(),
+                        number,
                         asked: false,
                     });
                 }
             }
-            index = index.wrapping_add(1);
+            number = number.wrapping_add(1);
         }
         None
     }
@@ -145,12 +140,10 @@ impl Requester {
         progress: &mut Progress,
     ) -> bool {
         for n in 0..MOST {
-            let Some(Some(gap)) = self.gaps.list.get(n).copied() else {
+            let gap = self.gaps.list.get(n).copied().flatten();
+            let Some(gap) = gap.filter(|gap| !gap.asked) else {
                 continue;
             };
-            if gap.asked {
-                continue;
-            }
             if self.rnr_wait.is_some() || !self.rate.ready(now) {
                 return true;
             }
@@ -158,60 +151,19 @@ impl Requester {
                 progress.more = true;
                 return false;
             }
-            let found = self.slot_of(slots, gap.from);
-            let Some((index, slot)) = found else {
-                self.forget_gap(n);
-                continue;
-            };
-            let at = gap.from.since(slot.first_psn);
-            let packet = self.build(&slot, index, gap.from, at == 0, true, true);
-            match env.transmit(&packet) {
-                Ok(()) => {}
-                Err(TxError::NoRoom) => {
-                    progress.more = true;
-                    return false;
-                }
-                // It will be found as its turn comes.
-                Err(_) => {
-                    self.forget_gap(n);
-                    continue;
-                }
+            let index = Self::index(slots, gap.number);
+            let sent = self.send_again(slots, index, gap.from, now, env, progress);
+            if matches!(sent, Err(TxError::NoRoom)) {
+                return false;
             }
-            self.rate.sent(now, packet.udp_payload_len());
-            if let Some(slot) = slots.get_mut(index as usize) {
-                slot.retried = true;
+            // What can't be asked for is found as its turn comes.
+            let asked = sent.is_ok().then_some(Gap { asked: true, ..gap });
+            if let Some(place) = self.gaps.list.get_mut(n) {
+                *place = asked;
             }
-            if let Some(Some(gap)) = self.gaps.list.get_mut(n) {
-                gap.asked = true;
-            }
-            progress.sent = progress.sent.wrapping_add(1);
-            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
             // Karn: an answer might be to either.
             self.recovery.forget_timing();
         }
-        self.gaps.due = false;
         true
-    }
-
-    fn forget_gap(&mut self, n: usize) {
-        if let Some(place) = self.gaps.list.get_mut(n) {
-            *place = None;
-        }
-    }
-
-    /// The started READ with this PSN.
-    fn slot_of(&self, slots: &[SendSlot], psn: Psn) -> Option<(u32, SendSlot)> {
-        let mut index = self.tail;
-        while index != self.head {
-            let slot = self.slot(slots, index)?;
-            if slot.state != SlotState::Started {
-                return None;
-            }
-            if slot.op == SendOp::Read && psn.since(slot.first_psn) < slot.packets {
-                return Some((Self::index(slots, index), *slot));
-            }
-            index = index.wrapping_add(1);
-        }
-        None
     }
 }

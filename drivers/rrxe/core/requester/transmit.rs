@@ -41,7 +41,7 @@ impl Requester {
                 return progress;
             }
         }
-        if self.gaps.are_due() && !self.send_gaps(slots, now, budget, env, &mut progress) {
+        if !self.send_gaps(slots, now, budget, env, &mut progress) {
             return progress;
         }
         while self.next != self.head && !self.waits_for_ready(self.send_psn) {
@@ -111,40 +111,30 @@ impl Requester {
         env: &mut E,
         progress: &mut Progress,
     ) -> bool {
-        let index = Self::index(slots, self.tail);
-        let slot = match slots.get_mut(index as usize) {
-            Some(slot) if self.send_psn != self.una && slot.state == SlotState::Started => slot,
-            _ => {
-                self.recovery.hole = Hole::None;
-                return true;
-            }
-        };
+        let started = self
+            .slot(slots, self.tail)
+            .is_some_and(|slot| slot.state == SlotState::Started);
+        if self.send_psn == self.una || !started {
+            self.recovery.hole = Hole::None;
+            return true;
+        }
         if !self.rate.ready(now) {
             // Nor is there a packet that may go before it.
             return true;
         }
-        let at = self.una.since(slot.first_psn);
-        let remaining = slot.packets.saturating_sub(at);
-        let last = remaining <= 1 || slot.op == SendOp::Read;
-        let packet = self.build(slot, index, self.una, at == 0, last, true);
-        match env.transmit(&packet) {
-            Ok(()) => {}
-            Err(TxError::NoRoom) => {
-                progress.more = true;
-                return false;
-            }
+        let index = Self::index(slots, self.tail);
+        let slot = match self.send_again(slots, index, self.una, now, env, progress) {
+            Ok(slot) => slot,
+            Err(TxError::NoRoom) => return false,
             Err(error) => {
-                slot.state = failed(error);
+                if let Some(slot) = slots.get_mut(index as usize) {
+                    slot.state = failed(error);
+                }
                 let outcome = self.settle_failed(slots, env);
                 progress.fatal = outcome.fatal;
                 return false;
             }
-        }
-        self.rate.sent(now, packet.udp_payload_len());
-        slot.retried = true;
-        let slot = *slot;
-        progress.sent = progress.sent.wrapping_add(1);
-        self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+        };
         if self.ack_deadline.is_none() {
             self.arm_ack_timer(now);
         }
@@ -168,34 +158,51 @@ impl Requester {
         let mut psn = self.una.next();
         let most = self.run().min(self.send_psn.since(self.una));
         while psn.since(self.una) < most && progress.sent < budget && self.rate.ready(now) {
-            let index = Self::index(slots, number);
-            let Some(slot) = slots.get_mut(index as usize) else {
+            let Some(slot) = self.slot(slots, number) else {
                 return;
             };
             if slot.state != SlotState::Started || slot.op.is_read_or_atomic() {
                 return;
             }
-            let at = psn.since(slot.first_psn);
-            if slot.op.is_local() || at >= slot.packets {
+            if slot.op.is_local() || psn.since(slot.first_psn) >= slot.packets {
                 number = number.wrapping_add(1);
-                if number == self.head {
-                    return;
-                }
                 continue;
             }
-            let last = slot.packets.saturating_sub(at) <= 1;
-            let packet = self.build(slot, index, psn, at == 0, last, true);
+            let index = Self::index(slots, number);
             // What can't be sent now is found as its turn comes.
-            if let Err(error) = env.transmit(&packet) {
-                progress.more |= error == TxError::NoRoom;
+            let sent = self.send_again(slots, index, psn, now, env, progress);
+            if sent.is_err() {
                 return;
             }
-            self.rate.sent(now, packet.udp_payload_len());
-            slot.retried = true;
-            progress.sent = progress.sent.wrapping_add(1);
-            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
             psn = psn.next();
         }
+    }
+
+    /// Sends a packet of a work request again that has been started, the one in this slot. The slot.
+    pub(super) fn send_again<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        index: u32,
+        psn: Psn,
+        now: u64,
+        env: &mut E,
+        progress: &mut Progress,
+    ) -> Result<SendSlot, TxError> {
+        let Some(slot) = slots.get_mut(index as usize) else {
+            return Err(TxError::Local(Fault::Malformed));
+        };
+        let at = psn.since(slot.first_psn);
+        let last = slot.packets.saturating_sub(at) <= 1 || slot.op == SendOp::Read;
+        let packet = self.build(slot, index, psn, at == 0, last, true);
+        if let Err(error) = env.transmit(&packet) {
+            progress.more |= error == TxError::NoRoom;
+            return Err(error);
+        }
+        self.rate.sent(now, packet.udp_payload_len());
+        slot.retried = true;
+        progress.sent = progress.sent.wrapping_add(1);
+        self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+        Ok(*slot)
     }
 
     /// Whether [`Requester::poll_transmit`] would do something now.
@@ -319,7 +326,7 @@ impl Requester {
     }
 
     #[inline]
-    pub(super) fn build(
+    fn build(
         &self,
         slot: &SendSlot,
         index: u32,
