@@ -256,11 +256,11 @@ impl Recovery {
         self.packets.mean != 0 || self.holes.mean != 0
     }
 
-    /// A round trip as it usually is.
-    fn usual(&self) -> u64 {
+    /// Round trips as they usually are.
+    fn usual(&self) -> RoundTrip {
         match self.packets.mean {
-            0 => self.holes.mean,
-            mean => mean,
+            0 => self.holes,
+            _ => self.packets,
         }
     }
 
@@ -273,8 +273,7 @@ impl Recovery {
     fn patience(&self) -> u64 {
         let measured = match self.hole {
             Hole::Sent { .. } if self.holes.mean != 0 => self.holes,
-            _ if self.packets.mean != 0 => self.packets,
-            _ => self.holes,
+            _ => self.usual(),
         };
         measured.patience().max(PROBE_FLOOR)
     }
@@ -478,44 +477,42 @@ impl Requester {
         }
     }
 
-    /// The oldest READ or atomic was answered whole.
-    pub(super) fn after_read(&mut self, now: u64) -> After {
+    /// The oldest READ or atomic was answered whole. Whether all that follows is missing.
+    pub(super) fn after_read(&mut self, now: u64) -> bool {
         let Some(again) = self.recovery.again.take() else {
-            return After::Nothing;
+            return false;
         };
         if again.until != self.una {
             // It is an earlier one, whose answer was late.
             self.recovery.again = Some(again).filter(|again| is_after(again.until, self.una));
-            return After::Nothing;
+            return false;
         }
-        if !is_after(again.beyond, self.una) || self.recovery.hole != Hole::None {
-            return After::Nothing;
+        let tells = again.fresh && is_after(again.beyond, self.una);
+        if !tells || self.recovery.hole != Hole::None {
+            return false;
         }
-        match self.recovery.peer {
-            _ if again.trial && again.fresh => {
-                if again.cause == Cause::Nak {
-                    self.learn(Peer::Drops);
-                    self.recovery.going_back = true;
-                }
-                After::GoBack
+        if again.trial {
+            if again.cause == Cause::Nak {
+                self.learn(Peer::Drops);
+                self.recovery.going_back = true;
             }
-            Peer::Unknown | Peer::Drops if again.fresh => {
-                // From a peer that has kept it, its answer comes right behind the one that has just come.
-                self.recovery.trial = true;
-                let wait = match again.cause {
-                    Cause::Probe => self.recovery.patience(),
-                    _ => self.recovery.usual() >> 1,
-                };
-                let wait = wait.max(self.recovery.lateness);
-                self.recovery.hole = Hole::Due {
-                    since: now,
-                    at: Some(now.saturating_add(wait)),
-                    cause: again.cause,
-                };
-                After::Nothing
-            }
-            _ => After::Nothing,
+            return true;
         }
+        if self.recovery.peer != Peer::Holds {
+            // From a peer that has kept it, its answer comes right behind the one that has just come.
+            self.recovery.trial = true;
+            let wait = match again.cause {
+                Cause::Probe => self.recovery.patience(),
+                _ => self.recovery.usual().mean >> 1,
+            };
+            let wait = wait.max(self.recovery.lateness);
+            self.recovery.hole = Hole::Due {
+                since: now,
+                at: Some(now.saturating_add(wait)),
+                cause: again.cause,
+            };
+        }
+        false
     }
 
     /// Whether the READ's responses from `una` on have been asked for again, and are on their way.
@@ -628,8 +625,7 @@ impl Requester {
         let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
         let late = recovery.original || recovery.early;
-        let soon =
-            matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual() >> 1);
+        let soon = matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual().mean >> 1);
         // Answered without having been asked for: the peer has kept it.
         let kept = match &mut recovery.again {
             _ if recovery.trial => true,

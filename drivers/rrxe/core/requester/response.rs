@@ -338,7 +338,7 @@ impl Requester {
 
     /// A READ or atomic was answered whole.
     fn on_answer(&mut self, now: u64) {
-        if self.after_read(now) == After::GoBack {
+        if self.after_read(now) {
             self.rewind();
         }
     }
