@@ -302,6 +302,9 @@ impl Requester {
             Cause::Probe => 0,
             _ => self.recovery.lateness,
         };
+        if cause != Cause::Nak {
+            self.recovery.run = 1;
+        }
         if cause != Cause::Probe && !self.recovery.is_measured() {
             // Whatever the answer is to, it was not sent before that. Without this, a hole in the first
             // flight that gets lost once more would wait for the consumer's timer.

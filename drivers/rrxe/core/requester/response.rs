@@ -426,7 +426,6 @@ impl Requester {
             self.recovery.hole != Hole::None || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            self.next_run(Hole::None, 0);
             outcome = self.retry_hole(slots, now, Cause::Gap, env);
         }
         outcome.hold = !outcome.fatal;
