@@ -14,10 +14,12 @@ mod recovery;
 mod request;
 mod response;
 mod transmit;
+mod window;
 
 pub use recovery::PROBE_FLOOR;
 pub(crate) use request::ATOMIC_WRITE_LEN;
 pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
+pub use window::{MOST_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
@@ -26,13 +28,7 @@ use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use gaps::Gaps;
 use recovery::{Hole, Recovery};
 use request::SlotState;
-
-/// Packets that a requester has in flight at most, until it adapts to the path. READ and atomic
-/// requests count as one each, whatever comes back.
-pub const WINDOW: u32 = 256;
-
-/// Packets that a requester ever has in flight, on a path that holds so many.
-pub const MOST_WINDOW: u32 = 2048;
+use window::Window;
 
 /// PSNs outstanding beyond which no READ starts: responses come as fast as the peer can send them, whatever
 /// becomes of them here, and a host's queue for what it receives has room for 1000 packets, usually.
@@ -134,7 +130,7 @@ pub struct Requester {
     /// request packets in flight.
     response_psns: u32,
     /// Most packets in flight.
-    window: u32,
+    window: Window,
     /// Packets sent since the last one that asked for an acknowledgement.
     since_ackreq: u32,
     /// READs and atomics started and not completed.
@@ -184,7 +180,7 @@ impl Requester {
             send_psn: Psn::default(),
             max_psn: Psn::default(),
             response_psns: 0,
-            window: WINDOW,
+            window: Window::new(),
             since_ackreq: 0,
             reads: 0,
             implied_nak: false,

@@ -21,7 +21,7 @@
 //! The consumer's timer remains above all that: it alone uses up retries without an answer, and
 //! starts again from the oldest unacknowledged packet.
 
-use super::{Requester, SendSlot, MOST_WINDOW, WINDOW};
+use super::{Requester, SendSlot};
 use crate::psn::{Psn, MAX_OUTSTANDING};
 
 /// Nanoseconds without progress before a probe, at least. Below that a busy host's scheduling is
@@ -35,21 +35,10 @@ const PROBE_DOUBLINGS: u32 = 10;
 /// for one that drops them: NAKs get lost, and then it looks so.
 const BARE_HOLES: u8 = 3;
 
-/// The window to a peer that drops what is beyond a gap, to begin with. It is halved with each loss,
-/// down to [`LEAST_WINDOW`] or what the way holds, and grows by an eighth of what is acknowledged, or by half of it where
-/// [`SMOOTH`] packets were not disturbed.
-const FIRST_WINDOW: u32 = 64;
-
-/// Packets without a loss after which losses are rare: a round of what a window holds.
-const SMOOTH: u32 = WINDOW;
-
-/// The smallest window to a peer that drops what is beyond a gap: two messages of 64 KiB.
-const LEAST_WINDOW: u32 = 32;
-
 /// Packets that are sent again for a hole at most.
 const MOST_RUN: u32 = 64;
 
-/// As many in a row are lost where a queue overflows: the window is halved then, down to [`WINDOW`].
+/// As many in a row are lost where a queue overflows: the window is halved then.
 const BURST: u32 = 8;
 
 /// What follows from an acknowledgement of what was sent again.
@@ -122,15 +111,6 @@ struct Again {
     fresh: bool,
 }
 
-/// Where a count of acknowledged packets began.
-#[derive(Clone, Copy, Debug)]
-struct Counted {
-    since: u64,
-    from: Psn,
-    /// Behind a hole: packets may have arrived already that are counted only when they are acknowledged.
-    disturbed: bool,
-}
-
 /// A measured round trip, as RFC 6298 has it, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
@@ -187,10 +167,6 @@ pub(super) struct Recovery {
     trial: bool,
     /// Packets that the hole stands for, from the oldest unacknowledged one on.
     run: u32,
-    /// Packets that the way holds, as far as measured.
-    way: u32,
-    /// Packets acknowledged since the last loss.
-    smooth: u32,
     /// Round trips of packets that were sent once.
     packets: RoundTrip,
     /// From sending a hole to its answer. That is often shorter: behind a hole the window fills,
@@ -202,8 +178,6 @@ pub(super) struct Recovery {
     timed: Option<(Psn, u64)>,
     /// When the first packet of those in flight was sent, or one that has been answered since.
     began: u64,
-    /// Since when acknowledged PSNs are counted to find out what the way holds.
-    counted: Counted,
     /// How late packets are that others have overtaken: holes wait that long.
     lateness: u64,
     /// The packet that closes the hole is the one that was late, not the one sent again.
@@ -229,18 +203,11 @@ impl Recovery {
             again: None,
             trial: false,
             run: 1,
-            way: 0,
-            smooth: 0,
             packets: RoundTrip::NONE,
             holes: RoundTrip::NONE,
             least: 0,
             timed: None,
             began: 0,
-            counted: Counted {
-                since: 0,
-                from: Psn::new(0),
-                disturbed: false,
-            },
             lateness: 0,
             original: false,
             early: false,
@@ -329,7 +296,7 @@ impl Requester {
         };
         if self.recovery.run == BURST {
             // Some queue on the way has overflowed.
-            self.window = (self.window >> 1).max(WINDOW);
+            self.window.overflowed();
         }
     }
 
@@ -421,9 +388,7 @@ impl Requester {
         let back = self.recovery.peer == Peer::Drops;
         self.recovery.going_back |= back;
         if back {
-            self.recovery.smooth = 0;
-            self.recovery.way = self.recovery.way.saturating_sub(self.recovery.way >> 3);
-            self.window = (self.window >> 1).max(LEAST_WINDOW).max(self.recovery.way);
+            self.window.lost();
         }
         back
     }
@@ -435,11 +400,11 @@ impl Requester {
             return;
         }
         // What is sent beyond a gap to a peer that drops it is sent again.
-        self.window = match peer {
-            Peer::Drops => FIRST_WINDOW.max(self.recovery.way),
-            _ if self.recovery.peer == Peer::Drops => WINDOW,
-            _ => self.window,
-        };
+        match peer {
+            Peer::Drops => self.window.drops(),
+            _ if self.recovery.peer == Peer::Drops => self.window.keeps(),
+            _ => {}
+        }
         self.recovery.peer = peer;
     }
 
@@ -527,59 +492,19 @@ impl Requester {
     #[inline]
     pub(super) fn flight_begins(&mut self, now: u64) {
         self.recovery.began = now;
-        self.count_from(now, false);
+        self.window.count_from(self.una, now, false);
     }
 
-    fn count_from(&mut self, now: u64, disturbed: bool) {
-        self.recovery.counted = Counted {
-            since: now,
-            from: self.una,
-            disturbed,
-        };
-    }
-
-    /// Packets that may be in flight now. While what is beyond a hole is kept, it has left the way:
-    /// as much again may follow until the hole is closed, which takes another round trip.
+    /// Packets that may be in flight now.
     #[inline]
     pub(super) fn room(&self) -> u32 {
-        let kept = match self.recovery.hole {
+        let kept_beyond = match self.recovery.hole {
             Hole::None => false,
             Hole::Due { cause, .. } | Hole::Sent { cause, .. } => {
                 cause == Cause::Gap || self.recovery.peer == Peer::Holds
             }
         };
-        if kept {
-            self.window.saturating_mul(2).min(MOST_WINDOW)
-        } else {
-            self.window
-        }
-    }
-
-    /// The window grows to twice what the way holds: what is acknowledged within the time of two of the shortest round
-    /// trips, on average. (The other half is for what waits in queues, so that they never run empty.)
-    fn count_window(&mut self, now: u64, disturbed: bool) {
-        let counted = self.recovery.counted;
-        let time = now.saturating_sub(counted.since);
-        let least = self.recovery.least;
-        // One round trip may be a burst; and what has arrived before counts for little in a longer time.
-        let round_trips = if counted.disturbed { 4 } else { 2 };
-        let enough = least.saturating_mul(round_trips);
-        if least == 0 || time < enough {
-            return;
-        }
-        let acknowledged = u64::from(self.una.since(counted.from));
-        let on_the_way = acknowledged
-            .saturating_mul(least)
-            .checked_div(time)
-            .unwrap_or(0);
-        let on_the_way = on_the_way.min(u64::from(MOST_WINDOW >> 1)) as u32;
-        self.recovery.way = self.recovery.way.max(on_the_way);
-        let wanted = match self.recovery.peer {
-            Peer::Drops => on_the_way,
-            _ => on_the_way.saturating_mul(2),
-        };
-        self.window = self.window.max(wanted);
-        self.count_from(now, disturbed);
+        self.window.room(kept_beyond)
     }
 
     /// A packet was sent for the first time.
@@ -594,15 +519,9 @@ impl Requester {
     #[inline]
     pub(super) fn recovery_progress(&mut self, before: Psn, jumped: bool, now: u64) {
         let advanced = self.una.since(before);
-        if self.recovery.peer == Peer::Drops {
-            self.recovery.smooth = self.recovery.smooth.saturating_add(advanced);
-            let more = if self.recovery.smooth > SMOOTH {
-                advanced >> 1
-            } else {
-                advanced.saturating_add(7) >> 3
-            };
-            let most = WINDOW.max(self.window);
-            self.window = self.window.saturating_add(more).min(most);
+        let drops = self.recovery.peer == Peer::Drops;
+        if drops {
+            self.window.grow(advanced);
         }
         let recovery = &mut self.recovery;
         if let Some((psn, sent)) = recovery.timed {
@@ -617,15 +536,14 @@ impl Requester {
             }
         }
         let hole = recovery.hole;
+        let una = self.una;
         if jumped {
-            self.count_from(now, true);
-        } else if now == recovery.counted.since {
-            let disturbed = recovery.counted.disturbed;
-            self.count_from(now, disturbed);
+            self.window.count_from(una, now, true);
         } else {
-            self.count_window(now, hole != Hole::None);
+            let disturbed = hole != Hole::None;
+            self.window
+                .count(una, now, recovery.least, disturbed, drops);
         }
-        let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
         let late = recovery.original || recovery.early;
         let soon = matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual().mean >> 1);

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! How many packets may be in flight, and how that is found out.
+//!
+//! To a peer that keeps what is beyond a gap, a loss costs what was lost, so the window is twice what the way was seen to
+//! hold. What is beyond a gap to a peer that drops it is sent again, so there it is halved with losses, and grows with what
+//! arrives between them.
+
+use crate::psn::Psn;
+
+/// Packets that a requester has in flight at most, until it adapts to the path. READ and atomic
+/// requests count as one each, whatever comes back.
+pub const WINDOW: u32 = 256;
+
+/// Packets that a requester ever has in flight, on a path that holds so many.
+pub const MOST_WINDOW: u32 = 2048;
+
+/// The window to a peer that drops what is beyond a gap, to begin with. It is halved with each loss,
+/// down to [`LEAST`] or what the way holds, and grows by an eighth of what is acknowledged, or by half of it where
+/// [`SMOOTH`] packets were not disturbed.
+const FIRST: u32 = 64;
+
+/// Packets without a loss after which losses are rare: a round of what a window holds.
+const SMOOTH: u32 = WINDOW;
+
+/// The smallest window to a peer that drops what is beyond a gap: two messages of 64 KiB.
+const LEAST: u32 = 32;
+
+/// Where a count of acknowledged packets began.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    /// In nanoseconds.
+    since: u64,
+    from: Psn,
+    /// Behind a hole: packets may have arrived already that are counted only when they are acknowledged.
+    disturbed: bool,
+}
+
+/// The window of a requester, in packets.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    size: u32,
+    /// Packets that the way holds, as far as measured.
+    way: u32,
+    /// Packets acknowledged since the last loss.
+    smooth: u32,
+    /// Since when acknowledged PSNs are counted to find out what the way holds.
+    counted: Counted,
+}
+
+impl Window {
+    pub(super) const fn new() -> Window {
+        Window {
+            size: WINDOW,
+            way: 0,
+            smooth: 0,
+            counted: Counted {
+                since: 0,
+                from: Psn::new(0),
+                disturbed: false,
+            },
+        }
+    }
+
+    /// Packets that may be in flight. What is beyond a hole and kept there has left the way: as much again may follow
+    /// until the hole is closed, which takes another round trip.
+    #[inline]
+    pub(super) fn room(&self, kept_beyond: bool) -> u32 {
+        if kept_beyond {
+            self.size.saturating_mul(2).min(MOST_WINDOW)
+        } else {
+            self.size
+        }
+    }
+
+    /// The peer turns out to drop what is beyond a gap.
+    pub(super) fn drops(&mut self) {
+        self.size = FIRST.max(self.way);
+    }
+
+    /// The peer turns out not to drop it.
+    pub(super) fn keeps(&mut self) {
+        self.size = WINDOW;
+    }
+
+    /// A queue on the way to a peer that keeps what is beyond a gap has overflowed.
+    pub(super) fn overflowed(&mut self) {
+        self.size = (self.size >> 1).max(WINDOW);
+    }
+
+    /// Something got lost on the way to a peer that drops what is beyond it.
+    pub(super) fn lost(&mut self) {
+        self.smooth = 0;
+        self.way = self.way.saturating_sub(self.way >> 3);
+        self.size = (self.size >> 1).max(LEAST).max(self.way);
+    }
+
+    /// So many packets more have been acknowledged by a peer that drops what is beyond a gap.
+    pub(super) fn grow(&mut self, acknowledged: u32) {
+        self.smooth = self.smooth.saturating_add(acknowledged);
+        let more = if self.smooth > SMOOTH {
+            acknowledged >> 1
+        } else {
+            acknowledged.saturating_add(7) >> 3
+        };
+        let most = WINDOW.max(self.size);
+        self.size = self.size.saturating_add(more).min(most);
+    }
+
+    /// A count of what is acknowledged begins.
+    #[inline]
+    pub(super) fn count_from(&mut self, una: Psn, now: u64, disturbed: bool) {
+        self.counted = Counted {
+            since: now,
+            from: una,
+            disturbed,
+        };
+    }
+
+    /// Everything before `una` has been acknowledged, where the shortest round trip is `least` (0: not known). The window
+    /// grows to twice what the way holds: what is acknowledged within the time of two of the shortest round trips, on
+    /// average. (The other half is for what waits in queues, so that they never run empty.) For a peer that drops what is
+    /// beyond a gap it grows to once that.
+    pub(super) fn count(&mut self, una: Psn, now: u64, least: u64, disturbed: bool, drops: bool) {
+        let time = now.saturating_sub(self.counted.since);
+        if time == 0 {
+            // Acknowledged before the count began.
+            self.counted.from = una;
+            return;
+        }
+        // One round trip may be a burst; and what has arrived before counts for little in a longer time.
+        let round_trips = if self.counted.disturbed { 4 } else { 2 };
+        if least == 0 || time < least.saturating_mul(round_trips) {
+            return;
+        }
+        let acknowledged = u64::from(una.since(self.counted.from));
+        let on_the_way = acknowledged
+            .saturating_mul(least)
+            .checked_div(time)
+            .unwrap_or(0);
+        let on_the_way = on_the_way.min(u64::from(MOST_WINDOW >> 1)) as u32;
+        self.way = self.way.max(on_the_way);
+        let wanted = if drops {
+            on_the_way
+        } else {
+            on_the_way.saturating_mul(2)
+        };
+        self.size = self.size.max(wanted);
+        self.count_from(una, now, disturbed);
+    }
+}
