@@ -281,10 +281,7 @@ impl Requester {
 
         let since_ackreq = self.since_ackreq.wrapping_add(1);
         let ackreq = self.service.is_reliable()
-            && (last
-                || since_ackreq >= self.window.room(false) / 4
-                || self.in_flight().wrapping_add(1) >= self.room()
-                || self.rate.wants_ack(now));
+            && (last || since_ackreq >= self.window.ackreq_after() || self.rate.wants_ack(now));
         let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
         env.transmit(&packet)?;
         self.rate.sent(now, packet.udp_payload_len());

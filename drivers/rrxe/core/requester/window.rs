@@ -3,8 +3,8 @@
 //! How many packets may be in flight, and how that is found out.
 //!
 //! To a peer that keeps what is beyond a gap, a loss costs what was lost, so the window is twice what the way was seen to
-//! hold. What is beyond a gap to a peer that drops it is sent again, so there it is halved with losses, and grows with what
-//! arrives between them.
+//! hold. What is beyond a gap to a peer that drops it is sent again, so there it is no more than twice what the way was seen to
+//! hold, halved with losses, and grows with what arrives between them.
 
 use crate::psn::Psn;
 
@@ -15,16 +15,13 @@ pub const WINDOW: u32 = 256;
 /// Packets that a requester ever has in flight, on a path that holds so many.
 pub const MOST_WINDOW: u32 = 2048;
 
-/// The window to a peer that drops what is beyond a gap, to begin with. It is halved with each loss,
-/// down to [`LEAST`] or what the way holds, and grows by an eighth of what is acknowledged, or by half of it where
-/// [`SMOOTH`] packets were not disturbed.
-const FIRST: u32 = 64;
-
-/// Packets without a loss after which losses are rare: a round of what a window holds.
-const SMOOTH: u32 = WINDOW;
-
-/// The smallest window to a peer that drops what is beyond a gap: two messages of 64 KiB.
+/// The smallest window to a peer that drops what is beyond a gap, and the largest where the way was not seen to hold
+/// more than half of it: two messages of 64 KiB, one to be acknowledged while the other is under way.
 const LEAST: u32 = 32;
+
+/// Packets without a loss after which losses are rare, and the window to such a peer grows faster: by half of what is
+/// acknowledged, not by an eighth.
+const SMOOTH: u32 = 256;
 
 /// Where a count of acknowledged packets began.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +70,16 @@ impl Window {
         }
     }
 
+    /// Packets after which one asks for an acknowledgement: some are always on their way to be acknowledged while others are
+    /// sent, and a peer is not asked for one with each few packets.
+    #[inline]
+    pub(super) fn ackreq_after(&self) -> u32 {
+        (self.size >> 2).max(LEAST >> 1)
+    }
+
     /// The peer turns out to drop what is beyond a gap.
     pub(super) fn drops(&mut self) {
-        self.size = FIRST.max(self.way);
+        self.size = LEAST.max(self.way);
     }
 
     /// The peer turns out not to drop it.
@@ -91,7 +95,7 @@ impl Window {
     /// Something got lost on the way to a peer that drops what is beyond it.
     pub(super) fn lost(&mut self) {
         self.smooth = 0;
-        self.way = self.way.saturating_sub(self.way >> 3);
+        self.way = self.way.saturating_sub(self.way >> 4);
         self.size = (self.size >> 1).max(LEAST).max(self.way);
     }
 
@@ -103,7 +107,7 @@ impl Window {
         } else {
             acknowledged.saturating_add(7) >> 3
         };
-        let most = WINDOW.max(self.size);
+        let most = LEAST.max(self.way.saturating_mul(2)).max(self.size);
         self.size = self.size.saturating_add(more).min(most);
     }
 

@@ -160,10 +160,10 @@ fn what_is_kept() {
 #[test]
 fn a_peer_that_drops() {
     let cases = [
-        (SendOp::Write, RTT, 1, 75),
-        (SendOp::Write, RTT, 10, 40),
-        (SendOp::Write, RTT, 50, 8),
-        (SendOp::Write, 10_000_000, 1, 45),
+        (SendOp::Write, RTT, 1, 90),
+        (SendOp::Write, RTT, 10, 70),
+        (SendOp::Write, RTT, 50, 30),
+        (SendOp::Write, 10_000_000, 1, 54),
         (SendOp::Read, RTT, 1, 90),
         (SendOp::Read, RTT, 10, 80),
         (SendOp::Read, RTT, 50, 45),
