@@ -5,23 +5,40 @@
 //!
 //! C header: `include/linux/crc32.h`.
 
-use crate::raw;
 #[cfg(CONFIG_X86_64)]
 use crate::vector::Registers;
+use crate::{raw, vector::Vector};
 
 #[cfg(CONFIG_X86_64)]
 mod fold;
 
-/// Bytes from which on the vector registers are worth it to us: the library, which uses them too, has
+/// Bytes from which on taking the vector registers is worth it to us: the library, which takes them too, has
 /// a shorter way for less.
-pub(crate) const MANY: usize = 256;
+#[cfg(CONFIG_X86_64)]
+const MANY: usize = 256;
+
+/// Bytes from which on a copy and its checksum are better made at once than one after the other.
+pub(crate) const SOME: usize = 64;
 
 /// The least-significant-bit-first CRC-32 of IEEE 802.3 over `bytes`, going on from `crc`: neither
 /// the initial nor the final complement is applied.
 #[inline]
 pub fn crc32_le(crc: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: The slice is valid for reads of its length.
-    unsafe { crc32_le_raw(crc, bytes.as_ptr(), bytes.len()) }
+    Vector::new().crc32_le(crc, bytes)
+}
+
+/// The right to use the vector registers for so many bytes, where that is better than the library: `vector`'s, or
+/// one of its own to be given back.
+#[cfg(CONFIG_X86_64)]
+#[inline]
+fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
+    if vector.is_held() {
+        (len >= fold::LEAST).then_some(None)
+    } else if len >= MANY {
+        Registers::for_checksums().map(Some)
+    } else {
+        None
+    }
 }
 
 /// As [`crc32_le`], over memory that others may change meanwhile.
@@ -30,18 +47,16 @@ pub fn crc32_le(crc: u32, bytes: &[u8]) -> u32 {
 ///
 /// `data` is valid for reads of `len` bytes.
 #[inline]
-pub unsafe fn crc32_le_raw(crc: u32, data: *const u8, len: usize) -> u32 {
+pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     #[cfg(CONFIG_X86_64)]
-    if len >= MANY {
-        if let Some(registers) = Registers::for_checksums() {
-            // SAFETY: The caller promises valid memory, which is more than `BLOCK`; the registers are
-            // ours, and the CPU has the instructions.
-            let crc = unsafe { fold::crc32(crc, data, len) };
-            drop(registers);
-            let done = len & !15;
-            // SAFETY: The rest of what the caller promises.
-            return unsafe { raw::crc32_le(crc, data.add(done).cast(), len - done) };
-        }
+    if let Some(registers) = registers(vector, len) {
+        // SAFETY: The caller promises valid memory, which is no less than `LEAST`; the registers are
+        // ours, and the CPU has the instructions.
+        let crc = unsafe { fold::crc32(crc, data, len) };
+        drop(registers);
+        let done = len & !15;
+        // SAFETY: The rest of what the caller promises.
+        return unsafe { rest(crc, data.add(done), len - done) };
     }
     // SAFETY: The caller promises valid memory. C code reads it, so that a concurrent change gives
     // an unspecified checksum and nothing worse.
@@ -55,17 +70,21 @@ pub unsafe fn crc32_le_raw(crc: u32, data: *const u8, len: usize) -> u32 {
 /// `source` is valid for reads of `len` bytes, which others may change meanwhile; `to` is valid for writes
 /// of as many, and nobody else uses these.
 #[inline]
-pub(crate) unsafe fn copy_raw(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u32 {
+pub(crate) unsafe fn copy_raw(
+    vector: &Vector,
+    crc: u32,
+    to: *mut u8,
+    source: *const u8,
+    len: usize,
+) -> u32 {
     #[cfg(CONFIG_X86_64)]
-    if len >= MANY {
-        if let Some(registers) = Registers::for_checksums() {
-            // SAFETY: As in `crc32_le_raw`, and nobody else uses what is written.
-            let crc = unsafe { fold::crc32_copy(crc, to, source, len) };
-            drop(registers);
-            let done = len & !15;
-            // SAFETY: The rest of what the caller promises, less than a block.
-            return unsafe { copy_plain(crc, to.add(done), source.add(done), len - done) };
-        }
+    if let Some(registers) = registers(vector, len) {
+        // SAFETY: As in `crc32_le_raw`, and nobody else uses what is written.
+        let crc = unsafe { fold::crc32_copy(crc, to, source, len) };
+        drop(registers);
+        let done = len & !15;
+        // SAFETY: The rest of what the caller promises, less than a block.
+        return unsafe { copy_plain(crc, to.add(done), source.add(done), len - done) };
     }
     // SAFETY: The caller promises the same.
     unsafe { copy_plain(crc, to, source, len) }
@@ -82,8 +101,24 @@ unsafe fn copy_plain(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u3
     // is read for the checksum is what was written.
     unsafe {
         to.copy_from_nonoverlapping(source, len);
-        raw::crc32_le(crc, to.cast_const().cast(), len)
+        rest(crc, to, len)
     }
+}
+
+/// As [`crc32_le`], of what a fold leaves, or of whatever the library is better for.
+///
+/// # Safety
+///
+/// `data` is valid for reads of `len` bytes.
+#[inline]
+unsafe fn rest(crc: u32, data: *const u8, len: usize) -> u32 {
+    if len == 0 {
+        // That is often so, and the call of a library's function is not free.
+        return crc;
+    }
+    // SAFETY: The caller promises the same. C code reads it, so that a concurrent change gives
+    // an unspecified checksum and nothing worse.
+    unsafe { raw::crc32_le(crc, data.cast(), len) }
 }
 
 #[kernel::prelude::kunit_tests(linux_rdma_crc32)]
@@ -121,15 +156,23 @@ mod tests {
             *byte = seed.to_be_bytes()[0];
         }
         let mut copy = KVec::from_elem(0u8, 500, GFP_KERNEL)?;
+        // Half of them with the registers held.
+        let vector = crate::vector::Vector::new();
         for len in 0usize..420 {
+            if len % 2 == 0 {
+                vector.hold();
+            } else {
+                vector.release();
+            }
             let (from, to) = (len % 19, len % 13);
             let bytes = source.get(from..from + len).ok_or(EINVAL)?;
             let expected = by_bits(len as u32, bytes);
-            assert_eq!(crc32_le(len as u32, bytes), expected);
+            assert_eq!(vector.crc32_le(len as u32, bytes), expected);
             copy.fill(0x5a);
             let place = copy.get_mut(to..to + len).ok_or(EINVAL)?;
             // SAFETY: Both are slices of that length.
-            let crc = unsafe { copy_raw(len as u32, place.as_mut_ptr(), bytes.as_ptr(), len) };
+            let crc =
+                unsafe { copy_raw(&vector, len as u32, place.as_mut_ptr(), bytes.as_ptr(), len) };
             assert_eq!(crc, expected);
             let (before, rest) = copy.split_at(to);
             let (place, behind) = rest.split_at(len);

@@ -532,6 +532,16 @@ SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb)
 	return skb_shinfo(skb)->nr_frags;
 }
 
+SHIM void *shim_skb_frag_address_safe(const struct sk_buff *skb, int i)
+{
+	return skb_frag_address_safe(&skb_shinfo(skb)->frags[i]);
+}
+
+SHIM unsigned int shim_skb_frag_size(const struct sk_buff *skb, int i)
+{
+	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
+}
+
 SHIM void shim_skb_add_page(struct sk_buff *skb, int i, struct page *page, int offset, int size,
 			    unsigned int truesize)
 {

@@ -4,7 +4,7 @@
 //!
 //! C header: `arch/x86/include/asm/fpu/api.h`.
 
-use core::ptr;
+use core::{cell::Cell, marker::PhantomData, ptr};
 
 #[cfg(CONFIG_X86_64)]
 mod copy;
@@ -63,6 +63,22 @@ mod registers {
             Self::take(COPIES)
         }
 
+        /// The right that [`Vector`](super::Vector) has.
+        ///
+        /// # Safety
+        ///
+        /// It was taken, is not given back by anybody else, and this is the CPU that it was taken on.
+        #[inline]
+        pub(super) unsafe fn held() -> Self {
+            Self(PhantomData)
+        }
+
+        /// Whether copies are better made by hand.
+        #[inline]
+        pub(super) fn are_for_copies() -> bool {
+            USES.load(Relaxed) & COPIES != 0
+        }
+
         #[inline]
         fn take(uses: u32) -> Option<Self> {
             // SAFETY: Callable in every context but an NMI, where we are not (irq_fpu_usable() in
@@ -90,6 +106,82 @@ mod registers {
 #[cfg(CONFIG_X86_64)]
 pub(crate) use registers::Registers;
 
+/// The vector registers, for work on many pieces: taking them costs as much as a hundred bytes do.
+///
+/// While they are held nothing else can use them: the kernel's own functions that would, take slower ways. So
+/// who holds them neither sends nor wakes anybody, and releases them before. Nor does he sleep.
+///
+/// # Invariants
+///
+/// `held` says that this has the right to use the registers, on a CPU whose checksums are better made by hand, and has to give
+/// it back.
+pub struct Vector {
+    held: Cell<bool>,
+    /// Of this CPU, and nothing preempts who has them.
+    _here: PhantomData<*mut ()>,
+}
+
+impl Vector {
+    /// What holds nothing.
+    #[inline]
+    pub const fn new() -> Self {
+        Self {
+            held: Cell::new(false),
+            _here: PhantomData,
+        }
+    }
+
+    /// Takes them, unless it has them, where they are worth it and can be had. What is done by this works as well without.
+    ///
+    /// (In a kernel for real time locks sleep, which who holds them must not.)
+    #[inline]
+    pub fn hold(&self) {
+        #[cfg(all(CONFIG_X86_64, not(CONFIG_PREEMPT_RT)))]
+        if !self.held.get() {
+            if let Some(registers) = Registers::for_checksums() {
+                core::mem::forget(registers);
+                // INVARIANT: Forgotten, not given back.
+                self.held.set(true);
+            }
+        }
+    }
+
+    /// Gives them back.
+    #[inline]
+    pub fn release(&self) {
+        #[cfg(CONFIG_X86_64)]
+        if self.held.replace(false) {
+            // SAFETY: By the type invariant, which holds again: `held` says so no more.
+            drop(unsafe { Registers::held() });
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.get()
+    }
+
+    /// The CRC-32 over `bytes`, as [`crc32_le`](crate::crc32::crc32_le).
+    #[inline]
+    pub fn crc32_le(&self, crc: u32, bytes: &[u8]) -> u32 {
+        // SAFETY: The slice is valid for reads of its length.
+        unsafe { crate::crc32::crc32_le_raw(self, crc, bytes.as_ptr(), bytes.len()) }
+    }
+}
+
+impl Default for Vector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Vector {
+    #[inline]
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// Looks at what the CPU can do. Without it everything works as well, and slower.
 pub fn prepare() {
     #[cfg(CONFIG_X86_64)]
@@ -100,6 +192,10 @@ pub fn prepare() {
 #[cfg(CONFIG_X86_64)]
 const MANY: usize = 512;
 
+/// Bytes from which on it is where they have been taken.
+#[cfg(CONFIG_X86_64)]
+const SOME: usize = copy::BLOCK;
+
 /// Copies bytes of memory that others may use meanwhile, in the order of their addresses as far as the
 /// last hundred are concerned: a program may look at the last byte to see that all have come.
 ///
@@ -107,9 +203,15 @@ const MANY: usize = 512;
 ///
 /// `from` is valid for reads of `len` bytes and `to` for writes, and they do not overlap.
 #[inline]
-pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
+pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     #[cfg(CONFIG_X86_64)]
-    if len >= MANY {
+    if vector.is_held() {
+        if len >= SOME && Registers::are_for_copies() {
+            // SAFETY: As below; the registers are `vector`'s.
+            unsafe { copy::copy(to, from, len) };
+            return;
+        }
+    } else if len >= MANY {
         if let Some(registers) = Registers::for_copies() {
             // SAFETY: The caller promises valid memory, which is more than a block; the registers
             // are ours, and the CPU has them.
@@ -135,13 +237,20 @@ mod tests {
             *byte = (index * 7 + index / 256) as u8;
         }
         let mut to = KVec::from_elem(0u8, 1400, GFP_KERNEL)?;
-        for len in 500usize..800 {
+        // Half of them with the registers held.
+        let vector = Vector::new();
+        for len in 100usize..800 {
+            if len % 2 == 0 {
+                vector.hold();
+            } else {
+                vector.release();
+            }
             let (read, write) = (len % 37, len % 41);
             let bytes = from.get(read..read + len).ok_or(EINVAL)?;
             to.fill(0x5a);
             let place = to.get_mut(write..write + len).ok_or(EINVAL)?;
             // SAFETY: Both are slices of that length.
-            unsafe { copy(place.as_mut_ptr(), bytes.as_ptr(), len) };
+            unsafe { copy(&vector, place.as_mut_ptr(), bytes.as_ptr(), len) };
             let (before, rest) = to.split_at(write);
             let (place, behind) = rest.split_at(len);
             assert_eq!(place, bytes);

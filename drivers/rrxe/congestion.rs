@@ -15,7 +15,7 @@ use crate::{
     tx::Carrier,
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
-use linux_rdma::{net::TxQueue, sync::lock_bh};
+use linux_rdma::{net::TxQueue, sync::lock_bh, vector::Vector};
 use rrxe_core::{pkey, TxPacket};
 
 /// The two ECN bits of the type of service or traffic class (RFC 3168).
@@ -96,7 +96,11 @@ impl Qp {
         let mut queue = TxQueue::new();
         let packet = Carrier::new(&due.path, &self.device, due.source_port, rcu)
             .map(|carrier| carrier.with_tos(NOTIFICATION))
-            .and_then(|carrier| carrier.packet(&due.packet, |_| Ok(())).ok()?);
+            .and_then(|carrier| {
+                carrier
+                    .packet(&due.packet, &Vector::new(), |_| Ok(()))
+                    .ok()?
+            });
         if let Some(packet) = packet {
             queue.push(packet);
         }

@@ -17,10 +17,10 @@ use kernel::{
     sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
-    crc32::crc32_le,
     net::{Datagram, IpVersion, KeptDatagram, NetDevice, RxSkb, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
     time::monotonic_ns,
+    vector::Vector,
 };
 use rrxe_core::{icrc, wire, Packet, MAX_HEADER};
 
@@ -67,9 +67,9 @@ impl Incoming<'_> {
 }
 
 impl<'a> Incoming<'a> {
-    /// A packet that was verified before, and kept.
-    pub(crate) fn again(kept: &'a KeptDatagram, now: u64) -> Option<Self> {
-        let datagram = kept.datagram();
+    /// A packet that was verified before, and kept until this one came.
+    pub(crate) fn again(kept: &'a KeptDatagram, now: &Incoming<'a>) -> Option<Self> {
+        let datagram = kept.datagram(now.datagram.vector());
         let total = datagram.payload_len();
         let mut head = [0; MAX_HEADER];
         let head = head.get_mut(..total.min(MAX_HEADER))?;
@@ -79,19 +79,28 @@ impl<'a> Incoming<'a> {
             packet,
             datagram,
             skb: datagram.packet(),
-            now,
+            now: now.now,
         })
     }
 }
 
 /// The queue pair that packets which came together are for, and what they have left to do there.
-#[derive(Default)]
 struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
     after: After,
+    /// What the packets are copied and summed up with: not held while anything else is done.
+    vector: &'a Vector,
 }
 
 impl<'a> Row<'a> {
+    fn new(vector: &'a Vector) -> Self {
+        Self {
+            qp: None,
+            after: After::default(),
+            vector,
+        }
+    }
+
     /// The queue pair of the packet before, if it has this number.
     fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
         self.qp.filter(|qp| qp.number == number)
@@ -109,6 +118,7 @@ impl<'a> Row<'a> {
 
     fn finish(&mut self) {
         if let Some(qp) = self.qp.take() {
+            self.vector.release();
             Qp::after(qp, core::mem::take(&mut self.after));
         }
     }
@@ -143,6 +153,7 @@ impl Receiver {
         let packet = Packet::parse(head, packet_len).ok()?;
         let headers = head.get(..packet.header_len.into())?;
 
+        let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
         let udp = datagram.udp_header();
         // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
         let (mut state, lengths_agree) = match datagram.packet().version() {
@@ -252,8 +263,10 @@ impl Receiver {
         let taken = if is_multicast != (number == multicast::QPN) {
             false
         } else if is_multicast {
+            row.vector.release();
             Self::multicast(dev, &incoming, rcu)
         } else if number == GSI {
+            row.vector.release();
             let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
             if let Some(qp) = &gsi {
                 Qp::receive_one(qp.as_arc_borrow(), &incoming, rcu);
@@ -292,8 +305,10 @@ impl UdpReceive for Receiver {
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
         let mut good = true;
-        let mut row = Row::default();
-        for datagram in skb.datagrams() {
+        let vector = Vector::new();
+        let mut row = Row::new(&vector);
+        for datagram in skb.datagrams(&vector) {
+            vector.hold();
             good &= self.datagram(dev, datagram, now, &mut row, &rcu);
         }
         row.finish();

@@ -11,7 +11,10 @@ use core::ops::RangeInclusive;
 use kernel::{
     alloc::Flags,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        rcu, Arc, ArcBorrow,
+    },
 };
 use linux_rdma::{
     random,
@@ -26,6 +29,37 @@ struct Numbers {
     pool: IndexPool,
     permutation: Permutation,
     range: RangeInclusive<u32>,
+    recent: Recent,
+}
+
+/// Numbers and their indices, as they were needed last: the way back through a permutation takes a hundred
+/// instructions, and packets in a row name the same few. What a number's index is never changes, so nothing of this
+/// gets old.
+struct Recent([Atomic<u64>; RECENT]);
+
+/// Places for those: 2 KiB.
+const RECENT: usize = 256;
+
+impl Recent {
+    /// What no number is: they have 24 bits.
+    const NONE: u64 = u64::MAX;
+
+    fn new() -> Self {
+        Self([const { Atomic::new(Self::NONE) }; RECENT])
+    }
+
+    /// The index of a number: the one of its place, or what `find` says.
+    #[inline]
+    fn index(&self, number: u32, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        let place = self.0.get(number as usize % RECENT)?;
+        let known = place.load(Relaxed);
+        if known >> 32 == u64::from(number) {
+            return Some(known as u32);
+        }
+        let index = find()?;
+        place.store(u64::from(number) << 32 | u64::from(index), Relaxed);
+        Some(index)
+    }
 }
 
 /// First and last number of the domain that a permutation works on: 24 bits, without the numbers
@@ -49,6 +83,7 @@ impl Numbers {
             pool <- IndexPool::new(),
             permutation: permutation()?,
             range: FIRST..=FIRST.saturating_add(max.saturating_sub(1)).min(LAST),
+            recent: Recent::new(),
         })
     }
 
@@ -66,7 +101,8 @@ impl Numbers {
 
     #[inline]
     fn index(&self, number: u32) -> Option<u32> {
-        self.permutation.invert(number)
+        self.recent
+            .index(number, || self.permutation.invert(number))
     }
 }
 

@@ -5,8 +5,8 @@
 use crate::{congestion, counters::Counter, device::DeviceState, limits, path::Path};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
-    crc32::crc32_le,
     net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
+    vector::Vector,
 };
 use rrxe_core::{icrc, TxError, TxPacket};
 
@@ -144,9 +144,11 @@ impl<'a> Carrier<'a> {
         &self,
         packet: &TxPacket,
         ident: u16,
+        vector: &Vector,
         room: &mut Room<'_>,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
+        let crc32_le = |crc, bytes: &[u8]| vector.crc32_le(crc, bytes);
         let headers = packet.header();
         let total = room.left();
         let udp = self.udp_header(total);
@@ -196,6 +198,7 @@ impl<'a> Carrier<'a> {
     fn begin(
         &self,
         packet: &TxPacket,
+        vector: &Vector,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
         let len = packet.udp_payload_len() as usize;
@@ -206,8 +209,8 @@ impl<'a> Carrier<'a> {
         let Some(mut skb) = TxSkb::new(&self.route, len.saturating_mul(others)) else {
             return Ok(None);
         };
-        let write = |room: &mut Room<'_>| self.write(packet, ident(packet), room, gather);
-        match skb.append(len, write) {
+        let write = |room: &mut Room<'_>| self.write(packet, ident(packet), vector, room, gather);
+        match skb.append(len, vector, write) {
             Ok(written) => written.map(|()| Some(skb)),
             Err(_) => Ok(None),
         }
@@ -218,9 +221,10 @@ impl<'a> Carrier<'a> {
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
+        vector: &Vector,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
-        let begun = self.begin(packet, gather)?;
+        let begun = self.begin(packet, vector, gather)?;
         Ok(begun.and_then(|skb| self.finish(skb, ident(packet))))
     }
 }
@@ -237,6 +241,8 @@ pub(crate) struct Outgoing<'a> {
     /// `None` where nothing may be sent.
     queue: Option<&'a mut TxQueue>,
     row: Option<Row>,
+    /// Held from the first packet of the batch on.
+    vector: Vector,
 }
 
 /// Packets in a row that are not finished.
@@ -264,15 +270,16 @@ impl Row {
         carrier: &Carrier<'_>,
         packet: &TxPacket,
         size: usize,
+        vector: &Vector,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<bool, TxError> {
         let ident = self.ident.wrapping_add(self.count);
-        let write = |room: &mut Room<'_>| carrier.write(packet, ident, room, gather);
+        let write = |room: &mut Room<'_>| carrier.write(packet, ident, vector, room, gather);
         let before = self.skb.len();
         let written = if self.skb.tailroom() >= size {
-            self.skb.append(size, write)
+            self.skb.append(size, vector, write)
         } else {
-            self.skb.append_block(size, write)
+            self.skb.append_block(size, vector, write)
         };
         match written {
             Ok(Ok(())) => {
@@ -310,6 +317,7 @@ impl<'a> Outgoing<'a> {
             carrier,
             queue,
             row: None,
+            vector: Vector::new(),
         }
     }
 
@@ -327,6 +335,7 @@ impl<'a> Outgoing<'a> {
             self.count_lost(1);
             return Ok(());
         };
+        self.vector.hold();
         let size = packet.udp_payload_len() as usize;
         if let Some(row) = self
             .row
@@ -335,7 +344,7 @@ impl<'a> Outgoing<'a> {
         {
             // A shorter one is the last.
             let last = size < row.size;
-            let sent = row.append(carrier, packet, size, gather)?;
+            let sent = row.append(carrier, packet, size, &self.vector, gather)?;
             if !sent {
                 self.count_lost(1);
             }
@@ -344,7 +353,7 @@ impl<'a> Outgoing<'a> {
             }
             return Ok(());
         }
-        let begun = carrier.begin(packet, gather)?;
+        let begun = carrier.begin(packet, &self.vector, gather)?;
         let alone = carrier.row == 0;
         self.finish();
         match begun {
@@ -362,6 +371,12 @@ impl<'a> Outgoing<'a> {
             None => self.count_lost(1),
         }
         Ok(())
+    }
+
+    /// What packets of the batch are made with.
+    pub(crate) fn vector(&self) -> &Vector {
+        self.vector.hold();
+        &self.vector
     }
 
     /// Sends a packet that is made already; `None` where it could not be, and is lost.

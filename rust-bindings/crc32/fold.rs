@@ -7,7 +7,9 @@
 //! `H * (x^(d+64) mod P) + L * (x^d mod P)` without a change of the remainder, which two
 //! multiplications of 64 by 64 bits and two additions (exclusive or) do. Four such accumulators take
 //! 64 bytes a round; at the end they are folded into one, and that into 32 bits, the last step by
-//! multiplication with the inverse of P (Barrett).
+//! multiplication with the inverse of P (Barrett). Less than 64 bytes take one accumulator.
+//!
+//! A copy goes by 32 bytes, and what is summed up is what was written: that nobody else changes.
 //!
 //! Bits are reflected: the lowest bit of a byte comes first, so the lowest bit of a register has the
 //! highest degree. The product of two reflected numbers of 64 bits comes out as if it had been
@@ -17,8 +19,11 @@
 
 use core::arch::asm;
 
+/// Bytes that it takes at least.
+pub(crate) const LEAST: usize = 16;
+
 /// Bytes of a round.
-pub(crate) const BLOCK: usize = 64;
+const BLOCK: usize = 64;
 
 /// The polynomial, without its highest term, reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -85,14 +90,10 @@ static CONSTANTS: Constants = Constants {
     to_32: [inverse(), ((POLYNOMIAL as u64) << 1) | 1],
 };
 
-/// 16 bytes, into accumulator `$acc`; xmm7 has the constants. `$store` is what becomes of xmm5, the data.
+/// The 16 bytes at `$at` of `$data`, into accumulator `$acc`; xmm7 has the constants.
 macro_rules! round {
-    ($acc:literal, $at:literal, $store:literal) => {
+    ($acc:literal, $data:literal, $at:literal) => {
         concat!(
-            "vmovdqu xmm5, [{src} + ",
-            $at,
-            "]\n",
-            $store,
             "vpclmulqdq xmm6, xmm",
             $acc,
             ", xmm7, 0x00\n",
@@ -101,7 +102,11 @@ macro_rules! round {
             ", xmm",
             $acc,
             ", xmm7, 0x11\n",
-            "vpxor xmm6, xmm6, xmm5\n",
+            "vpxor xmm6, xmm6, [",
+            $data,
+            " + ",
+            $at,
+            "]\n",
             "vpxor xmm",
             $acc,
             ", xmm",
@@ -139,35 +144,35 @@ macro_rules! join {
     };
 }
 
-/// The whole of it, with what is to become of the data: of the first four pieces of 16 bytes, in xmm0 to
-/// xmm3; of four in xmm5, of a round; and of one in xmm5 at the end.
+/// The whole of it: of what is at `$data`, after `$take` has put 64 bytes at `{src}` there, or `$take_one` 16.
 macro_rules! fold {
     (
-        $crc:ident, $src:ident, $len:ident,
-        first: $first:literal,
-        round: $s0:literal $s1:literal $s2:literal $s3:literal,
+        $crc:ident, $src:ident, $len:ident, $data:literal,
+        take: $take:expr, take_one: $take_one:expr,
         $($operand:tt)*
     ) => {{
         let blocks = $src.wrapping_add($len & !(BLOCK - 1));
-        let chunks = $src.wrapping_add($len & !15);
+        let chunks = $src.wrapping_add($len & !(LEAST - 1));
         let crc: u64;
         asm!(
-            "vmovdqu xmm0, [{src}]",
-            "vmovdqu xmm1, [{src} + 16]",
-            "vmovdqu xmm2, [{src} + 32]",
-            "vmovdqu xmm3, [{src} + 48]",
-            $first,
             "vmovd xmm4, {crc:e}",
-            "vpxor xmm0, xmm0, xmm4",
+            "cmp {src}, {blocks}",
+            "jae 6f",
+            $take,
+            concat!("vpxor xmm0, xmm4, [", $data, "]"),
+            concat!("vmovdqu xmm1, [", $data, " + 16]"),
+            concat!("vmovdqu xmm2, [", $data, " + 32]"),
+            concat!("vmovdqu xmm3, [", $data, " + 48]"),
             "vmovdqa xmm7, [{k}]",
             "add {src}, 64",
             "cmp {src}, {blocks}",
             "jae 3f",
             "2:",
-            round!("0", "0", $s0),
-            round!("1", "16", $s1),
-            round!("2", "32", $s2),
-            round!("3", "48", $s3),
+            $take,
+            round!("0", $data, "0"),
+            round!("1", $data, "16"),
+            round!("2", $data, "32"),
+            round!("3", $data, "48"),
             "add {src}, 64",
             "cmp {src}, {blocks}",
             "jb 2b",
@@ -179,10 +184,19 @@ macro_rules! fold {
             "cmp {src}, {chunks}",
             "jae 5f",
             "4:",
-            round!("3", "0", $s0),
+            $take_one,
+            round!("3", $data, "0"),
             "add {src}, 16",
+            "7:",
             "cmp {src}, {chunks}",
             "jb 4b",
+            "jmp 5f",
+            "6:",
+            $take_one,
+            concat!("vpxor xmm3, xmm4, [", $data, "]"),
+            "vmovdqa xmm7, [{k} + 16]",
+            "add {src}, 16",
+            "jmp 7b",
             "5:",
             "vmovdqa xmm7, [{k} + 32]",
             "vpclmulqdq xmm0, xmm3, xmm7, 0x00",
@@ -201,6 +215,7 @@ macro_rules! fold {
             "vpclmulqdq xmm0, xmm0, xmm7, 0x10",
             "vmovq {low}, xmm0",
             "xor {crc}, {low}",
+            "vzeroupper",
             src = inout(reg) $src => _,
             blocks = in(reg) blocks,
             chunks = in(reg) chunks,
@@ -208,15 +223,15 @@ macro_rules! fold {
             crc = inout(reg) u64::from($crc) => crc,
             low = out(reg) _,
             $($operand)*
-            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+            out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
             options(nostack),
         );
         (crc >> 32) as u32
     }};
 }
 
-/// CRC-32, going on from `crc`, over the first `len & !15` bytes, at least [`BLOCK`].
+/// CRC-32, going on from `crc`, over the first `len & !15` bytes, at least [`LEAST`].
 ///
 /// # Safety
 ///
@@ -226,7 +241,7 @@ macro_rules! fold {
 pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
     // SAFETY: Reads from `src` to `chunks`, which is no more than `len` bytes, and the constants; writes
     // to the registers that it names, which the caller says exist and are free.
-    unsafe { fold!(crc, src, len, first: "", round: "" "" "" "",) }
+    unsafe { fold!(crc, src, len, "{src}", take: "", take_one: "",) }
 }
 
 /// The same, of the bytes that it copies, each of which is read once.
@@ -236,18 +251,16 @@ pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
 /// As [`crc32`]; `dst` is valid for writes of `len` bytes, and nobody else uses these.
 #[inline]
 pub(crate) unsafe fn crc32_copy(crc: u32, dst: *mut u8, src: *const u8, len: usize) -> u32 {
-    // SAFETY: As in `crc32`; what is read at `src` is written as far from `dst`.
+    // SAFETY: As in `crc32`; what is read at `src` is written as far from `dst`, and read there again.
     unsafe {
         fold!(
-            crc, src, len,
-            first: "vmovdqu [{src} + {delta}], xmm0\n\
-                vmovdqu [{src} + {delta} + 16], xmm1\n\
-                vmovdqu [{src} + {delta} + 32], xmm2\n\
-                vmovdqu [{src} + {delta} + 48], xmm3",
-            round: "vmovdqu [{src} + {delta}], xmm5\n"
-                "vmovdqu [{src} + {delta} + 16], xmm5\n"
-                "vmovdqu [{src} + {delta} + 32], xmm5\n"
-                "vmovdqu [{src} + {delta} + 48], xmm5\n",
+            crc, src, len, "{src} + {delta}",
+            take: "vmovdqu ymm5, [{src}]\n\
+                vmovdqu ymm6, [{src} + 32]\n\
+                vmovdqu [{src} + {delta}], ymm5\n\
+                vmovdqu [{src} + {delta} + 32], ymm6",
+            take_one: "vmovdqu xmm5, [{src}]\n\
+                vmovdqu [{src} + {delta}], xmm5",
             delta = in(reg) (dst as usize).wrapping_sub(src as usize),
         )
     }

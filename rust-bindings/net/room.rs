@@ -2,7 +2,7 @@
 
 //! Memory of a packet that is being written.
 
-use crate::crc32;
+use crate::{crc32, vector::Vector};
 use core::{marker::PhantomData, slice};
 use kernel::prelude::*;
 
@@ -17,6 +17,8 @@ pub struct Room<'a> {
     filled: usize,
     len: usize,
     sum: Option<Sum>,
+    /// What copies and sums are made with.
+    vector: &'a Vector,
     _memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -27,7 +29,7 @@ struct Sum {
     end: usize,
 }
 
-impl Room<'_> {
+impl<'a> Room<'a> {
     /// A room that is all empty.
     ///
     /// # Safety
@@ -35,13 +37,14 @@ impl Room<'_> {
     /// `start` is valid for writes of `len` bytes as long as the room exists, and nobody else uses
     /// them.
     #[inline]
-    pub(crate) unsafe fn new(start: *mut u8, len: usize) -> Self {
+    pub(crate) unsafe fn new(start: *mut u8, len: usize, vector: &'a Vector) -> Self {
         // INVARIANT: As the caller promises; nothing is filled.
         Self {
             start,
             filled: 0,
             len,
             sum: None,
+            vector,
             _memory: PhantomData,
         }
     }
@@ -73,7 +76,8 @@ impl Room<'_> {
         let Some(Sum { crc, end }) = self.sum.take() else {
             return 0;
         };
-        crc32::crc32_le(crc, self.filled().get(end..).unwrap_or_default())
+        let rest = self.filled().get(end..).unwrap_or_default();
+        self.vector.crc32_le(crc, rest)
     }
 
     /// Appends bytes.
@@ -103,7 +107,7 @@ impl Room<'_> {
         }
         // What is summed up where it is copied is read once; small pieces are summed up together.
         let sum = match self.sum {
-            Some(_) if len >= crc32::MANY => Some(self.end_sum()),
+            Some(_) if len >= crc32::SOME => Some(self.end_sum()),
             _ => None,
         };
         // SAFETY: There is room for `len` bytes behind the filled ones, which nobody else uses
@@ -112,7 +116,7 @@ impl Room<'_> {
             let to = self.start.add(self.filled);
             match sum {
                 Some(crc) => {
-                    let crc = crc32::copy_raw(crc, to, source, len);
+                    let crc = crc32::copy_raw(self.vector, crc, to, source, len);
                     let end = self.filled + len;
                     self.sum = Some(Sum { crc, end });
                 }

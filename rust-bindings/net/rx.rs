@@ -5,7 +5,7 @@
 //! C header: `include/linux/skbuff.h`.
 
 use super::{IpAddr, IpVersion};
-use crate::{crc32, raw};
+use crate::{crc32, raw, vector::Vector};
 use core::{marker::PhantomData, mem::ManuallyDrop, num::NonZero, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
 
@@ -235,16 +235,14 @@ impl RxSkb {
     ///
     /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
     /// only the device can read; `f` may have been called for what is before it.
-    #[inline]
-    fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
+    fn for_each(
+        &self,
+        offset: usize,
+        len: usize,
+        vector: &Vector,
+        mut f: impl FnMut(Fragment<'_>),
+    ) -> Result {
         self.check_range(offset, len)?;
-        // The common case: all in the linear part.
-        if let Some(bytes) = self.head().get(offset..).and_then(|rest| rest.get(..len)) {
-            if len != 0 {
-                f(Fragment::new(bytes.as_ptr(), len));
-            }
-            return Ok(());
-        }
         let (from, to) = (u32::try_from(offset)?, u32::try_from(offset + len)?);
         let mut state: raw::skb_seq_state = pin_init::zeroed();
         // SAFETY: The packet is valid by the type invariant, and the range is inside it.
@@ -260,7 +258,7 @@ impl RxSkb {
             }
             // It returns the rest of the piece, even beyond the end of the range.
             let piece = piece.min(len - done);
-            f(Fragment::new(data, piece));
+            f(Fragment::new(data, piece, vector));
             done += piece;
         }
         // SAFETY: Prepared above; this unmaps the last piece.
@@ -269,9 +267,10 @@ impl RxSkb {
     }
 
     /// The datagrams in the packet, in their order: one, unless the sender's stack has handed us
-    /// several whole (`SKB_GSO_UDP_L4`), as over a veth.
+    /// several whole (`SKB_GSO_UDP_L4`), as over a veth. Their bytes are copied and summed up with
+    /// `vector`.
     #[inline]
-    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+    pub fn datagrams<'a>(&'a self, vector: &'a Vector) -> impl Iterator<Item = Datagram<'a>> {
         let total = self.payload_len();
         // SAFETY: The packet is valid by the type invariant.
         let (size, kind) = unsafe {
@@ -286,14 +285,18 @@ impl RxSkb {
         // An empty datagram is one, too.
         let count = size.map_or(1, |size| total.wrapping_sub(1) / size + 1);
         let size = size.map_or(total, NonZero::get);
+        let mut pieces = Pieces::new(self);
         (0..count).map(move |index| {
             // Inside the packet, whose length fits in 32 bits.
             let start = index * size;
+            let len = size.min(total - start);
             Datagram {
                 skb: self,
+                vector,
                 part: Part {
                     start,
-                    len: size.min(total - start),
+                    len,
+                    whole: pieces.whole(start, len),
                     // It wraps as the Identification does.
                     index: index as u16,
                     several,
@@ -343,12 +346,71 @@ impl Drop for RxSkb {
     }
 }
 
+/// Walks through the pieces of memory that a packet's payload is in: the linear part, and page fragments.
+struct Pieces<'a> {
+    skb: &'a RxSkb,
+    /// The piece: where it starts in the payload, its bytes, and where they are, if the CPU can read them.
+    start: usize,
+    len: usize,
+    data: *const u8,
+    /// Fragments up to this piece's.
+    taken: i32,
+}
+
+impl<'a> Pieces<'a> {
+    #[inline]
+    fn new(skb: &'a RxSkb) -> Self {
+        let head = skb.head();
+        Self {
+            skb,
+            start: 0,
+            len: head.len(),
+            data: head.as_ptr(),
+            taken: 0,
+        }
+    }
+
+    /// Where `len` bytes of the payload at `start` are, if in one piece, which is valid as long as the packet. They lie
+    /// behind those that were asked for before.
+    #[inline]
+    fn whole(&mut self, start: usize, len: usize) -> Option<Whole> {
+        while start >= self.start + self.len {
+            let skb = self.skb.as_raw();
+            // SAFETY: The packet is valid by its type invariant; the fragment is one of those that it has.
+            // `skb_frag_address_safe` gives no address for memory that the CPU can't read, or not always.
+            unsafe {
+                if self.taken >= i32::from(raw::shim_skb_nr_frags(skb)) {
+                    return None;
+                }
+                self.start += self.len;
+                self.len = raw::shim_skb_frag_size(skb, self.taken) as usize;
+                self.data = raw::shim_skb_frag_address_safe(skb, self.taken).cast();
+            }
+            self.taken += 1;
+        }
+        let at = start - self.start;
+        if self.data.is_null() || len > self.len - at {
+            return None;
+        }
+        // It is inside the piece.
+        Some(Whole(self.data.wrapping_add(at)))
+    }
+}
+
+/// Where a datagram is that is in one piece of memory, valid for reads of its length as long as its packet.
+#[derive(Clone, Copy)]
+struct Whole(*const u8);
+
+// SAFETY: It is memory of a packet, which belongs to no thread.
+unsafe impl Send for Whole {}
+
 /// Which part of a packet a datagram is.
 #[derive(Clone, Copy)]
 struct Part {
     /// Its payload, from the packet's first byte of payload.
     start: usize,
     len: usize,
+    whole: Option<Whole>,
     /// Datagrams before it.
     index: u16,
     /// The packet has others.
@@ -359,6 +421,7 @@ struct Part {
 #[derive(Clone, Copy)]
 pub struct Datagram<'a> {
     skb: &'a RxSkb,
+    vector: &'a Vector,
     part: Part,
 }
 
@@ -367,6 +430,12 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn packet(&self) -> &'a RxSkb {
         self.skb
+    }
+
+    /// What its bytes are copied and summed up with.
+    #[inline]
+    pub fn vector(&self) -> &'a Vector {
+        self.vector
     }
 
     /// Bytes of UDP payload.
@@ -443,7 +512,16 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let at = self.place(offset, destination.len())?;
-        self.skb.copy_bits(at, destination)
+        let Some(Whole(data)) = self.part.whole else {
+            return self.skb.copy_bits(at, destination);
+        };
+        // SAFETY: The range is inside the datagram, which is all there; the slice is not part of a packet. Whatever
+        // is copied are bytes.
+        unsafe {
+            let from = data.add(offset);
+            from.copy_to_nonoverlapping(destination.as_mut_ptr(), destination.len());
+        }
+        Ok(())
     }
 
     /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in
@@ -454,9 +532,15 @@ impl<'a> Datagram<'a> {
     /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
     /// only the device can read; `f` may have been called for what is before it.
     #[inline]
-    pub fn for_each(&self, offset: usize, len: usize, f: impl FnMut(Fragment<'_>)) -> Result {
+    pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
         let at = self.place(offset, len)?;
-        self.skb.for_each(at, len, f)
+        let Some(Whole(data)) = self.part.whole else {
+            return self.skb.for_each(at, len, self.vector, f);
+        };
+        if len != 0 {
+            f(Fragment::new(data.wrapping_add(offset), len, self.vector));
+        }
+        Ok(())
     }
 
     /// Keeps it for longer than it is being received, with the memory of the whole packet.
@@ -475,10 +559,11 @@ pub struct KeptDatagram {
 }
 
 impl KeptDatagram {
-    /// The datagram.
-    pub fn datagram(&self) -> Datagram<'_> {
+    /// The datagram. Its bytes are copied and summed up with `vector`.
+    pub fn datagram<'a>(&'a self, vector: &'a Vector) -> Datagram<'a> {
         Datagram {
             skb: &self.skb,
+            vector,
             part: self.part,
         }
     }
@@ -500,18 +585,27 @@ impl KeptDatagram {
 pub struct Fragment<'a> {
     data: *const u8,
     len: usize,
+    /// What its bytes are copied and summed up with.
+    vector: &'a Vector,
     _packet: PhantomData<&'a [u8]>,
 }
 
-impl Fragment<'_> {
-    /// INVARIANT: For [`RxSkb::for_each`], which passes what is valid while it calls.
+impl<'a> Fragment<'a> {
+    /// INVARIANT: For [`RxSkb::for_each`] and [`Datagram::for_each`], which pass what is valid while they call.
     #[inline]
-    fn new(data: *const u8, len: usize) -> Self {
+    fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
         Self {
             data,
             len,
+            vector,
             _packet: PhantomData,
         }
+    }
+
+    /// What its bytes are to be copied with.
+    #[inline]
+    pub(crate) fn vector(&self) -> &'a Vector {
+        self.vector
     }
 
     /// Bytes.
@@ -527,11 +621,11 @@ impl Fragment<'_> {
         self.data
     }
 
-    /// The CRC-32 over these bytes, as [`crc32::crc32_le`].
+    /// The CRC-32 over these bytes, as [`crc32_le`](crc32::crc32_le).
     #[inline]
     pub fn crc32_le(&self, crc: u32) -> u32 {
         // SAFETY: Valid by the type invariant.
-        unsafe { crc32::crc32_le_raw(crc, self.data, self.len) }
+        unsafe { crc32::crc32_le_raw(self.vector, crc, self.data, self.len) }
     }
 
     /// Copies these bytes.

@@ -5,7 +5,7 @@
 //! C header: `include/linux/skbuff.h`.
 
 use super::{IpVersion, Room, Route};
-use crate::raw;
+use crate::{raw, vector::Vector};
 use core::{ptr::NonNull, slice};
 use kernel::{
     page::{Page, PAGE_SIZE},
@@ -101,7 +101,12 @@ impl TxSkb {
     ///
     /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
     #[inline]
-    pub fn append<R>(&mut self, len: usize, fill: impl FnOnce(&mut Room<'_>) -> R) -> Result<R> {
+    pub fn append<R>(
+        &mut self,
+        len: usize,
+        vector: &Vector,
+        fill: impl FnOnce(&mut Room<'_>) -> R,
+    ) -> Result<R> {
         if len > self.tailroom() {
             return Err(EMSGSIZE);
         }
@@ -109,7 +114,7 @@ impl TxSkb {
         // is written below.
         let mut room = unsafe {
             let start = raw::shim___skb_put(self.as_raw(), len as u32);
-            Room::new(start.cast(), len)
+            Room::new(start.cast(), len, vector)
         };
         let result = fill(&mut room);
         room.finish();
@@ -148,6 +153,7 @@ impl TxSkb {
     pub fn append_block<E>(
         &mut self,
         len: usize,
+        vector: &Vector,
         fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
         if len > BLOCK_SIZE {
@@ -162,7 +168,7 @@ impl TxSkb {
         };
         // SAFETY: The block is ours, and nothing refers to it from `used` on, where there are `len`
         // bytes left.
-        let mut room = unsafe { Room::new(block.as_ptr().add(used), len) };
+        let mut room = unsafe { Room::new(block.as_ptr().add(used), len, vector) };
         let result = fill(&mut room);
         room.finish();
         let old = used != 0;

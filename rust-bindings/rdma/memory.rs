@@ -8,7 +8,8 @@
 use super::{device::Device, object::Driver};
 use crate::{
     net::{Fragment, Room},
-    raw, vector,
+    raw,
+    vector::{self, Vector},
 };
 use core::{
     mem::{size_of, MaybeUninit},
@@ -286,7 +287,7 @@ impl<'a> MappedMemory<'a> {
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
         // SAFETY: Valid for reads of its length.
-        unsafe { self.write_from(offset, from.as_ptr(), from.len()) }
+        unsafe { self.write_from(offset, from.as_ptr(), from.len(), &Vector::new()) }
     }
 
     /// As [`MappedMemory::write`], from a fragment of a received packet.
@@ -294,20 +295,27 @@ impl<'a> MappedMemory<'a> {
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
         // SAFETY: Valid for reads of its length. It may be memory that a program of this host can
         // write to meanwhile: whatever is copied are bytes.
-        unsafe { self.write_from(offset, from.as_ptr(), from.len()) }
+        unsafe { self.write_from(offset, from.as_ptr(), from.len(), from.vector()) }
     }
 
     /// # Safety
     ///
     /// `src` is valid for reads of `len` bytes.
     #[inline]
-    unsafe fn write_from(&self, offset: u64, src: *const u8, len: usize) -> Result {
+    unsafe fn write_from(
+        &self,
+        offset: u64,
+        src: *const u8,
+        len: usize,
+        vector: &Vector,
+    ) -> Result {
         // SAFETY: The memory is where the table says (type invariant); each piece is inside it,
         // and `src + done` has `n` bytes, since the pieces add up to `len`. It was pinned for
         // writing where the region allows it, which the caller checks by the region's rights.
         unsafe {
-            self.0
-                .for_each(offset, len, |p, done, n| vector::copy(p, src.add(done), n))
+            self.0.for_each(offset, len, |p, done, n| {
+                vector::copy(vector, p, src.add(done), n)
+            })
         }
     }
 
@@ -372,15 +380,17 @@ impl KernelMemory {
     /// Copies to address `addr`.
     #[inline]
     pub fn write(&self, addr: u64, from: &[u8]) {
+        let (to, vector) = (addr as usize as *mut u8, &Vector::new());
         // SAFETY: As in `read`.
-        unsafe { vector::copy(addr as usize as *mut u8, from.as_ptr(), from.len()) };
+        unsafe { vector::copy(vector, to, from.as_ptr(), from.len()) };
     }
 
     /// As [`KernelMemory::write`], from a fragment of a received packet.
     #[inline]
     pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>) {
+        let to = addr as usize as *mut u8;
         // SAFETY: The fragment is valid for reads of its length; the destination as in `read`.
-        unsafe { vector::copy(addr as usize as *mut u8, from.as_ptr(), from.len()) };
+        unsafe { vector::copy(from.vector(), to, from.as_ptr(), from.len()) };
     }
 
     /// The word at address `addr`; `EINVAL` where it is not naturally aligned.

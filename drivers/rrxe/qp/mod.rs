@@ -307,6 +307,7 @@ impl Qp {
         }
         if after.is_fatal() {
             // Nothing else is to come before the work requests that are flushed.
+            incoming.datagram.vector().release();
             Self::after(this, core::mem::take(after));
         }
     }

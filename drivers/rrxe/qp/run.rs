@@ -235,7 +235,7 @@ impl Qp {
                 side.held.hold(incoming.datagram.keep(), expected, psn);
             }
             while let Some(kept) = side.next_held() {
-                let Some(again) = Incoming::again(&kept, now) else {
+                let Some(again) = Incoming::again(&kept, incoming) else {
                     continue;
                 };
                 let (psn, more) = (again.packet.psn(), handle(&mut side, &again));
@@ -256,6 +256,7 @@ impl Qp {
             outcome
         };
         if let Some(due) = due {
+            incoming.datagram.vector().release();
             qp.notify(due, incoming.now, rcu);
         }
         after.responses.merge(outcome);
@@ -306,7 +307,7 @@ impl Qp {
             let mut taken = false;
             while let Some(kept) = side.next_held() {
                 taken = true;
-                if let Some(again) = Incoming::again(&kept, now) {
+                if let Some(again) = Incoming::again(&kept, incoming) {
                     outcome.merge(handle(&mut side, &again));
                 }
                 kept.consume();
@@ -316,6 +317,7 @@ impl Qp {
             outcome
         };
         if let Some(due) = due {
+            incoming.datagram.vector().release();
             qp.notify(due, incoming.now, rcu);
         }
         after.requests.merge(outcome);
