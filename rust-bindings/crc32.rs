@@ -58,9 +58,8 @@ pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, le
         // SAFETY: The rest of what the caller promises.
         return unsafe { rest(crc, data.add(done), len - done) };
     }
-    // SAFETY: The caller promises valid memory. C code reads it, so that a concurrent change gives
-    // an unspecified checksum and nothing worse.
-    unsafe { raw::crc32_le(crc, data.cast(), len) }
+    // SAFETY: The caller promises the same.
+    unsafe { rest(crc, data, len) }
 }
 
 /// Copies, and returns the CRC-32, as [`crc32_le`], of what it has written.

@@ -41,7 +41,7 @@ pub(crate) struct Receiver {
 
 /// A packet with its headers parsed and its ICRC verified.
 pub(crate) struct Incoming<'a> {
-    pub(crate) packet: Packet,
+    pub(crate) packet: &'a Packet,
     pub(crate) datagram: Datagram<'a>,
     /// What the stack received it in, maybe with others.
     pub(crate) skb: &'a RxSkb,
@@ -67,21 +67,40 @@ impl Incoming<'_> {
 }
 
 impl<'a> Incoming<'a> {
-    /// A packet that was verified before, and kept until this one came.
-    pub(crate) fn again(kept: &'a KeptDatagram, now: &Incoming<'a>) -> Option<Self> {
-        let datagram = kept.datagram(now.datagram.vector());
-        let total = datagram.payload_len();
-        let mut head = [0; MAX_HEADER];
-        let head = head.get_mut(..total.min(MAX_HEADER))?;
-        datagram.copy_bits(0, head).ok()?;
-        let packet = Packet::parse(head, u32::try_from(total).ok()?).ok()?;
-        Some(Self {
-            packet,
+    /// The same of a packet that was verified before, and kept until now.
+    pub(crate) fn with_kept<R>(
+        &self,
+        kept: &KeptDatagram,
+        f: impl FnOnce(&Incoming<'_>) -> R,
+    ) -> Option<R> {
+        let datagram = kept.datagram(self.datagram.vector());
+        let (packet, _) = parse(&datagram)?;
+        Some(f(&Incoming {
+            packet: &packet,
             datagram,
             skb: datagram.packet(),
-            now: now.now,
-        })
+            now: self.now,
+        }))
     }
+}
+
+/// The headers of a datagram, and the bytes that it starts with: all of them, and maybe more. `None` where it is
+/// no packet.
+#[inline]
+fn parse(datagram: &Datagram<'_>) -> Option<(Packet, [u8; MAX_HEADER])> {
+    let total = datagram.payload_len();
+    let mut head = [0; MAX_HEADER];
+    // A copy whose length is known beforehand needs no call.
+    let start = if total >= MAX_HEADER {
+        datagram.copy_bits(0, &mut head).ok()?;
+        head.as_slice()
+    } else {
+        let start = head.get_mut(..total)?;
+        datagram.copy_bits(0, start).ok()?;
+        start
+    };
+    let packet = Packet::parse(start, u32::try_from(total).ok()?).ok()?;
+    Some((packet, head))
 }
 
 /// The queue pair that packets which came together are for, and what they have left to do there.
@@ -130,27 +149,27 @@ impl Receiver {
     }
 
     /// Parses and verifies. Where the packet is to be dropped, says under which name.
-    fn check(datagram: Datagram<'_>, now: u64) -> Result<Incoming<'_>, Counter> {
-        let (packet, computed, received) = Self::parse(&datagram).ok_or(Counter::Malformed)?;
-        if received != computed {
-            return Err(Counter::BadIcrc);
+    #[inline]
+    fn check(datagram: &Datagram<'_>) -> Result<Packet, Counter> {
+        let (packet, head) = parse(datagram).ok_or(Counter::Malformed)?;
+        let (computed, received) =
+            Self::sums(datagram, &packet, &head).ok_or(Counter::Malformed)?;
+        if received == computed {
+            Ok(packet)
+        } else {
+            Err(Counter::BadIcrc)
         }
-        Ok(Incoming {
-            packet,
-            datagram,
-            skb: datagram.packet(),
-            now,
-        })
     }
 
-    /// The headers, the ICRC as it should be, and as it is. `None` where it is no packet.
-    fn parse(datagram: &Datagram<'_>) -> Option<(Packet, [u8; ICRC], [u8; ICRC])> {
+    /// The ICRC as it should be, and as it is. `None` where it is no packet.
+    #[inline]
+    fn sums(
+        datagram: &Datagram<'_>,
+        packet: &Packet,
+        head: &[u8; MAX_HEADER],
+    ) -> Option<([u8; ICRC], [u8; ICRC])> {
         let total = datagram.payload_len();
-        let mut head = [0; MAX_HEADER];
-        let head = head.get_mut(..total.min(MAX_HEADER))?;
-        datagram.copy_bits(0, head).ok()?;
         let packet_len = u32::try_from(total).ok()?;
-        let packet = Packet::parse(head, packet_len).ok()?;
         let headers = head.get(..packet.header_len.into())?;
 
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
@@ -182,7 +201,7 @@ impl Receiver {
         datagram
             .copy_bits(total.checked_sub(ICRC)?, &mut received)
             .ok()?;
-        Some((packet, icrc::finish(state), received))
+        Some((icrc::finish(state), received))
     }
 
     /// Whether a datagram that came in on `dev` may be for a queue pair of the network device
@@ -250,12 +269,18 @@ impl Receiver {
         rcu: &'a rcu::Guard,
     ) -> bool {
         let skb = datagram.packet();
-        let incoming = match Self::check(datagram, now) {
-            Ok(incoming) => incoming,
+        let packet = match Self::check(&datagram) {
+            Ok(packet) => packet,
             Err(counter) => {
                 Self::count(dev, skb, rcu, counter);
                 return false;
             }
+        };
+        let incoming = Incoming {
+            packet: &packet,
+            datagram,
+            skb,
+            now,
         };
         let number = incoming.packet.bth.dest_qpn;
         // Multicasts go to this number, and nothing else does.

@@ -214,7 +214,7 @@ impl Qp {
                 return;
             }
             due = Due::of(incoming, &side.path, side.source_port, || {
-                side.requester.notification(&incoming.packet)
+                side.requester.notification(incoming.packet)
             });
             let now = incoming.now;
             let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
@@ -224,7 +224,7 @@ impl Qp {
                     None,
                     notices,
                     |requester, slots, env| {
-                        requester.handle_packet(slots, now, &incoming.packet, env)
+                        requester.handle_packet(slots, now, incoming.packet, env)
                     },
                 )
             };
@@ -235,10 +235,11 @@ impl Qp {
                 side.held.hold(incoming.datagram.keep(), expected, psn);
             }
             while let Some(kept) = side.next_held() {
-                let Some(again) = Incoming::again(&kept, incoming) else {
+                let Some((psn, more)) = incoming.with_kept(&kept, |again| {
+                    (again.packet.psn(), handle(&mut side, again))
+                }) else {
                     continue;
                 };
-                let (psn, more) = (again.packet.psn(), handle(&mut side, &again));
                 outcome.merge(more);
                 if more.hold {
                     let expected = side.requester.expected_psn();
@@ -281,7 +282,7 @@ impl Qp {
                 return;
             }
             due = Due::of(incoming, &side.path, side.source_port, || {
-                side.responder.notification(&incoming.packet)
+                side.responder.notification(incoming.packet)
             });
             let now = incoming.now;
             let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
@@ -291,7 +292,7 @@ impl Qp {
                     Occasion::of(incoming, rcu),
                     None,
                     notices,
-                    |responder, env| responder.handle_packet(now, &incoming.packet, env),
+                    |responder, env| responder.handle_packet(now, incoming.packet, env),
                 );
                 if side.responder.expected_psn() != expected {
                     qp.device.counters.request(incoming.packet.operation);
@@ -307,8 +308,8 @@ impl Qp {
             let mut taken = false;
             while let Some(kept) = side.next_held() {
                 taken = true;
-                if let Some(again) = Incoming::again(&kept, incoming) {
-                    outcome.merge(handle(&mut side, &again));
+                if let Some(more) = incoming.with_kept(&kept, |again| handle(&mut side, again)) {
+                    outcome.merge(more);
                 }
                 kept.consume();
             }
