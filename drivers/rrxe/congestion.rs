@@ -12,10 +12,10 @@ use crate::{
     path::Path,
     qp::{send::SendSide, Qp},
     rx::Incoming,
-    tx::Carrier,
+    tx::{Carrier, Pen},
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
-use linux_rdma::{net::TxQueue, sync::lock_bh, vector::Vector};
+use linux_rdma::{net::TxQueue, sync::lock_bh};
 use rrxe_core::{pkey, TxPacket};
 
 /// The two ECN bits of the type of service or traffic class (RFC 3168).
@@ -98,7 +98,7 @@ impl Qp {
             .map(|carrier| carrier.with_tos(NOTIFICATION))
             .and_then(|carrier| {
                 carrier
-                    .packet(&due.packet, &Vector::new(), |_| Ok(()))
+                    .packet(&due.packet, &mut Pen::default(), |_| Ok(()))
                     .ok()?
             });
         if let Some(packet) = packet {

@@ -22,7 +22,10 @@ use linux_rdma::{
     time::monotonic_ns,
     vector::Vector,
 };
-use rrxe_core::{icrc, wire, Packet, MAX_HEADER};
+use rrxe_core::{
+    icrc::{self, Prefix},
+    wire, Packet, MAX_HEADER,
+};
 
 /// Bytes of the ICRC at the end of each packet.
 const ICRC: usize = 4;
@@ -107,6 +110,8 @@ fn parse(datagram: &Datagram<'_>) -> Option<(Packet, [u8; MAX_HEADER])> {
 struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
     after: After,
+    /// What the ICRC of the last one began with, and its bytes: those of the same size begin alike.
+    prefix: Option<(usize, Prefix)>,
     /// What the packets are copied and summed up with: not held while anything else is done.
     vector: &'a Vector,
 }
@@ -116,6 +121,7 @@ impl<'a> Row<'a> {
         Self {
             qp: None,
             after: After::default(),
+            prefix: None,
             vector,
         }
     }
@@ -150,15 +156,36 @@ impl Receiver {
 
     /// Parses and verifies. Where the packet is to be dropped, says under which name.
     #[inline]
-    fn check(datagram: &Datagram<'_>) -> Result<Packet, Counter> {
+    fn check(datagram: &Datagram<'_>, row: &mut Row<'_>) -> Result<Packet, Counter> {
         let (packet, head) = parse(datagram).ok_or(Counter::Malformed)?;
         let (computed, received) =
-            Self::sums(datagram, &packet, &head).ok_or(Counter::Malformed)?;
+            Self::sums(datagram, &packet, &head, row).ok_or(Counter::Malformed)?;
         if received == computed {
             Ok(packet)
         } else {
             Err(Counter::BadIcrc)
         }
+    }
+
+    /// What the ICRC of a datagram begins with. `None` where it is no packet.
+    fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
+        let packet_len = u32::try_from(datagram.payload_len()).ok()?;
+        let udp = datagram.udp_header();
+        // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
+        let (prefix, lengths_agree) = match datagram.packet().version() {
+            IpVersion::V4 => {
+                let ip = datagram.ipv4_header()?;
+                let agree = wire::ipv4_lengths_agree(&ip, &udp, packet_len);
+                (Prefix::ipv4(&ip, &udp), agree)
+            }
+            IpVersion::V6 => {
+                let ip = datagram.ipv6_header()?;
+                let agree = wire::ipv6_lengths_agree(&ip, &udp, packet_len);
+                (Prefix::ipv6(&ip, &udp), agree)
+            }
+        };
+        // The stack cuts a packet to its UDP length, whatever IP says.
+        lengths_agree.then_some(prefix)
     }
 
     /// The ICRC as it should be, and as it is. `None` where it is no packet.
@@ -167,30 +194,20 @@ impl Receiver {
         datagram: &Datagram<'_>,
         packet: &Packet,
         head: &[u8; MAX_HEADER],
+        row: &mut Row<'_>,
     ) -> Option<([u8; ICRC], [u8; ICRC])> {
         let total = datagram.payload_len();
-        let packet_len = u32::try_from(total).ok()?;
         let headers = head.get(..packet.header_len.into())?;
 
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
-        let udp = datagram.udp_header();
-        // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
-        let (mut state, lengths_agree) = match datagram.packet().version() {
-            IpVersion::V4 => {
-                let ip = datagram.ipv4_header()?;
-                let agree = wire::ipv4_lengths_agree(&ip, &udp, packet_len);
-                (icrc::ipv4(crc32_le, &ip, &udp, headers), agree)
+        let prefix = match &mut row.prefix {
+            Some((size, prefix)) if *size == total => {
+                prefix.set_ident(datagram.ident());
+                prefix
             }
-            IpVersion::V6 => {
-                let ip = datagram.ipv6_header()?;
-                let agree = wire::ipv6_lengths_agree(&ip, &udp, packet_len);
-                (icrc::ipv6(crc32_le, &ip, &udp, headers), agree)
-            }
+            other => &mut other.insert((total, Self::prefix(datagram)?)).1,
         };
-        // The stack cuts a packet to its UDP length, whatever IP says.
-        if !lengths_agree {
-            return None;
-        }
+        let mut state = prefix.start(crc32_le, headers);
         let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
         datagram
             .for_each(headers.len(), body, |fragment| {
@@ -269,7 +286,7 @@ impl Receiver {
         rcu: &'a rcu::Guard,
     ) -> bool {
         let skb = datagram.packet();
-        let packet = match Self::check(&datagram) {
+        let packet = match Self::check(&datagram, row) {
             Ok(packet) => packet,
             Err(counter) => {
                 Self::count(dev, skb, rcu, counter);

@@ -8,7 +8,10 @@ use linux_rdma::{
     net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
     vector::Vector,
 };
-use rrxe_core::{icrc, TxError, TxPacket};
+use rrxe_core::{
+    icrc::{self, Prefix},
+    TxError, TxPacket,
+};
 
 const UDP_HEADER: usize = 8;
 
@@ -19,6 +22,16 @@ const ROW_HEADERS: usize = 18 + 40 + UDP_HEADER;
 /// can hold is cheaper than one for each.
 const SMALL: usize = 256;
 const SMALL_ROW: usize = 8;
+
+/// What the packets of a batch are written with.
+#[derive(Default)]
+pub(crate) struct Pen {
+    /// Held from the first one on.
+    vector: Vector,
+    /// What the ICRC of the last one began with, and the bytes of its UDP payload: those of the same size on the same path
+    /// begin alike.
+    prefix: Option<(usize, Prefix)>,
+}
 
 /// What packets on one path have in common, for the length of a batch.
 pub(crate) struct Carrier<'a> {
@@ -137,33 +150,44 @@ impl<'a> Carrier<'a> {
         header
     }
 
+    /// What the ICRC of a packet begins with.
+    fn prefix(&self, ident: u16, total: usize) -> Option<Prefix> {
+        let udp = self.udp_header(total);
+        match (self.path.source(), self.path.destination()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let ip = self.ipv4_header(*source, *destination, ident, total);
+                Some(Prefix::ipv4(&ip, &udp))
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let ip = self.ipv6_header(source, destination, total);
+                Some(Prefix::ipv6(&ip, &udp))
+            }
+            // There is no route between two versions, and so no carrier.
+            _ => None,
+        }
+    }
+
     /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC.
     ///
-    /// `ident` is the Identification that the packet has over IPv4.
+    /// `ident` is the Identification that the packet has over IPv4, `known` the prefix of the last one.
     fn write(
         &self,
         packet: &TxPacket,
         ident: u16,
         vector: &Vector,
+        known: &mut Option<(usize, Prefix)>,
         room: &mut Room<'_>,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        let crc32_le = |crc, bytes: &[u8]| vector.crc32_le(crc, bytes);
         let headers = packet.header();
         let total = room.left();
-        let udp = self.udp_header(total);
-        let icrc = match (self.path.source(), self.path.destination()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let ip = self.ipv4_header(*source, *destination, ident, total);
-                icrc::ipv4(crc32_le, &ip, &udp, headers)
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let ip = self.ipv6_header(source, destination, total);
-                icrc::ipv6(crc32_le, &ip, &udp, headers)
-            }
-            // There is no route between two versions, and so no carrier.
-            _ => 0,
-        };
+        match known {
+            Some((size, prefix)) if *size == total => prefix.set_ident(ident),
+            _ => *known = self.prefix(ident, total).map(|prefix| (total, prefix)),
+        }
+        let icrc = known.as_mut().map_or(0, |(_, prefix)| {
+            prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), headers)
+        });
         // The room is as large as the packet says it is: nothing of this fails.
         let _ = room.push(headers);
         room.start_sum(icrc);
@@ -198,9 +222,10 @@ impl<'a> Carrier<'a> {
     fn begin(
         &self,
         packet: &TxPacket,
-        vector: &Vector,
+        pen: &mut Pen,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
+        let Pen { vector, prefix } = pen;
         let len = packet.udp_payload_len() as usize;
         let others = match len {
             ..SMALL if self.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
@@ -209,7 +234,8 @@ impl<'a> Carrier<'a> {
         let Some(mut skb) = TxSkb::new(&self.route, len.saturating_mul(others)) else {
             return Ok(None);
         };
-        let write = |room: &mut Room<'_>| self.write(packet, ident(packet), vector, room, gather);
+        let write =
+            |room: &mut Room<'_>| self.write(packet, ident(packet), vector, prefix, room, gather);
         match skb.append(len, vector, write) {
             Ok(written) => written.map(|()| Some(skb)),
             Err(_) => Ok(None),
@@ -221,10 +247,10 @@ impl<'a> Carrier<'a> {
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
-        vector: &Vector,
+        pen: &mut Pen,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
-        let begun = self.begin(packet, vector, gather)?;
+        let begun = self.begin(packet, pen, gather)?;
         Ok(begun.and_then(|skb| self.finish(skb, ident(packet))))
     }
 }
@@ -241,8 +267,7 @@ pub(crate) struct Outgoing<'a> {
     /// `None` where nothing may be sent.
     queue: Option<&'a mut TxQueue>,
     row: Option<Row>,
-    /// Held from the first packet of the batch on.
-    vector: Vector,
+    pen: Pen,
 }
 
 /// Packets in a row that are not finished.
@@ -270,11 +295,13 @@ impl Row {
         carrier: &Carrier<'_>,
         packet: &TxPacket,
         size: usize,
-        vector: &Vector,
+        pen: &mut Pen,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<bool, TxError> {
+        let Pen { vector, prefix } = pen;
         let ident = self.ident.wrapping_add(self.count);
-        let write = |room: &mut Room<'_>| carrier.write(packet, ident, vector, room, gather);
+        let write =
+            |room: &mut Room<'_>| carrier.write(packet, ident, vector, prefix, room, gather);
         let before = self.skb.len();
         let written = if self.skb.tailroom() >= size {
             self.skb.append(size, vector, write)
@@ -317,7 +344,7 @@ impl<'a> Outgoing<'a> {
             carrier,
             queue,
             row: None,
-            vector: Vector::new(),
+            pen: Pen::default(),
         }
     }
 
@@ -335,7 +362,7 @@ impl<'a> Outgoing<'a> {
             self.count_lost(1);
             return Ok(());
         };
-        self.vector.hold();
+        self.pen.vector.hold();
         let size = packet.udp_payload_len() as usize;
         if let Some(row) = self
             .row
@@ -344,7 +371,7 @@ impl<'a> Outgoing<'a> {
         {
             // A shorter one is the last.
             let last = size < row.size;
-            let sent = row.append(carrier, packet, size, &self.vector, gather)?;
+            let sent = row.append(carrier, packet, size, &mut self.pen, gather)?;
             if !sent {
                 self.count_lost(1);
             }
@@ -353,7 +380,7 @@ impl<'a> Outgoing<'a> {
             }
             return Ok(());
         }
-        let begun = carrier.begin(packet, &self.vector, gather)?;
+        let begun = carrier.begin(packet, &mut self.pen, gather)?;
         let alone = carrier.row == 0;
         self.finish();
         match begun {
@@ -373,10 +400,12 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// What packets of the batch are made with.
-    pub(crate) fn vector(&self) -> &Vector {
-        self.vector.hold();
-        &self.vector
+    /// What a packet of the batch is written with.
+    pub(crate) fn pen(&mut self) -> &mut Pen {
+        self.pen.vector.hold();
+        // Datagrams of a batch go to many places.
+        self.pen.prefix = None;
+        &mut self.pen
     }
 
     /// Sends a packet that is made already; `None` where it could not be, and is lost.

@@ -450,6 +450,17 @@ impl<'a> Datagram<'a> {
         self.skb.ip_header().len()
     }
 
+    /// Its Identification over IPv4; of several datagrams, the one that segmentation gives this one.
+    #[inline]
+    pub fn ident(&self) -> u16 {
+        let first = u16::from_be_bytes(self.skb.ip_field(4));
+        first.wrapping_add(if self.part.several {
+            self.part.index
+        } else {
+            0
+        })
+    }
+
     /// The IPv4 header; `None` over IPv6, and where it has options. Of several datagrams it is the
     /// one that segmentation gives this one (`inet_gso_segment`, net/ipv4/af_inet.c), but for the
     /// header's checksum.

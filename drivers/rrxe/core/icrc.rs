@@ -27,39 +27,119 @@ use crate::wire::Bth;
 /// The value that [`crc32_le`] starts from.
 const SEED: u32 = !0;
 
-/// Starts the ICRC of an IPv4 packet: everything up to and including `headers`, which are BTH and
-/// extension headers as they stand in the packet. The caller feeds payload and padding, and calls
-/// [`finish`].
+/// Bytes of ones in front.
+const ONES: usize = 8;
+
+/// The longest IP header that RoCEv2 packets have (A17.3).
+const IP: usize = 40;
+
+const UDP: usize = 8;
+
+/// What an ICRC goes over up to the BTH, masked. Packets of one size in a row have it in common, but for the Identification
+/// of IPv4 and the BTH.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix {
+    /// As IPv6 has it; over IPv4 it starts so much later.
+    bytes: [u8; ONES + IP + UDP + Bth::LEN],
+    is_ipv4: bool,
+}
+
+/// Bytes that an IPv4 header is shorter.
+const SHORTER: usize = IP - 20;
+
+impl Prefix {
+    /// Of IPv4 packets with these headers.
+    #[inline]
+    pub fn ipv4(ip: &[u8; 20], udp: &[u8; 8]) -> Prefix {
+        let mut prefix = Prefix {
+            bytes: [0xff; ONES + IP + UDP + Bth::LEN],
+            is_ipv4: true,
+        };
+        let (to_ip, to_udp, _) = prefix.parts();
+        let (_, to_ip) = to_ip.split_at_mut(SHORTER);
+        to_ip.copy_from_slice(ip);
+        // Type of service, time to live, header checksum.
+        for masked in [1, 8, 10, 11] {
+            mask(to_ip, masked);
+        }
+        set_udp(to_udp, udp);
+        prefix
+    }
+
+    /// Of IPv6 packets with these headers.
+    #[inline]
+    pub fn ipv6(ip: &[u8; 40], udp: &[u8; 8]) -> Prefix {
+        let mut prefix = Prefix {
+            bytes: [0xff; ONES + IP + UDP + Bth::LEN],
+            is_ipv4: false,
+        };
+        let (to_ip, to_udp, _) = prefix.parts();
+        to_ip.copy_from_slice(ip);
+        // Traffic class and flow label, but not the version; hop limit.
+        if let Some(version) = to_ip.first_mut() {
+            *version |= 0x0f;
+        }
+        for masked in [1, 2, 3, 7] {
+            mask(to_ip, masked);
+        }
+        set_udp(to_udp, udp);
+        prefix
+    }
+
+    /// IP header, UDP header and BTH.
+    #[inline]
+    fn parts(&mut self) -> (&mut [u8], &mut [u8], &mut [u8]) {
+        let (_, rest) = self.bytes.split_at_mut(ONES);
+        let (ip, rest) = rest.split_at_mut(IP);
+        let (udp, bth) = rest.split_at_mut(UDP);
+        (ip, udp, bth)
+    }
+
+    /// Sets the Identification. Nothing over IPv6, which has none.
+    #[inline]
+    pub fn set_ident(&mut self, ident: u16) {
+        if self.is_ipv4 {
+            let (ip, _, _) = self.parts();
+            let (_, ip) = ip.split_at_mut(SHORTER);
+            if let [_, _, _, _, i0, i1, ..] = ip {
+                [*i0, *i1] = ident.to_be_bytes();
+            }
+        }
+    }
+
+    /// Starts the ICRC of a packet: everything up to and including `headers`, which are BTH and extension
+    /// headers as they stand in the packet. The caller feeds payload and padding, and calls [`finish`]. Headers shorter
+    /// than a BTH are no packet: what is missing counts as ones.
+    #[inline]
+    pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
+        let (_, _, to_bth) = self.parts();
+        let rest = match headers.split_first_chunk::<{ Bth::LEN }>() {
+            Some((bth, rest)) => {
+                to_bth.copy_from_slice(bth);
+                mask(to_bth, Bth::RESV8A);
+                rest
+            }
+            None => {
+                to_bth.fill(0xff);
+                &[]
+            }
+        };
+        let from = if self.is_ipv4 { SHORTER } else { 0 };
+        let state = crc(SEED, self.bytes.get(from..).unwrap_or_default());
+        crc(state, rest)
+    }
+}
+
+/// Starts the ICRC of an IPv4 packet: [`Prefix::start`].
 #[inline]
 pub fn ipv4(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
-    let mut prefix = [0xff; 8 + 20 + 8 + Bth::LEN];
-    let (_, rest) = prefix.split_at_mut(8);
-    let (to_ip, rest) = rest.split_at_mut(20);
-    to_ip.copy_from_slice(ip);
-    // Type of service, time to live, header checksum.
-    for masked in [1, 8, 10, 11] {
-        mask(to_ip, masked);
-    }
-    let rest = transport(udp, headers, rest);
-    crc(crc(SEED, &prefix), rest)
+    Prefix::ipv4(ip, udp).start(crc, headers)
 }
 
 /// As [`ipv4`], for an IPv6 packet.
 #[inline]
 pub fn ipv6(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 40], udp: &[u8; 8], headers: &[u8]) -> u32 {
-    let mut prefix = [0xff; 8 + 40 + 8 + Bth::LEN];
-    let (_, rest) = prefix.split_at_mut(8);
-    let (to_ip, rest) = rest.split_at_mut(40);
-    to_ip.copy_from_slice(ip);
-    // Traffic class and flow label, but not the version; hop limit.
-    if let Some(version) = to_ip.first_mut() {
-        *version |= 0x0f;
-    }
-    for masked in [1, 2, 3, 7] {
-        mask(to_ip, masked);
-    }
-    let rest = transport(udp, headers, rest);
-    crc(crc(SEED, &prefix), rest)
+    Prefix::ipv6(ip, udp).start(crc, headers)
 }
 
 /// The four bytes that stand at the end of the packet.
@@ -75,23 +155,12 @@ fn mask(bytes: &mut [u8], index: usize) {
     }
 }
 
-/// Writes UDP header and BTH, masked, to `to`, and returns the headers behind the BTH. Headers
-/// shorter than a BTH are no packet: what is missing counts as ones.
 #[inline]
-fn transport<'a>(udp: &[u8; 8], headers: &'a [u8], to: &mut [u8]) -> &'a [u8] {
-    let (to_udp, to_bth) = to.split_at_mut(8);
-    to_udp.copy_from_slice(udp);
-    // UDP checksum.
-    mask(to_udp, 6);
-    mask(to_udp, 7);
-    match headers.split_first_chunk::<{ Bth::LEN }>() {
-        Some((bth, rest)) => {
-            to_bth.copy_from_slice(bth);
-            mask(to_bth, Bth::RESV8A);
-            rest
-        }
-        None => &[],
-    }
+fn set_udp(to: &mut [u8], udp: &[u8; UDP]) {
+    to.copy_from_slice(udp);
+    // The checksum.
+    mask(to, 6);
+    mask(to, 7);
 }
 
 static TABLES: [[u32; 256]; 8] = tables();

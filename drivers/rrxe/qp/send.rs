@@ -400,7 +400,7 @@ impl RequesterEnv for Env<'_> {
             .ok_or(TxError::Local(Fault::Malformed))?;
         let port = ah.path.info().udp_source_port(work.qp.number, 0);
         let skb = match Carrier::new(&ah.path, &work.qp.device, port, work.on.rcu) {
-            Some(carrier) => carrier.packet(packet, self.outgoing.vector(), gather)?,
+            Some(carrier) => carrier.packet(packet, self.outgoing.pen(), gather)?,
             None => None,
         };
         self.outgoing.push(skb)
