@@ -336,8 +336,9 @@ impl Qp {
             if after.responses.sqe {
                 qp.set_state(QpState::Sqe);
             }
-            // Also where nothing is to be sent: work requests may wait for the room in the slots.
-            Self::run_send(this);
+            if after.responses.transmit || Self::has_send_work(this) {
+                Self::run_send(this);
+            }
         }
         if after.any_requests && qp.talk.hear() {
             // Who answers waits for us, too.
@@ -351,6 +352,27 @@ impl Qp {
             Self::enter_error(this);
         }
         Self::report_events(this);
+    }
+
+    /// Whether a round of the send side would do something although there is nothing to send: an acknowledgement makes
+    /// room in the slots, for which work requests may wait in the ring, or tells that all is done. If not, a round has
+    /// ended.
+    fn has_send_work(this: ArcBorrow<'_, Self>) -> bool {
+        let qp = &*this;
+        let deadline = {
+            let mut side = lock_bh(&qp.send);
+            if side.has_backlog() || side.tell_drained || side.is_streaming() {
+                return true;
+            }
+            side.next_timeout()
+        };
+        if let Some(deadline) = deadline {
+            SoftTimer::<Qp>::arm(this, deadline);
+        }
+        if qp.is_user {
+            qp.talk.round_ended(monotonic_ns());
+        }
+        false
     }
 
     /// Has the program call for each batch again, and sends what it has posted without.
