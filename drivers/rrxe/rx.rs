@@ -77,7 +77,7 @@ impl<'a> Incoming<'a> {
         f: impl FnOnce(&Incoming<'_>) -> R,
     ) -> Option<R> {
         let datagram = kept.datagram(self.datagram.vector());
-        let (packet, _) = parse(&datagram)?;
+        let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
         Some(f(&Incoming {
             packet: &packet,
             datagram,
@@ -87,23 +87,20 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The headers of a datagram, and the bytes that it starts with: all of them, and maybe more. `None` where it is
-/// no packet.
+/// The headers of a datagram, which are read into `head`, maybe with more behind them. `None` where it is no packet.
 #[inline]
-fn parse(datagram: &Datagram<'_>) -> Option<(Packet, [u8; MAX_HEADER])> {
+fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet> {
     let total = datagram.payload_len();
-    let mut head = [0; MAX_HEADER];
     // A copy whose length is known beforehand needs no call.
     let start = if total >= MAX_HEADER {
-        datagram.copy_bits(0, &mut head).ok()?;
+        datagram.copy_bits(0, head).ok()?;
         head.as_slice()
     } else {
         let start = head.get_mut(..total)?;
         datagram.copy_bits(0, start).ok()?;
         start
     };
-    let packet = Packet::parse(start, u32::try_from(total).ok()?).ok()?;
-    Some((packet, head))
+    Packet::parse(start, u32::try_from(total).ok()?).ok()
 }
 
 /// The queue pair that packets which came together are for, and what they have left to do there.
@@ -152,19 +149,6 @@ impl<'a> Row<'a> {
 impl Receiver {
     pub(crate) fn new(tables: Arc<Tables>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { tables }, GFP_KERNEL)?)
-    }
-
-    /// Parses and verifies. Where the packet is to be dropped, says under which name.
-    #[inline]
-    fn check(datagram: &Datagram<'_>, row: &mut Row<'_>) -> Result<Packet, Counter> {
-        let (packet, head) = parse(datagram).ok_or(Counter::Malformed)?;
-        let (computed, received) =
-            Self::sums(datagram, &packet, &head, row).ok_or(Counter::Malformed)?;
-        if received == computed {
-            Ok(packet)
-        } else {
-            Err(Counter::BadIcrc)
-        }
     }
 
     /// What the ICRC of a datagram begins with. `None` where it is no packet.
@@ -286,13 +270,19 @@ impl Receiver {
         rcu: &'a rcu::Guard,
     ) -> bool {
         let skb = datagram.packet();
-        let packet = match Self::check(&datagram, row) {
-            Ok(packet) => packet,
-            Err(counter) => {
+        let mut head = [0; MAX_HEADER];
+        let Some(packet) = parse(&datagram, &mut head) else {
+            Self::count(dev, skb, rcu, Counter::Malformed);
+            return false;
+        };
+        match Self::sums(&datagram, &packet, &head, row) {
+            Some((computed, received)) if computed == received => {}
+            sums => {
+                let counter = sums.map_or(Counter::Malformed, |_| Counter::BadIcrc);
                 Self::count(dev, skb, rcu, counter);
                 return false;
             }
-        };
+        }
         let incoming = Incoming {
             packet: &packet,
             datagram,

@@ -6,7 +6,7 @@
 //! highest degree. 128 bits `H * x^64 + L` may be replaced, `d` bits further on, by
 //! `H * (x^(d+64) mod P) + L * (x^d mod P)` without a change of the remainder, which two
 //! multiplications of 64 by 64 bits and two additions (exclusive or) do. Four such accumulators take
-//! 64 bytes a round; at the end they are folded into one, and that into 32 bits, the last step by
+//! 64 bytes at a time, and two such times are a round; at the end they are folded into one, and that into 32 bits, the last step by
 //! multiplication with the inverse of P (Barrett). Less than 64 bytes take one accumulator.
 //!
 //! A copy goes by 32 bytes, and what is summed up is what was written: that nobody else changes.
@@ -22,7 +22,7 @@ use core::arch::asm;
 /// Bytes that it takes at least.
 pub(crate) const LEAST: usize = 16;
 
-/// Bytes of a round.
+/// Bytes that four accumulators take.
 const BLOCK: usize = 64;
 
 /// The polynomial, without its highest term, reflected.
@@ -144,14 +144,29 @@ macro_rules! join {
     };
 }
 
-/// The whole of it: of what is at `$data`, after `$take` has put 64 bytes at `{src}` there, or `$take_one` 16.
+/// 64 bytes, from `$a` on.
+macro_rules! rounds {
+    ($data:literal, $a:literal, $b:literal, $c:literal, $d:literal) => {
+        concat!(
+            round!("0", $data, $a),
+            round!("1", $data, $b),
+            round!("2", $data, $c),
+            round!("3", $data, $d),
+        )
+    };
+}
+
+/// The whole of it: of what is at `$data`, after `$take` has put 64 bytes at `{src}` there, `$take_next` the 64 behind them, or
+/// `$take_one` 16.
 macro_rules! fold {
     (
         $crc:ident, $src:ident, $len:ident, $data:literal,
-        take: $take:expr, take_one: $take_one:expr,
+        take: $take:expr, take_next: $take_next:expr, take_one: $take_one:expr,
         $($operand:tt)*
     ) => {{
         let blocks = $src.wrapping_add($len & !(BLOCK - 1));
+        // Where the last round of two blocks ends, of those behind the first block.
+        let rounds = blocks.wrapping_sub(($len.wrapping_sub(BLOCK)) & BLOCK);
         let chunks = $src.wrapping_add($len & !(LEAST - 1));
         let crc: u64;
         asm!(
@@ -165,17 +180,22 @@ macro_rules! fold {
             concat!("vmovdqu xmm3, [", $data, " + 48]"),
             "vmovdqa xmm7, [{k}]",
             "add {src}, 64",
-            "cmp {src}, {blocks}",
-            "jae 3f",
+            "cmp {src}, {rounds}",
+            "jae 8f",
             "2:",
             $take,
-            round!("0", $data, "0"),
-            round!("1", $data, "16"),
-            round!("2", $data, "32"),
-            round!("3", $data, "48"),
-            "add {src}, 64",
-            "cmp {src}, {blocks}",
+            rounds!($data, "0", "16", "32", "48"),
+            $take_next,
+            rounds!($data, "64", "80", "96", "112"),
+            "add {src}, 128",
+            "cmp {src}, {rounds}",
             "jb 2b",
+            "8:",
+            "cmp {src}, {blocks}",
+            "jae 3f",
+            $take,
+            rounds!($data, "0", "16", "32", "48"),
+            "add {src}, 64",
             "3:",
             "vmovdqa xmm7, [{k} + 16]",
             join!("0", "1"),
@@ -218,6 +238,7 @@ macro_rules! fold {
             "vzeroupper",
             src = inout(reg) $src => _,
             blocks = in(reg) blocks,
+            rounds = in(reg) rounds,
             chunks = in(reg) chunks,
             k = in(reg) &raw const CONSTANTS,
             crc = inout(reg) u64::from($crc) => crc,
@@ -241,7 +262,7 @@ macro_rules! fold {
 pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
     // SAFETY: Reads from `src` to `chunks`, which is no more than `len` bytes, and the constants; writes
     // to the registers that it names, which the caller says exist and are free.
-    unsafe { fold!(crc, src, len, "{src}", take: "", take_one: "",) }
+    unsafe { fold!(crc, src, len, "{src}", take: "", take_next: "", take_one: "",) }
 }
 
 /// The same, of the bytes that it copies, each of which is read once.
@@ -259,6 +280,10 @@ pub(crate) unsafe fn crc32_copy(crc: u32, dst: *mut u8, src: *const u8, len: usi
                 vmovdqu ymm6, [{src} + 32]\n\
                 vmovdqu [{src} + {delta}], ymm5\n\
                 vmovdqu [{src} + {delta} + 32], ymm6",
+            take_next: "vmovdqu ymm5, [{src} + 64]\n\
+                vmovdqu ymm6, [{src} + 96]\n\
+                vmovdqu [{src} + {delta} + 64], ymm5\n\
+                vmovdqu [{src} + {delta} + 96], ymm6",
             take_one: "vmovdqu xmm5, [{src}]\n\
                 vmovdqu [{src} + {delta}], xmm5",
             delta = in(reg) (dst as usize).wrapping_sub(src as usize),

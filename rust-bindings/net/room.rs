@@ -76,8 +76,11 @@ impl<'a> Room<'a> {
         let Some(Sum { crc, end }) = self.sum.take() else {
             return 0;
         };
-        let rest = self.filled().get(end..).unwrap_or_default();
-        self.vector.crc32_le(crc, rest)
+        match self.filled().get(end..) {
+            // A copy has summed up everything.
+            None | Some([]) => crc,
+            Some(rest) => self.vector.crc32_le(crc, rest),
+        }
     }
 
     /// Appends bytes.
