@@ -6,6 +6,7 @@
 //! item. A table entry and an armed timer own a reference; where that is the last one, the object
 //! is dropped in softirq context, and its `Drop` must not sleep.
 
+mod arc;
 mod bh;
 mod gate;
 mod index_pool;
@@ -18,6 +19,7 @@ mod rcu_table;
 mod tests;
 mod timer;
 
+pub use arc::object_of;
 pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};
 pub use index_pool::IndexPool;

@@ -106,7 +106,7 @@ fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet>
 /// The queue pair that packets which came together are for, and what they have left to do there.
 struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
-    after: After,
+    after: After<'a>,
     /// What the ICRC of the last one began with, and its bytes: those of the same size begin alike.
     prefix: Option<(usize, Prefix)>,
     /// What the packets are copied and summed up with: not held while anything else is done.
@@ -129,7 +129,7 @@ impl<'a> Row<'a> {
     }
 
     /// The next packet is for this queue pair.
-    fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After {
+    fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After<'a> {
         let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
         if !same {
             self.finish();
@@ -295,9 +295,11 @@ impl Receiver {
         let taken = if is_multicast != (number == multicast::QPN) {
             false
         } else if is_multicast {
+            row.finish();
             row.vector.release();
             Self::multicast(dev, &incoming, rcu)
         } else if number == GSI {
+            row.finish();
             row.vector.release();
             let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
             if let Some(qp) = &gsi {

@@ -26,6 +26,7 @@ pub(crate) mod create;
 mod hold;
 pub(crate) mod modify;
 pub(crate) mod post;
+mod receive;
 pub(crate) mod recv;
 mod run;
 mod scatter;
@@ -47,7 +48,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Release},
-        rcu, Arc, ArcBorrow, Mutex, SpinLock,
+        rcu, Arc, Mutex, SpinLock,
     },
     workqueue::Work,
 };
@@ -60,10 +61,9 @@ use linux_rdma::{
     },
     sync::SoftTimer,
 };
-use rrxe_core::{
-    congestion::NotificationPoint, requester::RequesterCounters, wire::Operation, Outcome, Service,
-    Status,
-};
+use rrxe_core::{congestion::NotificationPoint, requester::RequesterCounters, Service, Status};
+
+pub(crate) use receive::After;
 
 /// A queue pair, as packets and timers share it. It may outlive ib_core's object.
 #[pin_data]
@@ -171,27 +171,6 @@ pub(crate) struct Notices {
     overflow_elsewhere: bool,
 }
 
-/// What packets have left to do at a queue pair, for all of them at once.
-#[derive(Default)]
-pub(crate) struct After {
-    /// Of requests.
-    recv: Notices,
-    any_requests: bool,
-    /// [`Outcome::hold`] is of no account here.
-    requests: Outcome,
-    /// Of responses.
-    send: Notices,
-    responses: Outcome,
-    /// There were some: they may have made room in the slots.
-    any_responses: bool,
-}
-
-impl After {
-    fn is_fatal(&self) -> bool {
-        self.requests.fatal || self.responses.fatal
-    }
-}
-
 impl Notices {
     /// As [`Notices::push`], to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
@@ -273,42 +252,6 @@ impl Qp {
             Status::Success => {}
             Status::WrFlush => self.device.counters.count(flushed),
             _ => self.device.counters.count(failed),
-        }
-    }
-
-    /// Takes a packet that came alone.
-    pub(crate) fn receive_one(
-        this: ArcBorrow<'_, Self>,
-        incoming: &Incoming<'_>,
-        rcu: &rcu::Guard,
-    ) {
-        let mut after = After::default();
-        Self::receive(this, incoming, &mut after, rcu);
-        Self::after(this, after);
-    }
-
-    /// Takes a packet. What it leaves to do is for [`Qp::after`], which the caller is to call soon:
-    /// once for packets that came together.
-    pub(crate) fn receive(
-        this: ArcBorrow<'_, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After,
-        rcu: &rcu::Guard,
-    ) {
-        let counters = &this.device.counters;
-        counters.count(Counter::ReceivedPackets);
-        counters.add(Counter::ReceivedBytes, incoming.ip_len());
-        if incoming.packet.operation == Operation::Cnp {
-            Self::receive_notification(this, incoming);
-        } else if incoming.packet.is_response() {
-            Self::receive_response(this, incoming, after, rcu);
-        } else {
-            Self::receive_request(this, incoming, after, rcu);
-        }
-        if after.is_fatal() {
-            // Nothing else is to come before the work requests that are flushed.
-            incoming.datagram.vector().release();
-            Self::after(this, core::mem::take(after));
         }
     }
 }

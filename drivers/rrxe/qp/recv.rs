@@ -172,6 +172,35 @@ impl RecvSide {
         notices: &mut Notices,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
+        let before = *self.responder.counters();
+        let result = self.act(qp, on, queue, notices, f);
+        qp.device
+            .counters
+            .responder(&before, self.responder.counters());
+        result
+    }
+
+    /// The same for one of several packets in a row, who counts them together: nothing is sent.
+    #[inline]
+    pub(super) fn within<R>(
+        &mut self,
+        qp: &Qp,
+        on: Occasion<'_>,
+        notices: &mut Notices,
+        f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
+    ) -> R {
+        self.act(qp, on, None, notices, f)
+    }
+
+    #[inline]
+    fn act<R>(
+        &mut self,
+        qp: &Qp,
+        on: Occasion<'_>,
+        queue: Option<&mut TxQueue>,
+        notices: &mut Notices,
+        f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
+    ) -> R {
         // Only who sends needs the way.
         let path = self.path.as_deref().filter(|_| queue.is_some());
         let carrier =
@@ -185,11 +214,8 @@ impl RecvSide {
             outgoing: Outgoing::new(&qp.device, carrier, queue),
             notices,
         };
-        let before = *self.responder.counters();
         let result = f(&mut self.responder, &mut env);
         env.outgoing.finish();
-        let after = self.responder.counters();
-        qp.device.counters.responder(&before, after);
         result
     }
 

@@ -2,8 +2,8 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{baton::Baton, recv::RecvSide, send::SendSide, After, Notices, Occasion, Qp};
-use crate::{congestion::Due, counters::Counter, cq::Cq, limits::path, rx::Incoming};
+use super::{baton::Baton, After, Notices, Occasion, Qp};
+use crate::{counters::Counter, cq::Cq, limits::path, rx::Incoming};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
@@ -14,7 +14,6 @@ use linux_rdma::{
     sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
-use rrxe_core::Psn;
 
 /// Identifiers of the work items of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
@@ -49,7 +48,7 @@ impl<'a> Occasion<'a> {
     }
 
     /// A packet came in.
-    fn of(incoming: &'a Incoming<'a>, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn of(incoming: &'a Incoming<'a>, rcu: &'a rcu::Guard) -> Self {
         Self {
             rcu,
             now: incoming.now,
@@ -196,138 +195,10 @@ impl Qp {
         }
     }
 
-    /// Takes an acknowledgement or response.
-    pub(super) fn receive_response(
-        this: ArcBorrow<'_, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After,
-        rcu: &rcu::Guard,
-    ) {
-        let qp = &*this;
-        let notices = &mut after.send;
-        let due;
-        let outcome = {
-            let mut side = lock_bh(&qp.send);
-            let from_peer = side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
-            if !from_peer {
-                qp.device.counters.count(Counter::Discarded);
-                return;
-            }
-            due = Due::of(incoming, &side.path, side.source_port, || {
-                side.requester.notification(incoming.packet)
-            });
-            let now = incoming.now;
-            let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
-                side.with(
-                    qp,
-                    Occasion::of(incoming, rcu),
-                    None,
-                    notices,
-                    |requester, slots, env| {
-                        requester.handle_packet(slots, now, incoming.packet, env)
-                    },
-                )
-            };
-            let mut outcome = handle(&mut side, incoming);
-            let psn = incoming.packet.psn();
-            if outcome.hold {
-                let expected = side.requester.expected_psn();
-                side.held.hold(incoming.datagram.keep(), expected, psn);
-            }
-            while let Some(kept) = side.next_held() {
-                let Some((psn, more)) = incoming.with_kept(&kept, |again| {
-                    (again.packet.psn(), handle(&mut side, again))
-                }) else {
-                    continue;
-                };
-                outcome.merge(more);
-                if more.hold {
-                    let expected = side.requester.expected_psn();
-                    side.held.hold(kept, expected, psn);
-                } else {
-                    kept.consume();
-                }
-            }
-            if !side.held.is_empty() {
-                let on = Occasion::of(incoming, rcu);
-                outcome.merge(side.with(qp, on, None, notices, |requester, slots, env| {
-                    requester.held(slots, now, true, env)
-                }));
-            }
-            outcome
-        };
-        if let Some(due) = due {
-            incoming.datagram.vector().release();
-            qp.notify(due, incoming.now, rcu);
-        }
-        after.responses.merge(outcome);
-        after.any_responses = true;
-    }
-
-    /// Takes a request.
-    pub(super) fn receive_request(
-        this: ArcBorrow<'_, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After,
-        rcu: &rcu::Guard,
-    ) {
-        let qp = &*this;
-        let notices = &mut after.recv;
-        let due;
-        let outcome = {
-            let mut side = lock_bh(&qp.recv);
-            let from_peer = side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
-            if qp.qp_type.is_connected() && !from_peer {
-                qp.device.counters.count(Counter::Discarded);
-                return;
-            }
-            due = Due::of(incoming, &side.path, side.source_port, || {
-                side.responder.notification(incoming.packet)
-            });
-            let now = incoming.now;
-            let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
-                let expected = side.responder.expected_psn();
-                let outcome = side.with(
-                    qp,
-                    Occasion::of(incoming, rcu),
-                    None,
-                    notices,
-                    |responder, env| responder.handle_packet(now, incoming.packet, env),
-                );
-                if side.responder.expected_psn() != expected {
-                    qp.device.counters.request(incoming.packet.operation);
-                }
-                outcome
-            };
-            let mut outcome = handle(&mut side, incoming);
-            if outcome.hold {
-                let expected = Psn::new(side.responder.expected_psn());
-                side.held
-                    .hold(incoming.datagram.keep(), expected, incoming.packet.psn());
-            }
-            let mut taken = false;
-            while let Some(kept) = side.next_held() {
-                taken = true;
-                if let Some(more) = incoming.with_kept(&kept, |again| handle(&mut side, again)) {
-                    outcome.merge(more);
-                }
-                kept.consume();
-            }
-            let left = !side.held.is_empty();
-            outcome.merge(side.responder.held(taken, left));
-            outcome
-        };
-        if let Some(due) = due {
-            incoming.datagram.vector().release();
-            qp.notify(due, incoming.now, rcu);
-        }
-        after.requests.merge(outcome);
-        after.any_requests = true;
-    }
-
     /// Does what packets have left to do: tells of completions, sends, reports.
-    pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After) {
+    pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After<'_>) {
         let qp = &*this;
+        let after = after.close(qp);
         if after.any_responses {
             let overflow = Self::report(this, after.send, &qp.send_cq);
             if after.responses.fatal || overflow {

@@ -285,6 +285,33 @@ impl SendSide {
         notices: &mut Notices,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
+        let before = *self.requester.counters();
+        let result = self.act(qp, on, queue, notices, f);
+        qp.count_requester(&before, self.requester.counters());
+        result
+    }
+
+    /// The same for one of several packets in a row, who counts them together: nothing is sent.
+    #[inline]
+    pub(super) fn within<R>(
+        &mut self,
+        qp: &Qp,
+        on: Occasion<'_>,
+        notices: &mut Notices,
+        f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
+    ) -> R {
+        self.act(qp, on, None, notices, f)
+    }
+
+    #[inline]
+    fn act<R>(
+        &mut self,
+        qp: &Qp,
+        on: Occasion<'_>,
+        queue: Option<&mut TxQueue>,
+        notices: &mut Notices,
+        f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
+    ) -> R {
         // Only who sends needs the way.
         let path = self.path.as_deref().filter(|_| queue.is_some());
         let carrier =
@@ -303,10 +330,8 @@ impl SendSide {
             outgoing: Outgoing::new(&qp.device, carrier, queue),
             notices,
         };
-        let before = *self.requester.counters();
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.outgoing.finish();
-        qp.count_requester(&before, self.requester.counters());
         result
     }
 }
@@ -332,11 +357,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn local(&self, slot: u32) -> Result<LocalRequest, Fault> {
-        self.local
-            .get(slot as usize)
-            .copied()
-            .ok_or(Fault::Malformed)
+    fn local(&self, slot: u32) -> Result<&LocalRequest, Fault> {
+        self.local.get(slot as usize).ok_or(Fault::Malformed)
     }
 
     /// The data segments of a work request.

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets that come in, in a row: the side of the queue pair that they are for stays locked.
+
+use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use crate::{congestion::Due, counters::Counter, rx::Incoming};
+use kernel::sync::{rcu, ArcBorrow};
+use linux_rdma::sync::{lock_bh, object_of, BhLocked};
+use rrxe_core::{
+    requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
+};
+
+/// What packets have left to do at a queue pair, for all of them at once.
+#[derive(Default)]
+pub(crate) struct Left {
+    /// Of requests.
+    pub(super) recv: Notices,
+    pub(super) any_requests: bool,
+    /// [`Outcome::hold`] is of no account here.
+    pub(super) requests: Outcome,
+    /// Of responses.
+    pub(super) send: Notices,
+    pub(super) responses: Outcome,
+    /// There were some: they may have made room in the slots.
+    pub(super) any_responses: bool,
+}
+
+/// Packets in a row that a queue pair takes.
+#[derive(Default)]
+pub(crate) struct After<'a> {
+    left: Left,
+    turn: Turn<'a>,
+    packets: u64,
+    /// Of IP packets.
+    bytes: u64,
+}
+
+/// Whose turn it is, which is locked until it is another's.
+#[derive(Default)]
+enum Turn<'a> {
+    #[default]
+    Nobody,
+    Responder(Side<'a, RecvSide, ResponderCounters>),
+    Requester(Side<'a, SendSide, RequesterCounters>),
+}
+
+/// A side that is locked.
+struct Side<'a, S, C> {
+    side: BhLocked<'a, S>,
+    /// What it had counted before.
+    before: C,
+    /// The row comes from its peer: all packets of it have the same addresses.
+    from_peer: bool,
+}
+
+impl<'a> Turn<'a> {
+    /// Unlocks the side.
+    fn end(&mut self, qp: &Qp) {
+        match core::mem::take(self) {
+            Turn::Nobody => {}
+            Turn::Responder(Side { side, before, .. }) => {
+                let counters = &qp.device.counters;
+                counters.responder(&before, side.responder.counters());
+            }
+            Turn::Requester(Side { side, before, .. }) => {
+                qp.count_requester(&before, side.requester.counters());
+            }
+        }
+    }
+
+    fn responder(
+        &mut self,
+        qp: &'a Qp,
+        incoming: &Incoming<'_>,
+    ) -> Option<&mut Side<'a, RecvSide, ResponderCounters>> {
+        if !matches!(self, Turn::Responder(_)) {
+            self.end(qp);
+            let side = lock_bh(&qp.recv);
+            *self = Turn::Responder(Side {
+                before: *side.responder.counters(),
+                from_peer: side.path.as_ref().is_some_and(|p| p.carries(incoming.skb)),
+                side,
+            });
+        }
+        match self {
+            Turn::Responder(side) => Some(side),
+            _ => None,
+        }
+    }
+
+    fn requester(
+        &mut self,
+        qp: &'a Qp,
+        incoming: &Incoming<'_>,
+    ) -> Option<&mut Side<'a, SendSide, RequesterCounters>> {
+        if !matches!(self, Turn::Requester(_)) {
+            self.end(qp);
+            let side = lock_bh(&qp.send);
+            *self = Turn::Requester(Side {
+                before: *side.requester.counters(),
+                from_peer: side.path.as_ref().is_some_and(|p| p.carries(incoming.skb)),
+                side,
+            });
+        }
+        match self {
+            Turn::Requester(side) => Some(side),
+            _ => None,
+        }
+    }
+}
+
+impl After<'_> {
+    /// The end of the row: no lock is held any more.
+    pub(super) fn close(mut self, qp: &Qp) -> Left {
+        self.turn.end(qp);
+        if self.packets != 0 {
+            let counters = &qp.device.counters;
+            counters.add(Counter::ReceivedPackets, self.packets);
+            counters.add(Counter::ReceivedBytes, self.bytes);
+        }
+        self.left
+    }
+}
+
+impl Qp {
+    /// Takes a packet that came alone.
+    pub(crate) fn receive_one(
+        this: ArcBorrow<'_, Self>,
+        incoming: &Incoming<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        let mut after = After::default();
+        Self::receive(this, incoming, &mut after, rcu);
+        Self::after(this, after);
+    }
+
+    /// Takes a packet, maybe one of several with the same addresses. What it leaves to do is for [`Qp::after`], which the
+    /// caller is to call soon, and before he does anything else: once for packets that came together.
+    pub(crate) fn receive<'a>(
+        this: ArcBorrow<'a, Self>,
+        incoming: &Incoming<'_>,
+        after: &mut After<'a>,
+        rcu: &rcu::Guard,
+    ) {
+        after.packets = after.packets.wrapping_add(1);
+        after.bytes = after.bytes.wrapping_add(incoming.ip_len());
+        if incoming.packet.operation == Operation::Cnp {
+            after.turn.end(&this);
+            Self::receive_notification(this, incoming);
+        } else if incoming.packet.is_response() {
+            Self::receive_response(this, incoming, after, rcu);
+        } else {
+            Self::receive_request(this, incoming, after, rcu);
+        }
+        if after.left.requests.fatal || after.left.responses.fatal {
+            // Nothing else is to come before the work requests that are flushed.
+            incoming.datagram.vector().release();
+            Self::after(this, core::mem::take(after));
+        }
+    }
+
+    /// Takes an acknowledgement or response.
+    fn receive_response<'a>(
+        this: ArcBorrow<'a, Self>,
+        incoming: &Incoming<'_>,
+        after: &mut After<'a>,
+        rcu: &rcu::Guard,
+    ) {
+        let qp = object_of(this);
+        let After { left, turn, .. } = after;
+        let notices = &mut left.send;
+        let Some(locked) = turn.requester(qp, incoming).filter(|side| side.from_peer) else {
+            qp.device.counters.count(Counter::Discarded);
+            return;
+        };
+        let side = &mut *locked.side;
+        let due = Due::of(incoming, &side.path, side.source_port, || {
+            side.requester.notification(incoming.packet)
+        });
+        let now = incoming.now;
+        let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
+            let on = Occasion::of(incoming, rcu);
+            side.within(qp, on, notices, |requester, slots, env| {
+                requester.handle_packet(slots, now, incoming.packet, env)
+            })
+        };
+        let mut outcome = handle(side, incoming);
+        if outcome.hold {
+            let (expected, psn) = (side.requester.expected_psn(), incoming.packet.psn());
+            side.held.hold(incoming.datagram.keep(), expected, psn);
+        }
+        if !side.held.is_empty() {
+            while let Some(kept) = side.next_held() {
+                let Some((psn, more)) =
+                    incoming.with_kept(&kept, |again| (again.packet.psn(), handle(side, again)))
+                else {
+                    continue;
+                };
+                outcome.merge(more);
+                if more.hold {
+                    let expected = side.requester.expected_psn();
+                    side.held.hold(kept, expected, psn);
+                } else {
+                    kept.consume();
+                }
+            }
+        }
+        if !side.held.is_empty() {
+            let on = Occasion::of(incoming, rcu);
+            outcome.merge(side.within(qp, on, notices, |requester, slots, env| {
+                requester.held(slots, now, true, env)
+            }));
+        }
+        left.responses.merge(outcome);
+        left.any_responses = true;
+        if let Some(due) = due {
+            Self::notify_peer(qp, due, incoming, turn, rcu);
+        }
+    }
+
+    /// Takes a request.
+    fn receive_request<'a>(
+        this: ArcBorrow<'a, Self>,
+        incoming: &Incoming<'_>,
+        after: &mut After<'a>,
+        rcu: &rcu::Guard,
+    ) {
+        let qp = object_of(this);
+        let After { left, turn, .. } = after;
+        let notices = &mut left.recv;
+        let locked = turn.responder(qp, incoming);
+        let Some(locked) = locked.filter(|side| side.from_peer || !qp.qp_type.is_connected())
+        else {
+            qp.device.counters.count(Counter::Discarded);
+            return;
+        };
+        let side = &mut *locked.side;
+        let due = Due::of(incoming, &side.path, side.source_port, || {
+            side.responder.notification(incoming.packet)
+        });
+        let now = incoming.now;
+        let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
+            let expected = side.responder.expected_psn();
+            let on = Occasion::of(incoming, rcu);
+            let outcome = side.within(qp, on, notices, |responder, env| {
+                responder.handle_packet(now, incoming.packet, env)
+            });
+            if side.responder.expected_psn() != expected {
+                qp.device.counters.request(incoming.packet.operation);
+            }
+            outcome
+        };
+        let mut outcome = handle(side, incoming);
+        if outcome.hold {
+            let expected = Psn::new(side.responder.expected_psn());
+            side.held
+                .hold(incoming.datagram.keep(), expected, incoming.packet.psn());
+        }
+        let mut taken = false;
+        if !side.held.is_empty() {
+            while let Some(kept) = side.next_held() {
+                taken = true;
+                if let Some(more) = incoming.with_kept(&kept, |again| handle(side, again)) {
+                    outcome.merge(more);
+                }
+                kept.consume();
+            }
+        }
+        let still = !side.held.is_empty();
+        outcome.merge(side.responder.held(taken, still));
+        left.requests.merge(outcome);
+        left.any_requests = true;
+        if let Some(due) = due {
+            Self::notify_peer(qp, due, incoming, turn, rcu);
+        }
+    }
+
+    /// Notifies the peer of congestion, between two turns.
+    #[cold]
+    fn notify_peer(
+        qp: &Qp,
+        due: Due,
+        incoming: &Incoming<'_>,
+        turn: &mut Turn<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        turn.end(qp);
+        incoming.datagram.vector().release();
+        qp.notify(due, incoming.now, rcu);
+    }
+}
