@@ -121,7 +121,7 @@ fn parse_answer(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
 fn parse_of(sent: &Sent) -> Box<dyn Round> {
     Box::new(Parse {
         sent: sent.clone(),
-        parsed: Err(ParseError::Opcode),
+        parsed: Ok(sent.packet()),
     })
 }
 
