@@ -86,6 +86,32 @@ partial() {
     echo "$1.partial.$$"
 }
 
+# unpacked NAME PACKAGE RECIPE: prints the path of a folder of the cache that holds a Debian package and what it
+# depends on, unpacked and not installed: none of their own programs run, here or ever. Unpacks it first if it is
+# missing. Count RECIPE up when the way in which the folder is made changes: it then gets a new name.
+unpacked() {
+    local name=$1 package=$2 folder mirror new option options=()
+    folder=$CACHE/$name/$(hash_of "$SUITE $3 $package")
+    if [ ! -d "$folder" ]; then
+        locked "$name-${folder##*/}"
+    fi
+    if [ ! -d "$folder" ]; then
+        need_tool mmdebstrap mmdebstrap
+        need_file /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+        mirror=$(debian_mirror)
+        new=$(partial "$folder")
+        while IFS= read -r option; do
+            [ -z "$option" ] || options+=(--aptopt="$option")
+        done < <(apt_proxy_options)
+        with_progress "$name" "$LOGS/$name.log" "" as_root mmdebstrap --mode=root --variant=extract \
+            --architectures=amd64 --dpkgopt=force-unsafe-io --include="$package" \
+            --aptopt='APT::Install-Recommends "false"' "${options[@]}" "$SUITE" "$new" "deb $mirror $SUITE main"
+        as_root chmod 755 "$new"
+        mv "$new" "$folder"
+    fi
+    echo "$folder"
+}
+
 # with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line every 5 s; if it
 # fails, show the end of the log and its place, and leave. STATE is a command that prints how far the work is,
 # or '' for the log's last line.

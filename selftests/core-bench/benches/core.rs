@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The cases by this machine's clock.
+
+use criterion::{criterion_group, criterion_main, Criterion, Throughput};
+use rrxe_core_bench::cases;
+
+fn core(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("core");
+    for case in cases() {
+        let mut round = case.start();
+        group.throughput(Throughput::Elements(case.packets.into()));
+        group.bench_function(case.name, |bencher| bencher.iter(|| round.round()));
+        assert_eq!(round.fault(), None, "{}", case.name);
+    }
+    group.finish();
+}
+
+criterion_group!(benches, core);
+criterion_main!(benches);

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is measured.
+
+use crate::conversation::{conversation, request, requester, responder, slots, START};
+use crate::env::{Sent, Sink};
+use crate::phases;
+use rrxe_core::{
+    icrc, Packet, ParseError, Psn, Requester, Resource, Responder, SendOp, SendRequest, SendSlot,
+};
+use std::hint::black_box;
+
+/// Bytes of a long message: 16 packets.
+const LONG: u32 = 65_536;
+const SHORT: u32 = 8;
+/// Work requests that are posted together, where they are.
+const LIST: u32 = 16;
+
+/// Nanoseconds between two rounds: more than a round trip, so that the queue pair has nothing to
+/// catch up with.
+const BETWEEN: u64 = 100_000;
+
+/// Something to be done again and again.
+pub trait Round {
+    /// Once.
+    fn round(&mut self);
+
+    /// What went wrong so far, if anything did: what was measured then is not what its name says.
+    fn fault(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Something to measure.
+pub struct Case {
+    /// What it is: part and packets.
+    pub name: &'static str,
+    /// Packets of a round that the case is about.
+    pub packets: u32,
+    make: fn() -> Box<dyn Round>,
+}
+
+impl Case {
+    /// Gets it ready.
+    pub fn start(&self) -> Box<dyn Round> {
+        (self.make)()
+    }
+}
+
+/// All cases.
+pub fn cases() -> Vec<Case> {
+    let case = |name, packets, make| Case {
+        name,
+        packets,
+        make,
+    };
+    vec![
+        case("parse, SEND ONLY", 1, || parse(0, SendOp::Send, SHORT)),
+        case("parse, WRITE FIRST", 1, || parse(0, SendOp::Write, LONG)),
+        case("parse, READ RESPONSE MIDDLE", 1, || {
+            parse_answer(1, SendOp::Read, LONG)
+        }),
+        case("parse, ACKNOWLEDGE", 1, || {
+            parse_answer(0, SendOp::Send, SHORT)
+        }),
+        case("ICRC, 64 B", 1, || icrc_alone(64)),
+        case("ICRC, 1 KiB", 1, || icrc_alone(1024)),
+        case("ICRC, 4 KiB", 1, || icrc_alone(4096)),
+        case("ICRC, 64 B in a row", 1, || icrc_in_row(64)),
+        case("ICRC, 1 KiB in a row", 1, || icrc_in_row(1024)),
+        case("ICRC, 4 KiB in a row", 1, || icrc_in_row(4096)),
+        case("ICRC, without the checksum", 1, || {
+            Box::new(IcrcBytes(IcrcInput::new(0)))
+        }),
+        case("ICRC, without the checksum, in a row", 1, || {
+            Box::new(IcrcBytesInRow(IcrcInput::new(0)))
+        }),
+        case("requester, WRITE 64 KiB", 16, || {
+            sender(SendOp::Write, LONG, 1)
+        }),
+        case("requester, READ 64 KiB", 16, || {
+            sender(SendOp::Read, LONG, 1)
+        }),
+        case("requester, SEND 8 B", 1, || sender(SendOp::Send, SHORT, 1)),
+        case("requester, SEND 8 B, lists of 16", 16, || {
+            sender(SendOp::Send, SHORT, LIST)
+        }),
+        case("responder, WRITE 64 KiB", 16, || {
+            receiver(SendOp::Write, LONG, 1)
+        }),
+        case("responder, READ 64 KiB", 16, || {
+            receiver(SendOp::Read, LONG, 1)
+        }),
+        case("responder, SEND 8 B", 1, || {
+            receiver(SendOp::Send, SHORT, 1)
+        }),
+        case("responder, SEND 8 B, lists of 16", 16, || {
+            receiver(SendOp::Send, SHORT, LIST)
+        }),
+    ]
+}
+
+/// Headers to be parsed.
+struct Parse {
+    sent: Sent,
+    parsed: Result<Packet, ParseError>,
+}
+
+/// The request packet of a message at this place.
+fn parse(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
+    let (requests, _) = conversation(request(op, length), 1);
+    parse_of(&requests[at])
+}
+
+/// The answer to a message at this place.
+fn parse_answer(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
+    let (_, answers) = conversation(request(op, length), 1);
+    parse_of(&answers[at])
+}
+
+fn parse_of(sent: &Sent) -> Box<dyn Round> {
+    Box::new(Parse {
+        sent: sent.clone(),
+        parsed: Ok(sent.packet()),
+    })
+}
+
+impl Round for Parse {
+    fn round(&mut self) {
+        let Parse { sent, parsed } = self;
+        phases::parse(black_box(&sent.head), black_box(sent.total_len), parsed);
+    }
+
+    fn fault(&self) -> Option<String> {
+        (self.parsed != Ok(self.sent.packet())).then(|| format!("parsed as {:?}", self.parsed))
+    }
+}
+
+/// A packet to be summed up.
+struct IcrcInput {
+    ip: [u8; 20],
+    udp: [u8; 8],
+    headers: Vec<u8>,
+    payload: Vec<u8>,
+    prefix: icrc::Prefix,
+    ident: u16,
+}
+
+impl IcrcInput {
+    /// A SEND ONLY with a payload of so many bytes.
+    fn new(payload: usize) -> IcrcInput {
+        let (requests, _) = conversation(request(SendOp::Send, SHORT), 1);
+        let (ip, udp) = ([0x45; 20], [0x12; 8]);
+        IcrcInput {
+            ip,
+            udp,
+            headers: requests[0].headers().to_vec(),
+            payload: vec![0x5a; payload],
+            prefix: icrc::Prefix::ipv4(&ip, &udp),
+            ident: 0x4545,
+        }
+    }
+}
+
+struct Icrc(IcrcInput);
+struct IcrcInRow(IcrcInput);
+struct IcrcBytes(IcrcInput);
+struct IcrcBytesInRow(IcrcInput);
+
+fn icrc_alone(payload: usize) -> Box<dyn Round> {
+    Box::new(Icrc(IcrcInput::new(payload)))
+}
+
+fn icrc_in_row(payload: usize) -> Box<dyn Round> {
+    Box::new(IcrcInRow(IcrcInput::new(payload)))
+}
+
+impl Round for Icrc {
+    fn round(&mut self) {
+        let IcrcInput {
+            ip,
+            udp,
+            headers,
+            payload,
+            ..
+        } = &self.0;
+        black_box(phases::icrc(
+            black_box(ip),
+            black_box(udp),
+            black_box(headers),
+            black_box(payload),
+        ));
+    }
+}
+
+impl Round for IcrcInRow {
+    fn round(&mut self) {
+        let IcrcInput {
+            headers,
+            payload,
+            prefix,
+            ident,
+            ..
+        } = &mut self.0;
+        *ident = ident.wrapping_add(1);
+        black_box(phases::icrc_in_row(
+            black_box(prefix),
+            *ident,
+            black_box(headers),
+            black_box(payload),
+        ));
+    }
+}
+
+impl Round for IcrcBytes {
+    fn round(&mut self) {
+        let IcrcInput {
+            ip, udp, headers, ..
+        } = &self.0;
+        black_box(phases::icrc_bytes(
+            black_box(ip),
+            black_box(udp),
+            black_box(headers),
+        ));
+    }
+}
+
+impl Round for IcrcBytesInRow {
+    fn round(&mut self) {
+        let IcrcInput {
+            headers,
+            prefix,
+            ident,
+            ..
+        } = &mut self.0;
+        *ident = ident.wrapping_add(1);
+        black_box(phases::icrc_bytes_in_row(
+            black_box(prefix),
+            *ident,
+            black_box(headers),
+        ));
+    }
+}
+
+/// Packets with these PSNs, counted on from another one than 0.
+fn renumber(packets: &mut [Packet], psns: &[u32], from: Psn) {
+    for (packet, psn) in packets.iter_mut().zip(psns) {
+        packet.bth.psn = from.add(*psn);
+    }
+}
+
+/// Packets, and the PSNs that they had when they were made.
+fn parsed(sent: &[Sent]) -> (Vec<Packet>, Vec<u32>) {
+    let packets: Vec<_> = sent.iter().map(Sent::packet).collect();
+    let psns = packets.iter().map(|packet| packet.psn().get()).collect();
+    (packets, psns)
+}
+
+/// A requester, which gets the answers that a responder gives.
+struct Sender {
+    requester: Requester,
+    slots: Vec<SendSlot>,
+    request: SendRequest,
+    /// Work requests that are posted together.
+    list: u32,
+    answers: Vec<Packet>,
+    psns: Vec<u32>,
+    /// Packets that a round sends.
+    sends: usize,
+    rounds: u64,
+    sink: Sink,
+}
+
+fn sender(op: SendOp, length: u32, list: u32) -> Box<dyn Round> {
+    let request = request(op, length);
+    let (requests, answers) = conversation(request, list);
+    let (answers, psns) = parsed(&answers);
+    Box::new(Sender {
+        requester: requester(),
+        slots: slots(),
+        request,
+        list,
+        answers,
+        psns,
+        sends: requests.len(),
+        rounds: 0,
+        sink: Sink::default(),
+    })
+}
+
+impl Round for Sender {
+    fn round(&mut self) {
+        let now = START + self.rounds * BETWEEN;
+        let from = Psn::new(self.requester.next_psn());
+        renumber(&mut self.answers, &self.psns, from);
+        let Sender {
+            requester,
+            slots,
+            sink,
+            ..
+        } = self;
+        for _ in 0..self.list {
+            let posted = phases::post(requester, slots, black_box(&self.request));
+            sink.wrong += u64::from(posted.is_err());
+        }
+        let _ = black_box(phases::transmit(requester, slots, now, sink));
+        for answer in &self.answers {
+            let _ = black_box(phases::take_answer(
+                requester,
+                slots,
+                now + BETWEEN / 2,
+                answer,
+                sink,
+            ));
+        }
+        self.rounds += 1;
+    }
+
+    fn fault(&self) -> Option<String> {
+        let expected = (
+            self.rounds * self.sends as u64,
+            self.rounds * u64::from(self.list),
+        );
+        let found = (self.sink.sent, self.sink.done);
+        (found != expected || self.sink.wrong != 0 || self.requester.outstanding() != 0).then(
+            || {
+                format!(
+                    "packets sent and work requests done should be {expected:?}, and are {found:?}"
+                )
+            },
+        )
+    }
+}
+
+/// A responder, which gets the requests that a requester makes.
+struct Receiver {
+    responder: Responder<Vec<Resource>>,
+    requests: Vec<Packet>,
+    psns: Vec<u32>,
+    /// Packets that a round sends.
+    sends: usize,
+    rounds: u64,
+    sink: Sink,
+}
+
+fn receiver(op: SendOp, length: u32, list: u32) -> Box<dyn Round> {
+    let (requests, answers) = conversation(request(op, length), list);
+    let (requests, psns) = parsed(&requests);
+    Box::new(Receiver {
+        responder: responder(),
+        requests,
+        psns,
+        sends: answers.len(),
+        rounds: 0,
+        sink: Sink::default(),
+    })
+}
+
+impl Round for Receiver {
+    fn round(&mut self) {
+        let now = START + self.rounds * BETWEEN;
+        let from = Psn::new(self.responder.expected_psn());
+        renumber(&mut self.requests, &self.psns, from);
+        let Receiver {
+            responder, sink, ..
+        } = self;
+        for request in &self.requests {
+            let _ = black_box(phases::take_request(responder, now, request, sink));
+        }
+        let _ = black_box(phases::answer(responder, now, sink));
+        self.rounds += 1;
+    }
+
+    fn fault(&self) -> Option<String> {
+        let (expected, found) = (self.rounds * self.sends as u64, self.sink.sent);
+        (found != expected || self.sink.wrong != 0)
+            .then(|| format!("packets sent should be {expected}, and are {found}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is measured is what its name says, also after many rounds: everything is sent, answered
+    /// and completed.
+    #[test]
+    fn cases_do_what_they_say() {
+        for case in cases() {
+            let mut round = case.start();
+            for _ in 0..1000 {
+                round.round();
+            }
+            assert_eq!(round.fault(), None, "{}", case.name);
+        }
+    }
+
+    /// Names choose a case, and figures are by their packets.
+    #[test]
+    fn packets_of_a_round() {
+        for (op, length, list, requests, answers) in [
+            (SendOp::Write, LONG, 1, 16, 1),
+            (SendOp::Read, LONG, 1, 1, 16),
+            (SendOp::Send, SHORT, 1, 1, 1),
+            (SendOp::Send, SHORT, LIST, 16, 1),
+        ] {
+            let (sent, answered) = conversation(request(op, length), list);
+            assert_eq!((sent.len(), answered.len()), (requests, answers), "{op:?}");
+        }
+    }
+}

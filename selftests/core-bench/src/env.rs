@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Drivers that do nothing: one counts, the other keeps what was sent.
+
+use rrxe_core::{
+    AtomicOp, Fault, Flush, Packet, RecvCompletion, RecvRequest, RemoteAccess, RequesterEnv,
+    ResponderEnv, ResponderEvent, SendCompletion, Status, TxError, TxPacket, MAX_HEADER,
+};
+use std::hint::black_box;
+
+/// Bytes of the receive work requests, of which there are always some.
+pub const RECEIVE: u32 = 65_536;
+
+/// A driver that counts what the core has it do. It is part of what is measured: some instructions
+/// for each call. Whatever it says, the compiler can't know it beforehand.
+#[derive(Default)]
+pub struct Sink {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets placed.
+    pub placed: u64,
+    /// Work requests completed with success.
+    pub done: u64,
+    /// Whatever else happened: nothing of it should.
+    pub wrong: u64,
+}
+
+impl Sink {
+    fn send(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.sent += 1;
+        black_box(packet);
+        black_box(Ok(()))
+    }
+
+    fn place(&mut self) -> Result<(), Fault> {
+        self.placed += 1;
+        black_box(Ok(()))
+    }
+
+    fn complete(&mut self, status: Status) {
+        if status == Status::Success {
+            self.done += 1;
+        } else {
+            self.wrong += 1;
+        }
+    }
+}
+
+impl RequesterEnv for Sink {
+    #[inline(never)]
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.send(packet)
+    }
+
+    #[inline(never)]
+    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        black_box((slot, offset));
+        self.place()
+    }
+
+    fn place_atomic(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
+        self.wrong += 1;
+        black_box(Ok(()))
+    }
+
+    #[inline(never)]
+    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+        black_box((slot, &completion));
+        self.complete(completion.status);
+    }
+
+    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
+        self.wrong += 1;
+        black_box(Ok(()))
+    }
+}
+
+impl ResponderEnv for Sink {
+    #[inline(never)]
+    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+        black_box(Some(RecvRequest { length: RECEIVE }))
+    }
+
+    #[inline(never)]
+    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+        black_box(offset);
+        self.place()
+    }
+
+    #[inline(never)]
+    fn check_remote(
+        &mut self,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: RemoteAccess,
+    ) -> Result<(), Fault> {
+        black_box((rkey, va, len, access));
+        black_box(Ok(()))
+    }
+
+    #[inline(never)]
+    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        black_box((rkey, va));
+        self.place()
+    }
+
+    fn atomic(&mut self, _rkey: u32, _va: u64, _op: AtomicOp) -> Result<u64, Fault> {
+        self.wrong += 1;
+        black_box(Ok(0))
+    }
+
+    fn atomic_write(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
+        self.wrong += 1;
+        black_box(Ok(()))
+    }
+
+    fn flush(&mut self, _rkey: u32, _flush: Flush) -> Result<(), Fault> {
+        self.wrong += 1;
+        black_box(Ok(()))
+    }
+
+    fn invalidate(&mut self, _rkey: u32) -> Result<(), Fault> {
+        self.wrong += 1;
+        black_box(Ok(()))
+    }
+
+    #[inline(never)]
+    fn complete_recv(&mut self, completion: RecvCompletion) {
+        black_box(&completion);
+        self.complete(completion.status);
+    }
+
+    fn event(&mut self, event: ResponderEvent) {
+        if event != ResponderEvent::CommEstablished {
+            self.wrong += 1;
+        }
+    }
+
+    #[inline(never)]
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.send(packet)
+    }
+}
+
+/// A packet that was sent: as its receiver has it.
+#[derive(Clone)]
+pub struct Sent {
+    /// What its UDP payload starts with, as much of it as always holds the headers.
+    pub head: [u8; MAX_HEADER],
+    /// Bytes of BTH and extension headers.
+    pub header_len: usize,
+    /// Bytes of the UDP payload.
+    pub total_len: u32,
+}
+
+impl Sent {
+    /// The packet, parsed.
+    pub fn packet(&self) -> Packet {
+        Packet::parse(&self.head, self.total_len).expect("the core understands its own packets")
+    }
+
+    /// BTH and extension headers.
+    pub fn headers(&self) -> &[u8] {
+        &self.head[..self.header_len]
+    }
+}
+
+/// A driver that keeps what was sent, and knows where everything is.
+#[derive(Default)]
+pub struct Recorder {
+    pub sent: Vec<Sent>,
+}
+
+impl Recorder {
+    fn send(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        let mut head = [0; MAX_HEADER];
+        head[..packet.header().len()].copy_from_slice(packet.header());
+        self.sent.push(Sent {
+            head,
+            header_len: packet.header().len(),
+            total_len: packet.udp_payload_len(),
+        });
+        Ok(())
+    }
+}
+
+impl RequesterEnv for Recorder {
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.send(packet)
+    }
+
+    fn place_read(&mut self, _slot: u32, _offset: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn place_atomic(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn complete(&mut self, _slot: u32, _completion: SendCompletion) {}
+
+    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl ResponderEnv for Recorder {
+    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+        Some(RecvRequest { length: RECEIVE })
+    }
+
+    fn place_recv(&mut self, _offset: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn check_remote(
+        &mut self,
+        _rkey: u32,
+        _va: u64,
+        _len: u32,
+        _access: RemoteAccess,
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn place_remote(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn atomic(&mut self, _rkey: u32, _va: u64, _op: AtomicOp) -> Result<u64, Fault> {
+        Ok(0)
+    }
+
+    fn invalidate(&mut self, _rkey: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn complete_recv(&mut self, _completion: RecvCompletion) {}
+
+    fn event(&mut self, _event: ResponderEvent) {}
+
+    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.send(packet)
+    }
+}
