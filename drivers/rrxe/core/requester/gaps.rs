@@ -75,8 +75,12 @@ impl Gaps {
     pub(super) fn progress(&mut self, una: Psn, max: Psn) {
         let left = max.since(una);
         for place in &mut self.list {
-            // One beyond its end is at most `max`, where something of it is outstanding.
-            *place = place.filter(|gap| gap.until.since(una).wrapping_sub(1) < left);
+            // One beyond its end is at most `max`, where something of it is outstanding. (There are hardly ever any: what
+            // is not written is not copied.)
+            let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
+            if place.as_ref().is_some_and(is_over) {
+                *place = None;
+            }
         }
     }
 }

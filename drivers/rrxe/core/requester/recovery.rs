@@ -544,6 +544,33 @@ impl Requester {
             self.window
                 .count(una, now, recovery.least, disturbed, drops);
         }
+        if hole == Hole::None {
+            recovery.early = false;
+            recovery.trial = false;
+            recovery.original = false;
+        } else {
+            self.hole_progress(hole, advanced, now);
+        }
+        let recovery = &mut self.recovery;
+        recovery.hole_probes = 0;
+        recovery.probes = 0;
+        if !is_asked(recovery, self.una) {
+            recovery.asked_until = None;
+        }
+        self.gaps.progress(self.una, self.max_psn);
+        let recovery = &mut self.recovery;
+        if jumped && recovery.going_back {
+            // It had what came after a gap, after all.
+            recovery.going_back = false;
+            self.learn(Peer::Unknown);
+        }
+        self.arm_probe(now);
+    }
+
+    /// The same, for the hole that there was.
+    #[cold]
+    fn hole_progress(&mut self, hole: Hole, advanced: u32, now: u64) {
+        let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
         let late = recovery.original || recovery.early;
         let soon = matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual().mean >> 1);
@@ -595,19 +622,6 @@ impl Requester {
             recovery.least = recovery.least.min(now.saturating_sub(at));
         }
         recovery.hole = Hole::None;
-        recovery.hole_probes = 0;
-        recovery.probes = 0;
-        if !is_asked(recovery, self.una) {
-            recovery.asked_until = None;
-        }
-        self.gaps.progress(self.una, self.max_psn);
-        let recovery = &mut self.recovery;
-        if jumped && recovery.going_back {
-            // It had what came after a gap, after all.
-            recovery.going_back = false;
-            self.learn(Peer::Unknown);
-        }
-        self.arm_probe(now);
     }
 
     /// Transmission starts again at the oldest unacknowledged packet.

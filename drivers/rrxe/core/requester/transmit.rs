@@ -322,7 +322,8 @@ impl Requester {
         Ok(last)
     }
 
-    #[inline]
+    // A packet is returned through memory otherwise, and copied twice.
+    #[inline(always)]
     fn build(
         &self,
         slot: &SendSlot,

@@ -113,7 +113,8 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// The next response packet of a READ or atomic.
-    #[inline]
+    // A packet is returned through memory otherwise, and copied twice.
+    #[inline(always)]
     fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
