@@ -51,6 +51,9 @@ goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one
 bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json]
 	@selftests/bench $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
+bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, once each, in under 5 minutes: out/bench-quick/report.md
+	@selftests/bench --quick $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+
 profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4"
 	@selftests/profile/run $(ARGS)
 
@@ -110,4 +113,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench profile vm shell modules modules-default modules-debug provider lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick profile vm shell modules modules-default modules-debug provider lint clean install uninstall help
