@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Draws what `make bench` has measured: `plots bench.json FOLDER [goodput.json]` writes SVG files to the folder.
+//! Draws what `make bench` has measured: `plots bench.json FOLDER [goodput.json] [table.txt]` writes SVG files to the
+//! folder. The table is that of `make profile`.
 //!
 //! A plot for which nothing was measured is left out, and what an earlier run left of it is taken away.
 
@@ -28,6 +29,9 @@ const DRIVERS: [(&str, RGBColor); 4] = [
 
 /// The percentiles of a latency, as `bench.json` names them.
 const PERCENTILES: [&str; 5] = ["least", "median", "99 %", "99.9 %", "most"];
+
+/// Functions that a profile is drawn of.
+const FUNCTIONS: usize = 30;
 
 /// A line of a plot: whose it is, and its points.
 type Line = (&'static str, RGBColor, Vec<(f64, f64)>);
@@ -343,6 +347,51 @@ fn goodput(rows: &[Value], folder: &Path) -> Done {
     )
 }
 
+/// Where the instructions of a message go: the first functions of the table of `make profile`, whose lines are a number, a
+/// share and a name.
+fn instructions(table: &str, path: &Path) -> Done {
+    let (title, lines) = table
+        .split_once('\n')
+        .ok_or("the table of make profile has one line")?;
+    let parse = |line: &str| {
+        let (count, rest) = line.trim_start().split_once(' ')?;
+        let name = rest.split_once('%')?.1.trim().to_owned();
+        Some((count.parse().ok()?, name))
+    };
+    let functions: Vec<(f64, String)> = lines.lines().filter_map(parse).take(FUNCTIONS).collect();
+    let most = functions
+        .first()
+        .ok_or("the table of make profile has no functions")?
+        .0;
+    let size = (PANEL.0 * 2, 60 + 18 * functions.len() as u32);
+    let root = SVGBackend::new(path, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 16))
+        .margin(10)
+        .x_label_area_size(30)
+        .build_cartesian_2d(0.0..most * 2.0, 0.0..functions.len() as f64)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_y_mesh()
+        .disable_y_axis()
+        .x_label_formatter(&|number| plain(*number))
+        .draw()?;
+    for (place, (count, name)) in functions.iter().enumerate() {
+        let bottom = (functions.len() - place) as f64 - 0.9;
+        let bar = [(0.0, bottom), (*count, bottom + 0.8)];
+        chart.draw_series([Rectangle::new(bar, DRIVERS[0].1.mix(0.6).filled())])?;
+        let label = format!("{count} {name}");
+        chart.draw_series([Text::new(
+            label,
+            (*count + most / 100.0, bottom + 0.7),
+            ("sans-serif", 12),
+        )])?;
+    }
+    root.present()?;
+    println!("bench: wrote {}", path.display());
+    Ok(())
+}
+
 fn read(path: &str) -> Result<Value, Box<dyn Error>> {
     let file = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     Ok(serde_json::from_str(&file).map_err(|error| format!("{path}: {error}"))?)
@@ -359,11 +408,16 @@ fn run(arguments: &[String]) -> Done {
             .ok_or("bench.json has no rows")?,
         folder,
     )?;
-    if let [path] = more {
-        goodput(
-            read(path)?.as_array().ok_or("goodput.json is no list")?,
-            folder,
-        )?;
+    for path in more {
+        if path.ends_with(".json") {
+            goodput(
+                read(path)?.as_array().ok_or("goodput.json is no list")?,
+                folder,
+            )?;
+        } else {
+            let table = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+            instructions(&table, &folder.join("instructions.svg"))?;
+        }
     }
     Ok(())
 }
