@@ -123,6 +123,7 @@ where
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 16))
         .margin(10)
+        .margin_right(24)
         .x_label_area_size(40)
         .y_label_area_size(70)
         .build_cartesian_2d(x, y)?;
