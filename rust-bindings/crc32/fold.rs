@@ -9,7 +9,8 @@
 //! 64 bytes at a time, and two such times are a round; at the end they are folded into one, and that into 32 bits, the last step by
 //! multiplication with the inverse of P (Barrett). Less than 64 bytes take one accumulator.
 //!
-//! A copy goes by 32 bytes, and what is summed up is what was written: that nobody else changes.
+//! A copy reads each byte once: others may change them meanwhile. It goes by 16 bytes, though there are registers of 32: where
+//! QEMU emulates these, by those of its host, the multiplications that follow take thirty times as long.
 //!
 //! Bits are reflected: the lowest bit of a byte comes first, so the lowest bit of a register has the
 //! highest degree. The product of two reflected numbers of 64 bits comes out as if it had been
@@ -90,9 +91,9 @@ static CONSTANTS: Constants = Constants {
     to_32: [inverse(), ((POLYNOMIAL as u64) << 1) | 1],
 };
 
-/// The 16 bytes at `$at` of `$data`, into accumulator `$acc`; xmm7 has the constants.
+/// The 16 bytes `$data`, into accumulator `$acc`; xmm7 has the constants.
 macro_rules! round {
-    ($acc:literal, $data:literal, $at:literal) => {
+    ($acc:literal, $data:literal) => {
         concat!(
             "vpclmulqdq xmm6, xmm",
             $acc,
@@ -102,11 +103,9 @@ macro_rules! round {
             ", xmm",
             $acc,
             ", xmm7, 0x11\n",
-            "vpxor xmm6, xmm6, [",
+            "vpxor xmm6, xmm6, ",
             $data,
-            " + ",
-            $at,
-            "]\n",
+            "\n",
             "vpxor xmm",
             $acc,
             ", xmm",
@@ -144,24 +143,33 @@ macro_rules! join {
     };
 }
 
-/// 64 bytes, from `$a` on.
-macro_rules! rounds {
-    ($data:literal, $a:literal, $b:literal, $c:literal, $d:literal) => {
+/// A copy of the 16 bytes at `$at`, into accumulator `$acc`.
+macro_rules! copy_round {
+    ($acc:literal, $at:literal) => {
+        concat!(copy!($at), round!($acc, "xmm5"))
+    };
+}
+
+/// A copy of the 16 bytes at `$at`, by way of xmm5.
+macro_rules! copy {
+    ($at:literal) => {
         concat!(
-            round!("0", $data, $a),
-            round!("1", $data, $b),
-            round!("2", $data, $c),
-            round!("3", $data, $d),
+            "vmovdqu xmm5, [{src} + ",
+            $at,
+            "]\n",
+            "vmovdqu [{src} + {delta} + ",
+            $at,
+            "], xmm5\n",
         )
     };
 }
 
-/// The whole of it: of what is at `$data`, after `$take` has put 64 bytes at `{src}` there, `$take_next` the 64 behind them, or
-/// `$take_one` 16.
+/// The whole of it. `$first` takes 64 bytes to begin with, where there are as many: the CRC so far, which is in xmm4, is added to
+/// the first of them. `$block` and `$next` take 64 bytes each, `$one` 16; and `$only` begins with 16.
 macro_rules! fold {
     (
-        $crc:ident, $src:ident, $len:ident, $data:literal,
-        take: $take:expr, take_next: $take_next:expr, take_one: $take_one:expr,
+        $crc:ident, $src:ident, $len:ident,
+        first: $first:expr, block: $block:expr, next: $next:expr, one: $one:expr, only: $only:expr,
         $($operand:tt)*
     ) => {{
         let blocks = $src.wrapping_add($len & !(BLOCK - 1));
@@ -173,28 +181,21 @@ macro_rules! fold {
             "vmovd xmm4, {crc:e}",
             "cmp {src}, {blocks}",
             "jae 6f",
-            $take,
-            concat!("vpxor xmm0, xmm4, [", $data, "]"),
-            concat!("vmovdqu xmm1, [", $data, " + 16]"),
-            concat!("vmovdqu xmm2, [", $data, " + 32]"),
-            concat!("vmovdqu xmm3, [", $data, " + 48]"),
+            $first,
             "vmovdqa xmm7, [{k}]",
             "add {src}, 64",
             "cmp {src}, {rounds}",
             "jae 8f",
             "2:",
-            $take,
-            rounds!($data, "0", "16", "32", "48"),
-            $take_next,
-            rounds!($data, "64", "80", "96", "112"),
+            $block,
+            $next,
             "add {src}, 128",
             "cmp {src}, {rounds}",
             "jb 2b",
             "8:",
             "cmp {src}, {blocks}",
             "jae 3f",
-            $take,
-            rounds!($data, "0", "16", "32", "48"),
+            $block,
             "add {src}, 64",
             "3:",
             "vmovdqa xmm7, [{k} + 16]",
@@ -204,16 +205,14 @@ macro_rules! fold {
             "cmp {src}, {chunks}",
             "jae 5f",
             "4:",
-            $take_one,
-            round!("3", $data, "0"),
+            $one,
             "add {src}, 16",
             "7:",
             "cmp {src}, {chunks}",
             "jb 4b",
             "jmp 5f",
             "6:",
-            $take_one,
-            concat!("vpxor xmm3, xmm4, [", $data, "]"),
+            $only,
             "vmovdqa xmm7, [{k} + 16]",
             "add {src}, 16",
             "jmp 7b",
@@ -235,7 +234,6 @@ macro_rules! fold {
             "vpclmulqdq xmm0, xmm0, xmm7, 0x10",
             "vmovq {low}, xmm0",
             "xor {crc}, {low}",
-            "vzeroupper",
             src = inout(reg) $src => _,
             blocks = in(reg) blocks,
             rounds = in(reg) rounds,
@@ -244,8 +242,8 @@ macro_rules! fold {
             crc = inout(reg) u64::from($crc) => crc,
             low = out(reg) _,
             $($operand)*
-            out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
-            out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
             options(nostack),
         );
         (crc >> 32) as u32
@@ -262,7 +260,29 @@ macro_rules! fold {
 pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
     // SAFETY: Reads from `src` to `chunks`, which is no more than `len` bytes, and the constants; writes
     // to the registers that it names, which the caller says exist and are free.
-    unsafe { fold!(crc, src, len, "{src}", take: "", take_next: "", take_one: "",) }
+    unsafe {
+        fold!(
+            crc, src, len,
+            first: "vpxor xmm0, xmm4, [{src}]\n\
+                vmovdqu xmm1, [{src} + 16]\n\
+                vmovdqu xmm2, [{src} + 32]\n\
+                vmovdqu xmm3, [{src} + 48]",
+            block: concat!(
+                round!("0", "[{src}]"),
+                round!("1", "[{src} + 16]"),
+                round!("2", "[{src} + 32]"),
+                round!("3", "[{src} + 48]"),
+            ),
+            next: concat!(
+                round!("0", "[{src} + 64]"),
+                round!("1", "[{src} + 80]"),
+                round!("2", "[{src} + 96]"),
+                round!("3", "[{src} + 112]"),
+            ),
+            one: round!("3", "[{src}]"),
+            only: "vpxor xmm3, xmm4, [{src}]",
+        )
+    }
 }
 
 /// The same, of the bytes that it copies, each of which is read once.
@@ -272,20 +292,34 @@ pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
 /// As [`crc32`]; `dst` is valid for writes of `len` bytes, and nobody else uses these.
 #[inline]
 pub(crate) unsafe fn crc32_copy(crc: u32, dst: *mut u8, src: *const u8, len: usize) -> u32 {
-    // SAFETY: As in `crc32`; what is read at `src` is written as far from `dst`, and read there again.
+    // SAFETY: As in `crc32`; what is read at `src` is written as far from `dst`.
     unsafe {
         fold!(
-            crc, src, len, "{src} + {delta}",
-            take: "vmovdqu ymm5, [{src}]\n\
-                vmovdqu ymm6, [{src} + 32]\n\
-                vmovdqu [{src} + {delta}], ymm5\n\
-                vmovdqu [{src} + {delta} + 32], ymm6",
-            take_next: "vmovdqu ymm5, [{src} + 64]\n\
-                vmovdqu ymm6, [{src} + 96]\n\
-                vmovdqu [{src} + {delta} + 64], ymm5\n\
-                vmovdqu [{src} + {delta} + 96], ymm6",
-            take_one: "vmovdqu xmm5, [{src}]\n\
-                vmovdqu [{src} + {delta}], xmm5",
+            crc, src, len,
+            first: concat!(
+                copy!("0"),
+                "vpxor xmm0, xmm4, xmm5\n",
+                copy!("16"),
+                "vmovdqa xmm1, xmm5\n",
+                copy!("32"),
+                "vmovdqa xmm2, xmm5\n",
+                copy!("48"),
+                "vmovdqa xmm3, xmm5\n",
+            ),
+            block: concat!(
+                copy_round!("0", "0"),
+                copy_round!("1", "16"),
+                copy_round!("2", "32"),
+                copy_round!("3", "48"),
+            ),
+            next: concat!(
+                copy_round!("0", "64"),
+                copy_round!("1", "80"),
+                copy_round!("2", "96"),
+                copy_round!("3", "112"),
+            ),
+            one: copy_round!("3", "0"),
+            only: concat!(copy!("0"), "vpxor xmm3, xmm4, xmm5"),
             delta = in(reg) (dst as usize).wrapping_sub(src as usize),
         )
     }
