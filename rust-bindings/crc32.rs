@@ -20,13 +20,6 @@ const MANY: usize = 256;
 /// Bytes from which on a copy and its checksum are better made at once than one after the other.
 pub(crate) const SOME: usize = 64;
 
-/// The least-significant-bit-first CRC-32 of IEEE 802.3 over `bytes`, going on from `crc`: neither
-/// the initial nor the final complement is applied.
-#[inline]
-pub fn crc32_le(crc: u32, bytes: &[u8]) -> u32 {
-    Vector::new().crc32_le(crc, bytes)
-}
-
 /// The right to use the vector registers for so many bytes, where that is better than the library: `vector`'s, or
 /// one of its own to be given back.
 #[cfg(CONFIG_X86_64)]
@@ -41,7 +34,8 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
     }
 }
 
-/// As [`crc32_le`], over memory that others may change meanwhile.
+/// The least-significant-bit-first CRC-32 of IEEE 802.3 over memory that others may change meanwhile, going on from `crc`: neither
+/// the initial nor the final complement is applied.
 ///
 /// # Safety
 ///
@@ -62,7 +56,7 @@ pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, le
     unsafe { rest(crc, data, len) }
 }
 
-/// Copies, and returns the CRC-32, as [`crc32_le`], of what it has written.
+/// Copies, and returns the CRC-32, as [`crc32_le_raw`], of what it has written.
 ///
 /// # Safety
 ///
@@ -104,7 +98,7 @@ unsafe fn copy_plain(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u3
     }
 }
 
-/// As [`crc32_le`], of what a fold leaves, or of whatever the library is better for.
+/// As [`crc32_le_raw`], of what a fold leaves, or of whatever the library is better for.
 ///
 /// # Safety
 ///
@@ -140,7 +134,8 @@ mod tests {
     #[test]
     fn checksum_is_crc32() -> Result {
         // The check value of CRC-32.
-        assert_eq!(crc32_le(!0, b"123456789"), !0xcbf4_3926);
+        let sum = Vector::new().crc32_le(!0, b"123456789");
+        assert_eq!(sum, !0xcbf4_3926);
         Ok(())
     }
 

@@ -161,7 +161,8 @@ impl Vector {
         self.held.get()
     }
 
-    /// The CRC-32 over `bytes`, as [`crc32_le`](crate::crc32::crc32_le).
+    /// The least-significant-bit-first CRC-32 of IEEE 802.3 over `bytes`, going on from `crc`: neither the initial nor the final
+    /// complement is applied.
     #[inline]
     pub fn crc32_le(&self, crc: u32, bytes: &[u8]) -> u32 {
         // SAFETY: The slice is valid for reads of its length.

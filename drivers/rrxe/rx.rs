@@ -139,8 +139,8 @@ impl<'a> Row<'a> {
     }
 
     fn finish(&mut self) {
+        self.vector.release();
         if let Some(qp) = self.qp.take() {
-            self.vector.release();
             Qp::after(qp, core::mem::take(&mut self.after));
         }
     }
@@ -296,11 +296,9 @@ impl Receiver {
             false
         } else if is_multicast {
             row.finish();
-            row.vector.release();
             Self::multicast(dev, &incoming, rcu)
         } else if number == GSI {
             row.finish();
-            row.vector.release();
             let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
             if let Some(qp) = &gsi {
                 Qp::receive_one(qp.as_arc_borrow(), &incoming, rcu);

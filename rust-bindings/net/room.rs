@@ -63,7 +63,7 @@ impl<'a> Room<'a> {
     }
 
     /// Starts a checksum of all that is appended from now on, going on from `crc`: see
-    /// [`crc32_le`](crate::crc32::crc32_le).
+    /// [`Vector::crc32_le`].
     #[inline]
     pub fn start_sum(&mut self, crc: u32) {
         let end = self.filled;

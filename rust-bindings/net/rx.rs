@@ -632,7 +632,7 @@ impl<'a> Fragment<'a> {
         self.data
     }
 
-    /// The CRC-32 over these bytes, as [`crc32_le`](crc32::crc32_le).
+    /// The CRC-32 over these bytes, as [`Vector::crc32_le`].
     #[inline]
     pub fn crc32_le(&self, crc: u32) -> u32 {
         // SAFETY: Valid by the type invariant.

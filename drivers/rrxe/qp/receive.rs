@@ -3,8 +3,8 @@
 //! Packets that come in, in a row: the side of the queue pair that they are for stays locked.
 
 use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
-use crate::{congestion::Due, counters::Counter, rx::Incoming};
-use kernel::sync::{rcu, ArcBorrow};
+use crate::{congestion::Due, counters::Counter, path::Path, rx::Incoming};
+use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
 use linux_rdma::sync::{lock_bh, object_of, BhLocked};
 use rrxe_core::{
     requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
@@ -53,6 +53,24 @@ struct Side<'a, S, C> {
     from_peer: bool,
 }
 
+impl<'a, S, C> Side<'a, S, C> {
+    /// Locks a side; `of` says what it has counted, and where its path is.
+    fn lock(
+        lock: &'a SpinLock<S>,
+        incoming: &Incoming<'_>,
+        of: impl FnOnce(&S) -> (C, &Option<Arc<Path>>),
+    ) -> Self {
+        let side = lock_bh(lock);
+        let (before, path) = of(&side);
+        let from_peer = path.as_ref().is_some_and(|p| p.carries(incoming.skb));
+        Self {
+            side,
+            before,
+            from_peer,
+        }
+    }
+}
+
 impl<'a> Turn<'a> {
     /// Unlocks the side.
     fn end(&mut self, qp: &Qp) {
@@ -75,12 +93,9 @@ impl<'a> Turn<'a> {
     ) -> Option<&mut Side<'a, RecvSide, ResponderCounters>> {
         if !matches!(self, Turn::Responder(_)) {
             self.end(qp);
-            let side = lock_bh(&qp.recv);
-            *self = Turn::Responder(Side {
-                before: *side.responder.counters(),
-                from_peer: side.path.as_ref().is_some_and(|p| p.carries(incoming.skb)),
-                side,
-            });
+            *self = Turn::Responder(Side::lock(&qp.recv, incoming, |side| {
+                (*side.responder.counters(), &side.path)
+            }));
         }
         match self {
             Turn::Responder(side) => Some(side),
@@ -95,12 +110,9 @@ impl<'a> Turn<'a> {
     ) -> Option<&mut Side<'a, SendSide, RequesterCounters>> {
         if !matches!(self, Turn::Requester(_)) {
             self.end(qp);
-            let side = lock_bh(&qp.send);
-            *self = Turn::Requester(Side {
-                before: *side.requester.counters(),
-                from_peer: side.path.as_ref().is_some_and(|p| p.carries(incoming.skb)),
-                side,
-            });
+            *self = Turn::Requester(Side::lock(&qp.send, incoming, |side| {
+                (*side.requester.counters(), &side.path)
+            }));
         }
         match self {
             Turn::Requester(side) => Some(side),
@@ -180,7 +192,7 @@ impl Qp {
         let now = incoming.now;
         let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
             let on = Occasion::of(incoming, rcu);
-            side.within(qp, on, notices, |requester, slots, env| {
+            side.act(qp, on, None, notices, |requester, slots, env| {
                 requester.handle_packet(slots, now, incoming.packet, env)
             })
         };
@@ -189,25 +201,23 @@ impl Qp {
             let (expected, psn) = (side.requester.expected_psn(), incoming.packet.psn());
             side.held.hold(incoming.datagram.keep(), expected, psn);
         }
-        if !side.held.is_empty() {
-            while let Some(kept) = side.next_held() {
-                let Some((psn, more)) =
-                    incoming.with_kept(&kept, |again| (again.packet.psn(), handle(side, again)))
-                else {
-                    continue;
-                };
-                outcome.merge(more);
-                if more.hold {
-                    let expected = side.requester.expected_psn();
-                    side.held.hold(kept, expected, psn);
-                } else {
-                    kept.consume();
-                }
+        while let Some(kept) = side.next_held() {
+            let Some((psn, more)) =
+                incoming.with_kept(&kept, |again| (again.packet.psn(), handle(side, again)))
+            else {
+                continue;
+            };
+            outcome.merge(more);
+            if more.hold {
+                let expected = side.requester.expected_psn();
+                side.held.hold(kept, expected, psn);
+            } else {
+                kept.consume();
             }
         }
         if !side.held.is_empty() {
             let on = Occasion::of(incoming, rcu);
-            outcome.merge(side.within(qp, on, notices, |requester, slots, env| {
+            outcome.merge(side.act(qp, on, None, notices, |requester, slots, env| {
                 requester.held(slots, now, true, env)
             }));
         }
@@ -242,7 +252,7 @@ impl Qp {
         let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
             let expected = side.responder.expected_psn();
             let on = Occasion::of(incoming, rcu);
-            let outcome = side.within(qp, on, notices, |responder, env| {
+            let outcome = side.act(qp, on, None, notices, |responder, env| {
                 responder.handle_packet(now, incoming.packet, env)
             });
             if side.responder.expected_psn() != expected {
@@ -257,14 +267,12 @@ impl Qp {
                 .hold(incoming.datagram.keep(), expected, incoming.packet.psn());
         }
         let mut taken = false;
-        if !side.held.is_empty() {
-            while let Some(kept) = side.next_held() {
-                taken = true;
-                if let Some(more) = incoming.with_kept(&kept, |again| handle(side, again)) {
-                    outcome.merge(more);
-                }
-                kept.consume();
+        while let Some(kept) = side.next_held() {
+            taken = true;
+            if let Some(more) = incoming.with_kept(&kept, |again| handle(side, again)) {
+                outcome.merge(more);
             }
+            kept.consume();
         }
         let still = !side.held.is_empty();
         outcome.merge(side.responder.held(taken, still));

@@ -180,20 +180,9 @@ impl RecvSide {
         result
     }
 
-    /// The same for one of several packets in a row, who counts them together: nothing is sent.
+    /// The same for one of several packets in a row, which are counted together.
     #[inline]
-    pub(super) fn within<R>(
-        &mut self,
-        qp: &Qp,
-        on: Occasion<'_>,
-        notices: &mut Notices,
-        f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
-    ) -> R {
-        self.act(qp, on, None, notices, f)
-    }
-
-    #[inline]
-    fn act<R>(
+    pub(super) fn act<R>(
         &mut self,
         qp: &Qp,
         on: Occasion<'_>,
