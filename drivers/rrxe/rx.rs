@@ -23,7 +23,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, Prefix},
+    icrc::{self, LastPrefix, Prefix},
     wire, Packet, MAX_HEADER,
 };
 
@@ -107,8 +107,7 @@ fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet>
 struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
     after: After<'a>,
-    /// What the ICRC of the last one began with, and its bytes: those of the same size begin alike.
-    prefix: Option<(usize, Prefix)>,
+    prefix: LastPrefix,
     /// What the packets are copied and summed up with: not held while anything else is done.
     vector: &'a Vector,
 }
@@ -118,7 +117,7 @@ impl<'a> Row<'a> {
         Self {
             qp: None,
             after: After::default(),
-            prefix: None,
+            prefix: LastPrefix::default(),
             vector,
         }
     }
@@ -184,13 +183,8 @@ impl Receiver {
         let headers = head.get(..packet.header_len.into())?;
 
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
-        let prefix = match &mut row.prefix {
-            Some((size, prefix)) if *size == total => {
-                prefix.set_ident(datagram.ident());
-                prefix
-            }
-            other => &mut other.insert((total, Self::prefix(datagram)?)).1,
-        };
+        let make = || Self::prefix(datagram);
+        let prefix = row.prefix.prefix(total, datagram.ident(), make)?;
         let mut state = prefix.start(crc32_le, headers);
         let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
         datagram

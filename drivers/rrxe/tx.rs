@@ -9,7 +9,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, Prefix},
+    icrc::{self, LastPrefix, Prefix},
     TxError, TxPacket,
 };
 
@@ -28,9 +28,7 @@ const SMALL_ROW: usize = 8;
 pub(crate) struct Pen {
     /// Held from the first one on.
     vector: Vector,
-    /// What the ICRC of the last one began with, and the bytes of its UDP payload: those of the same size on the same path
-    /// begin alike.
-    prefix: Option<(usize, Prefix)>,
+    prefix: LastPrefix,
 }
 
 /// What packets on one path have in common, for the length of a batch.
@@ -169,23 +167,20 @@ impl<'a> Carrier<'a> {
 
     /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC.
     ///
-    /// `ident` is the Identification that the packet has over IPv4, `known` the prefix of the last one.
+    /// `ident` is the Identification that the packet has over IPv4, `last` has the prefix of the last one.
     fn write(
         &self,
         packet: &TxPacket,
         ident: u16,
         vector: &Vector,
-        known: &mut Option<(usize, Prefix)>,
+        last: &mut LastPrefix,
         room: &mut Room<'_>,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
         let headers = packet.header();
         let total = room.left();
-        match known {
-            Some((size, prefix)) if *size == total => prefix.set_ident(ident),
-            _ => *known = self.prefix(ident, total).map(|prefix| (total, prefix)),
-        }
-        let icrc = known.as_mut().map_or(0, |(_, prefix)| {
+        let prefix = last.prefix(total, ident, || self.prefix(ident, total));
+        let icrc = prefix.map_or(0, |prefix| {
             prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), headers)
         });
         // The room is as large as the packet says it is: nothing of this fails.
@@ -404,7 +399,7 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn pen(&mut self) -> &mut Pen {
         self.pen.vector.hold();
         // Datagrams of a batch go to many places.
-        self.pen.prefix = None;
+        self.pen.prefix = LastPrefix::default();
         &mut self.pen
     }
 

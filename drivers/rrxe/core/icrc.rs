@@ -130,6 +130,28 @@ impl Prefix {
     }
 }
 
+/// The prefix of the last packet: the next one on the same path, if it is as long, begins alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastPrefix(Option<(usize, Prefix)>);
+
+impl LastPrefix {
+    /// The prefix of a packet with `len` bytes of UDP payload and this Identification; `make` makes one where it begins
+    /// otherwise.
+    #[inline]
+    pub fn prefix(
+        &mut self,
+        len: usize,
+        ident: u16,
+        make: impl FnOnce() -> Option<Prefix>,
+    ) -> Option<&mut Prefix> {
+        match &mut self.0 {
+            Some((last, prefix)) if *last == len => prefix.set_ident(ident),
+            other => *other = Some((len, make()?)),
+        }
+        self.0.as_mut().map(|(_, prefix)| prefix)
+    }
+}
+
 /// Starts the ICRC of an IPv4 packet: [`Prefix::start`].
 #[inline]
 pub fn ipv4(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
