@@ -189,10 +189,18 @@ impl RateLimiter {
         false
     }
 
-    /// A packet was handed over: `len` is the length of its UDP payload.
+    /// Whether packets may leave as they come.
     #[inline]
-    pub fn sent(&mut self, now: u64, len: u32) {
-        let bytes = u64::from(len).saturating_add(OVERHEAD);
+    pub fn is_unlimited(&self) -> bool {
+        self.limit.is_none()
+    }
+
+    /// So many packets were handed over: `len` is the length of the UDP payload of each.
+    #[inline]
+    pub fn sent(&mut self, now: u64, len: u32, packets: u32) {
+        let bytes = u64::from(len)
+            .saturating_add(OVERHEAD)
+            .saturating_mul(packets.into());
         let window = now >> WINDOW_SHIFT;
         if window != self.window {
             self.measured = self.measured_at(window);

@@ -109,6 +109,37 @@ impl TxPacket {
         }
     }
 
+    /// Becomes the next packet of a run: the PSN is one more, and the payload what follows.
+    #[inline]
+    pub fn step(&mut self) {
+        self.psn = self.psn.next();
+        let [_, high, middle, low] = self.psn.get().to_be_bytes();
+        if let Some([h, m, l]) = self.header.get_mut(Bth::PSN) {
+            (*h, *m, *l) = (high, middle, low);
+        }
+        match &mut self.payload {
+            Payload::None => {}
+            Payload::Send { offset, len, .. } => *offset = offset.wrapping_add(*len),
+            Payload::Read { va, len, .. } => *va = va.wrapping_add(u64::from(*len)),
+        }
+    }
+
+    /// Hands over a run packet by packet: how many were taken, and why the next one was not.
+    pub fn each_of_run(
+        &self,
+        count: u32,
+        mut transmit: impl FnMut(&TxPacket) -> Result<(), TxError>,
+    ) -> (u32, Result<(), TxError>) {
+        let mut packet = *self;
+        for taken in 0..count {
+            if let Err(error) = transmit(&packet) {
+                return (taken, Err(error));
+            }
+            packet.step();
+        }
+        (count, Ok(()))
+    }
+
     /// BTH and extension headers.
     #[inline]
     pub fn header(&self) -> &[u8] {

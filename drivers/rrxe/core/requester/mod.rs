@@ -46,6 +46,12 @@ pub trait RequesterEnv {
     /// for a requester and counts as a malformed work request.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
+    /// Takes a run: `count` packets, this one and those that follow by [`TxPacket::step`], which are alike but for PSN and
+    /// place: the middle of a message. How many were taken, and why the next one was not.
+    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.each_of_run(count, |packet| self.transmit(packet))
+    }
+
     /// Copies the payload of the packet being handled, all of it, to byte `offset` of the scatter
     /// list of the work request. Never called beyond the length of the work request.
     fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;

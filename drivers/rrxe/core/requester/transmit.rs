@@ -75,9 +75,11 @@ impl Requester {
             if !self.rate.ready(now) {
                 break;
             }
-            match self.send_packet(slot, index, now, env) {
+            let most = budget.saturating_sub(progress.sent);
+            let (sent, result) = self.send_packets(slot, index, now, most, env);
+            progress.sent = progress.sent.wrapping_add(sent);
+            match result {
                 Ok(last) => {
-                    progress.sent = progress.sent.wrapping_add(1);
                     if last {
                         self.next = self.next.wrapping_add(1);
                         if !self.service.is_reliable() {
@@ -198,7 +200,7 @@ impl Requester {
             progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
-        self.rate.sent(now, packet.udp_payload_len());
+        self.rate.sent(now, packet.udp_payload_len(), 1);
         slot.retried = true;
         progress.sent = progress.sent.wrapping_add(1);
         self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
@@ -255,15 +257,45 @@ impl Requester {
             .saturating_sub(self.response_psns)
     }
 
-    /// Builds and hands over the packet at `send_psn`. Whether it was the last of its message.
+    /// How many packets from `send_psn` on are alike, and may be sent at once: those in the middle of a message.
     #[inline]
-    fn send_packet<E: RequesterEnv>(
+    fn run_length(&self, slot: &SendSlot, at: u32, most: u32) -> u32 {
+        if slot.state != SlotState::Started
+            || at == 0
+            || !slot.op.carries_data()
+            || self.rnr_wait.is_some()
+            || !self.rate.is_unlimited()
+        {
+            return 1;
+        }
+        // The last one has another header, and so has one that asks for an acknowledgement.
+        let middle = slot.packets.saturating_sub(at).saturating_sub(1);
+        let quiet = match self.service.is_reliable() {
+            true => {
+                (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
+            }
+            false => middle,
+        };
+        let room = self.room().saturating_sub(self.in_flight());
+        // What is sent again is counted, and what is not, is not.
+        let alike = match self.max_psn.since(self.send_psn) {
+            0 => middle,
+            again => again,
+        };
+        middle.min(quiet).min(room).min(alike).min(most).max(1)
+    }
+
+    /// Builds and hands over the packet at `send_psn`, and those that are like it, `most` together. How many were sent, and
+    /// whether the last was the last of its message, or why there were no more.
+    #[inline]
+    fn send_packets<E: RequesterEnv>(
         &mut self,
         slot: &mut SendSlot,
         index: u32,
         now: u64,
+        most: u32,
         env: &mut E,
-    ) -> Result<bool, TxError> {
+    ) -> (u32, Result<bool, TxError>) {
         let started = slot.state == SlotState::Started;
         let first_psn = if started {
             slot.first_psn
@@ -277,26 +309,46 @@ impl Requester {
         let is_read = slot.op == SendOp::Read;
         let first = at == 0;
         let last = remaining <= 1 || is_read;
-        let psns = if is_read { remaining } else { 1 };
 
-        let since_ackreq = self.since_ackreq.wrapping_add(1);
-        let ackreq = self.service.is_reliable()
-            && (last || since_ackreq >= self.window.ackreq_after() || self.rate.wants_ack(now));
+        let run = self.run_length(slot, at, most);
+        let ackreq = run == 1
+            && self.service.is_reliable()
+            && (last
+                || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
+                || self.rate.wants_ack(now));
         let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
-        env.transmit(&packet)?;
-        self.rate.sent(now, packet.udp_payload_len());
+        let (sent, result) = if run > 1 {
+            env.transmit_run(&packet, run)
+        } else {
+            let result = env.transmit(&packet);
+            (u32::from(result.is_ok()), result)
+        };
+        if sent != 0 {
+            self.rate.sent(now, packet.udp_payload_len(), sent);
+            self.since_ackreq = if ackreq {
+                0
+            } else {
+                self.since_ackreq.wrapping_add(sent)
+            };
+            let psns = if is_read { remaining } else { sent };
+            self.note_sent(slot, now, sent, psns, ackreq);
+        }
+        (sent, result.map(|()| last))
+    }
 
-        if !started {
+    /// Packets have been handed over from `send_psn` on, which take so many PSNs.
+    #[inline]
+    fn note_sent(&mut self, slot: &mut SendSlot, now: u64, packets: u32, psns: u32, ackreq: bool) {
+        if slot.state != SlotState::Started {
             slot.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
             }
         }
-        self.since_ackreq = if ackreq { 0 } else { since_ackreq };
         let sent_before = self.send_psn != self.max_psn;
         if sent_before {
             slot.retried = true;
-            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
             // Not behind a READ: it would be measured too.
             self.time_packet(self.send_psn, now);
@@ -310,7 +362,8 @@ impl Requester {
             if begins {
                 self.flight_begins(now);
             }
-            self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(1));
+            // A READ takes many, and is one packet.
+            self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
             if self.ack_deadline.is_none() {
                 self.arm_ack_timer(now);
                 self.arm_probe(now);
@@ -319,7 +372,6 @@ impl Requester {
             // Nobody answers (H-07): what was handed over is done with.
             self.una = self.send_psn;
         }
-        Ok(last)
     }
 
     // A packet is returned through memory otherwise, and copied twice.

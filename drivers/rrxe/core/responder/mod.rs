@@ -190,6 +190,12 @@ pub trait ResponderEnv {
 
     /// Takes a packet to be sent. See [`TxError`]; `Local` means the same as `RemoteAccess` here.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
+
+    /// Takes a run: `count` packets, this one and those that follow by [`TxPacket::step`], which are alike but for PSN and
+    /// place: the middle of a message. How many were taken, and why the next one was not.
+    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.each_of_run(count, |packet| self.transmit(packet))
+    }
 }
 
 /// Where the responder stands.

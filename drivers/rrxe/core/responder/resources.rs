@@ -155,13 +155,13 @@ impl<R: ResourceRing> Resources<R> {
         self.ring.get(usize::from(index))
     }
 
-    /// A response packet was sent.
+    /// So many response packets were sent.
     #[inline]
-    pub(super) fn advance(&mut self, index: u8) {
+    pub(super) fn advance(&mut self, index: u8, packets: u32) {
         let Some(resource) = self.ring.get_mut(usize::from(index)) else {
             return;
         };
-        resource.at = resource.at.wrapping_add(1);
+        resource.at = resource.at.wrapping_add(packets);
         if resource.at >= resource.packets {
             resource.answered = true;
             self.pending &= !Self::bit(index);

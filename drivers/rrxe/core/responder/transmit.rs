@@ -30,8 +30,10 @@ impl<R: ResourceRing> Responder<R> {
             if self.resources.has_pending() && !self.rate.ready(now) {
                 break;
             }
-            match self.send_one(now, env) {
-                Ok(()) => progress.sent = progress.sent.wrapping_add(1),
+            let (sent, result) = self.send_some(now, budget.saturating_sub(progress.sent), env);
+            progress.sent = progress.sent.wrapping_add(sent);
+            match result {
+                Ok(()) => {}
                 Err(TxError::NoRoom) => {
                     progress.more = true;
                     break;
@@ -52,27 +54,48 @@ impl<R: ResourceRing> Responder<R> {
         self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
     }
 
-    /// Sends the next packet, if there is one.
+    /// Sends the next packet, if there is one, and those that are like it, `most` together. How many were sent, and why
+    /// no more.
     #[inline]
-    fn send_one<E: ResponderEnv>(&mut self, now: u64, env: &mut E) -> Result<(), TxError> {
+    fn send_some<E: ResponderEnv>(
+        &mut self,
+        now: u64,
+        most: u32,
+        env: &mut E,
+    ) -> (u32, Result<(), TxError>) {
         if let Some(index) = self.resources.oldest_pending() {
             let Some(resource) = self.resources.get(index).copied() else {
-                return Ok(());
+                return (0, Ok(()));
             };
             let packet = self.response(&resource);
-            return match env.transmit(&packet) {
-                Ok(()) => {
-                    self.rate.sent(now, packet.udp_payload_len());
-                    self.resources.advance(index);
-                    Ok(())
+            let run = match packet.opcode.operation() {
+                Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
+                    // The last one has another header.
+                    let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
+                    middle.min(most)
                 }
-                Err(TxError::NoRoom) => Err(TxError::NoRoom),
-                Err(error) => {
-                    self.memory_gone(index, &resource, env);
-                    Err(error)
-                }
+                _ => 1,
             };
+            let (sent, result) = match run {
+                0 | 1 => taken(env.transmit(&packet)),
+                run => env.transmit_run(&packet, run),
+            };
+            if sent != 0 {
+                self.rate.sent(now, packet.udp_payload_len(), sent);
+                self.resources.advance(index, sent);
+            }
+            if result.is_err_and(|error| error != TxError::NoRoom) {
+                let at = resource.at.wrapping_add(sent);
+                self.memory_gone(index, &Resource { at, ..resource }, env);
+            }
+            return (sent, result);
         }
+        taken(self.send_acknowledge(env))
+    }
+
+    /// Sends the acknowledgement or NAK that is due.
+    #[inline]
+    fn send_acknowledge<E: ResponderEnv>(&mut self, env: &mut E) -> Result<(), TxError> {
         self.nak_instead();
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
@@ -168,4 +191,10 @@ impl<R: ResourceRing> Responder<R> {
         self.state = State::Failing;
         env.event(ResponderEvent::AccessError);
     }
+}
+
+/// How many packets were taken of one.
+#[inline]
+fn taken(result: Result<(), TxError>) -> (u32, Result<(), TxError>) {
+    (u32::from(result.is_ok()), result)
 }

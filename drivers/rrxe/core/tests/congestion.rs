@@ -25,7 +25,7 @@ fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited:
     let mut bytes = 0;
     while now < end {
         if limiter.ready(now) {
-            limiter.sent(now, size);
+            limiter.sent(now, size, 1);
             bytes += u64::from(size) + OVERHEAD;
             // As fast as the link would take it.
             now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
@@ -222,7 +222,7 @@ fn l_07_minimum() {
     while at < now + time {
         slow.notified(at);
         if slow.ready(at) {
-            slow.sent(at, 4096);
+            slow.sent(at, 4096, 1);
             sent += 1;
         }
         at += REDUCE_INTERVAL;
@@ -270,7 +270,7 @@ fn l_07_idle() {
     let mut limiter = RateLimiter::new();
     limiter.notified(5);
     assert_eq!(limiter.rate(5), None);
-    limiter.sent(6, 64);
+    limiter.sent(6, 64, 1);
     limiter.notified(7);
     assert_eq!(limiter.rate(7), None);
     let (mut limiter, now) = warm(1_000_000_000);

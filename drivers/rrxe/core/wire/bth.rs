@@ -39,6 +39,9 @@ impl Bth {
     /// Index of the byte that the ICRC masks: FECN, BECN and reserved bits (IBA 7.8.1).
     pub const RESV8A: usize = 4;
 
+    /// Indices of the bytes of the PSN.
+    pub const PSN: core::ops::Range<usize> = 9..12;
+
     /// Reads the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Bth::LEN]) -> Bth {
