@@ -165,12 +165,13 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC.
+    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC, which are `total` bytes.
     ///
     /// `ident` is the Identification that the packet has over IPv4, `last` has the prefix of the last one.
     fn write(
         &self,
         packet: &TxPacket,
+        total: usize,
         ident: u16,
         vector: &Vector,
         last: &mut LastPrefix,
@@ -178,7 +179,6 @@ impl<'a> Carrier<'a> {
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
         let headers = packet.header();
-        let total = room.left();
         let prefix = last.prefix(total, ident, || self.prefix(ident, total));
         let icrc = prefix.map_or(0, |prefix| {
             prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), headers)
@@ -229,8 +229,9 @@ impl<'a> Carrier<'a> {
         let Some(mut skb) = TxSkb::new(&self.route, len.saturating_mul(others)) else {
             return Ok(None);
         };
-        let write =
-            |room: &mut Room<'_>| self.write(packet, ident(packet), vector, prefix, room, gather);
+        let write = |room: &mut Room<'_>| {
+            self.write(packet, len, ident(packet), vector, prefix, room, gather)
+        };
         match skb.append(len, vector, write) {
             Ok(written) => written.map(|()| Some(skb)),
             Err(_) => Ok(None),
@@ -284,35 +285,56 @@ impl Row {
             && u32::from(self.count) < MOST_SEGMENTS
     }
 
-    /// Writes a packet behind the others. False where there is no memory for it.
+    /// Writes packets of a run behind the others, `most` at most, each but the first by [`TxPacket::step`]. How many, 0
+    /// where there is no memory for them. The row takes the first.
     fn append(
         &mut self,
         carrier: &Carrier<'_>,
-        packet: &TxPacket,
-        size: usize,
+        packet: &mut TxPacket,
+        most: u32,
         pen: &mut Pen,
-        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
-    ) -> Result<bool, TxError> {
+        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+    ) -> Result<u32, TxError> {
         let Pen { vector, prefix } = pen;
+        let size = packet.udp_payload_len() as usize;
+        let linear = self.skb.tailroom() >= size;
+        let count = if linear {
+            1
+        } else {
+            let room = carrier.row.saturating_sub(self.skb.len());
+            let room = room.min(self.skb.block_room(size));
+            let fit = room.checked_div(size).unwrap_or(0) as u32;
+            let segments = MOST_SEGMENTS.saturating_sub(self.count.into());
+            most.min(fit).min(segments).max(1)
+        };
         let ident = self.ident.wrapping_add(self.count);
-        let write =
-            |room: &mut Room<'_>| carrier.write(packet, ident, vector, prefix, room, gather);
+        let write = |room: &mut Room<'_>| {
+            for done in 0..count {
+                // It wraps as the Identification does.
+                let ident = ident.wrapping_add(done as u16);
+                let gather = |room: &mut Room<'_>| gather(done, room);
+                carrier.write(packet, size, ident, vector, prefix, room, gather)?;
+                packet.step();
+            }
+            Ok(())
+        };
         let before = self.skb.len();
-        let written = if self.skb.tailroom() >= size {
+        let written = if linear {
             self.skb.append(size, vector, write)
         } else {
-            self.skb.append_block(size, vector, write)
+            let all = size.saturating_mul(count as usize);
+            self.skb.append_block(all, vector, write)
         };
         match written {
             Ok(Ok(())) => {
-                self.count = self.count.wrapping_add(1);
-                Ok(true)
+                self.count = self.count.wrapping_add(count as u16);
+                Ok(count)
             }
             Ok(Err(error)) => {
                 self.skb.truncate(before);
                 Err(error)
             }
-            Err(_) => Ok(false),
+            Err(_) => Ok(0),
         }
     }
 
@@ -350,14 +372,48 @@ impl<'a> Outgoing<'a> {
         packet: &TxPacket,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
+        let mut gather = Some(gather);
+        let gather = |_, room: &mut Room<'_>| gather.take().map_or(Ok(()), |gather| gather(room));
+        self.send_run(packet, 1, gather).1
+    }
+
+    /// Sends packets that follow each other by [`TxPacket::step`]; `gather` fills in the payload of each, by its number. How many
+    /// were taken, and why the next one was not. What can't be sent is lost.
+    pub(crate) fn send_run(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+    ) -> (u32, Result<(), TxError>) {
         if self.queue.is_none() {
-            return Err(TxError::NoRoom);
+            return (0, Err(TxError::NoRoom));
         }
+        self.pen.vector.hold();
+        let mut packet = *packet;
+        let mut done = 0;
+        while done < count {
+            let gather = |at: u32, room: &mut Room<'_>| gather(done.wrapping_add(at), room);
+            let left = count.wrapping_sub(done);
+            match self.send_some(&mut packet, left, gather) {
+                Ok(taken) => done = done.wrapping_add(taken),
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// The same for as many as are taken at once, and at least one. The packet becomes the one behind them.
+    fn send_some(
+        &mut self,
+        packet: &mut TxPacket,
+        most: u32,
+        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+    ) -> Result<u32, TxError> {
         let Some(carrier) = &self.carrier else {
             self.count_lost(1);
-            return Ok(());
+            packet.step();
+            return Ok(1);
         };
-        self.pen.vector.hold();
         let size = packet.udp_payload_len() as usize;
         if let Some(row) = self
             .row
@@ -366,16 +422,17 @@ impl<'a> Outgoing<'a> {
         {
             // A shorter one is the last.
             let last = size < row.size;
-            let sent = row.append(carrier, packet, size, &mut self.pen, gather)?;
-            if !sent {
+            let sent = row.append(carrier, packet, most, &mut self.pen, gather)?;
+            if sent == 0 {
                 self.count_lost(1);
+                packet.step();
             }
-            if last || !sent {
+            if last || sent == 0 {
                 self.finish();
             }
-            return Ok(());
+            return Ok(sent.max(1));
         }
-        let begun = carrier.begin(packet, &mut self.pen, gather)?;
+        let begun = carrier.begin(packet, &mut self.pen, |room| gather(0, room))?;
         let alone = carrier.row == 0;
         self.finish();
         match begun {
@@ -392,7 +449,8 @@ impl<'a> Outgoing<'a> {
             }
             None => self.count_lost(1),
         }
-        Ok(())
+        packet.step();
+        Ok(1)
     }
 
     /// What a packet of the batch is written with.

@@ -198,6 +198,15 @@ impl TxSkb {
         Ok(result)
     }
 
+    /// Bytes that [`append_block`](Self::append_block) takes at once, if it is to be `len` at least.
+    #[inline]
+    pub fn block_room(&self, len: usize) -> usize {
+        match self.block {
+            Some((_, used)) if BLOCK_SIZE - used >= len => BLOCK_SIZE - used,
+            _ => BLOCK_SIZE,
+        }
+    }
+
     /// Allocates a block. `ENOMEM`.
     fn new_block() -> Result<NonNull<u8>> {
         // SAFETY: Any order may be asked for.

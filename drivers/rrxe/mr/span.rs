@@ -53,13 +53,13 @@ impl Span<'_> {
         }
     }
 
-    /// Appends bytes from its start to a packet. The caller asked for at least that many.
+    /// Appends bytes from byte `offset` on to a packet. The caller asked for at least as many as that.
     #[inline]
-    pub(crate) fn read(&self, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
-        let len = len as usize;
+    pub(crate) fn read(&self, offset: u64, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
+        let (at, len) = (self.offset.wrapping_add(offset), len as usize);
         match self.place()? {
-            Place::Mapped(memory) => memory.read(self.offset, len, to),
-            Place::Kernel(memory) => memory.read(self.offset, len, to),
+            Place::Mapped(memory) => memory.read(at, len, to),
+            Place::Kernel(memory) => memory.read(at, len, to),
         }
         .map_err(|_| Fault::Protection)
     }

@@ -495,9 +495,31 @@ impl ResponderEnv for Env<'_> {
         self.outgoing.send(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(rcu, by, rkey, va, len, RemoteAccess::Read)
-                .and_then(|span| span.read(len, to))
+                .and_then(|span| span.read(0, len, to))
                 .map_err(|_| TxError::RemoteAccess),
             _ => Ok(()),
         })
+    }
+
+    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
+        let Payload::Read { rkey, va, len } = packet.payload else {
+            return packet.each_of_run(count, |packet| self.transmit(packet));
+        };
+        let by = self.qp.keys(self.reads.find(rkey).unwrap_or(self.qp.pd));
+        // The key is looked up once.
+        let whole = len.checked_mul(count);
+        let span = whole.and_then(|whole| {
+            tables
+                .remote(rcu, by, rkey, va, whole, RemoteAccess::Read)
+                .ok()
+        });
+        match span {
+            Some(span) => self.outgoing.send_run(packet, count, |number, to| {
+                let at = u64::from(number).wrapping_mul(len.into());
+                span.read(at, len, to).map_err(|_| TxError::RemoteAccess)
+            }),
+            None => packet.each_of_run(count, |packet| self.transmit(packet)),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 //! Payload from and to the data segments of a work request.
 
-use crate::{abi::Sge, pd::PdId, rx::Incoming, tables::Tables, wqe};
+use crate::{abi::Sge, mr::Span, pd::PdId, rx::Incoming, tables::Tables, wqe};
 use kernel::sync::rcu;
 use linux_rdma::{net::Room, rdma::wr::DataSegment};
 use rrxe_core::Fault;
@@ -37,8 +37,21 @@ impl Segments<'_> {
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             self.tables
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
-                .read(n, to)
+                .read(0, n, to)
         })
+    }
+
+    /// `len` bytes from byte `offset` of the list on, if they are in one segment, and may be read.
+    pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
+        let mut found = None;
+        self.for_each(offset, len as usize, |lkey, addr, _, n| {
+            let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, false)?;
+            found = Some(span).filter(|_| n == len);
+            // What is in several has ended with the first.
+            found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
+        })
+        .ok()?;
+        found
     }
 
     /// Copies bytes to byte `offset` of the list.

@@ -366,6 +366,19 @@ impl Work<'_> {
         })
     }
 
+    /// Where the payload of a packet of a connected queue pair is in the data segments of its work request, and its bytes.
+    fn in_segments(&self, packet: &TxPacket) -> Option<(Segments<'_>, u32, u32)> {
+        let Payload::Send { slot, offset, len } = packet.payload else {
+            return None;
+        };
+        let local = self.local(packet.slot).ok()?;
+        let elsewhere = local.inline || local.operand.is_some() || local.fault.is_some();
+        if elsewhere || super::service(self.qp.qp_type) == Service::Ud {
+            return None;
+        }
+        Some((self.segments(slot).ok()?, offset, len))
+    }
+
     fn gather(&self, payload: &Payload, to: &mut Room<'_>) -> Result<(), Fault> {
         let Payload::Send { slot, offset, len } = *payload else {
             return Ok(());
@@ -415,6 +428,23 @@ impl RequesterEnv for Env<'_> {
             None => None,
         };
         self.outgoing.push(skb)
+    }
+
+    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        let work = self.work;
+        let Some((segments, offset, len)) = work.in_segments(packet) else {
+            return packet.each_of_run(count, |packet| self.transmit(packet));
+        };
+        // The key is looked up once.
+        let whole = len.checked_mul(count);
+        let span = whole.and_then(|whole| segments.whole(offset, whole));
+        match span {
+            Some(span) => self.outgoing.send_run(packet, count, |number, to| {
+                let at = u64::from(number).wrapping_mul(len.into());
+                span.read(at, len, to).map_err(TxError::Local)
+            }),
+            None => packet.each_of_run(count, |packet| self.transmit(packet)),
+        }
     }
 
     fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
