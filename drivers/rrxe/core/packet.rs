@@ -8,7 +8,11 @@ use crate::wire::{
     ICRC_LEN,
 };
 
-/// A received packet. The payload stays where the driver has it.
+/// A received packet, or a run of them: packets that came one behind the other and are alike but for the PSN, which counts
+/// up. The payload stays where the driver has it.
+///
+/// What says that it takes a run ([`crate::Responder::takes_run`], [`crate::Requester::takes_run`]) takes it as it would take
+/// a packet with all of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The Base Transport Header.
@@ -23,8 +27,10 @@ pub struct Packet {
     pub header_len: u8,
     /// Zero bytes between payload and ICRC: 0 to 3.
     pub pad: u8,
-    /// Bytes of payload, without padding and ICRC.
+    /// Bytes of payload, without padding and ICRC; of a run, of all packets together.
     pub payload_len: u32,
+    /// Packets: more than 1 for a run.
+    pub packets: u32,
 }
 
 /// The extension headers of a packet: each combination that exists.
@@ -131,6 +137,7 @@ impl Packet {
             header_len,
             pad: bth.pad,
             payload_len,
+            packets: 1,
         })
     }
 
@@ -189,9 +196,42 @@ impl Packet {
         self.operation.is_response()
     }
 
-    /// The packet sequence number.
+    /// The packet sequence number; of a run, the first.
     #[inline]
     pub fn psn(&self) -> Psn {
         self.bth.psn
+    }
+
+    /// Whether others like it may make a run with it: it is in the middle of a message, and has a BTH and no other header.
+    #[inline]
+    pub fn starts_run(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::SendMiddle | Operation::WriteMiddle | Operation::ReadResponseMiddle
+        ) && usize::from(self.header_len) == Bth::LEN
+            && self.pad == 0
+            && self.payload_len != 0
+    }
+
+    /// A run of so many packets, of which this is the first.
+    #[inline]
+    pub fn run(self, packets: u32) -> Packet {
+        Packet {
+            packets,
+            payload_len: self.payload_len.saturating_mul(packets),
+            ..self
+        }
+    }
+
+    /// The header of the packet that would be the next of a run, where this is the one before: `header` is of what
+    /// [`starts_run`](Self::starts_run).
+    #[inline]
+    pub fn next_header(header: &[u8; Bth::LEN]) -> [u8; Bth::LEN] {
+        let psn = Bth::from_bytes(header).psn.next();
+        let [_, high, middle, low] = psn.get().to_be_bytes();
+        let mut next = *header;
+        let [.., h, m, l] = &mut next;
+        (*h, *m, *l) = (high, middle, low);
+        next
     }
 }

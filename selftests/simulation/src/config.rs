@@ -90,6 +90,8 @@ pub struct Config {
     pub reconnects: u32,
     /// The network goes on to disturb so long after the last work request was posted.
     pub afterwards: u64,
+    /// Packets that may make a run are handed over as one.
+    pub rows: bool,
 }
 
 /// The acknowledge timeout's code that allows for every delay of this network.
@@ -129,6 +131,8 @@ impl Config {
             strict: random.chance(500),
             reconnects: random.below(3),
             afterwards: random.pick(&[0, 100_000, 1_000_000]),
+            // Whatever else follows from the seed stays the same.
+            rows: random.clone().chance(500),
         }
     }
 }

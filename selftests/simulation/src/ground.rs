@@ -279,6 +279,16 @@ impl Ground {
         self.events.peek().map(|next| next.0 .0)
     }
 
+    /// What happens next, and when.
+    pub fn peek_event(&self) -> Option<(u64, Event)> {
+        self.events.peek().map(|next| (next.0 .0, next.0 .2))
+    }
+
+    /// A packet on its way.
+    pub fn flight(&self, index: usize) -> &Flight {
+        &self.flights[index]
+    }
+
     pub fn take_event(&mut self) -> Option<Event> {
         self.events.pop().map(|next| next.0 .2)
     }

@@ -61,6 +61,31 @@ impl Requester {
         outcome
     }
 
+    /// How many packets may make a run that starts with this one ([`Packet::starts_run`]), and be handled at once: as many as
+    /// are sure to be expected. Where it is to be handled by itself, 1.
+    #[inline]
+    pub fn takes_run(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
+        if !self.is_mine(packet)
+            || !pkey::matches(packet.bth.pkey, self.pkey)
+            || packet.operation != Operation::ReadResponseMiddle
+            || packet.psn() != self.una
+            || packet.payload_len != self.mtu.bytes()
+        {
+            return 1;
+        }
+        let read = self.slot(slots, self.tail).filter(|slot| {
+            slot.op == SendOp::Read
+                && slot.state == SlotState::Started
+                && slot.first_psn != packet.psn()
+                && slot.contains(packet.psn())
+        });
+        // The last one has another header; what was not asked for again is not outstanding.
+        read.map_or(1, |slot| {
+            let middle = slot.last_psn().since(packet.psn());
+            middle.min(self.max_psn.since(packet.psn())).max(1)
+        })
+    }
+
     /// Whether a packet with this PSN, which was held, is to be handled now: nothing is missing
     /// that must come before it.
     #[inline]
@@ -270,7 +295,10 @@ impl Requester {
         }
         let offset = self.mtu.offset(at);
         let expected = match slot.op {
-            SendOp::Read => slot.length.saturating_sub(offset).min(self.mtu.bytes()),
+            SendOp::Read => {
+                let most = self.mtu.bytes().saturating_mul(packet.packets);
+                slot.length.saturating_sub(offset).min(most)
+            }
             // The answer is that it is done (G-25, G-26).
             _ => 0,
         };
@@ -289,12 +317,12 @@ impl Requester {
                 Operation::ReadResponseMiddle | Operation::ReadResponseLast
             );
         let before = self.una;
-        self.una = psn.next();
+        self.una = psn.add(packet.packets);
         if last {
             self.complete_tail(slots, Status::Success, 0, env);
             self.complete_local(slots, env);
         } else {
-            self.response_psns = self.response_psns.saturating_sub(1);
+            self.response_psns = self.response_psns.saturating_sub(packet.packets);
         }
         self.on_progress(before, now);
         if last {

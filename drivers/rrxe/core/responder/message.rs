@@ -98,7 +98,11 @@ impl<R: ResourceRing> Responder<R> {
             O::WriteOnly | O::WriteOnlyImm => (Place::Only, false),
             _ => return Err(Refusal::Invalid),
         };
-        if !place.fits(packet.payload_len, self.mtu.bytes()) {
+        // Only packets in the middle make a run.
+        if !place.fits(
+            packet.payload_len,
+            self.mtu.bytes().saturating_mul(packet.packets),
+        ) {
             return Err(Refusal::Invalid);
         }
         if is_send {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::psn::{Psn, Region};
 use crate::wire::{NakCode, Operation, Syndrome};
-use crate::{pkey, Ext, Outcome, Packet, Service, Status};
+use crate::{pkey, requester, Ext, Outcome, Packet, Service, Status};
 
 /// Bytes in front of a datagram's payload, where the driver puts the GRH or the IPv4 header (I-03).
 pub const GRH_LEN: u32 = 40;
@@ -70,6 +70,30 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
+    /// How many packets may make a run that starts with this one ([`Packet::starts_run`]), and be handled at once: as many as
+    /// are sure to be expected and to have room. Where it is to be handled by itself, 1.
+    #[inline]
+    pub fn takes_run(&self, packet: &Packet) -> u32 {
+        let mtu = self.mtu.bytes();
+        if !self.is_mine(packet)
+            || !pkey::matches(packet.bth.pkey, self.pkey)
+            || packet.psn() != self.epsn
+            || packet.payload_len != mtu
+        {
+            return 1;
+        }
+        let room = match (packet.operation, self.message, self.recv) {
+            (Operation::SendMiddle, Message::Send { received, .. }, Some(recv)) => recv
+                .length
+                .min(requester::MAX_MESSAGE)
+                .saturating_sub(received),
+            // There is something left for the last packet.
+            (Operation::WriteMiddle, Message::Write { left, .. }, _) => left.saturating_sub(1),
+            _ => 0,
+        };
+        room.checked_div(mtu).unwrap_or(0).max(1)
+    }
+
     /// Whether a packet with this PSN, which was held, is to be handled now.
     #[inline]
     pub fn is_due(&self, psn: Psn) -> bool {
@@ -126,7 +150,7 @@ impl<R: ResourceRing> Responder<R> {
             // This refuses what is neither.
             _ => {
                 self.on_send_or_write(packet, env)?;
-                self.epsn = self.epsn.next();
+                self.epsn = self.epsn.add(packet.packets);
                 self.ack_due |= packet.bth.ackreq;
                 Ok(())
             }
@@ -230,7 +254,7 @@ impl<R: ResourceRing> Responder<R> {
             self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
             return Outcome::default();
         }
-        self.epsn = packet.psn().next();
+        self.epsn = packet.psn().add(packet.packets);
         match self.on_send_or_write(packet, env) {
             Ok(()) => Outcome::default(),
             Err(Refusal::Local(fault)) => {

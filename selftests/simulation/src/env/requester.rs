@@ -184,8 +184,9 @@ impl RequesterEnv for Env<'_> {
         assert_eq!(message.op, SendOp::Read);
         let at = offset / mtu;
         assert_eq!(offset % mtu, 0);
+        let packets = (ground.payload.len() as u32).div_ceil(mtu);
         if let Trap::Local(fault, from) = message.trap {
-            if at >= from {
+            if at + packets > from {
                 return Err(fault);
             }
         }
@@ -195,7 +196,7 @@ impl RequesterEnv for Env<'_> {
             "queue pair {qp} places wrong bytes at {start} of {}",
             words(message)
         );
-        message.placed |= 1 << at;
+        message.placed |= ((1 << packets) - 1) << at;
         ground.progress += 1;
         Ok(())
     }

@@ -26,6 +26,9 @@ impl HoldBack {
     }
 }
 
+/// Nanoseconds that a packet waits at most for others that make a run with it.
+const SOON: u64 = 1000;
+
 impl World {
     pub(super) fn timer(&mut self, qp: usize) {
         let now = self.ground.now;
@@ -163,17 +166,17 @@ impl World {
     }
 
     pub(super) fn arrival(&mut self, index: usize) {
-        let flight = self.ground.land(index);
+        let mut flight = self.ground.land(index);
         let truth = flight.truth;
         let current = self.ground.flows[truth.flow].epoch == truth.epoch;
         let connected = self.ground.sides[flight.to].state != State::Reset;
         if current && connected {
-            self.receive(&flight);
+            self.receive(&mut flight);
         }
         self.ground.landed(index, flight);
     }
 
-    fn receive(&mut self, flight: &Flight) {
+    fn receive(&mut self, flight: &mut Flight) {
         let (qp, truth) = (flight.to, flight.truth);
         let len = flight.header_len + flight.payload.len() + usize::from(flight.pad) + 4;
         let header = &flight.header[..flight.header_len];
@@ -205,6 +208,9 @@ impl World {
                 self.ground.schedule(delay, Event::Notification(from));
             }
         }
+        if self.ground.config.rows && !flight.congested && packet.starts_run() {
+            packet = self.join(packet, flight);
+        }
         let mut outcome = self.handle(qp, packet, truth, &flight.payload);
         outcome.merge(self.handle_held(qp, truth.response));
         if truth.response {
@@ -217,6 +223,45 @@ impl World {
         }
         self.react(qp, outcome.fatal, outcome.sqe);
         self.check(qp);
+    }
+
+    /// A packet with those that make a run with it: what comes next, and soon, with the same header but for the PSN.
+    fn join(&mut self, packet: Packet, flight: &mut Flight) -> Packet {
+        let core = &self.cores[flight.to];
+        let side = usize::from(flight.truth.response);
+        let most = match flight.truth.response {
+            _ if !core.held[side].reorder.is_empty() => 1,
+            true => core.requester.takes_run(&core.slots, &packet),
+            false => core.responder.takes_run(&packet),
+        };
+        let len = flight.payload.len();
+        let header = |flight: &Flight| *flight.header.first_chunk().expect("longer than a BTH");
+        let mut next = header(flight);
+        let mut packets = 1;
+        while packets < most {
+            next = Packet::next_header(&next);
+            let Some((at, Event::Arrival(index))) = self.ground.peek_event() else {
+                break;
+            };
+            let other = self.ground.flight(index);
+            let alike = header(other) == next
+                && (other.to, other.header_len) == (flight.to, flight.header_len)
+                && (other.pad, other.payload.len()) == (flight.pad, len)
+                && other.truth.epoch == flight.truth.epoch
+                && !other.congested;
+            if !alike || at > self.ground.now + SOON {
+                break;
+            }
+            self.ground.take_event();
+            let other = self.ground.land(index);
+            flight.payload.extend_from_slice(&other.payload);
+            self.ground.landed(index, other);
+            packets += 1;
+        }
+        if packets > 1 {
+            trace!(self.ground, "    {} takes {packets} as a run", flight.to);
+        }
+        packet.run(packets)
     }
 
     /// Hands a packet to the core, and holds it back if the core wants that.

@@ -88,6 +88,7 @@ pub fn packet_of(
         header_len: 12,
         pad,
         payload_len: payload_len as u32,
+        packets: 1,
     }
 }
 
