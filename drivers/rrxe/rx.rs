@@ -17,14 +17,15 @@ use kernel::{
     sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
-    net::{Datagram, IpVersion, KeptDatagram, NetDevice, RxSkb, UdpReceive},
+    net::{Datagram, Fragment, IpVersion, KeptDatagram, NetDevice, RxSkb, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
     time::monotonic_ns,
     vector::Vector,
 };
 use rrxe_core::{
     icrc::{self, LastPrefix, Prefix},
-    wire, Packet, MAX_HEADER,
+    wire::{self, Bth},
+    Fault, Packet, MAX_HEADER,
 };
 
 /// Bytes of the ICRC at the end of each packet.
@@ -42,9 +43,10 @@ pub(crate) struct Receiver {
     tables: Arc<Tables>,
 }
 
-/// A packet with its headers parsed and its ICRC verified.
+/// A packet with its headers parsed and its ICRC verified, or a run of them.
 pub(crate) struct Incoming<'a> {
     pub(crate) packet: &'a Packet,
+    /// Of a run, the first, which the others are behind.
     pub(crate) datagram: Datagram<'a>,
     /// What the stack received it in, maybe with others.
     pub(crate) skb: &'a RxSkb,
@@ -57,10 +59,29 @@ impl Incoming<'_> {
         self.packet.header_len.into()
     }
 
-    /// Bytes of the IP packet.
+    /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in their order.
+    #[inline]
+    pub(crate) fn for_each_payload(
+        &self,
+        offset: usize,
+        len: usize,
+        f: impl FnMut(Fragment<'_>),
+    ) -> Result<(), Fault> {
+        let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
+        if packets == 1 {
+            self.datagram.for_each(start.wrapping_add(offset), len, f)
+        } else {
+            let each = self.payload_len().checked_div(packets).unwrap_or(0);
+            self.datagram.for_each_in_row(start, each, offset, len, f)
+        }
+        .map_err(|_| Fault::Malformed)
+    }
+
+    /// Bytes of the IP packet, of a run of all of them.
     pub(crate) fn ip_len(&self) -> u64 {
         let headers = self.datagram.ip_header_len().wrapping_add(UDP_HEADER);
-        self.datagram.payload_len().wrapping_add(headers) as u64
+        let each = self.datagram.payload_len().wrapping_add(headers) as u64;
+        each.wrapping_mul(self.packet.packets.into())
     }
 
     /// Bytes of payload.
@@ -101,6 +122,46 @@ fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet>
         start
     };
     Packet::parse(start, u32::try_from(total).ok()?).ok()
+}
+
+/// Packets that are going to be handled as a run ([`Packet::run`]).
+struct Run<'a> {
+    packet: Packet,
+    /// The first.
+    datagram: Datagram<'a>,
+    /// The header that the next one must have.
+    next: [u8; Bth::LEN],
+    packets: u32,
+    /// As many as the queue pair takes at once.
+    most: u32,
+}
+
+impl<'a> Run<'a> {
+    fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], most: u32) -> Self {
+        Self {
+            packet,
+            datagram,
+            next: Packet::next_header(header),
+            packets: 1,
+            most,
+        }
+    }
+
+    /// Whether a datagram is the next one, but for its ICRC.
+    #[inline]
+    fn is_next(&self, datagram: &Datagram<'_>) -> bool {
+        let mut header = [0; Bth::LEN];
+        self.packets < self.most
+            && datagram.payload_len() == self.datagram.payload_len()
+            && datagram.copy_bits(0, &mut header).is_ok()
+            && header == self.next
+    }
+
+    #[inline]
+    fn add(&mut self) {
+        self.next = Packet::next_header(&self.next);
+        self.packets = self.packets.wrapping_add(1);
+    }
 }
 
 /// The queue pair that packets which came together are for, and what they have left to do there.
@@ -175,13 +236,10 @@ impl Receiver {
     #[inline]
     fn sums(
         datagram: &Datagram<'_>,
-        packet: &Packet,
-        head: &[u8; MAX_HEADER],
+        headers: &[u8],
         row: &mut Row<'_>,
     ) -> Option<([u8; ICRC], [u8; ICRC])> {
         let total = datagram.payload_len();
-        let headers = head.get(..packet.header_len.into())?;
-
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
         let make = || Self::prefix(datagram);
         let prefix = row.prefix.prefix(total, datagram.ident(), make)?;
@@ -254,22 +312,50 @@ impl Receiver {
 }
 
 impl Receiver {
+    /// The end of a run: hands it to the queue pair of the row.
+    fn end_run(run: &mut Option<Run<'_>>, now: u64, row: &mut Row<'_>, rcu: &rcu::Guard) {
+        let (Some(run), Some(qp)) = (run.take(), row.qp) else {
+            return;
+        };
+        let incoming = Incoming {
+            packet: &run.packet.run(run.packets),
+            datagram: run.datagram,
+            skb: run.datagram.packet(),
+            now,
+        };
+        Qp::receive(qp, &incoming, &mut row.after, rcu);
+    }
+
     /// Takes a datagram. False where that was no packet.
-    fn datagram<'a>(
+    fn datagram<'a, 'b>(
         &'a self,
         dev: &NetDevice,
-        datagram: Datagram<'_>,
+        datagram: Datagram<'b>,
         now: u64,
         row: &mut Row<'a>,
+        run: &mut Option<Run<'b>>,
         rcu: &'a rcu::Guard,
     ) -> bool {
+        if let Some(current) = run {
+            if current.is_next(&datagram) {
+                match Self::sums(&datagram, &current.next, row) {
+                    Some((computed, received)) if computed == received => {
+                        current.add();
+                        return true;
+                    }
+                    _ => {}
+                }
+            }
+            Self::end_run(run, now, row, rcu);
+        }
         let skb = datagram.packet();
         let mut head = [0; MAX_HEADER];
         let Some(packet) = parse(&datagram, &mut head) else {
             Self::count(dev, skb, rcu, Counter::Malformed);
             return false;
         };
-        match Self::sums(&datagram, &packet, &head, row) {
+        let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
+        match Self::sums(&datagram, headers, row) {
             Some((computed, received)) if computed == received => {}
             sums => {
                 let counter = sums.map_or(Counter::Malformed, |_| Counter::BadIcrc);
@@ -309,7 +395,18 @@ impl Receiver {
                 _ => dev.net(rcu) == qp.device.netdev.net(rcu),
             };
             if belongs {
-                Qp::receive(qp, &incoming, row.of(qp), rcu);
+                let after = row.of(qp);
+                let most = if packet.starts_run() && datagram.is_followed() {
+                    Qp::takes_run(qp, &incoming, after)
+                } else {
+                    1
+                };
+                match head.first_chunk() {
+                    Some(header) if most > 1 => {
+                        *run = Some(Run::new(packet, datagram, header, most));
+                    }
+                    _ => Qp::receive(qp, &incoming, after, rcu),
+                }
             }
             belongs
         } else {
@@ -333,10 +430,12 @@ impl UdpReceive for Receiver {
         let mut good = true;
         let vector = Vector::new();
         let mut row = Row::new(&vector);
+        let mut run = None;
         for datagram in skb.datagrams(&vector) {
             vector.hold();
-            good &= self.datagram(dev, datagram, now, &mut row, &rcu);
+            good &= self.datagram(dev, datagram, now, &mut row, &mut run, &rcu);
         }
+        Self::end_run(&mut run, now, &mut row, &rcu);
         row.finish();
         // What is no packet shows as dropped.
         if good {

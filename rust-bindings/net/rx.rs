@@ -554,6 +554,50 @@ impl<'a> Datagram<'a> {
         Ok(())
     }
 
+    /// Whether another follows in the packet.
+    #[inline]
+    pub fn is_followed(&self) -> bool {
+        self.part.start + self.part.len < self.skb.payload_len()
+    }
+
+    /// As [`for_each`](Self::for_each), for what this one and those behind it have from byte `skip` on, `each` bytes of each of
+    /// them: for `len` of these, behind the first `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As [`for_each`](Self::for_each); `EINVAL` also where a datagram has not as many bytes.
+    pub fn for_each_in_row(
+        &self,
+        skip: usize,
+        each: usize,
+        offset: usize,
+        len: usize,
+        mut f: impl FnMut(Fragment<'_>),
+    ) -> Result {
+        self.place(skip, each)?;
+        let stride = self.part.len;
+        let number = offset.checked_div(each).ok_or(EINVAL)?;
+        let before = number.checked_mul(stride).ok_or(EINVAL)?;
+        let mut start = self.part.start.checked_add(before).ok_or(EINVAL)?;
+        let mut at = offset % each;
+        let mut left = len;
+        let mut pieces = Pieces::new(self.skb);
+        while left != 0 {
+            let n = left.min(each - at);
+            // What is beyond the packet is refused below.
+            let from = start.saturating_add(skip).saturating_add(at);
+            self.skb.check_range(from, n)?;
+            match pieces.whole(from, n) {
+                Some(Whole(data)) => f(Fragment::new(data, n, self.vector)),
+                None => self.skb.for_each(from, n, self.vector, &mut f)?,
+            }
+            start = start.saturating_add(stride);
+            at = 0;
+            left -= n;
+        }
+        Ok(())
+    }
+
     /// Keeps it for longer than it is being received, with the memory of the whole packet.
     pub fn keep(&self) -> KeptDatagram {
         KeptDatagram {

@@ -3,7 +3,12 @@
 //! Packets that come in, in a row: the side of the queue pair that they are for stays locked.
 
 use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
-use crate::{congestion::Due, counters::Counter, path::Path, rx::Incoming};
+use crate::{
+    congestion::{is_marked, Due},
+    counters::Counter,
+    path::Path,
+    rx::Incoming,
+};
 use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
 use linux_rdma::sync::{lock_bh, object_of, BhLocked};
 use rrxe_core::{
@@ -154,7 +159,7 @@ impl Qp {
         after: &mut After<'a>,
         rcu: &rcu::Guard,
     ) {
-        after.packets = after.packets.wrapping_add(1);
+        after.packets = after.packets.wrapping_add(incoming.packet.packets.into());
         after.bytes = after.bytes.wrapping_add(incoming.ip_len());
         if incoming.packet.operation == Operation::Cnp {
             after.turn.end(&this);
@@ -169,6 +174,29 @@ impl Qp {
             incoming.datagram.vector().release();
             Self::after(this, core::mem::take(after));
         }
+    }
+
+    /// How many packets may be taken as a run of which this is the first.
+    pub(crate) fn takes_run<'a>(
+        this: ArcBorrow<'a, Self>,
+        incoming: &Incoming<'_>,
+        after: &mut After<'a>,
+    ) -> u32 {
+        // A mark is looked at in each packet.
+        if is_marked(incoming.skb.tos()) {
+            return 1;
+        }
+        let (qp, packet) = (object_of(this), incoming.packet);
+        let most = if packet.is_response() {
+            let locked = after.turn.requester(qp, incoming);
+            let locked = locked.filter(|side| side.from_peer && side.side.held.is_empty());
+            locked.map(|Side { side, .. }| side.requester.takes_run(&side.slots, packet))
+        } else {
+            let locked = after.turn.responder(qp, incoming);
+            let locked = locked.filter(|side| side.from_peer && side.side.held.is_empty());
+            locked.map(|Side { side, .. }| side.responder.takes_run(packet))
+        };
+        most.unwrap_or(1)
     }
 
     /// Takes an acknowledgement or response.

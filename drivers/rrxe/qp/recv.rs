@@ -371,19 +371,12 @@ impl ResponderEnv for Env<'_> {
         )?;
         let mut at = 0usize;
         let mut result = Ok(());
-        incoming
-            .datagram
-            .for_each(
-                incoming.payload_offset(),
-                incoming.payload_len(),
-                |fragment| {
-                    if result.is_ok() {
-                        result = span.write_fragment(at, &fragment);
-                    }
-                    at = at.wrapping_add(fragment.len());
-                },
-            )
-            .map_err(|_| Fault::Malformed)?;
+        incoming.for_each_payload(0, incoming.payload_len(), |fragment| {
+            if result.is_ok() {
+                result = span.write_fragment(at, &fragment);
+            }
+            at = at.wrapping_add(fragment.len());
+        })?;
         result
     }
 

@@ -69,19 +69,16 @@ impl Segments<'_> {
 
     /// Copies the payload of a packet to byte `offset` of the list.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &Incoming<'_>) -> Result<(), Fault> {
-        let start = from.payload_offset();
         self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
             let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
             let mut at = 0usize;
             let mut result = Ok(());
-            from.datagram
-                .for_each(start.wrapping_add(done), n as usize, |fragment| {
-                    if result.is_ok() {
-                        result = span.write_fragment(at, &fragment);
-                    }
-                    at = at.wrapping_add(fragment.len());
-                })
-                .map_err(|_| Fault::Malformed)?;
+            from.for_each_payload(done, n as usize, |fragment| {
+                if result.is_ok() {
+                    result = span.write_fragment(at, &fragment);
+                }
+                at = at.wrapping_add(fragment.len());
+            })?;
             result
         })
     }
