@@ -233,7 +233,7 @@ impl Receiver {
     }
 
     /// The ICRC as it should be, and as it is. `None` where it is no packet.
-    #[inline]
+    #[inline(always)]
     fn sums(
         datagram: &Datagram<'_>,
         headers: &[u8],

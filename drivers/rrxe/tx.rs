@@ -165,13 +165,12 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC, which are `total` bytes.
+    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC.
     ///
     /// `ident` is the Identification that the packet has over IPv4, `last` has the prefix of the last one.
     fn write(
         &self,
         packet: &TxPacket,
-        total: usize,
         ident: u16,
         vector: &Vector,
         last: &mut LastPrefix,
@@ -179,6 +178,7 @@ impl<'a> Carrier<'a> {
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
         let headers = packet.header();
+        let total = packet.udp_payload_len() as usize;
         let prefix = last.prefix(total, ident, || self.prefix(ident, total));
         let icrc = prefix.map_or(0, |prefix| {
             prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), headers)
@@ -212,42 +212,22 @@ impl<'a> Carrier<'a> {
         finished.is_ok().then_some(skb)
     }
 
-    /// Makes a UDP payload; the headers are still to be written. `Ok(None)` where there is no
-    /// memory for it: the packet is lost.
-    fn begin(
-        &self,
-        packet: &TxPacket,
-        pen: &mut Pen,
-        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
-    ) -> Result<Option<TxSkb>, TxError> {
-        let Pen { vector, prefix } = pen;
-        let len = packet.udp_payload_len() as usize;
-        let others = match len {
-            ..SMALL if self.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
-            _ => 1,
-        };
-        let Some(mut skb) = TxSkb::new(&self.route, len.saturating_mul(others)) else {
-            return Ok(None);
-        };
-        let write = |room: &mut Room<'_>| {
-            self.write(packet, len, ident(packet), vector, prefix, room, gather)
-        };
-        match skb.append(len, vector, write) {
-            Ok(written) => written.map(|()| Some(skb)),
-            Err(_) => Ok(None),
-        }
-    }
-
     /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it:
     /// the packet is lost.
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
         pen: &mut Pen,
-        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+        mut gather: impl FnMut(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
-        let begun = self.begin(packet, pen, gather)?;
-        Ok(begun.and_then(|skb| self.finish(skb, ident(packet))))
+        let Some(mut row) = Row::new(self, packet) else {
+            return Ok(None);
+        };
+        let count = row.append(self, &mut { *packet }, 1, pen, |_, room| gather(room))?;
+        Ok(match count {
+            0 => None,
+            _ => row.finish(self),
+        })
     }
 }
 
@@ -277,6 +257,22 @@ struct Row {
 }
 
 impl Row {
+    /// Room for a row that starts with this packet. `None` where there is no memory for it.
+    #[inline]
+    fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
+        let size = packet.udp_payload_len() as usize;
+        let others = match size {
+            ..SMALL if carrier.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
+            _ => 1,
+        };
+        Some(Self {
+            skb: TxSkb::new(&carrier.route, size.saturating_mul(others))?,
+            ident: ident(packet),
+            size,
+            count: 0,
+        })
+    }
+
     /// Whether another packet can follow. A shorter one ends the row: it had better be the last of
     /// its message, for behind a FIRST, whose headers are longer, others come.
     fn takes(&self, packet: &TxPacket, size: usize, carrier: &Carrier<'_>) -> bool {
@@ -287,6 +283,7 @@ impl Row {
 
     /// Writes packets of a run behind the others, `most` at most, each but the first by [`TxPacket::step`]. How many, 0
     /// where there is no memory for them. The row takes the first.
+    #[inline(always)]
     fn append(
         &mut self,
         carrier: &Carrier<'_>,
@@ -297,45 +294,34 @@ impl Row {
     ) -> Result<u32, TxError> {
         let Pen { vector, prefix } = pen;
         let size = packet.udp_payload_len() as usize;
-        let linear = self.skb.tailroom() >= size;
-        let count = if linear {
-            1
-        } else {
-            let room = carrier.row.saturating_sub(self.skb.len());
-            let room = room.min(self.skb.block_room(size));
-            let fit = room.checked_div(size).unwrap_or(0) as u32;
-            let segments = MOST_SEGMENTS.saturating_sub(self.count.into());
-            most.min(fit).min(segments).max(1)
+        let count = match most {
+            1 => 1,
+            most => {
+                let room = carrier.row.saturating_sub(self.skb.len());
+                let room = room.min(self.skb.room(size));
+                let fit = room.checked_div(size).unwrap_or(0) as u32;
+                let segments = MOST_SEGMENTS.saturating_sub(self.count.into());
+                most.min(fit).min(segments).max(1)
+            }
         };
-        let ident = self.ident.wrapping_add(self.count);
-        let write = |room: &mut Room<'_>| {
+        let first = self.ident.wrapping_add(self.count);
+        let all = size.saturating_mul(count as usize);
+        let written = self.skb.append(all, vector, |room| {
             for done in 0..count {
                 // It wraps as the Identification does.
-                let ident = ident.wrapping_add(done as u16);
+                let ident = first.wrapping_add(done as u16);
                 let gather = |room: &mut Room<'_>| gather(done, room);
-                carrier.write(packet, size, ident, vector, prefix, room, gather)?;
+                carrier.write(packet, ident, vector, prefix, room, gather)?;
                 packet.step();
             }
             Ok(())
+        });
+        let Ok(written) = written else {
+            return Ok(0);
         };
-        let before = self.skb.len();
-        let written = if linear {
-            self.skb.append(size, vector, write)
-        } else {
-            let all = size.saturating_mul(count as usize);
-            self.skb.append_block(all, vector, write)
-        };
-        match written {
-            Ok(Ok(())) => {
-                self.count = self.count.wrapping_add(count as u16);
-                Ok(count)
-            }
-            Ok(Err(error)) => {
-                self.skb.truncate(before);
-                Err(error)
-            }
-            Err(_) => Ok(0),
-        }
+        written?;
+        self.count = self.count.wrapping_add(count as u16);
+        Ok(count)
     }
 
     /// A packet for the stack. `None` where that can't be: all are lost.
@@ -370,11 +356,14 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn send(
         &mut self,
         packet: &TxPacket,
-        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+        mut gather: impl FnMut(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        let mut gather = Some(gather);
-        let gather = |_, room: &mut Room<'_>| gather.take().map_or(Ok(()), |gather| gather(room));
-        self.send_run(packet, 1, gather).1
+        self.pen.vector.hold();
+        if self.queue.is_none() {
+            return Err(TxError::NoRoom);
+        }
+        self.send_some(&mut { *packet }, 1, |_, room| gather(room))
+            .map(|_| ())
     }
 
     /// Sends packets that follow each other by [`TxPacket::step`]; `gather` fills in the payload of each, by its number. How many
@@ -403,11 +392,12 @@ impl<'a> Outgoing<'a> {
     }
 
     /// The same for as many as are taken at once, and at least one. The packet becomes the one behind them.
+    #[inline(always)]
     fn send_some(
         &mut self,
         packet: &mut TxPacket,
         most: u32,
-        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+        gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
         let Some(carrier) = &self.carrier else {
             self.count_lost(1);
@@ -415,42 +405,33 @@ impl<'a> Outgoing<'a> {
             return Ok(1);
         };
         let size = packet.udp_payload_len() as usize;
-        if let Some(row) = self
-            .row
-            .as_mut()
-            .filter(|row| row.takes(packet, size, carrier))
-        {
-            // A shorter one is the last.
-            let last = size < row.size;
-            let sent = row.append(carrier, packet, most, &mut self.pen, gather)?;
-            if sent == 0 {
-                self.count_lost(1);
-                packet.step();
-            }
-            if last || sent == 0 {
-                self.finish();
-            }
-            return Ok(sent.max(1));
+        let joins = |row: &Row| row.takes(packet, size, carrier);
+        let new = !self.row.as_ref().is_some_and(joins);
+        if new {
+            let row = Row::new(carrier, packet);
+            self.finish();
+            self.row = row;
         }
-        let begun = carrier.begin(packet, &mut self.pen, |room| gather(0, room))?;
-        let alone = carrier.row == 0;
-        self.finish();
-        match begun {
-            Some(skb) => {
-                self.row = Some(Row {
-                    skb,
-                    ident: ident(packet),
-                    size,
-                    count: 1,
-                });
-                if alone {
-                    self.finish();
-                }
-            }
-            None => self.count_lost(1),
+        let (Some(carrier), Some(row)) = (&self.carrier, &mut self.row) else {
+            self.count_lost(1);
+            packet.step();
+            return Ok(1);
+        };
+        // A shorter one is the last.
+        let last = size < row.size || carrier.row == 0;
+        let sent = row.append(carrier, packet, most, &mut self.pen, gather);
+        if sent.is_err() && new {
+            self.row = None;
         }
-        packet.step();
-        Ok(1)
+        let sent = sent?;
+        if sent == 0 {
+            self.count_lost(1);
+            packet.step();
+        }
+        if last || sent == 0 {
+            self.finish();
+        }
+        Ok(sent.max(1))
     }
 
     /// What a packet of the batch is written with.
@@ -473,7 +454,9 @@ impl<'a> Outgoing<'a> {
 
     /// The end of the batch, and of a row: what is not finished yet goes to the queue.
     pub(crate) fn finish(&mut self) {
-        let (Some(row), Some(carrier)) = (self.row.take(), &self.carrier) else {
+        // There may be no packet in it.
+        let row = self.row.take().filter(|row| row.count != 0);
+        let (Some(row), Some(carrier)) = (row, &self.carrier) else {
             return;
         };
         let count = row.count;

@@ -95,94 +95,61 @@ impl TxSkb {
         unsafe { (*self.as_raw()).len as usize }
     }
 
-    /// Appends `len` bytes to the linear data, which `fill` writes; what it leaves out is zero.
+    /// Appends `len` bytes, which `fill` writes; what it leaves out is zero. Where `fill` fails, the packet stays as it was.
     ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: more than the capacity, or a page fragment was appended before.
-    #[inline]
-    pub fn append<R>(
-        &mut self,
-        len: usize,
-        vector: &Vector,
-        fill: impl FnOnce(&mut Room<'_>) -> R,
-    ) -> Result<R> {
-        if len > self.tailroom() {
-            return Err(EMSGSIZE);
-        }
-        // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it
-        // is written below.
-        let mut room = unsafe {
-            let start = raw::shim___skb_put(self.as_raw(), len as u32);
-            Room::new(start.cast(), len, vector)
-        };
-        let result = fill(&mut room);
-        room.finish();
-        Ok(result)
-    }
-
-    /// Bytes that [`append`](Self::append) has room for.
-    #[inline]
-    pub fn tailroom(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
-        // page fragments.
-        usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
-    }
-
-    /// Cuts the linear data off behind `len` bytes; nothing where there are fewer, or fragments.
-    #[inline]
-    pub fn truncate(&mut self, len: usize) {
-        // SAFETY: The packet is valid by the type invariant, and `skb_trim` changes its length
-        // alone where it is linear and longer.
-        unsafe {
-            if (*self.as_raw()).data_len == 0 && len < (*self.as_raw()).len as usize {
-                raw::skb_trim(self.as_raw(), len as u32);
-            }
-        }
-    }
-
-    /// Appends `len` bytes in memory behind the linear data, which `fill` writes; what it leaves out
-    /// is zero. Where `fill` fails, the packet stays as it was.
-    ///
-    /// The memory comes in blocks of 32 KiB, each of which takes as much as fits.
+    /// They are linear where there is room for that, and in memory behind it otherwise, which comes in blocks of 32 KiB:
+    /// each takes as much as fits.
     ///
     /// # Errors
     ///
     /// `EMSGSIZE`: more than a block, or there are as many blocks as a packet can have. `ENOMEM`.
     #[inline]
-    pub fn append_block<E>(
+    pub fn append<E>(
         &mut self,
         len: usize,
         vector: &Vector,
         fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
-        if len > BLOCK_SIZE {
-            return Err(EMSGSIZE);
-        }
-        // SAFETY: The packet is valid by the type invariant.
-        let count = i32::from(unsafe { raw::shim_skb_nr_frags(self.as_raw()) });
+        let linear = len <= self.tailroom();
+        let before = self.len();
         let (block, used) = match self.block {
+            // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it is written below, or
+            // cut off again.
+            _ if linear => unsafe {
+                let start = raw::shim___skb_put(self.as_raw(), len as u32);
+                (NonNull::new(start.cast()).ok_or(EMSGSIZE)?, 0)
+            },
+            _ if len > BLOCK_SIZE => return Err(EMSGSIZE),
             Some((block, used)) if BLOCK_SIZE - used >= len => (block, used),
-            _ if count as u32 >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
+            _ if self.fragments() >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
             _ => (Self::new_block()?, 0),
         };
-        // SAFETY: The block is ours, and nothing refers to it from `used` on, where there are `len`
-        // bytes left.
+        // SAFETY: The memory is ours, and nobody uses it from `used` on, where there are `len` bytes left.
         let mut room = unsafe { Room::new(block.as_ptr().add(used), len, vector) };
         let result = fill(&mut room);
         room.finish();
-        let old = used != 0;
-        if result.is_err() && !old {
+        match (linear, result.is_ok()) {
+            (true, true) => {}
+            // SAFETY: The packet is valid by the type invariant, and linear.
+            (true, false) => unsafe { raw::skb_trim(self.as_raw(), before as u32) },
+            (false, true) => self.add_block(block, used, len),
             // SAFETY: Allocated by `new_block` just above; no fragment refers to it.
-            unsafe { raw::free_pages(block.as_ptr() as usize, BLOCK_ORDER) };
+            (false, false) if used == 0 => unsafe {
+                raw::free_pages(block.as_ptr() as usize, BLOCK_ORDER)
+            },
+            (false, false) => {}
         }
-        if result.is_err() {
-            return Ok(result);
-        }
-        // SAFETY: The bytes are initialised. A new block becomes a fragment, which owns it from now
-        // on and accounts for all of it; an old one is the last fragment, which grows.
+        Ok(result)
+    }
+
+    /// Makes `len` initialised bytes of a block behind the `used` ones a part of the packet.
+    #[inline]
+    fn add_block(&mut self, block: NonNull<u8>, used: usize, len: usize) {
+        let count = self.fragments() as i32;
+        // SAFETY: The bytes are initialised, as the caller says. A new block becomes a fragment, for which there is a place,
+        // and which owns it from now on and accounts for all of it; an old one is the last fragment, which grows.
         unsafe {
-            if old {
+            if used != 0 {
                 let skb = self.as_raw();
                 raw::shim_skb_grow_frag(skb, count - 1, len as i32);
                 (*skb).len += len as u32;
@@ -195,14 +162,29 @@ impl TxSkb {
         }
         // INVARIANT: It is the last fragment's.
         self.block = Some((block, used + len));
-        Ok(result)
     }
 
-    /// Bytes that [`append_block`](Self::append_block) takes at once, if it is to be `len` at least.
+    /// Page fragments so far.
     #[inline]
-    pub fn block_room(&self, len: usize) -> usize {
-        match self.block {
-            Some((_, used)) if BLOCK_SIZE - used >= len => BLOCK_SIZE - used,
+    fn fragments(&self) -> u32 {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { raw::shim_skb_nr_frags(self.as_raw()) }.into()
+    }
+
+    /// Bytes of linear data that there is room for.
+    #[inline]
+    fn tailroom(&self) -> usize {
+        // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
+        // page fragments.
+        usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
+    }
+
+    /// Bytes that [`append`](Self::append) takes at once, if it is to be `len` at least.
+    #[inline]
+    pub fn room(&self, len: usize) -> usize {
+        match (self.tailroom(), self.block) {
+            (linear, _) if linear >= len => linear,
+            (_, Some((_, used))) if BLOCK_SIZE - used >= len => BLOCK_SIZE - used,
             _ => BLOCK_SIZE,
         }
     }
