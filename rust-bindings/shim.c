@@ -457,6 +457,16 @@ SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
 	skb_frag_size_add(&skb_shinfo(skb)->frags[i], size);
 }
 
+SHIM u32 shim_skb_tskey(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->tskey;
+}
+
+SHIM void shim_skb_set_tskey(struct sk_buff *skb, u32 key)
+{
+	skb_shinfo(skb)->tskey = key;
+}
+
 SHIM unsigned short shim_skb_gso_size(const struct sk_buff *skb)
 {
 	return skb_shinfo(skb)->gso_size;

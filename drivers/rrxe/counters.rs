@@ -88,9 +88,6 @@ impl Counters {
     /// Adds what a requester has counted between two points in time.
     #[inline]
     pub(crate) fn requester(&self, before: &RequesterCounters, after: &RequesterCounters) {
-        if before == after {
-            return;
-        }
         self.grow(
             Counter::Retransmitted,
             before.retransmitted,
@@ -114,9 +111,6 @@ impl Counters {
     /// Adds what a responder has counted between two points in time.
     #[inline]
     pub(crate) fn responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
-        if before == after {
-            return;
-        }
         self.grow(
             Counter::DuplicateRequests,
             before.duplicates,

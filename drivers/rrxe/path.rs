@@ -3,7 +3,14 @@
 //! The path to a peer: addresses, headers and route, looked up once and used for many packets.
 
 use crate::{device::DeviceState, limits};
-use kernel::{new_spinlock, prelude::*, sync::rcu, sync::SpinLock};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        rcu, SpinLock,
+    },
+};
 use linux_rdma::{
     net::{Flow, IpAddr, Route, RxSkb},
     rdma::{AddressInfo, NetworkType},
@@ -19,7 +26,16 @@ pub(crate) struct Path {
     /// The route of the last packets; looked up again once the stack calls it stale.
     #[pin]
     route: SpinLock<Option<Route>>,
+    /// How far the peer is: one of those below.
+    distance: Atomic<u32>,
 }
+
+/// Not known yet.
+const UNKNOWN: u32 = 0;
+/// On this host, and packets come from there as they were made: it takes the payload of a row without an ICRC.
+const NEAR: u32 = 1;
+/// Something got lost on the way there, or was not believed.
+const FAR: u32 = 2;
 
 impl Path {
     pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
@@ -35,6 +51,7 @@ impl Path {
             source,
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
+            distance: Atomic::new(UNKNOWN),
         })
     }
 
@@ -56,6 +73,30 @@ impl Path {
     /// Whether a packet comes from the peer, to the address that we have for it.
     pub(crate) fn carries(&self, skb: &RxSkb) -> bool {
         self.source == skb.destination() && self.destination == skb.source()
+    }
+
+    /// A packet came from the peer of a reliable connection. Where that is on this host, and the packet is as it was made
+    /// there, so will be what we send.
+    #[inline]
+    pub(crate) fn came(&self, skb: &RxSkb) {
+        if self.distance.load(Relaxed) == UNKNOWN && skb.is_from_here() {
+            let always = *crate::module_parameters::same_host_icrc.value() != 0;
+            self.distance
+                .store(if always { FAR } else { NEAR }, Relaxed);
+        }
+    }
+
+    /// Something is to be sent again: maybe it was cut into pieces or copied on its way, whose ICRCs nobody has computed
+    /// then.
+    #[cold]
+    pub(crate) fn doubt(&self) {
+        self.distance.store(FAR, Relaxed);
+    }
+
+    /// Whether the payload of rows needs no ICRC.
+    #[inline]
+    pub(crate) fn is_near(&self) -> bool {
+        self.distance.load(Relaxed) == NEAR
     }
 
     /// The route, as it is now. `None` where the stack knows none.

@@ -34,7 +34,12 @@ mod tx;
 mod wqe;
 
 use kernel::{prelude::*, sync::Arc};
-use linux_rdma::{net::NetdevNotifier, rdma::LinkRegistration, sync::rcu_barrier, vector};
+use linux_rdma::{
+    net::{self, NetdevNotifier},
+    rdma::LinkRegistration,
+    sync::rcu_barrier,
+    vector,
+};
 
 module! {
     type: Module,
@@ -55,6 +60,10 @@ module! {
         min_time_between_cnps: u32 {
             default: 50,
             description: "Microseconds between notifications of a queue pair (default 50)",
+        },
+        same_host_icrc: u8 {
+            default: 0,
+            description: "Compute ICRCs also of what does not leave this host (default 0)",
         },
     },
 }
@@ -114,6 +123,7 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
+        net::prepare();
         try_pin_init!(Self {
             state: SharedState::new()?,
             notifier <- NetdevNotifier::new(link::Follower),

@@ -40,6 +40,8 @@ pub(crate) struct Carrier<'a> {
     /// Bytes of UDP payload that may leave in a row, to be segmented by the stack; 0 where each packet
     /// leaves alone.
     row: usize,
+    /// What is in page fragments needs no ICRC.
+    near: bool,
 }
 
 impl<'a> Carrier<'a> {
@@ -56,6 +58,7 @@ impl<'a> Carrier<'a> {
             source_port,
             tos: path.info().traffic_class,
             row: 0,
+            near: false,
         })
     }
 
@@ -70,7 +73,12 @@ impl<'a> Carrier<'a> {
         let carrier = Self::new(path, device, source_port, rcu)?.with_tos(tos);
         let limit = carrier.route.segmentation_limit() as usize;
         let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
-        Some(Self { row, ..carrier })
+        let near = path.is_near();
+        Some(Self {
+            row,
+            near,
+            ..carrier
+        })
     }
 
     /// The same with another type of service, or traffic class.
@@ -165,30 +173,37 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC.
-    ///
-    /// `ident` is the Identification that the packet has over IPv4, `last` has the prefix of the last one.
-    fn write(
+    /// What the ICRC of a packet begins with, headers included. `ident` is the Identification that the packet has over IPv4,
+    /// `last` has the prefix of the last one.
+    fn start_icrc(
         &self,
         packet: &TxPacket,
         ident: u16,
         vector: &Vector,
         last: &mut LastPrefix,
+    ) -> u32 {
+        let total = packet.udp_payload_len() as usize;
+        let prefix = last.prefix(total, ident, || self.prefix(ident, total));
+        prefix.map_or(0, |prefix| {
+            prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), packet.header())
+        })
+    }
+
+    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC, or zeros where that is left out.
+    fn write(
+        packet: &TxPacket,
+        icrc: Option<u32>,
         room: &mut Room<'_>,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        let headers = packet.header();
-        let total = packet.udp_payload_len() as usize;
-        let prefix = last.prefix(total, ident, || self.prefix(ident, total));
-        let icrc = prefix.map_or(0, |prefix| {
-            prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), headers)
-        });
         // The room is as large as the packet says it is: nothing of this fails.
-        let _ = room.push(headers);
-        room.start_sum(icrc);
+        let _ = room.push(packet.header());
+        if let Some(icrc) = icrc {
+            room.start_sum(icrc);
+        }
         gather(room)?;
         let _ = room.push_zeros(packet.pad.into());
-        let icrc = icrc::finish(room.end_sum());
+        let icrc = icrc.map_or([0; 4], |_| icrc::finish(room.end_sum()));
         let _ = room.push(&icrc);
         Ok(())
     }
@@ -306,12 +321,14 @@ impl Row {
         };
         let first = self.ident.wrapping_add(self.count);
         let all = size.saturating_mul(count as usize);
+        let summed = !carrier.near || self.skb.is_linear_for(all);
         let written = self.skb.append(all, vector, |room| {
             for done in 0..count {
                 // It wraps as the Identification does.
                 let ident = first.wrapping_add(done as u16);
                 let gather = |room: &mut Room<'_>| gather(done, room);
-                carrier.write(packet, ident, vector, prefix, room, gather)?;
+                let icrc = summed.then(|| carrier.start_icrc(packet, ident, vector, prefix));
+                Carrier::write(packet, icrc, room, gather)?;
                 packet.step();
             }
             Ok(())

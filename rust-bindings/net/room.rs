@@ -2,7 +2,10 @@
 
 //! Memory of a packet that is being written.
 
-use crate::{crc32, vector::Vector};
+use crate::{
+    crc32,
+    vector::{self, Vector},
+};
 use core::{marker::PhantomData, slice};
 use kernel::prelude::*;
 
@@ -123,7 +126,7 @@ impl<'a> Room<'a> {
                     let end = self.filled + len;
                     self.sum = Some(Sum { crc, end });
                 }
-                None => to.copy_from_nonoverlapping(source, len),
+                None => vector::copy(self.vector, to, source, len),
             }
         }
         // INVARIANT: These are initialised now.

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{IpAddr, IpVersion};
+use super::{origin, IpAddr, IpVersion};
 use crate::{crc32, raw, vector::Vector};
 use core::{marker::PhantomData, mem::ManuallyDrop, num::NonZero, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
@@ -180,6 +180,14 @@ impl RxSkb {
             raw::shim_skb_vlan_tag_present(self.as_raw())
                 .then(|| raw::shim_skb_vlan_tag_get_id(self.as_raw()))
         }
+    }
+
+    /// Whether it was made by [`TxSkb`](super::TxSkb) on this host, and is what was made then: nobody has copied or cut it. (That is
+    /// what is known of its page fragments; headers and linear data may have been changed on the way.)
+    #[inline]
+    pub fn is_from_here(&self) -> bool {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { origin::is_marked(self.as_raw()) }
     }
 
     /// Bytes of UDP payload, of all datagrams.
@@ -552,6 +560,13 @@ impl<'a> Datagram<'a> {
             f(Fragment::new(data.wrapping_add(offset), len, self.vector));
         }
         Ok(())
+    }
+
+    /// Whether its bytes are as they were written on this host ([`RxSkb::is_from_here`]): they are in page fragments, and one of
+    /// several datagrams that nobody has cut.
+    #[inline]
+    pub fn is_as_written(&self) -> bool {
+        self.part.several && self.part.start >= self.skb.head().len() && self.skb.is_from_here()
     }
 
     /// Whether another follows in the packet.

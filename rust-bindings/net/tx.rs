@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{IpVersion, Room, Route};
+use super::{origin, IpVersion, Room, Route};
 use crate::{raw, vector::Vector};
 use core::{ptr::NonNull, slice};
 use kernel::{
@@ -110,7 +110,7 @@ impl TxSkb {
         vector: &Vector,
         fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
-        let linear = len <= self.tailroom();
+        let linear = self.is_linear_for(len);
         let before = self.len();
         let (block, used) = match self.block {
             // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it is written below, or
@@ -177,6 +177,12 @@ impl TxSkb {
         // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
         // page fragments.
         usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
+    }
+
+    /// Whether [`append`](Self::append) makes `len` bytes linear.
+    #[inline]
+    pub fn is_linear_for(&self, len: usize) -> bool {
+        len <= self.tailroom()
     }
 
     /// Bytes that [`append`](Self::append) takes at once, if it is to be `len` at least.
@@ -398,6 +404,7 @@ impl TxSkb {
             raw::shim_skb_dst_drop(skb);
             raw::shim_dst_hold(route.as_raw());
             raw::shim_skb_dst_set(skb, route.as_raw());
+            origin::mark(skb);
         }
         Ok(())
     }

@@ -33,6 +33,7 @@ mod scatter;
 pub(crate) mod send;
 mod stream;
 
+use crate::path::Path;
 use crate::{
     counters::Counter,
     cq::Cq,
@@ -61,7 +62,10 @@ use linux_rdma::{
     },
     sync::SoftTimer,
 };
-use rrxe_core::{congestion::NotificationPoint, requester::RequesterCounters, Service, Status};
+use rrxe_core::{
+    congestion::NotificationPoint, requester::RequesterCounters, responder::ResponderCounters,
+    Service, Status,
+};
 
 pub(crate) use receive::After;
 
@@ -238,11 +242,51 @@ impl Qp {
 
     /// Counts what a requester has counted.
     #[inline]
-    fn count_requester(&self, before: &RequesterCounters, after: &RequesterCounters) {
+    fn count_requester(
+        &self,
+        before: &RequesterCounters,
+        after: &RequesterCounters,
+        path: &Option<Arc<Path>>,
+    ) {
+        if before == after {
+            return;
+        }
         self.device.counters.requester(before, after);
         if before.bad_pkeys != after.bad_pkeys {
             self.device.count_bad_pkey();
         }
+        // RNR NAKs are for what has arrived.
+        let missing =
+            |c: &RequesterCounters| (c.sequence_naks, c.implied_naks, c.timeouts, c.probes);
+        if let Some(path) = path.as_ref().filter(|_| missing(before) != missing(after)) {
+            path.doubt();
+        }
+    }
+
+    /// Counts what a responder has counted.
+    #[inline]
+    fn count_responder(
+        &self,
+        before: &ResponderCounters,
+        after: &ResponderCounters,
+        path: &Option<Arc<Path>>,
+    ) {
+        if before == after {
+            return;
+        }
+        self.device.counters.responder(before, after);
+        // Maybe READ responses are asked for again.
+        if let Some(path) = path
+            .as_ref()
+            .filter(|_| before.duplicates != after.duplicates)
+        {
+            path.doubt();
+        }
+    }
+
+    /// Whether what gets lost is sent again.
+    fn is_reliable(&self) -> bool {
+        service(self.qp_type).is_reliable()
     }
 
     /// Counts a completion that is no success.

@@ -61,13 +61,18 @@ struct Side<'a, S, C> {
 impl<'a, S, C> Side<'a, S, C> {
     /// Locks a side; `of` says what it has counted, and where its path is.
     fn lock(
+        qp: &Qp,
         lock: &'a SpinLock<S>,
         incoming: &Incoming<'_>,
         of: impl FnOnce(&S) -> (C, &Option<Arc<Path>>),
     ) -> Self {
         let side = lock_bh(lock);
         let (before, path) = of(&side);
-        let from_peer = path.as_ref().is_some_and(|p| p.carries(incoming.skb));
+        let path = path.as_ref().filter(|p| p.carries(incoming.skb));
+        if let Some(path) = path.filter(|_| qp.is_reliable()) {
+            path.came(incoming.skb);
+        }
+        let from_peer = path.is_some();
         Self {
             side,
             before,
@@ -82,11 +87,10 @@ impl<'a> Turn<'a> {
         match core::mem::take(self) {
             Turn::Nobody => {}
             Turn::Responder(Side { side, before, .. }) => {
-                let counters = &qp.device.counters;
-                counters.responder(&before, side.responder.counters());
+                qp.count_responder(&before, side.responder.counters(), &side.path);
             }
             Turn::Requester(Side { side, before, .. }) => {
-                qp.count_requester(&before, side.requester.counters());
+                qp.count_requester(&before, side.requester.counters(), &side.path);
             }
         }
     }
@@ -98,7 +102,7 @@ impl<'a> Turn<'a> {
     ) -> Option<&mut Side<'a, RecvSide, ResponderCounters>> {
         if !matches!(self, Turn::Responder(_)) {
             self.end(qp);
-            *self = Turn::Responder(Side::lock(&qp.recv, incoming, |side| {
+            *self = Turn::Responder(Side::lock(qp, &qp.recv, incoming, |side| {
                 (*side.responder.counters(), &side.path)
             }));
         }
@@ -115,7 +119,7 @@ impl<'a> Turn<'a> {
     ) -> Option<&mut Side<'a, SendSide, RequesterCounters>> {
         if !matches!(self, Turn::Requester(_)) {
             self.end(qp);
-            *self = Turn::Requester(Side::lock(&qp.send, incoming, |side| {
+            *self = Turn::Requester(Side::lock(qp, &qp.send, incoming, |side| {
                 (*side.requester.counters(), &side.path)
             }));
         }

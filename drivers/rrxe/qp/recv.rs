@@ -174,9 +174,7 @@ impl RecvSide {
     ) -> R {
         let before = *self.responder.counters();
         let result = self.act(qp, on, queue, notices, f);
-        qp.device
-            .counters
-            .responder(&before, self.responder.counters());
+        qp.count_responder(&before, self.responder.counters(), &self.path);
         result
     }
 

@@ -287,7 +287,7 @@ impl SendSide {
     ) -> R {
         let before = *self.requester.counters();
         let result = self.act(qp, on, queue, notices, f);
-        qp.count_requester(&before, self.requester.counters());
+        qp.count_requester(&before, self.requester.counters(), &self.path);
         result
     }
 
