@@ -28,6 +28,8 @@ pub(crate) struct Path {
     route: SpinLock<Option<Route>>,
     /// How far the peer is: one of those below.
     distance: Atomic<u32>,
+    /// The last row was long.
+    long_rows: Atomic<u32>,
 }
 
 /// Not known yet.
@@ -52,6 +54,7 @@ impl Path {
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
             distance: Atomic::new(UNKNOWN),
+            long_rows: Atomic::new(0),
         })
     }
 
@@ -97,6 +100,20 @@ impl Path {
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
         self.distance.load(Relaxed) == NEAR
+    }
+
+    /// Whether small packets are expected to leave in long rows.
+    #[inline]
+    pub(crate) fn has_long_rows(&self) -> bool {
+        self.long_rows.load(Relaxed) != 0
+    }
+
+    /// Whether the last row was long.
+    #[inline]
+    pub(crate) fn set_long_rows(&self, long: bool) {
+        if self.has_long_rows() != long {
+            self.long_rows.store(long.into(), Relaxed);
+        }
     }
 
     /// The route, as it is now. `None` where the stack knows none.

@@ -241,7 +241,7 @@ impl<'a> Carrier<'a> {
         let count = row.append(self, &mut { *packet }, 1, pen, |_, room| gather(room))?;
         Ok(match count {
             0 => None,
-            _ => row.finish(self),
+            _ => row.finish(self, &pen.vector),
         })
     }
 }
@@ -269,6 +269,10 @@ struct Row {
     /// Bytes of UDP payload of each.
     size: usize,
     count: u16,
+    /// It is for a peer nearby: nothing has an ICRC.
+    plain: bool,
+    /// Bytes of the first one's headers.
+    headers: usize,
 }
 
 impl Row {
@@ -276,15 +280,23 @@ impl Row {
     #[inline]
     fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
+        // A small packet that stays alone is cheaper in one piece.
+        let plain = carrier.near && (size >= SMALL || carrier.path.has_long_rows());
         let others = match size {
             ..SMALL if carrier.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
             _ => 1,
         };
+        let skb = match plain {
+            true => TxSkb::new_paged(&carrier.route),
+            false => TxSkb::new(&carrier.route, size.saturating_mul(others)),
+        };
         Some(Self {
-            skb: TxSkb::new(&carrier.route, size.saturating_mul(others))?,
+            skb: skb?,
             ident: ident(packet),
             size,
             count: 0,
+            plain,
+            headers: packet.header().len(),
         })
     }
 
@@ -321,7 +333,8 @@ impl Row {
         };
         let first = self.ident.wrapping_add(self.count);
         let all = size.saturating_mul(count as usize);
-        let summed = !carrier.near || self.skb.is_linear_for(all);
+        // What is linear may be changed on its way.
+        let summed = !self.plain && (!carrier.near || self.skb.is_linear_for(all));
         let written = self.skb.append(all, vector, |room| {
             for done in 0..count {
                 // It wraps as the Identification does.
@@ -341,8 +354,33 @@ impl Row {
         Ok(count)
     }
 
+    /// Gives the packet an ICRC that was to be one of several, which need none, and has stayed alone.
+    #[cold]
+    fn sum_up(&mut self, carrier: &Carrier<'_>, vector: &Vector) {
+        let Some(mut prefix) = carrier.prefix(self.ident, self.size) else {
+            return;
+        };
+        let Some((body, end)) = self.skb.last_fragment().split_last_chunk_mut() else {
+            return;
+        };
+        let Some((headers, payload)) = body.split_at_checked(self.headers) else {
+            return;
+        };
+        let crc32_le = |crc, bytes: &[u8]| vector.crc32_le(crc, bytes);
+        let start = prefix.start(crc32_le, headers);
+        *end = icrc::finish(vector.crc32_le(start, payload));
+    }
+
     /// A packet for the stack. `None` where that can't be: all are lost.
-    fn finish(self, carrier: &Carrier<'_>) -> Option<TxSkb> {
+    fn finish(mut self, carrier: &Carrier<'_>, vector: &Vector) -> Option<TxSkb> {
+        if self.plain && self.count == 1 {
+            self.sum_up(carrier, vector);
+        }
+        if carrier.near {
+            carrier
+                .path
+                .set_long_rows(usize::from(self.count) > SMALL_ROW);
+        }
         let mut skb = carrier.finish(self.skb, self.ident)?;
         if self.count > 1 {
             // Packets are far smaller than 2^16.
@@ -477,7 +515,10 @@ impl<'a> Outgoing<'a> {
             return;
         };
         let count = row.count;
-        match (row.finish(carrier), self.queue.as_deref_mut()) {
+        match (
+            row.finish(carrier, &self.pen.vector),
+            self.queue.as_deref_mut(),
+        ) {
             (Some(skb), Some(queue)) => queue.push(skb),
             _ => self.count_lost(count),
         }

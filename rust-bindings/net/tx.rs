@@ -36,6 +36,8 @@ const BLOCK_SIZE: usize = PAGE_SIZE << BLOCK_ORDER;
 pub struct TxSkb {
     skb: NonNull<raw::sk_buff>,
     block: Option<(NonNull<u8>, usize)>,
+    /// Nothing but headers is to be linear.
+    paged: bool,
 }
 
 // SAFETY: A packet belongs to no thread.
@@ -61,8 +63,20 @@ impl TxSkb {
             let skb = NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC))?;
             raw::shim_skb_reserve(skb.as_ptr(), headroom as i32);
             // INVARIANT: Allocated and reserved just above; there are no data.
-            Some(Self { skb, block: None })
+            Some(Self {
+                skb,
+                block: None,
+                paged: false,
+            })
         }
+    }
+
+    /// As [`new`](Self::new), for a payload that is all in page fragments.
+    #[inline]
+    pub fn new_paged(route: &Route) -> Option<Self> {
+        let mut new = Self::new(route, 0)?;
+        new.paged = true;
+        Some(new)
     }
 
     /// The C struct.
@@ -84,7 +98,11 @@ impl TxSkb {
     /// `skb` came from `into_raw`, and nobody has used it since.
     #[inline]
     pub(super) unsafe fn from_raw(skb: NonNull<raw::sk_buff>) -> Self {
-        Self { skb, block: None }
+        Self {
+            skb,
+            block: None,
+            paged: true,
+        }
     }
 
     /// Bytes so far.
@@ -142,6 +160,16 @@ impl TxSkb {
         Ok(result)
     }
 
+    /// The bytes of the last page fragment.
+    #[inline]
+    pub fn last_fragment(&mut self) -> &mut [u8] {
+        match self.block {
+            // SAFETY: By the type invariant the fragment has so many bytes there, which are initialised, and ours alone.
+            Some((block, used)) => unsafe { slice::from_raw_parts_mut(block.as_ptr(), used) },
+            None => &mut [],
+        }
+    }
+
     /// Makes `len` initialised bytes of a block behind the `used` ones a part of the packet.
     #[inline]
     fn add_block(&mut self, block: NonNull<u8>, used: usize, len: usize) {
@@ -182,14 +210,14 @@ impl TxSkb {
     /// Whether [`append`](Self::append) makes `len` bytes linear.
     #[inline]
     pub fn is_linear_for(&self, len: usize) -> bool {
-        len <= self.tailroom()
+        !self.paged && len <= self.tailroom()
     }
 
     /// Bytes that [`append`](Self::append) takes at once, if it is to be `len` at least.
     #[inline]
     pub fn room(&self, len: usize) -> usize {
         match (self.tailroom(), self.block) {
-            (linear, _) if linear >= len => linear,
+            (linear, _) if linear >= len && !self.paged => linear,
             (_, Some((_, used))) if BLOCK_SIZE - used >= len => BLOCK_SIZE - used,
             _ => BLOCK_SIZE,
         }
