@@ -241,7 +241,7 @@ impl<'a> Carrier<'a> {
         let count = row.append(self, &mut { *packet }, 1, pen, |_, room| gather(room))?;
         Ok(match count {
             0 => None,
-            _ => row.finish(self, &pen.vector),
+            _ => row.finish(self),
         })
     }
 }
@@ -271,8 +271,6 @@ struct Row {
     count: u16,
     /// It is for a peer nearby: nothing has an ICRC.
     plain: bool,
-    /// Bytes of the first one's headers.
-    headers: usize,
 }
 
 impl Row {
@@ -296,7 +294,6 @@ impl Row {
             size,
             count: 0,
             plain,
-            headers: packet.header().len(),
         })
     }
 
@@ -354,28 +351,8 @@ impl Row {
         Ok(count)
     }
 
-    /// Gives the packet an ICRC that was to be one of several, which need none, and has stayed alone.
-    #[cold]
-    fn sum_up(&mut self, carrier: &Carrier<'_>, vector: &Vector) {
-        let Some(mut prefix) = carrier.prefix(self.ident, self.size) else {
-            return;
-        };
-        let Some((body, end)) = self.skb.last_fragment().split_last_chunk_mut() else {
-            return;
-        };
-        let Some((headers, payload)) = body.split_at_checked(self.headers) else {
-            return;
-        };
-        let crc32_le = |crc, bytes: &[u8]| vector.crc32_le(crc, bytes);
-        let start = prefix.start(crc32_le, headers);
-        *end = icrc::finish(vector.crc32_le(start, payload));
-    }
-
     /// A packet for the stack. `None` where that can't be: all are lost.
-    fn finish(mut self, carrier: &Carrier<'_>, vector: &Vector) -> Option<TxSkb> {
-        if self.plain && self.count == 1 {
-            self.sum_up(carrier, vector);
-        }
+    fn finish(self, carrier: &Carrier<'_>) -> Option<TxSkb> {
         if carrier.near {
             carrier
                 .path
@@ -515,10 +492,7 @@ impl<'a> Outgoing<'a> {
             return;
         };
         let count = row.count;
-        match (
-            row.finish(carrier, &self.pen.vector),
-            self.queue.as_deref_mut(),
-        ) {
+        match (row.finish(carrier), self.queue.as_deref_mut()) {
             (Some(skb), Some(queue)) => queue.push(skb),
             _ => self.count_lost(count),
         }

@@ -190,6 +190,22 @@ impl RxSkb {
         unsafe { origin::is_marked(self.as_raw()) }
     }
 
+    /// Whether IP, UDP and the packet say the same of its length. (UDP cuts off what it does not know of.)
+    #[inline]
+    fn lengths_agree(&self) -> bool {
+        let &[_, _, _, _, high, low, _, _] = self.udp_header();
+        let udp = usize::from(u16::from_be_bytes([high, low]));
+        let ip = match self.version() {
+            IpVersion::V4 => {
+                let total = u16::from_be_bytes(self.ip_field(2));
+                usize::from(total).checked_sub(self.ip_header().len())
+            }
+            // Behind the first header.
+            IpVersion::V6 => Some(u16::from_be_bytes(self.ip_field(4)).into()),
+        };
+        udp == self.payload_len() + UDP_HEADER && ip == Some(udp)
+    }
+
     /// Bytes of UDP payload, of all datagrams.
     #[inline]
     pub fn payload_len(&self) -> usize {
@@ -294,6 +310,8 @@ impl RxSkb {
         let count = size.map_or(1, |size| total.wrapping_sub(1) / size + 1);
         let size = size.map_or(total, NonZero::get);
         let mut pieces = Pieces::new(self);
+        let linear = pieces.len;
+        let from_here = self.is_from_here() && self.lengths_agree();
         (0..count).map(move |index| {
             // Inside the packet, whose length fits in 32 bits.
             let start = index * size;
@@ -308,6 +326,7 @@ impl RxSkb {
                     // It wraps as the Identification does.
                     index: index as u16,
                     several,
+                    as_written: from_here && start >= linear,
                 },
             }
         })
@@ -423,6 +442,7 @@ struct Part {
     index: u16,
     /// The packet has others.
     several: bool,
+    as_written: bool,
 }
 
 /// One UDP datagram of a received packet.
@@ -562,11 +582,11 @@ impl<'a> Datagram<'a> {
         Ok(())
     }
 
-    /// Whether its bytes are as they were written on this host ([`RxSkb::is_from_here`]): they are in page fragments, and one of
-    /// several datagrams that nobody has cut.
+    /// Whether its bytes are as they were written on this host ([`RxSkb::is_from_here`]): they are in page fragments, and of a
+    /// packet whose lengths agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
-        self.part.several && self.part.start >= self.skb.head().len() && self.skb.is_from_here()
+        self.part.as_written
     }
 
     /// Whether another follows in the packet.

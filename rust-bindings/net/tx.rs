@@ -160,16 +160,6 @@ impl TxSkb {
         Ok(result)
     }
 
-    /// The bytes of the last page fragment.
-    #[inline]
-    pub fn last_fragment(&mut self) -> &mut [u8] {
-        match self.block {
-            // SAFETY: By the type invariant the fragment has so many bytes there, which are initialised, and ours alone.
-            Some((block, used)) => unsafe { slice::from_raw_parts_mut(block.as_ptr(), used) },
-            None => &mut [],
-        }
-    }
-
     /// Makes `len` initialised bytes of a block behind the `used` ones a part of the packet.
     #[inline]
     fn add_block(&mut self, block: NonNull<u8>, used: usize, len: usize) {
