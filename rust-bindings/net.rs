@@ -3,6 +3,7 @@
 //! Networking: devices, namespaces, routes, UDP tunnel sockets and socket buffers.
 
 mod addr;
+mod blocks;
 mod device;
 mod find;
 mod lockdep;
@@ -22,10 +23,24 @@ pub use device::{DeviceName, NetDevice, MOST_SEGMENTS};
 pub use find::HeldNet;
 pub use namespace::{NetNs, NetNsCookie};
 pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
-pub use origin::prepare;
 pub use room::Room;
 pub use route::{Flow, Route};
 pub use rx::{Datagram, Fragment, KeptDatagram, RxSkb};
 pub use tx::TxSkb;
 pub use tx_queue::{TxQueue, XmitStats};
 pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};
+
+/// What packets are made with, as long as it exists.
+pub struct Prepared {
+    _blocks: blocks::Memory,
+}
+
+impl Prepared {
+    /// To be called once, before there are packets; to be dropped when none are made any more. Sleeps. `ENOMEM`.
+    pub fn new() -> kernel::error::Result<Self> {
+        origin::prepare();
+        Ok(Self {
+            _blocks: blocks::Memory::new()?,
+        })
+    }
+}

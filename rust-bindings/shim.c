@@ -102,6 +102,21 @@ SHIM unsigned int shim_num_possible_cpus(void)
 	return num_possible_cpus();
 }
 
+SHIM void *shim_per_cpu_ptr(void __percpu *memory, unsigned int cpu)
+{
+	return per_cpu_ptr(memory, cpu);
+}
+
+SHIM void *shim_this_cpu_ptr(void __percpu *memory)
+{
+	return this_cpu_ptr(memory);
+}
+
+SHIM unsigned long shim_softirq_count(void)
+{
+	return softirq_count();
+}
+
 SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)
 {
 	return READ_ONCE(*per_cpu_ptr(counter, cpu));
@@ -447,9 +462,24 @@ SHIM void shim_skb_set_priority(struct sk_buff *skb, u32 priority)
 	skb->priority = priority;
 }
 
-SHIM unsigned long shim_get_free_pages(gfp_t gfp, unsigned int order)
+SHIM struct page *shim_alloc_pages(gfp_t gfp, unsigned int order)
 {
-	return __get_free_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
+	return alloc_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
+}
+
+SHIM void *shim_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+SHIM int shim_page_ref_count(const struct page *page)
+{
+	return page_ref_count(page);
+}
+
+SHIM bool shim_dev_page_is_reusable(const struct page *page)
+{
+	return dev_page_is_reusable(page);
 }
 
 SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
@@ -556,6 +586,11 @@ SHIM void shim_skb_add_page(struct sk_buff *skb, int i, struct page *page, int o
 			    unsigned int truesize)
 {
 	skb_add_rx_frag(skb, i, page, offset, size, truesize);
+}
+
+SHIM void shim_put_page(struct page *page)
+{
+	put_page(page);
 }
 
 SHIM void shim_get_page(struct page *page)

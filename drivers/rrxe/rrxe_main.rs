@@ -92,6 +92,8 @@ struct Module {
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
     state: SharedState,
+    /// Last: nobody makes packets any more.
+    _packets: net::Prepared,
 }
 
 /// Owns what is in [`STATE`].
@@ -123,8 +125,8 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
-        net::prepare();
         try_pin_init!(Self {
+            _packets: net::Prepared::new()?,
             state: SharedState::new()?,
             notifier <- NetdevNotifier::new(link::Follower),
             link: LinkRegistration::new(&link::LINK_OPS),

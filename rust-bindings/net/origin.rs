@@ -18,7 +18,7 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 static KEY: Atomic<u32> = Atomic::new(0);
 
 /// Makes up the key: to be called once, before there are packets. Any context.
-pub fn prepare() {
+pub(super) fn prepare() {
     // Not one of those that are counted up from 0.
     KEY.store(random::u32() | 1 << 31, Relaxed);
 }

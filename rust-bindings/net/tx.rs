@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{origin, IpVersion, Room, Route};
+use super::{blocks, origin, IpVersion, Room, Route};
 use crate::{raw, vector::Vector};
 use core::{ptr::NonNull, slice};
 use kernel::{
@@ -19,12 +19,6 @@ const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 /// Bytes of a UDP header (RFC 768).
 const UDP_HEADER: usize = 8;
-
-/// Blocks of memory of packets: 32 KiB, of the largest order that the page allocator keeps for each CPU
-/// (`PAGE_ALLOC_COSTLY_ORDER`).
-const BLOCK_ORDER: u32 = 3;
-/// Bytes of a block.
-const BLOCK_SIZE: usize = PAGE_SIZE << BLOCK_ORDER;
 
 /// A UDP datagram that is being put together: first the payload, then the headers in front of it.
 ///
@@ -137,10 +131,10 @@ impl TxSkb {
                 let start = raw::shim___skb_put(self.as_raw(), len as u32);
                 (NonNull::new(start.cast()).ok_or(EMSGSIZE)?, 0)
             },
-            _ if len > BLOCK_SIZE => return Err(EMSGSIZE),
-            Some((block, used)) if BLOCK_SIZE - used >= len => (block, used),
+            _ if len > blocks::SIZE => return Err(EMSGSIZE),
+            Some((block, used)) if blocks::SIZE - used >= len => (block, used),
             _ if self.fragments() >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
-            _ => (Self::new_block()?, 0),
+            _ => (blocks::take()?, 0),
         };
         // SAFETY: The memory is ours, and nobody uses it from `used` on, where there are `len` bytes left.
         let mut room = unsafe { Room::new(block.as_ptr().add(used), len, vector) };
@@ -151,10 +145,8 @@ impl TxSkb {
             // SAFETY: The packet is valid by the type invariant, and linear.
             (true, false) => unsafe { raw::skb_trim(self.as_raw(), before as u32) },
             (false, true) => self.add_block(block, used, len),
-            // SAFETY: Allocated by `new_block` just above; no fragment refers to it.
-            (false, false) if used == 0 => unsafe {
-                raw::free_pages(block.as_ptr() as usize, BLOCK_ORDER)
-            },
+            // SAFETY: Taken just above; no fragment refers to it.
+            (false, false) if used == 0 => unsafe { blocks::give_back(block) },
             (false, false) => {}
         }
         Ok(result)
@@ -174,7 +166,7 @@ impl TxSkb {
                 (*skb).data_len += len as u32;
             } else {
                 let page = raw::shim_virt_to_page(block.as_ptr().cast());
-                let (skb, size) = (self.as_raw(), BLOCK_SIZE as u32);
+                let (skb, size) = (self.as_raw(), blocks::SIZE as u32);
                 raw::shim_skb_add_page(skb, count, page, 0, len as i32, size);
             }
         }
@@ -208,16 +200,9 @@ impl TxSkb {
     pub fn room(&self, len: usize) -> usize {
         match (self.tailroom(), self.block) {
             (linear, _) if linear >= len && !self.paged => linear,
-            (_, Some((_, used))) if BLOCK_SIZE - used >= len => BLOCK_SIZE - used,
-            _ => BLOCK_SIZE,
+            (_, Some((_, used))) if blocks::SIZE - used >= len => blocks::SIZE - used,
+            _ => blocks::SIZE,
         }
-    }
-
-    /// Allocates a block. `ENOMEM`.
-    fn new_block() -> Result<NonNull<u8>> {
-        // SAFETY: Any order may be asked for.
-        let block = unsafe { raw::shim_get_free_pages(raw::GFP_ATOMIC, BLOCK_ORDER) };
-        NonNull::new(block as *mut u8).ok_or(ENOMEM)
     }
 
     /// Marks a packet whose headers are written as `count` datagrams in a row, each but the last
