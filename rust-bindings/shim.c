@@ -641,6 +641,11 @@ SHIM struct ib_udata *shim_attrs_udata(struct uverbs_attr_bundle *attrs)
 	return &attrs->driver_udata;
 }
 
+SHIM struct ib_ucontext *shim_udata_context(struct ib_udata *udata)
+{
+	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+}
+
 SHIM u16 shim_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)
 {
 	return rdma_get_udp_sport(flow_label, local_qpn, remote_qpn);

@@ -201,7 +201,7 @@ impl SendSide {
     /// Says when the program is to call next, after [`SendSide::fetch`].
     pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
         let was = self.stream.is_on();
-        if qp.is_user && qp.state() == QpState::Rts {
+        if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
             self.stream.follow(fetched, &qp.talk, now);
         } else {
             self.stream.end();
