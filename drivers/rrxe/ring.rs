@@ -174,6 +174,12 @@ impl Consumer {
         Ok(waiting)
     }
 
+    /// Whether there is something for who takes next: entries, or a producer that claims the impossible.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.broken && self.ring.producer() != self.taken
+    }
+
     /// Entries that the ring holds.
     pub(crate) fn capacity(&self) -> u32 {
         self.ring.capacity

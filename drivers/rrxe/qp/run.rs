@@ -231,7 +231,7 @@ impl Qp {
     fn has_send_work(this: ArcBorrow<'_, Self>) -> bool {
         let qp = &*this;
         let deadline = {
-            let mut side = lock_bh(&qp.send);
+            let side = lock_bh(&qp.send);
             if side.has_backlog() || side.tell_drained || side.is_streaming() {
                 return true;
             }
