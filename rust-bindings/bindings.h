@@ -11,8 +11,10 @@
 #include <linux/crc32.h>
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
+#include <linux/kthread.h>
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
+#include <linux/sched/stat.h>
 #include <linux/skbuff.h>
 #include <net/addrconf.h>
 #include <net/ip.h>

@@ -18,8 +18,10 @@
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/irqflags.h>
+#include <linux/kthread.h>
 #include <linux/netdevice.h>
 #include <linux/percpu.h>
+#include <linux/sched.h>
 #include <linux/skbuff.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
@@ -52,9 +54,19 @@ SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align)
 	return __alloc_percpu(size, align);
 }
 
+SHIM void shim_cond_resched(void)
+{
+	cond_resched_tasks_rcu_qs();
+}
+
 SHIM bool shim_cpu_possible(unsigned int cpu)
 {
 	return cpu_possible(cpu);
+}
+
+SHIM void shim_cpu_relax(void)
+{
+	cpu_relax();
 }
 
 SHIM void shim_ida_init(struct ida *ida)
@@ -65,6 +77,16 @@ SHIM void shim_ida_init(struct ida *ida)
 SHIM bool shim_irqs_disabled(void)
 {
 	return irqs_disabled();
+}
+
+SHIM struct task_struct *shim_kthread_create(int (*body)(void *data), void *data, const char *name)
+{
+	return kthread_create(body, data, "%s", name);
+}
+
+SHIM int shim_kthread_like_current(struct task_struct *task)
+{
+	set_user_nice(task, task_nice(current)); return kthread_affine_preferred(task, &current->cpus_mask);
 }
 
 SHIM u64 shim_ktime_get_ns(void)
@@ -120,6 +142,16 @@ SHIM unsigned long shim_softirq_count(void)
 SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)
 {
 	return READ_ONCE(*per_cpu_ptr(counter, cpu));
+}
+
+SHIM void shim_set_current_idle(void)
+{
+	set_current_state(TASK_IDLE);
+}
+
+SHIM void shim_set_current_running(void)
+{
+	__set_current_state(TASK_RUNNING);
 }
 
 SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
@@ -642,6 +674,11 @@ SHIM int shim_udp_sock_create(struct net *net, struct udp_port_cfg *cfg, struct 
 SHIM struct ib_udata *shim_attrs_udata(struct uverbs_attr_bundle *attrs)
 {
 	return &attrs->driver_udata;
+}
+
+SHIM struct ib_ucontext *shim_udata_context(struct ib_udata *udata)
+{
+	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
 }
 
 SHIM u16 shim_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts, RCU-protected tables, timers and gates.
+//! Contexts, RCU-protected tables, timers, threads and gates.
 //!
 //! Everything that is shared is a plain [`Arc`](kernel::sync::Arc), so that it can also be a work
 //! item. A table entry and an armed timer own a reference; where that is the last one, the object
@@ -11,6 +11,7 @@ mod bh;
 mod gate;
 mod index_pool;
 mod irq;
+mod kthread;
 mod per_cpu;
 mod rcu;
 mod rcu_cell;
@@ -24,6 +25,7 @@ pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};
 pub use index_pool::IndexPool;
 pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
+pub use kthread::{CurrentThread, KThread, ThreadBody};
 pub use per_cpu::PerCpuCounters;
 pub use rcu::{rcu_barrier, synchronize_rcu};
 pub use rcu_cell::RcuCell;

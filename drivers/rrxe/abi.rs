@@ -42,6 +42,11 @@
 //! - must call it where its producer counter has reached [`RingHeader::due`] (the difference is not negative), and
 //! - should where it is about to wait: for a completion of what it has posted, or as it finds no completion.
 //!
+//! In poll mode ([`AllocUcontextCmd::poll_idle_us`], where the answer has [`FEATURE_POLL`]) a send queue's `doorbell` alone
+//! says whether to call, and [`RingHeader::due`] says nothing: it is zero while a thread of the kernel looks at the queues of
+//! the context, and not zero once that has found nothing for so long and sleeps. The kernel sets the word, executes a
+//! sequentially consistent fence, and looks once more.
+//!
 //! # Arming a completion queue
 //!
 //! The user program ORs [`ARM_ANY`] or [`ARM_SOLICITED`] into [`RingHeader::arm`] and then polls
@@ -57,6 +62,9 @@ pub const ABI_VERSION: u32 = 64;
 
 /// `enum rdma_driver_id` value of rrxe: private, ASCII `rrxe`. Never `RDMA_DRIVER_RXE`.
 pub const DRIVER_ID: u32 = 0x7272_7865;
+
+/// The longest [`AllocUcontextCmd::poll_idle_us`]: longer ones would be a processor given away.
+pub const MAX_POLL_IDLE_US: u32 = 1_000_000;
 
 /// Bytes from the start of a ring to its first entry.
 pub const RING_HEADER_SIZE: usize = 256;
@@ -272,11 +280,26 @@ pub mod wc_opcode {
     pub const RECV_RDMA_WITH_IMM: u8 = 129;
 }
 
+/// [`AllocUcontextResp::features`]: the context is in poll mode.
+pub const FEATURE_POLL: u64 = 1;
+
+/// Driver part of GET_CONTEXT. A program that asks for nothing leaves it out: a kernel may not know it, and refuses
+/// with `EOPNOTSUPP` what is not zero.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct AllocUcontextCmd {
+    /// Poll mode: microseconds for which the kernel goes on looking at send queues after it has found something;
+    /// 0: no poll mode. `EINVAL` above [`MAX_POLL_IDLE_US`].
+    pub poll_idle_us: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// Driver part of the response to GET_CONTEXT.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct AllocUcontextResp {
-    /// What the kernel can do beyond this ABI version's base; no bit is defined yet.
+    /// What the kernel does beyond this ABI version's base: `FEATURE_*`.
     pub features: u64,
     /// Most bytes of inline data that a send queue can be created for.
     pub max_inline: u32,
@@ -396,6 +419,7 @@ const _: () = {
     assert!(size_of::<Sge>() == 16);
     assert!(size_of::<RecvWqe>() == 16);
     assert!(size_of::<Cqe>() == 64);
+    assert!(size_of::<AllocUcontextCmd>() == 8);
     assert!(size_of::<AllocUcontextResp>() == 16);
     assert!(size_of::<RingSpec>() == 16);
     assert!(size_of::<CreateCqCmd>() == 16);

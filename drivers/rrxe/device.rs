@@ -43,6 +43,8 @@ pub(crate) struct DeviceState {
     bad_qkeys: Atomic<u32>,
     /// Packets that its queue pairs keep until their turn.
     held: Atomic<i32>,
+    /// Contexts in poll mode.
+    pub(crate) poll_threads: Atomic<u32>,
 }
 
 /// Adds one, up to 0xffff (IBA 10.9, A-28).
@@ -78,6 +80,7 @@ impl DeviceState {
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 held: Atomic::new(0),
+                poll_threads: Atomic::new(0),
             }),
             GFP_KERNEL,
         )

@@ -11,11 +11,13 @@ use crate::{
     limits, link,
     mr::{Mr, MrHandle},
     pd::Pd,
+    poll::Poller,
     qp::{self, QpHandle},
     srq::{self, SrqHandle, Xrcd},
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
 use linux_rdma::{
+    errno::not_supported,
     net::NetDevice,
     rdma::{
         attr::{
@@ -43,7 +45,7 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
-    type Ucontext = ();
+    type Ucontext = Option<Poller>;
     type Pd = Pd;
     type Ah = Arc<AddressHandle>;
     type Cq = Arc<Cq>;
@@ -183,13 +185,18 @@ impl Driver for Rrxe {
         Ok(())
     }
 
-    fn alloc_ucontext(_device: &Device<Self>, udata: &mut Udata<'_>) -> Result<()> {
-        udata.expect_no_input()?;
+    fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
+        let cmd: abi::AllocUcontextCmd = udata.read_as_far_as_known()?;
+        if cmd.reserved != 0 {
+            return Err(not_supported());
+        }
+        let poller = Poller::new(device.data(), cmd.poll_idle_us)?;
         udata.write(&abi::AllocUcontextResp {
-            features: 0,
+            features: poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
-        })
+        })?;
+        Ok(poller)
     }
 
     fn alloc_pd(_device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Pd> {
@@ -248,12 +255,14 @@ impl Driver for Rrxe {
 
     fn create_qp(
         device: &Device<Self>,
+        context: Option<&Option<Poller>>,
         pd: Option<&Pd>,
         init: &mut QpInit<'_, Self>,
         target: Arc<QpTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(QpHandle, u32)> {
-        qp::create::create(device, pd, init, target, udata)
+        let poller = context.and_then(Option::as_ref);
+        qp::create::create(device, poller, pd, init, target, udata)
     }
 
     fn modify_qp(device: &Device<Self>, qp: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result {

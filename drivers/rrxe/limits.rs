@@ -88,6 +88,9 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
 /// memory of the whole row. Those beyond are lost, as if nothing were kept.
 pub(crate) const MAX_HELD: i32 = 8192;
 
+/// Contexts of a device that may be in poll mode at the same time. Nothing charges their threads to whoever has them.
+pub(crate) const MAX_POLL_THREADS: u32 = 32;
+
 /// Budgets of the packet path.
 pub(crate) mod path {
     /// Packets that a queue pair sends in one go, before it looks at other things: enough to fill

@@ -22,6 +22,7 @@ plain_data!(
     abi::RecvWqe,
     abi::Sge,
     abi::Cqe,
+    abi::AllocUcontextCmd,
     abi::AllocUcontextResp,
     abi::CreateCqCmd,
     abi::CreateQpCmd,

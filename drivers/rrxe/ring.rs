@@ -72,6 +72,17 @@ impl Ring {
         self.capacity
     }
 
+    /// What the producer says that it has published.
+    #[inline]
+    pub(crate) fn producer(&self) -> u32 {
+        self.memory.load_acquire(RING_PRODUCER)
+    }
+
+    /// Asks the producer to call the kernel after publishing, or no more.
+    pub(crate) fn want_doorbell(&self, wanted: bool) {
+        self.memory.store_release(RING_DOORBELL, wanted.into());
+    }
+
     fn offset(&self, counter: u32) -> usize {
         // Both are powers of two, and the size of the whole was computed without overflow.
         let slot = counter & self.capacity.wrapping_sub(1);
@@ -163,6 +174,12 @@ impl Consumer {
         Ok(waiting)
     }
 
+    /// Whether there is something for who takes next: entries, or a producer that claims the impossible.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.broken && self.ring.producer() != self.taken
+    }
+
     /// Entries that the ring holds.
     pub(crate) fn capacity(&self) -> u32 {
         self.ring.capacity
@@ -246,7 +263,7 @@ impl Consumer {
 
     /// Asks the producer to call the kernel after publishing, or no more.
     pub(crate) fn want_doorbell(&self, wanted: bool) {
-        self.ring.memory.store_release(RING_DOORBELL, wanted.into());
+        self.ring.want_doorbell(wanted);
     }
 
     /// Asks the producer to call the kernel only once it has published so many more.

@@ -24,6 +24,7 @@ mod multicast;
 mod path;
 mod pd;
 mod plain_data;
+mod poll;
 mod qp;
 mod ring;
 mod rx;
@@ -64,6 +65,10 @@ module! {
         same_host_icrc: u8 {
             default: 0,
             description: "Compute ICRCs also of what does not leave this host (default 0)",
+        },
+        poll_mode: u8 {
+            default: 1,
+            description: "Programs may have a thread of the kernel look at their send queues (default 1)",
         },
     },
 }

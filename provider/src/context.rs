@@ -8,7 +8,7 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{self, EINVAL};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
-use crate::{ah, clock, cq, mr, mw, pd, post, qp, srq, xrcd};
+use crate::{ah, clock, cq, mr, mw, pd, poll, post, qp, srq, xrcd};
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::addr_of_mut;
@@ -19,6 +19,8 @@ use std::io::Write;
 pub(crate) struct Context {
     verbs: pabi::VerbsContext,
     limits: Limits,
+    /// Poll mode: while its thread is awake, the kernel looks at send queues by itself.
+    polled: bool,
     owed: Owed,
 }
 
@@ -94,6 +96,19 @@ pub(crate) unsafe fn limits(context: *mut IbvContext) -> Limits {
     unsafe { (*context.byte_sub(offset).cast::<Context>()).limits }
 }
 
+/// Whether it is in poll mode; null, which there is in unit tests, is not.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device, or null.
+#[inline]
+pub(crate) unsafe fn is_polled(context: *mut IbvContext) -> bool {
+    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
+    // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
+    // writes this after that.
+    !context.is_null() && unsafe { (*context.byte_sub(offset).cast::<Context>()).polled }
+}
+
 /// Which queue pair of it is owed a call. `None` for null, which there is in unit tests.
 ///
 /// # Safety
@@ -159,24 +174,8 @@ pub(crate) unsafe extern "C" fn alloc_context(
 ///
 /// `context` was initialised by libibverbs and nobody else knows it.
 unsafe fn open(context: *mut Context) -> Result<(), c_int> {
-    let mut cmd = command::GetContext::zeroed();
-    let mut resp = command::GetContextResp {
-        core: command::Quads::zeroed(),
-        driver: abi::AllocUcontextResp::default(),
-    };
-    // SAFETY: the buffers have the sizes given.
-    let error = unsafe {
-        pabi::ibv_cmd_get_context(
-            addr_of_mut!((*context).verbs),
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
-        )
-    };
-    if error != 0 {
-        return Err(error);
-    }
+    // SAFETY: the caller's contract.
+    let resp = unsafe { get_context(context, poll::idle()?)? };
 
     // SAFETY: integers and arrays of them.
     let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
@@ -207,8 +206,50 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
         max_srq_sge: count(attr.orig_attr.max_srq_sge),
     };
     // SAFETY: nobody else knows the context.
-    unsafe { (*context).limits = limits };
+    unsafe {
+        (*context).limits = limits;
+        (*context).polled = resp.driver.features & abi::FEATURE_POLL != 0;
+    }
     Ok(())
+}
+
+/// Opens the kernel's side of a context, in poll mode where an idle time is given and the kernel can.
+///
+/// # Safety
+///
+/// As for [`open`].
+unsafe fn get_context(
+    context: *mut Context,
+    poll_idle_us: u32,
+) -> Result<command::GetContextResp, c_int> {
+    let mut cmd = command::GetContext::new(abi::AllocUcontextCmd {
+        poll_idle_us,
+        reserved: 0,
+    });
+    let mut resp = command::GetContextResp::new(abi::AllocUcontextResp::default());
+    // A kernel that does not know poll mode wants to hear nothing of it.
+    let cmd_size = if poll_idle_us == 0 {
+        size_of_val(&cmd.core)
+    } else {
+        size_of_val(&cmd)
+    };
+    // SAFETY: the buffers have at least the sizes given.
+    let error = unsafe {
+        pabi::ibv_cmd_get_context(
+            addr_of_mut!((*context).verbs),
+            &mut cmd,
+            cmd_size,
+            &mut resp,
+            size_of_val(&resp),
+        )
+    };
+    match error {
+        0 => Ok(resp),
+        // It refuses a wish that it doesn't know.
+        // SAFETY: the caller's contract; nothing was opened.
+        os::EOPNOTSUPP if poll_idle_us != 0 => unsafe { get_context(context, 0) },
+        _ => Err(error),
+    }
 }
 
 /// Closes a device.

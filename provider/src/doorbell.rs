@@ -10,6 +10,8 @@
 //! A program that posts in a stream is let off most calls: the kernel looks at the ring by itself, but
 //! not at once. So a context remembers the queue pair that is owed one, and settles that as the program
 //! begins to wait, which it does where it finds no completion or asks for an event.
+//!
+//! In poll mode a send queue says by itself whether the kernel must be called: not as long as its thread is awake.
 
 use crate::context;
 use crate::ffi::command::{self, PostDoorbell};
@@ -138,8 +140,17 @@ impl Owed {
 /// `qp` is a queue pair of an open rrxe device.
 #[inline]
 pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int> {
-    let now = qp.sq.ring().is_due(published.counter) || published.prompt;
     let public = public(qp);
+    // SAFETY: the caller's contract.
+    if unsafe { context::is_polled((*public).context) } {
+        return if qp.sq.ring().wants_doorbell() {
+            // SAFETY: the caller's contract.
+            unsafe { ring(public, Queue::Send) }
+        } else {
+            Ok(())
+        };
+    }
+    let now = qp.sq.ring().is_due(published.counter) || published.prompt;
     // SAFETY: the caller's contract.
     let (context, handle) = unsafe { ((*public).context, (*public).handle) };
     // SAFETY: the caller's contract.

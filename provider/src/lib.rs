@@ -37,6 +37,7 @@ mod mr;
 mod mw;
 mod object;
 mod pd;
+mod poll;
 mod post;
 mod qp;
 mod recv_queue;

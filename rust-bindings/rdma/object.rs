@@ -273,9 +273,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool>;
 
     /// Creates a queue pair; returns it with its number. `init.cap` is updated to what was
-    /// granted. XRC targets have no protection domain and no `udata`.
+    /// granted. XRC targets have no protection domain and no `udata`. `context` is that of the user program.
     fn create_qp(
         device: &Device<Self>,
+        context: Option<&Self::Ucontext>,
         pd: Option<&Self::Pd>,
         init: &mut QpInit<'_, Self>,
         target: Arc<QpTarget>,

@@ -2,6 +2,7 @@
 
 //! The driver's part of a uverbs command.
 
+use super::object::{Driver, Ucontext};
 use crate::raw;
 use core::{marker::PhantomData, mem::size_of, ptr::NonNull};
 use kernel::{
@@ -44,6 +45,37 @@ impl Udata<'_> {
         })?;
         // SAFETY: Wholly initialized (zeroes, then the user's bytes), and any bytes are a valid `T`.
         Ok(unsafe { value.assume_init() })
+    }
+
+    /// As [`Self::read`], of a program that may know a shorter `T`, or none: the rest of it is zero.
+    pub fn read_as_far_as_known<T: FromBytes>(&mut self) -> Result<T> {
+        let mut value = core::mem::MaybeUninit::<T>::zeroed();
+        // SAFETY: As in `read`.
+        to_result(unsafe {
+            raw::_ib_copy_validate_udata_in(
+                self.0.as_ptr(),
+                value.as_mut_ptr().cast(),
+                size_of::<T>(),
+                0,
+            )
+        })?;
+        // SAFETY: As in `read`.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// What driver `D` keeps for the context whose command this is.
+    ///
+    /// # Safety
+    ///
+    /// The command is one of a device of `D`, and not the one that creates the context.
+    pub(crate) unsafe fn context<D: Driver>(&self) -> Option<&D::Ucontext> {
+        // SAFETY: Valid by the type invariant, and part of the attributes of a command
+        // (uverbs_ioctl.h, `struct uverbs_attr_bundle`), as all that ib_core passes are.
+        let context = unsafe { raw::shim_udata_context(self.0.as_ptr()) };
+        let context = NonNull::new(context)?;
+        // SAFETY: By the requirements a live context of `D`, which goes only after its commands
+        // (rdma_core.c, `uverbs_destroy_ufile_hw()`).
+        Some(unsafe { Ucontext::<D>::from_ptr(context.as_ptr()).data() })
     }
 
     /// Checks that there is no input that this driver would ignore.

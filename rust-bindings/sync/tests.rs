@@ -8,6 +8,7 @@ mod cases {
         impl_has_soft_timer,
         sync::{irq::IrqGuard, irqs_disabled, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, RcuCell, RcuTable, SoftTimer},
+        sync::{CurrentThread, KThread, ThreadBody},
         time,
     };
     use kernel::{
@@ -157,6 +158,104 @@ mod cases {
         assert_eq!(pool.alloc_from(6, 2..=5, GFP_KERNEL), Ok(2));
         assert_eq!(pool.alloc(2..=5, GFP_KERNEL), Err(ENOSPC));
         assert_eq!(pool.alloc(0..=u32::MAX, GFP_KERNEL), Err(EINVAL));
+        Ok(())
+    }
+
+    /// A thread that counts how often it is told to.
+    struct Counting {
+        told: Atomic<u32>,
+        counted: Atomic<u32>,
+        /// It ends without being stopped once it has counted so far.
+        last: u32,
+        ended: Atomic<u32>,
+    }
+
+    impl Counting {
+        fn until(last: u32) -> Result<Arc<Self>> {
+            let value = Self {
+                told: Atomic::new(0),
+                counted: Atomic::new(0),
+                last,
+                ended: Atomic::new(0),
+            };
+            Ok(Arc::new(value, GFP_KERNEL)?)
+        }
+
+        /// Waits up to 10 s for a number to be there.
+        fn comes(number: &Atomic<u32>, wanted: u32) -> bool {
+            for _ in 0..100_000 {
+                if number.load(Relaxed) == wanted {
+                    return true;
+                }
+                fsleep(Delta::from_micros(100));
+            }
+            false
+        }
+    }
+
+    impl ThreadBody for Counting {
+        fn run(&self, current: &CurrentThread) {
+            while !current.should_stop() && self.counted.load(Relaxed) != self.last {
+                let counted = self.counted.load(Relaxed);
+                current.wait_until(|| self.told.load(Relaxed) != counted);
+                current.relax();
+                self.counted.store(self.told.load(Relaxed), Relaxed);
+            }
+            self.ended.store(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn thread_misses_no_wake_up() -> Result {
+        let body = Counting::until(u32::MAX)?;
+        let thread = KThread::spawn(c"rrxe-test", body.clone())?;
+        for number in 1..2000 {
+            body.told.store(number, Relaxed);
+            thread.task().wake_up();
+            // From just now asleep to long asleep.
+            if number % 8 == 0 {
+                assert!(Counting::comes(&body.counted, number));
+            } else {
+                while body.counted.load(Relaxed) != number {
+                    core::hint::spin_loop();
+                }
+            }
+        }
+        assert_eq!(body.ended.load(Relaxed), 0);
+        drop(thread);
+        assert_eq!(body.ended.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn thread_may_be_stopped_at_any_time() -> Result {
+        let body = Counting::until(u32::MAX)?;
+        // Some of them before they have run at all.
+        for _ in 0..50 {
+            drop(KThread::spawn(c"rrxe-test", body.clone())?);
+        }
+        let thread = KThread::spawn(c"rrxe-test", body.clone())?;
+        let task = thread.task().clone();
+        fsleep(Delta::from_millis(2));
+        drop(thread);
+        assert_eq!(body.ended.load(Relaxed), 1);
+        // Nobody is woken, which does no harm.
+        task.wake_up();
+        // Neither threads nor tasks own the body.
+        assert!(Arc::into_unique_or_drop(body).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn thread_may_end_by_itself() -> Result {
+        let body = Counting::until(1)?;
+        let thread = KThread::spawn(c"rrxe-test", body.clone())?;
+        body.told.store(1, Relaxed);
+        thread.task().wake_up();
+        assert!(Counting::comes(&body.ended, 1));
+        fsleep(Delta::from_millis(2));
+        thread.task().wake_up();
+        drop(thread);
         Ok(())
     }
 

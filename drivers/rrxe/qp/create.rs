@@ -14,6 +14,7 @@ use crate::{
     limits,
     mr::BinderId,
     pd::Pd,
+    poll::Poller,
     ring::{Consumer, Ring},
 };
 use kernel::{
@@ -104,6 +105,7 @@ fn rings(
 /// Creates a queue pair; returns it with its number.
 pub(crate) fn create(
     device: &Device<Rrxe>,
+    poller: Option<&Poller>,
     pd: Option<&Pd>,
     init: &mut QpInit<'_, Rrxe>,
     target: Arc<QpTarget>,
@@ -140,6 +142,11 @@ pub(crate) fn create(
 
     let service = service(init.qp_type);
     let capacity = send_ring.capacity();
+    // Nothing is posted to a target.
+    let watched = poller
+        .filter(|_| is_user && init.qp_type != QpType::XrcTarget)
+        .map(|poller| (poller, send_ring.clone()));
+    let is_polled = watched.is_some();
     let send_consumer = Consumer::new(send_ring);
     // Nothing polls the send ring yet: each batch is announced.
     send_consumer.want_doorbell(true);
@@ -178,6 +185,7 @@ pub(crate) fn create(
             number,
             qp_type,
             is_user,
+            is_polled,
             signal_all,
             cap,
             device: state.clone(),
@@ -206,6 +214,10 @@ pub(crate) fn create(
         }),
         GFP_KERNEL,
     )?;
+    let seat = match watched {
+        Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
+        None => None,
+    };
     match reservation.index {
         Some(index) => state.tables.qps.publish(index, qp.clone())?,
         None => state.set_gsi(Some(qp.clone()))?,
@@ -216,6 +228,7 @@ pub(crate) fn create(
             qp,
             index,
             poster,
+            seat,
             ud: UdQueue::new(qp_type),
         },
         number,
@@ -225,6 +238,9 @@ pub(crate) fn create(
 /// Destroys a queue pair: afterwards nothing of it runs, and nothing of its consumer is touched.
 pub(crate) fn destroy(handle: &QpHandle) {
     let qp = &handle.qp;
+    if let Some(seat) = &handle.seat {
+        seat.leave();
+    }
     // What a program has posted is on its way, though it need not have called for it.
     Qp::end_stream(qp.as_arc_borrow());
     match handle.index {

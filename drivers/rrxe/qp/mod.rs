@@ -40,6 +40,7 @@ use crate::{
     device::DeviceState,
     mr::{BinderId, Consumer},
     pd::PdId,
+    poll::Seat,
     rx::Incoming,
     srq::Srq,
 };
@@ -75,6 +76,8 @@ pub(crate) struct Qp {
     pub(crate) number: u32,
     pub(crate) qp_type: QpType,
     is_user: bool,
+    /// A thread looks at its send ring: see [`crate::poll`].
+    is_polled: bool,
     signal_all: bool,
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
@@ -139,6 +142,8 @@ pub(crate) struct QpHandle {
     index: Option<u32>,
     /// Kernel consumers: where they post.
     poster: Option<Pin<KBox<post::Poster>>>,
+    /// Poll mode.
+    seat: Option<Seat>,
     ud: Option<UdQueue>,
 }
 

@@ -54,6 +54,9 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
         }
         None => {
             handle.qp.device.counters.count(Counter::Doorbells);
+            if let Some(seat) = &handle.seat {
+                seat.wake();
+            }
             Ok(())
         }
     };

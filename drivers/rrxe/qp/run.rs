@@ -160,7 +160,7 @@ impl Qp {
             Self::report_events(this);
         }
         round.fatal |= Self::report(this, notices, &qp.send_cq);
-        if qp.is_user && !streaming {
+        if qp.is_user && !qp.is_polled && !streaming {
             qp.talk.round_ended(monotonic_ns());
         }
         round
@@ -231,7 +231,7 @@ impl Qp {
     fn has_send_work(this: ArcBorrow<'_, Self>) -> bool {
         let qp = &*this;
         let deadline = {
-            let mut side = lock_bh(&qp.send);
+            let side = lock_bh(&qp.send);
             if side.has_backlog() || side.tell_drained || side.is_streaming() {
                 return true;
             }
@@ -240,7 +240,7 @@ impl Qp {
         if let Some(deadline) = deadline {
             SoftTimer::<Qp>::arm(this, deadline);
         }
-        if qp.is_user {
+        if qp.is_user && !qp.is_polled {
             qp.talk.round_ended(monotonic_ns());
         }
         false
@@ -251,6 +251,17 @@ impl Qp {
         let ended = lock_bh(&this.send).end_stream();
         if ended {
             Self::run_send(this);
+        } else if this.is_polled {
+            Self::doorbell(this);
+        }
+    }
+
+    /// Looks at the send ring, for a program that has posted to it.
+    pub(crate) fn doorbell(this: ArcBorrow<'_, Self>) {
+        // Before that, what is in the ring makes no difference.
+        if this.state() >= QpState::Rts {
+            Self::run_send(this);
+            Self::report_events(this);
         }
     }
 

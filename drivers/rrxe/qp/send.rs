@@ -201,7 +201,7 @@ impl SendSide {
     /// Says when the program is to call next, after [`SendSide::fetch`].
     pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
         let was = self.stream.is_on();
-        if qp.is_user && qp.state() == QpState::Rts {
+        if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
             self.stream.follow(fetched, &qp.talk, now);
         } else {
             self.stream.end();
@@ -261,12 +261,9 @@ impl SendSide {
     }
 
     /// Work requests wait in the ring for which there was no slot.
-    pub(crate) fn has_backlog(&mut self) -> bool {
+    pub(crate) fn has_backlog(&self) -> bool {
         self.requester.can_post(&self.slots)
-            && self
-                .consumer
-                .as_mut()
-                .is_some_and(|c| c.available().is_ok_and(|n| n != 0))
+            && self.consumer.as_ref().is_some_and(Consumer::is_waiting)
     }
 
     /// The next answer that was kept, if its turn has come.

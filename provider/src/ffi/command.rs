@@ -61,8 +61,8 @@ impl<const N: usize, D> WithDriver<Quads<N>, D> {
     }
 }
 
-/// `struct ibv_get_context`.
-pub(crate) type GetContext = Quads<2>;
+/// `struct ibv_get_context` with [`abi::AllocUcontextCmd`].
+pub(crate) type GetContext = WithDriver<Quads<2>, abi::AllocUcontextCmd>;
 /// `struct ib_uverbs_get_context_resp` with [`abi::AllocUcontextResp`].
 pub(crate) type GetContextResp = WithDriver<Quads<1>, abi::AllocUcontextResp>;
 /// `struct ib_uverbs_ex_query_device_resp`: starts with the firmware version.

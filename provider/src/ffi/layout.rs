@@ -495,7 +495,7 @@ mod command {
 
 // Core parts as libibverbs 56.1 has them, and the driver's parts behind them.
 const _: () = {
-    assert!(size_of::<GetContext>() == 16);
+    assert!(size_of::<GetContext>() == 16 + 8);
     assert!(size_of::<GetContextResp>() == 8 + 16);
     assert!(size_of::<ExQueryDeviceResp>() == 304);
     assert!(size_of::<QueryPort>() == 24);

@@ -32,8 +32,10 @@ impl<D: Driver> Ops<D> {
             Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
                 let pd = NonNull::new((*ib).pd);
+                let context = Udata::from_ptr(udata);
                 let (qp, number) = D::create_qp(
                     Device::from_raw((*ib).device),
+                    context.as_ref().and_then(|udata| udata.context::<D>()),
                     pd.map(|pd| Pd::<D>::from_ptr(pd.as_ptr()).data()),
                     &mut from,
                     target,

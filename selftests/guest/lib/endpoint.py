@@ -140,6 +140,24 @@ def _eight_groups(gid):
     return ipaddress.IPv6Address(gid).packed.hex(":", 2)
 
 
+@contextlib.contextmanager
+def _environment(**variables):
+    """In the block, these variables are set (None: not set)."""
+    before = {name: os.environ.pop(name, None) for name in variables}
+
+    def put(values):
+        for name, value in values.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = str(value)
+
+    put(variables)
+    try:
+        yield
+    finally:
+        put(before)
+
+
 def _event_files():
     """The event files of libibverbs that this process has open; pyverbs does not tell their numbers."""
     found = set()
@@ -150,10 +168,10 @@ def _event_files():
     return found
 
 
-def _mappings():
-    """Address ranges that this process has mapped, as bytes from and to."""
+def _mappings(kind=""):
+    """Address ranges that this process has mapped (and that are of this kind), as bytes from and to."""
     with open("/proc/self/maps", encoding="ascii") as lines:
-        return [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in lines]
+        return [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in lines if kind in line]
 
 
 def _new_mapping(before, size):
@@ -221,11 +239,12 @@ class Endpoint:
 
     # Device
 
-    def open(self, device, address, driver):
+    def open(self, device, address, driver, poll_idle_us=None):
         """Open `device` of `driver`; traffic will use the RoCEv2 GID of the IP address. Returns what tests have
-        to know of the device."""
+        to know of the device. `poll_idle_us` is what rrxe's provider finds in the environment: see docs/performance.md."""
         before = _event_files()
-        self._context = Context(name=device)
+        with _environment(RRXE_POLL_IDLE_US=poll_idle_us):
+            self._context = Context(name=device)
         (self._async_fd,) = _event_files() - before
         self._gid_index, gid = self._find_gid(ipaddress.ip_address(address))
         attributes = self._context.query_device()
@@ -578,6 +597,17 @@ class Endpoint:
     def poke(address, value):
         """Write a 32-bit word anywhere."""
         ctypes.c_uint32.from_address(address).value = value
+
+    @staticmethod
+    def send_ring(number):
+        """The address of the send ring of rrxe's provider whose first work request is a signaled WRITE of one segment with
+        this identifier: it is at the start of a page, and the work request 256 bytes on."""
+        wanted = struct.pack("=QBBH", number, e.IBV_WR_RDMA_WRITE, e.IBV_SEND_SIGNALED, 1)
+        for start, end in _mappings(" rw-p 00000000 00:00 0 "):
+            for page in range(start, end, 4096):
+                if ctypes.string_at(page + 256, len(wanted)) == wanted:
+                    return page
+        raise RuntimeError(f"no ring begins with work request {number}")
 
     @staticmethod
     def peek(address):

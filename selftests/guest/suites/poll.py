@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Poll mode: a thread of the kernel looks at the send queues of a context, and programs make no system call to send as
+long as it is awake (docs/performance.md)."""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import random
+import signal
+import struct
+import time
+
+import data_cases
+import harness
+import programs
+import testbed
+from harness import Skip, case, equal, log, require, wait_until
+from traffic import OPS, Batch, Side, connect
+
+bed = testbed.Bed()
+
+# Longest idle time, in microseconds: a thread that was woken is awake for a second.
+LONGEST = 1_000_000
+# So short that it sleeps between what a test posts.
+SHORT = 50
+
+# Threads that a device may have (drivers/rrxe/limits.rs).
+THREADS = 32
+
+# How long anything may take, in seconds: this only catches what never happens.
+PATIENCE = 60
+
+
+def tasks():
+    """The identifiers of the poll threads."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{process}/comm", encoding="ascii") as name:
+            if name.read() == "rrxe-poll\n":
+                found.append(int(process))
+    return found
+
+
+def threads():
+    """How many poll threads there are."""
+    return len(tasks())
+
+
+def counter(name):
+    """What the device has counted."""
+    here = bed.here
+    return json.loads(here.machine.run(f"rdma -j statistic show link {here.device}/1"))[0][name]
+
+
+def doorbells():
+    """Calls by which programs have had their send queues looked at."""
+    return counter("sq_doorbells")
+
+
+def opened(idle):
+    """A new endpoint, with what opening it returned. `idle`: in poll mode, with that idle time."""
+    import endpoint  # only a guest has verbs
+
+    here, end = bed.here, endpoint.Endpoint()
+    return end, end.open(here.device, here.address, here.driver, idle)
+
+
+@contextlib.contextmanager
+def ends(idle):
+    """A context in poll mode, and one that is not."""
+    if bed.here.driver != "rrxe":
+        raise Skip("poll mode is rrxe's")
+    both = [opened(idle), opened(None)]
+    try:
+        yield both
+    finally:
+        for end, _ in both:
+            with contextlib.suppress(Exception):
+                end.leave()
+    wait_until("the threads are gone", lambda: threads() == 0)
+
+
+def pair(both, extended=False, kind="rc"):
+    """A connection between two endpoints, as its two sides."""
+    left, right = (Side(end, info, kind, extended) for end, info in both)
+    connect(left, right, 1024, random.Random(1))
+    return left, right
+
+
+@contextlib.contextmanager
+def called(most=None, at_least=0):
+    """Programs call so often in the block. Without `most`: once, and where time passes, once for each second in
+    which the thread of one context may have gone to sleep."""
+    began, before = time.monotonic(), doorbells()
+    yield
+    count = doorbells() - before
+    if most is None:
+        most = 1 + int((time.monotonic() - began) * 1_000_000 / LONGEST)
+    log(f"{count} calls")
+    require(at_least <= count <= most, f"{count} calls, not {at_least} to {most}")
+
+
+def write(left, right, number, flags=("signaled",), at=None, length=64):
+    """Post a WRITE of `length` bytes between the same places of both regions."""
+    at = number * 64 % 65536 if at is None else at
+    request = {
+        "id": number,
+        "op": "write",
+        "sge": [[left.small["address"] + at, length, left.small["lkey"]]],
+        "rkey": right.small["rkey"],
+        "raddr": right.small["address"] + at,
+        "flags": list(flags),
+    }
+    left.end.post_send(left.qp["id"], [request])
+
+
+def completed(side, count=1, status="SUCCESS"):
+    """As many work requests of a side complete so."""
+    found = side.end.poll(side.send_cq, count, PATIENCE * harness.slowness())
+    equal("completions", [wc["status"] for wc in found], [status] * count)
+    return [wc["id"] for wc in found]
+
+
+@case()
+def one_call_without():
+    """Who is not in poll mode calls for each work request that he wants to hear of: that is how the other cases know
+    the difference."""
+    with ends(None) as both:
+        left, right = pair(both)
+        with called(most=100, at_least=100):
+            for number in range(100):
+                write(left, right, number)
+                completed(left)
+
+
+@case(timeout=240, each=data_cases.KINDS)
+def no_calls(extended):
+    """Work requests of every kind, one at a time and in lists, signaled: nobody calls while the thread is awake."""
+    with ends(LONGEST) as both:
+        left, right = pair(both, extended)
+        rng = random.Random(2)
+        with called():
+            for turn in range(10):
+                batch = Batch(rng, left, right)
+                for op in OPS:
+                    batch.add(left, op, rng.randrange(1, 3000))
+                for op in ("send", "write"):
+                    batch.add(left, op, rng.randrange(1, 200), inline=True)
+                batch.run()
+                log(f"turn {turn}")
+
+
+@case(timeout=240)
+def no_calls_for_many():
+    """Unsignaled ones, posted as fast as it goes."""
+    count = 4096
+    with ends(LONGEST) as both:
+        left, right = pair(both)
+        left.end.put(left.small["id"], [[0, count * 64]], 5)
+        right.end.expect(right.small["id"], [[0, count * 64]], 5, count * 64)
+        with called():
+            for number in range(count):
+                last = number % 16 == 15
+                write(left, right, number, ["signaled"] if last else [], at=number * 64)
+                if last:
+                    completed(left)
+        equal("memory", right.end.verify(right.small["id"]), "")
+
+
+@case(timeout=240)
+def several_queue_pairs():
+    """The queue pairs of a context share its thread, those that are made while it is awake too."""
+    with ends(LONGEST) as both:
+        pairs = [pair(both) for _ in range(4)]
+        with called():
+            for turn in range(50):
+                for left, right in pairs:
+                    write(left, right, turn)
+                for left, _ in pairs:
+                    completed(left)
+                if turn == 25:
+                    pairs.append(pair(both))
+        for left, right in pairs:
+            left.destroy()
+            right.destroy()
+
+
+@case(timeout=300, each={str(idle): idle for idle in (1, 50, 300)})
+def wakes_up(idle):
+    """No wake-up is lost, whether the thread is awake, asleep or about to be."""
+    rounds = 300 if harness.debug_kernel() else 2000
+    rng = random.Random(idle)
+    with ends(idle) as both:
+        left, right = pair(both)
+        with called(most=rounds, at_least=2):
+            for number in range(rounds):
+                write(left, right, number)
+                completed(left)
+                end = time.monotonic() + rng.random() * 2 * idle / 1_000_000
+                if number % 50 == 0:
+                    time.sleep(0.01)
+                while time.monotonic() < end:
+                    pass
+
+
+@case(timeout=240)
+def error_and_back():
+    """What waits is flushed in the Error state, and so is what is posted there, without a call; then the queue pair is
+    set up again, and works."""
+    with ends(LONGEST) as both:
+        left, right = pair(both)
+        _, bystander = other = pair(both)
+        write(left, right, 1)
+        completed(left)
+        with called(most=60):
+            for turn in range(5):
+                left.end.modify(left.qp["id"], ("STATE",), state="error")
+                for number in range(8):
+                    write(left, right, number)
+                equal("flushed", completed(left, 8, "WR_FLUSH_ERR"), list(range(8)))
+                write(*other, turn)
+                completed(other[0])
+                for side in (left, right):
+                    side.end.modify(side.qp["id"], ("STATE",), state="reset")
+                connect(left, right, 1024, random.Random(turn))
+                write(left, right, 9)
+                completed(left)
+        require(bystander.end.state(bystander.qp["id"]) == "rts", "the other queue pair has suffered")
+
+
+@case(timeout=240)
+def posted_and_paused():
+    """What is posted in the Send Queue Drain state waits, and goes on its way afterwards."""
+    with ends(LONGEST) as both:
+        left, right = pair(both)
+        write(left, right, 1)
+        completed(left)
+        left.end.modify(left.qp["id"], ("STATE",), state="sqd")
+        write(left, right, 2)
+        time.sleep(0.2)
+        equal("completions in SQD", left.end.poll(left.send_cq, 1, 0), [])
+        left.end.modify(left.qp["id"], ("STATE",), state="rts")
+        completed(left)
+
+
+@case(timeout=300)
+def destroyed_under_way():
+    """Queue pairs, and then the context, are destroyed while the thread is at work on them."""
+    for turn in range(10 if harness.debug_kernel() else 40):
+        with ends(LONGEST if turn % 2 else SHORT) as both:
+            pairs = [pair(both) for _ in range(2)]
+            for number in range(16):
+                for left, right in pairs:
+                    write(left, right, number, [], length=8192)
+            if turn % 4 < 2:
+                for left, right in pairs:
+                    left.destroy()
+                    right.destroy()
+
+
+@contextlib.contextmanager
+def perftest():
+    """Two programs in poll mode, one of which sends to the other without end; returns their jobs."""
+    here, port = bed.here, programs.next_port()
+    common = f"-F -s 4096 -d {here.device} -x {here.gid_index()} --run_infinitely -p {port}"
+    command = f"RRXE_POLL_IDLE_US={LONGEST} exec ib_send_bw {common}"
+    jobs = [here.machine.start(command)]
+    wait_until("the server listens", lambda: testbed.tcp_listens(here.machine, port))
+    jobs.append(here.machine.start(f"{command} {here.address}"))
+    before = counter("sent_pkts")
+    wait_until("traffic flows", lambda: jobs[1].running() and counter("sent_pkts") > before + 200)
+    equal("threads", threads(), 2)
+    try:
+        yield jobs
+    finally:
+        for job in jobs:
+            if job.running():
+                job.kill(signal.SIGKILL)
+            job.wait(60)
+    wait_until("the threads are gone", lambda: threads() == 0)
+
+
+@case(timeout=300)
+def killed():
+    """Programs die by kill -9 while their threads are at work."""
+    for _ in range(2 if harness.debug_kernel() else 6):
+        with perftest() as jobs:
+            for job in jobs:
+                job.kill(signal.SIGKILL)
+
+
+@case(timeout=240)
+def forked():
+    """A child of the program neither disturbs it nor is disturbed; the thread goes with the last of them."""
+    with ends(LONGEST) as both:
+        left, right = pair(both)
+        write(left, right, 1)
+        completed(left)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        os.close(reading)
+        try:
+            with called():
+                for number in range(200):
+                    write(left, right, number)
+                    completed(left)
+            for end, _ in both:
+                end.leave()
+        finally:
+            os.close(writing)
+            os.waitpid(child, 0)
+
+
+@case()
+def idle_times():
+    """What the environment may ask for."""
+    import pyverbs.pyverbs_error
+
+    for good, wanted in (("", 0), ("0", 0), ("1", 1), (str(LONGEST), 1)):
+        with ends(good):
+            equal(f"threads for {good!r}", threads(), wanted)
+    for bad in (str(LONGEST + 1), "-1", "1ms", "much", "99999999999999999999"):
+        try:
+            end, _ = opened(bad)
+        except pyverbs.pyverbs_error.PyverbsError as why:
+            log(f"{bad}: {why}")
+            require(getattr(why, "error_code", errno.EINVAL) == errno.EINVAL, f"{bad}: {why}")
+        else:
+            end.leave()
+            raise harness.Failure(f"an idle time of {bad!r} was taken")
+        equal("threads", threads(), 0)
+
+
+@case()
+def as_its_program():
+    """The thread has the nice value and the processors of the program."""
+    processors = os.sched_getaffinity(0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 7)
+        os.sched_setaffinity(0, {max(processors)})
+        with ends(SHORT):
+            (task,) = tasks()
+            equal("nice value", os.getpriority(os.PRIO_PROCESS, task), 7)
+            equal("processors", os.sched_getaffinity(task), {max(processors)})
+    finally:
+        os.sched_setaffinity(0, processors)
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
+# GET_CONTEXT as programs write it (ib_user_verbs.h), with what the driver gets.
+GET_CONTEXT = 0
+
+
+def get_context(driver_part):
+    """Open a context by hand: 0, or the error number; and the features that the kernel says it has."""
+    response = ctypes.create_string_buffer(24)
+    size = 16 + len(driver_part)
+    command = struct.pack("=IHHQ", GET_CONTEXT, size // 4, len(response) // 4, ctypes.addressof(response))
+    file = os.open(uverbs(), os.O_RDWR)
+    try:
+        os.write(file, command + driver_part)
+    except OSError as why:
+        return why.errno, None
+    finally:
+        os.close(file)
+    return 0, struct.unpack_from("=Q", response, 8)[0]
+
+
+def uverbs():
+    """The device file of the device."""
+    for name in os.listdir("/sys/class/infiniband_verbs"):
+        path = f"/sys/class/infiniband_verbs/{name}/ibdev"
+        if os.path.exists(path):
+            with open(path, encoding="ascii") as file:
+                if file.read().strip() == bed.here.device:
+                    return f"/dev/infiniband/{name}"
+    raise harness.Failure("no device file")
+
+
+@case()
+def asked_by_hand():
+    """What the kernel makes of requests of any length and content."""
+    if bed.here.driver != "rrxe":
+        raise Skip("poll mode is rrxe's")
+    for part, wanted in (
+        (b"", (0, 0)),
+        (struct.pack("=I", 5), (0, 1)),
+        (struct.pack("=II", 5, 0), (0, 1)),
+        (struct.pack("=II", 0, 0), (0, 0)),
+        (struct.pack("=IIQ", 5, 0, 0), (0, 1)),
+        (struct.pack("=II", LONGEST, 0), (0, 1)),
+        (struct.pack("=II", LONGEST + 1, 0), (errno.EINVAL, None)),
+        (struct.pack("=II", 0xFFFFFFFF, 0), (errno.EINVAL, None)),
+        (struct.pack("=II", 5, 1), (errno.EOPNOTSUPP, None)),
+        (struct.pack("=IIQ", 5, 0, 1), (errno.EOPNOTSUPP, None)),
+    ):
+        equal(f"answer to {part.hex()}", get_context(part), wanted)
+    wait_until("the threads are gone", lambda: threads() == 0)
+
+
+@case(timeout=240)
+def no_more_threads():
+    """A device has only so many; who comes later works by system calls."""
+    with ends(None) as both:
+        many = []
+        try:
+            for _ in range(THREADS + 2):
+                many.append(opened(LONGEST))
+            equal("threads", threads(), THREADS)
+            left, right = pair([many[-1], both[1]])
+            with called(most=20, at_least=20):
+                for number in range(20):
+                    write(left, right, number)
+                    completed(left)
+            many[0][0].leave()
+            many.append(opened(LONGEST))
+            equal("threads", threads(), THREADS)
+        finally:
+            for end, _ in many:
+                end.leave()
+
+
+def keep_awake(pair_of_sides):
+    """Have the thread look at all rings of the context, whether it is asleep or not."""
+    write(*pair_of_sides, 1)
+    completed(pair_of_sides[0])
+
+
+# Words of a ring, as the driver's ABI has them.
+PRODUCER, DOORBELL, DUE = 0, 128, 132
+
+
+@case(timeout=240)
+def nonsense_in_the_ring():
+    """A program writes what it likes to the ring that the thread looks at: that is the end of its queue pair at most."""
+    mark = 0x5EED_0F_C0FFEE
+    with ends(LONGEST) as both:
+        other = pair(both)
+        rng = random.Random(3)
+        for turn in range(4 if harness.debug_kernel() else 12):
+            left, right = pair(both)
+            write(left, right, mark + turn, at=0)
+            completed(left)
+            ring = left.end.send_ring(mark + turn)
+            log(f"the ring is at {ring:#x}: producer {left.end.peek(ring)}")
+            keep_awake(other)
+            for _ in range(2000):
+                left.end.poke(ring + PRODUCER, rng.choice((rng.getrandbits(32), rng.randrange(40))))
+                left.end.poke(ring + DOORBELL, rng.getrandbits(1))
+                left.end.poke(ring + DUE, rng.getrandbits(32))
+
+            def failed():
+                # However long that has taken, the thread looks once more.
+                keep_awake(other)
+                return left.end.state(left.qp["id"]) == "error"
+
+            left.end.poke(ring + PRODUCER, 0x7FFF_FFFF)
+            wait_until("the queue pair fails", failed)
+            keep_awake(other)
+            left.destroy()
+            right.destroy()
+
+
+@case(timeout=300)
+def device_removed():
+    """The device goes, and the module, while threads are at work; then it comes back."""
+    here = bed.here
+    for what in ("link", "module"):
+        with perftest():
+            if what == "link":
+                testbed.delete_link(here.machine, here.device)
+            testbed.unload(here.machine, here.driver)
+            equal("threads", threads(), 0)
+        come_back()
+
+
+@case(timeout=240)
+def switched_off():
+    """Loaded with poll_mode=0: there are no threads, and programs that ask for one work by system calls."""
+    here = bed.here
+    testbed.delete_link(here.machine, here.device)
+    testbed.unload(here.machine, here.driver)
+    come_back("poll_mode=0")
+    try:
+        with ends(LONGEST) as both:
+            equal("threads", threads(), 0)
+            left, right = pair(both)
+            with called(most=100, at_least=100):
+                for number in range(100):
+                    write(left, right, number)
+                    completed(left)
+    finally:
+        testbed.delete_link(here.machine, here.device)
+        testbed.unload(here.machine, here.driver)
+        come_back()
+
+
+def come_back(parameters=""):
+    """Load the module, and make the device."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip("poll mode is rrxe's")
+    here.machine.run(f"insmod /guest/rrxe/rrxe.ko {parameters}")
+    testbed.add_link(here.machine, here.driver, here.device, "eth0")
+    testbed.wait_for_gid(here.device, here.address)
+
+
+# Last, since they keep their contexts.
+data_cases.declare(lambda: [opened(SHORT), opened(SHORT)])
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
