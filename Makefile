@@ -68,7 +68,7 @@ vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --driver=$(DRIVER) $(if $(filte
     $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE APPEND KLOG,$(call vm-option,$(name)))
 vm-needs = $(if $(findstring rrxe,$(DRIVER)),modules-$(KERNEL) provider)
 
-vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|debug] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
+vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|debug|full] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
 	@qemu/vm.py $(vm-options) $(if $(SCRIPT),'$(SCRIPT)') $(ARGS)
 
 shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
@@ -80,7 +80,7 @@ ifdef KDIR
 # The compiler of the kernel's own build; LLVM=… on the command line names another of its versions.
 kdir-llvm = $(if $(shell grep -s '^CONFIG_CC_IS_CLANG=y' $(KDIR)/.config $(KDIR)/include/config/auto.conf),LLVM=$(or $(LLVM),1))
 
-modules: ## rrxe.ko for KERNEL=default|debug, or for a kernel of your own with Rust metadata: KDIR=/path
+modules: ## rrxe.ko for KERNEL=default|debug|full, or for a kernel of your own with Rust metadata: KDIR=/path
 	@qemu/check-kdir $(KDIR)
 	@mkdir -p $(out)/modules/kdir
 	@$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(out)/modules/kdir $(kdir-llvm) modules
@@ -89,7 +89,7 @@ else
 modules: modules-$(KERNEL)
 endif
 
-modules-default modules-debug: modules-%:
+modules-default modules-debug modules-full: modules-%:
 	@qemu/build-module $*
 
 provider: ## librrxe, the rdma-core provider
@@ -116,4 +116,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-debug provider lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-debug modules-full provider lint clean install uninstall help

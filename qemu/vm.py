@@ -50,9 +50,9 @@ GRACE_SECONDS = 10
 
 # A guest that has not reached its init by then never will: a kernel comes up in some seconds, under the debug kernel
 # in some tens, and a busy machine takes several times that. Seen once in thousands of boots.
-UP_SECONDS = {"default": 240, "debug": 900}
+UP_SECONDS = {"default": 240, "full": 240, "debug": 900}
 # Between init and the script the driver is loaded and the device made: a guest that hangs there has a bug of ours.
-SET_UP_SECONDS = {"default": 600, "debug": 1200}
+SET_UP_SECONDS = {"default": 600, "full": 600, "debug": 1200}
 # How long QEMU may take to tell what a hung guest is at.
 MONITOR_SECONDS = 10
 
@@ -536,7 +536,7 @@ def parse(argv: List[str]) -> Settings:
     parser = argparse.ArgumentParser(description="Runs a script in one or two virtual machines (see docs/vm.md).")
     add = parser.add_argument
     add("--hosts", type=int, choices=(1, 2), default=1)
-    add("--kernel", choices=("default", "debug"), default="default")
+    add("--kernel", choices=("default", "debug", "full"), default="default")
     add("--driver", default="rrxe", help="rrxe, rdma_rxe, siw or none; of two hosts each its own: rrxe,rdma_rxe")
     add("--packages", default="", help="further Debian packages in the guest")
     add("--cpus", type=int)

@@ -28,6 +28,8 @@ DEVICE = "conf0"
 
 # How long to wait for what is due, in seconds: only a hang takes that long.
 PATIENCE = 20
+# The same where the script is known to fail: what is due will not come.
+LITTLE_PATIENCE = 4
 # How long to look for what must not come, in seconds. What comes later fails the step after.
 SILENCE = 0.05
 
@@ -100,9 +102,11 @@ class Server:
         self._before = {}
         self._ah = None
         self._extended = False
+        self._patience = PATIENCE
 
-    def prepare(self, script):
-        """The script in this file is next."""
+    def prepare(self, script, fails):
+        """The script in this file is next, which is known to fail or is not."""
+        self._patience = (LITTLE_PATIENCE if fails else PATIENCE) * harness.slowness()
         with open(script, encoding="utf-8") as file:
             self._extended = bool(_EXTENDED.search(file.read()))
 
@@ -277,7 +281,7 @@ class Server:
 
     def _do_completion(self, queue, wait):
         cq = self._send_cq if queue == "send" else self._recv_cq
-        found = self._end.poll(cq, 1, PATIENCE * harness.slowness() if wait == "due" else SILENCE)
+        found = self._end.poll(cq, 1, self._patience if wait == "due" else SILENCE)
         if not found:
             return ""
         wc = found[0]
@@ -298,7 +302,7 @@ class Server:
 
     def _do_event(self, wait):
         if not self._events:
-            seconds = PATIENCE * harness.slowness() if wait == "due" else SILENCE
+            seconds = self._patience if wait == "due" else SILENCE
             found = self._end.async_events(seconds)
             self._events += [n for n in found if n.startswith(("QP_", "SQ_", "COMM_", "CQ_"))]
         if not self._events:
@@ -330,7 +334,7 @@ class Server:
         self._socket.send(self._ethernet + _bytes(digits))
 
     def _do_packet(self, wait):
-        patience = {"due": PATIENCE * harness.slowness(), "silence": SILENCE, "now": 0}
+        patience = {"due": self._patience, "silence": SILENCE, "now": 0}
         end = time.monotonic() + patience[wait]
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -356,9 +360,9 @@ def _bytes(digits):
     return b"" if digits == "-" else bytes.fromhex(digits)
 
 
-def run(program, script, server):
-    """Run a script: an empty string, or how it failed."""
-    server.prepare(script)
+def run(program, script, server, fails=False):
+    """Run a script, which is known to fail or is not: an empty string, or how it failed."""
+    server.prepare(script, fails)
     process = subprocess.Popen(
         [program, "--remote", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
