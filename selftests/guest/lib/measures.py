@@ -30,6 +30,8 @@ OURS = ("Slab", "VmallocUsed", "PageTables", "KernelStack", "Percpu", "VmPin")
 
 # So many connections at once.
 CONNECTIONS = 1000
+# Seconds after which nothing is left of them.
+TIME_WAIT = 20
 
 # A flood that lasts longer than what is measured beside it: large messages, as many under way as perftest usually has,
 # which are 8 MiB. Where perftest is given a time, it can't wait for events. What it says is waited for.
@@ -112,27 +114,27 @@ MADE = "full connect"
 ENDED = ("disconnect", "destroy qp", "destroy id")
 
 
-def cmtime(client, server, queue_pairs):
-    """Connections a second, and microseconds that each step of one takes where all do it at once."""
+def cmtime(client, server, count):
+    """What the client prints of so many connections."""
+    # The kernel remembers ended connections for a while: those of the run before are not this one's.
+    time.sleep(TIME_WAIT)
     port = programs.next_port()
-    words = f"-c {CONNECTIONS * TIMES} -n 1 -p {port}"
+    words = f"-c {count} -n 1 -p {port}"
     ends = (f"cmtime -b {server.address} {words}", f"cmtime -s {server.address} {words}")
-    output = programs.run_pair(server, client, *ends, testbed.cm_listens, port, PATIENCE)[1]
-    # Its last two tables: of connections with queue pairs, and without.
-    table = output.split("Connect (")[-2 if queue_pairs else -1]
+    return programs.run_pair(server, client, *ends, testbed.cm_listens, port, PATIENCE)[1]
+
+
+def connecting(client, server, _, run):
+    """Connections a second, made and ended; and microseconds that each step of one takes where all do it at once."""
+    if run == 0:
+        # What exists once is there after these.
+        cmtime(client, server, 100)
+    count = CONNECTIONS * TIMES
+    # Its last two tables: of connections with queue pairs, and without, which are disturbed by what is left of the others.
+    table = cmtime(client, server, count).split("Connect (")[-2]
     found = re.findall(r"^([a-z ]+?)\s+\d+\s+(\d+)(?:\s+\d+){4}\s*$", table, re.M)
-    steps = {name: int(total) / (CONNECTIONS * TIMES) for name, total in found}
+    steps = {name: int(total) / count for name, total in found}
     return 1e6 / (steps[MADE] + sum(steps[name] for name in ENDED)), {"steps": steps}
-
-
-def connecting(client, server, *_):
-    """Connections with their queue pairs."""
-    return cmtime(client, server, True)
-
-
-def connecting_only(client, server, *_):
-    """Connections without queue pairs."""
-    return cmtime(client, server, False)
 
 
 @functools.lru_cache(maxsize=None)
