@@ -57,8 +57,8 @@ bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, onc
 bench-core: ## instructions and time of the core per packet, on the host [ARGS="requester SEND"] [COMPARE=old.json]
 	@selftests/bench-core $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
-profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4"
-	@selftests/profile/run $(ARGS)
+profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4" [GROUP=connections]
+	@selftests/profile/run $(if $(GROUP),--group '$(GROUP)') $(ARGS)
 
 ##@ Virtual machines
 
