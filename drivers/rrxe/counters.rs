@@ -55,6 +55,7 @@ counters! {
     NotificationsIgnored = "rp_cnp_ignored",
     Throttled = "rp_throttled",
     Doorbells = "sq_doorbells",
+    WithoutIcrc = "same_host_pkts",
 }
 
 /// The counters of a port. All wrap at 2^64.

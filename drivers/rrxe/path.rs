@@ -30,11 +30,13 @@ pub(crate) struct Path {
     distance: Atomic<u32>,
     /// The last row was long.
     long_rows: Atomic<u32>,
+    /// The peer, which is on this host, has been told that its rows come as they were made.
+    told: Atomic<u32>,
 }
 
 /// Not known yet.
 const UNKNOWN: u32 = 0;
-/// On this host, and packets come from there as they were made: it takes the payload of a row without an ICRC.
+/// On this host, and our rows arrive there as they were made: it takes them without ICRCs.
 const NEAR: u32 = 1;
 /// Something got lost on the way there, or was not believed.
 const FAR: u32 = 2;
@@ -55,6 +57,7 @@ impl Path {
             route <- new_spinlock!(None, "rrxe_path"),
             distance: Atomic::new(UNKNOWN),
             long_rows: Atomic::new(0),
+            told: Atomic::new(0),
         })
     }
 
@@ -78,15 +81,23 @@ impl Path {
         self.source == skb.destination() && self.destination == skb.source()
     }
 
-    /// A packet came from the peer of a reliable connection. Where that is on this host, and the packet is as it was made
-    /// there, so will be what we send.
-    #[inline]
-    pub(crate) fn came(&self, skb: &RxSkb) {
-        if self.distance.load(Relaxed) == UNKNOWN && skb.is_from_here() {
+    /// The peer has received a row of ours as it was made.
+    pub(crate) fn arrives_whole(&self) {
+        if self.distance.load(Relaxed) == UNKNOWN {
             let always = *crate::module_parameters::same_host_icrc.value() != 0;
             self.distance
                 .store(if always { FAR } else { NEAR }, Relaxed);
         }
+    }
+
+    /// A row of the peer has come as it was made. Whether it is the first.
+    #[inline]
+    pub(crate) fn comes_whole(&self) -> bool {
+        let first = self.told.load(Relaxed) == 0;
+        if first {
+            self.told.store(1, Relaxed);
+        }
+        first
     }
 
     /// Something is to be sent again: maybe it was cut into pieces or copied on its way, whose ICRCs nobody has computed
@@ -114,6 +125,11 @@ impl Path {
         if self.has_long_rows() != long {
             self.long_rows.store(long.into(), Relaxed);
         }
+    }
+
+    /// Whether the other path leads back along this one.
+    pub(crate) fn leads_back(&self, other: &Path) -> bool {
+        self.source == other.destination && self.destination == other.source
     }
 
     /// The route, as it is now. `None` where the stack knows none.

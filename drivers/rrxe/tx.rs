@@ -330,14 +330,13 @@ impl Row {
         };
         let first = self.ident.wrapping_add(self.count);
         let all = size.saturating_mul(count as usize);
-        // What is linear may be changed on its way.
-        let summed = !self.plain && (!carrier.near || self.skb.is_linear_for(all));
+        let plain = self.plain;
         let written = self.skb.append(all, vector, |room| {
             for done in 0..count {
                 // It wraps as the Identification does.
                 let ident = first.wrapping_add(done as u16);
                 let gather = |room: &mut Room<'_>| gather(done, room);
-                let icrc = summed.then(|| carrier.start_icrc(packet, ident, vector, prefix));
+                let icrc = (!plain).then(|| carrier.start_icrc(packet, ident, vector, prefix));
                 Carrier::write(packet, icrc, room, gather)?;
                 packet.step();
             }
@@ -492,6 +491,10 @@ impl<'a> Outgoing<'a> {
             return;
         };
         let count = row.count;
+        if row.plain {
+            let counters = &self.device.counters;
+            counters.add(Counter::WithoutIcrc, count.into());
+        }
         match (row.finish(carrier), self.queue.as_deref_mut()) {
             (Some(skb), Some(queue)) => queue.push(skb),
             _ => self.count_lost(count),

@@ -326,7 +326,8 @@ impl RxSkb {
                     // It wraps as the Identification does.
                     index: index as u16,
                     several,
-                    as_written: from_here && start >= linear,
+                    from_here,
+                    paged: start >= linear,
                 },
             }
         })
@@ -442,7 +443,10 @@ struct Part {
     index: u16,
     /// The packet has others.
     several: bool,
-    as_written: bool,
+    /// The packet was made on this host, and its lengths agree.
+    from_here: bool,
+    /// All of it is in page fragments.
+    paged: bool,
 }
 
 /// One UDP datagram of a received packet.
@@ -586,7 +590,13 @@ impl<'a> Datagram<'a> {
     /// packet whose lengths agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
-        self.part.as_written
+        self.part.from_here && self.part.paged
+    }
+
+    /// Whether it came with others in a packet that is as it was made on this host, uncut.
+    #[inline]
+    pub fn is_of_row_from_here(&self) -> bool {
+        self.part.several && self.part.from_here
     }
 
     /// Whether another follows in the packet.

@@ -122,7 +122,7 @@ impl TxSkb {
         vector: &Vector,
         fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
-        let linear = self.is_linear_for(len);
+        let linear = !self.paged && len <= self.tailroom();
         let before = self.len();
         let (block, used) = match self.block {
             // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it is written below, or
@@ -187,12 +187,6 @@ impl TxSkb {
         // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
         // page fragments.
         usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
-    }
-
-    /// Whether [`append`](Self::append) makes `len` bytes linear.
-    #[inline]
-    pub fn is_linear_for(&self, len: usize) -> bool {
-        !self.paged && len <= self.tailroom()
     }
 
     /// Bytes that [`append`](Self::append) takes at once, if it is to be `len` at least.

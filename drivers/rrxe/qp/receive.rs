@@ -28,6 +28,8 @@ pub(crate) struct Left {
     pub(super) responses: Outcome,
     /// There were some: they may have made room in the slots.
     pub(super) any_responses: bool,
+    /// They came in a row, as it was made on this host.
+    pub(super) whole: bool,
 }
 
 /// Packets in a row that a queue pair takes.
@@ -61,18 +63,13 @@ struct Side<'a, S, C> {
 impl<'a, S, C> Side<'a, S, C> {
     /// Locks a side; `of` says what it has counted, and where its path is.
     fn lock(
-        qp: &Qp,
         lock: &'a SpinLock<S>,
         incoming: &Incoming<'_>,
         of: impl FnOnce(&S) -> (C, &Option<Arc<Path>>),
     ) -> Self {
         let side = lock_bh(lock);
         let (before, path) = of(&side);
-        let path = path.as_ref().filter(|p| p.carries(incoming.skb));
-        if let Some(path) = path.filter(|_| qp.is_reliable()) {
-            path.came(incoming.skb);
-        }
-        let from_peer = path.is_some();
+        let from_peer = path.as_ref().is_some_and(|p| p.carries(incoming.skb));
         Self {
             side,
             before,
@@ -102,7 +99,7 @@ impl<'a> Turn<'a> {
     ) -> Option<&mut Side<'a, RecvSide, ResponderCounters>> {
         if !matches!(self, Turn::Responder(_)) {
             self.end(qp);
-            *self = Turn::Responder(Side::lock(qp, &qp.recv, incoming, |side| {
+            *self = Turn::Responder(Side::lock(&qp.recv, incoming, |side| {
                 (*side.responder.counters(), &side.path)
             }));
         }
@@ -119,7 +116,7 @@ impl<'a> Turn<'a> {
     ) -> Option<&mut Side<'a, SendSide, RequesterCounters>> {
         if !matches!(self, Turn::Requester(_)) {
             self.end(qp);
-            *self = Turn::Requester(Side::lock(qp, &qp.send, incoming, |side| {
+            *self = Turn::Requester(Side::lock(&qp.send, incoming, |side| {
                 (*side.requester.counters(), &side.path)
             }));
         }
@@ -255,6 +252,7 @@ impl Qp {
         }
         left.responses.merge(outcome);
         left.any_responses = true;
+        left.whole |= incoming.datagram.is_of_row_from_here();
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
         }
@@ -310,6 +308,7 @@ impl Qp {
         outcome.merge(side.responder.held(taken, still));
         left.requests.merge(outcome);
         left.any_requests = true;
+        left.whole |= incoming.datagram.is_of_row_from_here();
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
         }
@@ -327,5 +326,32 @@ impl Qp {
         turn.end(qp);
         incoming.datagram.vector().release();
         qp.notify(due, incoming.now, rcu);
+    }
+
+    /// A row of the peer came as it was made on this host: says so to it, once. It need not compute ICRCs for what is in page
+    /// fragments then. No lock may be held.
+    pub(super) fn tell_peer(&self, rcu: &rcu::Guard) {
+        if !self.is_reliable() {
+            // Nobody would notice that the way has changed.
+            return;
+        }
+        let of = |qp: &Qp| {
+            let side = lock_bh(&qp.recv);
+            side.path
+                .clone()
+                .map(|path| (path, side.responder.dest_qpn()))
+        };
+        let Some((path, number)) = of(self).filter(|(path, _)| path.comes_whole()) else {
+            return;
+        };
+        let Some(peer) = self.device.tables.qps.get(number, rcu) else {
+            return;
+        };
+        // It may be another's of that number, on another host.
+        if let Some((there, back)) = of(&peer) {
+            if back == self.number && there.leads_back(&path) {
+                there.arrives_whole();
+            }
+        }
     }
 }

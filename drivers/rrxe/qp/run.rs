@@ -199,6 +199,9 @@ impl Qp {
     pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After<'_>) {
         let qp = &*this;
         let after = after.close(qp);
+        if after.whole {
+            qp.tell_peer(&rcu::read_lock());
+        }
         if after.any_responses {
             let overflow = Self::report(this, after.send, &qp.send_cq);
             if after.responses.fatal || overflow {

@@ -372,6 +372,12 @@ impl<R: ResourceRing> Responder<R> {
         self.dest_qpn = qpn & QPN_MASK;
     }
 
+    /// The peer's queue pair number.
+    #[inline]
+    pub fn dest_qpn(&self) -> u32 {
+        self.dest_qpn
+    }
+
     /// The Q_Key that datagrams must have.
     pub fn set_qkey(&mut self, qkey: u32) {
         self.qkey = qkey;
