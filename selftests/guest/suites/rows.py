@@ -10,7 +10,7 @@ import netem
 import testbed
 import traffic
 from counted import read
-from harness import case, require
+from harness import case, equal, require
 
 bed = testbed.Bed()
 
@@ -65,6 +65,16 @@ def frames(host):
     return int(host.machine.read(f"/sys/class/net/{host.netdev}/statistics/tx_packets"))
 
 
+def without_icrc(host):
+    """Packets that the host has sent without an ICRC."""
+    return read(host)["same_host_pkts"]
+
+
+def cut(host):
+    """Has the stack segment the rows that the host sends: tbf does that to what is larger than its burst."""
+    host.machine.run(f"tc qdisc add dev {host.netdev} root tbf rate 10gbit burst 4600 limit 10000000")
+
+
 def per_frame(host, sides, rng):
     """RoCE packets that a frame of the host carries, while large messages are on their way."""
     before = read(host)["sent_pkts"], frames(host)
@@ -89,9 +99,57 @@ def whole(version):
 
 @case(timeout=400, debug=("alone",), each=PAIRS)
 def anything(drivers):
-    """Any operations of any sizes, by both sides at once; every byte compared."""
-    with connection(drivers, seed="rows/anything") as (_, sides, rng):
+    """Any operations of any sizes, by both sides at once; every byte compared. Only a peer on this host that says so is
+    sent anything without an ICRC."""
+    with connection(drivers, seed="rows/anything") as (hosts, sides, rng):
         traffic.random_batches(rng, *sides, 1024, 9)
+        large(rng, sides)
+        for host in hosts:
+            if host.driver == "rrxe":
+                found = without_icrc(host)
+                require((found > 0) == (drivers == PAIRS["alone"]), f"{host.name}: {found} packets without an ICRC")
+
+
+@case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
+def without_icrcs(version):
+    """What stays on this host needs no ICRC, and has none once rows were seen to arrive whole. As soon as some do not, all
+    have one again, for good; no byte is wrong."""
+    with connection(version=version, seed="rows/without-icrcs") as (hosts, sides, rng):
+        large(rng, sides)
+        before = [without_icrc(host) for host in hosts]
+        large(rng, sides)
+        for host, old in zip(hosts, before):
+            require(without_icrc(host) > old, f"{host.name}: all packets have an ICRC")
+        for host in hosts:
+            cut(host)
+        large(rng, sides)
+        large(rng, sides)
+        for host in hosts:
+            host.machine.run(f"tc qdisc delete dev {host.netdev} root")
+        before = [without_icrc(host) for host in hosts]
+        bad = [read(host)["rx_icrc_encapsulated"] for host in hosts]
+        # One of them is first, and what it sends again tells the other.
+        require(any(bad), "nothing was cut")
+        large(rng, sides)
+        equal("packets without an ICRC since", [without_icrc(host) for host in hosts], before)
+        equal("packets with a wrong ICRC since", [read(host)["rx_icrc_encapsulated"] for host in hosts], bad)
+
+
+@case(timeout=200, debug=False)
+def switched_off():
+    """With the module's parameter same_host_icrc all packets have an ICRC."""
+    machine = bed.here.machine
+    testbed.unload(machine, "rrxe")
+    try:
+        machine.run("insmod /guest/rrxe/rrxe.ko same_host_icrc=1")
+        with connection(seed="rows/switched-off") as (hosts, sides, rng):
+            large(rng, sides)
+            large(rng, sides)
+            equal("packets without an ICRC", [without_icrc(host) for host in hosts], [0, 0])
+        testbed.unload(machine, "rrxe")
+    finally:
+        if not machine.try_run("test -d /sys/module/rrxe").status == 0:
+            testbed.load(machine, "rrxe")
 
 
 @case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
@@ -100,8 +158,7 @@ def segmented_on_the_way(version):
     then, with the ICRC that it must have."""
     with connection(version=version) as (hosts, sides, rng):
         for host in hosts:
-            # tbf segments what is larger than its burst.
-            host.machine.run(f"tc qdisc add dev {host.netdev} root tbf rate 10gbit burst 4600 limit 10000000")
+            cut(host)
         before = [read(host) for host in hosts]
         found = per_frame(hosts[0], sides, rng)
         require(found <= 1, f"{found:.1f} packets a frame: nothing was segmented")
