@@ -9,6 +9,7 @@ mod placement;
 mod refusal;
 mod reordering;
 mod replay;
+mod runs;
 mod unreliable;
 mod xrc;
 

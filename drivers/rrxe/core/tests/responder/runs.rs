@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Packets in the middle of a message that are handed over as one.
+
+use super::*;
+
+fn middle(operation: O, n: u32) -> Packet {
+    packet(operation, psn(n), Ext::None, MTU)
+}
+
+#[test]
+fn a_run_is_so_many_packets() {
+    let mut host = host();
+    host.post_recv(1, 6 * MTU);
+    give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
+    let first = middle(O::SendMiddle, 1);
+    assert!(first.starts_run());
+    // As many as the receive has room for.
+    assert_eq!(host.responder.takes_run(&first), 5);
+    give(&mut host, &first.run(4), 2);
+    assert_eq!(host.responder.expected_psn(), psn(5).get());
+    give(&mut host, &packet(O::SendLast, psn(5), Ext::None, 5), 3);
+    expect(&host.drain(0), 5, ACK);
+    let done = &host.driver.received[0];
+    assert_eq!(done.completion.byte_len, 5 * MTU as u32 + 5);
+    assert_eq!(done.data[MTU..5 * MTU], [2; 4 * MTU]);
+    assert_eq!(host.responder.msn(), 1);
+}
+
+#[test]
+fn what_is_not_sure_to_be_taken_is_no_run() {
+    let mut host = host();
+    host.post_recv(1, 3 * MTU + 1);
+    let alone = |host: &Host, packet: &Packet| assert_eq!(host.responder.takes_run(packet), 1);
+    // There is no message.
+    alone(&host, &middle(O::SendMiddle, 0));
+    give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
+    // Not its turn, of another message, of another size, for another partition.
+    alone(&host, &middle(O::SendMiddle, 2));
+    alone(&host, &middle(O::WriteMiddle, 1));
+    alone(&host, &packet(O::SendMiddle, psn(1), Ext::None, MTU - 4));
+    let mut other = middle(O::SendMiddle, 1);
+    other.bth.pkey = 0x8001;
+    alone(&host, &other);
+    assert_eq!(host.responder.takes_run(&middle(O::SendMiddle, 1)), 2);
+    // What starts or ends a message, or has more than a BTH.
+    for operation in [O::SendFirst, O::SendLast, O::SendOnly, O::WriteFirst] {
+        assert!(!middle(operation, 1).starts_run());
+    }
+}
+
+#[test]
+fn a_run_of_a_write_leaves_its_last_packet() {
+    let mut host = host();
+    let reth = Reth {
+        va: BASE,
+        rkey: RKEY,
+        len: 4 * MTU as u32,
+    };
+    give(
+        &mut host,
+        &packet(O::WriteFirst, psn(0), Ext::Reth(reth), MTU),
+        1,
+    );
+    assert_eq!(host.responder.takes_run(&middle(O::WriteMiddle, 1)), 2);
+    give(&mut host, &middle(O::WriteMiddle, 1).run(2), 2);
+    give(&mut host, &packet(O::WriteLast, psn(3), Ext::None, MTU), 3);
+    expect(&host.drain(0), 3, ACK);
+}
+
+/// The header of the next packet of a run, also where PSNs wrap.
+#[test]
+fn headers_of_a_run() {
+    let mut bth = middle(O::WriteMiddle, 0).bth;
+    bth.psn = Psn::new(0xff_ffff);
+    let next = Packet::next_header(&bth.to_bytes());
+    bth.psn = Psn::new(0);
+    assert_eq!(next, bth.to_bytes());
+}
