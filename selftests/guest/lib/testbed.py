@@ -155,9 +155,9 @@ def tcp_listens(where, port):
 
 
 def load(where, driver):
-    """Load the driver's module."""
+    """Load the driver's module; ours with the parameters in RRXE_PARAMETERS."""
     if driver == "rrxe":
-        where.run("insmod /guest/rrxe/rrxe.ko")
+        where.run(f"insmod /guest/rrxe/rrxe.ko {os.environ.get('RRXE_PARAMETERS', '')}".rstrip())
     else:
         where.run(f"modprobe {driver}")
 
