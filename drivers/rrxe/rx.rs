@@ -376,57 +376,79 @@ impl Receiver {
             skb,
             now,
         };
-        let number = incoming.packet.bth.dest_qpn;
-        // Multicasts go to this number, and nothing else does.
-        let is_multicast = skb.destination().is_multicast();
-        let taken = if is_multicast != (number == multicast::QPN) {
-            false
-        } else if is_multicast {
-            row.finish();
-            Self::multicast(dev, &incoming, rcu)
-        } else if number == GSI {
-            row.finish();
-            let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
-            if let Some(qp) = &gsi {
-                Qp::receive_one(qp.as_arc_borrow(), &incoming, rcu);
-            }
-            gsi.is_some()
-        } else if let Some(qp) = row
-            .last(number)
-            .or_else(|| self.tables.qps.get(number, rcu))
-        {
-            let belongs = match incoming.packet.bth.opcode.class() {
-                wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, skb, rcu),
-                // The path says whose packets a connected queue pair takes, and in which
-                // namespace.
-                _ => dev.net(rcu) == qp.device.netdev.net(rcu),
+        // What is for the queue pair of the packet before has the same addresses, and came the same way.
+        let last = row.last(packet.bth.dest_qpn);
+        let found = last.or_else(|| self.find(dev, &incoming, rcu));
+        if let Some(qp) = found {
+            let after = row.of(qp);
+            let most = if packet.starts_run() && datagram.is_followed() {
+                Qp::takes_run(qp, &incoming, after)
+            } else {
+                1
             };
-            if belongs {
-                let after = row.of(qp);
-                let most = if packet.starts_run() && datagram.is_followed() {
-                    Qp::takes_run(qp, &incoming, after)
-                } else {
-                    1
-                };
-                match head.first_chunk() {
-                    Some(header) if most > 1 => {
-                        *run = Some(Run::new(packet, datagram, header, most));
-                    }
-                    _ => Qp::receive(qp, &incoming, after, rcu),
+            match head.first_chunk() {
+                Some(header) if most > 1 => {
+                    *run = Some(Run::new(packet, datagram, header, most));
                 }
+                _ => Qp::receive(qp, &incoming, after, rcu),
             }
-            belongs
-        } else {
-            false
-        };
-        if !taken {
-            let counter = match incoming.packet.operation {
+        } else if !self.special(dev, &incoming, row, rcu) {
+            let counter = match packet.operation {
                 wire::Operation::Cnp => Counter::NotificationsIgnored,
                 _ => Counter::Discarded,
             };
             Self::count(dev, skb, rcu, counter);
         }
         true
+    }
+
+    /// The queue pair that a packet is for, if that is one by itself, and may have it from there.
+    fn find<'a>(
+        &'a self,
+        dev: &NetDevice,
+        incoming: &Incoming<'_>,
+        rcu: &'a rcu::Guard,
+    ) -> Option<ArcBorrow<'a, Qp>> {
+        let bth = &incoming.packet.bth;
+        // Multicasts go to a number of their own.
+        if bth.dest_qpn == GSI || incoming.skb.destination().is_multicast() {
+            return None;
+        }
+        let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;
+        let belongs = match bth.opcode.class() {
+            wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, incoming.skb, rcu),
+            // The path says whose packets a connected queue pair takes, and in which
+            // namespace.
+            _ => dev.net(rcu) == qp.device.netdev.net(rcu),
+        };
+        belongs.then_some(qp)
+    }
+
+    /// Gives a packet to the members of its multicast group, or to the general services interface. Whether somebody
+    /// took it.
+    #[cold]
+    fn special(
+        &self,
+        dev: &NetDevice,
+        incoming: &Incoming<'_>,
+        row: &mut Row<'_>,
+        rcu: &rcu::Guard,
+    ) -> bool {
+        let number = incoming.packet.bth.dest_qpn;
+        let is_multicast = incoming.skb.destination().is_multicast();
+        if is_multicast && number == multicast::QPN {
+            row.finish();
+            return Self::multicast(dev, incoming, rcu);
+        }
+        if is_multicast || number != GSI {
+            return false;
+        }
+        row.finish();
+        let gsi = Self::device(dev, incoming.skb, rcu).and_then(|device| device.data().gsi());
+        if let Some(qp) = &gsi {
+            Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
+        }
+        gsi.is_some()
     }
 }
 
