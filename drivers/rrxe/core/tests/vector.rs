@@ -43,7 +43,7 @@ proptest! {
 
     #[test]
     fn a_copy_is_the_same(
-        bytes in prop::collection::vec(any::<u8>(), copy::BLOCK..1500),
+        bytes in prop::collection::vec(any::<u8>(), copy::BLOCK..2500),
         shift in 0usize..32,
     ) {
         prop_assume!(cpu_can());
