@@ -112,6 +112,9 @@ impl Counters {
     /// Adds what a responder has counted between two points in time.
     #[inline]
     pub(crate) fn responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
+        if before == after {
+            return;
+        }
         self.grow(
             Counter::DuplicateRequests,
             before.duplicates,

@@ -38,7 +38,7 @@ pub(crate) struct Path {
 const UNKNOWN: u32 = 0;
 /// On this host, and our rows arrive there as they were made: it takes them without ICRCs.
 const NEAR: u32 = 1;
-/// Something got lost on the way there, or was not believed.
+/// Somebody cuts or copies them on their way.
 const FAR: u32 = 2;
 
 impl Path {
@@ -100,10 +100,9 @@ impl Path {
         first
     }
 
-    /// Something is to be sent again: maybe it was cut into pieces or copied on its way, whose ICRCs nobody has computed
-    /// then.
+    /// Something was cut into pieces or copied on its way, whose ICRCs nobody has computed, or may have been.
     #[cold]
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn arrives_cut(&self) {
         self.distance.store(FAR, Relaxed);
     }
 

@@ -31,6 +31,9 @@ use rrxe_core::{
 /// Bytes of the ICRC at the end of each packet.
 const ICRC: usize = 4;
 
+/// What stands there where none was computed.
+pub(crate) const NO_ICRC: [u8; ICRC] = [0; ICRC];
+
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
@@ -232,14 +235,22 @@ impl Receiver {
         lengths_agree.then_some(prefix)
     }
 
-    /// Whether the ICRC is right; `None` where it is no packet. Where nobody can have changed it, it need not be computed.
+    /// Whether the ICRC is right, or else what it is; `None` where it is no packet. Where nobody can have changed it, it need not be computed.
     #[inline(always)]
-    fn is_whole(datagram: &Datagram<'_>, headers: &[u8], row: &mut Row<'_>) -> Option<bool> {
+    fn is_whole(
+        datagram: &Datagram<'_>,
+        headers: &[u8],
+        row: &mut Row<'_>,
+    ) -> Option<Result<(), [u8; ICRC]>> {
         if datagram.is_as_written() {
-            return Some(true);
+            return Some(Ok(()));
         }
         let (computed, received) = Self::sums(datagram, headers, row)?;
-        Some(computed == received)
+        Some(if computed == received {
+            Ok(())
+        } else {
+            Err(received)
+        })
     }
 
     /// The ICRC as it should be, and as it is. `None` where it is no packet.
@@ -348,7 +359,7 @@ impl Receiver {
     ) -> bool {
         if let Some(current) = run {
             if current.is_next(&datagram) {
-                if Self::is_whole(&datagram, &current.next, row) == Some(true) {
+                if Self::is_whole(&datagram, &current.next, row) == Some(Ok(())) {
                     current.add();
                     return true;
                 }
@@ -363,10 +374,19 @@ impl Receiver {
         };
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
         match Self::is_whole(&datagram, headers, row) {
-            Some(true) => {}
-            bad => {
-                let counter = bad.map_or(Counter::Malformed, |_| Counter::BadIcrc);
-                Self::count(dev, skb, rcu, counter);
+            Some(Ok(())) => {}
+            Some(Err(received)) => {
+                Self::count(dev, skb, rcu, Counter::BadIcrc);
+                if received == NO_ICRC {
+                    row.finish();
+                    if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, rcu) {
+                        qp.complain(skb, rcu);
+                    }
+                }
+                return false;
+            }
+            None => {
+                Self::count(dev, skb, rcu, Counter::Malformed);
                 return false;
             }
         }

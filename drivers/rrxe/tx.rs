@@ -2,7 +2,7 @@
 
 //! Outgoing packets: from the core's headers and payload references to packets of the stack.
 
-use crate::{congestion, counters::Counter, device::DeviceState, limits, path::Path};
+use crate::{congestion, counters::Counter, device::DeviceState, limits, path::Path, rx::NO_ICRC};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
@@ -203,7 +203,7 @@ impl<'a> Carrier<'a> {
         }
         gather(room)?;
         let _ = room.push_zeros(packet.pad.into());
-        let icrc = icrc.map_or([0; 4], |_| icrc::finish(room.end_sum()));
+        let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(room.end_sum()));
         let _ = room.push(&icrc);
         Ok(())
     }

@@ -63,10 +63,7 @@ use linux_rdma::{
     },
     sync::SoftTimer,
 };
-use rrxe_core::{
-    congestion::NotificationPoint, requester::RequesterCounters, responder::ResponderCounters,
-    Service, Status,
-};
+use rrxe_core::{congestion::NotificationPoint, requester::RequesterCounters, Service, Status};
 
 pub(crate) use receive::After;
 
@@ -260,32 +257,9 @@ impl Qp {
         if before.bad_pkeys != after.bad_pkeys {
             self.device.count_bad_pkey();
         }
-        // RNR NAKs are for what has arrived.
-        let missing =
-            |c: &RequesterCounters| (c.sequence_naks, c.implied_naks, c.timeouts, c.probes);
-        if let Some(path) = path.as_ref().filter(|_| missing(before) != missing(after)) {
-            path.doubt();
-        }
-    }
-
-    /// Counts what a responder has counted.
-    #[inline]
-    fn count_responder(
-        &self,
-        before: &ResponderCounters,
-        after: &ResponderCounters,
-        path: &Option<Arc<Path>>,
-    ) {
-        if before == after {
-            return;
-        }
-        self.device.counters.responder(before, after);
-        // Maybe READ responses are asked for again.
-        if let Some(path) = path
-            .as_ref()
-            .filter(|_| before.duplicates != after.duplicates)
-        {
-            path.doubt();
+        // Who cuts what we send may be one who drops it then; what merely gets lost is another matter.
+        if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
+            path.arrives_cut();
         }
     }
 

@@ -10,7 +10,10 @@ use crate::{
     rx::Incoming,
 };
 use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
-use linux_rdma::sync::{lock_bh, object_of, BhLocked};
+use linux_rdma::{
+    net::RxSkb,
+    sync::{lock_bh, object_of, BhLocked},
+};
 use rrxe_core::{
     requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
 };
@@ -84,7 +87,8 @@ impl<'a> Turn<'a> {
         match core::mem::take(self) {
             Turn::Nobody => {}
             Turn::Responder(Side { side, before, .. }) => {
-                qp.count_responder(&before, side.responder.counters(), &side.path);
+                let counters = &qp.device.counters;
+                counters.responder(&before, side.responder.counters());
             }
             Turn::Requester(Side { side, before, .. }) => {
                 qp.count_requester(&before, side.requester.counters(), &side.path);
@@ -331,27 +335,39 @@ impl Qp {
     /// A row of the peer came as it was made on this host: says so to it, once. It need not compute ICRCs for what is in page
     /// fragments then. No lock may be held.
     pub(super) fn tell_peer(&self, rcu: &rcu::Guard) {
+        // Where nothing is sent again, nobody would notice that the way has changed.
         if !self.is_reliable() {
-            // Nobody would notice that the way has changed.
             return;
         }
-        let of = |qp: &Qp| {
-            let side = lock_bh(&qp.recv);
-            side.path
-                .clone()
-                .map(|path| (path, side.responder.dest_qpn()))
-        };
-        let Some((path, number)) = of(self).filter(|(path, _)| path.comes_whole()) else {
-            return;
-        };
-        let Some(peer) = self.device.tables.qps.get(number, rcu) else {
-            return;
-        };
-        // It may be another's of that number, on another host.
-        if let Some((there, back)) = of(&peer) {
-            if back == self.number && there.leads_back(&path) {
+        if let Some((path, there)) = self.paths(rcu) {
+            if path.comes_whole() {
                 there.arrives_whole();
             }
         }
+    }
+
+    /// A packet came without an ICRC, and not as it was made: if it is from the peer and that is on this host, says so to
+    /// it. No lock may be held.
+    #[cold]
+    pub(crate) fn complain(&self, skb: &RxSkb, rcu: &rcu::Guard) {
+        if let Some((path, there)) = self.paths(rcu) {
+            if path.carries(skb) {
+                there.arrives_cut();
+            }
+        }
+    }
+
+    /// The path to the peer, and the peer's to us, if that is on this host.
+    fn paths(&self, rcu: &rcu::Guard) -> Option<(Arc<Path>, Arc<Path>)> {
+        let of = |qp: &Qp| {
+            let side = lock_bh(&qp.recv);
+            let path = side.path.clone()?;
+            Some((path, side.responder.dest_qpn()))
+        };
+        let (path, number) = of(self)?;
+        let peer = self.device.tables.qps.get(number, rcu)?;
+        // It may be another's of that number, on another host.
+        let (there, back) = of(&peer)?;
+        (back == self.number && there.leads_back(&path)).then_some((path, there))
     }
 }

@@ -174,7 +174,9 @@ impl RecvSide {
     ) -> R {
         let before = *self.responder.counters();
         let result = self.act(qp, on, queue, notices, f);
-        qp.count_responder(&before, self.responder.counters(), &self.path);
+        qp.device
+            .counters
+            .responder(&before, self.responder.counters());
         result
     }
 
