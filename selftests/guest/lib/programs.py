@@ -3,6 +3,7 @@
 
 import itertools
 import os
+import time
 
 import harness
 import testbed
@@ -17,11 +18,12 @@ def next_port():
     return next(_ports)
 
 
-def run_pair(server, client, server_command, client_command, listens, port, seconds=120):
+def run_pair(server, client, server_command, client_command, listens, port, seconds=120, forsaken=None):
     """Start the server, wait until it listens, run the client; both must end well. Returns what the
     server and the client have printed.
 
-    `listens(machine, port)` tells whether the server is ready.
+    `listens(machine, port)` tells whether the server is ready; `forsaken()`, where it is given, whether the client's end
+    can't have become known to it: then it is ended, and may end as it likes.
     """
     serving = server.machine.start(server_command)
 
@@ -38,10 +40,30 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
         serving.kill()
         serving.wait()
         raise Failure(f"client: '{client_command}': status {client_end.status}: {_last_line(client_end.output)}")
+    if forsaken and _is_left_behind(serving, forsaken):
+        harness.log(f"the server has never heard of the client's end, and is ended:\n{_last_line(serving.output())}")
+        serving.kill()
+        serving.wait()
+        return serving.output(), client_end.output
     server_end = serving.wait(seconds)
-    if server_end.status:
+    # What it was about to send to who has gone may have failed before it knew.
+    if server_end.status and not (forsaken and forsaken()):
         raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_line(server_end.output)}")
     return server_end.output, client_end.output
+
+
+# How long the word of a client's end may be under way, in seconds.
+PATIENCE = 20
+
+
+def _is_left_behind(serving, forsaken):
+    """Whether a server goes on without its client, of whose end nobody has told it."""
+    until = time.monotonic() + PATIENCE * harness.slowness()
+    while serving.running():
+        if time.monotonic() > until:
+            return forsaken()
+        time.sleep(0.2)
+    return False
 
 
 def _last_line(text):
@@ -91,12 +113,23 @@ def both_roles(bed, each=None, **options):
     return mark
 
 
-def rping(server, client, count, address=None, more="", seconds=180):
-    """rping `count` rounds with the data compared by both ends."""
+def rping(server, client, count, address=None, more="", seconds=180, lossy=False):
+    """rping `count` rounds with the data compared by both ends.
+
+    On a lossy wire the request to disconnect may get lost. rping does not wait for the answer, and who destroys an
+    identifier of the connection manager ends its retries (cm_destroy_id() in drivers/infiniband/core/cm.c).
+    """
+    requests = f"/sys/class/infiniband/{server.device}/ports/1/cm_rx_msgs/dreq"
+
+    def received():
+        return int(server.machine.read(requests))
+
+    before = received() if lossy else 0
+    forsaken = (lambda: received() == before) if lossy else None
     address = address or server.address
     port = next_port()
     common = f"-a {address} -p {port} -v -V -C {count} {more}"
-    ends = run_pair(server, client, f"rping -s {common}", f"rping -c {common}", testbed.cm_listens, port, seconds)
+    ends = run_pair(server, client, f"rping -s {common}", f"rping -c {common}", testbed.cm_listens, port, seconds, forsaken)
     for name, output in zip(("server", "client"), ends):
         rounds = output.count("ping data: rdma-ping-")
         require(rounds == count, f"the {name} counted {rounds} rounds of {count}")
