@@ -90,14 +90,15 @@ impl Path {
         }
     }
 
-    /// A row of the peer has come as it was made. Whether it is the first.
+    /// Whether the peer has still to be told that its rows come as they were made.
     #[inline]
-    pub(crate) fn comes_whole(&self) -> bool {
-        let first = self.told.load(Relaxed) == 0;
-        if first {
-            self.told.store(1, Relaxed);
-        }
-        first
+    pub(crate) fn is_untold(&self) -> bool {
+        self.told.load(Relaxed) == 0
+    }
+
+    /// The peer has been told.
+    pub(crate) fn set_told(&self) {
+        self.told.store(1, Relaxed);
     }
 
     /// Something was cut into pieces or copied on its way, whose ICRCs nobody has computed, or may have been.

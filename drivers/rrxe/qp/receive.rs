@@ -31,7 +31,7 @@ pub(crate) struct Left {
     pub(super) responses: Outcome,
     /// There were some: they may have made room in the slots.
     pub(super) any_responses: bool,
-    /// They came in a row, as it was made on this host.
+    /// They came in a row, as it was made on this host, and the peer does not know that.
     pub(super) whole: bool,
 }
 
@@ -61,6 +61,8 @@ struct Side<'a, S, C> {
     before: C,
     /// The row comes from its peer: all packets of it have the same addresses.
     from_peer: bool,
+    /// The peer does not know yet how its rows come.
+    untold: bool,
 }
 
 impl<'a, S, C> Side<'a, S, C> {
@@ -73,10 +75,12 @@ impl<'a, S, C> Side<'a, S, C> {
         let side = lock_bh(lock);
         let (before, path) = of(&side);
         let from_peer = path.as_ref().is_some_and(|p| p.carries(incoming.skb));
+        let untold = path.as_ref().is_some_and(|p| p.is_untold());
         Self {
             side,
             before,
             from_peer,
+            untold,
         }
     }
 }
@@ -218,6 +222,7 @@ impl Qp {
             qp.device.counters.count(Counter::Discarded);
             return;
         };
+        left.whole |= locked.untold && incoming.datagram.is_of_row_from_here();
         let side = &mut *locked.side;
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.requester.notification(incoming.packet)
@@ -256,7 +261,6 @@ impl Qp {
         }
         left.responses.merge(outcome);
         left.any_responses = true;
-        left.whole |= incoming.datagram.is_of_row_from_here();
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
         }
@@ -278,6 +282,7 @@ impl Qp {
             qp.device.counters.count(Counter::Discarded);
             return;
         };
+        left.whole |= locked.untold && incoming.datagram.is_of_row_from_here();
         let side = &mut *locked.side;
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.responder.notification(incoming.packet)
@@ -312,7 +317,6 @@ impl Qp {
         outcome.merge(side.responder.held(taken, still));
         left.requests.merge(outcome);
         left.any_requests = true;
-        left.whole |= incoming.datagram.is_of_row_from_here();
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
         }
@@ -340,9 +344,8 @@ impl Qp {
             return;
         }
         if let Some((path, there)) = self.paths(rcu) {
-            if path.comes_whole() {
-                there.arrives_whole();
-            }
+            path.set_told();
+            there.arrives_whole();
         }
     }
 
