@@ -150,3 +150,39 @@ impl Remembered {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(linux_rdma_blocks)]
+mod tests {
+    use super::*;
+    use crate::sync::BhGuard;
+
+    /// What is taken is nobody else's, whether it is remembered or new; what has been given back is taken again.
+    #[test]
+    fn a_block_has_one_owner() -> Result {
+        let _guard = BhGuard::new();
+        let mut last = None;
+        for _ in 0..2 {
+            let mut taken = KVec::new();
+            for number in 0..2 * REMEMBERED {
+                let block = take()?;
+                // SAFETY: A block of so many bytes, which is ours.
+                unsafe { block.as_ptr().write_bytes(number as u8, SIZE) };
+                taken.push(block, GFP_ATOMIC)?;
+            }
+            for (number, block) in taken.iter().enumerate() {
+                // SAFETY: As above; all bytes were written.
+                let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), SIZE) };
+                assert!(bytes.iter().all(|byte| *byte == number as u8));
+            }
+            if let Some(last) = last {
+                assert!(taken.contains(&last));
+            }
+            last = taken.last().copied();
+            while let Some(block) = taken.pop() {
+                // SAFETY: From `take`, and its reference is ours.
+                unsafe { give_back(block) };
+            }
+        }
+        Ok(())
+    }
+}
