@@ -59,11 +59,11 @@ BOOTS = (
     Boot("perftest", "perftest", together="traffic"),
     Boot("data", "data", together="traffic"),
     Boot("loss", "loss", together="recovery"),
-    # xrc before those that take its device away.
+    # xrc and poll before those that take their device away.
     Boot("xrc", "xrc", hosts=1, together="one-host"),
+    Boot("poll", "poll", hosts=1, together="one-host"),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host"),
     Boot("rows", "rows", hosts=1, together="one-host"),
-    Boot("poll", "poll", hosts=1, together="one-host"),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("srq", "srq", together="recovery"),
