@@ -84,9 +84,14 @@ SHIM struct task_struct *shim_kthread_create(int (*body)(void *data), void *data
 	return kthread_create(body, data, "%s", name);
 }
 
-SHIM int shim_kthread_like_current(struct task_struct *task)
+SHIM int shim_kthread_prefer_cpus_of_current(struct task_struct *task)
 {
-	set_user_nice(task, task_nice(current)); return kthread_affine_preferred(task, &current->cpus_mask);
+	return kthread_affine_preferred(task, &current->cpus_mask);
+}
+
+SHIM void shim_kthread_nice_as_current(struct task_struct *task)
+{
+	set_user_nice(task, task_nice(current));
 }
 
 SHIM u64 shim_ktime_get_ns(void)

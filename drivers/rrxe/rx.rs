@@ -8,6 +8,7 @@
 use crate::{
     counters::Counter,
     driver::Rrxe,
+    mr::Span,
     multicast,
     qp::{After, Qp},
     tables::Tables,
@@ -62,22 +63,27 @@ impl Incoming<'_> {
         self.packet.header_len.into()
     }
 
-    /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in their order.
+    /// Copies `len` bytes of the payload at `offset` to the start of a span.
     #[inline]
-    pub(crate) fn for_each_payload(
-        &self,
-        offset: usize,
-        len: usize,
-        f: impl FnMut(Fragment<'_>),
-    ) -> Result<(), Fault> {
+    pub(crate) fn place(&self, offset: usize, len: usize, to: &Span<'_>) -> Result<(), Fault> {
+        let (mut at, mut result) = (0usize, Ok(()));
+        let write = |fragment: Fragment<'_>| {
+            if result.is_ok() {
+                result = to.write_fragment(at, &fragment);
+            }
+            at = at.wrapping_add(fragment.len());
+        };
         let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
         if packets == 1 {
-            self.datagram.for_each(start.wrapping_add(offset), len, f)
+            self.datagram
+                .for_each(start.wrapping_add(offset), len, write)
         } else {
             let each = self.payload_len().checked_div(packets).unwrap_or(0);
-            self.datagram.for_each_in_row(start, each, offset, len, f)
+            self.datagram
+                .for_each_in_row(start, each, offset, len, write)
         }
-        .map_err(|_| Fault::Malformed)
+        .map_err(|_| Fault::Malformed)?;
+        result
     }
 
     /// Bytes of the IP packet, of a run of all of them.

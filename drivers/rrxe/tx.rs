@@ -2,7 +2,9 @@
 
 //! Outgoing packets: from the core's headers and payload references to packets of the stack.
 
-use crate::{congestion, counters::Counter, device::DeviceState, limits, path::Path, rx::NO_ICRC};
+use crate::{
+    congestion, counters::Counter, device::DeviceState, limits, mr::Span, path::Path, rx::NO_ICRC,
+};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
@@ -10,7 +12,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     icrc::{self, LastPrefix, Prefix},
-    TxError, TxPacket,
+    Fault, TxError, TxPacket,
 };
 
 const UDP_HEADER: usize = 8;
@@ -389,10 +391,6 @@ impl<'a> Outgoing<'a> {
         packet: &TxPacket,
         mut gather: impl FnMut(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        self.pen.vector.hold();
-        if self.queue.is_none() {
-            return Err(TxError::NoRoom);
-        }
         self.send_some(&mut { *packet }, 1, |_, room| gather(room))
             .map(|_| ())
     }
@@ -405,10 +403,6 @@ impl<'a> Outgoing<'a> {
         count: u32,
         mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
-        if self.queue.is_none() {
-            return (0, Err(TxError::NoRoom));
-        }
-        self.pen.vector.hold();
         let mut packet = *packet;
         let mut done = 0;
         while done < count {
@@ -422,6 +416,22 @@ impl<'a> Outgoing<'a> {
         (done, Ok(()))
     }
 
+    /// The same, with the payload from a span, one part of it behind the other; `error` says what it means that it can't be
+    /// read.
+    pub(crate) fn send_span(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        span: &Span<'_>,
+        error: impl Fn(Fault) -> TxError,
+    ) -> (u32, Result<(), TxError>) {
+        let len = packet.payload.len();
+        self.send_run(packet, count, |number, to| {
+            let at = u64::from(number).wrapping_mul(len.into());
+            span.read(at, len, to).map_err(&error)
+        })
+    }
+
     /// The same for as many as are taken at once, and at least one. The packet becomes the one behind them.
     #[inline(always)]
     fn send_some(
@@ -430,6 +440,10 @@ impl<'a> Outgoing<'a> {
         most: u32,
         gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
+        if self.queue.is_none() {
+            return Err(TxError::NoRoom);
+        }
+        self.pen.vector.hold();
         let Some(carrier) = &self.carrier else {
             self.count_lost(1);
             packet.step();

@@ -185,7 +185,7 @@ impl RxSkb {
     /// Whether it was made by [`TxSkb`](super::TxSkb) on this host, and is what was made then: nobody has copied or cut it. (That is
     /// what is known of its page fragments; headers and linear data may have been changed on the way.)
     #[inline]
-    pub fn is_from_here(&self) -> bool {
+    fn is_from_here(&self) -> bool {
         // SAFETY: The packet is valid by the type invariant.
         unsafe { origin::is_marked(self.as_raw()) }
     }

@@ -57,9 +57,11 @@ impl<T: ThreadBody> KThread<T> {
         let task = ARef::from(unsafe { &*task.cast::<Task>() });
         // INVARIANT: By the above.
         let thread = Self { task, body };
+        // SAFETY: The task is there.
+        unsafe { raw::shim_kthread_nice_as_current(thread.task.as_ptr()) };
         // SAFETY: The task is a kernel thread that was never woken, as `kthread_affine_preferred()`
         // demands (kernel/kthread.c).
-        to_result(unsafe { raw::shim_kthread_like_current(thread.task.as_ptr()) })?;
+        to_result(unsafe { raw::shim_kthread_prefer_cpus_of_current(thread.task.as_ptr()) })?;
         thread.task.wake_up();
         Ok(thread)
     }

@@ -227,11 +227,8 @@ impl Packet {
     /// [`starts_run`](Self::starts_run).
     #[inline]
     pub fn next_header(header: &[u8; Bth::LEN]) -> [u8; Bth::LEN] {
-        let psn = Bth::from_bytes(header).psn.next();
-        let [_, high, middle, low] = psn.get().to_be_bytes();
         let mut next = *header;
-        let [.., h, m, l] = &mut next;
-        (*h, *m, *l) = (high, middle, low);
+        Bth::put_psn(&mut next, Bth::from_bytes(header).psn.next());
         next
     }
 }

@@ -113,9 +113,8 @@ impl TxPacket {
     #[inline]
     pub fn step(&mut self) {
         self.psn = self.psn.next();
-        let [_, high, middle, low] = self.psn.get().to_be_bytes();
-        if let Some([h, m, l]) = self.header.get_mut(Bth::PSN) {
-            (*h, *m, *l) = (high, middle, low);
+        if let Some(bth) = self.header.first_chunk_mut() {
+            Bth::put_psn(bth, self.psn);
         }
         match &mut self.payload {
             Payload::None => {}
@@ -169,4 +168,10 @@ pub enum TxError {
     Local(crate::Fault),
     /// Responder: the memory that a READ asked for is not (or no longer) accessible.
     RemoteAccess,
+}
+
+/// How many packets were taken of one.
+#[inline]
+pub(crate) fn taken(result: Result<(), TxError>) -> (u32, Result<(), TxError>) {
+    (u32::from(result.is_ok()), result)
 }

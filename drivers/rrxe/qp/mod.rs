@@ -33,12 +33,12 @@ mod scatter;
 pub(crate) mod send;
 mod stream;
 
-use crate::path::Path;
 use crate::{
     counters::Counter,
     cq::Cq,
     device::DeviceState,
     mr::{BinderId, Consumer},
+    path::Path,
     pd::PdId,
     poll::Seat,
     rx::Incoming,

@@ -369,15 +369,7 @@ impl ResponderEnv for Env<'_> {
             incoming.packet.payload_len,
             RemoteAccess::Write,
         )?;
-        let mut at = 0usize;
-        let mut result = Ok(());
-        incoming.for_each_payload(0, incoming.payload_len(), |fragment| {
-            if result.is_ok() {
-                result = span.write_fragment(at, &fragment);
-            }
-            at = at.wrapping_add(fragment.len());
-        })?;
-        result
+        incoming.place(0, incoming.payload_len(), &span)
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
@@ -508,10 +500,9 @@ impl ResponderEnv for Env<'_> {
                 .ok()
         });
         match span {
-            Some(span) => self.outgoing.send_run(packet, count, |number, to| {
-                let at = u64::from(number).wrapping_mul(len.into());
-                span.read(at, len, to).map_err(|_| TxError::RemoteAccess)
-            }),
+            Some(span) => self
+                .outgoing
+                .send_span(packet, count, &span, |_| TxError::RemoteAccess),
             None => packet.each_of_run(count, |packet| self.transmit(packet)),
         }
     }

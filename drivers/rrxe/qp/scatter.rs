@@ -71,15 +71,7 @@ impl Segments<'_> {
     pub(crate) fn scatter_payload(&self, offset: u32, from: &Incoming<'_>) -> Result<(), Fault> {
         self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
             let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
-            let mut at = 0usize;
-            let mut result = Ok(());
-            from.for_each_payload(done, n as usize, |fragment| {
-                if result.is_ok() {
-                    result = span.write_fragment(at, &fragment);
-                }
-                at = at.wrapping_add(fragment.len());
-            })?;
-            result
+            from.place(done, n as usize, &span)
         })
     }
 }

@@ -436,10 +436,9 @@ impl RequesterEnv for Env<'_> {
         let whole = len.checked_mul(count);
         let span = whole.and_then(|whole| segments.whole(offset, whole));
         match span {
-            Some(span) => self.outgoing.send_run(packet, count, |number, to| {
-                let at = u64::from(number).wrapping_mul(len.into());
-                span.read(at, len, to).map_err(TxError::Local)
-            }),
+            Some(span) => self
+                .outgoing
+                .send_span(packet, count, &span, TxError::Local),
             None => packet.each_of_run(count, |packet| self.transmit(packet)),
         }
     }

@@ -6,6 +6,7 @@ use super::recovery::Hole;
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, SendOp, SendSlot, State, MOST_RESPONSES};
 use crate::psn::{self, Psn};
+use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
 use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
 
@@ -320,8 +321,7 @@ impl Requester {
         let (sent, result) = if run > 1 {
             env.transmit_run(&packet, run)
         } else {
-            let result = env.transmit(&packet);
-            (u32::from(result.is_ok()), result)
+            taken(env.transmit(&packet))
         };
         if sent != 0 {
             self.rate.sent(now, packet.udp_payload_len(), sent);

@@ -5,6 +5,7 @@
 use super::resources::{Kind, Resource};
 use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::Psn;
+use crate::tx::taken;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
 use crate::{Payload, Progress, TxError, TxPacket};
 
@@ -191,10 +192,4 @@ impl<R: ResourceRing> Responder<R> {
         self.state = State::Failing;
         env.event(ResponderEvent::AccessError);
     }
-}
-
-/// How many packets were taken of one.
-#[inline]
-fn taken(result: Result<(), TxError>) -> (u32, Result<(), TxError>) {
-    (u32::from(result.is_ok()), result)
 }

@@ -39,9 +39,6 @@ impl Bth {
     /// Index of the byte that the ICRC masks: FECN, BECN and reserved bits (IBA 7.8.1).
     pub const RESV8A: usize = 4;
 
-    /// Indices of the bytes of the PSN.
-    pub const PSN: core::ops::Range<usize> = 9..12;
-
     /// Reads the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Bth::LEN]) -> Bth {
@@ -59,6 +56,13 @@ impl Bth {
             ackreq: ack & 0x80 != 0,
             psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
         }
+    }
+
+    /// Writes another PSN into a header as bytes.
+    #[inline]
+    pub fn put_psn(header: &mut [u8; Bth::LEN], psn: Psn) {
+        let [.., high, middle, low] = header;
+        [_, *high, *middle, *low] = psn.get().to_be_bytes();
     }
 
     /// Writes the header. Values wider than their field lose their upper bits.
