@@ -32,34 +32,22 @@ impl Udata<'_> {
     /// Copies the driver's input: `EINVAL` where it is shorter than `T`, `EOPNOTSUPP` where it is
     /// longer and what follows is not zero.
     pub fn read<T: FromBytes>(&mut self) -> Result<T> {
-        let mut value = core::mem::MaybeUninit::<T>::zeroed();
-        // SAFETY: `self.0` is valid by the type invariant; `value` has room for `size_of::<T>()`
-        // bytes, which is all that `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes.
-        to_result(unsafe {
-            raw::_ib_copy_validate_udata_in(
-                self.0.as_ptr(),
-                value.as_mut_ptr().cast(),
-                size_of::<T>(),
-                size_of::<T>(),
-            )
-        })?;
-        // SAFETY: Wholly initialized (zeroes, then the user's bytes), and any bytes are a valid `T`.
-        Ok(unsafe { value.assume_init() })
+        self.read_at_least(size_of::<T>())
     }
 
     /// As [`Self::read`], of a program that may know a shorter `T`, or none: the rest of it is zero.
     pub fn read_as_far_as_known<T: FromBytes>(&mut self) -> Result<T> {
+        self.read_at_least(0)
+    }
+
+    /// As [`Self::read`], where so many bytes must be there; what is not is zero.
+    fn read_at_least<T: FromBytes>(&mut self, least: usize) -> Result<T> {
         let mut value = core::mem::MaybeUninit::<T>::zeroed();
-        // SAFETY: As in `read`.
-        to_result(unsafe {
-            raw::_ib_copy_validate_udata_in(
-                self.0.as_ptr(),
-                value.as_mut_ptr().cast(),
-                size_of::<T>(),
-                0,
-            )
-        })?;
-        // SAFETY: As in `read`.
+        let (to, size) = (value.as_mut_ptr().cast(), size_of::<T>());
+        // SAFETY: `self.0` is valid by the type invariant; `value` has room for `size` bytes, which is all that
+        // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes.
+        to_result(unsafe { raw::_ib_copy_validate_udata_in(self.0.as_ptr(), to, size, least) })?;
+        // SAFETY: Wholly initialized (zeroes, then the user's bytes), and any bytes are a valid `T`.
         Ok(unsafe { value.assume_init() })
     }
 
