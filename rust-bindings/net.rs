@@ -4,6 +4,7 @@
 
 mod addr;
 mod blocks;
+mod datagram;
 mod device;
 mod find;
 mod lockdep;
@@ -19,13 +20,14 @@ mod tx_queue;
 mod udp_tunnel;
 
 pub use addr::{IpAddr, IpVersion};
+pub use datagram::{Datagram, Fragment, KeptDatagram};
 pub use device::{DeviceName, NetDevice, MOST_SEGMENTS};
 pub use find::HeldNet;
 pub use namespace::{NetNs, NetNsCookie};
 pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
 pub use room::Room;
 pub use route::{Flow, Route};
-pub use rx::{Datagram, Fragment, KeptDatagram, RxSkb};
+pub use rx::RxSkb;
 pub use tx::TxSkb;
 pub use tx_queue::{TxQueue, XmitStats};
 pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};
