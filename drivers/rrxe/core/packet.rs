@@ -96,7 +96,8 @@ impl Packet {
     /// # Errors
     ///
     /// The packet must be dropped silently. Nothing here depends on the payload or the ICRC.
-    #[inline]
+    // A packet is returned through memory otherwise, and copied.
+    #[inline(always)]
     pub fn parse(head: &[u8], total_len: u32) -> Result<Packet, ParseError> {
         let mut rest = head;
         let bth = Bth::from_bytes(take(&mut rest)?);
@@ -141,7 +142,7 @@ impl Packet {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse_ext(bth: &Bth, operation: Operation, rest: &mut &[u8]) -> Result<Ext, ParseError> {
         use Operation as O;
         if bth.opcode.class() == Class::Ud {

@@ -92,6 +92,8 @@ pub struct Config {
     pub afterwards: u64,
     /// Packets that may make a run are handed over as one.
     pub rows: bool,
+    /// An acknowledgement may leave behind what its queue pair sends.
+    pub carries: bool,
 }
 
 /// The acknowledge timeout's code that allows for every delay of this network.
@@ -120,6 +122,8 @@ impl Config {
         let connections = (0..count)
             .map(|_| connection(random, hosts, shared, &network))
             .collect();
+        // Whatever else follows from the seed stays the same.
+        let mut aside = random.clone();
         Config {
             hosts,
             shared,
@@ -131,8 +135,8 @@ impl Config {
             strict: random.chance(500),
             reconnects: random.below(3),
             afterwards: random.pick(&[0, 100_000, 1_000_000]),
-            // Whatever else follows from the seed stays the same.
-            rows: random.clone().chance(500),
+            rows: aside.chance(500),
+            carries: aside.chance(500),
         }
     }
 }

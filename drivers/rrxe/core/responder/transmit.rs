@@ -112,6 +112,22 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
+    /// Whether an acknowledgement is all that is to be sent.
+    #[inline]
+    pub fn owes_acknowledgement(&self) -> bool {
+        // Where packets are held beyond a gap, it would be a NAK.
+        let other = self.resources.has_pending() || self.nak_due.is_some() || self.holding;
+        self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
+    }
+
+    /// The acknowledgement that is due, if it is all that is to be sent: for a driver that sends it behind what its
+    /// requester sends, and does without [`Responder::poll_transmit`] then. It counts as sent.
+    pub fn take_acknowledgement(&mut self) -> Option<TxPacket> {
+        let owes = self.owes_acknowledgement();
+        self.ack_due &= !owes;
+        owes.then(|| self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED))
+    }
+
     fn bth(&self, operation: Operation, psn: Psn) -> Bth {
         Bth {
             opcode: Opcode::new(self.service, operation),

@@ -29,6 +29,9 @@ impl HoldBack {
 /// Nanoseconds that a packet waits at most for others that make a run with it.
 const SOON: u64 = 1000;
 
+/// Nanoseconds that an acknowledgement waits at most for a packet that it can follow.
+const LEFT: u32 = 5000;
+
 impl World {
     pub(super) fn timer(&mut self, qp: usize) {
         let now = self.ground.now;
@@ -107,6 +110,7 @@ impl World {
                     .poll_transmit(&mut core.slots, now, budget, env)
             });
             let more = self.after_batch(qp, budget, &progress);
+            self.carry(qp);
             self.react(qp, progress.fatal, progress.sqe);
             if !more || matches!(self.ground.sides[qp].state, State::Error) {
                 break;
@@ -119,6 +123,36 @@ impl World {
             }
         }
         self.check(qp);
+    }
+
+    /// Sends what the responder has, or leaves an acknowledgement to the next packet that its queue pair sends.
+    fn answer_soon(&mut self, qp: usize) {
+        let owes = self.cores[qp].responder.owes_acknowledgement();
+        let ground = &mut self.ground;
+        let leaves = ground.config.carries && owes && !ground.sides[qp].answer_pending;
+        if !leaves || !ground.random.chance(700) {
+            self.answer(qp);
+            return;
+        }
+        trace!(
+            ground,
+            "    {qp} leaves its acknowledgement to what it sends"
+        );
+        ground.sides[qp].answer_pending = true;
+        let delay = ground.random.below(LEFT);
+        ground.schedule(delay.into(), Event::Answer(qp));
+    }
+
+    /// Sends the acknowledgement that was left behind what the requester has sent.
+    fn carry(&mut self, qp: usize) {
+        if self.ground.room == 0 || !self.ground.config.carries {
+            return;
+        }
+        if let Some(packet) = self.cores[qp].responder.take_acknowledgement() {
+            self.with(qp, |_, env| ResponderEnv::transmit(env, &packet))
+                .expect("there is room");
+            assert!(!self.cores[qp].responder.owes_acknowledgement());
+        }
     }
 
     pub(super) fn answer(&mut self, qp: usize) {
@@ -219,7 +253,7 @@ impl World {
         }
         // As a driver does: first what is to be sent, then the state.
         if outcome.transmit {
-            self.answer(qp);
+            self.answer_soon(qp);
         }
         self.react(qp, outcome.fatal, outcome.sqe);
         self.check(qp);

@@ -657,3 +657,41 @@ fn e_01_rnr_at_the_end_of_a_write() {
     assert_eq!(host.driver.received[0].completion.byte_len, MTU as u32 + 4);
     assert_eq!(host.responder.msn(), 1);
 }
+
+/// An acknowledgement that is all there is to send may leave behind what the queue pair sends; what says more may not.
+#[test]
+fn an_acknowledgement_is_taken_alone() {
+    let mut host = host();
+    for number in 0..4 {
+        host.post_recv(number, 64);
+    }
+    let none = |host: &mut Host| {
+        assert!(!host.responder.owes_acknowledgement());
+        assert!(host.responder.take_acknowledgement().is_none());
+    };
+    none(&mut host);
+    give(&mut host, &send(0), 1);
+    give(&mut host, &send(1), 2);
+    assert!(host.responder.owes_acknowledgement());
+    let taken = host.responder.take_acknowledgement().expect("it is due");
+    let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("it is a packet");
+    assert_eq!((answer.operation, answer.psn()), (O::Acknowledge, psn(1)));
+    assert_eq!(answer.bth.dest_qpn, 101);
+    // It has left, as far as the responder knows.
+    none(&mut host);
+    assert!(host.drain(0).is_empty());
+    // Not asked for.
+    let mut quiet = send(2);
+    quiet.bth.ackreq = false;
+    give(&mut host, &quiet, 3);
+    none(&mut host);
+    // Behind a READ's response it keeps its place.
+    give(&mut host, &read(3, BASE, 8), 0);
+    give(&mut host, &send(4), 4);
+    none(&mut host);
+    assert_eq!(host.drain(0).len(), 2);
+    // A gap is told of.
+    give(&mut host, &send(6), 5);
+    none(&mut host);
+    assert_eq!(host.drain(0).len(), 1);
+}
