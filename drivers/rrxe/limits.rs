@@ -106,11 +106,17 @@ pub(crate) mod path {
     pub(crate) const STREAM_GAP: u64 = 50_000;
     /// Largest message of a stream, in bytes. What is larger pays for its doorbell.
     pub(crate) const STREAM_MESSAGE: u32 = 4096;
-    /// Work requests that a program in a stream may post before it calls; at most a quarter of its queue.
-    pub(crate) const STREAM_BATCH: u32 = 32;
+    /// Work requests that a program in a stream may post before it calls; at most half of its queue.
+    pub(crate) const STREAM_BATCH: u32 = 64;
     /// Work requests to be found from one look to the next for it to go on.
     pub(crate) const STREAM_LEAST: u32 = 4;
     /// Nanoseconds after which the ring of a program in a stream is looked at, whatever it does. Programs wait that long for
     /// a message only where they post it unsignaled, and then neither poll nor hear anything.
     pub(crate) const STREAM_LOOK: u64 = 100_000;
+    /// Requests in a row that a program answers, each within the wait, for acknowledgements to wait for the answer. The wait is the module's parameter
+    /// `answer_wait_us`: by default longer than a program takes that has the answer at hand, and shorter than a requester waits that sends
+    /// again by the time it has measured (`PROBE_FLOOR` in the core).
+    pub(crate) const ANSWERS: u32 = 8;
+    /// Microseconds that it can be at most.
+    pub(crate) const LONGEST_ANSWER_WAIT: u32 = 1_000_000;
 }

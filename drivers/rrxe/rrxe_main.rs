@@ -66,6 +66,10 @@ module! {
             default: 0,
             description: "Compute ICRCs also of what does not leave this host (default 0)",
         },
+        answer_wait_us: u32 {
+            default: 400,
+            description: "Microseconds that an acknowledgement waits for an answer that it can leave with, 1000000 at most; 0: never (default 400)",
+        },
         poll_mode: u8 {
             default: 1,
             description: "Programs may have a thread of the kernel look at their send queues (default 1)",

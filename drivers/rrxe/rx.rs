@@ -118,7 +118,8 @@ impl<'a> Incoming<'a> {
 }
 
 /// The headers of a datagram, which are read into `head`, maybe with more behind them. `None` where it is no packet.
-#[inline]
+// A packet is returned through memory otherwise, and copied.
+#[inline(always)]
 fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet> {
     let total = datagram.payload_len();
     // A copy whose length is known beforehand needs no call.

@@ -64,6 +64,7 @@ BOOTS = (
     Boot("poll", "poll", hosts=1, together="one-host"),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host"),
     Boot("rows", "rows", hosts=1, together="one-host"),
+    Boot("answers", "answers", hosts=1, together="one-host"),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("srq", "srq", together="recovery"),

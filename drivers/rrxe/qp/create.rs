@@ -3,8 +3,8 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    baton::Baton, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service,
-    stream::Talk, Qp, QpHandle,
+    answer::Answers, baton::Baton, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide,
+    service, stream::Talk, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
@@ -204,6 +204,7 @@ pub(crate) fn create(
             recv_baton: Baton::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
             talk: Talk::new(),
+            answers: Answers::new(),
             notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),
@@ -243,6 +244,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     // What a program has posted is on its way, though it need not have called for it.
     Qp::end_stream(qp.as_arc_borrow());
+    Qp::settle(qp.as_arc_borrow());
     match handle.index {
         Some(index) => qp.device.tables.qps.withdraw(index),
         None => {

@@ -17,10 +17,12 @@
 //! | [`send`] | the send side: work requests to packets, answers to completions |
 //! | [`recv`] | the receive side: packets to memory and completions, answers to packets |
 //! | [`run`] | who runs the sides, and when |
+//! | [`answer`] | programs that answer so soon that an acknowledgement need not leave before |
 //! | [`stream`] | programs that post so fast that not each message is worth a call |
 //! | [`hold`] | packets that came before their turn |
 //! | [`scatter`] | payload from and to data segments |
 
+mod answer;
 pub(crate) mod baton;
 pub(crate) mod create;
 mod hold;
@@ -102,6 +104,8 @@ pub(crate) struct Qp {
     pub(crate) recv: SpinLock<recv::RecvSide>,
     /// Whether the peer lets itself be heard, while we are streaming.
     talk: stream::Talk,
+    /// Whether acknowledgements wait for what we send.
+    answers: answer::Answers,
 
     /// When the peer was told of congestion.
     #[pin]

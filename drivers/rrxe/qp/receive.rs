@@ -24,6 +24,8 @@ pub(crate) struct Left {
     /// Of requests.
     pub(super) recv: Notices,
     pub(super) any_requests: bool,
+    /// When the last one came that was new; 0 where none was.
+    pub(super) heard: u64,
     /// [`Outcome::hold`] is of no account here.
     pub(super) requests: Outcome,
     /// Of responses.
@@ -275,7 +277,7 @@ impl Qp {
     ) {
         let qp = object_of(this);
         let After { left, turn, .. } = after;
-        let notices = &mut left.recv;
+        let (notices, heard) = (&mut left.recv, &mut left.heard);
         let locked = turn.responder(qp, incoming);
         let Some(locked) = locked.filter(|side| side.from_peer || !qp.qp_type.is_connected())
         else {
@@ -295,6 +297,7 @@ impl Qp {
                 responder.handle_packet(now, incoming.packet, env)
             });
             if side.responder.expected_psn() != expected {
+                *heard = now;
                 qp.device.counters.request(incoming.packet.operation);
             }
             outcome

@@ -121,12 +121,22 @@ impl Qp {
         let mut drained = false;
         let (deadline, streaming);
         let _bh = BhGuard::new();
+        let waited = qp.answers.take();
+        let acknowledgement = match waited {
+            true => lock_bh(&qp.recv).responder.take_acknowledgement(),
+            false => None,
+        };
         {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.send);
             match side.fetch(qp) {
-                Ok(fetched) => side.follow(qp, fetched, on.now),
+                Ok(fetched) => {
+                    if !fetched.is_empty() {
+                        qp.answers.answered(on.now);
+                    }
+                    side.follow(qp, fetched, on.now);
+                }
                 Err(_) => round.fatal = true,
             }
             let progress = side.with(
@@ -134,7 +144,13 @@ impl Qp {
                 on,
                 Some(&mut queue),
                 &mut notices,
-                |requester, slots, env| requester.poll_transmit(slots, on.now, path::BATCH, env),
+                |requester, slots, env| {
+                    let progress = requester.poll_transmit(slots, on.now, path::BATCH, env);
+                    if let Some(packet) = &acknowledgement {
+                        env.carry(packet);
+                    }
+                    progress
+                },
             );
             round.fatal |= progress.fatal;
             round.more = progress.more || (!round.fatal && side.has_backlog());
@@ -152,6 +168,12 @@ impl Qp {
             }
         }
         let _ = qp.device.transmit(&mut queue);
+        match acknowledgement {
+            Some(_) => qp.device.counters.count(Counter::CarriedAcknowledgements),
+            // It has become something else.
+            None if waited => Self::run_recv(this),
+            None => {}
+        }
         if let Some(deadline) = deadline {
             SoftTimer::<Qp>::arm(this, deadline);
         }
@@ -219,7 +241,7 @@ impl Qp {
             Self::end_stream(this);
         }
         let overflow = Self::report(this, after.recv, &qp.recv_cq);
-        if after.requests.transmit {
+        if after.requests.transmit && !Self::waits_for_answer(this, after.heard) {
             Self::run_recv(this);
         }
         if after.requests.fatal || overflow {
@@ -249,6 +271,27 @@ impl Qp {
         false
     }
 
+    /// Whether what is to be sent for requests that came at the time `heard` is an acknowledgement that waits for an answer.
+    fn waits_for_answer(this: ArcBorrow<'_, Self>, heard: u64) -> bool {
+        let qp = &*this;
+        // What comes again is waited for.
+        if heard == 0 || !qp.answers.expected(heard) {
+            return false;
+        }
+        let waits = lock_bh(&qp.recv).responder.owes_acknowledgement();
+        if waits {
+            SoftTimer::<Qp>::arm(this, qp.answers.wait(heard));
+        }
+        waits
+    }
+
+    /// Sends the acknowledgement that waits for an answer, if one does: none may come.
+    pub(crate) fn settle(this: ArcBorrow<'_, Self>) {
+        if this.answers.take() {
+            Self::run_recv(this);
+        }
+    }
+
     /// Has the program call for each batch again, and sends what it has posted without.
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
         let ended = lock_bh(&this.send).end_stream();
@@ -272,6 +315,7 @@ impl Qp {
     /// hard interrupts.
     pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
+        Self::settle(this);
         // From every state but Reset, to which the consumer may be taking it right now.
         let mut now = qp.state.load(Relaxed);
         while now != QpState::Reset as u32 {
@@ -402,6 +446,29 @@ impl WorkItem<EVENT_WORK> for Qp {
 impl TimerCallback for Qp {
     fn expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
+        let now = monotonic_ns();
+        let (late, again) = qp.answers.late(now);
+        if let Some(again) = again {
+            SoftTimer::<Qp>::arm(this, again);
+        }
+        let next = lock_bh(&qp.send).next_timeout();
+        match next {
+            Some(next) if next <= now => Self::send_side_expired(this),
+            Some(next) => SoftTimer::<Qp>::arm(this, next),
+            None => {}
+        }
+        // READ responses may have waited for their time.
+        let waiting = lock_bh(&qp.recv).responder.next_timeout().is_some();
+        if late || waiting {
+            Self::run_recv(this);
+        }
+    }
+}
+
+impl Qp {
+    /// It is time for the send side to do something.
+    fn send_side_expired(this: ArcBorrow<'_, Self>) {
+        let qp = &*this;
         let mut notices = Notices::default();
         let outcome = {
             let rcu = rcu::read_lock();
@@ -415,10 +482,5 @@ impl TimerCallback for Qp {
             Self::enter_error(this);
         }
         Self::run_send(this);
-        // READ responses may have waited for their time.
-        let waiting = lock_bh(&qp.recv).responder.next_timeout().is_some();
-        if waiting {
-            Self::run_recv(this);
-        }
     }
 }

@@ -330,6 +330,14 @@ pub(crate) struct Env<'a> {
     notices: &'a mut Notices,
 }
 
+impl Env<'_> {
+    /// Sends an acknowledgement behind what was sent.
+    pub(super) fn carry(&mut self, acknowledgement: &TxPacket) {
+        // What can't be sent is lost, and asked for again.
+        let _ = self.outgoing.send(acknowledgement, |_| Ok(()));
+    }
+}
+
 /// The work requests of a queue pair.
 #[derive(Clone, Copy)]
 struct Work<'a> {

@@ -30,6 +30,12 @@ impl Fetched {
         self.count = self.count.wrapping_add(1);
         self.large |= length > STREAM_MESSAGE;
     }
+
+    /// Whether that was nothing.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
 }
 
 /// What the send side is told of, by the receive side and as a round has ended.
@@ -94,9 +100,9 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Work requests after which the program is to call, of a queue for so many.
+    /// Work requests after which the program is to call, of a queue for so many. While it posts the other half, this one is sent.
     pub(super) fn batch(capacity: u32) -> u32 {
-        (capacity / 4).clamp(1, STREAM_BATCH)
+        (capacity / 2).clamp(1, STREAM_BATCH)
     }
 
     /// The program need not call for each batch.
@@ -250,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_the_queue() {
+    fn half_of_the_queue() {
         assert_eq!(
             [1, 4, 16, 128, 1 << 15].map(Stream::batch),
-            [1, 1, 4, 32, STREAM_BATCH]
+            [1, 2, 8, 64, STREAM_BATCH]
         );
     }
 }

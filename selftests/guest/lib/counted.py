@@ -9,7 +9,15 @@ import time
 from harness import equal
 
 # What all traffic changes.
-TRAFFIC = {"sent_pkts", "sent_bytes", "rcvd_pkts", "rcvd_bytes", "sq_doorbells", "same_host_pkts"}
+TRAFFIC = {
+    "sent_pkts",
+    "sent_bytes",
+    "rcvd_pkts",
+    "rcvd_bytes",
+    "sq_doorbells",
+    "same_host_pkts",
+    "acks_with_answers",
+}
 
 # How long a packet may take to be counted, in seconds: this only catches what never is.
 PATIENCE = 20

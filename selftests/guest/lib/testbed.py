@@ -107,6 +107,19 @@ class Bed:
 
         return harness.run_suite(after_each=self.clear, finish=end)
 
+    def run_without_device(self):
+        """Run the cases of a suite of one host that makes devices of its own. The next suite has this machine's again."""
+        here = self.here
+        had = device_exists(here.device)
+        if had:
+            delete_link(here.machine, here.device)
+        try:
+            return self.run()
+        finally:
+            if had:
+                add_link(here.machine, here.driver, here.device, here.netdev)
+                wait_for_gid(here.device, here.address)
+
 
 def device_exists(device):
     """Whether the RDMA device is registered."""
@@ -200,9 +213,9 @@ def gid_of(address):
 
 
 @contextlib.contextmanager
-def namespaces(drivers, mtu=4200):
+def namespaces(drivers, mtu=4200, spread=False):
     """Two namespaces of this machine joined by veth of this MTU, with addresses and a device of a driver in each
-    ("tcp": none)."""
+    ("tcp": none). `spread`: what is received is spread over all processors by flow (RPS), else it is handled where it was sent."""
     local = machine.Local()
     hosts = []
     try:
@@ -212,6 +225,9 @@ def namespaces(drivers, mtu=4200):
         for number, side, driver in ((1, "a", drivers[0]), (2, "b", drivers[1])):
             where, device, netdev = machine.Local(f"namespace {side}", side), f"dev_{side}", f"v{side}"
             where.run(f"sysctl -qw net.ipv6.conf.{netdev}.accept_dad=0")
+            if spread:
+                every = (1 << os.cpu_count()) - 1
+                where.run(f"echo {every:x} > /sys/class/net/{netdev}/queues/rx-0/rps_cpus")
             where.run(f"ip link set {netdev} up && ip address add 192.0.2.{number}/24 dev {netdev}")
             where.run(f"ip address add 2001:db8::{number}/64 dev {netdev} nodad")
             if driver != "tcp":

@@ -190,13 +190,4 @@ def bad_wire(words):
 
 def run():
     """Run the suite, without the device of the machine itself; the next one has it again."""
-    here = bed.here
-    had = testbed.device_exists(here.device)
-    if had:
-        testbed.delete_link(here.machine, here.device)
-    try:
-        return bed.run()
-    finally:
-        if had:
-            testbed.add_link(here.machine, here.driver, here.device, here.netdev)
-            testbed.wait_for_gid(here.device, here.address)
+    return bed.run_without_device()

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Acknowledgements that leave with the answer: that they do where each request is answered, and that nobody who waits for one
+waits for ever, whatever becomes of the answer.
+
+How long they wait is a parameter of the module. Where that is longer than anything takes, who asks is rdma_rxe: rrxe asks again as soon as an
+acknowledgement takes longer than usual."""
+
+import contextlib
+
+import data_cases
+import harness
+import netem
+import testbed
+import traffic
+from counted import read
+from harness import case, equal, log, require
+from programs import next_port, run_pair
+
+bed = testbed.Bed()
+
+ALONE, ASKED = ("rrxe", "rrxe"), ("rdma_rxe", "rrxe")
+
+# How long an acknowledgement waits, in microseconds: the most there is.
+LONG = 1_000_000
+
+# Answers in a row after which acknowledgements wait (drivers/rrxe/limits.rs).
+ANSWERS = 8
+
+# How long anything may take, in seconds: this only catches what never happens.
+PATIENCE = 60
+
+# How a program may break its queue pair as soon as it has got what it wanted.
+ENDS = {end: end for end in ("error", "reset", "destroy")}
+
+
+@contextlib.contextmanager
+def loaded(wait):
+    """The module with acknowledgements that wait so long."""
+    machine = bed.here.machine
+    testbed.unload(machine, "rrxe")
+    try:
+        machine.run(f"insmod /guest/rrxe/rrxe.ko answer_wait_us={wait}")
+        yield
+        testbed.unload(machine, "rrxe")
+    finally:
+        if machine.try_run("test -d /sys/module/rrxe").status != 0:
+            testbed.load(machine, "rrxe")
+
+
+class Talk:
+    """Two programs that talk over a connection: what one says, the other has posted a receive for."""
+
+    def __init__(self, hosts, ends):
+        self.hosts = hosts
+        self.sides = [
+            traffic.Side(end, end.open(host.device, host.address, host.driver), "rc", False) for host, end in zip(hosts, ends)
+        ]
+        traffic.connect(*self.sides, 1024, data_cases.seeded("answers"))
+        self.number = 0
+
+    def say(self, who, length=8, op="send", completes=True):
+        """One of them sends a message, and the other receives it; `completes`: and the sender hears that it has."""
+        side, other = self.sides[who], self.sides[1 - who]
+        self.number += 1
+        seed, number = self.number, self.number
+        at = number * 4096 % 65536
+        side.end.put(side.small["id"], [[at, length]], seed)
+        other.end.expect(other.small["id"], [[at, length]], seed, length)
+        segment = [[other.small["address"] + at, length, other.small["lkey"]]]
+        other.end.post_recv(other.qp["id"], [{"id": number, "sge": segment}])
+        segment = [[side.small["address"] + at, length, side.small["lkey"]]]
+        request = {"id": number, "op": op, "sge": segment, "imm": number}
+        if op == "write-imm":
+            request |= {"rkey": other.small["rkey"], "raddr": other.small["address"] + at}
+        side.end.post_send(side.qp["id"], [request])
+        self._completed(other, other.recv_cq, number)
+        if completes:
+            self.heard(who, number)
+        return number
+
+    def heard(self, who, number, status="SUCCESS"):
+        """What one has sent completes so."""
+        self._completed(self.sides[who], self.sides[who].send_cq, number, status)
+
+    @staticmethod
+    def _completed(side, queue, number, status="SUCCESS"):
+        found = side.end.poll(queue, 1, PATIENCE * harness.slowness())
+        equal("completion", [(wc["id"], wc["status"]) for wc in found], [(number, status)])
+
+    def exchange(self, count, length=8, op="send"):
+        """One asks, and the other answers, so often. Who answers hears that his answer has arrived with the next question; the last has none."""
+        last = None
+        for _ in range(count):
+            asked = self.say(0, length, op, completes=False)
+            if last:
+                self.heard(1, last)
+            last = self.say(1, length, op, completes=False)
+            self.heard(0, asked)
+        self.heard(1, last)
+
+    def verify(self):
+        """All bytes are where they should be, and no others."""
+        for side in self.sides:
+            side.end.verify(side.small["id"])
+
+
+@contextlib.contextmanager
+def talk(drivers=ASKED, wait=LONG):
+    """Two programs that talk, each in a namespace of its own."""
+    import endpoint  # only a guest has verbs
+
+    if "rdma_rxe" in drivers:
+        testbed.load(bed.here.machine, "rdma_rxe")
+    with loaded(wait), testbed.namespaces(drivers) as hosts:
+        ends = [endpoint.Endpoint() for _ in hosts]
+        try:
+            found = Talk(hosts, ends)
+            yield found
+            found.verify()
+        finally:
+            for end in ends:
+                with contextlib.suppress(Exception):
+                    end.leave()
+
+
+def carried(host):
+    """Acknowledgements of the host that have left with an answer."""
+    return read(host)["acks_with_answers"]
+
+
+def frames(host):
+    """Frames that the host has sent."""
+    return int(host.machine.read(f"/sys/class/net/{host.netdev}/statistics/tx_packets"))
+
+
+KINDS = {"send": ("send", 8), "nothing": ("send", 0), "packets": ("send-imm", 3000), "write": ("write-imm", 700)}
+
+
+@case(timeout=200, debug=("packets",), each=KINDS)
+def with_the_answer(kind):
+    """Once enough requests were answered, an acknowledgement waits for the answer, and leaves with it; no byte is wrong."""
+    op, length = kind
+    with talk() as found:
+        host, count = found.hosts[1], 3 * ANSWERS
+        found.exchange(count, length, op)
+        # The first must be seen to be answered before any waits.
+        equal("acknowledgements that left with answers", carried(host), count - ANSWERS)
+        if op == "send" and length:
+            before = read(host)["sent_pkts"], frames(host)
+            found.exchange(count, length, op)
+            after = read(host)["sent_pkts"], frames(host)
+            packets, sent = (new - old for new, old in zip(after, before))
+            log(f"{packets} packets in {sent} frames")
+            require(sent <= count + 4, f"{sent} frames for {count} answers and what acknowledges the questions")
+
+
+@case(timeout=400, debug=False, each={"ipv4": 4, "ipv6": 6})
+def of_both(version):
+    """Where rrxe asks, too, each frame has an acknowledgement and a message. (It does not wait as long as the other cases' module, so a program
+    must answer soon: perftest's does, if not always.)"""
+    here = bed.here
+    with loaded(400), testbed.namespaces(ALONE) as hosts:
+        for attempt in range(20):
+            port = next_port()
+            words = [f"ib_send_lat -d {host.device} -x {host.gid_index(host.address if version == 4 else host.address6)} -F -n 2000 -p {port}" for host in hosts]
+            server, client = hosts
+            run_pair(server, client, words[0], f"{words[1]} {server.address}", testbed.tcp_listens, port, 300)
+            found = [carried(host) for host in hosts]
+            log(f"acknowledgements that left with answers, attempt {attempt}: {found}")
+            if all(found):
+                return
+    require(False, f"{here.name}: no acknowledgement left with an answer")
+
+
+@case(timeout=200, debug=False)
+def without_an_answer():
+    """Where none comes, the acknowledgement leaves by itself, and the next ones do so at once."""
+    with talk() as found:
+        found.exchange(2 * ANSWERS)
+        before = carried(found.hosts[1])
+        for _ in range(3):
+            found.say(0)
+        equal("acknowledgements that left with answers", carried(found.hosts[1]), before)
+        # Until it has answered often enough again.
+        found.exchange(2 * ANSWERS)
+        equal("and then", carried(found.hosts[1]), before + ANSWERS)
+
+
+@case(timeout=200, debug=False)
+def a_second_question():
+    """Who asks again before he has an answer hears of both."""
+    with talk() as found:
+        found.exchange(2 * ANSWERS)
+        asked = [found.say(0, completes=False) for _ in range(5)]
+        for number in asked:
+            found.heard(0, number)
+        found.heard(1, found.say(1, completes=False))
+
+
+@case(timeout=200, debug=("destroy",), each=ENDS)
+def last_words(end):
+    """Who breaks his queue pair instead of an answer has acknowledged what he has got."""
+    with talk() as found:
+        found.exchange(2 * ANSWERS)
+        asked = found.say(0, completes=False)
+        side = found.sides[1]
+        if end == "destroy":
+            side.end.drop(side.qp["id"])
+        else:
+            side.end.modify(side.qp["id"], ["STATE"], state=end)
+        found.heard(0, asked)
+
+
+@case(timeout=200, debug=False)
+def switched_off():
+    """With the module's parameter answer_wait_us=0 each leaves by itself, at once."""
+    with talk(wait=0) as found:
+        found.exchange(3 * ANSWERS)
+        equal("acknowledgements that left with answers", carried(found.hosts[1]), 0)
+
+
+@case(timeout=400, debug=("everything",), each={"loss-5": "loss 5%", "everything": "delay 1ms reorder 25% 50% loss 1% duplicate 5% corrupt 1%"})
+def bad_wire(words):
+    """What is lost, late or spoiled is sent again, and no message is lost or comes twice."""
+    with talk(drivers=ALONE, wait=20_000) as found:
+        with netem.wire(found.hosts, words):
+            for length in (8, 3000):
+                found.exchange(60, length)
+
+
+def run():
+    """Run the suite, without the device of the machine itself; the next one has it again."""
+    return bed.run_without_device()
