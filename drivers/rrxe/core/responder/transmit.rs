@@ -100,7 +100,7 @@ impl<R: ResourceRing> Responder<R> {
         self.nak_instead();
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
-            None => self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED),
+            None => self.acknowledge_all(),
         };
         // Without payload there is nothing to fail: anything but a lack of room is a lost packet.
         if env.transmit(&packet) == Err(TxError::NoRoom) {
@@ -125,7 +125,7 @@ impl<R: ResourceRing> Responder<R> {
     pub fn take_acknowledgement(&mut self) -> Option<TxPacket> {
         let owes = self.owes_acknowledgement();
         self.ack_due &= !owes;
-        owes.then(|| self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED))
+        owes.then(|| self.acknowledge_all())
     }
 
     fn bth(&self, operation: Operation, psn: Psn) -> Bth {
@@ -142,6 +142,11 @@ impl<R: ResourceRing> Responder<R> {
             ackreq: false,
             psn,
         }
+    }
+
+    /// The acknowledgement of everything that was taken.
+    fn acknowledge_all(&self) -> TxPacket {
+        self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED)
     }
 
     fn acknowledge(&self, psn: Psn, syndrome: Syndrome) -> TxPacket {
