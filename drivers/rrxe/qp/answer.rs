@@ -37,26 +37,32 @@ impl Answers {
         }
     }
 
-    /// Requests have come that are to be acknowledged. Whether an answer is expected, for which that can wait: see [`Answers::wait`].
+    /// A request has come, and is going to be handled: whoever waits for it may answer as soon as that has begun. Whether its acknowledgement
+    /// waits for that: whoever sends takes it, and the caller sees in the end to what is left: see [`Answers::due`].
     #[inline]
-    pub(super) fn expected(&self, now: u64) -> bool {
-        // One that waits already has waited in vain.
-        if self.take() {
+    pub(super) fn expect(&self, now: u64) -> bool {
+        if self.in_row.load(Relaxed) < ANSWERS {
+            return false;
+        }
+        let due = now.saturating_add(longest_wait());
+        let first = self.due.cmpxchg(0, due, Full).is_ok();
+        if !first {
+            // What waits already has waited in vain.
             self.in_row.store(0, Relaxed);
         }
-        if self.in_row.load(Relaxed) >= ANSWERS {
-            return true;
-        }
-        self.heard.store(now, Relaxed);
-        false
+        first
     }
 
-    /// The acknowledgement waits from now on. Until when: a timer must look then.
+    /// When the acknowledgement that waits is to leave, if one does.
     #[inline]
-    pub(super) fn wait(&self, now: u64) -> u64 {
-        let due = now.saturating_add(longest_wait());
-        self.due.store(due, Relaxed);
-        due
+    pub(super) fn due(&self) -> Option<u64> {
+        Some(self.due.load(Relaxed)).filter(|due| *due != 0)
+    }
+
+    /// A request is acknowledged at once, which came at this time.
+    #[inline]
+    pub(super) fn hear(&self, heard: u64) {
+        self.heard.store(heard, Relaxed);
     }
 
     /// Messages of our own leave.
@@ -100,8 +106,9 @@ mod tests {
     fn expecting() -> Answers {
         let answers = Answers::new();
         for _ in 0..ANSWERS {
-            assert!(!answers.expected(1));
-            assert!(!answers.take());
+            assert!(!answers.expect(1));
+            assert!(answers.due().is_none() && !answers.take());
+            answers.hear(1);
             answers.answered(longest_wait());
         }
         answers
@@ -111,46 +118,48 @@ mod tests {
     fn waits_for_who_answers() {
         let answers = expecting();
         for _ in 0..3 {
-            assert!(answers.expected(5));
-            assert_eq!(answers.wait(5), 5 + longest_wait());
-            assert_eq!(answers.late(6), (false, Some(5 + longest_wait())));
+            let due = 5 + longest_wait();
+            assert!(answers.expect(5));
+            assert_eq!(answers.due(), Some(due));
+            assert_eq!(answers.late(6), (false, Some(due)));
             assert!(answers.take());
             answers.answered(7);
-            assert_eq!(answers.late(5 + longest_wait()), (false, None));
-            assert!(!answers.take());
+            assert_eq!(answers.late(due), (false, None));
+            assert!(answers.due().is_none() && !answers.take());
         }
     }
 
     #[test]
     fn no_longer_than_until_it_is_late() {
         let answers = expecting();
-        assert!(answers.expected(5));
-        answers.wait(5);
+        assert!(answers.expect(5));
         assert_eq!(answers.late(5 + longest_wait()), (true, None));
         assert!(!answers.take());
-        assert!(!answers.expected(7 + longest_wait()));
+        assert!(!answers.expect(7 + longest_wait()));
     }
 
     #[test]
     fn not_with_a_second_request() {
         let answers = expecting();
-        assert!(answers.expected(5));
-        answers.wait(5);
-        assert!(!answers.expected(6));
-        assert!(!answers.take());
+        assert!(answers.expect(5));
+        assert!(!answers.expect(6));
+        // What has waited is there to be taken.
+        assert!(answers.take());
+        assert!(!answers.expect(7));
     }
 
     #[test]
     fn who_answers_late_is_not_waited_for() {
         let answers = Answers::new();
         for _ in 0..3 * ANSWERS {
-            assert!(!answers.expected(1));
+            assert!(!answers.expect(1));
+            answers.hear(1);
             answers.answered(1 + longest_wait());
         }
         // Nor who sends by himself.
         for _ in 0..3 * ANSWERS {
             answers.answered(1);
         }
-        assert!(!answers.expected(1));
+        assert!(!answers.expect(1));
     }
 }

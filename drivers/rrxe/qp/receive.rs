@@ -26,6 +26,8 @@ pub(crate) struct Left {
     pub(super) any_requests: bool,
     /// When the last one came that was new; 0 where none was.
     pub(super) heard: u64,
+    /// Their acknowledgement waits for an answer, from before they were handled.
+    pub(super) expects: bool,
     /// [`Outcome::hold`] is of no account here.
     pub(super) requests: Outcome,
     /// Of responses.
@@ -277,7 +279,6 @@ impl Qp {
     ) {
         let qp = object_of(this);
         let After { left, turn, .. } = after;
-        let (notices, heard) = (&mut left.recv, &mut left.heard);
         let locked = turn.responder(qp, incoming);
         let Some(locked) = locked.filter(|side| side.from_peer || !qp.qp_type.is_connected())
         else {
@@ -285,6 +286,11 @@ impl Qp {
             return;
         };
         left.whole |= locked.untold && incoming.datagram.is_of_row_from_here();
+        if !left.any_requests {
+            left.any_requests = true;
+            left.expects = qp.answers.expect(incoming.now);
+        }
+        let (notices, heard) = (&mut left.recv, &mut left.heard);
         let side = &mut *locked.side;
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.responder.notification(incoming.packet)
@@ -319,7 +325,6 @@ impl Qp {
         let still = !side.held.is_empty();
         outcome.merge(side.responder.held(taken, still));
         left.requests.merge(outcome);
-        left.any_requests = true;
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
         }

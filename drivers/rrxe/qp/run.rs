@@ -241,8 +241,8 @@ impl Qp {
             Self::end_stream(this);
         }
         let overflow = Self::report(this, after.recv, &qp.recv_cq);
-        if after.requests.transmit && !Self::waits_for_answer(this, after.heard) {
-            Self::run_recv(this);
+        if after.any_requests {
+            Self::respond(this, after.requests.transmit, after.heard, after.expects);
         }
         if after.requests.fatal || overflow {
             Self::enter_error(this);
@@ -271,18 +271,35 @@ impl Qp {
         false
     }
 
-    /// Whether what is to be sent for requests that came at the time `heard` is an acknowledgement that waits for an answer.
-    fn waits_for_answer(this: ArcBorrow<'_, Self>, heard: u64) -> bool {
+    /// Sends what is to be sent for requests, but for an acknowledgement that waits for an answer.
+    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, heard: u64, expects: bool) {
         let qp = &*this;
+        if !expects {
+            // What has waited until now waits no longer.
+            let waited = qp.answers.take();
+            if transmit && heard != 0 {
+                qp.answers.hear(heard);
+            }
+            if transmit || waited {
+                Self::run_recv(this);
+            }
+            return;
+        }
+        let (any, alone) = {
+            let side = lock_bh(&qp.recv);
+            let responder = &side.responder;
+            (responder.has_output(), responder.owes_acknowledgement())
+        };
         // What comes again is waited for.
-        if heard == 0 || !qp.answers.expected(heard) {
-            return false;
+        let waits = alone && transmit && heard != 0;
+        if let (true, Some(due)) = (waits, qp.answers.due()) {
+            SoftTimer::<Qp>::arm(this, due);
+            return;
         }
-        let waits = lock_bh(&qp.recv).responder.owes_acknowledgement();
-        if waits {
-            SoftTimer::<Qp>::arm(this, qp.answers.wait(heard));
+        qp.answers.take();
+        if any {
+            Self::run_recv(this);
         }
-        waits
     }
 
     /// Sends the acknowledgement that waits for an answer, if one does: none may come.

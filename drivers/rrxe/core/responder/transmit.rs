@@ -50,8 +50,9 @@ impl<R: ResourceRing> Responder<R> {
         progress
     }
 
+    /// Whether there is something to send, though it may have to wait ([`Responder::next_timeout`]).
     #[inline]
-    fn has_output(&self) -> bool {
+    pub fn has_output(&self) -> bool {
         self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
     }
 
