@@ -119,7 +119,7 @@ impl Qp {
         let mut notices = Notices::default();
         let mut round = Round::default();
         let mut drained = false;
-        let (deadline, streaming);
+        let (deadline, streaming, carried);
         let _bh = BhGuard::new();
         let waited = qp.answers.take();
         let acknowledgement = match waited {
@@ -152,6 +152,7 @@ impl Qp {
                     progress
                 },
             );
+            carried = acknowledgement.is_some() && progress.sent != 0;
             round.fatal |= progress.fatal;
             round.more = progress.more || (!round.fatal && side.has_backlog());
             if progress.sqe {
@@ -168,11 +169,12 @@ impl Qp {
             }
         }
         let _ = qp.device.transmit(&mut queue);
-        match acknowledgement {
-            Some(_) => qp.device.counters.count(Counter::CarriedAcknowledgements),
+        if carried {
+            qp.device.counters.count(Counter::CarriedAcknowledgements);
+        }
+        if waited && acknowledgement.is_none() {
             // It has become something else.
-            None if waited => Self::run_recv(this),
-            None => {}
+            Self::run_recv(this);
         }
         if let Some(deadline) = deadline {
             SoftTimer::<Qp>::arm(this, deadline);
