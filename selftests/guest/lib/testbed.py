@@ -30,6 +30,10 @@ class Host:
         self.address = address
         self.address6 = address6
 
+    def frames(self):
+        """Frames that its network device has sent."""
+        return int(self.machine.read(f"/sys/class/net/{self.netdev}/statistics/tx_packets"))
+
     def gid_index(self, address=None):
         """The index of the RoCEv2 GID of one of the host's addresses."""
         kind = "6" if ":" in (address or self.address) else "4"
@@ -167,10 +171,11 @@ def tcp_listens(where, port):
 # Loading drivers and making devices, for suites that do so themselves.
 
 
-def load(where, driver):
-    """Load the driver's module; ours with the parameters in RRXE_PARAMETERS."""
+def load(where, driver, parameters=None):
+    """Load the driver's module; ours with these parameters, usually those in RRXE_PARAMETERS."""
     if driver == "rrxe":
-        where.run(f"insmod /guest/rrxe/rrxe.ko {os.environ.get('RRXE_PARAMETERS', '')}".rstrip())
+        words = os.environ.get("RRXE_PARAMETERS", "") if parameters is None else parameters
+        where.run(f"insmod /guest/rrxe/rrxe.ko {words}".rstrip())
     else:
         where.run(f"modprobe {driver}")
 
@@ -178,6 +183,19 @@ def load(where, driver):
 def unload(where, driver):
     """Unload the driver's module."""
     where.run(f"rmmod {driver}", 120)
+
+
+@contextlib.contextmanager
+def loaded_with(where, parameters):
+    """In the block, rrxe's module has these parameters. No device of it may be left before and after that."""
+    unload(where, "rrxe")
+    try:
+        load(where, "rrxe", parameters)
+        yield
+        unload(where, "rrxe")
+    finally:
+        if where.try_run("test -d /sys/module/rrxe").status != 0:
+            load(where, "rrxe")
 
 
 def add_link(where, driver, device, netdev):

@@ -33,18 +33,9 @@ PATIENCE = 60
 ENDS = {end: end for end in ("error", "reset", "destroy")}
 
 
-@contextlib.contextmanager
 def loaded(wait):
     """The module with acknowledgements that wait so long."""
-    machine = bed.here.machine
-    testbed.unload(machine, "rrxe")
-    try:
-        machine.run(f"insmod /guest/rrxe/rrxe.ko answer_wait_us={wait}")
-        yield
-        testbed.unload(machine, "rrxe")
-    finally:
-        if machine.try_run("test -d /sys/module/rrxe").status != 0:
-            testbed.load(machine, "rrxe")
+    return testbed.loaded_with(bed.here.machine, f"answer_wait_us={wait}")
 
 
 class Talk:
@@ -128,11 +119,6 @@ def carried(host):
     return read(host)["acks_with_answers"]
 
 
-def frames(host):
-    """Frames that the host has sent."""
-    return int(host.machine.read(f"/sys/class/net/{host.netdev}/statistics/tx_packets"))
-
-
 KINDS = {"send": ("send", 8), "nothing": ("send", 0), "packets": ("send-imm", 3000), "write": ("write-imm", 700)}
 
 
@@ -146,9 +132,9 @@ def with_the_answer(kind):
         # The first must be seen to be answered before any waits.
         equal("acknowledgements that left with answers", carried(host), count - ANSWERS)
         if op == "send" and length:
-            before = read(host)["sent_pkts"], frames(host)
+            before = read(host)["sent_pkts"], host.frames()
             found.exchange(count, length, op)
-            after = read(host)["sent_pkts"], frames(host)
+            after = read(host)["sent_pkts"], host.frames()
             packets, sent = (new - old for new, old in zip(after, before))
             log(f"{packets} packets in {sent} frames")
             require(sent <= count + 4, f"{sent} frames for {count} answers and what acknowledges the questions")

@@ -58,7 +58,7 @@ def loaded_with(host, parameters):
         bench.abandon()
         testbed.delete_link(host.machine, host.device)
         testbed.unload(host.machine, "rrxe")
-        host.machine.run(f"insmod /guest/rrxe/rrxe.ko {text}")
+        testbed.load(host.machine, "rrxe", text)
         testbed.add_link(host.machine, "rrxe", host.device, "eth0")
         gid = f"/guest/bin/gid-index 4 {host.device}"
         wait_until("the device has its GID", lambda: host.machine.try_run(gid).status == 0)

@@ -506,7 +506,7 @@ def come_back(parameters=""):
     here = bed.here
     if here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
-    here.machine.run(f"insmod /guest/rrxe/rrxe.ko {parameters}")
+    testbed.load(here.machine, "rrxe", parameters)
     testbed.add_link(here.machine, here.driver, here.device, "eth0")
     testbed.wait_for_gid(here.device, here.address)
 

@@ -60,11 +60,6 @@ def large(rng, sides):
     batch.run()
 
 
-def frames(host):
-    """Frames that the host has sent."""
-    return int(host.machine.read(f"/sys/class/net/{host.netdev}/statistics/tx_packets"))
-
-
 def without_icrc(host):
     """Packets that the host has sent without an ICRC."""
     return read(host)["same_host_pkts"]
@@ -77,9 +72,9 @@ def cut(host):
 
 def per_frame(host, sides, rng):
     """RoCE packets that a frame of the host carries, while large messages are on their way."""
-    before = read(host)["sent_pkts"], frames(host)
+    before = read(host)["sent_pkts"], host.frames()
     large(rng, sides)
-    after = read(host)["sent_pkts"], frames(host)
+    after = read(host)["sent_pkts"], host.frames()
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
@@ -138,18 +133,10 @@ def without_icrcs(version):
 @case(timeout=200, debug=False)
 def switched_off():
     """With the module's parameter same_host_icrc all packets have an ICRC."""
-    machine = bed.here.machine
-    testbed.unload(machine, "rrxe")
-    try:
-        machine.run("insmod /guest/rrxe/rrxe.ko same_host_icrc=1")
-        with connection(seed="rows/switched-off") as (hosts, sides, rng):
-            large(rng, sides)
-            large(rng, sides)
-            equal("packets without an ICRC", [without_icrc(host) for host in hosts], [0, 0])
-        testbed.unload(machine, "rrxe")
-    finally:
-        if not machine.try_run("test -d /sys/module/rrxe").status == 0:
-            testbed.load(machine, "rrxe")
+    with testbed.loaded_with(bed.here.machine, "same_host_icrc=1"), connection(seed="rows/switched-off") as (hosts, sides, rng):
+        large(rng, sides)
+        large(rng, sides)
+        equal("packets without an ICRC", [without_icrc(host) for host in hosts], [0, 0])
 
 
 @case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
