@@ -11,7 +11,7 @@ import harness
 import kernellog
 import programs
 import testbed
-from harness import case, equal, require, wait_until
+from harness import Skip, case, equal, require, wait_until
 from machine import Local
 
 bed = testbed.Bed()
@@ -170,6 +170,31 @@ def module_alone():
         testbed.add_link(where, driver(), bed.here.device, "eth0")
         testbed.delete_link(where, bed.here.device)
         testbed.unload(where, driver())
+
+
+@case(timeout=300, debug=False)
+def gid_table():
+    """The GID table has as many entries as the module's parameter says, within bounds; what does not fit has no GID, and no harm is done."""
+    here = bed.here
+    if driver() != "rrxe":
+        raise Skip("a parameter of rrxe's")
+    without_device()
+    for parameters, entries in (("", 256), ("gid_table_len=40", 40), ("gid_table_len=5000", 4096), ("gid_table_len=1", 16)):
+        testbed.load(here.machine, driver(), parameters)
+        testbed.add_link(here.machine, driver(), here.device, "eth0")
+        testbed.wait_for_gid(here.device, here.address)
+        equal(f"entries ({parameters})", len(os.listdir(f"/sys/class/infiniband/{here.device}/ports/1/gids")), entries)
+        if entries == 16:
+            more = [f"198.51.100.{number}" for number in range(1, 21)]
+            for address in more:
+                sh(f"ip address add {address}/32 dev eth0")
+            wait_until("the table is full", lambda: len(testbed.gids(here.device)) == entries)
+            programs.rping(here, here, 20)
+            for address in more:
+                sh(f"ip address delete {address}/32 dev eth0")
+            wait_until("room again", lambda: len(testbed.gids(here.device)) < entries - 5)
+        testbed.delete_link(here.machine, here.device)
+        testbed.unload(here.machine, driver())
 
 
 @case(timeout=300, each={"client": 1, "server": 0})
