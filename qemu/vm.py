@@ -29,8 +29,9 @@ import time
 from pathlib import Path
 from typing import IO, Dict, List, Optional
 
-# A CPU that copies words: an emulator executes the string instructions byte by byte, and counts each.
-WORD_COPIES = "max,-erms,-fsrm"
+# The emulated CPU. Without fast string instructions the guest copies and clears by words: the emulator executes
+# `rep movsb` and `rep stosb` byte by byte, and counts each.
+EMULATED_CPU = "max,-erms,-fsrm"
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent
@@ -166,7 +167,6 @@ class Settings:
     memory: int
     mtu: int
     icount: bool
-    word_copies: bool
     timeout: int
     out: Path
     share: Optional[Path]
@@ -235,11 +235,11 @@ class Guest:
         words = machine_options() + ["-name", f"rrxe-h{self.number}"]
         if settings.icount:
             # The clock counts instructions.
-            words += ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-cpu", WORD_COPIES]
+            words += ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-cpu", EMULATED_CPU]
         elif kvm:
             words += ["-accel", "kvm", "-cpu", "host"]
         else:
-            words += ["-accel", "tcg,thread=multi", "-cpu", WORD_COPIES if settings.word_copies else "max"]
+            words += ["-accel", "tcg,thread=multi", "-cpu", EMULATED_CPU]
         words += ["-smp", str(settings.cpus), "-m", str(settings.memory)]
 
         arguments = ["console=ttyS0", "root=/dev/vda", "rootfstype=squashfs", "ro", "init=/usr/sbin/first-init",
@@ -547,7 +547,6 @@ def parse(argv: List[str]) -> Settings:
     add("--mem", type=int, help="MiB (1024, debug kernel 2048)")
     add("--mtu", type=int, default=4200, help="of eth0 (4200, which fits RDMA's 4096)")
     add("--icount", action="store_true", help="deterministic: the guest's clock counts instructions, one CPU")
-    add("--word-copies", action="store_true", help="for measurements: a CPU without fast string instructions, which an emulator executes byte by byte")
     add("--timeout", type=int, help="seconds (600, debug kernel 1800; a shell: a day)")
     add("--out", type=Path, help="folder for the script's files (out/vm/SCRIPT)")
     add("--share", type=Path, help="a folder to be seen at /share")
@@ -593,7 +592,7 @@ def parse(argv: List[str]) -> Settings:
     return Settings(
         script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, drivers=drivers,
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
-        memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount, word_copies=args.word_copies,
+        memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,
         environment=environment, append=args.append, emulator=shlex.split(args.emulator), kernel_log=args.klog == "on" and not args.shell)
 
