@@ -149,7 +149,7 @@ impl Driver for Rrxe {
         attr.state(state)
             .mtu(limits::MAX_MTU, limits::ib_mtu(netdev.mtu()))
             .phys_mtu(netdev.mtu())
-            .gid_tbl_len(limits::gid_table_len())
+            .gid_tbl_len(link::gid_table_len())
             .ip_gids()
             .port_cap_flags(link::PORT_CAP_FLAGS)
             .max_msg_sz(limits::MAX_MESSAGE)
@@ -166,7 +166,7 @@ impl Driver for Rrxe {
         }
         Ok(PortImmutable {
             pkey_tbl_len: limits::PKEY_TABLE_LEN.into(),
-            gid_tbl_len: limits::gid_table_len(),
+            gid_tbl_len: link::gid_table_len(),
         })
     }
 

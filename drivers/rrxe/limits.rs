@@ -58,16 +58,7 @@ pub(crate) const MAX_RD_ATOMIC: u32 = rrxe_core::responder::MAX_RESOURCES as u32
 /// Bytes of a message (IBA 9.7.2).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// Entries that the GID table may have.
-const GID_TABLE_LENS: core::ops::RangeInclusive<u32> = 16..=4096;
-
-/// Entries of the GID table, for the addresses of one network device and its VLANs: the module's
-/// parameter `gid_table_len`, which can't change while a device is there. ib_core makes three
-/// files of each entry, and again in every network namespace (`ib_setup_port_attrs` in
-/// drivers/infiniband/core/sysfs.c): a long table is what adding a link, and making a namespace, takes its time for.
-pub(crate) fn gid_table_len() -> u32 {
-    (*crate::module_parameters::gid_table_len.value())
-        .clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end())
-}
+pub(crate) const GID_TABLE_LENS: core::ops::RangeInclusive<u32> = 16..=4096;
 /// The one P_Key of RoCE (IBA A16): full member of the default partition.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 /// Entries of the P_Key table.

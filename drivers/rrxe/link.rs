@@ -5,7 +5,12 @@
 //! ib_core gives `newlink` no way to tell the user more than an error number. So each refusal has
 //! a number of its own, and one line in the kernel log that says why and what to do.
 
-use crate::{device::DeviceState, driver::Rrxe, limits::ROCE_UDP_PORT, module_state};
+use crate::{
+    device::DeviceState,
+    driver::Rrxe,
+    limits::{GID_TABLE_LENS, ROCE_UDP_PORT},
+    module_state,
+};
 use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,
@@ -19,6 +24,16 @@ use linux_rdma::{
 
 /// Communication management is supported.
 pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
+
+/// Entries of the GID table, for the addresses of the network device and its VLANs: the module's
+/// parameter `gid_table_len`, which can't change while a device is there. ib_core makes three
+/// files of each entry, and again in every network namespace (`ib_setup_port_attrs()` in
+/// drivers/infiniband/core/sysfs.c): a long table is what adding a link takes its time for, and
+/// making a namespace.
+pub(crate) fn gid_table_len() -> u32 {
+    (*crate::module_parameters::gid_table_len.value())
+        .clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end())
+}
 
 /// How `rdma link add NAME type rrxe` reaches us.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
