@@ -150,6 +150,9 @@ def run_boot(lane, boots, kernel, driver, report, out, only, core):
             report.result(f"{run.name}/interpreter", FAIL, reason=why)
             return
         command += ["--share", share]
+    if kernel == "debug":
+        # Where a device's thousand files take a second, and in each namespace again.
+        command += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
     command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *words, *choice]
     for _ in range(ATTEMPTS):
         if stopping.is_set():

@@ -171,11 +171,11 @@ def tcp_listens(where, port):
 # Loading drivers and making devices, for suites that do so themselves.
 
 
-def load(where, driver, parameters=None):
-    """Load the driver's module; ours with these parameters, usually those in RRXE_PARAMETERS."""
+def load(where, driver, parameters=""):
+    """Load the driver's module; ours with the parameters in RRXE_PARAMETERS, as at the start, and behind those these."""
     if driver == "rrxe":
-        words = os.environ.get("RRXE_PARAMETERS", "") if parameters is None else parameters
-        where.run(f"insmod /guest/rrxe/rrxe.ko {words}".rstrip())
+        words = ["insmod", "/guest/rrxe/rrxe.ko", *os.environ.get("RRXE_PARAMETERS", "").split(), *parameters.split()]
+        where.run(" ".join(words))
     else:
         where.run(f"modprobe {driver}")
 

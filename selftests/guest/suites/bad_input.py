@@ -601,7 +601,7 @@ TO_RTR = {
     "without-address": (tuple(name for name in RTR if name != "AV"), {}),
     "with-timeout": ((*RTR, "TIMEOUT"), {}),
     "too-many-resources": (RTR, {"max_dest_rd_atomic": 255}),
-    "empty-gid-index": (RTR, {"gid_index": 250}, errno.ENODATA),
+    "empty-gid-index": (RTR, {"gid_index": 20}, errno.ENODATA),
     "mtu-0": (RTR, {"path_mtu": 0}),
     "mtu-6": (RTR, {"path_mtu": 6}),
 }
@@ -713,7 +713,7 @@ def address_handle_wrong():
     """Addresses that no packet can be sent to."""
     end, info = bench.ends()[0]
     pd = end.pd()
-    refused(errno.ENODATA, end.ah, pd, info["gid"], 250)
+    refused(errno.ENODATA, end.ah, pd, info["gid"], 20)
     refused(errno.EINVAL, end.ah, pd, info["gid"], None, 2)
     refused(errno.EINVAL, end.ah, pd, None)
     end.drop(pd)

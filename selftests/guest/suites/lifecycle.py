@@ -179,7 +179,8 @@ def gid_table():
     if driver() != "rrxe":
         raise Skip("a parameter of rrxe's")
     without_device()
-    for parameters, entries in (("", 256), ("gid_table_len=40", 40), ("gid_table_len=5000", 4096), ("gid_table_len=1", 16)):
+    usual = () if os.environ.get("RRXE_PARAMETERS") else (("", 256),)
+    for parameters, entries in (*usual, ("gid_table_len=40", 40), ("gid_table_len=5000", 4096), ("gid_table_len=1", 16)):
         testbed.load(here.machine, driver(), parameters)
         testbed.add_link(here.machine, driver(), here.device, "eth0")
         testbed.wait_for_gid(here.device, here.address)
