@@ -37,7 +37,7 @@ class Result:
 _PLAIN = re.compile(r"(?:exec )?([A-Za-z0-9_./-]+(?: [A-Za-z0-9_.,:/@+=-]+)*)")
 
 
-def plain(command):
+def _plain(command):
     """The words of a command that needs no shell, or None. In a debug kernel a program takes half a second to start, and
     a shell is one more."""
     found = _PLAIN.fullmatch(command)
@@ -46,7 +46,7 @@ def plain(command):
 
 
 def _argv(command):
-    return plain(command) or ["/bin/sh", "-c", command]
+    return _plain(command) or ["/bin/sh", "-c", command]
 
 
 class _Jobs:
@@ -194,7 +194,7 @@ class Local(Machine):
         if self._namespace is None:
             return command
         inside = f"exec ip netns exec {self._namespace}"
-        words = plain(command)
+        words = _plain(command)
         if words:
             return " ".join([inside, *words])
         quoted = command.replace("'", "'\\''")
