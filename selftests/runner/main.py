@@ -20,6 +20,17 @@ LANES = ("host", "guest", "debug")
 _BOOT_MEMORY = 5 << 20
 
 
+# The signals that end a run; what has been done is reported nevertheless.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _interrupt(_number, _frame):
+    """Raise KeyboardInterrupt once: make and timeout both send their signal to all below them."""
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def parse():
     """The command line."""
     parser = argparse.ArgumentParser(description="Runs the tests of rrxe (docs/testing.md).")
@@ -122,8 +133,8 @@ def main():
         list_tests(lanes, args)
         return 0
     # Also where a shell that runs this in the background has it ignore the interrupt.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    for number in _ENDS:
+        signal.signal(number, _interrupt)
     lock = hold(args.out)
     if lock is None:
         print(f"another run of the tests writes to {args.out}: let it end, or choose another folder by --out")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What became of each test: lines as they come, a summary at the end, JUnit's XML for machines."""
 
+import collections
 import fnmatch
 import sys
 import threading
@@ -12,6 +13,10 @@ PASS, FAIL, SKIP = "ok", "fail", "skip"
 # How often a line tells that long work goes on, in seconds: on a terminal it is overwritten.
 _TICK_TERMINAL = 1
 _TICK_LOG = 30
+
+# A run that took so many seconds says where they went, and of how many suites.
+_TIMES_FROM = 300
+_TIMES_OF = 12
 
 
 def matches(name, patterns):
@@ -28,6 +33,8 @@ class Report:
         self._counts = {PASS: 0, FAIL: 0, SKIP: 0}
         self._lock = threading.Lock()
         self._doing = {}
+        # Of each lane, when its first test began and its last one ended.
+        self._lanes = {}
         self._terminal = sys.stderr.isatty()
         self._shown = False
         self._stop = threading.Event()
@@ -70,6 +77,8 @@ class Report:
         with self._lock:
             self.results.append((name, status, seconds, reason, log))
             self._counts[status] += 1
+            lane = self._lanes.setdefault(name.partition("/")[0], [time.monotonic() - seconds, 0])
+            lane[1] = time.monotonic()
         if status == PASS:
             self.line(f"ok {name} ({seconds:.1f})")
         elif status == SKIP:
@@ -83,9 +92,10 @@ class Report:
         return self._counts[FAIL]
 
     def finish(self, path):
-        """Write JUnit's XML to `path`, repeat the failures, print the closing line."""
+        """Write JUnit's XML to `path`, tell where the time went, repeat the failures, print the closing line."""
         self._stop.set()
         self._ticker.join()
+        self._tell_times()
         if self.failed:
             self.line("")
             self.line("Failed:")
@@ -95,6 +105,18 @@ class Report:
         self._write_junit(path)
         counts = self._counts
         self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
+
+    def _tell_times(self):
+        """Lines with the time that the lanes took, and the suites that took longest. Several run at a time, so
+        that the suites' times are more than the lanes'; boots and compilations are in the lanes' only."""
+        suites = collections.Counter()
+        for name, _, seconds, _, _ in self.results:
+            suites["/".join(name.split("/")[:2])] += seconds
+        if sum(suites.values()) < _TIMES_FROM:
+            return
+        lanes = (f"{lane} {until - since:.0f}" for lane, (since, until) in self._lanes.items())
+        longest = (f"{suite} {seconds:.0f}" for suite, seconds in suites.most_common(_TIMES_OF))
+        self.line(f"Seconds: {', '.join(lanes)}; of them {', '.join(longest)}")
 
     def _write_junit(self, path):
         suite = ET.Element(
