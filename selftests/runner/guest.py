@@ -143,7 +143,7 @@ def run_boot(lane, boots, kernel, driver, report, out, only, core):
     os.makedirs(folder, exist_ok=True)
     run = _Run(f"{lane}/{name}", suites, report)
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
-    command += [str(boot.cpus), "--append", boot.append, "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
+    command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
     if boot.scripts:
         share, why = host.scripts(folder)
         if why:
@@ -153,6 +153,9 @@ def run_boot(lane, boots, kernel, driver, report, out, only, core):
     if kernel == "debug":
         # Where a device's thousand files take a second, and in each namespace again.
         command += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
+        # The unit tests of a module wait for the suite that runs them.
+        append = "kunit.enable=1 kunit.autorun=0" + ("" if boot.leaks or not core else " kmemleak=off")
+        command += ["--append", append]
     command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *words, *choice]
     for _ in range(ATTEMPTS):
         if stopping.is_set():

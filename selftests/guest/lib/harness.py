@@ -128,6 +128,11 @@ def more_follows():
     return MORE_FOLLOWS in os.environ
 
 
+def leaks_matter():
+    """Whether leaks are to be looked for at this suite's end."""
+    return debug_kernel() and not more_follows() and kernellog.looks_for_leaks()
+
+
 def report(**fields):
     """Send one report to the host."""
     sys.stdout.write("\n@rrxe " + json.dumps(fields) + "\n")
@@ -190,6 +195,11 @@ def choose(prefix, only, core):
     _choice = (prefix, only, core)
 
 
+def core_only():
+    """Whether only what the debug kernel's default run has was chosen."""
+    return _choice[2]
+
+
 def chosen():
     """The cases to run."""
     prefix, only, core = _choice
@@ -208,7 +218,7 @@ def run_suite(after_each=None, finish=None):
     debug kernel `memory-leaks`, in a boot's last suite.
     """
     cases = list(chosen())
-    look_for_leaks = debug_kernel() and not more_follows()
+    look_for_leaks = leaks_matter()
     own = ["kernel-log"] + (["memory-leaks"] if look_for_leaks else [])
     report(plan=[one.name for one in cases] + own)
     watch = kernellog.Watch()

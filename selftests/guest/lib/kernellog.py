@@ -110,12 +110,10 @@ def place():
 _KMEMLEAK = "/sys/kernel/debug/kmemleak"
 
 
-def forget_leaks():
-    """Let kmemleak forget what it has found so far: what leaked before a test is not the test's."""
-    if os.path.exists(_KMEMLEAK):
-        for command in ("scan", "clear"):
-            with open(_KMEMLEAK, "w", encoding="ascii") as control:
-                control.write(command)
+def looks_for_leaks():
+    """Whether this kernel looks for leaks: it may have been told not to, which halves the time that it takes."""
+    with open("/proc/cmdline", encoding="ascii") as file:
+        return "kmemleak=off" not in file.read().split()
 
 
 def memory_leaks(path):

@@ -102,7 +102,7 @@ class Bed:
                     name, where = self._peer.name, self._peer.machine
                     splat = kernellog.splat_in(where.run("dmesg"))
                     require(not splat, f"on {name}: {splat}")
-                    if harness.debug_kernel() and not harness.more_follows():
+                    if harness.leaks_matter():
                         leaks = where.kernel("memory_leaks", os.path.join(harness.OUT, "memory-leaks.log"))
                         require(not leaks, f"on {name}: {leaks}")
             finally:

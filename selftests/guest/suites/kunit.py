@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module's own unit tests, which the kernel has run when the module was loaded (KUnit)."""
+"""The module's own unit tests, which the kernel runs when asked to (KUnit)."""
 
 import re
 
@@ -8,7 +8,7 @@ from harness import Skip, case, log, require
 
 bed = testbed.Bed()
 
-RESULTS = "/sys/kernel/debug/kunit/{}/results"
+FOLDER = "/sys/kernel/debug/kunit/{}"
 
 # A line of the results: nested by spaces, in the kernel's dialect of TAP.
 _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
@@ -24,7 +24,9 @@ def passes(suite):
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has no such tests")
     here.machine.try_run("mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
-    text = here.machine.read(RESULTS.format(suite))
+    folder = FOLDER.format(suite)
+    here.machine.run(f"echo > {folder}/run")
+    text = here.machine.read(f"{folder}/results")
     log(text)
     results = _RESULT.findall(text)
     require(results, "no test has run")
