@@ -60,13 +60,13 @@ BOOTS = (
     Boot("perftest", "perftest", together="traffic", leaks=False),
     Boot("data", "data", together="traffic", leaks=False),
     Boot("loss", "loss", together="traffic", leaks=False),
-    # xrc and poll before those that take their device away.
     Boot("xrc", "xrc", hosts=1, together="one-host"),
     Boot("poll", "poll", hosts=1, together="one-host"),
-    Boot("path-mtu", "path_mtu", hosts=1, together="one-host"),
-    Boot("rows", "rows", hosts=1, together="one-host"),
-    Boot("answers", "answers", hosts=1, together="one-host"),
+    # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),
+    Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
+    Boot("rows", "rows", hosts=1, together="one-host-traffic", leaks=False),
+    Boot("answers", "answers", hosts=1, together="one-host-traffic", leaks=False),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("srq", "srq", together="hostile"),
