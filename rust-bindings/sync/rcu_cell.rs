@@ -53,7 +53,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         unsafe { record.as_ref() }.map(|record| &record.value)
     }
 
-    /// Puts another value, or none, in place of what there is.
+    /// Puts another value, or none, in place of what there is. May sleep, unless it is none.
     ///
     /// # Errors
     ///

@@ -35,13 +35,16 @@ def splat_in(text):
     return ""
 
 
+# What a watch writes into the log at its end: the next one begins there.
+_JUDGED = "rrxe-test: judged"
+
+
 class Watch:
-    """Follows the kernel's log from its creation on."""
+    """Follows the kernel's log: from the boot on, or from where another suite's watch in the same boot has ended."""
 
     def __init__(self):
         self._fd = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK)
-        os.lseek(self._fd, 0, os.SEEK_END)
-        self._sections = [("before the first case", [])]
+        self._sections = [("the boot, before the first case", [])]
 
     def _read(self):
         while True:
@@ -53,7 +56,11 @@ class Watch:
                 continue
             head, _, text = record.partition(";")
             stamp = int(head.split(",")[2]) / 1e6
-            self._sections[-1][1].append(f"[{stamp:12.6f}] {text.splitlines()[0] if text else ''}")
+            line = text.splitlines()[0] if text else ""
+            if line == _JUDGED:
+                self._sections[-1][1].clear()
+            else:
+                self._sections[-1][1].append(f"[{stamp:12.6f}] {line}")
 
     def mark(self, name):
         """What comes from now on belongs to the case `name`."""
@@ -73,6 +80,7 @@ class Watch:
                 splat = splat_in(text)
                 if splat and not verdict:
                     verdict = f"during {name}: {splat}"
+        os.write(self._fd, f"{_JUDGED}\n".encode())
         return verdict
 
 
