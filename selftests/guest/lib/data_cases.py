@@ -50,8 +50,8 @@ class Ends:
         self._made = None
 
 
-def declare(make):
-    """Declare the cases. `make()` makes two endpoints."""
+def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
+    """Declare the cases. `make()` makes two endpoints; `core` are the mixes that the debug kernel has time for."""
     ends = Ends(make)
 
     def pair(kind, extended):
@@ -118,7 +118,7 @@ def declare(make):
 
     @case(
         timeout=600,
-        debug=("classic-mtu-1024", "extended-mtu-4096"),
+        debug=core,
         each={f"{name}-mtu-{mtu}": (extended, mtu) for name, extended in KINDS.items() for mtu in (256, 1024, 4096)},
     )
     def anything(what):

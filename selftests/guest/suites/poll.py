@@ -512,7 +512,7 @@ def come_back(parameters=""):
 
 
 # Last, since they keep their contexts.
-data_cases.declare(lambda: [opened(SHORT), opened(SHORT)])
+data_cases.declare(lambda: [opened(SHORT), opened(SHORT)], core=("extended-mtu-4096",))
 
 
 def run():
