@@ -54,6 +54,7 @@ BOOTS = (
     # The longest first, so that none of them runs alone in the end.
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
+    Boot("srq", "srq", together="hostile"),
     Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),
     Boot("link", "link", hosts=1, together="one-host"),
     Boot("rdmacm", "rdmacm", together="traffic", leaks=False),
@@ -69,7 +70,6 @@ BOOTS = (
     Boot("answers", "answers", hosts=1, together="one-host-traffic", leaks=False),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False),
     Boot("completion-events", "completion_events", hosts=1, debug=False),
-    Boot("srq", "srq", together="hostile"),
     Boot("placement", "placement", together="traffic", leaks=False),
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),

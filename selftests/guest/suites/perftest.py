@@ -4,6 +4,7 @@ it. How fast is the benchmark's question, and whether the bytes are right the da
 
 import re
 
+import harness
 import testbed
 from counted import read
 from harness import case, equal, log, require
@@ -77,7 +78,7 @@ STREAMS = {"send-bw": "ib_send_bw -e", "write-bw": "ib_write_bw", "read-bw": "ib
 def streams(server, client, program):
     """Small messages one behind the other, which the driver collects: a program need not call for each, and never calls
     more than once."""
-    count = 5000
+    count = 1000 if harness.debug_kernel() else 5000
     before = read(client).get("sq_doorbells")
     perftest(server, client, program, f"-n {count} -s 64", [64])
     if before is not None:

@@ -135,7 +135,7 @@ def one_call_without():
                 completed(left)
 
 
-@case(timeout=240, each=data_cases.KINDS)
+@case(timeout=240, debug=("extended",), each=data_cases.KINDS)
 def no_calls(extended):
     """Work requests of every kind, one at a time and in lists, signaled: nobody calls while the thread is awake."""
     with ends(LONGEST) as both:
@@ -152,7 +152,7 @@ def no_calls(extended):
                 log(f"turn {turn}")
 
 
-@case(timeout=240)
+@case(timeout=240, debug=False)
 def no_calls_for_many():
     """Unsignaled ones, posted as fast as it goes."""
     count = 4096
@@ -169,7 +169,7 @@ def no_calls_for_many():
         equal("memory", right.end.verify(right.small["id"]), "")
 
 
-@case(timeout=240)
+@case(timeout=240, debug=False)
 def several_queue_pairs():
     """The queue pairs of a context share its thread, those that are made while it is awake too."""
     with ends(LONGEST) as both:
@@ -187,7 +187,7 @@ def several_queue_pairs():
             right.destroy()
 
 
-@case(timeout=300, each={str(idle): idle for idle in (1, 50, 300)})
+@case(timeout=300, debug=("1", "300"), each={str(idle): idle for idle in (1, 50, 300)})
 def wakes_up(idle):
     """No wake-up is lost, whether the thread is awake, asleep or about to be."""
     rounds = 300 if harness.debug_kernel() else 2000
