@@ -203,6 +203,13 @@ def add_link(where, driver, device, netdev):
     where.run(f"rdma link add {device} type {LINK_TYPES[driver]} netdev {netdev}")
 
 
+def bring_up(host, parameters=""):
+    """Load the driver of a host that has not even its module (ours with these parameters), and make its device."""
+    load(host.machine, host.driver, parameters)
+    add_link(host.machine, host.driver, host.device, host.netdev)
+    wait_for_gid(host.device, host.address)
+
+
 # What makes packets in a row leave as one.
 ROWS = "tx-udp-segmentation"
 

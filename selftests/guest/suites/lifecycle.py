@@ -62,9 +62,7 @@ def fresh(parameters=""):
     """A loaded module (ours with these parameters) and a device over eth0; afterwards the module must unload."""
     without_device()
     here = bed.here
-    testbed.load(here.machine, driver(), parameters)
-    testbed.add_link(here.machine, driver(), here.device, "eth0")
-    testbed.wait_for_gid(here.device, here.address)
+    testbed.bring_up(here, parameters)
     yield here
     here.machine.end_jobs()
     if here.device in links():
@@ -147,9 +145,7 @@ def rounds():
     here = bed.here
     for turn in range(count):
         harness.log(f"round {turn + 1} of {count}")
-        testbed.load(here.machine, driver())
-        testbed.add_link(here.machine, driver(), here.device, "eth0")
-        testbed.wait_for_gid(here.device, here.address)
+        testbed.bring_up(here)
         programs.rping(here, here, 5, more="-S 5000")
         testbed.delete_link(here.machine, here.device)
         equal("devices", links(), [])
@@ -288,9 +284,7 @@ def unload_in_use():
     for _ in range(times(3)):
         without_device()
         here = bed.here
-        testbed.load(here.machine, driver())
-        testbed.add_link(here.machine, driver(), here.device, "eth0")
-        testbed.wait_for_gid(here.device, here.address)
+        testbed.bring_up(here)
         ends = traffic(here, here)
         testbed.unload(here.machine, driver())
         equal("devices", links(), [])

@@ -284,9 +284,7 @@ def unload_and_load():
     testbed.delete_link(here.machine, here.device)
     testbed.unload(here.machine, name)
     require(not os.path.exists(f"/sys/module/{name}"), "the module is still there")
-    testbed.load(here.machine, name)
-    testbed.add_link(here.machine, name, here.device, "eth0")
-    testbed.wait_for_gid(here.device, here.address)
+    testbed.bring_up(here)
 
 
 def clear_away():
@@ -296,9 +294,7 @@ def clear_away():
         here.machine.try_run(f"rdma link delete {device}")
     testbed.unload(here.machine, driver())
     if harness.more_follows():
-        testbed.load(here.machine, driver())
-        testbed.add_link(here.machine, driver(), here.device, here.netdev)
-        testbed.wait_for_gid(here.device, here.address)
+        testbed.bring_up(here)
 
 
 def run():

@@ -506,9 +506,7 @@ def come_back(parameters=""):
     here = bed.here
     if here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
-    testbed.load(here.machine, "rrxe", parameters)
-    testbed.add_link(here.machine, here.driver, here.device, "eth0")
-    testbed.wait_for_gid(here.device, here.address)
+    testbed.bring_up(here, parameters)
 
 
 # Last, since they keep their contexts.
