@@ -3,7 +3,9 @@
 //! Completion queues.
 //!
 //! Queue pairs push completions while they hold their own lock, and notify the consumer after
-//! they have released it: the consumer may call back into the driver.
+//! they have released it: the consumer may call back into the driver. A consumer of the kernel's is notified by a softirq: it may
+//! be in the middle of a call that has led there, with locks of its own that its handler takes, and must not be called from
+//! that, nor by two at the same time (Documentation/infiniband/core_locking.rst).
 
 use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV, RING_ARM,
@@ -11,7 +13,17 @@ use crate::abi::{
 };
 use crate::driver::Rrxe;
 use crate::limits;
-use kernel::{new_spinlock, prelude::*, sync::barrier::smp_mb, sync::Arc, sync::SpinLock};
+use crate::qp::baton::Baton;
+use kernel::{
+    impl_has_work, new_spinlock, new_work,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        barrier::smp_mb,
+        Arc, SpinLock,
+    },
+    workqueue::{self, Work, WorkItem},
+};
 use linux_rdma::{
     errno::not_supported,
     rdma::{
@@ -30,7 +42,21 @@ pub(crate) struct Cq {
     ring: SpinLock<CqRing>,
     /// `None` for one that there is not.
     target: Option<Arc<CqTarget>>,
+    /// For a consumer of the kernel's: what it is still to be told, and who tells it.
+    untold: Atomic<u32>,
+    #[pin]
+    work: Work<Cq>,
+    baton: Baton,
 }
+
+impl_has_work! {
+    impl HasWork<Self> for Cq { self.work }
+}
+
+/// Completions have come that it wants to know of.
+const COMPLETIONS: u32 = 1;
+/// One was lost.
+const LOST: u32 = 2;
 
 struct CqRing {
     storage: Storage,
@@ -97,6 +123,10 @@ impl CqRing {
         Ok(())
     }
 
+    fn is_kernel(&self) -> bool {
+        matches!(self.storage, Storage::Kernel(_))
+    }
+
     /// Takes the arming that a completion satisfies.
     fn disarm(&mut self, solicited: bool) -> bool {
         let wanted = if solicited {
@@ -158,6 +188,9 @@ impl Cq {
                     overflow_reported: false,
                 }, "rrxe_cq"),
                 target: Some(target),
+                untold: Atomic::new(0),
+                work <- new_work!("rrxe_cq"),
+                baton: Baton::new(),
             }),
             GFP_KERNEL,
         )?;
@@ -178,6 +211,9 @@ impl Cq {
                     overflow_reported: false,
                 }, "rrxe_no_cq"),
                 target: None,
+                untold: Atomic::new(0),
+                work <- new_work!("rrxe_no_cq"),
+                baton: Baton::new(),
             }),
             GFP_KERNEL,
         )
@@ -248,6 +284,7 @@ impl Cq {
 
     /// DESTROY_CQ.
     pub(crate) fn destroy(&self) {
+        self.baton.close();
         let old = {
             let mut ring = lock_irqsave(&self.ring);
             core::mem::replace(&mut ring.storage, Storage::Gone)
@@ -264,17 +301,51 @@ impl Cq {
 
     /// Tells the consumer of completions that were pushed, if it asked for that. No lock may be
     /// held.
-    pub(crate) fn notify(&self, solicited: bool) {
-        let armed = lock_irqsave(&self.ring).disarm(solicited);
-        if let (true, Some(target)) = (armed, &self.target) {
-            target.notify();
+    pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
+        let (armed, is_kernel) = {
+            let mut ring = lock_irqsave(&this.ring);
+            (ring.disarm(solicited), ring.is_kernel())
+        };
+        if armed {
+            Self::tell(this, COMPLETIONS, is_kernel);
         }
     }
 
     /// Tells the consumer that a completion was lost: once, whichever queue pair lost it (K-01).
-    pub(crate) fn report_overflow(&self) {
-        let told = core::mem::replace(&mut lock_irqsave(&self.ring).overflow_reported, true);
-        if let (false, Some(target)) = (told, &self.target) {
+    pub(crate) fn report_overflow(this: &Arc<Self>) {
+        let (told, is_kernel) = {
+            let mut ring = lock_irqsave(&this.ring);
+            let told = core::mem::replace(&mut ring.overflow_reported, true);
+            (told, ring.is_kernel())
+        };
+        if !told {
+            Self::tell(this, LOST, is_kernel);
+        }
+    }
+
+    fn tell(this: &Arc<Self>, what: u32, is_kernel: bool) {
+        if !is_kernel {
+            this.tell_now(what);
+            return;
+        }
+        let mut untold = this.untold.load(Relaxed);
+        while let Err(other) = this.untold.cmpxchg(untold, untold | what, Full) {
+            untold = other;
+        }
+        if this.baton.take() {
+            // It can't be queued already: only who holds the baton queues it.
+            let _ = workqueue::system_bh().enqueue(this.clone());
+        }
+    }
+
+    fn tell_now(&self, what: u32) {
+        let Some(target) = &self.target else {
+            return;
+        };
+        if what & COMPLETIONS != 0 {
+            target.notify();
+        }
+        if what & LOST != 0 {
             target.error();
         }
     }
@@ -310,6 +381,18 @@ impl Cq {
             ARM_ANY
         };
         ring.consumer != ring.producer
+    }
+}
+
+impl WorkItem for Cq {
+    type Pointer = Arc<Cq>;
+    fn run(this: Arc<Cq>) {
+        loop {
+            this.tell_now(this.untold.xchg(0, Full));
+            if this.baton.give_back() {
+                return;
+            }
+        }
     }
 }
 

@@ -400,10 +400,10 @@ impl WorkItem for Srq {
             }
             if let Some(xrc) = &this.xrc {
                 if raised & COMPLETED != 0 {
-                    xrc.cq.notify(raised & SOLICITED != 0);
+                    Cq::notify(&xrc.cq, raised & SOLICITED != 0);
                 }
                 if raised & OVERFLOW != 0 {
-                    xrc.cq.report_overflow();
+                    Cq::report_overflow(&xrc.cq);
                 }
             }
             if this.event_baton.give_back() {

@@ -216,13 +216,13 @@ impl Notices {
 
     /// Tells the consumer. No lock may be held. True where a completion was lost.
     #[must_use]
-    fn report(self, cq: &Cq) -> bool {
-        let cq = self.to.as_deref().unwrap_or(cq);
+    fn report(self, cq: &Arc<Cq>) -> bool {
+        let cq = self.to.as_ref().unwrap_or(cq);
         if self.pushed {
-            cq.notify(self.solicited);
+            Cq::notify(cq, self.solicited);
         }
         if self.overflow {
-            cq.report_overflow();
+            Cq::report_overflow(cq);
         }
         self.overflow || self.overflow_elsewhere
     }

@@ -407,7 +407,7 @@ impl Qp {
 
     /// Tells the consumer of completions. No lock may be held. True where one was lost, which the
     /// queue pair does not survive.
-    fn report(this: ArcBorrow<'_, Self>, notices: Notices, cq: &Cq) -> bool {
+    fn report(this: ArcBorrow<'_, Self>, notices: Notices, cq: &Arc<Cq>) -> bool {
         let lost = notices.report(cq);
         if lost && this.state() != QpState::Error {
             // A local work queue catastrophic error (IBA 11.6.3): it can't say so by a completion.
