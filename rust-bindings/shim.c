@@ -33,6 +33,7 @@
 #include <net/net_namespace.h>
 #include <net/route.h>
 #include <net/rtnetlink.h>
+#include <net/sch_generic.h>
 #include <net/sock.h>
 #include <net/udp_tunnel.h>
 #include <rdma/ib_verbs.h>
@@ -159,6 +160,11 @@ SHIM void shim_set_current_running(void)
 	__set_current_state(TASK_RUNNING);
 }
 
+SHIM u64 shim_this_cpu_read_u64(const u64 __percpu *counter)
+{
+	return this_cpu_read(*counter);
+}
+
 SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
 {
 	this_cpu_add(*counter, n);
@@ -231,6 +237,11 @@ SHIM u64 shim_net_cookie(const struct net *net)
 SHIM const unsigned char *shim_netdev_addr(const struct net_device *dev)
 {
 	return dev->dev_addr;
+}
+
+SHIM bool shim_netdev_has_queue(struct net_device *dev)
+{
+	return rcu_dereference_all(netdev_get_tx_queue(dev, 0)->qdisc)->enqueue;
 }
 
 SHIM unsigned int shim_netdev_flags(const struct net_device *dev)

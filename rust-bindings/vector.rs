@@ -225,6 +225,25 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
     unsafe { ptr::copy_nonoverlapping(from, to, len) }
 }
 
+/// As [`copy`], of bytes that may overlap: a queue pair may write to what it reads from, through another of its device. What
+/// becomes of such bytes is nobody's promise.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `len` bytes and `to` for writes.
+#[inline]
+pub(crate) unsafe fn copy_within(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
+    let distance = (to as usize).wrapping_sub(from as usize);
+    // SAFETY: The caller promises valid memory; where it is far enough apart, it does not overlap.
+    unsafe {
+        if distance < len || distance.wrapping_neg() < len {
+            ptr::copy(from, to, len)
+        } else {
+            copy(vector, to, from, len)
+        }
+    }
+}
+
 #[kernel::prelude::kunit_tests(linux_rdma_vector)]
 mod tests {
     use super::*;

@@ -68,7 +68,7 @@ impl Due {
         source_port: u16,
         notification: impl FnOnce() -> Option<TxPacket>,
     ) -> Option<Self> {
-        if !is_marked(incoming.skb.tos()) {
+        if !is_marked(incoming.tos()) {
             return None;
         }
         Some(Self {
@@ -116,7 +116,7 @@ impl Qp {
             return;
         }
         let from_peer =
-            |side: &SendSide| side.path.as_ref().is_some_and(|p| p.carries(incoming.skb));
+            |side: &SendSide| side.path.as_ref().is_some_and(|p| incoming.comes_along(p));
         let mut react = is_reaction_point() && qp.qp_type.is_connected();
         if react {
             let mut side = lock_bh(&qp.send);

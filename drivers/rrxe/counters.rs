@@ -56,6 +56,7 @@ counters! {
     Throttled = "rp_throttled",
     Doorbells = "sq_doorbells",
     WithoutIcrc = "same_host_pkts",
+    Direct = "same_device_pkts",
     CarriedAcknowledgements = "acks_with_answers",
 }
 

@@ -8,6 +8,7 @@ use crate::{
     qp::Qp,
     sockets::SocketShare,
     tables::Tables,
+    tx::Batch,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -20,7 +21,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{NetDevice, TxQueue},
-    sync::lock_bh,
+    sync::{lock_bh, Nesting},
 };
 
 /// A device: one port on one network device.
@@ -45,6 +46,8 @@ pub(crate) struct DeviceState {
     held: Atomic<i32>,
     /// Contexts in poll mode.
     pub(crate) poll_threads: Atomic<u32>,
+    /// Parcels that are being delivered: see [`crate::direct`].
+    pub(crate) deliveries: Nesting,
 }
 
 /// Adds one, up to 0xffff (IBA 10.9, A-28).
@@ -68,6 +71,7 @@ impl DeviceState {
         let [a, b, c, d, e, f] = netdev.address();
         let guid = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
         let counters = Counters::new()?;
+        let deliveries = Nesting::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 tables,
@@ -81,6 +85,7 @@ impl DeviceState {
                 bad_qkeys: Atomic::new(0),
                 held: Atomic::new(0),
                 poll_threads: Atomic::new(0),
+                deliveries,
             }),
             GFP_KERNEL,
         )
@@ -135,6 +140,15 @@ impl DeviceState {
         self.counters.add(Counter::SentBytes, stats.bytes);
         self.counters.add(Counter::SendErrors, stats.dropped.into());
         stats.sent
+    }
+
+    /// Sends a batch. No lock may be held that who receives it takes.
+    #[inline]
+    pub(crate) fn send(&self, batch: &mut Batch) {
+        let _ = self.transmit(&mut batch.queue);
+        if let Some(parcel) = &batch.parcel {
+            self.deliver(parcel);
+        }
     }
 
     /// A packet's P_Key did not match.

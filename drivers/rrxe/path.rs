@@ -34,6 +34,12 @@ pub(crate) struct Path {
     told: Atomic<u32>,
 }
 
+/// Whether all packets are to have an ICRC, and to pass the stack.
+#[inline]
+pub(crate) fn always_has_icrc() -> bool {
+    *crate::module_parameters::same_host_icrc.value() != 0
+}
+
 /// Not known yet.
 const UNKNOWN: u32 = 0;
 /// On this host, and our rows arrive there as they were made: it takes them without ICRCs.
@@ -81,12 +87,16 @@ impl Path {
         self.source == skb.destination() && self.destination == skb.source()
     }
 
+    /// The same of a packet between these two, that never was a packet of the stack.
+    pub(crate) fn joins(&self, source: &IpAddr, destination: &IpAddr) -> bool {
+        self.source == *destination && self.destination == *source
+    }
+
     /// The peer has received a row of ours as it was made.
     pub(crate) fn arrives_whole(&self) {
         if self.distance.load(Relaxed) == UNKNOWN {
-            let always = *crate::module_parameters::same_host_icrc.value() != 0;
-            self.distance
-                .store(if always { FAR } else { NEAR }, Relaxed);
+            let distance = if always_has_icrc() { FAR } else { NEAR };
+            self.distance.store(distance, Relaxed);
         }
     }
 

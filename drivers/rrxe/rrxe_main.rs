@@ -16,6 +16,7 @@ mod congestion;
 mod counters;
 mod cq;
 mod device;
+mod direct;
 mod driver;
 mod limits;
 mod link;

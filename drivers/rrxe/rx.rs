@@ -7,9 +7,11 @@
 
 use crate::{
     counters::Counter,
+    direct::InParcel,
     driver::Rrxe,
     mr::Span,
     multicast,
+    path::Path,
     qp::{After, Qp},
     tables::Tables,
 };
@@ -38,6 +40,10 @@ pub(crate) const NO_ICRC: [u8; ICRC] = [0; ICRC];
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
+/// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
+/// header (IBA 11.4.2.1, A17.4).
+const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
+
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;
 
@@ -50,17 +56,105 @@ pub(crate) struct Receiver {
 /// A packet with its headers parsed and its ICRC verified, or a run of them.
 pub(crate) struct Incoming<'a> {
     pub(crate) packet: &'a Packet,
-    /// Of a run, the first, which the others are behind.
-    pub(crate) datagram: Datagram<'a>,
-    /// What the stack received it in, maybe with others.
-    pub(crate) skb: &'a RxSkb,
+    carried: Carried<'a>,
     pub(crate) now: u64,
+}
+
+/// What a packet came in.
+#[derive(Clone, Copy)]
+enum Carried<'a> {
+    /// A packet of the stack. Of a run it is the first, which the others are behind.
+    Datagram(Datagram<'a>),
+    /// The parcel of another queue pair of the device.
+    Parcel(InParcel<'a>),
 }
 
 impl Incoming<'_> {
     /// Where the payload starts, from the first byte of the BTH.
-    pub(crate) fn payload_offset(&self) -> usize {
+    fn payload_offset(&self) -> usize {
         self.packet.header_len.into()
+    }
+
+    /// Whether it never was a packet of the stack.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self.carried, Carried::Parcel(_))
+    }
+
+    /// IPv4 type of service or IPv6 traffic class. Nothing marks what never leaves the device.
+    #[inline]
+    pub(crate) fn tos(&self) -> u8 {
+        match &self.carried {
+            Carried::Datagram(datagram) => datagram.packet().tos(),
+            Carried::Parcel(_) => 0,
+        }
+    }
+
+    /// Whether it comes from the peer that a path leads to.
+    #[inline]
+    pub(crate) fn comes_along(&self, path: &Path) -> bool {
+        match &self.carried {
+            Carried::Datagram(datagram) => path.carries(datagram.packet()),
+            Carried::Parcel(parcel) => parcel.comes_along(path),
+        }
+    }
+
+    /// Whether it is of a row that comes as it was made on this host.
+    #[inline]
+    pub(crate) fn is_of_row_from_here(&self) -> bool {
+        match &self.carried {
+            Carried::Datagram(datagram) => datagram.is_of_row_from_here(),
+            Carried::Parcel(_) => false,
+        }
+    }
+
+    /// Keeps it for longer than it is being received. `None` where that can't be, and it is lost: its payload is where its
+    /// sender has it.
+    pub(crate) fn keep(&self) -> Option<KeptDatagram> {
+        match &self.carried {
+            Carried::Datagram(datagram) => Some(datagram.keep()),
+            Carried::Parcel(_) => None,
+        }
+    }
+
+    /// Copies the start of the payload.
+    pub(crate) fn copy_payload(&self, to: &mut [u8]) -> Result<(), Fault> {
+        match &self.carried {
+            Carried::Datagram(datagram) => datagram.copy_bits(self.payload_offset(), to),
+            Carried::Parcel(parcel) => {
+                let (mut at, mut result) = (0usize, Ok(()));
+                let taken = parcel.for_each(0, to.len(), |fragment| {
+                    let end = at.wrapping_add(fragment.len());
+                    let copied = to.get_mut(at..end).ok_or(EINVAL);
+                    result = result.and(copied.and_then(|to| fragment.copy_to(to)));
+                    at = end;
+                });
+                taken.and(result)
+            }
+        }
+        .map_err(|_| Fault::Malformed)
+    }
+
+    /// The IP header that stands in front of a datagram of UD, as its consumer sees it: an IPv6 header, or an IPv4 header behind
+    /// 20 bytes of zeros.
+    pub(crate) fn grh(&self) -> [u8; GRH_LEN] {
+        let mut grh = [0; GRH_LEN];
+        if let Carried::Datagram(datagram) = &self.carried {
+            if let Some(ip) = datagram.ipv6_header() {
+                grh = ip;
+            } else if let (Some(ip), Some(to)) = (datagram.ipv4_header(), grh.last_chunk_mut()) {
+                *to = ip;
+            }
+        }
+        grh
+    }
+
+    /// The packet of the stack that it came in, maybe with others.
+    pub(crate) fn skb(&self) -> Option<&RxSkb> {
+        match &self.carried {
+            Carried::Datagram(datagram) => Some(datagram.packet()),
+            Carried::Parcel(_) => None,
+        }
     }
 
     /// Copies `len` bytes of the payload at `offset` to the start of a span.
@@ -74,13 +168,16 @@ impl Incoming<'_> {
             at = at.wrapping_add(fragment.len());
         };
         let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
-        if packets == 1 {
-            self.datagram
-                .for_each(start.wrapping_add(offset), len, write)
-        } else {
-            let each = self.payload_len().checked_div(packets).unwrap_or(0);
-            self.datagram
-                .for_each_in_row(start, each, offset, len, write)
+        match &self.carried {
+            // What follows each other lies behind each other there.
+            Carried::Parcel(parcel) => parcel.for_each(offset, len, write),
+            Carried::Datagram(datagram) if packets == 1 => {
+                datagram.for_each(start.wrapping_add(offset), len, write)
+            }
+            Carried::Datagram(datagram) => {
+                let each = self.payload_len().checked_div(packets).unwrap_or(0);
+                datagram.for_each_in_row(start, each, offset, len, write)
+            }
         }
         .map_err(|_| Fault::Malformed)?;
         result
@@ -88,9 +185,19 @@ impl Incoming<'_> {
 
     /// Bytes of the IP packet, of a run of all of them.
     pub(crate) fn ip_len(&self) -> u64 {
-        let headers = self.datagram.ip_header_len().wrapping_add(UDP_HEADER);
-        let each = self.datagram.payload_len().wrapping_add(headers) as u64;
-        each.wrapping_mul(self.packet.packets.into())
+        let packets = self.packet.packets;
+        let each = match &self.carried {
+            Carried::Datagram(datagram) => {
+                let headers = datagram.ip_header_len().wrapping_add(UDP_HEADER);
+                datagram.payload_len().wrapping_add(headers)
+            }
+            Carried::Parcel(parcel) => {
+                let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
+                let around = self.payload_offset().wrapping_add(self.packet.pad.into());
+                parcel.ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
+            }
+        };
+        (each as u64).wrapping_mul(packets.into())
     }
 
     /// Bytes of payload.
@@ -100,20 +207,44 @@ impl Incoming<'_> {
 }
 
 impl<'a> Incoming<'a> {
+    /// A packet of the stack, or a run of which this is the first.
+    #[inline]
+    fn of(packet: &'a Packet, datagram: Datagram<'a>, now: u64) -> Self {
+        Self {
+            packet,
+            carried: Carried::Datagram(datagram),
+            now,
+        }
+    }
+
+    /// A packet, or a run, that another queue pair of the device has sent.
+    #[inline]
+    pub(crate) fn in_parcel(packet: &'a Packet, parcel: InParcel<'a>, now: u64) -> Self {
+        Self {
+            packet,
+            carried: Carried::Parcel(parcel),
+            now,
+        }
+    }
+
+    /// What its bytes are copied with.
+    #[inline]
+    pub(crate) fn vector(&self) -> &'a Vector {
+        match &self.carried {
+            Carried::Datagram(datagram) => datagram.vector(),
+            Carried::Parcel(parcel) => parcel.vector,
+        }
+    }
+
     /// The same of a packet that was verified before, and kept until now.
     pub(crate) fn with_kept<R>(
         &self,
         kept: &KeptDatagram,
         f: impl FnOnce(&Incoming<'_>) -> R,
     ) -> Option<R> {
-        let datagram = kept.datagram(self.datagram.vector());
+        let datagram = kept.datagram(self.vector());
         let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&Incoming {
-            packet: &packet,
-            datagram,
-            skb: datagram.packet(),
-            now: self.now,
-        }))
+        Some(f(&Incoming::of(&packet, datagram, self.now)))
     }
 }
 
@@ -175,7 +306,7 @@ impl<'a> Run<'a> {
 }
 
 /// The queue pair that packets which came together are for, and what they have left to do there.
-struct Row<'a> {
+pub(crate) struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
     after: After<'a>,
     prefix: LastPrefix,
@@ -184,7 +315,7 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn new(vector: &'a Vector) -> Self {
+    pub(crate) fn new(vector: &'a Vector) -> Self {
         Self {
             qp: None,
             after: After::default(),
@@ -193,13 +324,17 @@ impl<'a> Row<'a> {
         }
     }
 
+    pub(crate) fn vector(&self) -> &'a Vector {
+        self.vector
+    }
+
     /// The queue pair of the packet before, if it has this number.
-    fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
+    pub(crate) fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
         self.qp.filter(|qp| qp.number == number)
     }
 
     /// The next packet is for this queue pair.
-    fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After<'a> {
+    pub(crate) fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After<'a> {
         let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
         if !same {
             self.finish();
@@ -208,7 +343,8 @@ impl<'a> Row<'a> {
         &mut self.after
     }
 
-    fn finish(&mut self) {
+    /// What is left to do is done.
+    pub(crate) fn finish(&mut self) {
         self.vector.release();
         if let Some(qp) = self.qp.take() {
             Qp::after(qp, core::mem::take(&mut self.after));
@@ -314,7 +450,7 @@ impl Receiver {
 
     /// Gives a multicast to each member of its group. What one makes of it is nothing to the
     /// others (I-07). Whether there is one.
-    fn multicast(dev: &NetDevice, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
+    fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
         let dev = dev.vlan_real_dev().unwrap_or(dev);
         let device = match incoming.packet.bth.opcode.class() {
             wire::Class::Ud => by_netdev::<Rrxe>(dev),
@@ -323,7 +459,7 @@ impl Receiver {
         let mut taken = false;
         if let Some(device) = device {
             let groups = &device.data().multicast;
-            groups.for_each_member(&incoming.skb.destination(), rcu, |qp| {
+            groups.for_each_member(&skb.destination(), rcu, |qp| {
                 taken = true;
                 Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
             });
@@ -345,12 +481,8 @@ impl Receiver {
         let (Some(run), Some(qp)) = (run.take(), row.qp) else {
             return;
         };
-        let incoming = Incoming {
-            packet: &run.packet.run(run.packets),
-            datagram: run.datagram,
-            skb: run.datagram.packet(),
-            now,
-        };
+        let packet = run.packet.run(run.packets);
+        let incoming = Incoming::of(&packet, run.datagram, now);
         Qp::receive(qp, &incoming, &mut row.after, rcu);
     }
 
@@ -397,15 +529,10 @@ impl Receiver {
                 return false;
             }
         }
-        let incoming = Incoming {
-            packet: &packet,
-            datagram,
-            skb,
-            now,
-        };
+        let incoming = Incoming::of(&packet, datagram, now);
         // What is for the queue pair of the packet before has the same addresses, and came the same way.
         let last = row.last(packet.bth.dest_qpn);
-        let found = last.or_else(|| self.find(dev, &incoming, rcu));
+        let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
         if let Some(qp) = found {
             let after = row.of(qp);
             let most = if packet.starts_run() && datagram.is_followed() {
@@ -419,7 +546,7 @@ impl Receiver {
                 }
                 _ => Qp::receive(qp, &incoming, after, rcu),
             }
-        } else if !self.special(dev, &incoming, row, rcu) {
+        } else if !self.special(dev, skb, &incoming, row, rcu) {
             let counter = match packet.operation {
                 wire::Operation::Cnp => Counter::NotificationsIgnored,
                 _ => Counter::Discarded,
@@ -433,17 +560,18 @@ impl Receiver {
     fn find<'a>(
         &'a self,
         dev: &NetDevice,
-        incoming: &Incoming<'_>,
+        skb: &RxSkb,
+        packet: &Packet,
         rcu: &'a rcu::Guard,
     ) -> Option<ArcBorrow<'a, Qp>> {
-        let bth = &incoming.packet.bth;
+        let bth = &packet.bth;
         // Multicasts go to a number of their own.
-        if bth.dest_qpn == GSI || incoming.skb.destination().is_multicast() {
+        if bth.dest_qpn == GSI || skb.destination().is_multicast() {
             return None;
         }
         let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;
         let belongs = match bth.opcode.class() {
-            wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, incoming.skb, rcu),
+            wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, skb, rcu),
             // The path says whose packets a connected queue pair takes, and in which
             // namespace.
             _ => dev.net(rcu) == qp.device.netdev.net(rcu),
@@ -457,21 +585,22 @@ impl Receiver {
     fn special(
         &self,
         dev: &NetDevice,
+        skb: &RxSkb,
         incoming: &Incoming<'_>,
         row: &mut Row<'_>,
         rcu: &rcu::Guard,
     ) -> bool {
         let number = incoming.packet.bth.dest_qpn;
-        let is_multicast = incoming.skb.destination().is_multicast();
+        let is_multicast = skb.destination().is_multicast();
         if is_multicast && number == multicast::QPN {
             row.finish();
-            return Self::multicast(dev, incoming, rcu);
+            return Self::multicast(dev, skb, incoming, rcu);
         }
         if is_multicast || number != GSI {
             return false;
         }
         row.finish();
-        let gsi = Self::device(dev, incoming.skb, rcu).and_then(|device| device.data().gsi());
+        let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
         if let Some(qp) = &gsi {
             Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
         }

@@ -3,9 +3,19 @@
 //! Outgoing packets: from the core's headers and payload references to packets of the stack.
 
 use crate::{
-    congestion, counters::Counter, device::DeviceState, limits, mr::Span, path::Path, rx::NO_ICRC,
+    congestion,
+    counters::Counter,
+    device::DeviceState,
+    direct::Parcel,
+    limits,
+    mr::{Reference, Span},
+    path::{self, Path},
+    rx::NO_ICRC,
 };
-use kernel::{prelude::*, sync::rcu};
+use kernel::{
+    prelude::*,
+    sync::{rcu, Arc},
+};
 use linux_rdma::{
     net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
     vector::Vector,
@@ -46,6 +56,15 @@ pub(crate) struct Carrier<'a> {
     near: bool,
 }
 
+/// What a batch sends, each in its order.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// By the stack.
+    pub(crate) queue: TxQueue,
+    /// Without it, if anything is.
+    pub(crate) parcel: Option<Parcel>,
+}
+
 impl<'a> Carrier<'a> {
     /// `None` where there is no route: what is sent then is lost.
     pub(crate) fn new(
@@ -81,6 +100,13 @@ impl<'a> Carrier<'a> {
             near,
             ..carrier
         })
+    }
+
+    /// Whether the way leads straight back, through nothing that could want to see a packet.
+    #[inline]
+    pub(crate) fn leads_back(&self, rcu: &rcu::Guard) -> bool {
+        let dev = self.route.device(rcu);
+        dev.is_loopback() && !dev.has_queue(rcu) && !path::always_has_icrc()
     }
 
     /// The same with another type of service, or traffic class.
@@ -258,7 +284,9 @@ pub(crate) struct Outgoing<'a> {
     /// `None` without a route: what is sent then is lost.
     carrier: Option<Carrier<'a>>,
     /// `None` where nothing may be sent.
-    queue: Option<&'a mut TxQueue>,
+    batch: Option<&'a mut Batch>,
+    /// For a queue pair of the same device, without the stack.
+    direct: bool,
     row: Option<Row>,
     pen: Pen,
 }
@@ -370,18 +398,89 @@ impl Row {
 }
 
 impl<'a> Outgoing<'a> {
+    /// What is sent joins the batch; without one, nothing may be sent. `is_direct` says whether the peer is to be reached without
+    /// the stack, where that is possible.
+    // What only receives, which is most, has nothing to do with the way then.
+    #[inline(always)]
     pub(crate) fn new(
         device: &'a DeviceState,
-        carrier: Option<Carrier<'a>>,
-        queue: Option<&'a mut TxQueue>,
+        path: &'a Option<Arc<Path>>,
+        source_port: u16,
+        batch: Option<&'a mut Batch>,
+        rcu: &rcu::Guard,
+        is_direct: impl FnOnce() -> bool,
     ) -> Self {
-        Self {
+        let mut new = Self {
             device,
-            carrier,
-            queue,
+            carrier: None,
+            batch: None,
+            direct: false,
             row: None,
             pen: Pen::default(),
+        };
+        if batch.is_some() {
+            new.batch = batch;
+            if let Some(path) = path {
+                new.carrier = Carrier::connected(path, device, source_port, rcu);
+            }
+            new.direct = new.carrier.as_ref().is_some_and(|c| c.leads_back(rcu)) && is_direct();
         }
+        new
+    }
+
+    /// Whether packets need not pass the stack.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// The same, of packets that follow each other by [`TxPacket::step`] and whose payload stays where it is; where
+    /// [`is_direct`](Self::is_direct) says so.
+    pub(crate) fn refer(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        reference: Reference,
+    ) -> (u32, Result<(), TxError>) {
+        let (Some(batch), Some(carrier)) = (self.batch.as_deref_mut(), &self.carrier) else {
+            return (0, Err(TxError::NoRoom));
+        };
+        let parcel = batch
+            .parcel
+            .get_or_insert_with(|| Parcel::new(carrier.path));
+        if !parcel.refer(packet, count, reference) {
+            // A batch has no more packets than that.
+            self.count_lost(count as u16);
+        }
+        (count, Ok(()))
+    }
+
+    /// Sends packets without the stack, their payload copied.
+    #[inline(never)]
+    fn send_direct(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+    ) -> (u32, Result<(), TxError>) {
+        let (Some(batch), Some(carrier)) = (self.batch.as_deref_mut(), &self.carrier) else {
+            return (0, Err(TxError::NoRoom));
+        };
+        let parcel = batch
+            .parcel
+            .get_or_insert_with(|| Parcel::new(carrier.path));
+        let vector = &self.pen.vector;
+        let (mut at, mut lost) = (0u32, 0u16);
+        let sent = packet.each_of_run(count, |packet| {
+            let fill = |room: &mut Room<'_>| gather(at, room);
+            if !parcel.copy(packet, vector, fill)? {
+                lost = lost.wrapping_add(1);
+            }
+            at = at.wrapping_add(1);
+            Ok(())
+        });
+        self.count_lost(lost);
+        sent
     }
 
     /// Sends a packet of the connected queue pair; `gather` fills in the payload. What can't be
@@ -391,6 +490,9 @@ impl<'a> Outgoing<'a> {
         packet: &TxPacket,
         mut gather: impl FnMut(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
+        if self.direct {
+            return self.send_direct(packet, 1, |_, room| gather(room)).1;
+        }
         self.send_some(&mut { *packet }, 1, |_, room| gather(room))
             .map(|_| ())
     }
@@ -403,6 +505,9 @@ impl<'a> Outgoing<'a> {
         count: u32,
         mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
+        if self.direct {
+            return self.send_direct(packet, count, gather);
+        }
         let mut packet = *packet;
         let mut done = 0;
         while done < count {
@@ -440,7 +545,7 @@ impl<'a> Outgoing<'a> {
         most: u32,
         gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
-        if self.queue.is_none() {
+        if self.batch.is_none() {
             return Err(TxError::NoRoom);
         }
         self.pen.vector.hold();
@@ -489,9 +594,9 @@ impl<'a> Outgoing<'a> {
 
     /// Sends a packet that is made already; `None` where it could not be, and is lost.
     pub(crate) fn push(&mut self, skb: Option<TxSkb>) -> Result<(), TxError> {
-        let queue = self.queue.as_deref_mut().ok_or(TxError::NoRoom)?;
+        let batch = self.batch.as_deref_mut().ok_or(TxError::NoRoom)?;
         match skb {
-            Some(skb) => queue.push(skb),
+            Some(skb) => batch.queue.push(skb),
             None => self.count_lost(1),
         }
         Ok(())
@@ -509,8 +614,8 @@ impl<'a> Outgoing<'a> {
             let counters = &self.device.counters;
             counters.add(Counter::WithoutIcrc, count.into());
         }
-        match (row.finish(carrier), self.queue.as_deref_mut()) {
-            (Some(skb), Some(queue)) => queue.push(skb),
+        match (row.finish(carrier), self.batch.as_deref_mut()) {
+            (Some(skb), Some(batch)) => batch.queue.push(skb),
             _ => self.count_lost(count),
         }
     }

@@ -352,10 +352,10 @@ impl KeptDatagram {
     }
 }
 
-/// A piece of memory of a packet.
+/// A piece of memory of a packet, or of a region that is copied from without one.
 ///
-/// It is not a slice, since the pages of a packet from this host can be pages that a user program
-/// has sent from and still writes to: its bytes may change while they are read.
+/// It is not a slice, since this can be memory that a user program has sent from and still writes to: its bytes may
+/// change while they are read.
 ///
 /// # Invariants
 ///
@@ -369,9 +369,9 @@ pub struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// INVARIANT: For [`RxSkb::for_each`] and [`Datagram::for_each`], which pass what is valid while they call.
+    /// INVARIANT: Callers pass what is valid for reads of `len` bytes for `'a`.
     #[inline]
-    pub(super) fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
+    pub(crate) fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
         Self {
             data,
             len,

@@ -137,6 +137,15 @@ impl NetDevice {
         self.flags() & raw::net_device_flags_IFF_LOOPBACK != 0
     }
 
+    /// Whether packets wait in a queueing discipline before they leave, which may delay, drop or change them: not as a loopback
+    /// device is to begin with.
+    #[inline]
+    pub fn has_queue(&self, _guard: &rcu::Guard) -> bool {
+        // SAFETY: The device is valid by the type invariant, and has at least one queue, which has a discipline (net/core/dev.c,
+        // dev_init_scheduler()); that lives for the RCU section.
+        unsafe { raw::shim_netdev_has_queue(self.as_raw()) }
+    }
+
     /// Bytes of the largest IP packet, of several UDP datagrams that are to be segmented, which the
     /// device takes whole, as long as they stay inside this host; 0 where it takes none.
     ///

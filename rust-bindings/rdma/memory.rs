@@ -263,6 +263,7 @@ impl Drop for PinOwner {
 ///
 /// The memory is in the direct map where the table says while this exists: it is pinned, or a
 /// kernel consumer promises it.
+#[derive(Clone, Copy)]
 pub struct MappedMemory<'a>(&'a PageTable);
 
 impl<'a> MappedMemory<'a> {
@@ -283,6 +284,23 @@ impl<'a> MappedMemory<'a> {
         }
     }
 
+    /// Calls `f` with each piece of `len` bytes at `offset`, in their order; `EFAULT` where they are not inside the memory.
+    #[inline]
+    pub fn fragments(
+        &self,
+        offset: u64,
+        len: usize,
+        vector: &Vector,
+        mut f: impl FnMut(Fragment<'_>),
+    ) -> Result {
+        // SAFETY: The memory is where the table says (type invariant).
+        // INVARIANT: Each piece is inside of it, for as long as this exists.
+        unsafe {
+            self.0
+                .for_each(offset, len, |p, _, n| f(Fragment::new(p, n, vector)))
+        }
+    }
+
     /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
@@ -294,7 +312,7 @@ impl<'a> MappedMemory<'a> {
     #[inline]
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
         // SAFETY: Valid for reads of its length. It may be memory that a program of this host can
-        // write to meanwhile: whatever is copied are bytes.
+        // write to meanwhile, even this memory: whatever is copied are bytes.
         unsafe { self.write_from(offset, from.as_ptr(), from.len(), from.vector()) }
     }
 
@@ -314,7 +332,7 @@ impl<'a> MappedMemory<'a> {
         // writing where the region allows it, which the caller checks by the region's rights.
         unsafe {
             self.0.for_each(offset, len, |p, done, n| {
-                vector::copy(vector, p, src.add(done), n)
+                vector::copy_within(vector, p, src.add(done), n)
             })
         }
     }
@@ -390,7 +408,7 @@ impl KernelMemory {
     pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>) {
         let to = addr as usize as *mut u8;
         // SAFETY: The fragment is valid for reads of its length; the destination as in `read`.
-        unsafe { vector::copy(from.vector(), to, from.as_ptr(), from.len()) };
+        unsafe { vector::copy_within(from.vector(), to, from.as_ptr(), from.len()) };
     }
 
     /// The word at address `addr`; `EINVAL` where it is not naturally aligned.

@@ -49,6 +49,16 @@ impl<const N: usize> PerCpuCounters<N> {
         }
     }
 
+    /// What this CPU has counted; 0 for a counter that does not exist. Any context.
+    #[inline]
+    pub fn here(&self, index: usize) -> u64 {
+        if index >= N {
+            return 0;
+        }
+        // SAFETY: The counter exists by the type invariant; `this_cpu_read` may be used in any context.
+        unsafe { raw::shim_this_cpu_read_u64(self.base.as_ptr().wrapping_add(index)) }
+    }
+
     /// What all CPUs have counted. Counters that change meanwhile may be missed.
     pub fn sum(&self, index: usize) -> u64 {
         if index >= N {

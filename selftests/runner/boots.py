@@ -63,6 +63,7 @@ BOOTS = (
     Boot("loss", "loss", together="traffic", leaks=False),
     Boot("xrc", "xrc", hosts=1, together="one-host"),
     Boot("poll", "poll", hosts=1, together="one-host"),
+    Boot("direct", "direct", hosts=1, together="one-host"),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),

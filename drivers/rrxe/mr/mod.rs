@@ -14,7 +14,7 @@ mod span;
 
 pub(crate) use change::{Bind, FastRegister};
 use span::Source;
-pub(crate) use span::Span;
+pub(crate) use span::{Reference, Span};
 
 use crate::{
     device::DeviceState,

@@ -2,11 +2,12 @@
 
 //! Access to the bytes that a key was checked for.
 
-use super::{Changing, Kind, Memory};
+use super::{is_inside, Changing, Kind, Memory};
+use crate::{pd::PdId, tables::Tables};
 use kernel::sync::rcu;
 use linux_rdma::{
     net::{Fragment, Room},
-    rdma::memory::{KernelMemory, MappedMemory, Word},
+    rdma::memory::{access, KernelMemory, MappedMemory, Word},
     sync::BhLocked,
 };
 use rrxe_core::{AtomicOp, Fault};
@@ -17,6 +18,65 @@ pub(crate) struct Span<'a> {
     pub(super) rcu: &'a rcu::Guard,
     /// Of its first byte in the memory.
     pub(super) offset: u64,
+}
+
+/// Bytes that an access was checked for, to be looked up again soon: what may happen to the region until then is seen then.
+#[derive(Clone, Copy)]
+pub(crate) struct Reference {
+    pub(crate) pd: PdId,
+    pub(crate) key: u32,
+    pub(crate) va: u64,
+    /// Rights: 0 for one's own work requests.
+    pub(crate) need: u32,
+}
+
+impl Reference {
+    /// Bytes of a data segment, to be sent.
+    pub(crate) fn local(pd: PdId, lkey: u32, va: u64) -> Self {
+        Self {
+            pd,
+            key: lkey,
+            va,
+            need: 0,
+        }
+    }
+
+    /// Bytes that a READ asks for.
+    pub(crate) fn to_read(pd: PdId, rkey: u32, va: u64) -> Self {
+        Self {
+            pd,
+            key: rkey,
+            va,
+            need: access::REMOTE_READ,
+        }
+    }
+}
+
+impl Tables {
+    /// `len` bytes from there on, if they are a program's and pinned: whoever else has memory may use it for something else as
+    /// soon as its work request has completed. With the place of the first in the memory.
+    #[inline]
+    pub(crate) fn pinned<'a>(
+        &'a self,
+        rcu: &'a rcu::Guard,
+        reference: &Reference,
+        len: u64,
+    ) -> Option<(MappedMemory<'a>, u64)> {
+        let mr = self.regions.get(reference.key, rcu)?;
+        let Kind::Fixed(fixed) = &mr.kind else {
+            return None;
+        };
+        let Memory::User(pinned) = &fixed.memory else {
+            return None;
+        };
+        let (va, end) = (reference.va, reference.va.checked_add(len)?);
+        let allowed = mr.pd == reference.pd
+            && fixed.key == reference.key
+            && fixed.access & reference.need == reference.need
+            && is_inside(fixed.iova, fixed.length, va, end);
+        let offset = va.wrapping_sub(fixed.iova);
+        allowed.then_some((pinned.access(rcu)?, offset))
+    }
 }
 
 pub(super) enum Source<'a> {

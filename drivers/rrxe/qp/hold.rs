@@ -48,8 +48,11 @@ impl HoldBack {
         Ok(())
     }
 
-    /// Keeps a packet that comes after `expected`. Where there is no room for it, it is lost.
-    pub(crate) fn hold(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn) {
+    /// Keeps a packet that comes after `expected`. Where it can't be kept, or there is no room for it, it is lost.
+    pub(crate) fn hold(&mut self, kept: Option<KeptDatagram>, expected: Psn, psn: Psn) {
+        let Some(kept) = kept else {
+            return;
+        };
         if !self.device.may_hold(limits::MAX_HELD) {
             return;
         }

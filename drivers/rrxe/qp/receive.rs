@@ -78,7 +78,7 @@ impl<'a, S, C> Side<'a, S, C> {
     ) -> Self {
         let side = lock_bh(lock);
         let (before, path) = of(&side);
-        let from_peer = path.as_ref().is_some_and(|p| p.carries(incoming.skb));
+        let from_peer = path.as_ref().is_some_and(|p| incoming.comes_along(p));
         let untold = path.as_ref().is_some_and(|p| p.is_untold());
         Self {
             side,
@@ -184,7 +184,7 @@ impl Qp {
         }
         if after.left.requests.fatal || after.left.responses.fatal {
             // Nothing else is to come before the work requests that are flushed.
-            incoming.datagram.vector().release();
+            incoming.vector().release();
             Self::after(this, core::mem::take(after));
         }
     }
@@ -196,7 +196,7 @@ impl Qp {
         after: &mut After<'a>,
     ) -> u32 {
         // A mark is looked at in each packet.
-        if is_marked(incoming.skb.tos()) {
+        if is_marked(incoming.tos()) {
             return 1;
         }
         let (qp, packet) = (object_of(this), incoming.packet);
@@ -226,7 +226,7 @@ impl Qp {
             qp.device.counters.count(Counter::Discarded);
             return;
         };
-        left.whole |= locked.untold && incoming.datagram.is_of_row_from_here();
+        left.whole |= locked.untold && incoming.is_of_row_from_here();
         let side = &mut *locked.side;
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.requester.notification(incoming.packet)
@@ -241,7 +241,7 @@ impl Qp {
         let mut outcome = handle(side, incoming);
         if outcome.hold {
             let (expected, psn) = (side.requester.expected_psn(), incoming.packet.psn());
-            side.held.hold(incoming.datagram.keep(), expected, psn);
+            side.held.hold(incoming.keep(), expected, psn);
         }
         while let Some(kept) = side.next_held() {
             let Some((psn, more)) =
@@ -252,7 +252,7 @@ impl Qp {
             outcome.merge(more);
             if more.hold {
                 let expected = side.requester.expected_psn();
-                side.held.hold(kept, expected, psn);
+                side.held.hold(Some(kept), expected, psn);
             } else {
                 kept.consume();
             }
@@ -285,13 +285,14 @@ impl Qp {
             qp.device.counters.count(Counter::Discarded);
             return;
         };
-        left.whole |= locked.untold && incoming.datagram.is_of_row_from_here();
+        left.whole |= locked.untold && incoming.is_of_row_from_here();
         if !left.any_requests {
             left.any_requests = true;
             left.expects = qp.answers.expect(incoming.now);
         }
         let (notices, heard) = (&mut left.recv, &mut left.heard);
         let side = &mut *locked.side;
+        side.direct = incoming.is_direct();
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.responder.notification(incoming.packet)
         });
@@ -312,7 +313,7 @@ impl Qp {
         if outcome.hold {
             let expected = Psn::new(side.responder.expected_psn());
             side.held
-                .hold(incoming.datagram.keep(), expected, incoming.packet.psn());
+                .hold(incoming.keep(), expected, incoming.packet.psn());
         }
         let mut taken = false;
         while let Some(kept) = side.next_held() {
@@ -340,7 +341,7 @@ impl Qp {
         rcu: &rcu::Guard,
     ) {
         turn.end(qp);
-        incoming.datagram.vector().release();
+        incoming.vector().release();
         qp.notify(due, incoming.now, rcu);
     }
 

@@ -6,13 +6,14 @@ use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
-    mr::Span,
+    direct::LARGE,
+    mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
     rx::Incoming,
     srq::Srq,
-    tx::{Carrier, Outgoing},
+    tx::{Batch, Outgoing},
     wqe::{self, RecvEntry},
 };
 use kernel::{
@@ -20,7 +21,7 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 use linux_rdma::{
-    net::{IpAddr, KeptDatagram, TxQueue},
+    net::{IpAddr, KeptDatagram},
     rdma::{
         qp::QpType,
         wr::{wc, DataSegment},
@@ -31,10 +32,6 @@ use rrxe_core::{
     AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
     Resource, ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
-
-/// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
-/// header (IBA 11.4.2.1, A17.4).
-const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 
 /// The core's responder; its resources are as many as the peer may have outstanding.
 pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
@@ -51,6 +48,8 @@ pub(crate) struct RecvSide {
     reads: Reads,
     /// Requests that came before their turn.
     pub(crate) held: HoldBack,
+    /// The last request never was a packet of the stack, nor need answers be: [`crate::direct`].
+    pub(crate) direct: bool,
 }
 
 /// The READs that can be outstanding.
@@ -142,6 +141,7 @@ impl RecvSide {
             source_port: 0,
             reads,
             held,
+            direct: false,
         }))
     }
 
@@ -168,12 +168,12 @@ impl RecvSide {
         &mut self,
         qp: &Qp,
         on: Occasion<'_>,
-        queue: Option<&mut TxQueue>,
+        batch: Option<&mut Batch>,
         notices: &mut Notices,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         let before = *self.responder.counters();
-        let result = self.act(qp, on, queue, notices, f);
+        let result = self.act(qp, on, batch, notices, f);
         qp.device
             .counters
             .responder(&before, self.responder.counters());
@@ -186,21 +186,19 @@ impl RecvSide {
         &mut self,
         qp: &Qp,
         on: Occasion<'_>,
-        queue: Option<&mut TxQueue>,
+        batch: Option<&mut Batch>,
         notices: &mut Notices,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
-        // Only who sends needs the way.
-        let path = self.path.as_deref().filter(|_| queue.is_some());
-        let carrier =
-            path.and_then(|path| Carrier::connected(path, &qp.device, self.source_port, on.rcu));
+        let (path, port) = (&self.path, self.source_port);
+        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, || self.direct);
         let mut env = Env {
             qp,
             on,
             current: &mut self.current,
             reads: &mut self.reads,
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(&qp.device, carrier, queue),
+            outgoing,
             notices,
         };
         let result = f(&mut self.responder, &mut env);
@@ -291,6 +289,22 @@ impl Env<'_> {
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
     }
 
+    /// Where what READ responses carry that follow each other is, if it may stay there until they are delivered.
+    fn reference(&self, packet: &TxPacket, count: u32) -> Option<Reference> {
+        let Payload::Read { rkey, va, len } = packet.payload else {
+            return None;
+        };
+        let whole = len.checked_mul(count).filter(|len| *len >= LARGE)?;
+        let pd = self.reads.find(rkey).unwrap_or(self.qp.pd);
+        let reference = Reference::to_read(pd, rkey, va);
+        let pinned = self
+            .qp
+            .device
+            .tables
+            .pinned(self.on.rcu, &reference, whole.into());
+        pinned.map(|_| reference)
+    }
+
     /// The bytes at `va` that the peer wants to access, under the rights of a protection domain.
     fn remote(
         &self,
@@ -306,14 +320,7 @@ impl Env<'_> {
 
     /// What stands in front of a datagram.
     fn place_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
-        let mut grh = [0; GRH_LEN];
-        if let Some(ip) = incoming.datagram.ipv6_header() {
-            grh = ip;
-        } else if let (Some(ip), Some(to)) = (incoming.datagram.ipv4_header(), grh.last_chunk_mut())
-        {
-            *to = ip;
-        }
-        self.segments()?.scatter(0, &grh)
+        self.segments()?.scatter(0, &incoming.grh())
     }
 }
 
@@ -381,10 +388,7 @@ impl ResponderEnv for Env<'_> {
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         let mut bytes = [0; 8];
-        incoming
-            .datagram
-            .copy_bits(incoming.payload_offset(), &mut bytes)
-            .map_err(|_| Fault::Malformed)?;
+        incoming.copy_payload(&mut bytes)?;
         let pd = self.remote_pd()?;
         self.remote(pd, rkey, va, 8, RemoteAccess::Write)?
             .store(u64::from_ne_bytes(bytes))
@@ -432,12 +436,14 @@ impl ResponderEnv for Env<'_> {
         }
         if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.on.incoming, self.qp.qp_type) {
             cqe.flags |= CQE_GRH;
-            cqe.smac = incoming.skb.source_mac().unwrap_or_default();
-            cqe.vlan_id = incoming.skb.vlan_id().unwrap_or(abi::NO_VLAN);
-            cqe.network_hdr_type = match incoming.skb.source() {
-                IpAddr::V4(_) => wc::NETWORK_IPV4,
-                IpAddr::V6(_) => wc::NETWORK_IPV6,
-            };
+            if let Some(skb) = incoming.skb() {
+                cqe.smac = skb.source_mac().unwrap_or_default();
+                cqe.vlan_id = skb.vlan_id().unwrap_or(abi::NO_VLAN);
+                cqe.network_hdr_type = match skb.source() {
+                    IpAddr::V4(_) => wc::NETWORK_IPV4,
+                    IpAddr::V6(_) => wc::NETWORK_IPV6,
+                };
+            }
             if completion.status == Status::Success {
                 if let Err(fault) = self.place_grh(incoming) {
                     cqe.status = fault.status() as u8;
@@ -477,6 +483,11 @@ impl ResponderEnv for Env<'_> {
             _ => self.qp.pd,
         };
         let by = self.qp.keys(pd);
+        if self.outgoing.is_direct() {
+            if let Some(reference) = self.reference(packet, 1) {
+                return self.outgoing.refer(packet, 1, reference).1;
+            }
+        }
         self.outgoing.send(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(rcu, by, rkey, va, len, RemoteAccess::Read)
@@ -492,6 +503,11 @@ impl ResponderEnv for Env<'_> {
             return packet.each_of_run(count, |packet| self.transmit(packet));
         };
         let by = self.qp.keys(self.reads.find(rkey).unwrap_or(self.qp.pd));
+        if self.outgoing.is_direct() {
+            if let Some(reference) = self.reference(packet, count) {
+                return self.outgoing.refer(packet, count, reference);
+            }
+        }
         // The key is looked up once.
         let whole = len.checked_mul(count);
         let span = whole.and_then(|whole| {

@@ -3,17 +3,17 @@
 //! Who runs the sides of a queue pair, and when.
 
 use super::{baton::Baton, After, Notices, Occasion, Qp};
-use crate::{counters::Counter, cq::Cq, limits::path, rx::Incoming};
+use crate::{counters::Counter, cq::Cq, limits::path, rx::Incoming, tx::Batch};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
 };
 use linux_rdma::{
-    net::TxQueue,
     rdma::{qp::QpState, QpEvent},
     sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
+use rrxe_core::TxPacket;
 
 /// Identifiers of the work items of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
@@ -35,6 +35,18 @@ const EVENTS: [QpEvent; 6] = [
 struct Round {
     more: bool,
     fatal: bool,
+}
+
+/// What filling a batch of the send side has come to.
+#[derive(Default)]
+struct Filled {
+    round: Round,
+    deadline: Option<u64>,
+    /// The queue has drained, which its consumer wants to know.
+    drained: bool,
+    streaming: bool,
+    /// The acknowledgement is in the batch, behind a message.
+    carried: bool,
 }
 
 impl<'a> Occasion<'a> {
@@ -59,12 +71,13 @@ impl<'a> Occasion<'a> {
 
 impl Qp {
     /// Runs the send side: takes work requests from the ring and sends what may be sent. Any
-    /// context; where interrupts are disabled, a softirq does it, since the stack can't be entered.
+    /// context; where interrupts are disabled, a softirq does it, since the stack can't be entered, and so
+    /// where parcels are delivered within parcels, since it is not endless.
     pub(crate) fn run_send(this: ArcBorrow<'_, Self>) {
         if !this.send_baton.take() {
             return;
         }
-        if irqs_disabled() {
+        if irqs_disabled() || this.device.is_deep() {
             Self::send_later(this);
         } else {
             Self::send_rounds(this);
@@ -73,7 +86,12 @@ impl Qp {
 
     /// Runs the receive side: sends acknowledgements and responses.
     pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
-        if this.recv_baton.take() {
+        if !this.recv_baton.take() {
+            return;
+        }
+        if this.device.is_deep() {
+            Self::recv_later(this);
+        } else {
             Self::recv_rounds(this);
         }
     }
@@ -115,79 +133,83 @@ impl Qp {
 
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
-        let mut queue = TxQueue::new();
+        let mut batch = Batch::default();
         let mut notices = Notices::default();
-        let mut round = Round::default();
-        let mut drained = false;
-        let (deadline, streaming, carried);
         let _bh = BhGuard::new();
         let waited = qp.answers.take();
         let acknowledgement = match waited {
             true => lock_bh(&qp.recv).responder.take_acknowledgement(),
             false => None,
         };
-        {
-            let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
-            let mut side = lock_bh(&qp.send);
-            match side.fetch(qp) {
-                Ok(fetched) => {
-                    if !fetched.is_empty() {
-                        qp.answers.answered(on.now);
-                    }
-                    side.follow(qp, fetched, on.now);
-                }
-                Err(_) => round.fatal = true,
-            }
-            let progress = side.with(
-                qp,
-                on,
-                Some(&mut queue),
-                &mut notices,
-                |requester, slots, env| {
-                    let progress = requester.poll_transmit(slots, on.now, path::BATCH, env);
-                    if let Some(packet) = &acknowledgement {
-                        env.carry(packet);
-                    }
-                    progress
-                },
-            );
-            carried = acknowledgement.is_some() && progress.sent != 0;
-            round.fatal |= progress.fatal;
-            round.more = progress.more || (!round.fatal && side.has_backlog());
-            if progress.sqe {
-                qp.set_state(QpState::Sqe);
-            }
-            if side.tell_drained && side.requester.is_drained(&side.slots) {
-                side.tell_drained = false;
-                drained = true;
-            }
-            deadline = side.next_timeout();
-            streaming = side.is_streaming();
-            if side.requester.is_throttled() {
-                qp.device.counters.count(Counter::Throttled);
-            }
-        }
-        let _ = qp.device.transmit(&mut queue);
-        if carried {
+        let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
+        let mut round = filled.round;
+        qp.device.send(&mut batch);
+        if filled.carried {
             qp.device.counters.count(Counter::CarriedAcknowledgements);
         }
         if waited && acknowledgement.is_none() {
             // It has become something else.
             Self::run_recv(this);
         }
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = filled.deadline {
             SoftTimer::<Qp>::arm(this, deadline);
         }
-        if drained {
+        if filled.drained {
             qp.raise(QpEvent::SendQueueDrained);
             Self::report_events(this);
         }
         round.fatal |= Self::report(this, notices, &qp.send_cq);
-        if qp.is_user && !qp.is_polled && !streaming {
+        if qp.is_user && !qp.is_polled && !filled.streaming {
             qp.talk.round_ended(monotonic_ns());
         }
         round
+    }
+
+    /// Takes work requests, and fills a batch, with this acknowledgement behind it.
+    // Not inlined: what this needs on the stack is not needed any more where a batch is sent, which may lead far.
+    #[inline(never)]
+    fn fill(
+        &self,
+        acknowledgement: Option<&TxPacket>,
+        batch: &mut Batch,
+        notices: &mut Notices,
+    ) -> Filled {
+        let mut filled = Filled::default();
+        let rcu = rcu::read_lock();
+        let on = Occasion::now(&rcu);
+        let mut side = lock_bh(&self.send);
+        match side.fetch(self) {
+            Ok(fetched) => {
+                if !fetched.is_empty() {
+                    self.answers.answered(on.now);
+                }
+                side.follow(self, fetched, on.now);
+            }
+            Err(_) => filled.round.fatal = true,
+        }
+        let progress = side.with(self, on, Some(batch), notices, |requester, slots, env| {
+            let progress = requester.poll_transmit(slots, on.now, path::BATCH, env);
+            if let Some(packet) = acknowledgement {
+                env.carry(packet);
+            }
+            progress
+        });
+        filled.carried = acknowledgement.is_some() && progress.sent != 0;
+        filled.round.fatal |= progress.fatal;
+        filled.round.more = progress.more || (!filled.round.fatal && side.has_backlog());
+        if progress.sqe {
+            self.set_state(QpState::Sqe);
+        }
+        if side.tell_drained && side.requester.is_drained(&side.slots) {
+            side.tell_drained = false;
+            filled.drained = true;
+        }
+        filled.deadline = side.next_timeout();
+        filled.streaming = side.is_streaming();
+        if side.requester.is_throttled() {
+            self.device.counters.count(Counter::Throttled);
+        }
+        filled
     }
 
     fn recv_rounds(this: ArcBorrow<'_, Self>) {
@@ -196,18 +218,18 @@ impl Qp {
 
     fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
-        let mut queue = TxQueue::new();
+        let mut batch = Batch::default();
         let mut notices = Notices::default();
         let (progress, deadline) = {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            let progress = side.with(qp, on, Some(&mut queue), &mut notices, |responder, env| {
+            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
                 responder.poll_transmit(on.now, path::BATCH, env)
             });
             (progress, side.responder.next_timeout())
         };
-        let _ = qp.device.transmit(&mut queue);
+        qp.device.send(&mut batch);
         if let Some(deadline) = deadline {
             qp.device.counters.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);

@@ -2,7 +2,14 @@
 
 //! Payload from and to the data segments of a work request.
 
-use crate::{abi::Sge, mr::Span, pd::PdId, rx::Incoming, tables::Tables, wqe};
+use crate::{
+    abi::Sge,
+    mr::{Reference, Span},
+    pd::PdId,
+    rx::Incoming,
+    tables::Tables,
+    wqe,
+};
 use kernel::sync::rcu;
 use linux_rdma::{net::Room, rdma::wr::DataSegment};
 use rrxe_core::Fault;
@@ -49,6 +56,20 @@ impl Segments<'_> {
             found = Some(span).filter(|_| n == len);
             // What is in several has ended with the first.
             found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
+        })
+        .ok()?;
+        found
+    }
+
+    /// The same as a reference, if they are a program's.
+    pub(crate) fn reference(&self, offset: u32, len: u32) -> Option<Reference> {
+        let mut found = None;
+        self.for_each(offset, len as usize, |lkey, addr, _, n| {
+            let reference = Reference::local(self.pd, lkey, addr);
+            let pinned = self.tables.pinned(self.rcu, &reference, n.into());
+            found = pinned.filter(|_| n == len).map(|_| reference);
+            // What is in several has ended with the first.
+            found.map(|_| ()).ok_or(Fault::Malformed)
         })
         .ok()?;
         found

@@ -11,18 +11,19 @@ use super::{
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
     counters::Counter,
-    mr::{Bind, FastRegister},
+    direct::LARGE,
+    mr::{Bind, FastRegister, Reference},
     path::Path,
     ring::Consumer,
-    tx::{Carrier, Outgoing},
+    tx::{Batch, Carrier, Outgoing},
     wqe::{self, Behind, SendBounds, SendEntry},
 };
 use kernel::{
     prelude::*,
-    sync::{barrier::smp_mb, Arc},
+    sync::{barrier::smp_mb, rcu, Arc},
 };
 use linux_rdma::{
-    net::{KeptDatagram, Room, TxQueue},
+    net::{KeptDatagram, Room},
     rdma::{qp::QpState, wr::DataSegment},
 };
 use rrxe_core::{
@@ -74,6 +75,35 @@ pub(crate) struct SendSide {
     /// Answers that came before their turn.
     pub(crate) held: HoldBack,
     stream: Stream,
+    way: Way,
+}
+
+/// How the peer is reached, where packets come back to this host.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Way {
+    /// Nothing has been sent.
+    #[default]
+    Open,
+    Stack,
+    /// The peer is of the same device: [`crate::direct`].
+    Direct,
+}
+
+impl Way {
+    /// Whether what is sent now need not pass the stack. What does is on its way for a while, and must not be overtaken.
+    fn is_direct(&mut self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> bool {
+        let peer = qp.device.tables.qps.get(requester.dest_qpn(), rcu);
+        let is_here = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
+        let may_change = match self {
+            Way::Open | Way::Direct => true,
+            Way::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
+        };
+        *self = match is_here && may_change {
+            true => Way::Direct,
+            false => Way::Stack,
+        };
+        *self == Way::Direct
+    }
 }
 
 impl SendSide {
@@ -119,6 +149,7 @@ impl SendSide {
             tell_drained: false,
             held,
             stream: Stream::default(),
+            way: Way::default(),
         }))
     }
 
@@ -253,6 +284,7 @@ impl SendSide {
         self.requester.reset();
         self.held.clear();
         self.end_stream();
+        self.way = Way::Open;
         self.posted = 0;
         self.tell_drained = false;
         if let Some(consumer) = &mut self.consumer {
@@ -278,12 +310,12 @@ impl SendSide {
         &mut self,
         qp: &Qp,
         on: Occasion<'_>,
-        queue: Option<&mut TxQueue>,
+        batch: Option<&mut Batch>,
         notices: &mut Notices,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let before = *self.requester.counters();
-        let result = self.act(qp, on, queue, notices, f);
+        let result = self.act(qp, on, batch, notices, f);
         qp.count_requester(&before, self.requester.counters(), &self.path);
         result
     }
@@ -294,14 +326,14 @@ impl SendSide {
         &mut self,
         qp: &Qp,
         on: Occasion<'_>,
-        queue: Option<&mut TxQueue>,
+        batch: Option<&mut Batch>,
         notices: &mut Notices,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
-        // Only who sends needs the way.
-        let path = self.path.as_deref().filter(|_| queue.is_some());
-        let carrier =
-            path.and_then(|path| Carrier::connected(path, &qp.device, self.source_port, on.rcu));
+        let (path, port, way) = (&self.path, self.source_port, &mut self.way);
+        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, || {
+            way.is_direct(qp, &self.requester, on.rcu)
+        });
         let mut env = Env {
             work: Work {
                 qp,
@@ -313,7 +345,7 @@ impl SendSide {
                 max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(&qp.device, carrier, queue),
+            outgoing,
             notices,
         };
         let result = f(&mut self.requester, &mut self.slots, &mut env);
@@ -384,6 +416,13 @@ impl Work<'_> {
         Some((self.segments(slot).ok()?, offset, len))
     }
 
+    /// Where the payload of packets that follow each other is, if it may stay there until they are delivered.
+    fn reference(&self, packet: &TxPacket, count: u32) -> Option<Reference> {
+        let (segments, offset, len) = self.in_segments(packet)?;
+        let whole = len.checked_mul(count).filter(|len| *len >= LARGE)?;
+        segments.reference(offset, whole)
+    }
+
     fn gather(&self, payload: &Payload, to: &mut Room<'_>) -> Result<(), Fault> {
         let Payload::Send { slot, offset, len } = *payload else {
             return Ok(());
@@ -415,6 +454,11 @@ impl RequesterEnv for Env<'_> {
             return Err(TxError::Local(fault));
         }
         let (work, payload) = (self.work, packet.payload);
+        if self.outgoing.is_direct() {
+            if let Some(reference) = work.reference(packet, 1) {
+                return self.outgoing.refer(packet, 1, reference).1;
+            }
+        }
         let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) != rrxe_core::Service::Ud {
             return self.outgoing.send(packet, gather);
@@ -437,6 +481,11 @@ impl RequesterEnv for Env<'_> {
 
     fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         let work = self.work;
+        if self.outgoing.is_direct() {
+            if let Some(reference) = work.reference(packet, count) {
+                return self.outgoing.refer(packet, count, reference);
+            }
+        }
         let Some((segments, offset, len)) = work.in_segments(packet) else {
             return packet.each_of_run(count, |packet| self.transmit(packet));
         };

@@ -16,6 +16,7 @@ TRAFFIC = {
     "rcvd_bytes",
     "sq_doorbells",
     "same_host_pkts",
+    "same_device_pkts",
     "acks_with_answers",
 }
 

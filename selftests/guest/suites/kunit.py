@@ -14,7 +14,15 @@ FOLDER = "/sys/kernel/debug/kunit/{}"
 _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 
 
-SUITES = ("linux-rdma-blocks", "linux-rdma-sync", "linux-rdma-crc32", "linux-rdma-vector", "rrxe-answer", "rrxe-stream")
+SUITES = (
+    "linux-rdma-blocks",
+    "linux-rdma-pocket",
+    "linux-rdma-sync",
+    "linux-rdma-crc32",
+    "linux-rdma-vector",
+    "rrxe-answer",
+    "rrxe-stream",
+)
 
 
 @case(timeout=120, each={suite: suite.replace("-", "_") for suite in SUITES})

@@ -4,7 +4,7 @@
 import contextlib
 
 import testbed
-from harness import equal, wait_until
+from harness import case, equal, wait_until
 from programs import both_roles
 
 bed = testbed.Bed()
@@ -71,6 +71,17 @@ def copy(machine, source, target, more=""):
 @both_roles(bed, timeout=900)
 def nvme(server, client):
     """Connect, write, read, compare on both hosts, disconnect."""
+    write_and_read(server, client)
+
+
+@case(timeout=900)
+def nvme_on_one_device():
+    """The same where both ends are the kernel's own consumers of one device."""
+    write_and_read(bed.here, bed.here)
+
+
+def write_and_read(server, client):
+    """All of `nvme`."""
     with disk(server, client) as node:
         machine = client.machine
         machine.run(f"dd if=/dev/urandom of=/tmp/data bs=1M count={MEGABYTES}", 120)

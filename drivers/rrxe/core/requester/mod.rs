@@ -236,6 +236,18 @@ impl Requester {
         self.dest_qpn = qpn & crate::wire::QPN_MASK;
     }
 
+    /// The peer's queue pair number.
+    #[inline]
+    pub fn dest_qpn(&self) -> u32 {
+        self.dest_qpn
+    }
+
+    /// Whether packets were sent of which it is not known that they have arrived. (Of unreliable services it never is.)
+    #[inline]
+    pub fn has_unacknowledged(&self) -> bool {
+        self.una != self.max_psn
+    }
+
     /// The path MTU; for UD the port's.
     pub fn set_mtu(&mut self, mtu: Mtu) {
         self.mtu = mtu;

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Between queue pairs of one device packets do not pass the stack: that they don't, that nothing but that differs, and that
+who wants to see them, or to spoil them, gets them there."""
+
+import contextlib
+import types
+
+import data_cases
+import netem
+import testbed
+import traffic
+from counted import read
+from harness import Skip, case, equal, require
+
+bed = testbed.Bed()
+
+BOTH = {"ipv4": 4, "ipv6": 6}
+
+
+@contextlib.contextmanager
+def connection(version=4, seed="direct", mtu=1024):
+    """A connection between two programs' contexts of this host's device: yields the sides, and random numbers."""
+    import endpoint  # only a guest has verbs
+
+    here, rng = bed.here, data_cases.seeded(seed)
+    if here.driver != "rrxe":
+        raise Skip(f"{here.driver} has another way")
+    ends = [endpoint.Endpoint() for _ in range(2)]
+    try:
+        sides = []
+        for end in ends:
+            info = end.open(here.device, here.address if version == 4 else here.address6, here.driver)
+            sides.append(traffic.Side(end, info, "rc", False))
+        traffic.connect(*sides, mtu, rng)
+        yield sides, rng
+    finally:
+        for end in ends:
+            with contextlib.suppress(Exception):
+                end.leave()
+
+
+def some(rng, sides):
+    """Messages of every kind by both sides, some of them long."""
+    batch = traffic.Batch(rng, *sides)
+    for side in sides:
+        for op in ("write", "send", "read", "write-imm"):
+            for length in (0, 1, 500, 3000, 50_000):
+                batch.add(side, op, length)
+    batch.run()
+
+
+def sent():
+    """Packets that the device has sent, those of them without the stack, and frames of the loopback device."""
+    found = read(bed.here)
+    frames = int(bed.here.machine.read("/sys/class/net/lo/statistics/tx_packets"))
+    return found["sent_pkts"], found["same_device_pkts"], frames
+
+
+def rises(rng, sides):
+    """What some messages add to that."""
+    before = sent()
+    some(rng, sides)
+    return [new - old for new, old in zip(sent(), before)]
+
+
+@case(timeout=120, each=BOTH)
+def passes_no_stack(version):
+    """All packets of a connection go this way, from the first on, and none is a frame of the loopback device."""
+    before = sent()
+    with connection(version) as (sides, rng):
+        some(rng, sides)
+        packets, direct, frames = [new - old for new, old in zip(sent(), before)]
+        require(packets > 200, f"only {packets} packets were sent")
+        equal("packets without the stack", direct, packets)
+        require(frames < packets / 10, f"{frames} frames for {packets} packets")
+
+
+@case(timeout=200, debug=False, each=BOTH)
+def anything(version):
+    """Any operations of any sizes, by both sides at once; every byte compared."""
+    with connection(version, f"direct/anything/{version}", 4096) as (sides, rng):
+        traffic.random_batches(rng, *sides, 4096, 9)
+
+
+@case(timeout=200)
+def seen_by_a_queue():
+    """A queue at the loopback device, here one that loses packets, gets them as long as it is there."""
+    lo = types.SimpleNamespace(netdev="lo", machine=bed.here.machine)
+    with connection() as (sides, rng):
+        packets, direct, _ = rises(rng, sides)
+        equal("packets without the stack", direct, packets)
+        with netem.wire([lo], "loss 3%"):
+            packets, direct, frames = rises(rng, sides)
+            equal("packets without the stack, beside a queue", direct, 0)
+            require(frames > packets / 2, f"{frames} frames for {packets} packets")
+        packets, direct, _ = rises(rng, sides)
+        equal("packets without the stack, after that", direct, packets)
+
+
+@case(timeout=120)
+def switched_off():
+    """With the module's parameter same_host_icrc all packets pass the stack."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip(f"{here.driver} has another way")
+    testbed.delete_link(here.machine, here.device)
+    try:
+        with testbed.loaded_with(here.machine, "same_host_icrc=1"):
+            testbed.add_link(here.machine, here.driver, here.device, here.netdev)
+            testbed.wait_for_gid(here.device, here.address)
+            with connection() as (sides, rng):
+                packets, direct, frames = rises(rng, sides)
+                equal("packets without the stack", direct, 0)
+                require(frames >= packets, f"{frames} frames for {packets} packets")
+            testbed.delete_link(here.machine, here.device)
+    finally:
+        testbed.add_link(here.machine, here.driver, here.device, here.netdev)
+        testbed.wait_for_gid(here.device, here.address)
+
+
+@case(timeout=60, each={"up": 64, "down": -64})
+def onto_itself(shift):
+    """What is written over a part of itself: nobody promises what comes of that, but nothing else changes."""
+    with connection(mtu=4096) as (sides, _):
+        side, other = sides
+        end = side.end
+        # Two queue pairs of one program, so that they have one region.
+        pair = [end.qp("rc", side.pd, side.send_cq, side.recv_cq) for _ in range(2)]
+        for qp in pair:
+            end.to_init(qp["id"], "rc", side.access)
+        for qp, peer in zip(pair, pair[::-1]):
+            end.to_rtr(qp["id"], "rc", gid=side.info["gid"], qpn=peer["qpn"], mtu=4096)
+            end.to_rts(qp["id"], "rc")
+        region = end.memory(side.pd, 16384, side.access)
+        start, length = 4096, 4096
+        end.put(region["id"], [[0, 16384]], 7)
+        request = {"id": 1, "op": "write", "sge": [[region["address"] + start, length, region["lkey"]]]}
+        request |= {"rkey": region["rkey"], "raddr": region["address"] + start + shift}
+        end.post_send(pair[0]["id"], [request])
+        equal("status", end.poll(side.send_cq, 1)[0]["status"], "SUCCESS")
+        end.accept(region["id"], [[start + shift, length]], length)
+        equal("what else has changed", end.verify(region["id"]), "")
+        other.end.drop(other.qp["id"])
+
+
+@case(timeout=60)
+def source_taken_back():
+    """A region that is taken back before its message could be sent: that fails, and the peer has nothing of it."""
+    with connection() as (sides, _):
+        side, other = sides
+        region = side.end.memory(side.pd, 65536, side.access)
+        request = {"id": 1, "op": "send", "sge": [[region["address"], 65536, region["lkey"]]]}
+        # Nothing is posted there: it waits.
+        side.end.post_send(side.qp["id"], [request])
+        side.end.deregister(region["id"])
+        target = other.end.memory(other.pd, 65536, other.access)
+        receive = {"id": 2, "sge": [[target["address"], 65536, target["lkey"]]]}
+        other.end.post_recv(other.qp["id"], [receive])
+        equal("status", side.end.poll(side.send_cq, 1)[0]["status"], "LOC_PROT_ERR")
+        equal("what has changed", other.end.verify(target["id"]), "")
+        equal("the peer's state", other.end.state(other.qp["id"]), "rts")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
