@@ -23,6 +23,9 @@ const LEAST: u32 = 32;
 /// acknowledged, not by an eighth.
 const SMOOTH: u32 = 256;
 
+/// Nanoseconds that packets are counted for at least: on a short way what several round trips bring may be a burst.
+const STEADY: u64 = 2_000_000;
+
 /// Where a count of acknowledged packets began.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
@@ -79,6 +82,8 @@ impl Window {
 
     /// The peer turns out to drop what is beyond a gap.
     pub(super) fn drops(&mut self) {
+        // With a large window, bursts and queues were taken for what the way holds.
+        self.way >>= 1;
         self.size = LEAST.max(self.way);
     }
 
@@ -134,7 +139,8 @@ impl Window {
         }
         // One round trip may be a burst; and what has arrived before counts for little in a longer time.
         let round_trips = if self.counted.disturbed { 4 } else { 2 };
-        if least == 0 || time < least.saturating_mul(round_trips) {
+        let steady = if drops { STEADY } else { 0 };
+        if least == 0 || time < least.saturating_mul(round_trips).max(steady) {
             return;
         }
         let acknowledged = u64::from(una.since(self.counted.from));
