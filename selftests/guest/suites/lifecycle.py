@@ -16,7 +16,7 @@ from machine import Local
 bed = testbed.Bed()
 
 # Insmod, link, traffic, link gone, rmmod: so many where the debug kernel is to see all, which takes it ten seconds each.
-ROUNDS, FEW_ROUNDS = 50, 15
+ROUNDS, FEW_ROUNDS = 50, 10
 
 # A program that is under way for longer than any case.
 FOREVER = 1000000
