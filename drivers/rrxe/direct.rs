@@ -30,6 +30,9 @@ pub(crate) const LARGE: u32 = 512;
 /// Parcels that may be delivered within each other on a CPU: one, and the answers to it. What would be more is sent by a softirq.
 const DEPTH: u64 = 2;
 
+/// Places for packets to begin with: a large message is three. A stream of small ones has 64 in a parcel.
+const FIRST: usize = 8;
+
 /// Packets for queue pairs of the same device, in their order.
 pub(crate) struct Parcel {
     source: IpAddr,
@@ -89,7 +92,7 @@ impl Parcel {
             count,
             payload: Place::Region(reference),
         };
-        self.packets.push(posted, GFP_ATOMIC).is_ok()
+        self.push(posted).is_ok()
     }
 
     /// Puts a packet in whose payload `gather` writes. `Ok(false)` where there is no memory for that: it is lost.
@@ -116,7 +119,17 @@ impl Parcel {
             count: 1,
             payload: Place::Pocket(start),
         };
-        Ok(self.packets.push(posted, GFP_ATOMIC).is_ok())
+        Ok(self.push(posted).is_ok())
+    }
+
+    #[inline]
+    fn push(&mut self, posted: Posted) -> Result {
+        let places = self.packets.capacity();
+        if self.packets.len() == places {
+            let more = places.saturating_mul(3).max(FIRST);
+            self.packets.reserve(more, GFP_ATOMIC)?;
+        }
+        Ok(self.packets.push_within_capacity(posted)?)
     }
 
     /// Bytes of IP and UDP headers that the stack would have put in front of each packet.
@@ -150,6 +163,9 @@ impl<'a> InParcel<'a> {
         len: usize,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
+        if len == 0 {
+            return Ok(());
+        }
         match self.payload {
             Found::Region(memory, start) => {
                 let start = start.checked_add(offset as u64).ok_or(EINVAL)?;

@@ -399,7 +399,7 @@ impl Row {
 
 impl<'a> Outgoing<'a> {
     /// What is sent joins the batch; without one, nothing may be sent. `is_direct` says whether the peer is to be reached without
-    /// the stack, where that is possible.
+    /// the stack, and is told whether the way leads back.
     // What only receives, which is most, has nothing to do with the way then.
     #[inline(always)]
     pub(crate) fn new(
@@ -408,7 +408,7 @@ impl<'a> Outgoing<'a> {
         source_port: u16,
         batch: Option<&'a mut Batch>,
         rcu: &rcu::Guard,
-        is_direct: impl FnOnce() -> bool,
+        is_direct: impl FnOnce(bool) -> bool,
     ) -> Self {
         let mut new = Self {
             device,
@@ -423,7 +423,7 @@ impl<'a> Outgoing<'a> {
             if let Some(path) = path {
                 new.carrier = Carrier::connected(path, device, source_port, rcu);
             }
-            new.direct = new.carrier.as_ref().is_some_and(|c| c.leads_back(rcu)) && is_direct();
+            new.direct = is_direct(new.carrier.as_ref().is_some_and(|c| c.leads_back(rcu)));
         }
         new
     }

@@ -191,7 +191,9 @@ impl RecvSide {
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         let (path, port) = (&self.path, self.source_port);
-        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, || self.direct);
+        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, |back| {
+            back && self.direct
+        });
         let mut env = Env {
             qp,
             on,

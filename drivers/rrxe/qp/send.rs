@@ -90,19 +90,18 @@ enum Way {
 }
 
 impl Way {
-    /// Whether what is sent now need not pass the stack. What does is on its way for a while, and must not be overtaken.
-    fn is_direct(&mut self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> bool {
+    /// How what is sent now reaches the peer. What passes the stack is on its way for a while, and must not be overtaken.
+    fn choose(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(requester.dest_qpn(), rcu);
         let is_here = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
         let may_change = match self {
             Way::Open | Way::Direct => true,
             Way::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
         };
-        *self = match is_here && may_change {
+        match is_here && may_change {
             true => Way::Direct,
             false => Way::Stack,
-        };
-        *self == Way::Direct
+        }
     }
 }
 
@@ -331,8 +330,12 @@ impl SendSide {
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, || {
-            way.is_direct(qp, &self.requester, on.rcu)
+        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, |back| {
+            *way = match back {
+                true => way.choose(qp, &self.requester, on.rcu),
+                false => Way::Stack,
+            };
+            *way == Way::Direct
         });
         let mut env = Env {
             work: Work {
