@@ -65,7 +65,7 @@ module! {
         },
         same_host_icrc: u8 {
             default: 0,
-            description: "Compute ICRCs also of what does not leave this host (default 0)",
+            description: "Packets that do not leave this host have ICRCs, too, and pass the stack (default 0)",
         },
         answer_wait_us: u32 {
             default: 400,
