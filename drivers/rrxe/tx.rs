@@ -398,34 +398,40 @@ impl Row {
 }
 
 impl<'a> Outgoing<'a> {
-    /// What is sent joins the batch; without one, nothing may be sent. `is_direct` says whether the peer is to be reached without
-    /// the stack, and is told whether the way leads back.
-    // What only receives, which is most, has nothing to do with the way then.
-    #[inline(always)]
-    pub(crate) fn new(
-        device: &'a DeviceState,
-        path: &'a Option<Arc<Path>>,
-        source_port: u16,
-        batch: Option<&'a mut Batch>,
-        rcu: &rcu::Guard,
-        is_direct: impl FnOnce(bool) -> bool,
-    ) -> Self {
-        let mut new = Self {
+    /// Nothing may be sent yet.
+    #[inline]
+    pub(crate) fn new(device: &'a DeviceState) -> Self {
+        Self {
             device,
             carrier: None,
             batch: None,
             direct: false,
             row: None,
             pen: Pen::default(),
-        };
-        if batch.is_some() {
-            new.batch = batch;
-            if let Some(path) = path {
-                new.carrier = Carrier::connected(path, device, source_port, rcu);
-            }
-            new.direct = is_direct(new.carrier.as_ref().is_some_and(|c| c.leads_back(rcu)));
         }
-        new
+    }
+
+    /// What is sent joins the batch, if there is one. `is_direct` says whether the peer is to be reached without the stack, and
+    /// is told whether the way leads back.
+    // In place: it is too large to be moved for nothing; and what only receives, which is most, has no batch.
+    #[inline(always)]
+    pub(crate) fn into_batch(
+        &mut self,
+        batch: Option<&'a mut Batch>,
+        path: &'a Option<Arc<Path>>,
+        source_port: u16,
+        rcu: &rcu::Guard,
+        is_direct: impl FnOnce(bool) -> bool,
+    ) {
+        if batch.is_none() {
+            return;
+        }
+        self.batch = batch;
+        if let Some(path) = path {
+            self.carrier = Carrier::connected(path, self.device, source_port, rcu);
+        }
+        let back = |carrier: &Carrier<'_>| carrier.leads_back(rcu);
+        self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
     }
 
     /// Whether packets need not pass the stack.

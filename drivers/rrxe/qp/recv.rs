@@ -190,19 +190,19 @@ impl RecvSide {
         notices: &mut Notices,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
-        let (path, port) = (&self.path, self.source_port);
-        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, |back| {
-            back && self.direct
-        });
         let mut env = Env {
             qp,
             on,
             current: &mut self.current,
             reads: &mut self.reads,
             consumer: self.consumer.as_mut(),
-            outgoing,
+            outgoing: Outgoing::new(&qp.device),
             notices,
         };
+        let (path, port) = (&self.path, self.source_port);
+        let is_direct = |back| back && self.direct;
+        env.outgoing
+            .into_batch(batch, path, port, on.rcu, is_direct);
         let result = f(&mut self.responder, &mut env);
         env.outgoing.finish();
         result

@@ -329,14 +329,6 @@ impl SendSide {
         notices: &mut Notices,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
-        let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        let outgoing = Outgoing::new(&qp.device, path, port, batch, on.rcu, |back| {
-            *way = match back {
-                true => way.choose(qp, &self.requester, on.rcu),
-                false => Way::Stack,
-            };
-            *way == Way::Direct
-        });
         let mut env = Env {
             work: Work {
                 qp,
@@ -348,9 +340,17 @@ impl SendSide {
                 max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
-            outgoing,
+            outgoing: Outgoing::new(&qp.device),
             notices,
         };
+        let (path, port, way) = (&self.path, self.source_port, &mut self.way);
+        env.outgoing.into_batch(batch, path, port, on.rcu, |back| {
+            *way = match back {
+                true => way.choose(qp, &self.requester, on.rcu),
+                false => Way::Stack,
+            };
+            *way == Way::Direct
+        });
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.outgoing.finish();
         result
