@@ -166,8 +166,7 @@ impl Qp {
     }
 
     /// Takes work requests, and fills a batch, with this acknowledgement behind it.
-    // Not inlined: what this needs on the stack is not needed any more where a batch is sent, which may lead far.
-    #[inline(never)]
+    #[inline(always)]
     fn fill(
         &self,
         acknowledgement: Option<&TxPacket>,
