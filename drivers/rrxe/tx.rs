@@ -415,7 +415,7 @@ impl<'a> Outgoing<'a> {
     /// is told whether the way leads back.
     // In place: it is too large to be moved for nothing; and what only receives, which is most, has no batch.
     #[inline(always)]
-    pub(crate) fn into_batch(
+    pub(crate) fn fill_batch(
         &mut self,
         batch: Option<&'a mut Batch>,
         path: &'a Option<Arc<Path>>,

@@ -202,7 +202,7 @@ impl RecvSide {
         let (path, port) = (&self.path, self.source_port);
         let is_direct = |back| back && self.direct;
         env.outgoing
-            .into_batch(batch, path, port, on.rcu, is_direct);
+            .fill_batch(batch, path, port, on.rcu, is_direct);
         let result = f(&mut self.responder, &mut env);
         env.outgoing.finish();
         result

@@ -344,7 +344,7 @@ impl SendSide {
             notices,
         };
         let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        env.outgoing.into_batch(batch, path, port, on.rcu, |back| {
+        env.outgoing.fill_batch(batch, path, port, on.rcu, |back| {
             *way = match back {
                 true => way.choose(qp, &self.requester, on.rcu),
                 false => Way::Stack,
