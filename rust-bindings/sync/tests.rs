@@ -7,7 +7,7 @@ mod cases {
     use crate::{
         impl_has_soft_timer,
         sync::{irq::IrqGuard, irqs_disabled, TimerCallback},
-        sync::{rcu_barrier, CallbackGate, IndexPool, RcuCell, RcuTable, SoftTimer},
+        sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuCell, RcuTable, SoftTimer},
         sync::{CurrentThread, KThread, ThreadBody},
         time,
     };
@@ -58,6 +58,22 @@ mod cases {
         assert!(irqs_disabled());
         drop(guard);
         assert!(!irqs_disabled());
+        Ok(())
+    }
+
+    #[test]
+    fn nested_calls_are_counted() -> Result {
+        let nesting = Nesting::new()?;
+        assert_eq!(nesting.depth(), 0);
+        {
+            let _first = nesting.enter();
+            assert_eq!(nesting.depth(), 1);
+            let second = nesting.enter();
+            assert_eq!(nesting.depth(), 2);
+            drop(second);
+            assert_eq!(nesting.depth(), 1);
+        }
+        assert_eq!(nesting.depth(), 0);
         Ok(())
     }
 
