@@ -37,7 +37,7 @@ TIME_WAIT = 20
 # which are 8 MiB. Where perftest is given a time, it can't wait for events. What it says is waited for.
 FLOOD = "stdbuf -oL ib_send_bw -e -s 65536 -n 1000000"
 # Seconds after which two floods are well under way, and seconds that they are looked at.
-FLOODS_BEGIN = 5
+FLOODS_BEGIN = 8
 FLOODS_LAST = 2
 
 
