@@ -11,9 +11,9 @@ use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV, RING_ARM,
     RING_CONSUMER, RING_HEADER_SIZE, RING_PRODUCER,
 };
+use crate::baton::Baton;
 use crate::driver::Rrxe;
 use crate::limits;
-use crate::qp::baton::Baton;
 use kernel::{
     impl_has_work, new_spinlock, new_work,
     prelude::*,

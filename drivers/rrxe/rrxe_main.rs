@@ -12,6 +12,7 @@
 )]
 mod abi;
 mod address_handle;
+mod baton;
 mod congestion;
 mod counters;
 mod cq;

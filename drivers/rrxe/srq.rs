@@ -11,12 +11,12 @@
 
 use crate::{
     abi::{recv_stride, CreateSrqCmd, RecvWqe},
+    baton::Baton,
     cq::{Cq, Overflow},
     device::DeviceState,
     driver::Rrxe,
     limits,
     pd::{Pd, PdId},
-    qp::baton::Baton,
     ring::{Consumer, Producer, Ring},
 };
 use kernel::{

@@ -3,11 +3,12 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    answer::Answers, baton::Baton, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide,
-    service, stream::Talk, Qp, QpHandle,
+    answer::Answers, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service,
+    stream::Talk, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
+    baton::Baton,
     cq::Cq,
     device::DeviceState,
     driver::Rrxe,

@@ -23,7 +23,6 @@
 //! | [`scatter`] | payload from and to data segments |
 
 mod answer;
-pub(crate) mod baton;
 pub(crate) mod create;
 mod hold;
 pub(crate) mod modify;
@@ -36,6 +35,7 @@ pub(crate) mod send;
 mod stream;
 
 use crate::{
+    baton::Baton,
     counters::Counter,
     cq::Cq,
     device::DeviceState,
@@ -46,7 +46,6 @@ use crate::{
     rx::Incoming,
     srq::Srq,
 };
-use baton::Baton;
 use kernel::{
     impl_has_work,
     prelude::*,

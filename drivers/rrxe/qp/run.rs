@@ -2,8 +2,8 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{baton::Baton, After, Notices, Occasion, Qp};
-use crate::{counters::Counter, cq::Cq, limits::path, rx::Incoming, tx::Batch};
+use super::{After, Notices, Occasion, Qp};
+use crate::{baton::Baton, counters::Counter, cq::Cq, limits::path, rx::Incoming, tx::Batch};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
