@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right to send for one side of a queue pair.
+//! The right to do something that one does at a time: to send for one side of a queue pair, to tell a consumer.
 
 use kernel::{
-    sync::atomic::{Atomic, Full},
+    sync::atomic::{Atomic, Full, Relaxed},
     time::{delay::fsleep, Delta},
 };
 
@@ -61,5 +61,33 @@ impl Baton {
         {
             fsleep(Delta::from_micros(20));
         }
+    }
+}
+
+/// What came up for the holder of a baton to do, a bit for each: raised before the baton is taken, so that whoever holds it does it.
+pub(crate) struct Raised(Atomic<u32>);
+
+impl Raised {
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// These bits are set, beside those that were.
+    pub(crate) fn raise(&self, bits: u32) {
+        let mut now = self.0.load(Relaxed);
+        while let Err(other) = self.0.cmpxchg(now, now | bits, Full) {
+            now = other;
+        }
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    /// Takes all that are set.
+    pub(crate) fn take(&self) -> u32 {
+        self.0.xchg(0, Full)
     }
 }

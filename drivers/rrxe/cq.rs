@@ -11,17 +11,13 @@ use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV, RING_ARM,
     RING_CONSUMER, RING_HEADER_SIZE, RING_PRODUCER,
 };
-use crate::baton::Baton;
+use crate::baton::{Baton, Raised};
 use crate::driver::Rrxe;
 use crate::limits;
 use kernel::{
     impl_has_work, new_spinlock, new_work,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Full, Relaxed},
-        barrier::smp_mb,
-        Arc, SpinLock,
-    },
+    sync::{barrier::smp_mb, Arc, SpinLock},
     workqueue::{self, Work, WorkItem},
 };
 use linux_rdma::{
@@ -42,8 +38,10 @@ pub(crate) struct Cq {
     ring: SpinLock<CqRing>,
     /// `None` for one that there is not.
     target: Option<Arc<CqTarget>>,
-    /// For a consumer of the kernel's: what it is still to be told, and who tells it.
-    untold: Atomic<u32>,
+    /// The consumer is the kernel's.
+    is_kernel: bool,
+    /// What such a one is still to be told, and who tells it.
+    untold: Raised,
     #[pin]
     work: Work<Cq>,
     baton: Baton,
@@ -123,10 +121,6 @@ impl CqRing {
         Ok(())
     }
 
-    fn is_kernel(&self) -> bool {
-        matches!(self.storage, Storage::Kernel(_))
-    }
-
     /// Takes the arming that a completion satisfies.
     fn disarm(&mut self, solicited: bool) -> bool {
         let wanted = if solicited {
@@ -167,6 +161,7 @@ impl Cq {
         if attr.cqe == 0 || attr.cqe > limits::MAX_CQE {
             return Err(EINVAL);
         }
+        let is_kernel = udata.is_none();
         let (storage, capacity) = match udata {
             Some(udata) => Self::user_storage(device, attr.cqe, udata)?,
             None => {
@@ -188,7 +183,8 @@ impl Cq {
                     overflow_reported: false,
                 }, "rrxe_cq"),
                 target: Some(target),
-                untold: Atomic::new(0),
+                is_kernel,
+                untold: Raised::new(),
                 work <- new_work!("rrxe_cq"),
                 baton: Baton::new(),
             }),
@@ -211,7 +207,8 @@ impl Cq {
                     overflow_reported: false,
                 }, "rrxe_no_cq"),
                 target: None,
-                untold: Atomic::new(0),
+                is_kernel: false,
+                untold: Raised::new(),
                 work <- new_work!("rrxe_no_cq"),
                 baton: Baton::new(),
             }),
@@ -302,36 +299,26 @@ impl Cq {
     /// Tells the consumer of completions that were pushed, if it asked for that. No lock may be
     /// held.
     pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
-        let (armed, is_kernel) = {
-            let mut ring = lock_irqsave(&this.ring);
-            (ring.disarm(solicited), ring.is_kernel())
-        };
+        let armed = lock_irqsave(&this.ring).disarm(solicited);
         if armed {
-            Self::tell(this, COMPLETIONS, is_kernel);
+            Self::tell(this, COMPLETIONS);
         }
     }
 
     /// Tells the consumer that a completion was lost: once, whichever queue pair lost it (K-01).
     pub(crate) fn report_overflow(this: &Arc<Self>) {
-        let (told, is_kernel) = {
-            let mut ring = lock_irqsave(&this.ring);
-            let told = core::mem::replace(&mut ring.overflow_reported, true);
-            (told, ring.is_kernel())
-        };
+        let told = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
         if !told {
-            Self::tell(this, LOST, is_kernel);
+            Self::tell(this, LOST);
         }
     }
 
-    fn tell(this: &Arc<Self>, what: u32, is_kernel: bool) {
-        if !is_kernel {
+    fn tell(this: &Arc<Self>, what: u32) {
+        if !this.is_kernel {
             this.tell_now(what);
             return;
         }
-        let mut untold = this.untold.load(Relaxed);
-        while let Err(other) = this.untold.cmpxchg(untold, untold | what, Full) {
-            untold = other;
-        }
+        this.untold.raise(what);
         if this.baton.take() {
             // It can't be queued already: only who holds the baton queues it.
             let _ = workqueue::system_bh().enqueue(this.clone());
@@ -388,7 +375,7 @@ impl WorkItem for Cq {
     type Pointer = Arc<Cq>;
     fn run(this: Arc<Cq>) {
         loop {
-            this.tell_now(this.untold.xchg(0, Full));
+            this.tell_now(this.untold.take());
             if this.baton.give_back() {
                 return;
             }

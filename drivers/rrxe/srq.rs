@@ -11,7 +11,7 @@
 
 use crate::{
     abi::{recv_stride, CreateSrqCmd, RecvWqe},
-    baton::Baton,
+    baton::{Baton, Raised},
     cq::{Cq, Overflow},
     device::DeviceState,
     driver::Rrxe,
@@ -22,10 +22,7 @@ use crate::{
 use kernel::{
     impl_has_work, new_mutex, new_spinlock,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Full, Relaxed},
-        Arc, ArcBorrow, Mutex, SpinLock,
-    },
+    sync::{Arc, ArcBorrow, Mutex, SpinLock},
     workqueue::{self, new_work, Work, WorkItem},
 };
 use linux_rdma::{
@@ -62,7 +59,7 @@ pub(crate) struct Srq {
     event_work: Work<Srq>,
     event_baton: Baton,
     /// Events to report, a bit for each.
-    events: Atomic<u32>,
+    events: Raised,
 }
 
 impl_has_work! {
@@ -159,7 +156,7 @@ pub(crate) fn create(
             changing <- new_mutex!((), "rrxe_srq_change"),
             event_work <- new_work!("rrxe_srq_event"),
             event_baton: Baton::new(),
-            events: Atomic::new(0),
+            events: Raised::new(),
         }),
         GFP_KERNEL,
     )?;
@@ -378,10 +375,7 @@ impl Srq {
     }
 
     fn work_on(this: ArcBorrow<'_, Self>, bits: u32) {
-        let mut now = this.events.load(Relaxed);
-        while let Err(other) = this.events.cmpxchg(now, now | bits, Full) {
-            now = other;
-        }
+        this.events.raise(bits);
         if this.event_baton.take() {
             let _ = workqueue::system_long().enqueue::<Arc<Self>, 0>(this.into());
         }
@@ -392,7 +386,7 @@ impl WorkItem for Srq {
     type Pointer = Arc<Srq>;
     fn run(this: Arc<Srq>) {
         loop {
-            let raised = this.events.xchg(0, Full);
+            let raised = this.events.take();
             for (bit, event) in EVENTS.iter().enumerate() {
                 if raised & 1 << bit != 0 {
                     this.target.dispatch(*event);

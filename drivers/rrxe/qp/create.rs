@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
-    baton::Baton,
+    baton::{Baton, Raised},
     cq::Cq,
     device::DeviceState,
     driver::Rrxe,
@@ -212,7 +212,7 @@ pub(crate) fn create(
             recv_work <- new_work!("rrxe_qp_recv"),
             event_work <- new_work!("rrxe_qp_event"),
             event_baton: Baton::new(),
-            events: Atomic::new(0),
+            events: Raised::new(),
         }),
         GFP_KERNEL,
     )?;

@@ -35,7 +35,7 @@ pub(crate) mod send;
 mod stream;
 
 use crate::{
-    baton::Baton,
+    baton::{Baton, Raised},
     counters::Counter,
     cq::Cq,
     device::DeviceState,
@@ -122,7 +122,7 @@ pub(crate) struct Qp {
     event_work: Work<Qp, { run::EVENT_WORK }>,
     event_baton: Baton,
     /// Events to report, a bit for each.
-    events: Atomic<u32>,
+    events: Raised,
 }
 
 impl_has_work! {

@@ -419,10 +419,7 @@ impl Qp {
     /// Has an event reported, as soon as [`Qp::report_events`] is called.
     pub(crate) fn raise(&self, event: QpEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            let mut now = self.events.load(Relaxed);
-            while let Err(other) = self.events.cmpxchg(now, now | 1 << bit, Full) {
-                now = other;
-            }
+            self.events.raise(1 << bit);
         }
     }
 
@@ -440,7 +437,7 @@ impl Qp {
 
     /// Starts the reporting of events that were raised. No lock may be held.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
-        if this.events.load(Relaxed) != 0 && this.event_baton.take() {
+        if this.events.any() && this.event_baton.take() {
             let _ = workqueue::system_long().enqueue::<Arc<Self>, EVENT_WORK>(this.into());
         }
     }
@@ -464,7 +461,7 @@ impl WorkItem<EVENT_WORK> for Qp {
     type Pointer = Arc<Qp>;
     fn run(this: Arc<Qp>) {
         loop {
-            let raised = this.events.xchg(0, Full);
+            let raised = this.events.take();
             for (bit, event) in EVENTS.iter().enumerate() {
                 if raised & 1 << bit == 0 {
                     continue;
@@ -476,7 +473,7 @@ impl WorkItem<EVENT_WORK> for Qp {
                     this.target.dispatch(*event);
                 }
             }
-            if this.events.load(Relaxed) == 0 && this.event_baton.give_back() {
+            if !this.events.any() && this.event_baton.give_back() {
                 return;
             }
         }
