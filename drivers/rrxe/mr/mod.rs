@@ -109,6 +109,17 @@ struct Fixed {
     memory: Memory,
 }
 
+impl Fixed {
+    /// Where the bytes `va..end` begin in the memory, if `key` is its key, and it has all of these rights.
+    #[inline]
+    fn find(&self, key: u32, need: u32, va: u64, end: u64) -> Option<u64> {
+        let allowed = self.key == key
+            && self.access & need == need
+            && is_inside(self.iova, self.length, va, end);
+        allowed.then(|| va.wrapping_sub(self.iova))
+    }
+}
+
 enum Memory {
     User(Arc<Pinned>),
     Kernel(KernelMemory),
@@ -340,16 +351,10 @@ impl Tables {
             return Err(Fault::Protection);
         }
         if let Kind::Fixed(fixed) = &mr.kind {
-            if fixed.key != key
-                || fixed.access & need != need
-                || !is_inside(fixed.iova, fixed.length, va, end)
-            {
-                return Err(Fault::Protection);
-            }
             return Ok(Span {
                 source: Source::Fixed(&fixed.memory),
                 rcu,
-                offset: va.wrapping_sub(fixed.iova),
+                offset: fixed.find(key, need, va, end).ok_or(Fault::Protection)?,
             });
         }
         let state = lock_bh(&mr.changing);
@@ -443,15 +448,11 @@ impl Tables {
         let Kind::Fixed(fixed) = &mr.kind else {
             return Err(Fault::Protection);
         };
-        if mr.pd != pd || fixed.key != rkey || fixed.access & need != need {
-            return Err(Fault::Protection);
-        }
-        if let Some((va, len)) = flush.range {
-            let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-            if !is_inside(fixed.iova, fixed.length, va, end) {
-                return Err(Fault::Protection);
-            }
-        }
+        // Without a range, all of it.
+        let (va, len) = flush.range.unwrap_or((fixed.iova, 0));
+        let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
+        let found = fixed.find(rkey, need, va, end);
+        found.filter(|_| mr.pd == pd).ok_or(Fault::Protection)?;
         // The CPU wrote it, and so all there is to do is to wait for the CPU: caches are coherent.
         kernel::sync::barrier::smp_mb();
         Ok(())

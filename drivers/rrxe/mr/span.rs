@@ -2,7 +2,7 @@
 
 //! Access to the bytes that a key was checked for.
 
-use super::{is_inside, Changing, Kind, Memory};
+use super::{Changing, Kind, Memory};
 use crate::{pd::PdId, tables::Tables};
 use kernel::sync::rcu;
 use linux_rdma::{
@@ -69,13 +69,10 @@ impl Tables {
         let Memory::User(pinned) = &fixed.memory else {
             return None;
         };
-        let (va, end) = (reference.va, reference.va.checked_add(len)?);
-        let allowed = mr.pd == reference.pd
-            && fixed.key == reference.key
-            && fixed.access & reference.need == reference.need
-            && is_inside(fixed.iova, fixed.length, va, end);
-        let offset = va.wrapping_sub(fixed.iova);
-        allowed.then_some((pinned.access(rcu)?, offset))
+        let Reference { pd, key, va, need } = *reference;
+        let offset = fixed.find(key, need, va, va.checked_add(len)?)?;
+        let memory = pinned.access(rcu)?;
+        (mr.pd == pd).then_some((memory, offset))
     }
 }
 
