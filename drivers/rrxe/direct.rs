@@ -132,12 +132,13 @@ impl Parcel {
         Ok(self.packets.push_within_capacity(posted)?)
     }
 
-    /// Bytes of IP and UDP headers that the stack would have put in front of each packet.
-    fn header_len(&self) -> usize {
-        match self.source {
+    /// Bytes of the IP packet that the stack would have made of so much UDP payload.
+    fn ip_len(&self, udp_payload_len: usize) -> usize {
+        let headers = match self.source {
             IpAddr::V4(_) => 20 + 8,
             IpAddr::V6(_) => 40 + 8,
-        }
+        };
+        udp_payload_len.wrapping_add(headers)
     }
 }
 
@@ -149,7 +150,7 @@ impl<'a> InParcel<'a> {
 
     /// Bytes of an IP packet with so much UDP payload.
     pub(crate) fn ip_len(&self, udp_payload_len: usize) -> usize {
-        self.parcel.header_len().wrapping_add(udp_payload_len)
+        self.parcel.ip_len(udp_payload_len)
     }
 
     /// Calls `f` for each piece of memory that `len` bytes of the payload, from `offset` on, are in, in their order.
@@ -207,9 +208,7 @@ impl DeviceState {
         let (mut packets, mut bytes) = (0u64, 0u64);
         for posted in &parcel.packets {
             packets = packets.wrapping_add(posted.count.into());
-            let each = parcel
-                .header_len()
-                .wrapping_add(posted.packet.udp_payload_len() as usize);
+            let each = parcel.ip_len(posted.packet.udp_payload_len() as usize);
             bytes = bytes.wrapping_add((each as u64).wrapping_mul(posted.count.into()));
             self.deliver_some(parcel, posted, now, &mut row, &rcu);
         }

@@ -6,7 +6,7 @@ use crate::{
     congestion,
     counters::Counter,
     device::DeviceState,
-    direct::Parcel,
+    direct::{Parcel, LARGE},
     limits,
     mr::{Reference, Span},
     path::{self, Path},
@@ -54,15 +54,6 @@ pub(crate) struct Carrier<'a> {
     row: usize,
     /// What is in page fragments needs no ICRC.
     near: bool,
-}
-
-/// What a batch sends, each in its order.
-#[derive(Default)]
-pub(crate) struct Batch {
-    /// By the stack.
-    pub(crate) queue: TxQueue,
-    /// Without it, if anything is.
-    pub(crate) parcel: Option<Parcel>,
 }
 
 impl<'a> Carrier<'a> {
@@ -274,6 +265,28 @@ impl<'a> Carrier<'a> {
     }
 }
 
+/// What a batch sends, each in its order.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// By the stack.
+    pub(crate) queue: TxQueue,
+    /// Without it, if anything is.
+    pub(crate) parcel: Option<Parcel>,
+}
+
+impl Batch {
+    /// What packets go into that need not pass the stack. `None` where nothing may be sent.
+    #[inline]
+    fn parcel<'a>(
+        batch: &'a mut Option<&mut Self>,
+        carrier: &Option<Carrier<'_>>,
+    ) -> Option<&'a mut Parcel> {
+        let (batch, carrier) = (batch.as_deref_mut()?, carrier.as_ref()?);
+        let new = || Parcel::new(carrier.path);
+        Some(batch.parcel.get_or_insert_with(new))
+    }
+}
+
 /// Where the packets of a connected queue pair leave, for the length of a batch.
 ///
 /// Those in a row that are of one size, the last of which may be shorter, cross the stack as one where
@@ -434,31 +447,29 @@ impl<'a> Outgoing<'a> {
         self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
     }
 
-    /// Whether packets need not pass the stack.
+    /// Sends packets that follow each other by [`TxPacket::step`] without copying their payload, where that may stay in place
+    /// until they are delivered: `reference` says where so many bytes of it are. `None` where it can't stay there, and nothing
+    /// is sent.
     #[inline]
-    pub(crate) fn is_direct(&self) -> bool {
-        self.direct
-    }
-
-    /// The same, of packets that follow each other by [`TxPacket::step`] and whose payload stays where it is; where
-    /// [`is_direct`](Self::is_direct) says so.
     pub(crate) fn refer(
         &mut self,
         packet: &TxPacket,
         count: u32,
-        reference: Reference,
-    ) -> (u32, Result<(), TxError>) {
-        let (Some(batch), Some(carrier)) = (self.batch.as_deref_mut(), &self.carrier) else {
-            return (0, Err(TxError::NoRoom));
+        reference: impl FnOnce(u32) -> Option<Reference>,
+    ) -> Option<(u32, Result<(), TxError>)> {
+        if !self.direct {
+            return None;
+        }
+        let whole = packet.payload.len().checked_mul(count);
+        let reference = reference(whole.filter(|len| *len >= LARGE)?)?;
+        let Some(parcel) = Batch::parcel(&mut self.batch, &self.carrier) else {
+            return Some((0, Err(TxError::NoRoom)));
         };
-        let parcel = batch
-            .parcel
-            .get_or_insert_with(|| Parcel::new(carrier.path));
         if !parcel.refer(packet, count, reference) {
             // A batch has no more packets than that.
             self.count_lost(count as u16);
         }
-        (count, Ok(()))
+        Some((count, Ok(())))
     }
 
     /// Sends packets without the stack, their payload copied.
@@ -469,12 +480,9 @@ impl<'a> Outgoing<'a> {
         count: u32,
         mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
-        let (Some(batch), Some(carrier)) = (self.batch.as_deref_mut(), &self.carrier) else {
+        let Some(parcel) = Batch::parcel(&mut self.batch, &self.carrier) else {
             return (0, Err(TxError::NoRoom));
         };
-        let parcel = batch
-            .parcel
-            .get_or_insert_with(|| Parcel::new(carrier.path));
         let vector = &self.pen.vector;
         let (mut at, mut lost) = (0u32, 0u16);
         let sent = packet.each_of_run(count, |packet| {

@@ -168,19 +168,20 @@ pub(crate) fn create(
         None => (Some(Consumer::new(recv_ring)), cap.max_recv_sge),
     };
     let xrc_domain = init.xrcd.map(|xrcd| xrcd.0);
+    // An XRC target has no domain of its own: that of a fresh one fits no key.
+    let pd = pd.map_or_else(|| Pd::new(false).id(), Pd::id);
     let recv = RecvSide::new(
         service,
         consumer,
         max_recv_sge,
         HoldBack::new(state.clone()),
+        pd,
         xrc_domain.is_some(),
     )?;
     let identity = QpIdentity::of(&target);
     let (qp_type, signal_all) = (init.qp_type, init.signal_all);
     let cq = |cq: Option<&Arc<Cq>>| cq.map_or_else(Cq::none, |cq| Ok(cq.clone()));
     let (send_cq, recv_cq) = (cq(init.send_cq)?, cq(init.recv_cq)?);
-    // An XRC target has no domain of its own: that of a fresh one fits no key.
-    let pd = pd.map_or_else(|| Pd::new(false).id(), Pd::id);
     let qp = Arc::pin_init(
         pin_init!(Qp {
             number,

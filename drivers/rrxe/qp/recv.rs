@@ -6,19 +6,19 @@ use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
-    direct::LARGE,
     mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
     rx::Incoming,
     srq::Srq,
+    tables::Tables,
     tx::{Batch, Outgoing},
     wqe::{self, RecvEntry},
 };
 use kernel::{
     prelude::*,
-    sync::{Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
@@ -55,20 +55,21 @@ pub(crate) struct RecvSide {
 /// The READs that can be outstanding.
 const READS: usize = rrxe_core::responder::MAX_RESOURCES;
 
-/// XRC: the domains under which READs were accepted, which may be answered later, by key. As many as
-/// can be outstanding; none for other queue pairs.
+/// The domains under which READs were accepted, which may be answered later. XRC: by key, as many as can be outstanding.
 struct Reads {
+    /// That of the queue pair.
+    pd: PdId,
     list: KVec<Option<(u32, PdId)>>,
     next: usize,
 }
 
 impl Reads {
-    fn new(xrc: bool) -> Result<Self> {
+    fn new(pd: PdId, xrc: bool) -> Result<Self> {
         let mut list = KVec::new();
         if xrc {
             list.resize(READS, None, GFP_KERNEL_ACCOUNT)?;
         }
-        Ok(Self { list, next: 0 })
+        Ok(Self { pd, list, next: 0 })
     }
 
     fn remember(&mut self, rkey: u32, pd: PdId) {
@@ -78,9 +79,26 @@ impl Reads {
         self.next = self.next.wrapping_add(1);
     }
 
-    fn find(&self, rkey: u32) -> Option<PdId> {
+    fn find(&self, rkey: u32) -> PdId {
         let found = self.list.iter().flatten().find(|(key, _)| *key == rkey);
-        found.map(|(_, pd)| *pd)
+        found.map_or(self.pd, |(_, pd)| *pd)
+    }
+
+    /// Where so many bytes are that READ responses carry which follow each other, if they may stay there until those are
+    /// delivered.
+    fn reference(
+        &self,
+        tables: &Tables,
+        rcu: &rcu::Guard,
+        packet: &TxPacket,
+        whole: u32,
+    ) -> Option<Reference> {
+        let Payload::Read { rkey, va, .. } = packet.payload else {
+            return None;
+        };
+        let reference = Reference::to_read(self.find(rkey), rkey, va);
+        let pinned = tables.pinned(rcu, &reference, whole.into());
+        pinned.map(|_| reference)
     }
 }
 
@@ -122,11 +140,12 @@ impl RecvSide {
         consumer: Option<Consumer>,
         max_sge: u32,
         held: HoldBack,
+        pd: PdId,
         xrc: bool,
     ) -> Result<impl Init<Self>> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
-        let reads = Reads::new(xrc)?;
+        let reads = Reads::new(pd, xrc)?;
         Ok(init!(Self {
             responder: Responder::new(service),
             current: Current {
@@ -289,22 +308,6 @@ impl Env<'_> {
         }
         let incoming = self.on.incoming.ok_or(Fault::Protection)?;
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
-    }
-
-    /// Where what READ responses carry that follow each other is, if it may stay there until they are delivered.
-    fn reference(&self, packet: &TxPacket, count: u32) -> Option<Reference> {
-        let Payload::Read { rkey, va, len } = packet.payload else {
-            return None;
-        };
-        let whole = len.checked_mul(count).filter(|len| *len >= LARGE)?;
-        let pd = self.reads.find(rkey).unwrap_or(self.qp.pd);
-        let reference = Reference::to_read(pd, rkey, va);
-        let pinned = self
-            .qp
-            .device
-            .tables
-            .pinned(self.on.rcu, &reference, whole.into());
-        pinned.map(|_| reference)
     }
 
     /// The bytes at `va` that the peer wants to access, under the rights of a protection domain.
@@ -480,19 +483,21 @@ impl ResponderEnv for Env<'_> {
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
-        let pd = match packet.payload {
-            Payload::Read { rkey, .. } => self.reads.find(rkey).unwrap_or(self.qp.pd),
-            _ => self.qp.pd,
-        };
-        let by = self.qp.keys(pd);
-        if self.outgoing.is_direct() {
-            if let Some(reference) = self.reference(packet, 1) {
-                return self.outgoing.refer(packet, 1, reference).1;
-            }
+        let (qp, reads) = (self.qp, &*self.reads);
+        let reference = |whole| reads.reference(tables, rcu, packet, whole);
+        if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
+            return sent;
         }
         self.outgoing.send(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
-                .remote(rcu, by, rkey, va, len, RemoteAccess::Read)
+                .remote(
+                    rcu,
+                    qp.keys(reads.find(rkey)),
+                    rkey,
+                    va,
+                    len,
+                    RemoteAccess::Read,
+                )
                 .and_then(|span| span.read(0, len, to))
                 .map_err(|_| TxError::RemoteAccess),
             _ => Ok(()),
@@ -504,12 +509,12 @@ impl ResponderEnv for Env<'_> {
         let Payload::Read { rkey, va, len } = packet.payload else {
             return packet.each_of_run(count, |packet| self.transmit(packet));
         };
-        let by = self.qp.keys(self.reads.find(rkey).unwrap_or(self.qp.pd));
-        if self.outgoing.is_direct() {
-            if let Some(reference) = self.reference(packet, count) {
-                return self.outgoing.refer(packet, count, reference);
-            }
+        let reads = &*self.reads;
+        let reference = |whole| reads.reference(tables, rcu, packet, whole);
+        if let Some(sent) = self.outgoing.refer(packet, count, reference) {
+            return sent;
         }
+        let by = self.qp.keys(reads.find(rkey));
         // The key is looked up once.
         let whole = len.checked_mul(count);
         let span = whole.and_then(|whole| {

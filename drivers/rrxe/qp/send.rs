@@ -11,7 +11,6 @@ use super::{
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
     counters::Counter,
-    direct::LARGE,
     mr::{Bind, FastRegister, Reference},
     path::Path,
     ring::Consumer,
@@ -419,10 +418,9 @@ impl Work<'_> {
         Some((self.segments(slot).ok()?, offset, len))
     }
 
-    /// Where the payload of packets that follow each other is, if it may stay there until they are delivered.
-    fn reference(&self, packet: &TxPacket, count: u32) -> Option<Reference> {
-        let (segments, offset, len) = self.in_segments(packet)?;
-        let whole = len.checked_mul(count).filter(|len| *len >= LARGE)?;
+    /// Where so many bytes of payload of packets that follow each other are, if they may stay there until the packets are delivered.
+    fn reference(&self, packet: &TxPacket, whole: u32) -> Option<Reference> {
+        let (segments, offset, _) = self.in_segments(packet)?;
         segments.reference(offset, whole)
     }
 
@@ -457,10 +455,9 @@ impl RequesterEnv for Env<'_> {
             return Err(TxError::Local(fault));
         }
         let (work, payload) = (self.work, packet.payload);
-        if self.outgoing.is_direct() {
-            if let Some(reference) = work.reference(packet, 1) {
-                return self.outgoing.refer(packet, 1, reference).1;
-            }
+        let reference = |whole| work.reference(packet, whole);
+        if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
+            return sent;
         }
         let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) != rrxe_core::Service::Ud {
@@ -484,10 +481,9 @@ impl RequesterEnv for Env<'_> {
 
     fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         let work = self.work;
-        if self.outgoing.is_direct() {
-            if let Some(reference) = work.reference(packet, count) {
-                return self.outgoing.refer(packet, count, reference);
-            }
+        let reference = |whole| work.reference(packet, whole);
+        if let Some(sent) = self.outgoing.refer(packet, count, reference) {
+            return sent;
         }
         let Some((segments, offset, len)) = work.in_segments(packet) else {
             return packet.each_of_run(count, |packet| self.transmit(packet));
