@@ -8,10 +8,10 @@
 
 use crate::{
     counters::Counter,
+    incoming::Incoming,
     limits,
     path::Path,
     qp::{send::SendSide, Qp},
-    rx::Incoming,
     tx::{Carrier, Pen},
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};

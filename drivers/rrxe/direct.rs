@@ -12,8 +12,12 @@
 //! when this way is taken.
 
 use crate::{
-    counters::Counter, device::DeviceState, mr::Reference, path::Path, qp::Qp, rx::Incoming,
-    rx::Row,
+    counters::Counter,
+    device::DeviceState,
+    incoming::{Incoming, Row},
+    mr::Reference,
+    path::Path,
+    qp::Qp,
 };
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{

@@ -19,6 +19,7 @@ mod cq;
 mod device;
 mod direct;
 mod driver;
+mod incoming;
 mod limits;
 mod link;
 mod mr;

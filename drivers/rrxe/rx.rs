@@ -7,12 +7,10 @@
 
 use crate::{
     counters::Counter,
-    direct::InParcel,
     driver::Rrxe,
-    mr::Span,
+    incoming::{parse, Incoming, Row, ICRC},
     multicast,
-    path::Path,
-    qp::{After, Qp},
+    qp::Qp,
     tables::Tables,
 };
 use kernel::{
@@ -20,29 +18,19 @@ use kernel::{
     sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
-    net::{Datagram, Fragment, IpVersion, KeptDatagram, NetDevice, RxSkb, UdpReceive},
+    net::{Datagram, IpVersion, NetDevice, RxSkb, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
     time::monotonic_ns,
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, LastPrefix, Prefix},
+    icrc::{self, Prefix},
     wire::{self, Bth},
-    Fault, Packet, MAX_HEADER,
+    Packet, MAX_HEADER,
 };
-
-/// Bytes of the ICRC at the end of each packet.
-const ICRC: usize = 4;
 
 /// What stands there where none was computed.
 pub(crate) const NO_ICRC: [u8; ICRC] = [0; ICRC];
-
-/// Bytes of a UDP header.
-const UDP_HEADER: usize = 8;
-
-/// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
-/// header (IBA 11.4.2.1, A17.4).
-const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;
@@ -51,218 +39,6 @@ const GSI: u32 = 1;
 #[repr(align(8))]
 pub(crate) struct Receiver {
     tables: Arc<Tables>,
-}
-
-/// A packet with its headers parsed and its ICRC verified, or a run of them.
-pub(crate) struct Incoming<'a> {
-    pub(crate) packet: &'a Packet,
-    carried: Carried<'a>,
-    pub(crate) now: u64,
-}
-
-/// What a packet came in.
-#[derive(Clone, Copy)]
-enum Carried<'a> {
-    /// A packet of the stack. Of a run it is the first, which the others are behind.
-    Datagram(Datagram<'a>),
-    /// The parcel of another queue pair of the device.
-    Parcel(InParcel<'a>),
-}
-
-impl Incoming<'_> {
-    /// Where the payload starts, from the first byte of the BTH.
-    fn payload_offset(&self) -> usize {
-        self.packet.header_len.into()
-    }
-
-    /// Whether it never was a packet of the stack.
-    #[inline]
-    pub(crate) fn is_direct(&self) -> bool {
-        matches!(self.carried, Carried::Parcel(_))
-    }
-
-    /// IPv4 type of service or IPv6 traffic class. Nothing marks what never leaves the device.
-    #[inline]
-    pub(crate) fn tos(&self) -> u8 {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.packet().tos(),
-            Carried::Parcel(_) => 0,
-        }
-    }
-
-    /// Whether it comes from the peer that a path leads to.
-    #[inline]
-    pub(crate) fn comes_along(&self, path: &Path) -> bool {
-        match &self.carried {
-            Carried::Datagram(datagram) => path.carries(datagram.packet()),
-            Carried::Parcel(parcel) => parcel.comes_along(path),
-        }
-    }
-
-    /// Whether it is of a row that comes as it was made on this host.
-    #[inline]
-    pub(crate) fn is_of_row_from_here(&self) -> bool {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.is_of_row_from_here(),
-            Carried::Parcel(_) => false,
-        }
-    }
-
-    /// Keeps it for longer than it is being received. `None` where that can't be, and it is lost: its payload is where its
-    /// sender has it.
-    pub(crate) fn keep(&self) -> Option<KeptDatagram> {
-        match &self.carried {
-            Carried::Datagram(datagram) => Some(datagram.keep()),
-            Carried::Parcel(_) => None,
-        }
-    }
-
-    /// Copies the start of the payload.
-    pub(crate) fn copy_payload(&self, to: &mut [u8]) -> Result<(), Fault> {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.copy_bits(self.payload_offset(), to),
-            Carried::Parcel(parcel) => {
-                let (mut at, mut result) = (0usize, Ok(()));
-                let taken = parcel.for_each(0, to.len(), |fragment| {
-                    let end = at.wrapping_add(fragment.len());
-                    let copied = to.get_mut(at..end).ok_or(EINVAL);
-                    result = result.and(copied.and_then(|to| fragment.copy_to(to)));
-                    at = end;
-                });
-                taken.and(result)
-            }
-        }
-        .map_err(|_| Fault::Malformed)
-    }
-
-    /// The IP header that stands in front of a datagram of UD, as its consumer sees it: an IPv6 header, or an IPv4 header behind
-    /// 20 bytes of zeros.
-    pub(crate) fn grh(&self) -> [u8; GRH_LEN] {
-        let mut grh = [0; GRH_LEN];
-        if let Carried::Datagram(datagram) = &self.carried {
-            if let Some(ip) = datagram.ipv6_header() {
-                grh = ip;
-            } else if let (Some(ip), Some(to)) = (datagram.ipv4_header(), grh.last_chunk_mut()) {
-                *to = ip;
-            }
-        }
-        grh
-    }
-
-    /// The packet of the stack that it came in, maybe with others.
-    pub(crate) fn skb(&self) -> Option<&RxSkb> {
-        match &self.carried {
-            Carried::Datagram(datagram) => Some(datagram.packet()),
-            Carried::Parcel(_) => None,
-        }
-    }
-
-    /// Copies `len` bytes of the payload at `offset` to the start of a span.
-    #[inline]
-    pub(crate) fn place(&self, offset: usize, len: usize, to: &Span<'_>) -> Result<(), Fault> {
-        let (mut at, mut result) = (0usize, Ok(()));
-        let write = |fragment: Fragment<'_>| {
-            if result.is_ok() {
-                result = to.write_fragment(at, &fragment);
-            }
-            at = at.wrapping_add(fragment.len());
-        };
-        let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
-        match &self.carried {
-            // What follows each other lies behind each other there.
-            Carried::Parcel(parcel) => parcel.for_each(offset, len, write),
-            Carried::Datagram(datagram) if packets == 1 => {
-                datagram.for_each(start.wrapping_add(offset), len, write)
-            }
-            Carried::Datagram(datagram) => {
-                let each = self.payload_len().checked_div(packets).unwrap_or(0);
-                datagram.for_each_in_row(start, each, offset, len, write)
-            }
-        }
-        .map_err(|_| Fault::Malformed)?;
-        result
-    }
-
-    /// Bytes of the IP packet, of a run of all of them.
-    pub(crate) fn ip_len(&self) -> u64 {
-        let packets = self.packet.packets;
-        let each = match &self.carried {
-            Carried::Datagram(datagram) => {
-                let headers = datagram.ip_header_len().wrapping_add(UDP_HEADER);
-                datagram.payload_len().wrapping_add(headers)
-            }
-            Carried::Parcel(parcel) => {
-                let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
-                let around = self.payload_offset().wrapping_add(self.packet.pad.into());
-                parcel.ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
-            }
-        };
-        (each as u64).wrapping_mul(packets.into())
-    }
-
-    /// Bytes of payload.
-    pub(crate) fn payload_len(&self) -> usize {
-        self.packet.payload_len as usize
-    }
-}
-
-impl<'a> Incoming<'a> {
-    /// A packet of the stack, or a run of which this is the first.
-    #[inline]
-    fn of(packet: &'a Packet, datagram: Datagram<'a>, now: u64) -> Self {
-        Self {
-            packet,
-            carried: Carried::Datagram(datagram),
-            now,
-        }
-    }
-
-    /// A packet, or a run, that another queue pair of the device has sent.
-    #[inline]
-    pub(crate) fn in_parcel(packet: &'a Packet, parcel: InParcel<'a>, now: u64) -> Self {
-        Self {
-            packet,
-            carried: Carried::Parcel(parcel),
-            now,
-        }
-    }
-
-    /// What its bytes are copied with.
-    #[inline]
-    pub(crate) fn vector(&self) -> &'a Vector {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.vector(),
-            Carried::Parcel(parcel) => parcel.vector,
-        }
-    }
-
-    /// The same of a packet that was verified before, and kept until now.
-    pub(crate) fn with_kept<R>(
-        &self,
-        kept: &KeptDatagram,
-        f: impl FnOnce(&Incoming<'_>) -> R,
-    ) -> Option<R> {
-        let datagram = kept.datagram(self.vector());
-        let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&Incoming::of(&packet, datagram, self.now)))
-    }
-}
-
-/// The headers of a datagram, which are read into `head`, maybe with more behind them. `None` where it is no packet.
-// A packet is returned through memory otherwise, and copied.
-#[inline(always)]
-fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet> {
-    let total = datagram.payload_len();
-    // A copy whose length is known beforehand needs no call.
-    let start = if total >= MAX_HEADER {
-        datagram.copy_bits(0, head).ok()?;
-        head.as_slice()
-    } else {
-        let start = head.get_mut(..total)?;
-        datagram.copy_bits(0, start).ok()?;
-        start
-    };
-    Packet::parse(start, u32::try_from(total).ok()?).ok()
 }
 
 /// Packets that are going to be handled as a run ([`Packet::run`]).
@@ -302,53 +78,6 @@ impl<'a> Run<'a> {
     fn add(&mut self) {
         self.next = Packet::next_header(&self.next);
         self.packets = self.packets.wrapping_add(1);
-    }
-}
-
-/// The queue pair that packets which came together are for, and what they have left to do there.
-pub(crate) struct Row<'a> {
-    qp: Option<ArcBorrow<'a, Qp>>,
-    after: After<'a>,
-    prefix: LastPrefix,
-    /// What the packets are copied and summed up with: not held while anything else is done.
-    vector: &'a Vector,
-}
-
-impl<'a> Row<'a> {
-    pub(crate) fn new(vector: &'a Vector) -> Self {
-        Self {
-            qp: None,
-            after: After::default(),
-            prefix: LastPrefix::default(),
-            vector,
-        }
-    }
-
-    pub(crate) fn vector(&self) -> &'a Vector {
-        self.vector
-    }
-
-    /// The queue pair of the packet before, if it has this number.
-    pub(crate) fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
-        self.qp.filter(|qp| qp.number == number)
-    }
-
-    /// The next packet is for this queue pair.
-    pub(crate) fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After<'a> {
-        let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
-        if !same {
-            self.finish();
-            self.qp = Some(qp);
-        }
-        &mut self.after
-    }
-
-    /// What is left to do is done.
-    pub(crate) fn finish(&mut self) {
-        self.vector.release();
-        if let Some(qp) = self.qp.take() {
-            Qp::after(qp, core::mem::take(&mut self.after));
-        }
     }
 }
 
@@ -478,12 +207,12 @@ impl Receiver {
 impl Receiver {
     /// The end of a run: hands it to the queue pair of the row.
     fn end_run(run: &mut Option<Run<'_>>, now: u64, row: &mut Row<'_>, rcu: &rcu::Guard) {
-        let (Some(run), Some(qp)) = (run.take(), row.qp) else {
+        let (Some(run), Some((qp, after))) = (run.take(), row.current()) else {
             return;
         };
         let packet = run.packet.run(run.packets);
         let incoming = Incoming::of(&packet, run.datagram, now);
-        Qp::receive(qp, &incoming, &mut row.after, rcu);
+        Qp::receive(qp, &incoming, after, rcu);
     }
 
     /// Takes a datagram. False where that was no packet.

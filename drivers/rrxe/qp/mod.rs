@@ -39,11 +39,11 @@ use crate::{
     counters::Counter,
     cq::Cq,
     device::DeviceState,
+    incoming::Incoming,
     mr::{BinderId, Consumer},
     path::Path,
     pd::PdId,
     poll::Seat,
-    rx::Incoming,
     srq::Srq,
 };
 use kernel::{

@@ -6,8 +6,8 @@ use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
 use crate::{
     congestion::{is_marked, Due},
     counters::Counter,
+    incoming::Incoming,
     path::Path,
-    rx::Incoming,
 };
 use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
 use linux_rdma::{

@@ -6,11 +6,11 @@ use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
+    incoming::Incoming,
     mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
-    rx::Incoming,
     srq::Srq,
     tables::Tables,
     tx::{Batch, Outgoing},

@@ -3,7 +3,7 @@
 //! Who runs the sides of a queue pair, and when.
 
 use super::{After, Notices, Occasion, Qp};
-use crate::{baton::Baton, counters::Counter, cq::Cq, limits::path, rx::Incoming, tx::Batch};
+use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},

@@ -4,9 +4,9 @@
 
 use crate::{
     abi::Sge,
+    incoming::Incoming,
     mr::{Reference, Span},
     pd::PdId,
-    rx::Incoming,
     tables::Tables,
     wqe,
 };
