@@ -192,10 +192,25 @@ def loaded_with(where, parameters):
     try:
         load(where, "rrxe", parameters)
         yield
-        unload(where, "rrxe")
     finally:
-        if where.try_run("test -d /sys/module/rrxe").status != 0:
-            load(where, "rrxe")
+        # It is not there where it would not be loaded.
+        where.try_run("rmmod rrxe")
+        load(where, "rrxe")
+
+
+@contextlib.contextmanager
+def parameters_of(host, parameters):
+    """In the block, the host's rrxe has these parameters; its device is another one then, and yet another afterwards."""
+    delete_link(host.machine, host.device)
+    try:
+        with loaded_with(host.machine, parameters):
+            make_device(host)
+            try:
+                yield
+            finally:
+                delete_link(host.machine, host.device)
+    finally:
+        make_device(host)
 
 
 def add_link(where, driver, device, netdev):
@@ -203,11 +218,16 @@ def add_link(where, driver, device, netdev):
     where.run(f"rdma link add {device} type {LINK_TYPES[driver]} netdev {netdev}")
 
 
+def make_device(host):
+    """Make a host's device, whose driver is loaded."""
+    add_link(host.machine, host.driver, host.device, host.netdev)
+    wait_for_gid(host.device, host.address)
+
+
 def bring_up(host, parameters=""):
     """Load the driver of a host that has not even its module (ours with these parameters), and make its device."""
     load(host.machine, host.driver, parameters)
-    add_link(host.machine, host.driver, host.device, host.netdev)
-    wait_for_gid(host.device, host.address)
+    make_device(host)
 
 
 # What makes packets in a row leave as one.

@@ -89,6 +89,25 @@ def connect(left, right, mtu, rng):
         one.end.to_rts(one.qp["id"], one.kind, psn=numbers[id(one)])
 
 
+@contextlib.contextmanager
+def connection(hosts, rng, mtu=1024, version=4):
+    """A reliable connection between a program on each of two hosts, or two of the same: yields the sides."""
+    import endpoint  # only a guest has verbs
+
+    ends = [endpoint.Endpoint() for _ in hosts]
+    try:
+        sides = []
+        for host, end in zip(hosts, ends):
+            info = end.open(host.device, host.address if version == 4 else host.address6, host.driver)
+            sides.append(Side(end, info, "rc", False))
+        connect(*sides, mtu, rng)
+        yield sides
+    finally:
+        for end in ends:
+            with contextlib.suppress(Exception):
+                end.leave()
+
+
 class _Room:
     """Hands out ranges of a region that do not overlap, with gaps that nothing may write to."""
 

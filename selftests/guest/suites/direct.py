@@ -20,23 +20,11 @@ BOTH = {"ipv4": 4, "ipv6": 6}
 @contextlib.contextmanager
 def connection(version=4, seed="direct", mtu=1024):
     """A connection between two programs' contexts of this host's device: yields the sides, and random numbers."""
-    import endpoint  # only a guest has verbs
-
     here, rng = bed.here, data_cases.seeded(seed)
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has another way")
-    ends = [endpoint.Endpoint() for _ in range(2)]
-    try:
-        sides = []
-        for end in ends:
-            info = end.open(here.device, here.address if version == 4 else here.address6, here.driver)
-            sides.append(traffic.Side(end, info, "rc", False))
-        traffic.connect(*sides, mtu, rng)
+    with traffic.connection([here, here], rng, mtu, version) as sides:
         yield sides, rng
-    finally:
-        for end in ends:
-            with contextlib.suppress(Exception):
-                end.leave()
 
 
 def some(rng, sides):
@@ -103,27 +91,17 @@ def switched_off():
     here = bed.here
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has another way")
-    testbed.delete_link(here.machine, here.device)
-    try:
-        with testbed.loaded_with(here.machine, "same_host_icrc=1"):
-            testbed.add_link(here.machine, here.driver, here.device, here.netdev)
-            testbed.wait_for_gid(here.device, here.address)
-            with connection() as (sides, rng):
-                packets, direct, frames = rises(rng, sides)
-                equal("packets without the stack", direct, 0)
-                require(frames >= packets, f"{frames} frames for {packets} packets")
-            testbed.delete_link(here.machine, here.device)
-    finally:
-        testbed.add_link(here.machine, here.driver, here.device, here.netdev)
-        testbed.wait_for_gid(here.device, here.address)
+    with testbed.parameters_of(here, "same_host_icrc=1"), connection() as (sides, rng):
+        packets, direct, frames = rises(rng, sides)
+        equal("packets without the stack", direct, 0)
+        require(frames >= packets, f"{frames} frames for {packets} packets")
 
 
 @case(timeout=60, each={"up": 64, "down": -64})
 def onto_itself(shift):
     """What is written over a part of itself: nobody promises what comes of that, but nothing else changes."""
     with connection(mtu=4096) as (sides, _):
-        side, other = sides
-        end = side.end
+        side, end = sides[0], sides[0].end
         # Two queue pairs of one program, so that they have one region.
         pair = [end.qp("rc", side.pd, side.send_cq, side.recv_cq) for _ in range(2)]
         for qp in pair:
@@ -140,7 +118,6 @@ def onto_itself(shift):
         equal("status", end.poll(side.send_cq, 1)[0]["status"], "SUCCESS")
         end.accept(region["id"], [[start + shift, length]], length)
         equal("what else has changed", end.verify(region["id"]), "")
-        other.end.drop(other.qp["id"])
 
 
 @case(timeout=60)

@@ -477,36 +477,22 @@ def device_removed():
                 testbed.delete_link(here.machine, here.device)
             testbed.unload(here.machine, here.driver)
             equal("threads", threads(), 0)
-        come_back()
+        testbed.bring_up(here)
 
 
 @case(timeout=240)
 def switched_off():
     """Loaded with poll_mode=0: there are no threads, and programs that ask for one work by system calls."""
     here = bed.here
-    testbed.delete_link(here.machine, here.device)
-    testbed.unload(here.machine, here.driver)
-    come_back("poll_mode=0")
-    try:
-        with ends(LONGEST) as both:
-            equal("threads", threads(), 0)
-            left, right = pair(both)
-            with called(most=100, at_least=100):
-                for number in range(100):
-                    write(left, right, number)
-                    completed(left)
-    finally:
-        testbed.delete_link(here.machine, here.device)
-        testbed.unload(here.machine, here.driver)
-        come_back()
-
-
-def come_back(parameters=""):
-    """Load the module, and make the device."""
-    here = bed.here
     if here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
-    testbed.bring_up(here, parameters)
+    with testbed.parameters_of(here, "poll_mode=0"), ends(LONGEST) as both:
+        equal("threads", threads(), 0)
+        left, right = pair(both)
+        with called(most=100, at_least=100):
+            for number in range(100):
+                write(left, right, number)
+                completed(left)
 
 
 # Last, since they keep their contexts.

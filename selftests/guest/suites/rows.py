@@ -29,24 +29,11 @@ WIRES = {
 @contextlib.contextmanager
 def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows"):
     """Two namespaces with a device each, and a connection between them: yields hosts, sides, and random numbers."""
-    import endpoint  # only a guest has verbs
-
     rng = data_cases.seeded(seed)
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
-    with testbed.namespaces(drivers) as hosts:
-        ends = [endpoint.Endpoint() for _ in hosts]
-        try:
-            sides = []
-            for host, end in zip(hosts, ends):
-                info = end.open(host.device, host.address if version == 4 else host.address6, host.driver)
-                sides.append(traffic.Side(end, info, "rc", False))
-            traffic.connect(*sides, 1024, rng)
-            yield hosts, sides, rng
-        finally:
-            for end in ends:
-                with contextlib.suppress(Exception):
-                    end.leave()
+    with testbed.namespaces(drivers) as hosts, traffic.connection(hosts, rng, version=version) as sides:
+        yield hosts, sides, rng
 
 
 def large(rng, sides):
