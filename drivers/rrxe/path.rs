@@ -28,6 +28,10 @@ pub(crate) struct Path {
     route: SpinLock<Option<Route>>,
     /// How far the peer is: one of those below.
     distance: Atomic<u32>,
+    /// While that is in doubt: batches that are yet to leave with ICRCs.
+    wait: Atomic<u32>,
+    /// How often it has been in doubt.
+    doubts: Atomic<u32>,
     /// The last row was long.
     long_rows: Atomic<u32>,
     /// The peer, which is on this host, has been told that its rows come as they were made.
@@ -46,6 +50,13 @@ const UNKNOWN: u32 = 0;
 const NEAR: u32 = 1;
 /// Somebody cuts or copies them on their way.
 const FAR: u32 = 2;
+/// It was near, and then an acknowledgement did not come: maybe somebody cuts them now, and drops what has no ICRC; maybe the
+/// peer was only slow.
+const DOUBTFUL: u32 = 3;
+
+/// Batches that leave with ICRCs after a timeout; twice as many after each further one, so often.
+const WAIT: u32 = 64;
+const MOST_DOUBTS: u32 = 16;
 
 impl Path {
     pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
@@ -62,6 +73,8 @@ impl Path {
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
             distance: Atomic::new(UNKNOWN),
+            wait: Atomic::new(0),
+            doubts: Atomic::new(0),
             long_rows: Atomic::new(0),
             told: Atomic::new(0),
         })
@@ -117,10 +130,35 @@ impl Path {
         self.distance.store(FAR, Relaxed);
     }
 
-    /// Whether the payload of rows needs no ICRC.
+    /// An acknowledgement has not come in time.
+    #[cold]
+    pub(crate) fn is_silent(&self) {
+        // Both sides of a queue pair may be here: what they count then is as good.
+        if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed) == Err(FAR) {
+            return;
+        }
+        let doubts = self.doubts.load(Relaxed);
+        self.wait.store(WAIT << doubts, Relaxed);
+        let next = doubts.wrapping_add(1).min(MOST_DOUBTS);
+        self.doubts.store(next, Relaxed);
+    }
+
+    /// Whether the payload of rows needs no ICRC: asked once for each batch.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
-        self.distance.load(Relaxed) == NEAR
+        match self.distance.load(Relaxed) {
+            NEAR => true,
+            DOUBTFUL => self.is_near_again(),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn is_near_again(&self) -> bool {
+        let wait = self.wait.load(Relaxed);
+        self.wait.store(wait.saturating_sub(1), Relaxed);
+        // Not where the peer has said by now that something is cut.
+        wait == 0 && self.distance.cmpxchg(DOUBTFUL, NEAR, Relaxed).is_ok()
     }
 
     /// Whether small packets are expected to leave in long rows.

@@ -262,7 +262,7 @@ impl Qp {
         }
         // Who cuts what we send may be one who drops it then; what merely gets lost is another matter.
         if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
-            path.arrives_cut();
+            path.is_silent();
         }
     }
 

@@ -25,8 +25,8 @@ def wire(hosts, netem):
         for host in hosts:
             # Otherwise nothing was tested.
             shown = host.machine.run(f"tc -s qdisc show dev {host.netdev} parent 1:3")
-            sent = re.search(r"Sent \d+ bytes (\d+) pkt", shown)
-            require(sent and int(sent.group(1)) > 0, f"netem has seen nothing: {shown}")
+            seen = re.search(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", shown)
+            require(seen and any(map(int, seen.groups())), f"netem has seen nothing: {shown}")
     finally:
         for host in hosts:
             host.machine.try_run(f"tc qdisc delete dev {host.netdev} root")

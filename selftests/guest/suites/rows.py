@@ -10,7 +10,7 @@ import netem
 import testbed
 import traffic
 from counted import read
-from harness import case, equal, require
+from harness import case, equal, require, wait_until
 
 bed = testbed.Bed()
 
@@ -50,6 +50,11 @@ def large(rng, sides):
 def without_icrc(host):
     """Packets that the host has sent without an ICRC."""
     return read(host)["same_host_pkts"]
+
+
+def timeouts(host):
+    """How often the host has waited for an acknowledgement in vain."""
+    return read(host)["local_ack_timeout_err"]
 
 
 def cut(host):
@@ -115,6 +120,29 @@ def without_icrcs(version):
         large(rng, sides)
         equal("packets without an ICRC since", [without_icrc(host) for host in hosts], before)
         equal("packets with a wrong ICRC since", [read(host)["rx_icrc_encapsulated"] for host in hosts], bad)
+
+
+@case(timeout=200, debug=False)
+def silence():
+    """Who has waited for an acknowledgement in vain computes ICRCs for a while: the way may have changed, or the peer was slow."""
+    with connection(seed="rows/silence") as (hosts, sides, rng):
+        large(rng, sides)
+        before = [(without_icrc(host), timeouts(host)) for host in hosts]
+        batch = traffic.Batch(rng, *sides)
+        for side in sides:
+            batch.add(side, "write", 50_000)
+        with netem.wire(hosts, "loss 100%"):
+            batch.post()
+            wait_until("both have waited in vain", lambda: all(timeouts(host) > old for host, (_, old) in zip(hosts, before)))
+        batch.check()
+        before = [without_icrc(host) for host in hosts]
+        large(rng, sides)
+        equal("packets without an ICRC right after that", [without_icrc(host) for host in hosts], before)
+        for _ in range(40):
+            large(rng, sides)
+            if all(without_icrc(host) > old for host, old in zip(hosts, before)):
+                return
+        require(False, "all packets have an ICRC from then on")
 
 
 @case(timeout=200, debug=False)
