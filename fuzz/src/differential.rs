@@ -21,7 +21,7 @@ impl Both {
     fn new(setup: &Setup) -> Both {
         let mut model = Model::new(setup.service, setup.mtu, SIZE);
         model.expected = setup.psn;
-        model.resources = usize::from(setup.resources).min(16);
+        model.resources = usize::from(setup.resources);
         model.access = setup.access;
         model.flush = setup.flush;
         model.rnr = setup.rnr & 0x1f;
