@@ -14,6 +14,7 @@ use crate::abi::{
 use crate::baton::{Baton, Raised};
 use crate::driver::Rrxe;
 use crate::limits;
+use crate::qp::Habit;
 use kernel::{
     impl_has_work, new_spinlock, new_work,
     prelude::*,
@@ -40,6 +41,8 @@ pub(crate) struct Cq {
     target: Option<Arc<CqTarget>>,
     /// The consumer is the kernel's.
     is_kernel: bool,
+    /// Whether streams are posted whose completions come here.
+    pub(crate) streams: Habit,
     /// What such a one is still to be told, and who tells it.
     untold: Raised,
     #[pin]
@@ -184,6 +187,7 @@ impl Cq {
                 }, "rrxe_cq"),
                 target: Some(target),
                 is_kernel,
+                streams: Habit::new(),
                 untold: Raised::new(),
                 work <- new_work!("rrxe_cq"),
                 baton: Baton::new(),
@@ -208,6 +212,7 @@ impl Cq {
                 }, "rrxe_no_cq"),
                 target: None,
                 is_kernel: false,
+                streams: Habit::new(),
                 untold: Raised::new(),
                 work <- new_work!("rrxe_no_cq"),
                 baton: Baton::new(),

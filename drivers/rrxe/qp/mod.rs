@@ -34,6 +34,8 @@ mod scatter;
 pub(crate) mod send;
 mod stream;
 
+pub(crate) use stream::Habit;
+
 use crate::{
     baton::{Baton, Raised},
     counters::Counter,

@@ -231,7 +231,8 @@ impl SendSide {
     pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
         let was = self.stream.is_on();
         if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
-            self.stream.follow(fetched, &qp.talk, now);
+            self.stream
+                .follow(fetched, &qp.talk, &qp.send_cq.streams, now);
         } else {
             self.stream.end();
         }

@@ -10,6 +10,9 @@
 //!
 //! Who waits for an answer posts no stream, nor who takes his time between messages: a request of the peer ends it, and so does a
 //! look that finds little. What sending itself takes does not count, which on a slow machine may be long.
+//!
+//! A program that posts a stream to one queue pair does so to others, and again after a while: it has a [`Habit`], by its completion queue, until a stream
+//! turns out to be none.
 
 use crate::limits::path::{
     STREAM, STREAM_BATCH, STREAM_GAP, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE,
@@ -88,11 +91,33 @@ impl Talk {
     }
 }
 
+/// Whether what a program posts to the queue pairs of a completion queue was a stream last time: then it is taken for one at once.
+pub(crate) struct Habit(Atomic<u32>);
+
+impl Habit {
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    #[inline]
+    fn is_known(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    fn learn(&self, is_stream: bool) {
+        if self.is_known() != is_stream {
+            self.0.store(is_stream.into(), Relaxed);
+        }
+    }
+}
+
 /// How a program posts.
 #[derive(Default)]
 pub(super) struct Stream {
     /// Rounds in a row that have found small messages only, one soon after the other.
     rounds: u32,
+    /// While it is a stream: a look has found that it is.
+    proven: bool,
     /// While it is a stream: when the ring is to be looked at, in nanoseconds of CLOCK_MONOTONIC.
     look: Option<u64>,
     /// Work requests found since the last look.
@@ -117,7 +142,7 @@ impl Stream {
     }
 
     /// The ring has been looked at.
-    pub(super) fn follow(&mut self, fetched: Fetched, talk: &Talk, now: u64) {
+    pub(super) fn follow(&mut self, fetched: Fetched, talk: &Talk, habit: &Habit, now: u64) {
         if fetched.large || !talk.is_silent() {
             talk.end();
             self.end();
@@ -129,7 +154,7 @@ impl Stream {
                     self.rounds = 0;
                 }
                 self.rounds = self.rounds.saturating_add(1);
-                if self.rounds >= STREAM && talk.begin() {
+                if (self.rounds >= STREAM || habit.is_known()) && talk.begin() {
                     self.next(now);
                 }
             }
@@ -140,8 +165,13 @@ impl Stream {
                     return;
                 }
                 if self.found >= STREAM_LEAST {
+                    self.proven = true;
+                    habit.learn(true);
                     self.next(now);
                 } else {
+                    if !self.proven {
+                        habit.learn(false);
+                    }
                     talk.end();
                     self.end();
                 }
@@ -173,42 +203,66 @@ mod tests {
     }
 
     /// As many rounds as make a stream, at time 0.
-    fn streaming(talk: &Talk) -> Stream {
+    fn streaming(talk: &Talk, habit: &Habit) -> Stream {
         let mut stream = Stream::default();
         for _ in 1..STREAM {
-            stream.follow(of(64), talk, 0);
+            stream.follow(of(64), talk, habit, 0);
             assert!(!stream.is_on());
         }
-        stream.follow(of(64), talk, 0);
+        stream.follow(of(64), talk, habit, 0);
         assert!(stream.is_on());
         stream
     }
 
     #[test]
-    fn ends_where_nothing_comes() {
-        let talk = Talk::new();
-        let mut stream = streaming(&talk);
+    fn once_known_at_once() {
+        let (habit, talk) = (Habit::new(), Talk::new());
+        let mut stream = streaming(&talk, &habit);
         for _ in 0..STREAM_LEAST {
-            stream.follow(of(64), &talk, STREAM_LOOK - 1);
+            stream.follow(of(64), &talk, &habit, 1);
+        }
+        stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
+        assert!(habit.is_known());
+        stream.follow(Fetched::default(), &talk, &habit, 2 * STREAM_LOOK);
+        // It was one, and is over.
+        assert!(!stream.is_on() && habit.is_known());
+        // Again, and to another queue pair; and then it was none.
+        let mut other = Stream::default();
+        for stream in [&mut stream, &mut other] {
+            let talk = Talk::new();
+            assert!(habit.is_known());
+            stream.follow(of(64), &talk, &habit, 9 * STREAM_LOOK);
+            assert!(stream.is_on());
+        }
+        other.follow(Fetched::default(), &Talk::new(), &habit, 10 * STREAM_LOOK);
+        assert!(!other.is_on() && !habit.is_known());
+    }
+
+    #[test]
+    fn ends_where_nothing_comes() {
+        let (habit, talk) = (Habit::new(), Talk::new());
+        let mut stream = streaming(&talk, &habit);
+        for _ in 0..STREAM_LEAST {
+            stream.follow(of(64), &talk, &habit, STREAM_LOOK - 1);
         }
         // Enough has come since the last look.
-        stream.follow(Fetched::default(), &talk, STREAM_LOOK);
+        stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
         assert_eq!(stream.next_look(), Some(2 * STREAM_LOOK));
         for _ in 1..STREAM_LEAST {
-            stream.follow(of(64), &talk, 2 * STREAM_LOOK - 1);
+            stream.follow(of(64), &talk, &habit, 2 * STREAM_LOOK - 1);
         }
         assert!(stream.is_on());
-        stream.follow(Fetched::default(), &talk, 2 * STREAM_LOOK);
+        stream.follow(Fetched::default(), &talk, &habit, 2 * STREAM_LOOK);
         assert!(!stream.is_on() && !talk.hear());
     }
 
     #[test]
     fn no_stream_at_leisure() {
-        let (talk, mut stream) = (Talk::new(), Stream::default());
+        let (habit, talk, mut stream) = (Habit::new(), Talk::new(), Stream::default());
         let mut now = 0;
         for _ in 0..5 * STREAM {
             now += STREAM_GAP + 1;
-            stream.follow(of(64), &talk, now);
+            stream.follow(of(64), &talk, &habit, now);
             assert!(!stream.is_on());
             // However long that took.
             now += 1_000_000;
@@ -218,7 +272,7 @@ mod tests {
         for _ in 1..STREAM {
             assert!(!stream.is_on());
             now += STREAM_GAP;
-            stream.follow(of(64), &talk, now);
+            stream.follow(of(64), &talk, &habit, now);
             now += 1_000_000;
             talk.round_ended(now);
         }
@@ -227,31 +281,31 @@ mod tests {
 
     #[test]
     fn ends_with_an_answer() {
-        let talk = Talk::new();
-        let mut stream = streaming(&talk);
+        let (habit, talk) = (Habit::new(), Talk::new());
+        let mut stream = streaming(&talk, &habit);
         assert!(talk.hear());
         // Once only: whoever was told ends it.
         assert!(!talk.hear());
-        stream.follow(of(64), &talk, 1);
+        stream.follow(of(64), &talk, &habit, 1);
         assert!(!stream.is_on());
-        drop(streaming(&talk));
+        drop(streaming(&talk, &habit));
     }
 
     #[test]
     fn no_stream_of_answers_nor_of_large_messages() {
-        let (talk, mut stream) = (Talk::new(), Stream::default());
+        let (habit, talk, mut stream) = (Habit::new(), Talk::new(), Stream::default());
         for _ in 0..3 * STREAM {
-            stream.follow(of(64), &talk, 0);
+            stream.follow(of(64), &talk, &habit, 0);
             assert!(!talk.hear());
             assert!(!stream.is_on());
         }
-        let (talk, mut stream) = (Talk::new(), Stream::default());
+        let (habit, talk, mut stream) = (Habit::new(), Talk::new(), Stream::default());
         for _ in 0..3 * STREAM {
-            stream.follow(of(STREAM_MESSAGE + 1), &talk, 0);
+            stream.follow(of(STREAM_MESSAGE + 1), &talk, &habit, 0);
             assert!(!stream.is_on());
         }
-        let mut stream = streaming(&talk);
-        stream.follow(of(STREAM_MESSAGE + 1), &talk, 0);
+        let mut stream = streaming(&talk, &habit);
+        stream.follow(of(STREAM_MESSAGE + 1), &talk, &habit, 0);
         assert!(!stream.is_on() && !talk.hear());
     }
 
