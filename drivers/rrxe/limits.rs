@@ -105,9 +105,11 @@ pub(crate) mod path {
     /// take what has come on the same processor.
     pub(crate) const STREAM_GAP: u64 = 50_000;
     /// Largest message of a stream, in bytes. What is larger pays for its doorbell.
-    pub(crate) const STREAM_MESSAGE: u32 = 4096;
+    pub(crate) const STREAM_MESSAGE: u32 = 32 * 1024;
     /// Work requests that a program in a stream may post before it calls; at most half of its queue.
     pub(crate) const STREAM_BATCH: u32 = 64;
+    /// Bytes of messages likewise: a batch of the largest packets.
+    pub(crate) const STREAM_BYTES: u32 = BATCH * 4096;
     /// Work requests to be found from one look to the next for it to go on.
     pub(crate) const STREAM_LEAST: u32 = 4;
     /// Nanoseconds after which the ring of a program in a stream is looked at, whatever it does. Programs wait that long for

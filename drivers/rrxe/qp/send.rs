@@ -238,7 +238,7 @@ impl SendSide {
         }
         match &self.consumer {
             Some(consumer) if self.stream.is_on() => {
-                consumer.want_doorbell_after(Stream::batch(consumer.capacity()));
+                consumer.want_doorbell_after(self.stream.batch(consumer.capacity()));
             }
             Some(_) if was => self.want_doorbell(),
             _ => {}

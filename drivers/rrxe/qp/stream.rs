@@ -15,7 +15,7 @@
 //! turns out to be none.
 
 use crate::limits::path::{
-    STREAM, STREAM_BATCH, STREAM_GAP, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE,
+    STREAM, STREAM_BATCH, STREAM_BYTES, STREAM_GAP, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE,
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
@@ -23,7 +23,8 @@ use kernel::sync::atomic::{Atomic, Full, Relaxed};
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fetched {
     count: u32,
-    large: bool,
+    /// Bytes of the longest message.
+    longest: u32,
 }
 
 impl Fetched {
@@ -31,7 +32,7 @@ impl Fetched {
     #[inline]
     pub(super) fn add(&mut self, length: u32) {
         self.count = self.count.wrapping_add(1);
-        self.large |= length > STREAM_MESSAGE;
+        self.longest = self.longest.max(length);
     }
 
     /// Whether that was nothing.
@@ -122,12 +123,16 @@ pub(super) struct Stream {
     look: Option<u64>,
     /// Work requests found since the last look.
     found: u32,
+    /// Bytes of the longest message that the last round has found.
+    longest: u32,
 }
 
 impl Stream {
     /// Work requests after which the program is to call, of a queue for so many. While it posts the other half, this one is sent.
-    pub(super) fn batch(capacity: u32) -> u32 {
-        (capacity / 2).clamp(1, STREAM_BATCH)
+    pub(super) fn batch(&self, capacity: u32) -> u32 {
+        let most = STREAM_BYTES.checked_div(self.longest);
+        let most = most.map_or(STREAM_BATCH, |most| most.min(STREAM_BATCH));
+        (capacity / 2).min(most).max(1)
     }
 
     /// The program need not call for each batch.
@@ -143,10 +148,13 @@ impl Stream {
 
     /// The ring has been looked at.
     pub(super) fn follow(&mut self, fetched: Fetched, talk: &Talk, habit: &Habit, now: u64) {
-        if fetched.large || !talk.is_silent() {
+        if fetched.longest > STREAM_MESSAGE || !talk.is_silent() {
             talk.end();
             self.end();
             return;
+        }
+        if !fetched.is_empty() {
+            self.longest = fetched.longest;
         }
         match self.look {
             None if fetched.count != 0 => {
@@ -311,9 +319,20 @@ mod tests {
 
     #[test]
     fn half_of_the_queue() {
-        assert_eq!(
-            [1, 4, 16, 128, 1 << 15].map(Stream::batch),
-            [1, 2, 8, 64, STREAM_BATCH]
-        );
+        let of = |longest| Stream {
+            longest,
+            ..Stream::default()
+        };
+        for small in [0, 8, STREAM_BYTES / STREAM_BATCH] {
+            assert_eq!(
+                [1, 4, 16, 128, 1 << 15].map(|capacity| of(small).batch(capacity)),
+                [1, 2, 8, 64, STREAM_BATCH]
+            );
+        }
+        // Of larger ones, so many bytes.
+        let batch = |longest| of(longest).batch(1 << 15);
+        assert_eq!(batch(STREAM_BYTES / 3), 3);
+        assert_eq!(batch(STREAM_MESSAGE), STREAM_BYTES / STREAM_MESSAGE);
+        assert_eq!(batch(u32::MAX), 1);
     }
 }
