@@ -194,7 +194,8 @@ def loaded_with(where, parameters):
         yield
     finally:
         # It is not there where it would not be loaded.
-        where.try_run("rmmod rrxe")
+        if where.try_run("test -d /sys/module/rrxe").status == 0:
+            unload(where, "rrxe")
         load(where, "rrxe")
 
 
