@@ -34,6 +34,13 @@ pub use tx::TxSkb;
 pub use tx_queue::{TxQueue, XmitStats};
 pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};
 
+/// Bytes of an IPv4 header without options (RFC 791).
+pub const IPV4_HEADER: usize = 20;
+/// Bytes of an IPv6 header (RFC 8200).
+pub const IPV6_HEADER: usize = 40;
+/// Bytes of a UDP header (RFC 768).
+pub const UDP_HEADER: usize = 8;
+
 /// What packets are made with, as long as it exists.
 pub struct Prepared {
     _blocks: blocks::Memory,

@@ -21,7 +21,7 @@ use crate::{
 };
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
-    net::{Fragment, IpAddr, Pocket, Room},
+    net::{Fragment, IpAddr, Pocket, Room, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
     rdma::memory::MappedMemory,
     time::monotonic_ns,
     vector::Vector,
@@ -139,8 +139,8 @@ impl Parcel {
     /// Bytes of the IP packet that the stack would have made of so much UDP payload.
     fn ip_len(&self, udp_payload_len: usize) -> usize {
         let headers = match self.source {
-            IpAddr::V4(_) => 20 + 8,
-            IpAddr::V6(_) => 40 + 8,
+            IpAddr::V4(_) => IPV4_HEADER + UDP_HEADER,
+            IpAddr::V6(_) => IPV6_HEADER + UDP_HEADER,
         };
         udp_payload_len.wrapping_add(headers)
     }

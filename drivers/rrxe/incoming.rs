@@ -10,16 +10,13 @@ use crate::{
 };
 use kernel::{prelude::*, sync::ArcBorrow};
 use linux_rdma::{
-    net::{Datagram, Fragment, KeptDatagram, RxSkb},
+    net::{Datagram, Fragment, KeptDatagram, RxSkb, UDP_HEADER},
     vector::Vector,
 };
 use rrxe_core::{icrc::LastPrefix, Fault, Packet, MAX_HEADER};
 
 /// Bytes of the ICRC at the end of each packet.
 pub(crate) const ICRC: usize = 4;
-
-/// Bytes of a UDP header.
-const UDP_HEADER: usize = 8;
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
 /// header (IBA 11.4.2.1, A17.4).

@@ -17,7 +17,9 @@ use kernel::{
     sync::{rcu, Arc},
 };
 use linux_rdma::{
-    net::{IpAddr, Room, Route, TxQueue, TxSkb, MOST_SEGMENTS},
+    net::{
+        IpAddr, Room, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MOST_SEGMENTS, UDP_HEADER,
+    },
     vector::Vector,
 };
 use rrxe_core::{
@@ -25,10 +27,8 @@ use rrxe_core::{
     Fault, TxError, TxPacket,
 };
 
-const UDP_HEADER: usize = 8;
-
 /// Bytes in front of a row of packets: Ethernet with a VLAN tag, IPv6, UDP.
-const ROW_HEADERS: usize = 18 + 40 + UDP_HEADER;
+const ROW_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
 
 /// Packets up to this size are worth room for others like them from the start: what one allocation
 /// can hold is cheaper than one for each.
@@ -127,8 +127,8 @@ impl<'a> Carrier<'a> {
         destination: [u8; 4],
         ident: u16,
         payload_len: usize,
-    ) -> [u8; 20] {
-        let [l0, l1] = (payload_len.wrapping_add(20 + UDP_HEADER) as u16).to_be_bytes();
+    ) -> [u8; IPV4_HEADER] {
+        let [l0, l1] = (payload_len.wrapping_add(IPV4_HEADER + UDP_HEADER) as u16).to_be_bytes();
         let [i0, i1] = ident.to_be_bytes();
         let [s0, s1, s2, s3] = source;
         let [d0, d1, d2, d3] = destination;
@@ -161,9 +161,9 @@ impl<'a> Carrier<'a> {
         source: &[u8; 16],
         destination: &[u8; 16],
         payload_len: usize,
-    ) -> [u8; 40] {
+    ) -> [u8; IPV6_HEADER] {
         let info = self.path.info();
-        let mut header = [0; 40];
+        let mut header = [0; IPV6_HEADER];
         let first = 6 << 28 | u32::from(self.tos) << 20 | info.flow_label;
         let (fixed, addresses) = header.split_at_mut(8);
         let [f0, f1, f2, f3] = first.to_be_bytes();

@@ -2,7 +2,7 @@
 
 //! The datagrams of a received packet, and their bytes wherever these are.
 
-use super::rx::{RxSkb, UDP_HEADER};
+use super::{rx::RxSkb, UDP_HEADER};
 use crate::{crc32, raw, vector::Vector};
 use core::{marker::PhantomData, num::NonZero};
 use kernel::prelude::*;

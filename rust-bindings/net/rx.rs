@@ -4,13 +4,10 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{datagram::Fragment, origin, IpAddr, IpVersion};
+use super::{datagram::Fragment, origin, IpAddr, IpVersion, UDP_HEADER};
 use crate::{raw, vector::Vector};
 use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
-
-/// Bytes of a UDP header (RFC 768).
-pub(super) const UDP_HEADER: usize = 8;
 
 /// A received UDP packet over IPv4 or IPv6, with its payload wherever the stack has put it. It is one
 /// datagram, or several of the same size in a row (the last may be shorter) that the stack has not

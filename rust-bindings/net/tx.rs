@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{blocks, origin, IpVersion, Room, Route};
+use super::{blocks, origin, IpVersion, Room, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
 use crate::{raw, vector::Vector};
 use core::{ptr::NonNull, slice};
 use kernel::{
@@ -12,13 +12,6 @@ use kernel::{
     prelude::*,
     sync::rcu,
 };
-
-/// Bytes of an IPv4 header without options (RFC 791).
-const IPV4_HEADER: usize = 20;
-/// Bytes of an IPv6 header (RFC 8200).
-const IPV6_HEADER: usize = 40;
-/// Bytes of a UDP header (RFC 768).
-const UDP_HEADER: usize = 8;
 
 /// A UDP datagram that is being put together: first the payload, then the headers in front of it.
 ///
