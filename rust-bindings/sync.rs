@@ -29,7 +29,7 @@ pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
 pub use kthread::{CurrentThread, KThread, ThreadBody};
 pub use nesting::{Nested, Nesting};
 pub use per_cpu::PerCpuCounters;
-pub use rcu::{rcu_barrier, synchronize_rcu};
+pub use rcu::{rcu_barrier, synchronize_rcu, synchronize_rcu_expedited};
 pub use rcu_cell::RcuCell;
 pub use rcu_table::RcuTable;
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};

@@ -28,7 +28,8 @@ use linux_rdma::{
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWrs, SendWrs, Wc},
-        AddressInfo, CqTarget, Device, Driver, MrKeys, QpTarget, SrqTarget, Udata,
+        AddressInfo, CqTarget, Device, Driver, MrChange, MrKeys, QpTarget, SrqTarget, Udata,
+        UserMemory,
     },
 };
 
@@ -346,14 +347,23 @@ impl Driver for Rrxe {
     fn reg_user_mr(
         device: &Device<Self>,
         pd: &Pd,
-        start: u64,
-        length: u64,
-        iova: u64,
+        memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(MrHandle, MrKeys)> {
         no_udata(udata)?;
-        Mr::user(device, pd, start, length, iova, access)
+        Mr::user(device, pd, memory, access)
+    }
+
+    fn rereg_user_mr(
+        device: &Device<Self>,
+        mr: &MrHandle,
+        pd: &Pd,
+        change: &MrChange,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<Option<(MrHandle, MrKeys)>> {
+        no_udata(udata)?;
+        mr.change(device, pd, change)
     }
 
     fn dereg_mr(mr: &MrHandle) -> Result {

@@ -8,6 +8,24 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PdId(u64);
 
+/// Says which protection domain a region is of, which reregistration may change.
+pub(crate) struct PdCell(Atomic<u64>);
+
+impl PdCell {
+    pub(crate) fn new(pd: PdId) -> Self {
+        Self(Atomic::new(pd.0))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> PdId {
+        PdId(self.0.load(Relaxed))
+    }
+
+    pub(crate) fn set(&self, pd: PdId) {
+        self.0.store(pd.0, Relaxed);
+    }
+}
+
 static NEXT: Atomic<u64> = Atomic::new(1);
 
 /// A protection domain.

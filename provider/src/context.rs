@@ -50,6 +50,7 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
     alloc_pd: Some(pd::alloc_pd),
     dealloc_pd: Some(pd::dealloc_pd),
     reg_mr: Some(mr::reg_mr),
+    rereg_mr: Some(mr::rereg_mr),
     dereg_mr: Some(mr::dereg_mr),
     alloc_mw: Some(mw::alloc_mw),
     bind_mw: Some(mw::bind_mw),

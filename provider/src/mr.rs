@@ -3,7 +3,7 @@
 //! Memory regions. The kernel does all the work.
 
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_dereg_mr, ibv_cmd_reg_mr, VerbsMr};
+use crate::ffi::driver::{ibv_cmd_dereg_mr, ibv_cmd_reg_mr, ibv_cmd_rereg_mr, VerbsMr};
 use crate::ffi::verbs::{IbvMr, IbvPd};
 use crate::object;
 use core::ffi::{c_int, c_void};
@@ -42,6 +42,41 @@ pub(crate) unsafe extern "C" fn reg_mr(
         })?;
         Ok(mr)
     })
+}
+
+/// `ibv_rereg_mr`. The region has other keys afterwards where it has other memory.
+///
+/// # Safety
+///
+/// Called by libibverbs with a region that [`reg_mr`] returned, and a protection domain of the same
+/// device where the flags say that it is to have another.
+pub(crate) unsafe extern "C" fn rereg_mr(
+    mr: *mut VerbsMr,
+    flags: c_int,
+    pd: *mut IbvPd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let mut cmd = command::ReregMr::zeroed();
+    let mut resp = command::ReregMrResp::zeroed();
+    // SAFETY: the buffers have the sizes given. libibverbs looks at the protection domain where the
+    // flags say so, and sets the keys.
+    unsafe {
+        ibv_cmd_rereg_mr(
+            mr,
+            flags as u32,
+            addr,
+            length,
+            addr as u64,
+            access,
+            pd,
+            &mut cmd,
+            size_of_val(&cmd),
+            &mut resp,
+            size_of_val(&resp),
+        )
+    }
 }
 
 /// `ibv_dereg_mr`.

@@ -9,6 +9,7 @@ use super::{device::Device, object::Driver};
 use crate::{
     net::{Fragment, Room},
     raw,
+    sync::synchronize_rcu_expedited,
     vector::{self, Vector},
 };
 use core::{
@@ -41,6 +42,9 @@ pub mod access {
     pub const ZERO_BASED: u32 = raw::ib_access_flags_IB_ZERO_BASED;
     /// Flags that a device may ignore (relaxed ordering and the like).
     pub const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
+    /// Of these, each needs memory that its process may write to (`ib_access_writable()` in
+    /// ib_verbs.h).
+    pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
 }
 
 /// User memory, pinned and charged to the process that owns it (`struct ib_umem`).
@@ -64,6 +68,21 @@ impl Umem {
             raw::ib_umem_get_attr_or_va(device.as_raw(), ptr::null(), 0, addr, len, access as i32)
         })?;
         NonNull::new(umem).map(Self).ok_or(EINVAL)
+    }
+
+    /// The address and the bytes that it was pinned with.
+    fn range(&self) -> (u64, usize) {
+        // SAFETY: The umem is valid while `self` is; neither changes (umem.c).
+        unsafe {
+            let umem = self.0.as_ptr();
+            ((*umem).address as u64, (*umem).length)
+        }
+    }
+
+    /// Whether it was pinned to be written to.
+    fn is_writable(&self) -> bool {
+        // SAFETY: As for `range`.
+        unsafe { (*self.0.as_ptr()).writable() != 0 }
     }
 
     /// Lists the pages in blocks of the largest size that fits.
@@ -222,7 +241,7 @@ impl Pinned {
 /// The owner of [`Pinned`] memory. Unpins it when dropped, which sleeps.
 pub struct PinOwner {
     shared: Arc<Pinned>,
-    _umem: Umem,
+    umem: Umem,
 }
 
 impl PinOwner {
@@ -235,10 +254,17 @@ impl PinOwner {
             },
             GFP_KERNEL,
         )?;
-        Ok(Self {
-            shared,
-            _umem: umem,
-        })
+        Ok(Self { shared, umem })
+    }
+
+    /// Where the memory is in its process, and how many bytes it has.
+    pub fn range(&self) -> (u64, usize) {
+        self.umem.range()
+    }
+
+    /// Whether the memory can have all of these `IB_ACCESS_*` rights as it is pinned.
+    pub fn allows(&self, access: u32) -> bool {
+        access & access::WRITABLE == 0 || self.umem.is_writable()
     }
 
     /// What readers hold.
@@ -252,8 +278,7 @@ impl Drop for PinOwner {
         self.shared.pinned.store(0, Release);
         // Expedited: this is DEREG_MR, for which a program waits; it is what keeps a late packet
         // from writing to memory that the program uses for something else by now.
-        // SAFETY: Process context, by the rule of `Umem`.
-        unsafe { raw::synchronize_rcu_expedited() };
+        synchronize_rcu_expedited();
     }
 }
 

@@ -87,18 +87,23 @@ impl<I, T> Object<I, T> {
         Ok(())
     }
 
-    /// Allocates an object that the driver, not ib_core, owns (`struct ib_mr`).
-    pub(crate) fn new_boxed(data: T) -> Result<KBox<Self>> {
-        Ok(KBox::new(
-            Self {
+    /// Allocates an object that the driver, not ib_core, owns (`struct ib_mr`), for what `make` makes,
+    /// if anything. There is memory for it before `make` is called.
+    pub(crate) fn new_boxed<K>(
+        make: impl FnOnce() -> Result<Option<(T, K)>>,
+    ) -> Result<Option<(KBox<Self>, K)>> {
+        let room = KBox::<Self>::new_uninit(GFP_KERNEL)?;
+        let boxed = |(data, more)| {
+            let object = Self {
                 // SAFETY: ib structs are C structs of integers and pointers, for which all zeroes
                 // is valid.
                 ib: UnsafeCell::new(unsafe { MaybeUninit::zeroed().assume_init() }),
                 // INVARIANT: Initialized.
                 data: UnsafeCell::new(MaybeUninit::new(data)),
-            },
-            GFP_KERNEL,
-        )?)
+            };
+            (KBox::write(room, object), more)
+        };
+        Ok(make()?.map(boxed))
     }
 }
 
@@ -167,6 +172,24 @@ pub struct MrKeys {
     pub lkey: u32,
     /// For remote access.
     pub rkey: u32,
+}
+
+/// What a region of user memory is to become (`ibv_rereg_mr()`): `None` stays as it is.
+pub struct MrChange {
+    /// Other memory.
+    pub memory: Option<UserMemory>,
+    /// Other rights: `IB_ACCESS_*` flags, without those that a device may ignore.
+    pub access: Option<u32>,
+}
+
+/// Memory of the current process, to be registered.
+pub struct UserMemory {
+    /// Where it is.
+    pub start: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// The address of its first byte in work requests.
+    pub iova: u64,
 }
 
 /// An RDMA driver: its objects and what they do.
@@ -338,12 +361,20 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn reg_user_mr(
         device: &Device<Self>,
         pd: &Self::Pd,
-        start: u64,
-        length: u64,
-        iova: u64,
+        memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Mr, MrKeys)>;
+    /// Changes a region of user memory, which is to be of the protection domain `pd`. `None` where it is that
+    /// region still, with the keys that it has; otherwise a region that takes its place, and the old one is
+    /// deregistered next, which must not fail. On failure the region stays as it was.
+    fn rereg_user_mr(
+        device: &Device<Self>,
+        mr: &Self::Mr,
+        pd: &Self::Pd,
+        change: &MrChange,
+        udata: Option<&mut Udata<'_>>,
+    ) -> Result<Option<(Self::Mr, MrKeys)>>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
     /// A region of a kernel consumer for fast registration of up to `pages` pages.

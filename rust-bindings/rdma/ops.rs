@@ -120,6 +120,7 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.post_srq_recv = Some(Ops::<D>::post_srq_recv);
     ops.get_dma_mr = Some(Ops::<D>::get_dma_mr);
     ops.reg_user_mr = Some(Ops::<D>::reg_user_mr);
+    ops.rereg_user_mr = Some(Ops::<D>::rereg_user_mr);
     ops.dereg_mr = Some(Ops::<D>::dereg_mr);
     ops.alloc_mr = Some(raw::rdma_trampoline_alloc_mr);
     ops.map_mr_sg = Some(Ops::<D>::map_mr_sg);

@@ -16,6 +16,14 @@ pub fn synchronize_rcu() {
     unsafe { raw::synchronize_rcu() }
 }
 
+/// The same in some tens of microseconds, at the price of interrupting all CPUs: for what a program
+/// waits for. Sleeps.
+#[inline]
+pub fn synchronize_rcu_expedited() {
+    // SAFETY: As for `synchronize_rcu`.
+    unsafe { raw::synchronize_rcu_expedited() }
+}
+
 /// Waits until all RCU callbacks that had been queued have run. Sleeps.
 ///
 /// A module whose callbacks may be queued must call this before its code goes.

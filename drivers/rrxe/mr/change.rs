@@ -65,7 +65,7 @@ impl Tables {
     /// type 2; any other key is refused, and stays valid (K-08). Afterwards nobody uses it.
     pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: Consumer, key: u32) -> Result<(), Fault> {
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
-        if mr.pd != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
+        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
         let bound = {
@@ -93,7 +93,7 @@ impl Tables {
     ) -> Result<(), Fault> {
         let mr = self.regions.get(to.key, rcu).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
-        if mr.pd != by.pd || !matches!(mr.kind, Kind::Fast) || access & !FAST_ACCESS != 0 {
+        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast) || access & !FAST_ACCESS != 0 {
             return Err(Fault::Protection);
         }
         let mut state = lock_bh(&mr.changing);
@@ -119,7 +119,7 @@ impl Tables {
         };
         let access = u32::try_from(to.access).map_err(|_| Fault::Protection)?;
         let zero_based = access & access::ZERO_BASED != 0;
-        if window.pd != by.pd
+        if window.pd.get() != by.pd
             || access & !WINDOW_ACCESS != 0
             || mw_type == TYPE_1 && zero_based
             || mw_type == TYPE_2 && to.length == 0
@@ -171,10 +171,11 @@ impl Tables {
         };
         let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
         let end = to.address.checked_add(to.length).ok_or(Fault::Protection)?;
-        if region.pd != pd
+        let allowed = fixed.access();
+        if region.pd.get() != pd
             || fixed.key != to.lkey
-            || fixed.access & access::MW_BIND == 0
-            || writes && fixed.access & access::LOCAL_WRITE == 0
+            || allowed & access::MW_BIND == 0
+            || writes && allowed & access::LOCAL_WRITE == 0
             || !is_inside(fixed.iova, fixed.length, to.address, end)
             || !region.take_window()
         {

@@ -5,11 +5,13 @@
 //! Packets look them up by key under the RCU read lock, without a reference count. Each access is
 //! checked at the moment of use: key, protection domain, rights and range.
 //!
-//! A registered region stays as it is. Fast registrations and windows change while packets use
+//! The memory of a registered region stays as it is; domain and rights change by reregistration, which waits until
+//! nobody uses the old ones any more. Fast registrations and windows change while packets use
 //! them, so they have a lock, which an access holds until its bytes are copied: when a work
 //! request that invalidates a key completes, nobody uses it any more.
 
 mod change;
+mod rereg;
 mod span;
 
 pub(crate) use change::{Bind, FastRegister};
@@ -20,7 +22,7 @@ use crate::{
     device::DeviceState,
     driver::Rrxe,
     limits,
-    pd::{Pd, PdId},
+    pd::{Pd, PdCell, PdId},
     tables::Tables,
 };
 use kernel::{
@@ -34,7 +36,7 @@ use kernel::{
 use linux_rdma::errno::not_supported;
 use linux_rdma::rdma::{
     memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
-    Device, MrKeys,
+    Device, MrKeys, UserMemory,
 };
 use linux_rdma::sync::lock_bh;
 use rrxe_core::{Fault, Flush, RemoteAccess};
@@ -83,7 +85,7 @@ struct Wish {
 /// A memory region or window, as packets see it.
 #[pin_data]
 pub(crate) struct Mr {
-    pd: PdId,
+    pd: PdCell,
     kind: Kind,
     /// Windows that are bound to it, or [`CLOSED`].
     windows: Atomic<u32>,
@@ -92,7 +94,7 @@ pub(crate) struct Mr {
 }
 
 enum Kind {
-    /// Registered by a verb, until it is deregistered.
+    /// Registered by a verb, until it is deregistered or takes other memory.
     Fixed(Fixed),
     /// For fast registration.
     Fast,
@@ -102,7 +104,7 @@ enum Kind {
 
 struct Fixed {
     key: u32,
-    access: u32,
+    access: Atomic<u32>,
     /// The address of its first byte in work requests.
     iova: u64,
     length: u64,
@@ -110,11 +112,17 @@ struct Fixed {
 }
 
 impl Fixed {
+    /// The rights that it has.
+    #[inline]
+    fn access(&self) -> u32 {
+        self.access.load(Relaxed)
+    }
+
     /// Where the bytes `va..end` begin in the memory, if `key` is its key, and it has all of these rights.
     #[inline]
     fn find(&self, key: u32, need: u32, va: u64, end: u64) -> Option<u64> {
         let allowed = self.key == key
-            && self.access & need == need
+            && self.access() & need == need
             && is_inside(self.iova, self.length, va, end);
         allowed.then(|| va.wrapping_sub(self.iova))
     }
@@ -161,7 +169,7 @@ pub(crate) struct MrHandle {
     tables: Arc<Tables>,
     index: u32,
     mr: Arc<Mr>,
-    _owner: Option<PinOwner>,
+    owner: Option<PinOwner>,
 }
 
 /// Whether `va..end` is inside `iova..iova + length`.
@@ -180,7 +188,7 @@ impl Mr {
         let (kind, changing) = make(key);
         let mr = Arc::pin_init(
             pin_init!(Mr {
-                pd,
+                pd: PdCell::new(pd),
                 kind,
                 windows: Atomic::new(0),
                 changing <- new_spinlock!(changing, "rrxe_mr"),
@@ -193,7 +201,7 @@ impl Mr {
             tables: tables.clone(),
             index,
             mr: mr.clone(),
-            _owner: owner,
+            owner,
         };
         tables.regions.publish(index, mr)?;
         Ok((
@@ -208,7 +216,7 @@ impl Mr {
     fn fixed(key: u32, access: u32, iova: u64, length: u64, memory: Memory) -> (Kind, Changing) {
         let fixed = Fixed {
             key,
-            access,
+            access: Atomic::new(access),
             iova,
             length,
             memory,
@@ -220,11 +228,14 @@ impl Mr {
     pub(crate) fn user(
         device: &Device<Rrxe>,
         pd: &Pd,
-        start: u64,
-        length: u64,
-        iova: u64,
+        memory: &UserMemory,
         access: u32,
     ) -> Result<(MrHandle, MrKeys)> {
+        let UserMemory {
+            start,
+            length,
+            iova,
+        } = *memory;
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
@@ -294,8 +305,10 @@ impl MrHandle {
     /// DEREG_MR, DEALLOC_MW: the key is refused from now on. `EBUSY` where windows are bound to
     /// the region (IBA 10.6.7.2.8).
     pub(crate) fn close(&self) -> Result {
-        if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
-            return Err(EBUSY);
+        match self.mr.windows.cmpxchg(0, CLOSED, Full) {
+            // Another region has taken its place.
+            Ok(_) | Err(CLOSED) => {}
+            Err(_) => return Err(EBUSY),
         }
         self.tables.regions.withdraw(self.index);
         self.mr.end();
@@ -347,7 +360,7 @@ impl Tables {
         let Wish { pd, window, need } = wish;
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        if mr.pd != pd {
+        if mr.pd.get() != pd {
             return Err(Fault::Protection);
         }
         if let Kind::Fixed(fixed) = &mr.kind {
@@ -452,7 +465,9 @@ impl Tables {
         let (va, len) = flush.range.unwrap_or((fixed.iova, 0));
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         let found = fixed.find(rkey, need, va, end);
-        found.filter(|_| mr.pd == pd).ok_or(Fault::Protection)?;
+        found
+            .filter(|_| mr.pd.get() == pd)
+            .ok_or(Fault::Protection)?;
         // The CPU wrote it, and so all there is to do is to wait for the CPU: caches are coherent.
         kernel::sync::barrier::smp_mb();
         Ok(())

@@ -72,7 +72,7 @@ impl Tables {
         let Reference { pd, key, va, need } = *reference;
         let offset = fixed.find(key, need, va, va.checked_add(len)?)?;
         let memory = pinned.access(rcu)?;
-        (mr.pd == pd).then_some((memory, offset))
+        (mr.pd.get() == pd).then_some((memory, offset))
     }
 }
 

@@ -77,6 +77,10 @@ pub(crate) type AllocPdResp = Words<1>;
 pub(crate) type RegMr = Quads<6>;
 /// `struct ib_uverbs_reg_mr_resp`.
 pub(crate) type RegMrResp = Words<3>;
+/// `struct ibv_rereg_mr`.
+pub(crate) type ReregMr = Quads<7>;
+/// `struct ib_uverbs_rereg_mr_resp`.
+pub(crate) type ReregMrResp = Words<2>;
 /// `struct ibv_alloc_mw`.
 pub(crate) type AllocMw = Quads<3>;
 /// `struct ib_uverbs_alloc_mw_resp`.

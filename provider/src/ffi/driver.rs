@@ -194,6 +194,19 @@ extern "C" {
         resp: *mut command::RegMrResp,
         resp_size: usize,
     ) -> c_int;
+    pub(crate) fn ibv_cmd_rereg_mr(
+        vmr: *mut VerbsMr,
+        flags: u32,
+        addr: *mut c_void,
+        length: usize,
+        hca_va: u64,
+        access: c_int,
+        pd: *mut IbvPd,
+        cmd: *mut command::ReregMr,
+        cmd_size: usize,
+        resp: *mut command::ReregMrResp,
+        resp_size: usize,
+    ) -> c_int;
     pub(crate) fn ibv_cmd_dereg_mr(vmr: *mut VerbsMr) -> c_int;
 
     pub(crate) fn ibv_cmd_alloc_mw(

@@ -503,6 +503,8 @@ const _: () = {
     assert!(size_of::<AllocPdResp>() == 4);
     assert!(size_of::<RegMr>() == 48);
     assert!(size_of::<RegMrResp>() == 12);
+    assert!(size_of::<ReregMr>() == 56);
+    assert!(size_of::<ReregMrResp>() == 8);
     assert!(size_of::<AllocMw>() == 24);
     assert!(size_of::<AllocMwResp>() == 8);
     assert!(size_of::<CreateCq>() == 40 + 16);

@@ -164,7 +164,16 @@ pub(crate) struct VerbsContextOps {
     >,
     pub(crate) req_notify_cq:
         Option<unsafe extern "C" fn(cq: *mut IbvCq, solicited_only: c_int) -> c_int>,
-    pub(crate) rereg_mr: Unset,
+    pub(crate) rereg_mr: Option<
+        unsafe extern "C" fn(
+            vmr: *mut VerbsMr,
+            flags: c_int,
+            pd: *mut IbvPd,
+            addr: *mut c_void,
+            length: usize,
+            access: c_int,
+        ) -> c_int,
+    >,
     pub(crate) resize_cq: Option<unsafe extern "C" fn(cq: *mut IbvCq, cqe: c_int) -> c_int>,
     pub(crate) set_ece: Unset,
     pub(crate) unimport_dm: Unset,

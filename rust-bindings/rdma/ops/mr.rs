@@ -8,25 +8,41 @@ use crate::{
     rdma::{
         device::Device,
         memory::{access, KernelMemory},
-        object::{errno, Driver, Mr, MrKeys, Mw, Pd},
+        object::{errno, Driver, Mr, MrChange, MrKeys, Mw, Pd, UserMemory},
         udata::Udata,
     },
 };
+use core::ptr;
 use kernel::{
     ffi::{c_int, c_uint},
     prelude::*,
 };
 
 impl<D: Driver> Ops<D> {
-    /// Boxes a region and fills in what drivers fill in.
+    /// Boxes the region that `make` makes and fills in what drivers fill in.
     ///
     /// # Safety
     ///
     /// Called by an operation that returns a region of `pd`, a live protection domain of `D`.
-    unsafe fn new_mr(pd: *mut raw::ib_pd, result: Result<(D::Mr, MrKeys)>) -> *mut raw::ib_mr {
-        let boxed = result.and_then(|(data, keys)| Ok((Mr::<D>::new_boxed(data)?, keys)));
-        match boxed {
-            Ok((mr, keys)) => {
+    unsafe fn new_mr(
+        pd: *mut raw::ib_pd,
+        make: impl FnOnce() -> Result<(D::Mr, MrKeys)>,
+    ) -> *mut raw::ib_mr {
+        // SAFETY: By the requirements.
+        unsafe { Self::new_mr_or_none(pd, || make().map(Some)) }
+    }
+
+    /// The same, or a null pointer where it makes none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ops::new_mr`].
+    unsafe fn new_mr_or_none(
+        pd: *mut raw::ib_pd,
+        make: impl FnOnce() -> Result<Option<(D::Mr, MrKeys)>>,
+    ) -> *mut raw::ib_mr {
+        match Mr::<D>::new_boxed(make) {
+            Ok(Some((mr, keys))) => {
                 let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
                 // SAFETY: The region is ours until we return it; ib_core takes it then, and gives
                 // it back in `dereg_mr`. The rest by the requirements.
@@ -38,6 +54,7 @@ impl<D: Driver> Ops<D> {
                 }
                 mr
             }
+            Ok(None) => ptr::null_mut(),
             Err(e) => err_ptr(e),
         }
     }
@@ -51,13 +68,14 @@ impl<D: Driver> Ops<D> {
     ) -> *mut raw::ib_mr {
         // SAFETY: By the requirements.
         unsafe {
-            let result = D::get_dma_mr(
-                Device::from_raw((*pd).device),
-                Pd::<D>::from_ptr(pd).data(),
-                KernelMemory::new(),
-                access as u32,
-            );
-            Self::new_mr(pd, result)
+            Self::new_mr(pd, || {
+                D::get_dma_mr(
+                    Device::from_raw((*pd).device),
+                    Pd::<D>::from_ptr(pd).data(),
+                    KernelMemory::new(),
+                    access as u32,
+                )
+            })
         }
     }
 
@@ -78,16 +96,59 @@ impl<D: Driver> Ops<D> {
         }
         // SAFETY: By the requirements.
         unsafe {
-            let result = D::reg_user_mr(
-                Device::from_raw((*pd).device),
-                Pd::<D>::from_ptr(pd).data(),
+            Self::new_mr(pd, || {
+                D::reg_user_mr(
+                    Device::from_raw((*pd).device),
+                    Pd::<D>::from_ptr(pd).data(),
+                    &UserMemory {
+                        start,
+                        length,
+                        iova,
+                    },
+                    access_flags as u32 & !access::OPTIONAL,
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core: `mr` is a live region of `D` with memory of a program, which nobody else changes or
+    /// deregisters meanwhile; `pd` is a live protection domain of `D`, that of `mr` or another of its device;
+    /// `udata` is that of the command (uverbs_cmd.c, `ib_uverbs_rereg_mr()`, which takes the old region's
+    /// place for the one that is returned, if one is, and deregisters the old one).
+    pub(super) unsafe extern "C" fn rereg_user_mr(
+        mr: *mut raw::ib_mr,
+        flags: c_int,
+        start: u64,
+        length: u64,
+        iova: u64,
+        access_flags: c_int,
+        pd: *mut raw::ib_pd,
+        udata: *mut raw::ib_udata,
+    ) -> *mut raw::ib_mr {
+        let flags = flags as u32;
+        let change = MrChange {
+            memory: (flags & raw::ib_mr_rereg_flags_IB_MR_REREG_TRANS != 0).then_some(UserMemory {
                 start,
                 length,
                 iova,
-                access_flags as u32 & !access::OPTIONAL,
-                Udata::from_ptr(udata).as_mut(),
-            );
-            Self::new_mr(pd, result)
+            }),
+            access: (flags & raw::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0)
+                .then_some(access_flags as u32 & !access::OPTIONAL),
+        };
+        // SAFETY: By the requirements.
+        unsafe {
+            Self::new_mr_or_none(pd, || {
+                D::rereg_user_mr(
+                    Device::from_raw((*pd).device),
+                    Mr::<D>::from_ptr(mr).data(),
+                    Pd::<D>::from_ptr(pd).data(),
+                    &change,
+                    Udata::from_ptr(udata).as_mut(),
+                )
+            })
         }
     }
 
@@ -118,12 +179,13 @@ impl<D: Driver> Ops<D> {
         }
         // SAFETY: By the requirements.
         unsafe {
-            let result = D::alloc_mr(
-                Device::from_raw((*pd).device),
-                Pd::<D>::from_ptr(pd).data(),
-                max_num_sg,
-            );
-            Self::new_mr(pd, result)
+            Self::new_mr(pd, || {
+                D::alloc_mr(
+                    Device::from_raw((*pd).device),
+                    Pd::<D>::from_ptr(pd).data(),
+                    max_num_sg,
+                )
+            })
         }
     }
 

@@ -206,11 +206,23 @@ class _Memory:
     """Anonymous memory, the region over it, and the shadow."""
 
     def __init__(self, pd, size, access, seed):
-        self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        self.map[:] = data(seed, size)
+        self.map, self.address = self._mapped(size, seed)
         self.shadow = bytearray(self.map[:])
         self.region = MR(pd, size, access, address=self.address)
+
+    @staticmethod
+    def _mapped(size, seed):
+        found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        found[:] = data(seed, size)
+        return found, ctypes.addressof(ctypes.c_char.from_buffer(found))
+
+    def move(self, size, seed, flags, **change):
+        """Give the region other memory. Returns the old, and what should be in it."""
+        there, address = self._mapped(size, seed)
+        self.region.rereg(flags | e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=size, **change)
+        left = self.map, self.shadow
+        self.map, self.address, self.shadow = there, address, bytearray(there[:])
+        return left
 
 
 class Endpoint:
@@ -359,13 +371,37 @@ class Endpoint:
     def memory(self, pd, size, access=ALL_ACCESS, seed=0):
         """A region of `size` bytes filled with the data of `seed`."""
         value = _Memory(self._objects[pd], size, _bits(ACCESS, access), seed)
+        return self._region(self._keep(value), value)
+
+    @staticmethod
+    def _region(number, value):
         return {
-            "id": self._keep(value),
+            "id": number,
             "address": value.address,
-            "size": size,
+            "size": len(value.map),
             "lkey": value.region.lkey,
             "rkey": value.region.rkey,
         }
+
+    def reregister(self, memory, pd=None, access=None, size=None, seed=0):
+        """Change a region: its domain, its rights, and its memory, of `size` bytes then with the data of `seed`. Returns
+        the region as it is now, and what differs in the memory that it had, if it has other."""
+        value, flags, change = self._objects[memory], 0, {}
+        if pd is not None:
+            flags |= e.IBV_REREG_MR_CHANGE_PD
+            change["pd"] = self._objects[pd]
+        if access is not None:
+            flags |= e.IBV_REREG_MR_CHANGE_ACCESS
+            change["access"] = _bits(ACCESS, access)
+        if size is None:
+            value.region.rereg(flags, **change)
+            return self._region(memory, value), ""
+        before, wanted = value.move(size, seed, flags, **change)
+        return self._region(memory, value), "" if before[:] == wanted else "the memory before has changed"
+
+    def reregister_at(self, memory, address, length):
+        """Give a region memory at any address whatever."""
+        self._objects[memory].region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=length)
 
     def memory_again(self, memory, pd, access=ALL_ACCESS):
         """Another region over the same bytes, in another protection domain; the first one has their shadow."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory windows and invalidation: what a key lets the peer do, from when, and until when (IBA 10.6)."""
+"""Memory windows, invalidation and reregistration: what a key lets the peer do, from when, and until when (IBA 10.6)."""
 
 import errno
 
@@ -379,6 +379,163 @@ def bind_to_nothing():
     """A type 2 window is unbound by invalidation only."""
     with Owner(bench) as t:
         _fails(t, t.window(2), length=0)
+
+
+# Reregistration
+
+ALL = ("local-write", *REMOTE, "mw-bind")
+READABLE = ("local-write", "remote-read", "mw-bind")
+
+
+class Change(Owner):
+    """An owner whose region changes."""
+
+    def __init__(self, access):
+        super().__init__(bench)
+        self._rights = access
+
+    def memory(self, access=None, pd=None):
+        return super().memory(self._rights if access is None else access, pd)
+
+    def change(self, keys="same", **how):
+        """Reregister the region, which keeps its keys or gets others. Returns the one that it had."""
+        before = self.region
+        self.region, left = self.owner.reregister(before["id"], **how)
+        equal("the memory that was the region's", left, "")
+        same = [self.region[key] == before[key] for key in ("lkey", "rkey")]
+        require(same == [keys == "same"] * 2, f"keys {before} became {self.region}")
+        return before
+
+    def works(self, seed=70):
+        """The peer may read and write by the region's key."""
+        self.write(self.region["rkey"], seed=seed)
+        self.reads(seed)
+
+    def reads(self, seed):
+        """The peer reads what was written with this seed."""
+        self.near.end.put(self.mine["id"], [[0, 64]], 1)
+        self.near.end.expect(self.mine["id"], [[0, 64]], seed, 64)
+        self.send("read", rkey=self.region["rkey"], raddr=self.region["address"] + PAGE)
+        self.sent("SUCCESS")
+
+
+@case()
+def fewer_rights():
+    """A region that may not be written to any more; reading goes on."""
+    with Change(ALL) as t:
+        t.works()
+        t.change(access=READABLE)
+        t.reads(70)
+        t.denied(t.region["rkey"])
+
+
+@case()
+def more_rights():
+    """A region that its peer may write to now."""
+    with Change(READABLE) as t:
+        t.change(access=ALL)
+        t.works()
+
+
+@case()
+def rights_to_write_to_what_was_only_read():
+    """Memory that was pinned only to be read: the program's page is written to, not one that it was a copy of."""
+    with Change(("remote-read",)) as t:
+        before = t.change(keys="new", access=ALL)
+        t.works()
+        t.denied(before["rkey"])
+
+
+@case()
+def other_domain():
+    """A region that goes to another domain and back: only queue pairs of its domain have it."""
+    with Change(ALL) as t:
+        pd = t.owner.pd()
+        t.works()
+        t.change(pd=pd)
+        t.change(pd=t.far.pd)
+        t.works(71)
+        t.change(pd=pd)
+        t.denied(t.region["rkey"])
+        t.change(pd=t.far.pd)
+        t.owner.drop(pd)
+
+
+@case(each={"larger": 3 * SIZE, "smaller": 2 * PAGE})
+def other_memory(size):
+    """A region with other memory has other keys, and by the old ones nothing is to be had."""
+    with Change(ALL) as t:
+        t.works()
+        before = t.change(keys="new", size=size, seed=31)
+        t.works(71)
+        t.write(t.region["rkey"], size - 64, 64, 72)
+        t.denied(before["rkey"], raddr=before["address"] + PAGE)
+
+
+@case()
+def all_at_once():
+    """Other memory, another domain and other rights."""
+    with Change(("local-write",)) as t:
+        pd = t.owner.pd()
+        t.change(pd=pd)
+        t.change(keys="new", pd=t.far.pd, access=ALL, size=SIZE, seed=33)
+        t.owner.drop(pd)
+        t.works()
+
+
+@case()
+def outside_of_other_memory():
+    """What is beyond the end of other memory."""
+    with Change(ALL) as t:
+        t.change(keys="new", size=PAGE + 64, seed=32)
+        t.works()
+        t.denied(t.region["rkey"], offset=PAGE + 1)
+
+
+@case(each=TYPES)
+def change_with_window(kind):
+    """A region that a window is bound to is not changed (IBA 11.2.8.6), and one that has changed can have windows."""
+    with Change(ALL) as t:
+        window = t.window(kind)
+        rkey = t.bind(window)
+        for how in ({"access": READABLE}, {"pd": t.far.pd, "access": ALL}, {"size": SIZE}):
+            refused(errno.EBUSY, t.owner.reregister, t.region["id"], **how)
+        t.write(rkey)
+        t.give_up(window)
+        t.change(access=READABLE)
+        t.change(keys="new", access=ALL, size=SIZE, seed=34)
+        t.write(t.bind(t.window(kind)), seed=71)
+
+
+@case()
+def change_refused():
+    """What can't be done is refused, and the region stays what it was."""
+    with Change(ALL) as t:
+        number, page = t.region["id"], t.owner.read_only_page()
+        # The right to write from afar needs the one to write here (ib_core).
+        refused(errno.EINVAL, t.owner.reregister, number, access=("remote-write",))
+        refused(errno.EOPNOTSUPP, t.owner.reregister, number, access=("local-write", "flush-persistent"))
+        refused(errno.EFAULT, t.owner.reregister_at, number, page, PAGE)
+        refused(errno.EFAULT, t.owner.reregister_at, number, 4096, PAGE)
+        refused(errno.EINVAL, t.owner.reregister_at, number, t.region["address"], 0)
+        refused(errno.EINVAL, t.owner.reregister, number)
+        t.works()
+        t.write(t.bind(t.window(1)))
+
+
+@case()
+def change_while_used():
+    """Rights that come and go do not disturb who does not need them."""
+    with Change(ALL) as t:
+        t.works()
+        rounds, lot = 20, 16
+        request = {"op": "read", "sge": [t.segment()], "rkey": t.region["rkey"], "raddr": t.region["address"] + PAGE}
+        for number in range(rounds):
+            t.near.end.post_send(t.near.qp["id"], [{"id": at, **request} for at in range(lot)])
+            t.change(access=ALL if number % 2 else READABLE)
+            found = t.near.end.poll(t.near.send_cq, lot, 30)
+            equal("READs", [wc["status"] for wc in found], ["SUCCESS"] * lot)
+        t.works(71)
 
 
 def run():
