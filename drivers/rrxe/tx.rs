@@ -83,14 +83,32 @@ impl<'a> Carrier<'a> {
     ) -> Option<Self> {
         let tos = congestion::connected_tos(path.info().traffic_class);
         let carrier = Self::new(path, device, source_port, rcu)?.with_tos(tos);
-        let limit = carrier.route.segmentation_limit() as usize;
-        let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
-        let near = path.is_near();
         Some(Self {
-            row,
-            near,
-            ..carrier
+            near: path.is_near(),
+            ..carrier.in_rows()
         })
+    }
+
+    /// The same for datagrams to one place, which nobody would miss if it could not be seen that they have changed. Multicasts leave
+    /// one by one: the stack copies them.
+    pub(crate) fn datagrams(
+        path: &'a Path,
+        device: &DeviceState,
+        source_port: u16,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        let carrier = Self::new(path, device, source_port, rcu)?;
+        Some(match path.destination().is_multicast() {
+            true => carrier,
+            false => carrier.in_rows(),
+        })
+    }
+
+    /// The same with packets in rows, where the device takes that.
+    fn in_rows(self) -> Self {
+        let limit = self.route.segmentation_limit() as usize;
+        let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
+        Self { row, ..self }
     }
 
     /// Whether the way leads straight back, through nothing that could want to see a packet.
@@ -287,7 +305,7 @@ impl Batch {
     }
 }
 
-/// Where the packets of a connected queue pair leave, for the length of a batch.
+/// Where the packets of a queue pair leave, for the length of a batch.
 ///
 /// Those in a row that are of one size, the last of which may be shorter, cross the stack as one where
 /// the device takes that: each with its own ICRC, for the lengths and the Identification that
@@ -497,7 +515,7 @@ impl<'a> Outgoing<'a> {
         sent
     }
 
-    /// Sends a packet of the connected queue pair; `gather` fills in the payload. What can't be
+    /// Sends a packet; `gather` fills in the payload. What can't be
     /// sent is lost: the protocol recovers.
     pub(crate) fn send(
         &mut self,
@@ -598,22 +616,19 @@ impl<'a> Outgoing<'a> {
         Ok(sent.max(1))
     }
 
-    /// What a packet of the batch is written with.
-    pub(crate) fn pen(&mut self) -> &mut Pen {
-        self.pen.vector.hold();
-        // Datagrams of a batch go to many places.
-        self.pen.prefix = LastPrefix::default();
-        &mut self.pen
-    }
-
-    /// Sends a packet that is made already; `None` where it could not be, and is lost.
-    pub(crate) fn push(&mut self, skb: Option<TxSkb>) -> Result<(), TxError> {
-        let batch = self.batch.as_deref_mut().ok_or(TxError::NoRoom)?;
-        match skb {
-            Some(skb) => batch.queue.push(skb),
-            None => self.count_lost(1),
+    /// What is sent from here on goes along this path: datagrams of a batch may go to many places.
+    pub(crate) fn along(
+        &mut self,
+        path: &'a Path,
+        source_port: impl FnOnce() -> u16,
+        rcu: &rcu::Guard,
+    ) {
+        let goes_there = |carrier: &Carrier<'_>| core::ptr::eq(carrier.path, path);
+        if !self.carrier.as_ref().is_some_and(goes_there) {
+            self.finish();
+            self.pen.prefix = LastPrefix::default();
+            self.carrier = Carrier::datagrams(path, self.device, source_port(), rcu);
         }
-        Ok(())
     }
 
     /// The end of the batch, and of a row: what is not finished yet goes to the queue.

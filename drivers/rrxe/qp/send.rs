@@ -14,7 +14,7 @@ use crate::{
     mr::{Bind, FastRegister, Reference},
     path::Path,
     ring::Consumer,
-    tx::{Batch, Carrier, Outgoing},
+    tx::{Batch, Outgoing},
     wqe::{self, Behind, SendBounds, SendEntry},
 };
 use kernel::{
@@ -24,6 +24,7 @@ use kernel::{
 use linux_rdma::{
     net::{KeptDatagram, Room},
     rdma::{qp::QpState, wr::DataSegment},
+    sync::object_of,
 };
 use rrxe_core::{
     Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
@@ -461,23 +462,15 @@ impl RequesterEnv for Env<'_> {
             return sent;
         }
         let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
-        if super::service(work.qp.qp_type) != rrxe_core::Service::Ud {
-            return self.outgoing.send(packet, gather);
+        if super::service(work.qp.qp_type) == Service::Ud {
+            let handles = &work.qp.device.tables.addresses;
+            let ah = handles.get(local.ah, work.on.rcu).map(object_of);
+            let ah = ah.filter(|ah| ah.pd() == work.qp.pd);
+            let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
+            let port = || path.info().udp_source_port(work.qp.number, 0);
+            self.outgoing.along(path, port, work.on.rcu);
         }
-        let ah = work
-            .qp
-            .device
-            .tables
-            .addresses
-            .get(local.ah, work.on.rcu)
-            .filter(|ah| ah.pd() == work.qp.pd)
-            .ok_or(TxError::Local(Fault::Malformed))?;
-        let port = ah.path.info().udp_source_port(work.qp.number, 0);
-        let skb = match Carrier::new(&ah.path, &work.qp.device, port, work.on.rcu) {
-            Some(carrier) => carrier.packet(packet, self.outgoing.pen(), gather)?,
-            None => None,
-        };
-        self.outgoing.push(skb)
+        self.outgoing.send(packet, gather)
     }
 
     fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {

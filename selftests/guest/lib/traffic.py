@@ -17,6 +17,8 @@ LONGEST = 8 * 1024 * 1024
 LARGE = 2 * LONGEST + 64 * 1024  # one to send and one to receive
 
 GRH = 40  # bytes before a datagram's payload
+# Bytes of a datagram but for payload and immediate: IPv4 and UDP header, BTH, DETH, ICRC.
+AROUND = 20 + 8 + 12 + 8 + 4
 GLOBAL = 1  # enum ib_placement_type
 RANGE, REGION = 0, 1  # enum ib_selectivity_level
 MAX_SGE = 16
@@ -90,8 +92,9 @@ def connect(left, right, mtu, rng):
 
 
 @contextlib.contextmanager
-def connection(hosts, rng, mtu=1024, version=4):
-    """A reliable connection between a program on each of two hosts, or two of the same: yields the sides."""
+def connection(hosts, rng, mtu=1024, version=4, kind="rc", extended=False):
+    """A connection, a reliable one unless said, between a program on each of two hosts, or two of the same: yields the
+    sides. Those that are `extended` post all of a batch at once; rdma_rxe's never are."""
     import endpoint  # only a guest has verbs
 
     ends = [endpoint.Endpoint() for _ in hosts]
@@ -99,7 +102,7 @@ def connection(hosts, rng, mtu=1024, version=4):
         sides = []
         for host, end in zip(hosts, ends):
             info = end.open(host.device, host.address if version == 4 else host.address6, host.driver)
-            sides.append(Side(end, info, "rc", False))
+            sides.append(Side(end, info, kind, extended and host.driver != "rdma_rxe"))
         connect(*sides, mtu, rng)
         yield sides
     finally:
@@ -246,7 +249,8 @@ class Batch:
         if request["op"] != "write-imm":
             head, tail = _split(ranges, header)
             if header:
-                self._checks.append((side, other, theirs["id"], head))
+                immediate = 4 if request["op"] == "send-imm" else 0
+                self._checks.append((side, other, theirs["id"], head, AROUND + immediate + length + -length % 4))
             self._call(self._after, other, "expect", theirs["id"], tail, seed, length)
         self._received[id(other)].append(
             {
@@ -368,9 +372,10 @@ class Batch:
         equal(f"{side.name}: receive completions", len(found), len(wanted))
         equal(f"{side.name}: further receive completions", side.end.poll(side.recv_cq, 1, 0), [])
 
-    def _check_header(self, side, other, region, ranges):
-        """The 40 bytes before a datagram: for IPv4, its header in the last 20 of them."""
+    def _check_header(self, side, other, region, ranges, length):
+        """The 40 bytes before a datagram, of this IP length: for IPv4, its header in the last 20 of them."""
         header = bytes.fromhex(other.end.accept(region, ranges, GRH))
+        equal("length in the IPv4 header", int.from_bytes(header[22:24], "big"), length)
         packed = bytes(int(part) for part in side.info["address"].split("."))
         packed += bytes(int(part) for part in other.info["address"].split("."))
         equal("first byte of the IPv4 header", header[20], 0x45)

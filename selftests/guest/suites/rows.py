@@ -27,12 +27,12 @@ WIRES = {
 
 
 @contextlib.contextmanager
-def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows"):
+def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows", **more):
     """Two namespaces with a device each, and a connection between them: yields hosts, sides, and random numbers."""
     rng = data_cases.seeded(seed)
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
-    with testbed.namespaces(drivers) as hosts, traffic.connection(hosts, rng, version=version) as sides:
+    with testbed.namespaces(drivers) as hosts, traffic.connection(hosts, rng, version=version, **more) as sides:
         yield hosts, sides, rng
 
 
@@ -95,6 +95,33 @@ def anything(drivers):
             if host.driver == "rrxe":
                 found = without_icrc(host)
                 require((found > 0) == (drivers == PAIRS["alone"]), f"{host.name}: {found} packets without an ICRC")
+
+
+@case(timeout=200, debug=("alone",), each=PAIRS)
+def datagrams(drivers):
+    """Datagrams to one place leave in rows, and each arrives with a header of its own; those to many places do not mix."""
+    with connection(drivers, seed="rows/datagrams", kind="ud", extended=True) as (hosts, sides, rng):
+        handles = {}
+        for side, other in (sides, sides[::-1]):
+            handles[id(side)] = [side.end.ah(side.pd, other.info["gid"]) for _ in range(3)]
+        before = [(read(host).get("sent_pkts"), host.frames()) for host in hosts]
+        for length in (64, 0, 1000, 1024):
+            _datagrams(rng, sides, [length] * 12, lambda side: handles[id(side)][0])
+        for host, (packets, frames) in zip(hosts, before):
+            if host.driver == "rrxe":
+                found = (read(host)["sent_pkts"] - packets) / (host.frames() - frames)
+                require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in rows")
+        for _ in range(8):
+            lengths = [rng.choice((64, 64, 64, 65, 700)) for _ in range(12)]
+            _datagrams(rng, sides, lengths, lambda side: rng.choice(handles[id(side)]), ("send", "send-imm"))
+
+
+def _datagrams(rng, sides, lengths, handle, ops=("send",)):
+    batch = traffic.Batch(rng, *sides)
+    for side in sides:
+        for length in lengths:
+            batch.add(side, rng.choice(ops), length, address_handle=handle(side))
+    batch.run()
 
 
 @case(timeout=200, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
