@@ -104,16 +104,16 @@ pub(crate) mod path {
     /// Nanoseconds from what one doorbell has started to the next: what a program takes to post, or another to
     /// take what has come on the same processor.
     pub(crate) const STREAM_GAP: u64 = 50_000;
-    /// Largest message of a stream, in bytes. What is larger pays for its doorbell.
-    pub(crate) const STREAM_MESSAGE: u32 = 32 * 1024;
+    /// Largest message of a stream, in bytes: what is larger pays for its doorbell. As many bytes are enough for it to go on.
+    pub(crate) const STREAM_MESSAGE: u32 = 64 * 1024;
     /// Work requests that a program in a stream may post before it calls; at most half of its queue.
     pub(crate) const STREAM_BATCH: u32 = 64;
     /// Bytes of messages likewise: a batch of the largest packets.
     pub(crate) const STREAM_BYTES: u32 = BATCH * 4096;
-    /// Work requests to be found from one look to the next for it to go on.
+    /// Work requests to be found from one look to the next for it to go on, if they are small.
     pub(crate) const STREAM_LEAST: u32 = 4;
     /// Nanoseconds after which the ring of a program in a stream is looked at, whatever it does. Programs wait that long for
-    /// a message only where they post it unsignaled, and then neither poll nor hear anything.
+    /// a message only where they neither poll nor hear anything then, nor wait for an event.
     pub(crate) const STREAM_LOOK: u64 = 100_000;
     /// Requests in a row that a program answers, each within the wait, for acknowledgements to wait for the answer. The wait is the module's parameter
     /// `answer_wait_us`: by default longer than a program takes that has the answer at hand, and shorter than a requester waits that sends

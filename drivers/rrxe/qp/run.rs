@@ -44,7 +44,8 @@ struct Filled {
     deadline: Option<u64>,
     /// The queue has drained, which its consumer wants to know.
     drained: bool,
-    streaming: bool,
+    /// There was nothing to be done for a program in a stream.
+    waiting: bool,
     /// The acknowledgement is in the batch, behind a message.
     carried: bool,
 }
@@ -159,7 +160,7 @@ impl Qp {
             Self::report_events(this);
         }
         round.fatal |= Self::report(this, notices, &qp.send_cq);
-        if qp.is_user && !qp.is_polled && !filled.streaming {
+        if qp.is_user && !qp.is_polled && !filled.waiting {
             qp.talk.round_ended(monotonic_ns());
         }
         round
@@ -177,9 +178,11 @@ impl Qp {
         let rcu = rcu::read_lock();
         let on = Occasion::now(&rcu);
         let mut side = lock_bh(&self.send);
+        let mut idle = true;
         match side.fetch(self) {
             Ok(fetched) => {
                 if !fetched.is_empty() {
+                    idle = false;
                     self.answers.answered(on.now);
                 }
                 side.follow(self, fetched, on.now);
@@ -204,7 +207,7 @@ impl Qp {
             filled.drained = true;
         }
         filled.deadline = side.next_timeout();
-        filled.streaming = side.is_streaming();
+        filled.waiting = idle && side.is_streaming();
         if side.requester.is_throttled() {
             self.device.counters.count(Counter::Throttled);
         }

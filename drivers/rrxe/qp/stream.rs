@@ -9,7 +9,7 @@
 //! wants, and as it begins to wait; `abi.rs` has the rules.
 //!
 //! Who waits for an answer posts no stream, nor who takes his time between messages: a request of the peer ends it, and so does a
-//! look that finds little. What sending itself takes does not count, which on a slow machine may be long.
+//! look that finds little, or one message at a time only. What sending itself takes does not count, which on a slow machine may be long.
 //!
 //! A program that posts a stream to one queue pair does so to others, and again after a while: it has a [`Habit`], by its completion queue, until a stream
 //! turns out to be none.
@@ -25,6 +25,8 @@ pub(crate) struct Fetched {
     count: u32,
     /// Bytes of the longest message.
     longest: u32,
+    /// Bytes of all.
+    bytes: u32,
 }
 
 impl Fetched {
@@ -33,6 +35,7 @@ impl Fetched {
     pub(super) fn add(&mut self, length: u32) {
         self.count = self.count.wrapping_add(1);
         self.longest = self.longest.max(length);
+        self.bytes = self.bytes.saturating_add(length);
     }
 
     /// Whether that was nothing.
@@ -112,6 +115,30 @@ impl Habit {
     }
 }
 
+/// What was found from one look to the next.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    /// Work requests.
+    count: u32,
+    /// Bytes of their messages.
+    bytes: u32,
+    /// Work requests at once.
+    most: u32,
+}
+
+impl Found {
+    fn add(&mut self, fetched: Fetched) {
+        self.count = self.count.saturating_add(fetched.count);
+        self.bytes = self.bytes.saturating_add(fetched.bytes);
+        self.most = self.most.max(fetched.count);
+    }
+
+    /// Whether that is a lot. It takes as long to send a few large messages as many small ones.
+    fn is_much(&self) -> bool {
+        self.count >= STREAM_LEAST || self.bytes >= STREAM_MESSAGE
+    }
+}
+
 /// How a program posts.
 #[derive(Default)]
 pub(super) struct Stream {
@@ -121,8 +148,10 @@ pub(super) struct Stream {
     proven: bool,
     /// While it is a stream: when the ring is to be looked at, in nanoseconds of CLOCK_MONOTONIC.
     look: Option<u64>,
-    /// Work requests found since the last look.
-    found: u32,
+    /// What was found since the last look.
+    found: Found,
+    /// Work requests found at once, in the time before that.
+    before: u32,
     /// Bytes of the longest message that the last round has found.
     longest: u32,
 }
@@ -168,14 +197,20 @@ impl Stream {
             }
             None => {}
             Some(look) => {
-                self.found = self.found.saturating_add(fetched.count);
+                self.found.add(fetched);
                 if now < look {
                     return;
                 }
-                if self.found >= STREAM_LEAST {
+                // One at a time is what a program posts that waits for each.
+                let several = self.found.most.max(self.before) >= 2;
+                let ended = talk.ended.load(Relaxed);
+                if several && self.found.is_much() {
                     self.proven = true;
                     habit.learn(true);
                     self.next(now);
+                } else if self.found.count == 0 && now < ended.saturating_add(STREAM_LOOK) {
+                    // What has been found before has only just been sent.
+                    self.look = Some(ended.saturating_add(STREAM_LOOK));
                 } else {
                     if !self.proven {
                         habit.learn(false);
@@ -190,7 +225,8 @@ impl Stream {
     /// Goes on until the next look.
     fn next(&mut self, now: u64) {
         self.look = Some(now.saturating_add(STREAM_LOOK));
-        self.found = 0;
+        self.before = self.found.most;
+        self.found = Found::default();
     }
 
     /// It is none any more.
@@ -205,8 +241,14 @@ mod tests {
     use super::*;
 
     fn of(length: u32) -> Fetched {
+        some(1, length)
+    }
+
+    fn some(count: u32, length: u32) -> Fetched {
         let mut fetched = Fetched::default();
-        fetched.add(length);
+        for _ in 0..count {
+            fetched.add(length);
+        }
         fetched
     }
 
@@ -226,9 +268,7 @@ mod tests {
     fn once_known_at_once() {
         let (habit, talk) = (Habit::new(), Talk::new());
         let mut stream = streaming(&talk, &habit);
-        for _ in 0..STREAM_LEAST {
-            stream.follow(of(64), &talk, &habit, 1);
-        }
+        stream.follow(some(STREAM_LEAST, 64), &talk, &habit, 1);
         stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
         assert!(habit.is_known());
         stream.follow(Fetched::default(), &talk, &habit, 2 * STREAM_LOOK);
@@ -250,9 +290,7 @@ mod tests {
     fn ends_where_nothing_comes() {
         let (habit, talk) = (Habit::new(), Talk::new());
         let mut stream = streaming(&talk, &habit);
-        for _ in 0..STREAM_LEAST {
-            stream.follow(of(64), &talk, &habit, STREAM_LOOK - 1);
-        }
+        stream.follow(some(STREAM_LEAST, 64), &talk, &habit, STREAM_LOOK - 1);
         // Enough has come since the last look.
         stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
         assert_eq!(stream.next_look(), Some(2 * STREAM_LOOK));
@@ -262,6 +300,49 @@ mod tests {
         assert!(stream.is_on());
         stream.follow(Fetched::default(), &talk, &habit, 2 * STREAM_LOOK);
         assert!(!stream.is_on() && !talk.hear());
+    }
+
+    #[test]
+    fn one_at_a_time_is_none() {
+        let (habit, talk) = (Habit::new(), Talk::new());
+        let mut stream = streaming(&talk, &habit);
+        let mut now = 1;
+        for _ in 0..10 * STREAM_LEAST {
+            stream.follow(of(64), &talk, &habit, now);
+        }
+        stream.follow(of(64), &talk, &habit, STREAM_LOOK);
+        assert!(!stream.is_on() && !habit.is_known());
+        // Nor where a stream has become that, as soon as two looks have found it so.
+        let mut stream = streaming(&talk, &habit);
+        stream.follow(some(STREAM_LEAST, 64), &talk, &habit, STREAM_LOOK);
+        for looks in [2, 3] {
+            assert!(stream.is_on());
+            while now < looks * STREAM_LOOK {
+                now += STREAM_LOOK / 8;
+                stream.follow(of(64), &talk, &habit, now);
+            }
+        }
+        assert!(!stream.is_on() && habit.is_known());
+    }
+
+    #[test]
+    fn of_large_messages() {
+        let (habit, talk) = (Habit::new(), Talk::new());
+        let mut stream = streaming(&talk, &habit);
+        stream.follow(some(2, STREAM_MESSAGE), &talk, &habit, 1);
+        stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
+        assert!(stream.is_on() && habit.is_known());
+        // One of them is much, too, where there were two before.
+        stream.follow(of(STREAM_MESSAGE), &talk, &habit, 2 * STREAM_LOOK);
+        assert!(stream.is_on());
+        // What it takes to send them is not the program's time.
+        stream.follow(some(2, STREAM_MESSAGE), &talk, &habit, 3 * STREAM_LOOK);
+        let ended = 9 * STREAM_LOOK;
+        talk.round_ended(ended);
+        stream.follow(Fetched::default(), &talk, &habit, ended + 1);
+        assert_eq!(stream.next_look(), Some(ended + STREAM_LOOK));
+        stream.follow(Fetched::default(), &talk, &habit, ended + STREAM_LOOK);
+        assert!(!stream.is_on());
     }
 
     #[test]
