@@ -13,7 +13,9 @@
 //!
 //! In poll mode a send queue says by itself whether the kernel must be called: not as long as its thread is awake.
 
+use crate::completion_queue::CompletionQueue;
 use crate::context;
+use crate::cq::Cq;
 use crate::ffi::command::{self, PostDoorbell};
 use crate::ffi::driver::{ibv_cmd_post_recv, ibv_cmd_post_send};
 use crate::ffi::os;
@@ -132,6 +134,17 @@ impl Owed {
     }
 }
 
+/// Whether somebody may be waiting for what was published: the peer's consumer, who has asked for an event, or who has the
+/// last of several signaled. Who has each signaled and polls has it sent where he finds nothing.
+#[inline]
+fn is_waited_for<'a>(
+    published: Published,
+    completions: impl FnOnce() -> Option<&'a CompletionQueue>,
+) -> bool {
+    let armed = || completions().is_some_and(|queue| queue.ring().is_armed());
+    published.is_solicited() || published.is_an_end() || published.is_signaled() && armed()
+}
+
 /// Has the kernel look at what was published to a send queue: at once, unless the program posts in a
 /// stream. Errors: as for [`ring`].
 ///
@@ -150,7 +163,12 @@ pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int
             Ok(())
         };
     }
-    let now = qp.sq.ring().is_due(published.counter) || published.prompt;
+    // SAFETY: the caller's contract: its completion queue, if it has one, lives as long as the queue pair.
+    let completions = || unsafe {
+        let cq = (*public).send_cq;
+        (!cq.is_null()).then(|| &Cq::of(cq).queue)
+    };
+    let now = qp.sq.ring().is_due(published.counter) || is_waited_for(published, completions);
     // SAFETY: the caller's contract.
     let (context, handle) = unsafe { ((*public).context, (*public).handle) };
     // SAFETY: the caller's contract.
@@ -192,6 +210,44 @@ fn settle_one(cmd_fd: c_int, handle: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{self, wr_opcode, SendWqe};
+    use crate::{completion_queue, send_queue};
+
+    #[test]
+    fn waited_for() {
+        let (queue, completions) = (
+            send_queue::tests::queue(),
+            completion_queue::tests::queue(4),
+        );
+        let mut counter: u32 = 0;
+        let mut waits = |all: &[u8]| {
+            let mut batch = queue.open(0);
+            for &flags in all {
+                let wqe = SendWqe {
+                    opcode: wr_opcode::SEND,
+                    flags,
+                    ..SendWqe::default()
+                };
+                assert!(batch.push(wqe).is_ok());
+            }
+            let published = batch.publish().unwrap();
+            queue.close();
+            for _ in all {
+                send_queue::tests::take(&queue, counter);
+                counter = counter.wrapping_add(1);
+            }
+            is_waited_for(published, || Some(&completions))
+        };
+        let (signaled, solicited) = (abi::WQE_SIGNALED, abi::WQE_SOLICITED);
+        // One of several, and then each.
+        assert!(!waits(&[0]) && waits(&[signaled]) && !waits(&[signaled, 0]));
+        assert!(!waits(&[signaled]) && !waits(&[0, 0]) && waits(&[0, signaled]));
+        assert!(waits(&[solicited]) && waits(&[solicited, 0]) && !waits(&[0]));
+        completions.arm(abi::ARM_ANY);
+        assert!(waits(&[signaled]) && waits(&[signaled, 0]) && !waits(&[0, 0]));
+        completions.ring().disarm();
+        assert!(waits(&[signaled]) && !waits(&[signaled]));
+    }
 
     #[test]
     fn one_is_owed_a_call() {

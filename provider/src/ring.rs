@@ -112,6 +112,12 @@ impl Ring {
         self.word(abi::RING_ARM).swap(0, Ordering::SeqCst)
     }
 
+    /// Whether an event was asked for, and has not been raised.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.word(abi::RING_ARM).load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the kernel must be called, after an entry was published.
     pub(crate) fn wants_doorbell(&self) -> bool {
         // Pairs with the kernel's fence between setting the word and looking at the producer

@@ -41,9 +41,6 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::RDMA_WRITE)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
 
-/// Flags of work requests that somebody may wait for.
-const PROMPT: u8 = abi::WQE_SIGNALED | abi::WQE_SOLICITED;
-
 /// What a send queue takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendLimits {
@@ -66,8 +63,10 @@ struct State {
     consumed: u32,
     /// Why the batch in preparation can't be published, or 0.
     error: c_int,
-    /// The consumer, or the peer's, wants to hear of something in the batch in preparation.
-    prompt: bool,
+    /// The flags of all in the batch in preparation.
+    flags: u8,
+    /// Something in the batch before was signaled.
+    signaled: bool,
 }
 
 /// What a batch has shown the kernel.
@@ -75,8 +74,30 @@ struct State {
 pub(crate) struct Published {
     /// Entries published since the queue was created (wrapping).
     pub(crate) counter: u32,
-    /// Somebody may wait for what was published: it is not to be put off.
-    pub(crate) prompt: bool,
+    /// The flags of all that was published.
+    flags: u8,
+    /// Something in the batch before was signaled, too.
+    habitual: bool,
+}
+
+impl Published {
+    /// The peer's consumer wants to be woken up by some of it.
+    #[inline]
+    pub(crate) fn is_solicited(&self) -> bool {
+        self.flags & abi::WQE_SOLICITED != 0
+    }
+
+    /// Some of it raises a completion in any case.
+    #[inline]
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.flags & abi::WQE_SIGNALED != 0
+    }
+
+    /// The same, and nothing in the batch before does: the consumer has come to an end of something.
+    #[inline]
+    pub(crate) fn is_an_end(&self) -> bool {
+        self.is_signaled() && !self.habitual
+    }
 }
 
 /// A send queue.
@@ -156,7 +177,10 @@ impl SendQueue {
         let batch = unsafe { self.current() };
         batch.state.next = batch.state.published;
         batch.state.error = error;
-        batch.state.prompt = self.signal_all;
+        batch.state.flags = match self.signal_all {
+            true => abi::WQE_SIGNALED,
+            false => 0,
+        };
         batch
     }
 
@@ -214,7 +238,7 @@ impl<'a> Batch<'a> {
         let at = self.queue.ring.slot(self.state.next).cast::<SendWqe>();
         // SAFETY: the slot has room for an entry, and it is not published: the queue is not full.
         unsafe { at.write(wqe) };
-        self.state.prompt |= wqe.flags & PROMPT != 0;
+        self.state.flags |= wqe.flags;
         self.state.next = self.state.next.wrapping_add(1);
         Ok(Slot {
             queue: self.queue,
@@ -277,10 +301,13 @@ impl<'a> Batch<'a> {
             .ring
             .producer()
             .store(self.state.next, Ordering::Release);
-        Some(Published {
+        let published = Published {
             counter: self.state.next,
-            prompt: self.state.prompt,
-        })
+            flags: self.state.flags,
+            habitual: self.state.signaled,
+        };
+        self.state.signaled = published.is_signaled();
+        Some(published)
     }
 }
 

@@ -78,6 +78,16 @@ STREAMS = {"send-bw": "ib_send_bw -e", "write-bw": "ib_write_bw", "read-bw": "ib
 def streams(server, client, program):
     """Small messages one behind the other, which the driver collects: a program need not call for each, and never calls
     more than once."""
+    _stream(server, client, program)
+
+
+@both_roles(bed, timeout=240, debug=False, each=STREAMS)
+def signaled_streams(server, client, program):
+    """The same where each message has its completion, which the program polls for or has events of."""
+    _stream(server, client, f"{program} -Q 1")
+
+
+def _stream(server, client, program):
     count = 1000 if harness.debug_kernel() else 5000
     before = read(client).get("sq_doorbells")
     perftest(server, client, program, f"-n {count} -s 64", [64])
