@@ -17,8 +17,9 @@ fn longest_wait() -> u64 {
     u64::from(wait.min(LONGEST_ANSWER_WAIT)).saturating_mul(1000)
 }
 
-/// Whether acknowledgements wait for answers, and whether one does now. What two processors do at the same time may be counted
-/// wrongly; an acknowledgement that waits is always taken by one of them.
+/// Whether acknowledgements wait for answers, and whether one does now. An acknowledgement that waits is always taken by one of those who
+/// want it; who takes it together with the acknowledgement itself, or sees to what is left, does so under the lock of the receive side, as
+/// requests are handled: on another processor the answer may leave, and the next request come, before the first one is done with.
 pub(super) struct Answers {
     /// Requests in a row that were answered soon.
     in_row: Atomic<u32>,
@@ -26,6 +27,18 @@ pub(super) struct Answers {
     heard: Atomic<u64>,
     /// When the acknowledgement that waits is to leave; 0 where none does.
     due: Atomic<u64>,
+}
+
+/// What becomes of the acknowledgement of a request that has come.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It leaves at once.
+    #[default]
+    None,
+    /// It waits.
+    Begins,
+    /// It leaves at once, as does the one that has waited until now, which the caller is to send.
+    Ends,
 }
 
 impl Answers {
@@ -37,20 +50,23 @@ impl Answers {
         }
     }
 
-    /// A request has come, and is going to be handled: whoever waits for it may answer as soon as that has begun. Whether its acknowledgement
-    /// waits for that: whoever sends takes it, and the caller sees in the end to what is left: see [`Answers::due`].
+    /// A request has come, and is going to be handled: whoever waits for it may answer as soon as that has begun. What becomes of its
+    /// acknowledgement; where that waits, whoever sends takes it, and the caller sees in the end to what is left: see [`Answers::due`].
     #[inline]
-    pub(super) fn expect(&self, now: u64) -> bool {
+    pub(super) fn expect(&self, now: u64) -> Wait {
         if self.in_row.load(Relaxed) < ANSWERS {
-            return false;
+            return Wait::None;
         }
         let due = now.saturating_add(longest_wait());
-        let first = self.due.cmpxchg(0, due, Full).is_ok();
-        if !first {
-            // What waits already has waited in vain.
-            self.in_row.store(0, Relaxed);
+        if self.due.cmpxchg(0, due, Full).is_ok() {
+            return Wait::Begins;
         }
-        first
+        // What waits already has waited in vain.
+        self.in_row.store(0, Relaxed);
+        match self.take() {
+            true => Wait::Ends,
+            false => Wait::None,
+        }
     }
 
     /// When the acknowledgement that waits is to leave, if one does.
@@ -59,7 +75,7 @@ impl Answers {
         Some(self.due.load(Relaxed)).filter(|due| *due != 0)
     }
 
-    /// A request is acknowledged at once, which came at this time.
+    /// A request comes at this time that is acknowledged at once. To be called before it is handled, as [`Answers::expect`].
     #[inline]
     pub(super) fn hear(&self, heard: u64) {
         self.heard.store(heard, Relaxed);
@@ -106,7 +122,7 @@ mod tests {
     fn expecting() -> Answers {
         let answers = Answers::new();
         for _ in 0..ANSWERS {
-            assert!(!answers.expect(1));
+            assert!(answers.expect(1) == Wait::None);
             assert!(answers.due().is_none() && !answers.take());
             answers.hear(1);
             answers.answered(longest_wait());
@@ -119,7 +135,7 @@ mod tests {
         let answers = expecting();
         for _ in 0..3 {
             let due = 5 + longest_wait();
-            assert!(answers.expect(5));
+            assert!(answers.expect(5) == Wait::Begins);
             assert_eq!(answers.due(), Some(due));
             assert_eq!(answers.late(6), (false, Some(due)));
             assert!(answers.take());
@@ -132,27 +148,27 @@ mod tests {
     #[test]
     fn no_longer_than_until_it_is_late() {
         let answers = expecting();
-        assert!(answers.expect(5));
+        assert!(answers.expect(5) == Wait::Begins);
         assert_eq!(answers.late(5 + longest_wait()), (true, None));
         assert!(!answers.take());
-        assert!(!answers.expect(7 + longest_wait()));
+        assert!(answers.expect(7 + longest_wait()) == Wait::None);
     }
 
     #[test]
     fn not_with_a_second_request() {
         let answers = expecting();
-        assert!(answers.expect(5));
-        assert!(!answers.expect(6));
-        // What has waited is there to be taken.
-        assert!(answers.take());
-        assert!(!answers.expect(7));
+        assert!(answers.expect(5) == Wait::Begins);
+        // The caller has what has waited.
+        assert!(answers.expect(6) == Wait::Ends);
+        assert!(!answers.take());
+        assert!(answers.expect(7) == Wait::None);
     }
 
     #[test]
     fn who_answers_late_is_not_waited_for() {
         let answers = Answers::new();
         for _ in 0..3 * ANSWERS {
-            assert!(!answers.expect(1));
+            assert!(answers.expect(1) == Wait::None);
             answers.hear(1);
             answers.answered(1 + longest_wait());
         }
@@ -160,6 +176,6 @@ mod tests {
         for _ in 0..3 * ANSWERS {
             answers.answered(1);
         }
-        assert!(!answers.expect(1));
+        assert!(answers.expect(1) == Wait::None);
     }
 }

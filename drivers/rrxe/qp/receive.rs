@@ -2,7 +2,7 @@
 
 //! Packets that come in, in a row: the side of the queue pair that they are for stays locked.
 
-use super::{recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use super::{answer::Wait, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
 use crate::{
     congestion::{is_marked, Due},
     counters::Counter,
@@ -24,10 +24,10 @@ pub(crate) struct Left {
     /// Of requests.
     pub(super) recv: Notices,
     pub(super) any_requests: bool,
-    /// When the last one came that was new; 0 where none was.
-    pub(super) heard: u64,
-    /// Their acknowledgement waits for an answer, from before they were handled.
-    pub(super) expects: bool,
+    /// Some of them were new.
+    pub(super) heard: bool,
+    /// Whether their acknowledgement waits for an answer, from before they were handled.
+    pub(super) wait: Wait,
     /// [`Outcome::hold`] is of no account here.
     pub(super) requests: Outcome,
     /// Of responses.
@@ -288,9 +288,10 @@ impl Qp {
         left.whole |= locked.untold && incoming.is_of_row_from_here();
         if !left.any_requests {
             left.any_requests = true;
-            left.expects = qp.answers.expect(incoming.now);
+            left.wait = qp.answers.expect(incoming.now);
         }
         let (notices, heard) = (&mut left.recv, &mut left.heard);
+        let at_once = left.wait != Wait::Begins;
         let side = &mut *locked.side;
         side.direct = incoming.is_direct();
         let due = Due::of(incoming, &side.path, side.source_port, || {
@@ -300,11 +301,14 @@ impl Qp {
         let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
             let expected = side.responder.expected_psn();
             let on = Occasion::of(incoming, rcu);
+            if at_once && incoming.packet.bth.ackreq && incoming.packet.psn().get() == expected {
+                qp.answers.hear(now);
+            }
             let outcome = side.act(qp, on, None, notices, |responder, env| {
                 responder.handle_packet(now, incoming.packet, env)
             });
             if side.responder.expected_psn() != expected {
-                *heard = now;
+                *heard = true;
                 qp.device.counters.request(incoming.packet.operation);
             }
             outcome

@@ -2,7 +2,7 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{After, Notices, Occasion, Qp};
+use super::{answer::Wait, After, Notices, Occasion, Qp};
 use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
@@ -137,10 +137,14 @@ impl Qp {
         let mut batch = Batch::default();
         let mut notices = Notices::default();
         let _bh = BhGuard::new();
-        let waited = qp.answers.take();
-        let acknowledgement = match waited {
-            true => lock_bh(&qp.recv).responder.take_acknowledgement(),
-            false => None,
+        let (waited, acknowledgement) = match qp.answers.due() {
+            Some(_) => {
+                let mut side = lock_bh(&qp.recv);
+                let waited = qp.answers.take();
+                let found = waited.then(|| side.responder.take_acknowledgement());
+                (waited, found.flatten())
+            }
+            None => (false, None),
         };
         let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
         let mut round = filled.round;
@@ -268,7 +272,7 @@ impl Qp {
         }
         let overflow = Self::report(this, after.recv, &qp.recv_cq);
         if after.any_requests {
-            Self::respond(this, after.requests.transmit, after.heard, after.expects);
+            Self::respond(this, after.requests.transmit, after.heard, after.wait);
         }
         if after.requests.fatal || overflow {
             Self::enter_error(this);
@@ -298,34 +302,30 @@ impl Qp {
     }
 
     /// Sends what is to be sent for requests, but for an acknowledgement that waits for an answer.
-    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, heard: u64, expects: bool) {
+    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, heard: bool, wait: Wait) {
         let qp = &*this;
-        if !expects {
-            // What has waited until now waits no longer.
-            let waited = qp.answers.take();
-            if transmit && heard != 0 {
-                qp.answers.hear(heard);
-            }
-            if transmit || waited {
-                Self::run_recv(this);
-            }
+        let begins = wait == Wait::Begins;
+        if !begins && !transmit && wait != Wait::Ends {
             return;
         }
-        let (any, alone) = {
+        // Where it is another request's that waits, which has come to another processor since.
+        if begins || qp.answers.due().is_some() {
             let side = lock_bh(&qp.recv);
-            let responder = &side.responder;
-            (responder.has_output(), responder.owes_acknowledgement())
-        };
-        // What comes again is waited for.
-        let waits = alone && transmit && heard != 0;
-        if let (true, Some(due)) = (waits, qp.answers.due()) {
-            SoftTimer::<Qp>::arm(this, due);
-            return;
+            // What comes again is waited for.
+            let patient = !begins || (transmit && heard);
+            if let (true, Some(due)) = (patient, qp.answers.due()) {
+                if side.responder.owes_acknowledgement() {
+                    drop(side);
+                    SoftTimer::<Qp>::arm(this, due);
+                    return;
+                }
+            }
+            let taken = begins && qp.answers.take();
+            if !taken && !side.responder.has_output() {
+                return;
+            }
         }
-        qp.answers.take();
-        if any {
-            Self::run_recv(this);
-        }
+        Self::run_recv(this);
     }
 
     /// Sends the acknowledgement that waits for an answer, if one does: none may come.
