@@ -57,22 +57,26 @@ class _Jobs:
 
     def start(self, command, environment=None):
         """Start a shell command in a session of its own; returns its number."""
-        output = tempfile.TemporaryFile()
-        process = subprocess.Popen(
-            _argv(command),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
+        # Not open for as long as somebody may ask for it: who never ends it all starts more than may be open (bench).
+        file, output = tempfile.mkstemp(prefix="job.")
+        try:
+            process = subprocess.Popen(
+                _argv(command),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        finally:
+            os.close(file)
         self._jobs[process.pid] = (process, output)
         return process.pid
 
     def output(self, job):
         """What it has printed so far."""
-        file = self._jobs[job][1]
-        return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")
+        with open(self._jobs[job][1], encoding="utf-8", errors="replace", newline="") as file:
+            return file.read()
 
     def wait(self, job, seconds):
         """Its exit status, or None where it still runs after this long."""
@@ -95,7 +99,7 @@ class _Jobs:
             if process.poll() is None:
                 self.signal(job, signal.SIGKILL)
                 process.wait()
-            output.close()
+            os.unlink(output)
         self._jobs.clear()
 
 

@@ -137,6 +137,15 @@ def settled(where, what):
     wait_until(f"nothing is left of {what}", lambda: not users())
 
 
+@case(debug=False)
+def commands_leave_nothing_open():
+    """Of the suites themselves: a command that has ended holds no file of theirs. The bench starts thousands."""
+    before = os.listdir("/proc/self/fd")
+    for number in range(20):
+        equal("output", bed.here.machine.run(f"echo {number}"), f"{number}\n")
+    equal("open files", len(os.listdir("/proc/self/fd")), len(before))
+
+
 @case(timeout=1500)
 def rounds():
     """Module, link, traffic, and back, again and again."""
