@@ -18,7 +18,8 @@ use kernel::{
 };
 use linux_rdma::{
     net::{
-        IpAddr, Room, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MOST_SEGMENTS, UDP_HEADER,
+        IpAddr, IpVersion, Room, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MOST_SEGMENTS,
+        UDP_HEADER,
     },
     vector::Vector,
 };
@@ -109,6 +110,18 @@ impl<'a> Carrier<'a> {
         let limit = self.route.segmentation_limit() as usize;
         let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
         Self { row, ..self }
+    }
+
+    /// Whether the way takes a UDP payload of so many bytes in one packet. What it does not take the stack would drop, and tell this
+    /// host as a router would: it would then remember that for ten minutes, where its device may be wide again in a moment.
+    #[inline]
+    fn is_wide_enough(&self, payload_len: usize) -> bool {
+        let headers = match self.route.version() {
+            IpVersion::V4 => IPV4_HEADER + UDP_HEADER,
+            IpVersion::V6 => IPV6_HEADER + UDP_HEADER,
+        };
+        payload_len <= limits::NARROWEST
+            || payload_len.saturating_add(headers) <= self.route.mtu() as usize
     }
 
     /// Whether the way leads straight back, through nothing that could want to see a packet.
@@ -264,8 +277,8 @@ impl<'a> Carrier<'a> {
         finished.is_ok().then_some(skb)
     }
 
-    /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it:
-    /// the packet is lost.
+    /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it, or
+    /// the way is too narrow: the packet is lost.
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
@@ -335,10 +348,13 @@ struct Row {
 }
 
 impl Row {
-    /// Room for a row that starts with this packet. `None` where there is no memory for it.
+    /// Room for a row that starts with this packet. `None` where there is no memory for it, or the way is too narrow.
     #[inline]
     fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
+        if !carrier.is_wide_enough(size) {
+            return None;
+        }
         // A small packet that stays alone is cheaper in one piece.
         let plain = carrier.near && (size >= SMALL || carrier.path.has_long_rows());
         let others = match size {

@@ -273,6 +273,10 @@ def netdev_under_traffic():
             result = end.wait(200 * harness.slowness())
             equal("status", result.status, 0)
             require("mismatch" not in result.output, "wrong data")
+        # What this host knows of its own devices it need not learn as of a router, and keep for ten minutes.
+        for host in (p.a, p.b):
+            learnt = host.machine.run("ip route show cache")
+            require("mtu" not in learnt, f"{host.machine.name} has learnt: {learnt}")
 
 
 def run():
