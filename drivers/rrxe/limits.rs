@@ -65,9 +65,6 @@ pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 pub(crate) const PKEY_TABLE_LEN: u16 = 1;
 /// How long this end may take to answer: 4.096 us * 2^15 = 134 ms, as rdma_rxe and most software.
 pub(crate) const LOCAL_ACK_DELAY: u8 = 15;
-/// Bytes of a UDP payload that any way takes: what the stack holds for the narrowest (net.ipv4.route.min_pmtu, 552 bytes), without headers.
-pub(crate) const NARROWEST: usize = 512;
-
 /// Smallest and largest IB MTU.
 pub(crate) const MAX_MTU: u32 = 4096;
 /// Bytes that IPv6, UDP, BTH, the longest extension headers, padding and ICRC take beside the

@@ -50,6 +50,9 @@ pub(crate) struct Carrier<'a> {
     route: Route,
     source_port: u16,
     tos: u8,
+    /// Bytes of UDP payload that one packet may have. What the way does not take the stack would drop, and tell this host as a router
+    /// would: it would then remember that for ten minutes, where its device may be wide again in a moment.
+    width: usize,
     /// Bytes of UDP payload that may leave in a row, to be segmented by the stack; 0 where each packet
     /// leaves alone.
     row: usize,
@@ -65,9 +68,15 @@ impl<'a> Carrier<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
+        let route = path.route(device, source_port, rcu)?;
+        let headers = match route.version() {
+            IpVersion::V4 => IPV4_HEADER + UDP_HEADER,
+            IpVersion::V6 => IPV6_HEADER + UDP_HEADER,
+        };
         Some(Self {
             path,
-            route: path.route(device, source_port, rcu)?,
+            width: (route.mtu() as usize).saturating_sub(headers),
+            route,
             source_port,
             tos: path.info().traffic_class,
             row: 0,
@@ -110,18 +119,6 @@ impl<'a> Carrier<'a> {
         let limit = self.route.segmentation_limit() as usize;
         let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
         Self { row, ..self }
-    }
-
-    /// Whether the way takes a UDP payload of so many bytes in one packet. What it does not take the stack would drop, and tell this
-    /// host as a router would: it would then remember that for ten minutes, where its device may be wide again in a moment.
-    #[inline]
-    fn is_wide_enough(&self, payload_len: usize) -> bool {
-        let headers = match self.route.version() {
-            IpVersion::V4 => IPV4_HEADER + UDP_HEADER,
-            IpVersion::V6 => IPV6_HEADER + UDP_HEADER,
-        };
-        payload_len <= limits::NARROWEST
-            || payload_len.saturating_add(headers) <= self.route.mtu() as usize
     }
 
     /// Whether the way leads straight back, through nothing that could want to see a packet.
@@ -352,7 +349,7 @@ impl Row {
     #[inline]
     fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
-        if !carrier.is_wide_enough(size) {
+        if size > carrier.width {
             return None;
         }
         // A small packet that stays alone is cheaper in one piece.

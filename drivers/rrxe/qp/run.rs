@@ -137,22 +137,20 @@ impl Qp {
         let mut batch = Batch::default();
         let mut notices = Notices::default();
         let _bh = BhGuard::new();
-        let (waited, acknowledgement) = match qp.answers.due() {
-            Some(_) => {
-                let mut side = lock_bh(&qp.recv);
-                let waited = qp.answers.take();
-                let found = waited.then(|| side.responder.take_acknowledgement());
-                (waited, found.flatten())
-            }
-            None => (false, None),
-        };
+        let waited = qp.answers.due().and_then(|_| {
+            let mut side = lock_bh(&qp.recv);
+            let taken = qp.answers.take();
+            taken.then(|| side.responder.take_acknowledgement())
+        });
+        let gone = waited.as_ref().is_some_and(Option::is_none);
+        let acknowledgement = waited.flatten();
         let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
         let mut round = filled.round;
         qp.device.send(&mut batch);
         if filled.carried {
             qp.device.counters.count(Counter::CarriedAcknowledgements);
         }
-        if waited && acknowledgement.is_none() {
+        if gone {
             // It has become something else.
             Self::run_recv(this);
         }
@@ -313,12 +311,11 @@ impl Qp {
             let side = lock_bh(&qp.recv);
             // What comes again is waited for.
             let patient = !begins || (transmit && heard);
-            if let (true, Some(due)) = (patient, qp.answers.due()) {
-                if side.responder.owes_acknowledgement() {
-                    drop(side);
-                    SoftTimer::<Qp>::arm(this, due);
-                    return;
-                }
+            let waits = patient && side.responder.owes_acknowledgement();
+            if let Some(due) = qp.answers.due().filter(|_| waits) {
+                drop(side);
+                SoftTimer::<Qp>::arm(this, due);
+                return;
             }
             let taken = begins && qp.answers.take();
             if !taken && !side.responder.has_output() {
