@@ -4,6 +4,7 @@ there have been. They return the figure, and what the results say of this run be
 
 import functools
 import json
+import math
 import os
 import re
 import time
@@ -36,9 +37,8 @@ TIME_WAIT = 20
 # A flood that lasts longer than what is measured beside it: large messages, as many under way as perftest usually has,
 # which are 8 MiB. Where perftest is given a time, it can't wait for events. What it says is waited for.
 FLOOD = "stdbuf -oL ib_send_bw -e -s 65536 -n 1000000"
-# Seconds after which two floods are well under way, and seconds that they are looked at.
-FLOODS_BEGIN = 8
-FLOODS_LAST = 2
+# Quarters of a second that two floods are looked at.
+FLOODS_LAST = 8
 
 
 def bandwidth(output):
@@ -196,11 +196,26 @@ def flooded(measure):
 
 def two_floods(client, server, *_):
     """What the slower of two equal floods has of what both have, in percent."""
-    begin = time.monotonic() + FLOODS_BEGIN
-    where = f"{client.device} {client.address} {server.device} {server.address}"
-    jobs = [client.machine.start(f"{HERE}/flood {begin} {begin + FLOODS_LAST * TIMES} {where}") for _ in range(2)]
-    ends = [job.wait(PATIENCE) for job in jobs]
-    for end in ends:
-        harness.require(end.status == 0, f"a flood ended with {end.status}: {end.output[-400:]}")
-    counts = [int(end.output) for end in ends]
+    words = f"{client.device} {client.address} {server.device} {server.address}"
+    jobs = [client.machine.start(f"{HERE}/flood {words}") for _ in range(2)]
+
+    def quarters(job):
+        harness.require(job.running(), f"a flood has ended: {job.output()[-400:]}")
+        lines = job.output().rpartition("\n")[0].splitlines()
+        return {int(quarter): int(count) for quarter, count in map(str.split, lines)}
+
+    def counted():
+        """What each has done in the same quarters, or None as long as both have not counted as many."""
+        found = [quarters(job) for job in jobs]
+        # The first one of each is not a whole one.
+        begin = max(min(flood, default=math.inf) for flood in found) + 1
+        if any(max(flood, default=0) < begin + FLOODS_LAST * TIMES for flood in found):
+            return None
+        return [sum(flood.get(begin + n, 0) for n in range(FLOODS_LAST * TIMES)) for flood in found]
+
+    try:
+        counts = harness.wait_until("both floods are under way", counted, PATIENCE)
+    finally:
+        for job in jobs:
+            job.kill()
     return 100 * min(counts) / sum(counts), {"floods": counts}
