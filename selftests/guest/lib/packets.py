@@ -126,13 +126,13 @@ class Wire:
             packet[corrupt // 8 % len(packet)] ^= 1 << corrupt % 8
         return self._macs + b"\x08\x00" + ip + udp + bytes(packet) + tail
 
-    def answers(self, seconds, qpn=None):
-        """RoCE packets from the peer in this time: [opcode, PSN, what follows the BTH] each, of one
-        destination queue pair where said."""
+    def answers(self, seconds, qpn=None, first=0):
+        """RoCE packets from the peer in this time, which begins with the first of them where that may take `first` seconds:
+        [opcode, PSN, what follows the BTH] each, of one destination queue pair where said."""
         found = []
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (first or seconds)
         while (left := end - time.monotonic()) > 0 and poller.poll(left * 1000):
             frame, where = self._socket.recvfrom(65536)
             if where[2] == socket.PACKET_OUTGOING:
@@ -146,6 +146,8 @@ class Wire:
             transport = udp[8 : struct.unpack(">H", udp[4:6])[0]]
             opcode, _, _, target, psn = struct.unpack(">BBHII", transport[:12])
             if qpn is None or target & 0xFFFFFF == qpn:
+                if first and not found:
+                    end = time.monotonic() + seconds
                 found.append([opcode, psn & 0xFFFFFF, transport[12:-4]])
         return found
 
