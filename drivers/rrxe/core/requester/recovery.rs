@@ -384,6 +384,11 @@ impl Requester {
             if advanced != 0 && !self.recovery.early {
                 self.learn(Peer::Holds);
             }
+            // What is behind the READ that was answered is missing, too: that is what was to be found out. There may be a NAK
+            // for each READ, and never an answer that would tell.
+            if advanced == 0 && self.recovery.again.is_some_and(|again| again.trial) {
+                self.learn(Peer::Drops);
+            }
         }
         let back = self.recovery.peer == Peer::Drops;
         self.recovery.going_back |= back;
@@ -617,9 +622,12 @@ impl Requester {
         }
         let recovery = &mut self.recovery;
         recovery.original = false;
-        if let Hole::Sent { at, .. } = hole {
-            // Perhaps the way is shorter than it was when it was measured.
-            recovery.least = recovery.least.min(now.saturating_sub(at));
+        if let Hole::Sent { at, cause, .. } = hole {
+            // What comes behind a probe may be the answer to what was sent before. Otherwise queues on the way have drained: round
+            // trips are shorter than they were when they were measured.
+            if cause != Cause::Probe {
+                recovery.least = recovery.least.min(now.saturating_sub(at));
+            }
         }
         recovery.hole = Hole::None;
     }

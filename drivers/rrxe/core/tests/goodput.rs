@@ -181,3 +181,20 @@ fn a_peer_that_drops() {
     }
     assert!(!failed);
 }
+
+/// Losses that follow each other unhappily cost no more than others: in one of these runs probes made the way look shorter each
+/// time, and the window smaller (18 % for a WRITE); in the other one READ after the other was found to be missing (4 %).
+#[test]
+fn a_peer_that_drops_and_bad_luck() {
+    for (op, seed, least) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {
+        let clean = link(10_000_000);
+        let link = Link {
+            loss_permille: 1,
+            ..clean
+        };
+        let undisturbed = time(op, clean, false, seed, 2000);
+        let share = undisturbed * 100 / time(op, link, false, seed, 2000);
+        println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {least})");
+        assert!(share >= least);
+    }
+}

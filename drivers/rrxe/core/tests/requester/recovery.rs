@@ -205,6 +205,28 @@ fn a_probe_finds_a_lost_tail() {
     assert_eq!(psns(&host.drain(now + 100_000)), [2, 3]);
 }
 
+/// What comes soon after a probe is the answer to what was sent before, and says nothing of how short the way is: a NAK is
+/// still known to be too early for what was sent again.
+#[test]
+fn a_late_answer_makes_the_way_no_shorter() {
+    let mut host = in_flight(3);
+    let mut now = 200_000 + PROBE_FLOOR;
+    expire(&mut host, now);
+    assert_eq!(psns(&host.drain(now)), [1]);
+    ack_at(&mut host, now + 1_000, 3, ACK);
+    now += 100_000;
+    for _ in 0..3 {
+        post(&mut host, SendOp::Write, 1);
+    }
+    host.drain(now);
+    now += 100_000;
+    ack_at(&mut host, now, 5, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(now)), [5]);
+    ack_at(&mut host, now + 20_000, 5, SEQUENCE_ERROR);
+    assert!(host.drain(now + 20_000).is_empty());
+    assert_eq!(host.requester.counters().sequence_naks, 1);
+}
+
 /// Where packets were lost in a row, twice as many are sent again each time, until one was not lost.
 #[test]
 fn lost_in_a_row() {
@@ -362,6 +384,32 @@ fn f_03_the_timer_backs_off() {
     ack_at(&mut host, now, 0, ACK);
     let next = host.requester.next_timeout().unwrap();
     assert!(next <= now + TIMEOUT);
+}
+
+/// The READ behind the one that was answered is asked for to find out whether the peer has kept it. A NAK says that it has
+/// not: everything is asked for again, and not one READ after the other.
+#[test]
+fn a_peer_that_drops_reads() {
+    let mut host = in_flight(0);
+    for _ in 0..4 {
+        post(&mut host, SendOp::Read, 1);
+    }
+    assert_eq!(psns(&host.drain(200_000)), [1, 2, 3, 4]);
+    ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(300_000)), [1]);
+    let only = Operation::ReadResponseOnly;
+    let _ = host.take(400_000, &response(only, 1, 1), &[1]);
+    assert!(host.drain(400_000).is_empty());
+    // Half a round trip later.
+    expire(&mut host, 450_000);
+    assert_eq!(psns(&host.drain(450_000)), [2]);
+    ack_at(&mut host, 510_000, 2, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(510_000)), [2, 3, 4]);
+    for n in 2..5 {
+        let _ = host.take(610_000, &response(only, n, 1), &[n as u8]);
+    }
+    assert_eq!(host.statuses(), [Status::Success; 5]);
+    assert_eq!(host.requester.counters().timeouts, 0);
 }
 
 /// A READ of `packets` packets, and another, sent.
