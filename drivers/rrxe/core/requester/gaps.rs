@@ -30,6 +30,8 @@ struct Gap {
 pub(super) struct Gaps {
     /// One beyond the highest PSN that was answered; old where it is not beyond `una`.
     seen: Psn,
+    /// One beyond the highest PSN that is missing and not in the list; old where it is not beyond `una`.
+    passed: Psn,
     list: [Option<Gap>; MOST],
 }
 
@@ -37,6 +39,7 @@ impl Gaps {
     pub(super) const fn new() -> Gaps {
         Gaps {
             seen: Psn::new(0),
+            passed: Psn::new(0),
             list: [None; MOST],
         }
     }
@@ -58,16 +61,21 @@ impl Gaps {
     pub(super) fn clear(&mut self, una: Psn) {
         *self = Gaps {
             seen: una,
+            passed: una,
             ..Gaps::new()
         };
     }
 
-    fn push(&mut self, gap: Gap) {
-        let known = self.list.iter().flatten().any(|g| g.until == gap.until);
-        let free = self.list.iter_mut().find(|place| place.is_none());
-        if let (false, Some(place)) = (known, free) {
-            *place = Some(gap);
+    /// Whether it is in the list now.
+    fn push(&mut self, gap: Gap) -> bool {
+        if self.list.iter().flatten().any(|g| g.until == gap.until) {
+            return true;
         }
+        let free = self.list.iter_mut().find(|place| place.is_none());
+        free.is_some_and(|place| {
+            *place = Some(gap);
+            true
+        })
     }
 
     /// Forgets what has been answered.
@@ -98,13 +106,27 @@ impl Requester {
             return;
         }
         self.gaps.seen = psn.next();
-        // What is late is not asked for at once, and what is missing from `una` on is the hole.
-        if before == 0 || at == before || self.recovery.lateness() != 0 {
+        if at == before {
             return;
         }
-        if let Some(gap) = self.unanswered(slots, before, at) {
-            self.gaps.push(gap);
+        let Some(gap) = self.unanswered(slots, before, at) else {
+            return;
+        };
+        // What is missing from `una` on is the hole, and what is late is not asked for at once.
+        let asks = before != 0 && self.recovery.lateness() == 0 && !self.is_passed(slots, &gap);
+        if !asks || !self.gaps.push(gap) || gap.until.since(self.una) < at {
+            self.gaps.passed = psn;
         }
+    }
+
+    /// Whether something of the same READ may be missing that is not in the list. A part of a READ is not asked for before
+    /// another that comes before it: who has answered the later one may take that for all of the READ (rdma_rxe does).
+    fn is_passed(&self, slots: &[SendSlot], gap: &Gap) -> bool {
+        let passed = self.gaps.passed.since(self.una);
+        passed <= self.max_psn.since(self.una)
+            && self
+                .slot(slots, gap.number)
+                .is_some_and(|slot| slot.first_psn.since(self.una) < passed)
     }
 
     /// The first READ with PSNs between these, counted from `una`, unless that is the oldest.

@@ -181,7 +181,12 @@ pub(super) struct Recovery {
     /// How late packets are that others have overtaken: holes wait that long.
     lateness: u64,
     /// The packet that closes the hole is the one that was late, not the one sent again.
-    pub(super) original: bool,
+    original: bool,
+    /// The response within a READ that was last asked for again.
+    asked_within: Option<Psn>,
+    /// The peer answers what was asked for again as a READ of its own, with FIRST or ONLY, as it should (C-07). Others go on
+    /// with MIDDLE and LAST (rdma_rxe), and can't be told from what is late.
+    starts_anew: bool,
     /// What was acknowledged last came too early for an answer to the hole that it closed.
     early: bool,
     pub(super) probe_at: Option<u64>,
@@ -210,6 +215,8 @@ impl Recovery {
             began: 0,
             lateness: 0,
             original: false,
+            asked_within: None,
+            starts_anew: false,
             early: false,
             probe_at: None,
             probes: 0,
@@ -253,6 +260,18 @@ impl Recovery {
     /// Whose answer would be a sample is no more.
     pub(super) fn forget_timing(&mut self) {
         self.timed = None;
+    }
+
+    /// A READ response that begins one came, within a READ or for what has been answered by now.
+    #[cold]
+    pub(super) fn begins_within(&mut self, psn: Psn) {
+        self.starts_anew |= self.asked_within == Some(psn);
+    }
+
+    /// A READ response that goes on within one came.
+    #[inline]
+    pub(super) fn goes_on_within(&mut self) {
+        self.original = self.starts_anew;
     }
 
     /// A packet was late by this much, not lost.
@@ -328,6 +347,9 @@ impl Requester {
         }
         let until = slot.last_psn().next();
         let is_read = slot.op.is_read_or_atomic();
+        if is_read && self.una != slot.first_psn {
+            self.recovery.asked_within = Some(self.una);
+        }
         self.recovery.asked_until = is_read.then_some(until);
         self.recovery.again = match self.recovery.hole {
             Hole::Sent { cause, beyond, .. } if is_read && cause != Cause::Gap => Some(Again {

@@ -38,6 +38,12 @@ impl Requester {
             return Outcome::default();
         }
         if !self.is_outstanding(packet.psn()) {
+            if matches!(
+                packet.operation,
+                Operation::ReadResponseFirst | Operation::ReadResponseOnly
+            ) {
+                self.recovery.begins_within(packet.psn());
+            }
             return self.drop_packet();
         }
         let mut outcome = match (packet.operation, packet.ext) {
@@ -310,12 +316,14 @@ impl Requester {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
-        // What was asked for again starts with FIRST or ONLY (C-07).
-        self.recovery.original = at != 0
-            && matches!(
-                packet.operation,
-                Operation::ReadResponseMiddle | Operation::ReadResponseLast
-            );
+        if at != 0 {
+            match packet.operation {
+                Operation::ReadResponseFirst | Operation::ReadResponseOnly => {
+                    self.recovery.begins_within(psn);
+                }
+                _ => self.recovery.goes_on_within(),
+            }
+        }
         let before = self.una;
         self.una = psn.add(packet.packets);
         if last {

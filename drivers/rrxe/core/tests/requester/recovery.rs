@@ -456,6 +456,60 @@ fn f_12_responses_beyond_a_gap_are_kept() {
     assert_eq!(host.requester.counters().retransmitted, 1);
 }
 
+/// Some answer what was asked for again in the middle of a READ with MIDDLE and LAST (rdma_rxe), not as a READ of its own
+/// (C-07): the answer isn't taken for one that was late, and the next hole doesn't wait.
+#[test]
+fn c_07_answers_that_go_on() {
+    use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
+    for anew in [false, true] {
+        let mut host = in_flight(0);
+        for _ in 0..3 {
+            post(&mut host, SendOp::Read, 3 * MTU);
+        }
+        host.drain(200_000);
+        let mut answer = |now, operation, n| {
+            let _ = host.take(now, &response(operation, n, 1024), &[n as u8; 1024]);
+            psns(&host.drain(now))
+        };
+        assert_eq!(answer(300_000, F, 1), []);
+        assert_eq!(answer(300_000, L, 3), [2]);
+        assert_eq!(answer(400_000, if anew { F } else { M }, 2), []);
+        assert_eq!(answer(500_000, F, 4), []);
+        assert_eq!(answer(500_000, L, 6), [5]);
+        // From one that begins anew otherwise, this is what was late.
+        assert_eq!(answer(600_000, M, 5), []);
+        assert_eq!(answer(700_000, F, 7), []);
+        let asked = answer(700_000, L, 9);
+        assert_eq!(asked, if anew { vec![] } else { vec![8] });
+        if anew {
+            expire(&mut host, 850_000);
+            assert_eq!(psns(&host.drain(850_000)), [8]);
+        }
+    }
+}
+
+/// Who answers a later part of a READ may take an earlier one for answered (rdma_rxe): behind the hole, what is missing in a
+/// READ is asked for from its first on, or not before its turn.
+#[test]
+fn f_12_no_gap_before_an_earlier_one() {
+    use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
+    // READs of 2, 2 and 5 packets.
+    let asked = |answers: &[(Operation, u32)]| {
+        let mut host = reading(2);
+        post(&mut host, SendOp::Read, 5 * MTU);
+        host.drain(0);
+        for &(operation, n) in answers {
+            respond(&mut host, operation, n);
+        }
+        psns(&host.drain(0))
+    };
+    // The third READ's start, and something behind it.
+    assert_eq!(asked(&[(L, 1), (F, 2), (L, 3), (M, 5), (M, 7)]), [0, 4]);
+    // Its start is missing along with the hole, or with the end of the READ before.
+    assert_eq!(asked(&[(F, 0), (M, 5), (M, 7)]), [1]);
+    assert_eq!(asked(&[(L, 1), (F, 2), (M, 5), (M, 7)]), [0, 3]);
+}
+
 /// Two gaps in one READ: the second is in what was asked for again. One in the next READ is asked for at the same
 /// time, and once.
 #[test]
