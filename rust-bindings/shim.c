@@ -351,11 +351,6 @@ SHIM int shim_dst_error(const struct dst_entry *dst)
 	return dst->error;
 }
 
-SHIM u32 shim_dst_mtu(const struct dst_entry *dst)
-{
-	return dst_mtu(dst);
-}
-
 SHIM void shim_flowi4_init(struct flowi4 *fl4, int oif, u32 mark, u8 tos, __be32 saddr,
 			   __be32 daddr, __be16 sport, __be16 dport)
 {
@@ -488,6 +483,11 @@ SHIM void shim_skb_reset_transport_header(struct sk_buff *skb)
 SHIM void shim_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
 	skb_dst_set(skb, dst);
+}
+
+SHIM u32 shim_skb_dst_mtu(const struct sk_buff *skb)
+{
+	return dst_mtu(skb_dst(skb));
 }
 
 SHIM struct net *shim_skb_dst_dev_net_rcu(const struct sk_buff *skb)

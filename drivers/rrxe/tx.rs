@@ -18,8 +18,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{
-        IpAddr, IpVersion, Room, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MOST_SEGMENTS,
-        UDP_HEADER,
+        IpAddr, Room, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MOST_SEGMENTS, UDP_HEADER,
     },
     vector::Vector,
 };
@@ -50,9 +49,6 @@ pub(crate) struct Carrier<'a> {
     route: Route,
     source_port: u16,
     tos: u8,
-    /// Bytes of UDP payload that one packet may have. What the way does not take the stack would drop, and tell this host as a router
-    /// would: it would then remember that for ten minutes, where its device may be wide again in a moment.
-    width: usize,
     /// Bytes of UDP payload that may leave in a row, to be segmented by the stack; 0 where each packet
     /// leaves alone.
     row: usize,
@@ -68,15 +64,9 @@ impl<'a> Carrier<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let route = path.route(device, source_port, rcu)?;
-        let headers = match route.version() {
-            IpVersion::V4 => IPV4_HEADER + UDP_HEADER,
-            IpVersion::V6 => IPV6_HEADER + UDP_HEADER,
-        };
         Some(Self {
             path,
-            width: (route.mtu() as usize).saturating_sub(headers),
-            route,
+            route: path.route(device, source_port, rcu)?,
             source_port,
             tos: path.info().traffic_class,
             row: 0,
@@ -274,8 +264,8 @@ impl<'a> Carrier<'a> {
         finished.is_ok().then_some(skb)
     }
 
-    /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it, or
-    /// the way is too narrow: the packet is lost.
+    /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it:
+    /// the packet is lost.
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
@@ -345,13 +335,10 @@ struct Row {
 }
 
 impl Row {
-    /// Room for a row that starts with this packet. `None` where there is no memory for it, or the way is too narrow.
+    /// Room for a row that starts with this packet. `None` where there is no memory for it.
     #[inline]
     fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
-        if size > carrier.width {
-            return None;
-        }
         // A small packet that stays alone is cheaper in one piece.
         let plain = carrier.near && (size >= SMALL || carrier.path.has_long_rows());
         let others = match size {

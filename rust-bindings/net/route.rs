@@ -165,13 +165,6 @@ impl Route {
         !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null()
     }
 
-    /// Largest IP packet in bytes, learnt path MTU included.
-    #[inline]
-    pub fn mtu(&self) -> u32 {
-        // SAFETY: `dst` is valid by the type invariant.
-        unsafe { raw::shim_dst_mtu(self.as_raw()) }
-    }
-
     /// As [`NetDevice::segmentation_limit`], of the device that the packets leave through.
     #[inline]
     pub fn segmentation_limit(&self) -> u32 {

@@ -30,6 +30,17 @@ pub struct TxSkb {
 // SAFETY: A packet belongs to no thread.
 unsafe impl Send for TxSkb {}
 
+/// What a packet is on the wire.
+#[derive(Clone, Copy)]
+pub(super) struct OnTheWire {
+    /// Datagrams.
+    pub(super) packets: u32,
+    /// Bytes of all their IP packets.
+    pub(super) bytes: u64,
+    /// Bytes of the longest IP packet.
+    pub(super) longest: u32,
+}
+
 impl TxSkb {
     /// Allocates a packet with room for `capacity` bytes of linear payload, and before it for the
     /// headers of its way. `None` where there is no memory. Any context.
@@ -233,8 +244,8 @@ impl TxSkb {
         Ok(())
     }
 
-    /// Datagrams in the packet, and the bytes of all their IP packets.
-    pub(super) fn on_the_wire(&self) -> (u32, u64) {
+    /// What the packet is on the wire.
+    pub(super) fn on_the_wire(&self) -> OnTheWire {
         // SAFETY: The packet is valid by the type invariant.
         let (segments, len, version) = unsafe {
             (
@@ -249,10 +260,16 @@ impl TxSkb {
             } else {
                 IPV4_HEADER
             };
-        (
-            segments,
-            u64::from(len) + u64::from(segments - 1) * headers as u64,
-        )
+        let longest = match segments {
+            1 => len,
+            // SAFETY: The packet is valid by the type invariant.
+            _ => u32::from(unsafe { raw::shim_skb_gso_size(self.as_raw()) }) + headers as u32,
+        };
+        OnTheWire {
+            packets: segments,
+            bytes: u64::from(len) + u64::from(segments - 1) * headers as u64,
+            longest,
+        }
     }
 
     /// Appends a part of a page without copying it; takes a reference to the page.

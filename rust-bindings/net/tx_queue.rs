@@ -127,7 +127,10 @@ impl TxQueue {
     /// Gives all packets to IP. Any context but a hard interrupt; not with a lock held that a
     /// receiver of these packets takes.
     ///
-    /// A packet whose headers were not written is dropped.
+    /// A packet whose headers were not written is dropped, and so is one that its route has become too narrow for: the stack would
+    /// drop it as well, but tell this host as a router would, which would then hold the way for that narrow for ten minutes, where its
+    /// device may be wide again in a moment. This is looked at for each packet as it is given away, for a batch can take longer than a
+    /// device stays as it was.
     pub fn xmit_all(&mut self) -> XmitStats {
         let mut stats = XmitStats::default();
         if self.is_empty() {
@@ -137,20 +140,24 @@ impl TxQueue {
         let _bh = BhGuard::new();
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
-            let (packets, bytes) = skb.on_the_wire();
-            if xmit(skb) {
-                stats.sent += packets;
-                stats.bytes += bytes;
+            let wire = skb.on_the_wire();
+            if xmit(skb, wire.longest) {
+                stats.sent += wire.packets;
+                stats.bytes += wire.bytes;
             } else {
-                stats.dropped += packets;
+                stats.dropped += wire.packets;
             }
         }
         stats
     }
 }
 
-/// Gives a packet to IP, and returns whether it was taken. With softirqs disabled, under RCU.
-fn xmit(skb: TxSkb) -> bool {
+/// Bytes of an IP packet that any way takes: no path MTU is learnt that were smaller (`net.ipv4.route.min_pmtu`, 512 + 20 + 20).
+const NARROWEST: u32 = 552;
+
+/// Gives a packet to IP, and returns whether it was taken. `longest` is [`OnTheWire`](super::tx::OnTheWire)'s. With softirqs disabled,
+/// under RCU.
+fn xmit(skb: TxSkb, longest: u32) -> bool {
     // SAFETY: The packet is valid by its type invariant.
     let (protocol, has_route) = unsafe {
         (
@@ -159,6 +166,10 @@ fn xmit(skb: TxSkb) -> bool {
         )
     };
     if !has_route {
+        return false;
+    }
+    // SAFETY: The packet has a route, whose MTU may be asked for under RCU (`dst_mtu`, include/net/dst.h).
+    if longest > NARROWEST && longest > unsafe { raw::shim_skb_dst_mtu(skb.as_raw()) } {
         return false;
     }
     let skb = skb.into_raw();
