@@ -9,6 +9,15 @@ import harness
 import testbed
 from harness import Failure, require, wait_until
 
+
+class ClientFailure(Failure):
+    """The client of a pair did not end well. `output` is what it has printed."""
+
+    def __init__(self, text, output):
+        super().__init__(text)
+        self.output = output
+
+
 # Each run takes a port of its own: the last one's may still be held by a closing connection.
 _ports = itertools.count(18600)
 
@@ -39,7 +48,9 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
         harness.log("the server so far:")
         serving.kill()
         serving.wait()
-        raise Failure(f"client: '{client_command}': status {client_end.status}: {_last_line(client_end.output)}")
+        raise ClientFailure(
+            f"client: '{client_command}': status {client_end.status}: {_last_line(client_end.output)}", client_end.output
+        )
     if forsaken and _is_left_behind(serving, forsaken):
         harness.log(f"the server has never heard of the client's end, and is ended:\n{_last_line(serving.output())}")
         serving.kill()
