@@ -246,7 +246,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     // What a program has posted is on its way, though it need not have called for it.
     Qp::end_stream(qp.as_arc_borrow());
-    Qp::settle(qp.as_arc_borrow());
+    Qp::settle_all(qp.as_arc_borrow());
     match handle.index {
         Some(index) => qp.device.tables.qps.withdraw(index),
         None => {

@@ -217,7 +217,10 @@ pub(crate) fn modify(
 
     // Nothing fails from here on. What was posted before is sent before, called for or not.
     Qp::end_stream(qp.as_arc_borrow());
-    Qp::settle(qp.as_arc_borrow());
+    match next {
+        QpState::Reset | QpState::Error => Qp::settle_all(qp.as_arc_borrow()),
+        _ => Qp::settle(qp.as_arc_borrow()),
+    }
     remember(&mut known, attr, mask);
     if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
         // The source port depends on both.

@@ -332,6 +332,20 @@ impl Qp {
         }
     }
 
+    /// The same, and sends whatever else is owed for requests: for a consumer that ends the queue pair. It may have seen a completion
+    /// before that is acknowledged, and be quicker than who is about to do it; then its peer would ask in vain, and fail though all has
+    /// arrived. In a context that may call the stack.
+    pub(super) fn settle_all(this: ArcBorrow<'_, Self>) {
+        let _ = this.answers.take();
+        for _ in 0..path::BATCHES {
+            let owes = lock_bh(&this.recv).responder.has_output();
+            // Not by the baton: who has it may come too late. That the order of two batches may change is of no account any more.
+            if !owes || !Self::recv_round(this).more {
+                return;
+            }
+        }
+    }
+
     /// Has the program call for each batch again, and sends what it has posted without.
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
         let ended = lock_bh(&this.send).end_stream();
