@@ -152,7 +152,8 @@ impl TxQueue {
     }
 }
 
-/// Bytes of an IP packet that any way takes: no path MTU is learnt that were smaller (`net.ipv4.route.min_pmtu`, 512 + 20 + 20).
+/// Bytes of an IP packet that need not be compared with its route's MTU: IPv4 learns none that is smaller (`net.ipv4.route.min_pmtu`,
+/// 512 + 20 + 20, DEFAULT_MIN_PMTU in net/ipv4/route.c), and IPv6 has none.
 const NARROWEST: u32 = 552;
 
 /// Gives a packet to IP, and returns whether it was taken. `longest` is [`OnTheWire`](super::tx::OnTheWire)'s. With softirqs disabled,
