@@ -2,6 +2,7 @@
 """perftest between two hosts: that every program, size and option runs to its end, all iterations of
 it. How fast is the benchmark's question, and whether the bytes are right the data suite's."""
 
+import itertools
 import re
 
 import harness
@@ -182,8 +183,7 @@ def through_the_cm():
 
 
 def _through_the_cm(server, client):
-    attempt = 1
-    while True:
+    for attempt in itertools.count(1):
         port = next_port()
         options = f"-R -F -n 20 -s 65536 -p {port}"
         commands = (f"ib_write_bw -d {server.device} {options}", f"ib_write_bw -d {client.device} {options} {server.address}")
@@ -193,7 +193,6 @@ def _through_the_cm(server, client):
             if TOO_EARLY not in failure.output or attempt == ATTEMPTS:
                 raise
             log(f"attempt {attempt}: the client was there before the server listened anew")
-            attempt += 1
 
 
 def run():
