@@ -464,6 +464,8 @@ impl Requester {
             _ => {
                 // A hole that was sent more than once may have been acknowledged before.
                 if cause == Cause::Nak && self.recovery.hole_probes == 0 {
+                    // The answer to the hole alone, as round trips are without what waits in queues.
+                    self.window.drained(self.recovery.least);
                     self.learn(Peer::Drops);
                     self.recovery.going_back = true;
                 }

@@ -42,6 +42,8 @@ pub(super) struct Window {
     size: u32,
     /// Packets that the way holds, as far as measured.
     way: u32,
+    /// The shortest round trip by then, in nanoseconds.
+    round_trip: u64,
     /// Packets acknowledged since the last loss.
     smooth: u32,
     /// Since when acknowledged PSNs are counted to find out what the way holds.
@@ -53,6 +55,7 @@ impl Window {
         Window {
             size: WINDOW,
             way: 0,
+            round_trip: 0,
             smooth: 0,
             counted: Counted {
                 since: 0,
@@ -80,9 +83,19 @@ impl Window {
         (self.size >> 2).max(LEAST >> 1)
     }
 
+    /// The shortest round trip is known to be this now, in nanoseconds. What waited in queues in a longer one was taken for what
+    /// the way holds.
+    pub(super) fn drained(&mut self, least: u64) {
+        let shorter = least.min(self.round_trip);
+        let way = u64::from(self.way).saturating_mul(shorter);
+        // No more than it was.
+        self.way = way.checked_div(self.round_trip).unwrap_or(0) as u32;
+        self.round_trip = shorter;
+    }
+
     /// The peer turns out to drop what is beyond a gap.
     pub(super) fn drops(&mut self) {
-        // With a large window, bursts and queues were taken for what the way holds.
+        // With a large window, bursts were taken for what the way holds.
         self.way >>= 1;
         self.size = LEAST.max(self.way);
     }
@@ -112,7 +125,10 @@ impl Window {
         } else {
             acknowledged.saturating_add(7) >> 3
         };
-        let most = LEAST.max(self.way.saturating_mul(2)).max(self.size);
+        // What is measured on a short way, where a burst is as much as that holds, may be that.
+        let burst = self.way.saturating_mul(4).saturating_sub(LEAST << 1);
+        let twice = self.way.saturating_mul(2).min(burst);
+        let most = LEAST.max(twice).max(self.size);
         self.size = self.size.saturating_add(more).min(most);
     }
 
@@ -149,7 +165,10 @@ impl Window {
             .checked_div(time)
             .unwrap_or(0);
         let on_the_way = on_the_way.min(u64::from(MOST_WINDOW >> 1)) as u32;
-        self.way = self.way.max(on_the_way);
+        if on_the_way >= self.way {
+            self.way = on_the_way;
+            self.round_trip = least;
+        }
         let wanted = if drops {
             on_the_way
         } else {

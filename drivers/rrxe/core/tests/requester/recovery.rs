@@ -277,6 +277,42 @@ fn the_window_follows_the_path() {
     assert_eq!(host.drain(1_800_000).len(), 0);
 }
 
+/// Where the peer turns out to drop what is beyond a gap, what waited in queues until then is not taken for what the path holds.
+#[test]
+fn the_window_to_a_peer_that_drops_is_without_queues() {
+    let mut host = holding_host();
+    host.budget = 2048;
+    post(&mut host, SendOp::Write, 4000 * MTU);
+    // Round trips of 1 ms, most of which is a queue.
+    let mut now = 1_000_000;
+    let mut sent = psns(&host.drain(now));
+    for _ in 0..4 {
+        now += 1_000_000;
+        // All but one.
+        ack_at(&mut host, now, *sent.last().unwrap() - 1, ACK);
+        sent = psns(&host.drain(now));
+    }
+    assert!(sent.len() > 256);
+    let first = sent[0];
+    ack_at(&mut host, now + 500_000, first + 8, SEQUENCE_ERROR);
+    assert_eq!(psns(&host.drain(now + 500_000)), [first + 8]);
+    // That is no answer yet, it seems, at a tenth of a round trip. It was.
+    ack_at(&mut host, now + 600_000, first + 8, ACK);
+    host.drain(now + 600_000);
+    ack_at(&mut host, now + 700_000, first + 9, SEQUENCE_ERROR);
+    let hole = host.requester.next_timeout().unwrap();
+    assert_eq!(psns(&host.drain(hole)), [first + 9]);
+    ack_at(&mut host, hole + 100_000, first + 9, ACK);
+    let again = psns(&host.drain(hole + 100_000));
+    assert_eq!((again[0], again.len()), (first + 10, 32));
+    // A loss in what goes on costs no more.
+    ack_at(&mut host, hole + 200_000, first + 25, ACK);
+    assert!((16..20).contains(&host.drain(hole + 200_000).len()));
+    ack_at(&mut host, hole + 300_000, first + 28, SEQUENCE_ERROR);
+    let again = psns(&host.drain(hole + 300_000));
+    assert_eq!((again[0], again.len()), (first + 28, 32));
+}
+
 /// READs start as long as the path has room for their responses, but one of them always may.
 #[test]
 fn the_window_is_for_read_responses_too() {
