@@ -162,7 +162,8 @@ pub(crate) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Entries that can be taken.
-    fn available(&self) -> u32 {
+    #[inline]
+    pub(crate) fn available(&self) -> u32 {
         let produced = self.ring.producer().load(Ordering::Acquire);
         produced
             .wrapping_sub(*self.consumed)

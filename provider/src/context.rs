@@ -8,7 +8,7 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{self, EINVAL};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
-use crate::{ah, clock, cq, mr, mw, pd, poll, post, qp, srq, xrcd};
+use crate::{ah, clock, cq, environment, mr, mw, pd, post, qp, srq, xrcd};
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::addr_of_mut;
@@ -21,6 +21,8 @@ pub(crate) struct Context {
     limits: Limits,
     /// Poll mode: while its thread is awake, the kernel looks at send queues by itself.
     polled: bool,
+    /// Nanoseconds after which a thread that polls in vain lets others run; 0: never.
+    yield_after: u64,
     owed: Owed,
 }
 
@@ -110,6 +112,22 @@ pub(crate) unsafe fn is_polled(context: *mut IbvContext) -> bool {
     !context.is_null() && unsafe { (*context.byte_sub(offset).cast::<Context>()).polled }
 }
 
+/// Nanoseconds after which a thread that polls in vain lets others run; 0: never, as for null, which there is in unit tests.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device, or null.
+#[inline]
+pub(crate) unsafe fn yield_after(context: *mut IbvContext) -> u64 {
+    if context.is_null() {
+        return 0;
+    }
+    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
+    // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
+    // writes this after that.
+    unsafe { (*context.byte_sub(offset).cast::<Context>()).yield_after }
+}
+
 /// Which queue pair of it is owed a call. `None` for null, which there is in unit tests.
 ///
 /// # Safety
@@ -175,8 +193,9 @@ pub(crate) unsafe extern "C" fn alloc_context(
 ///
 /// `context` was initialised by libibverbs and nobody else knows it.
 unsafe fn open(context: *mut Context) -> Result<(), c_int> {
+    let yield_us = environment::yield_us()?;
     // SAFETY: the caller's contract.
-    let resp = unsafe { get_context(context, poll::idle()?)? };
+    let resp = unsafe { get_context(context, environment::poll_idle_us()?)? };
 
     // SAFETY: integers and arrays of them.
     let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
@@ -209,6 +228,7 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
     // SAFETY: nobody else knows the context.
     unsafe {
         (*context).limits = limits;
+        (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
         (*context).polled = resp.driver.features & abi::FEATURE_POLL != 0;
     }
     Ok(())

@@ -13,6 +13,7 @@ use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
 use crate::object;
 use crate::ring::Ring;
+use crate::waiting;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
@@ -178,9 +179,16 @@ pub(crate) unsafe extern "C" fn poll_cq(
         unsafe { wc.add(i as usize).write(to_wc(&entry)) }
     });
     queue.close();
+    // SAFETY: the caller's contract.
+    let context = unsafe { (*cq).context };
+    // SAFETY: the caller's contract.
+    let yield_after = unsafe { context::yield_after(context) };
     if count == 0 {
         // SAFETY: the caller's contract.
-        unsafe { doorbell::settle((*cq).context) };
+        unsafe { doorbell::settle(context) };
+        waiting::has_found_nothing(yield_after);
+    } else {
+        waiting::has_found(yield_after, count);
     }
     // At most `room`, which came from a `c_int`.
     count as c_int

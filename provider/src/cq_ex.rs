@@ -8,10 +8,12 @@
 use crate::abi::Cqe;
 use crate::clock;
 use crate::completion_queue::wc_flags;
+use crate::context;
 use crate::cq::Cq;
 use crate::doorbell;
 use crate::ffi::os::{EINVAL, ENOENT};
 use crate::ffi::verbs::{wc_ex, IbvCqEx, IbvPollCqAttr};
+use crate::waiting;
 use core::ffi::{c_int, c_uint};
 
 /// Both kinds of timestamp.
@@ -92,17 +94,23 @@ unsafe extern "C" fn start_poll(current: *mut IbvCqEx, attr: *const IbvPollCqAtt
         return EINVAL;
     }
     // SAFETY: the caller's contract.
-    let queue = unsafe { &Cq::of(current).queue };
-    match queue.open().peek() {
+    let (queue, context) = unsafe { (&Cq::of(current).queue, (*current).base.context) };
+    // SAFETY: the caller's contract.
+    let yield_after = unsafe { context::yield_after(context) };
+    let reader = queue.open();
+    match reader.peek() {
         Some(entry) => {
+            let count = reader.available();
             // SAFETY: `open` took the lock.
             unsafe { show(current, entry) };
+            waiting::has_found(yield_after, count);
             0
         }
         None => {
             queue.close();
             // SAFETY: the caller's contract.
-            unsafe { doorbell::settle((*current).base.context) };
+            unsafe { doorbell::settle(context) };
+            waiting::has_found_nothing(yield_after);
             ENOENT
         }
     }

@@ -63,6 +63,7 @@ BOOTS = (
     Boot("loss", "loss", together="traffic", leaks=False),
     Boot("xrc", "xrc", hosts=1, together="one-host"),
     Boot("poll", "poll", hosts=1, together="one-host"),
+    Boot("waiting", "waiting", hosts=1, together="one-host"),
     Boot("direct", "direct", hosts=1, together="one-host"),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),

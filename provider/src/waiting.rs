@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Polling in vain: a thread that polls for completions and finds none for a while lets others have its processor.
+//!
+//! Whom it waits for may need just that one: the program at the other end, where both are on one host, a worker of the
+//! peer's driver, the kernel's thread of poll mode or the one for softirqs. But who polls looks busy, and the scheduler lets
+//! him have the processor for milliseconds at a time, where a message takes microseconds.
+//!
+//! Who has a processor of his own loses nothing: the call comes back at once, and no completion is found later than it takes.
+//! Who shares it with somebody that only computes would lose much, as he gets it back milliseconds later. That shows: nothing to
+//! speak of has come in all that time. The next time he is more patient.
+
+use crate::ffi::os;
+use core::cell::Cell;
+
+/// Polls in vain between looks at the clock, which costs more than to poll.
+const LOOK: u32 = 16;
+
+/// Nanoseconds between polls, on average, of who does nothing else. Others, who look for completions now and then, have work
+/// to do with their processor.
+const APART: u64 = 10_000;
+
+/// Nanoseconds that others may have had the processor for, for each completion that has come meanwhile. It is the most
+/// patience, too.
+const LONG: u64 = 1_000_000;
+
+/// Patience doubles so many times at most.
+const DOUBLINGS: u32 = 10;
+
+thread_local! {
+    /// Of a thread and not of a completion queue: with several of them, one may be empty for long while there is much to do.
+    static WAITING: Waiting = const { Waiting::new() };
+}
+
+/// How a thread waits. Times are in nanoseconds.
+struct Waiting {
+    /// Polls in vain since the last completion; or as if, [`LOOK`] of them at `since`.
+    polls: Cell<u32>,
+    since: Cell<u64>,
+    /// When it has first let others run since the last completion; 0: it has not.
+    yielded: Cell<u64>,
+    /// How often patience is doubled.
+    doubled: Cell<u32>,
+}
+
+/// The calling thread has polled and found so many completions, in a context where a thread lets others run that has polled in
+/// vain for `after` nanoseconds; 0: never.
+#[inline]
+pub(crate) fn has_found(after: u64, completions: u32) {
+    if after != 0 {
+        WAITING.with(|waiting| {
+            waiting.polls.set(0);
+            if waiting.yielded.get() != 0 {
+                learn(waiting, completions);
+            }
+        });
+    }
+}
+
+#[cold]
+fn learn(waiting: &Waiting, completions: u32) {
+    waiting.learn(now(), completions);
+}
+
+/// The same, and has found none. Lets others run, where it is time to.
+#[inline]
+pub(crate) fn has_found_nothing(after: u64) {
+    if after != 0 {
+        WAITING.with(|waiting| {
+            if waiting.counts() {
+                look_at_the_clock(waiting, after);
+            }
+        });
+    }
+}
+
+#[cold]
+fn look_at_the_clock(waiting: &Waiting, after: u64) {
+    if waiting.is_too_long(now(), after) {
+        os::yield_processor();
+        waiting.count_from(now());
+    }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`; never 0.
+fn now() -> u64 {
+    (os::monotonic().nanoseconds() as u64).max(1)
+}
+
+impl Waiting {
+    const fn new() -> Self {
+        Self {
+            polls: Cell::new(0),
+            since: Cell::new(0),
+            yielded: Cell::new(0),
+            doubled: Cell::new(0),
+        }
+    }
+
+    /// Counts a poll in vain. Whether to look at the clock.
+    #[inline]
+    fn counts(&self) -> bool {
+        let polls = self.polls.get().wrapping_add(1);
+        self.polls.set(polls);
+        polls % LOOK == 0
+    }
+
+    /// Whether it is time to let others run, after [`Waiting::counts`]. If so they do.
+    fn is_too_long(&self, now: u64, after: u64) -> bool {
+        let spun = u64::from(self.polls.get()).saturating_sub(u64::from(LOOK));
+        let time = now.saturating_sub(self.since.get());
+        if spun == 0 || time > spun.saturating_mul(APART) {
+            self.yielded.set(0);
+            self.count_from(now);
+            return false;
+        }
+        // Who has waited for long already, and others with him, need not hurry now.
+        if self.yielded.get() == 0 {
+            if time < self.patience(after) {
+                return false;
+            }
+            self.yielded.set(now);
+        }
+        true
+    }
+
+    fn patience(&self, after: u64) -> u64 {
+        let doubled = 1_u64.wrapping_shl(self.doubled.get());
+        after.saturating_mul(doubled).min(LONG.max(after))
+    }
+
+    fn count_from(&self, now: u64) {
+        self.polls.set(LOOK);
+        self.since.set(now);
+    }
+
+    /// Completions have come after others have run.
+    fn learn(&self, now: u64, completions: u32) {
+        let time = now.saturating_sub(self.yielded.replace(0));
+        let doubled = self.doubled.get();
+        self.doubled
+            .set(if time > u64::from(completions).saturating_mul(LONG) {
+                doubled.saturating_add(1).min(DOUBLINGS)
+            } else {
+                doubled.saturating_sub(1)
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AFTER: u64 = 10_000;
+
+    /// A thread, and the processor that it shares.
+    struct Thread {
+        waiting: Waiting,
+        now: u64,
+        /// Time between polls, and that others take.
+        period: u64,
+        others: u64,
+        yields: Vec<u64>,
+    }
+
+    impl Thread {
+        fn new(period: u64, others: u64) -> Self {
+            Self {
+                waiting: Waiting::new(),
+                now: 1 << 40,
+                period,
+                others,
+                yields: Vec::new(),
+            }
+        }
+
+        /// Polls in vain until so much time has passed.
+        fn poll(&mut self, time: u64) {
+            let until = self.now.wrapping_add(time);
+            while self.now < until {
+                self.now = self.now.wrapping_add(self.period);
+                if self.waiting.counts() && self.waiting.is_too_long(self.now, AFTER) {
+                    self.yields.push(self.now);
+                    self.now = self.now.wrapping_add(self.others);
+                    self.waiting.count_from(self.now);
+                }
+            }
+        }
+
+        fn find(&mut self, completions: u32) {
+            self.waiting.polls.set(0);
+            if self.waiting.yielded.get() != 0 {
+                self.waiting.learn(self.now, completions);
+            }
+        }
+    }
+
+    #[test]
+    fn who_spins_yields_after_a_while_and_then_often() {
+        let mut thread = Thread::new(10, 300);
+        let start = thread.now;
+        thread.poll(1_000_000);
+        let first = thread.yields.first().map_or(0, |&first| first - start);
+        assert!(
+            (AFTER..AFTER + 2 * u64::from(LOOK) * 10).contains(&first),
+            "{first}"
+        );
+        let again = u64::from(LOOK) * 10 + 300;
+        let pairs = thread.yields.iter().zip(thread.yields.iter().skip(1));
+        assert!(pairs
+            .map(|(one, next)| next - one)
+            .all(|time| time == again));
+        assert!(thread.yields.len() > 2000);
+    }
+
+    #[test]
+    fn who_polls_slowly_but_does_nothing_else_yields_too() {
+        let mut thread = Thread::new(APART, 0);
+        thread.poll(1_000_000);
+        assert!(!thread.yields.is_empty());
+    }
+
+    #[test]
+    fn who_has_other_work_does_not() {
+        let mut thread = Thread::new(APART + 1, 0);
+        thread.poll(1_000_000_000);
+        assert_eq!(thread.yields, []);
+        // Nor who has once waited, an hour ago.
+        let mut thread = Thread::new(10, 0);
+        thread.poll(100_000);
+        thread.yields.clear();
+        thread.now += 3_600_000_000_000;
+        thread.poll(AFTER - 1_000);
+        assert_eq!(thread.yields, []);
+    }
+
+    #[test]
+    fn a_completion_begins_it_anew() {
+        let mut thread = Thread::new(10, 0);
+        for _ in 0..100 {
+            thread.poll(AFTER - 1_000);
+            thread.find(1);
+        }
+        assert_eq!(thread.yields, []);
+    }
+
+    #[test]
+    fn who_shares_with_somebody_that_computes_is_more_patient() {
+        let mut thread = Thread::new(10, 4_000_000);
+        // An answer takes 50 microseconds.
+        for _ in 0..1000 {
+            thread.poll(50_000);
+            thread.find(1);
+        }
+        assert!((1..6).contains(&thread.yields.len()));
+        // Who waits for long has him run all the same.
+        thread.yields.clear();
+        thread.poll(2 * LONG);
+        assert!(!thread.yields.is_empty());
+    }
+
+    #[test]
+    fn patience_has_an_end() {
+        let mut thread = Thread::new(10, 100_000_000);
+        for _ in 0..20 {
+            thread.poll(2 * LONG);
+            thread.find(1);
+        }
+        assert_eq!(thread.yields.len(), 20);
+        assert_eq!(thread.waiting.patience(AFTER), LONG);
+        assert_eq!(thread.waiting.patience(3 * LONG), 3 * LONG);
+    }
+
+    #[test]
+    fn who_gets_what_he_waits_for_is_not() {
+        let mut thread = Thread::new(10, 4_000_000);
+        for _ in 0..100 {
+            thread.poll(50_000);
+            thread.find(8);
+        }
+        assert_eq!(thread.yields.len(), 100);
+        // Patience is lost again, too.
+        thread.waiting.doubled.set(DOUBLINGS);
+        for _ in 0..DOUBLINGS {
+            thread.poll(2 * LONG);
+            thread.find(8);
+        }
+        assert_eq!(thread.waiting.patience(AFTER), AFTER);
+    }
+
+    #[test]
+    fn never_is_never() {
+        for _ in 0..1000 {
+            has_found_nothing(0);
+        }
+        let polls = || WAITING.with(|waiting| waiting.polls.get());
+        assert_eq!(polls(), 0);
+        has_found_nothing(AFTER);
+        assert_eq!(polls(), 1);
+        has_found(AFTER, 1);
+        assert_eq!(polls(), 0);
+    }
+}
