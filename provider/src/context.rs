@@ -87,16 +87,27 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
     ..pabi::VerbsContextOps::empty()
 };
 
+/// The context of which the public one is a part.
+///
+/// # Safety
+///
+/// `context` is the public part of an open rrxe device.
+#[inline]
+unsafe fn of(context: *mut IbvContext) -> *mut Context {
+    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
+    // SAFETY: the caller's contract: it is a member of the one that `alloc_context` returned.
+    unsafe { context.byte_sub(offset) }.cast()
+}
+
 /// What the device behind `context` can do.
 ///
 /// # Safety
 ///
 /// `context` is an open rrxe device.
 pub(crate) unsafe fn limits(context: *mut IbvContext) -> Limits {
-    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
     // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
     // writes the limits after that.
-    unsafe { (*context.byte_sub(offset).cast::<Context>()).limits }
+    unsafe { (*of(context)).limits }
 }
 
 /// Whether it is in poll mode; null, which there is in unit tests, is not.
@@ -106,10 +117,9 @@ pub(crate) unsafe fn limits(context: *mut IbvContext) -> Limits {
 /// `context` is an open rrxe device, or null.
 #[inline]
 pub(crate) unsafe fn is_polled(context: *mut IbvContext) -> bool {
-    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
     // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
     // writes this after that.
-    !context.is_null() && unsafe { (*context.byte_sub(offset).cast::<Context>()).polled }
+    !context.is_null() && unsafe { (*of(context)).polled }
 }
 
 /// Nanoseconds after which a thread that polls in vain lets others run; 0: never, as for null, which there is in unit tests.
@@ -122,10 +132,9 @@ pub(crate) unsafe fn yield_after(context: *mut IbvContext) -> u64 {
     if context.is_null() {
         return 0;
     }
-    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
     // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
     // writes this after that.
-    unsafe { (*context.byte_sub(offset).cast::<Context>()).yield_after }
+    unsafe { (*of(context)).yield_after }
 }
 
 /// Which queue pair of it is owed a call. `None` for null, which there is in unit tests.
@@ -135,10 +144,9 @@ pub(crate) unsafe fn yield_after(context: *mut IbvContext) -> u64 {
 /// `context` is an open rrxe device, or null; it stays open for `'a`.
 #[inline]
 pub(crate) unsafe fn owed<'a>(context: *mut IbvContext) -> Option<&'a Owed> {
-    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
     // SAFETY: the public context is a member of the one that `alloc_context` returned, zeroed, which is
     // an `Owed`. It is only changed by atomics.
-    (!context.is_null()).then(|| unsafe { &(*context.byte_sub(offset).cast::<Context>()).owed })
+    (!context.is_null()).then(|| unsafe { &(*of(context)).owed })
 }
 
 /// Opens a device.

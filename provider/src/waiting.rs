@@ -10,6 +10,7 @@
 //! Who shares it with somebody that only computes would lose much, as he gets it back milliseconds later. That shows: nothing to
 //! speak of has come in all that time. The next time he is more patient.
 
+use crate::clock;
 use crate::ffi::os;
 use core::cell::Cell;
 
@@ -82,9 +83,9 @@ fn look_at_the_clock(waiting: &Waiting, after: u64) {
     }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`; never 0.
+/// The clock, in nanoseconds; never 0.
 fn now() -> u64 {
-    (os::monotonic().nanoseconds() as u64).max(1)
+    (clock::ticks() as u64).max(1)
 }
 
 impl Waiting {
@@ -105,7 +106,7 @@ impl Waiting {
         polls % LOOK == 0
     }
 
-    /// Whether it is time to let others run, after [`Waiting::counts`]. If so they do.
+    /// Whether it is time to let others run, after [`Waiting::counts`]. The caller then does.
     fn is_too_long(&self, now: u64, after: u64) -> bool {
         let spun = u64::from(self.polls.get()).saturating_sub(u64::from(LOOK));
         let time = now.saturating_sub(self.since.get());
