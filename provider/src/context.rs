@@ -17,7 +17,7 @@ use std::io::Write;
 /// An open rrxe device. libibverbs allocates it, zeroed.
 #[repr(C)]
 pub(crate) struct Context {
-    verbs: pabi::VerbsContext,
+    verbs: VerbsContext,
     limits: Limits,
     /// Poll mode: while its thread is awake, the kernel looks at send queues by itself.
     polled: bool,
@@ -94,7 +94,7 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
 /// `context` is the public part of an open rrxe device.
 #[inline]
 unsafe fn of(context: *mut IbvContext) -> *mut Context {
-    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(pabi::VerbsContext, context));
+    let offset = offset_of!(Context, verbs).wrapping_add(offset_of!(VerbsContext, context));
     // SAFETY: the caller's contract: it is a member of the one that `alloc_context` returned.
     unsafe { context.byte_sub(offset) }.cast()
 }
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn alloc_context(
     device: *mut IbvDevice,
     cmd_fd: c_int,
     _private_data: *mut c_void,
-) -> *mut pabi::VerbsContext {
+) -> *mut VerbsContext {
     // SAFETY: the caller's contract. The offset stands for a pointer, that is libibverbs' way to
     // say where in the allocation its own part is.
     let context = unsafe {
@@ -287,11 +287,11 @@ unsafe fn get_context(
 ///
 /// Called by libibverbs with an open device that nothing uses any more.
 unsafe extern "C" fn free_context(context: *mut IbvContext) {
-    let offset = offset_of!(pabi::VerbsContext, context);
+    let offset = offset_of!(VerbsContext, context);
     // SAFETY: the public context is a member of the one that `alloc_context` returned, and
     // libibverbs allocated that.
     unsafe {
-        let verbs = context.byte_sub(offset).cast::<pabi::VerbsContext>();
+        let verbs = context.byte_sub(offset).cast::<VerbsContext>();
         verbs_uninit_context(verbs);
         os::release(verbs.byte_sub(offset_of!(Context, verbs)).cast());
     }

@@ -5,7 +5,7 @@
 //! to the next is in [`super::pabi`].
 
 use super::command;
-use super::pabi::VerbsContext;
+use super::pabi::{VerbsContextOps, PRIVATE_WORDS};
 use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
 
@@ -92,6 +92,14 @@ pub(crate) struct VerbsDevice {
     pub(crate) core_support: u64,
 }
 
+/// `struct verbs_context`: libibverbs' own members, then the public context.
+#[repr(C)]
+pub(crate) struct VerbsContext {
+    /// Up to and including `sz`.
+    pub(crate) private: [usize; PRIVATE_WORDS],
+    pub(crate) context: IbvContext,
+}
+
 /// `struct verbs_mr`.
 #[repr(C)]
 pub(crate) struct VerbsMr {
@@ -137,8 +145,7 @@ pub(crate) struct VerbsQp {
 /// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the work-request operations of [`IbvQpEx`] are filled.
 pub(crate) const VERBS_QP_EX: u32 = 1 << 1;
 
-// In unit tests nothing calls libibverbs, but everything links with it all the same.
-#[link(name = "ibverbs")]
+// build.rs names the library to link with.
 extern "C" {
     pub(crate) fn _verbs_init_and_alloc_context(
         device: *mut IbvDevice,
@@ -148,10 +155,7 @@ extern "C" {
         driver_id: u32,
     ) -> *mut c_void;
     pub(crate) fn verbs_uninit_context(context: *mut VerbsContext);
-    pub(crate) fn verbs_set_ops(
-        context: *mut VerbsContext,
-        ops: *const super::pabi::VerbsContextOps,
-    );
+    pub(crate) fn verbs_set_ops(context: *mut VerbsContext, ops: *const VerbsContextOps);
 
     pub(crate) fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int;
     pub(crate) fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! Sizes and offsets that a C compiler gives the structures declared beside this file, measured
-//! with rdma-core 56.1's headers on x86-64, and the room that uverbs commands need. A build in
-//! which one of them differs fails.
+//! on x86-64 with the headers of rdma-core 56.1 and 65.0, and the room that uverbs commands need. A
+//! build in which one of them differs fails.
 
 use super::command::*;
 use core::mem::{align_of, size_of};
@@ -388,9 +388,10 @@ mod driver {
 }
 
 /// Private ABI 34.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "pabi65")))]
 mod pabi34 {
-    use crate::ffi::pabi34::*;
+    use crate::ffi::driver::VerbsContext;
+    use crate::ffi::pabi34::VerbsContextOps;
 
     layout!(VerbsContextOps, 608, {
         advise_mr: 0,
@@ -476,6 +477,113 @@ mod pabi34 {
     });
 }
 
+/// Private ABI 65.
+#[cfg(all(target_arch = "x86_64", feature = "pabi65"))]
+mod pabi65 {
+    use crate::ffi::driver::VerbsContext;
+    use crate::ffi::pabi65::VerbsContextOps;
+
+    layout!(VerbsContextOps, 744, {
+        advise_mr: 0,
+        alloc_buf: 8,
+        alloc_dm: 16,
+        alloc_dmah: 24,
+        alloc_mw: 32,
+        alloc_null_mr: 40,
+        alloc_parent_domain: 48,
+        alloc_pd: 56,
+        alloc_td: 64,
+        async_event: 72,
+        attach_counters_point_flow: 80,
+        attach_mcast: 88,
+        bind_mw: 96,
+        close_xrcd: 104,
+        cq_event: 112,
+        create_ah: 120,
+        create_comp_cntr: 128,
+        create_counters: 136,
+        create_cq: 144,
+        create_cq_ex: 152,
+        create_flow: 160,
+        create_flow_action_esp: 168,
+        create_qp: 176,
+        create_qp_ex: 184,
+        create_rwq_ind_table: 192,
+        create_srq: 200,
+        create_srq_ex: 208,
+        create_wq: 216,
+        dealloc_dmah: 224,
+        dealloc_mw: 232,
+        dealloc_pd: 240,
+        dealloc_td: 248,
+        dereg_mr: 256,
+        destroy_ah: 264,
+        destroy_comp_cntr: 272,
+        destroy_counters: 280,
+        destroy_cq: 288,
+        destroy_flow: 296,
+        destroy_flow_action: 304,
+        destroy_qp: 312,
+        destroy_rwq_ind_table: 320,
+        destroy_srq: 328,
+        destroy_wq: 336,
+        detach_mcast: 344,
+        dm_export_dmabuf_fd: 352,
+        free_buf: 360,
+        free_context: 368,
+        free_dm: 376,
+        get_srq_num: 384,
+        import_dm: 392,
+        import_mr: 400,
+        import_pd: 408,
+        inc_comp_cntr: 416,
+        inc_err_comp_cntr: 424,
+        modify_cq: 432,
+        modify_flow_action_esp: 440,
+        modify_qp: 448,
+        modify_qp_rate_limit: 456,
+        modify_srq: 464,
+        modify_wq: 472,
+        open_qp: 480,
+        open_xrcd: 488,
+        poll_cq: 496,
+        post_recv: 504,
+        post_send: 512,
+        post_srq_ops: 520,
+        post_srq_recv: 528,
+        qp_attach_comp_cntr: 536,
+        query_comp_cntr_caps: 544,
+        query_device_ex: 552,
+        query_ece: 560,
+        query_port: 568,
+        query_port_speed: 576,
+        query_qp: 584,
+        query_qp_data_in_order: 592,
+        query_rt_values: 600,
+        query_srq: 608,
+        read_comp_cntr: 616,
+        read_counters: 624,
+        read_err_comp_cntr: 632,
+        reg_dm_mr: 640,
+        reg_dmabuf_mr: 648,
+        reg_mr: 656,
+        reg_mr_ex: 664,
+        req_notify_cq: 672,
+        rereg_mr: 680,
+        resize_cq: 688,
+        set_comp_cntr: 696,
+        set_ece: 704,
+        set_err_comp_cntr: 712,
+        unimport_dm: 720,
+        unimport_mr: 728,
+        unimport_pd: 736,
+    });
+    layout!(VerbsContext, 696, {
+        private: 0,
+        context: 368,
+    });
+}
+
 /// `rdma/ib_user_verbs.h`.
 #[cfg(target_arch = "x86_64")]
 mod command {
@@ -493,7 +601,7 @@ mod command {
     });
 }
 
-// Core parts as libibverbs 56.1 has them, and the driver's parts behind them.
+// Core parts as libibverbs 56.1 and 65.0 have them, and the driver's parts behind them.
 const _: () = {
     assert!(size_of::<GetContext>() == 16 + 8);
     assert!(size_of::<GetContextResp>() == 8 + 16);

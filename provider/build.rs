@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Makes what librrxe is linked with: a `libibverbs.so.1` whose functions do nothing.
+//!
+//! The linker takes two things from it, the name of the library and the version of each symbol. A
+//! machine has the libibverbs of one private ABI; with this one in its place, every machine builds
+//! librrxe for each. The unit tests run with it, too: they call only those two functions that keep
+//! memory out of child processes.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
+
+/// The functions that all versions export with the same symbol version.
+const PUBLIC: [&str; 2] = ["ibv_dofork_range", "ibv_dontfork_range"];
+
+/// The functions whose symbol version carries the number of the private ABI. A function that
+/// librrxe calls and that is in neither list fails the link.
+const PRIVATE: [&str; 36] = [
+    "_verbs_init_and_alloc_context",
+    "ibv_cmd_alloc_mw",
+    "ibv_cmd_alloc_pd",
+    "ibv_cmd_attach_mcast",
+    "ibv_cmd_close_xrcd",
+    "ibv_cmd_create_ah",
+    "ibv_cmd_create_cq",
+    "ibv_cmd_create_cq_ex",
+    "ibv_cmd_create_qp",
+    "ibv_cmd_create_qp_ex2",
+    "ibv_cmd_create_srq",
+    "ibv_cmd_create_srq_ex",
+    "ibv_cmd_dealloc_mw",
+    "ibv_cmd_dealloc_pd",
+    "ibv_cmd_dereg_mr",
+    "ibv_cmd_destroy_ah",
+    "ibv_cmd_destroy_cq",
+    "ibv_cmd_destroy_qp",
+    "ibv_cmd_destroy_srq",
+    "ibv_cmd_detach_mcast",
+    "ibv_cmd_get_context",
+    "ibv_cmd_modify_qp",
+    "ibv_cmd_modify_srq",
+    "ibv_cmd_open_qp",
+    "ibv_cmd_open_xrcd",
+    "ibv_cmd_post_recv",
+    "ibv_cmd_post_send",
+    "ibv_cmd_query_device_any",
+    "ibv_cmd_query_port",
+    "ibv_cmd_query_qp",
+    "ibv_cmd_query_srq",
+    "ibv_cmd_reg_mr",
+    "ibv_cmd_rereg_mr",
+    "ibv_cmd_resize_cq",
+    "verbs_set_ops",
+    "verbs_uninit_context",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let pabi = match env::var_os("CARGO_FEATURE_PABI65") {
+        Some(_) => 65,
+        None => 34,
+    };
+    let register = format!("verbs_register_driver_{pabi}");
+    let private = || PRIVATE.into_iter().chain([register.as_str()]);
+
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    let functions: Vec<_> = PUBLIC.into_iter().chain(private()).collect();
+    fs::write(
+        out.join("libibverbs.c"),
+        format!(
+            "int {}(void) {{ return 0; }}\n",
+            functions.join("(void) { return 0; }\nint ")
+        ),
+    )?;
+    fs::write(
+        out.join("libibverbs.map"),
+        format!(
+            "IBVERBS_1.1 {{ {}; }};\nIBVERBS_PRIVATE_{pabi} {{ {}; }} IBVERBS_1.1;\n",
+            PUBLIC.join("; "),
+            private().collect::<Vec<_>>().join("; "),
+        ),
+    )?;
+    let done = Command::new(env::var_os("RUSTC_LINKER").unwrap_or("cc".into()))
+        .current_dir(&out)
+        .args([
+            "-shared",
+            "-nostdlib",
+            "-o",
+            "libibverbs.so.1",
+            "libibverbs.c",
+        ])
+        .arg("-Wl,-soname,libibverbs.so.1,--version-script,libibverbs.map")
+        .status()?;
+    if !done.success() {
+        return Err(format!("the compiler ended with {done}").into());
+    }
+
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-link-search=native={}", out.display());
+    println!("cargo:rustc-link-lib=dylib:+verbatim=libibverbs.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    Ok(())
+}
