@@ -437,14 +437,13 @@ def stage(settings: Settings, run: Path) -> None:
     if "rrxe" not in settings.drivers:
         return
     module = TOP / "out/modules" / settings.kernel / "rrxe.ko"
-    provider = TOP / "out/provider/librrxe-rdmav34.so"
+    providers = list((TOP / "out/provider").glob("librrxe-rdmav*.so"))
     driver = TOP / "out/provider/rrxe.driver"
     if not module.exists():
         raise Failure(f"{module} is not built: run 'make modules KERNEL={settings.kernel}', or choose another DRIVER")
-    for file in (module, provider, driver):
-        if file.exists():
-            shutil.copy(file, run / "rrxe")
-    if not provider.exists():
+    for file in (module, *providers, *([driver] if providers else [])):
+        shutil.copy(file, run / "rrxe")
+    if not providers:
         say("librrxe is not built ('make provider'): only the kernel will see rrxe0")
 
 
