@@ -169,8 +169,8 @@ configured_mirror() {
         awk '$1 == "Debian" && $2 !~ /security/ && !seen { print $3; seen = 1 }'
 }
 
-# apt_proxy_options: the machine's apt proxies, certificates and whether the package lists of a mirror may be past
-# their date, as options for mmdebstrap.
+# apt_proxy_options: the machine's apt proxies, certificates, and whether apt accepts package lists
+# past their date, as options for mmdebstrap.
 apt_proxy_options() {
     apt-config dump 2>/dev/null |
         grep -iE '^Acquire::(https?::.*(Proxy|CaInfo)|Check-(Valid-Until|Date))' | grep -v '""' || true
