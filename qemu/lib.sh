@@ -18,7 +18,7 @@ mkdir -p "$LOGS"
 # shellcheck disable=SC2034  # used by who sources this
 SUITE=trixie
 # shellcheck disable=SC2034
-LINUX_SOURCE=linux-source-7.2
+LINUX=7.2
 
 say() { echo "rrxe: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -110,6 +110,22 @@ unpacked() {
         mv "$new" "$folder"
     fi
     echo "$folder"
+}
+
+# kernel_version SERIES: prints the version of Debian's packages of Linux SERIES, 7.2.12-1~bpo13+1 for instance: the
+# newest one that the archive had when the build root was made, whose package lists say so. It stays the same until
+# the build root changes.
+kernel_version() {
+    local root version known
+    root=$("$TOP/qemu/buildroot")
+    known=$root.linux-$1
+    if [ ! -s "$known" ]; then
+        version=$("$TOP/qemu/in-root" apt-cache show "linux-source-$1" 2>/dev/null | sed -n 's/^Version: //p' | sort -V | tail -n 1)
+        [ -n "$version" ] || die "the package archive has no Linux $1 in $SUITE-backports: choose another KERNEL, or remove the build root ($root) to look again"
+        echo "$version" | as_root tee "$known.new" >/dev/null
+        as_root mv "$known.new" "$known"
+    fi
+    cat "$known"
 }
 
 # with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line every 5 s; if it

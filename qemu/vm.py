@@ -254,6 +254,8 @@ class Guest:
             arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
         arguments += settings.append.split()
         words += ["-kernel", str(kernel / "vmlinux"), "-append", " ".join(arguments)]
+        if (kernel / "initrd").exists():
+            words += ["-initrd", str(kernel / "initrd")]
 
         for node, file in (("root", image), ("modules", kernel / "modules.squashfs")):
             words += ["-blockdev", option("driver=raw,read-only=on,file.driver=file,file.locking=off",
