@@ -95,6 +95,9 @@ modules-default modules-debug modules-full: modules-%:
 provider: ## librrxe, the rdma-core provider
 	@qemu/build-provider
 
+deb: provider ## Debian packages: out/deb/*.deb, which lintian has looked at
+	@packaging/build-deb
+
 lint: ## rustfmt, clippy on module, core, provider and host tools, shellcheck
 	@qemu/lint
 
@@ -116,4 +119,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-debug modules-full provider lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-debug modules-full provider deb lint clean install uninstall help
