@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# What a person types. Everything is built in a build root of our own (qemu/buildroot), against kernels of our
-# own (qemu/kernel), so that every machine builds alike. docs/building.md and docs/vm.md tell more.
+# What a person types. Everything is built in a build root of our own (qemu/buildroot), for Debian's kernels and a
+# debug kernel (qemu/kernel), so that every machine builds alike. docs/building.md and docs/vm.md tell more.
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -9,6 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 KERNEL ?= default
+GUEST  ?= trixie
 HOSTS  ?= 1
 DRIVER ?= rrxe
 OUT    := $(if $(filter environment command%,$(origin OUT)),$(OUT))
@@ -64,11 +65,11 @@ profile: modules-default provider ## where the instructions of a case of make be
 
 # $(call vm-option,NAME): --name=value if the user set the variable NAME.
 vm-option = $(if $($(1)),--$(shell echo $(1) | tr A-Z a-z)='$($(1))')
-vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) \
+vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --guest=$(GUEST) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) \
     $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE APPEND KLOG,$(call vm-option,$(name)))
 vm-needs = $(if $(findstring rrxe,$(DRIVER)),modules-$(KERNEL) provider)
 
-vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|debug|full] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
+vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|7.3|debug] [GUEST=trixie|forky] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
 	@qemu/vm.py $(vm-options) $(if $(SCRIPT),'$(SCRIPT)') $(ARGS)
 
 shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
@@ -80,16 +81,16 @@ ifdef KDIR
 # The compiler of the kernel's own build; LLVM=… on the command line names another of its versions.
 kdir-llvm = $(if $(shell grep -s '^CONFIG_CC_IS_CLANG=y' $(KDIR)/.config $(KDIR)/include/config/auto.conf),LLVM=$(or $(LLVM),1))
 
-modules: ## rrxe.ko for KERNEL=default|debug|full, or for a kernel of your own with Rust metadata: KDIR=/path
-	@qemu/check-kdir $(KDIR)
-	@mkdir -p $(out)/modules/kdir
-	@$(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(out)/modules/kdir $(kdir-llvm) modules
+modules: ## rrxe.ko for KERNEL=default|7.3|debug, or with this machine's tools for KDIR=/lib/modules/…/build
+	@tree=$$(packaging/kernel-tree '$(KDIR)' "$$(qemu/cache-folder)/kernel-tree") && \
+	    rm -rf $(out)/modules/kdir && mkdir -p $(out)/modules/kdir && \
+	    $(MAKE) -C "$$tree" M=$(CURDIR) MO=$(out)/modules/kdir $(kdir-llvm) modules
 	@echo "rrxe: built out/modules/kdir/rrxe.ko" >&2
 else
 modules: modules-$(KERNEL)
 endif
 
-modules-default modules-debug modules-full: modules-%:
+modules-default modules-7.2 modules-7.3 modules-debug: modules-%:
 	@qemu/build-module $*
 
 provider: ## librrxe, the rdma-core provider
@@ -119,4 +120,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-debug modules-full provider deb lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-7.2 modules-7.3 modules-debug provider deb lint clean install uninstall help

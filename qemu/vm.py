@@ -41,6 +41,13 @@ STATUS_TIMEOUT = 124
 STATUS_CRASH = 125
 STATUS_INTERRUPT = 130
 
+# The kernels (qemu/kernel/build), and other names of theirs.
+KERNELS = ("default", "7.3", "debug")
+KERNEL_NAMES = {"7.2": "default"}
+
+# The Debian releases that a guest's image can be of.
+GUESTS = ("trixie", "forky")
+
 DEVICES = {"rrxe": "rrxe0", "rdma_rxe": "rxe0", "siw": "siw0", "none": ""}
 
 # A probe guest is up in about a second where hardware virtualisation works. Where it does not, it may hang.
@@ -54,9 +61,9 @@ GRACE_SECONDS = 10
 
 # A guest that has not reached its init by then never will: a kernel comes up in some seconds, under the debug kernel
 # in some tens, and a busy machine takes several times that. Seen once in thousands of boots.
-UP_SECONDS = {"default": 240, "full": 240, "debug": 900}
+UP_SECONDS = {"default": 240, "7.3": 240, "debug": 900}
 # Between init and the script the driver is loaded and the device made: a guest that hangs there has a bug of ours.
-SET_UP_SECONDS = {"default": 600, "full": 600, "debug": 1200}
+SET_UP_SECONDS = {"default": 600, "7.3": 600, "debug": 1200}
 # How long QEMU may take to tell what a hung guest is at.
 MONITOR_SECONDS = 10
 
@@ -161,6 +168,7 @@ class Settings:
     arguments: List[str]
     hosts: int
     kernel: str
+    guest: str
     drivers: List[str]  # one for each host
     packages: List[str]
     cpus: int
@@ -218,6 +226,7 @@ class Guest:
             "DRIVER": self.settings.drivers[self.number - 1],
             "DEV": DEVICES[self.settings.drivers[self.number - 1]],
             "KERNEL": self.settings.kernel,
+            "GUEST": self.settings.guest,
             "MTU": str(self.settings.mtu),
             "SCRIPT": shlex.quote(script.name) if script else "-",
             "ARGS": shlex.join(self.settings.arguments),
@@ -451,7 +460,7 @@ def stage(settings: Settings, run: Path) -> None:
 
 def run_guests(settings: Settings) -> int:
     kernel = Path(output_of("kernel/build", settings.kernel))
-    image = Path(output_of("image", *settings.packages))
+    image = Path(output_of("image", "--suite", settings.guest, *settings.packages))
     kvm = not settings.icount and kvm_works(kernel / "vmlinux")
     try:
         return run_once(settings, kernel, image, kvm)
@@ -538,10 +547,14 @@ def show_progress(guests: List[Guest], run: Path, seconds: float) -> None:
 
 
 def parse(argv: List[str]) -> Settings:
-    parser = argparse.ArgumentParser(description="Runs a script in one or two virtual machines (see docs/vm.md).")
+    # Options in full only: an abbreviation would be another spelling to look for behind the script's name.
+    parser = argparse.ArgumentParser(description="Runs a script in one or two virtual machines (see docs/vm.md).",
+                                     allow_abbrev=False)
     add = parser.add_argument
     add("--hosts", type=int, choices=(1, 2), default=1)
-    add("--kernel", choices=("default", "debug", "full"), default="default")
+    add("--kernel", choices=(*KERNELS, *KERNEL_NAMES), default="default",
+        help="Debian's stock kernel (default and 7.2, 7.3), or debug, our own with checkers")
+    add("--guest", choices=GUESTS, default=GUESTS[0], help="the Debian release of the guest (trixie)")
     add("--driver", default="rrxe", help="rrxe, rdma_rxe, siw or none; of two hosts each its own: rrxe,rdma_rxe")
     add("--packages", default="", help="further Debian packages in the guest")
     add("--cpus", type=int)
@@ -564,6 +577,10 @@ def parse(argv: List[str]) -> Settings:
         raise Failure("name a script to run in the guest: make vm SCRIPT=file")
     if args.shell and not sys.stdin.isatty():
         raise Failure("a shell in the guest needs a terminal")
+    for word in args.arguments:
+        if word.split("=")[0] in parser._option_string_actions and word.startswith("--"):
+            say(f"warning: {word} stands behind the script's name, so the script gets it: "
+                "vm.py takes options of its own only before that name")
     script = args.script.resolve() if args.script else None
     if script and not script.is_file():
         raise Failure(f"there is no script {args.script}")
@@ -591,7 +608,8 @@ def parse(argv: List[str]) -> Settings:
         # Ours to clear: files of an earlier run would pass for this one's.
         shutil.rmtree(out, ignore_errors=True)
     return Settings(
-        script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, drivers=drivers,
+        script=script, arguments=args.arguments, hosts=args.hosts,
+        kernel=KERNEL_NAMES.get(args.kernel, args.kernel), guest=args.guest, drivers=drivers,
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
         memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,
