@@ -5,6 +5,7 @@
 //! Written as if for `rust/kernel`: safe outwards, with the C contracts in `// SAFETY:` comments
 //! inside, and without knowledge of the driver that uses them.
 
+mod compat;
 pub mod cpu;
 pub mod crc32;
 pub mod errno;
@@ -15,3 +16,5 @@ pub mod rdma;
 pub mod sync;
 pub mod time;
 pub mod vector;
+
+pub use compat::parameter;

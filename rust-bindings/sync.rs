@@ -21,6 +21,7 @@ mod rcu_table;
 mod tests;
 mod timer;
 
+pub use crate::compat::smp_mb;
 pub use arc::object_of;
 pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};

@@ -30,12 +30,12 @@ const NOTIFICATION: u8 = 48 << 2;
 
 /// Whether packets that come in marked are answered.
 fn is_notification_point() -> bool {
-    *crate::module_parameters::roce_np.value() != 0
+    linux_rdma::parameter::<u8>(crate::module_parameters::roce_np.value()) != 0
 }
 
 /// Whether notifications slow down their queue pair.
 fn is_reaction_point() -> bool {
-    *crate::module_parameters::roce_rp.value() != 0
+    linux_rdma::parameter::<u8>(crate::module_parameters::roce_rp.value()) != 0
 }
 
 /// The type of service of connected queue pairs' packets, of which the consumer chooses the DSCP.
@@ -88,7 +88,9 @@ impl Qp {
         if !is_notification_point() {
             return;
         }
-        let interval = u64::from(*crate::module_parameters::min_time_between_cnps.value());
+        let interval = u64::from(linux_rdma::parameter::<u32>(
+            crate::module_parameters::min_time_between_cnps.value(),
+        ));
         let interval = interval.saturating_mul(1000);
         if !lock_bh(&self.notification).marked(now, interval) {
             return;

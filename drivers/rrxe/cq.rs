@@ -18,7 +18,7 @@ use crate::qp::Habit;
 use kernel::{
     impl_has_work, new_spinlock, new_work,
     prelude::*,
-    sync::{barrier::smp_mb, Arc, SpinLock},
+    sync::{Arc, SpinLock},
     workqueue::{self, Work, WorkItem},
 };
 use linux_rdma::{
@@ -29,7 +29,7 @@ use linux_rdma::{
         wr::{wc, QpIdentity, Wc, WcContents},
         CqTarget, Device, Udata,
     },
-    sync::lock_irqsave,
+    sync::{lock_irqsave, smp_mb},
 };
 
 /// A completion queue, as queue pairs share it.

@@ -62,7 +62,7 @@ impl Driver for Rrxe {
     const LINK_TYPE: &'static CStr = c_str!("rrxe");
 
     fn module() -> &'static ThisModule {
-        &crate::THIS_MODULE
+        linux_rdma::this_module!()
     }
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {

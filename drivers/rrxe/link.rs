@@ -31,7 +31,7 @@ pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
 /// drivers/infiniband/core/sysfs.c): a long table is what adding a link takes its time for, and
 /// making a namespace.
 pub(crate) fn gid_table_len() -> u32 {
-    (*crate::module_parameters::gid_table_len.value())
+    linux_rdma::parameter::<u32>(crate::module_parameters::gid_table_len.value())
         .clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end())
 }
 

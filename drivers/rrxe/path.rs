@@ -41,7 +41,7 @@ pub(crate) struct Path {
 /// Whether all packets are to have an ICRC, and to pass the stack.
 #[inline]
 pub(crate) fn always_has_icrc() -> bool {
-    *crate::module_parameters::same_host_icrc.value() != 0
+    linux_rdma::parameter::<u8>(crate::module_parameters::same_host_icrc.value()) != 0
 }
 
 /// Not known yet.

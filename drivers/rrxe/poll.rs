@@ -24,19 +24,18 @@ use kernel::{
     sync::{
         aref::ARef,
         atomic::{Atomic, Full, Relaxed},
-        barrier::smp_mb,
         Arc, Mutex,
     },
     task::Task,
 };
 use linux_rdma::{
-    sync::{CurrentThread, KThread, ThreadBody},
+    sync::{smp_mb, CurrentThread, KThread, ThreadBody},
     time::monotonic_ns,
 };
 
 /// Whether programs may have it at all.
 fn is_allowed() -> bool {
-    *crate::module_parameters::poll_mode.value() != 0
+    linux_rdma::parameter::<u8>(crate::module_parameters::poll_mode.value()) != 0
 }
 
 /// One of the threads that a device may have.

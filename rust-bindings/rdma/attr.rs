@@ -2,7 +2,7 @@
 
 //! Attributes of devices and ports.
 
-use crate::raw;
+use crate::{compat::DeviceLimit, raw};
 use core::marker::PhantomData;
 use kernel::str::CStr;
 
@@ -59,51 +59,51 @@ impl<'a> DeviceAttr<'a> {
         /// Hardware version.
         hw_ver: hw_ver as u32, u32;
         /// Queue pairs.
-        max_qp: max_qp as i32, u32;
+        max_qp: max_qp as DeviceLimit, u32;
         /// Work requests of a work queue.
-        max_qp_wr: max_qp_wr as i32, u32;
+        max_qp_wr: max_qp_wr as DeviceLimit, u32;
         /// `IB_DEVICE_*`.
         device_cap_flags: device_cap_flags as u64, u64;
         /// `IBK_*`.
         kernel_cap_flags: kernel_cap_flags as u64, u64;
         /// Data segments of a send work request.
-        max_send_sge: max_send_sge as i32, u32;
+        max_send_sge: max_send_sge as DeviceLimit, u32;
         /// Data segments of a receive work request.
-        max_recv_sge: max_recv_sge as i32, u32;
+        max_recv_sge: max_recv_sge as DeviceLimit, u32;
         /// Data segments of a READ.
-        max_sge_rd: max_sge_rd as i32, u32;
+        max_sge_rd: max_sge_rd as DeviceLimit, u32;
         /// Completion queues.
-        max_cq: max_cq as i32, u32;
+        max_cq: max_cq as DeviceLimit, u32;
         /// Entries of a completion queue.
-        max_cqe: max_cqe as i32, u32;
+        max_cqe: max_cqe as DeviceLimit, u32;
         /// Memory regions.
-        max_mr: max_mr as i32, u32;
+        max_mr: max_mr as DeviceLimit, u32;
         /// Memory windows.
-        max_mw: max_mw as i32, u32;
+        max_mw: max_mw as DeviceLimit, u32;
         /// Pages of a fast registration.
         max_fast_reg_page_list_len: max_fast_reg_page_list_len as u32, u32;
         /// Protection domains.
-        max_pd: max_pd as i32, u32;
+        max_pd: max_pd as DeviceLimit, u32;
         /// READs and atomics that a queue pair may have outstanding as the responder.
-        max_qp_rd_atom: max_qp_rd_atom as i32, u32;
+        max_qp_rd_atom: max_qp_rd_atom as DeviceLimit, u32;
         /// The same of the whole device.
-        max_res_rd_atom: max_res_rd_atom as i32, u32;
+        max_res_rd_atom: max_res_rd_atom as DeviceLimit, u32;
         /// READs and atomics that a queue pair may have outstanding as the requester.
-        max_qp_init_rd_atom: max_qp_init_rd_atom as i32, u32;
+        max_qp_init_rd_atom: max_qp_init_rd_atom as DeviceLimit, u32;
         /// Multicast groups.
-        max_mcast_grp: max_mcast_grp as i32, u32;
+        max_mcast_grp: max_mcast_grp as DeviceLimit, u32;
         /// Queue pairs of a multicast group.
-        max_mcast_qp_attach: max_mcast_qp_attach as i32, u32;
+        max_mcast_qp_attach: max_mcast_qp_attach as DeviceLimit, u32;
         /// Queue pairs of all multicast groups together.
-        max_total_mcast_qp_attach: max_total_mcast_qp_attach as i32, u32;
+        max_total_mcast_qp_attach: max_total_mcast_qp_attach as DeviceLimit, u32;
         /// Address handles.
-        max_ah: max_ah as i32, u32;
+        max_ah: max_ah as DeviceLimit, u32;
         /// Shared receive queues.
-        max_srq: max_srq as i32, u32;
+        max_srq: max_srq as DeviceLimit, u32;
         /// Work requests of a shared receive queue.
-        max_srq_wr: max_srq_wr as i32, u32;
+        max_srq_wr: max_srq_wr as DeviceLimit, u32;
         /// Data segments of each.
-        max_srq_sge: max_srq_sge as i32, u32;
+        max_srq_sge: max_srq_sge as DeviceLimit, u32;
         /// Entries of the P_Key table.
         max_pkeys: max_pkeys as u16, u16;
         /// `4.096 us * 2^n`: how long this end may take to answer.

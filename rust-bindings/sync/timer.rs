@@ -8,7 +8,7 @@
 //! objects that arm their timer from many places, and for which nobody owns a handle. Here an
 //! armed timer itself owns a reference to the object that contains it.
 
-use crate::{raw, sync::irq::IrqGuard};
+use crate::{compat::smp_mb, raw, sync::irq::IrqGuard};
 use core::{marker::PhantomData, mem::ManuallyDrop};
 use kernel::{
     prelude::*,
@@ -16,7 +16,6 @@ use kernel::{
     str::CStr,
     sync::{
         atomic::{Atomic, Relaxed},
-        barrier::smp_mb,
         Arc, ArcBorrow, SpinLock,
     },
     time::{delay::fsleep, Delta},

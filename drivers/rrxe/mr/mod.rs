@@ -469,7 +469,7 @@ impl Tables {
             .filter(|_| mr.pd.get() == pd)
             .ok_or(Fault::Protection)?;
         // The CPU wrote it, and so all there is to do is to wait for the CPU: caches are coherent.
-        kernel::sync::barrier::smp_mb();
+        linux_rdma::sync::smp_mb();
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
 /// Nanoseconds that an acknowledgement waits at most.
 fn longest_wait() -> u64 {
-    let wait = *crate::module_parameters::answer_wait_us.value();
+    let wait = linux_rdma::parameter::<u32>(crate::module_parameters::answer_wait_us.value());
     u64::from(wait.min(LONGEST_ANSWER_WAIT)).saturating_mul(1000)
 }
 

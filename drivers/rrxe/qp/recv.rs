@@ -247,7 +247,7 @@ impl RecvSide {
                 consumer.want_doorbell(true);
             }
             // After the word was set: whoever posts from here on will call.
-            kernel::sync::barrier::smp_mb();
+            linux_rdma::sync::smp_mb();
             // No more than the ring holds: a program that posts as fast as we flush rings for it.
             let most = env.consumer.as_ref().map_or(0, |c| c.capacity());
             for _ in 0..most {

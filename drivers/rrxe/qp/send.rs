@@ -19,12 +19,12 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::{barrier::smp_mb, rcu, Arc},
+    sync::{rcu, Arc},
 };
 use linux_rdma::{
     net::{KeptDatagram, Room},
     rdma::{qp::QpState, wr::DataSegment},
-    sync::object_of,
+    sync::{object_of, smp_mb},
 };
 use rrxe_core::{
     Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,

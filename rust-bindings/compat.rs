@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Differences between the kernel versions that this crate supports: Linux 7.2 and later.
+//!
+//! Kbuild sets `--cfg linux_7_2` for the oldest version. Code for the newest one needs no `cfg`. To
+//! drop a version, delete its items here and the `cfg` in Kbuild.
+
+use core::borrow::Borrow;
+
+/// The type of limits in `struct ib_device_attr`.
+#[cfg(linux_7_2)]
+pub(crate) type DeviceLimit = i32;
+/// The type of limits in `struct ib_device_attr`.
+#[cfg(not(linux_7_2))]
+pub(crate) type DeviceLimit = u32;
+
+/// A full memory barrier between CPUs (`smp_mb()`, Documentation/memory-barriers.txt).
+#[inline(always)]
+pub fn smp_mb() {
+    #[cfg(linux_7_2)]
+    kernel::sync::barrier::smp_mb();
+    #[cfg(not(linux_7_2))]
+    kernel::sync::barrier::smp_mb(kernel::sync::barrier::Full);
+}
+
+/// Returns the module of the crate that calls this, `THIS_MODULE` in C.
+#[cfg(linux_7_2)]
+#[macro_export]
+macro_rules! this_module {
+    () => {
+        &crate::THIS_MODULE
+    };
+}
+
+/// Returns the module of the crate that calls this, `THIS_MODULE` in C.
+#[cfg(not(linux_7_2))]
+#[macro_export]
+macro_rules! this_module {
+    () => {
+        kernel::module::this_module::<crate::LocalModule>()
+    };
+}
+
+/// Returns the value of a module parameter, given what `ModuleParamAccess::value()` returns: a
+/// reference to it in Linux 7.2, the value itself in later versions.
+#[inline]
+pub fn parameter<T: Copy>(value: impl Borrow<T>) -> T {
+    *value.borrow()
+}
