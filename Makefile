@@ -22,11 +22,11 @@ in-root := $(CURDIR)/qemu/in-root
 run: modules-default provider ## rrxe between two virtual machines: rping, perftest, one table
 	@qemu/run
 
-test: modules-default modules-debug provider ## all tests, on the host and in guests (ARGS=… goes to selftests/run)
-	@selftests/run $(ARGS)
+test: modules-$(KERNEL) provider ## all tests, on the host and in guests (KERNEL=7.3: all of the guest lane there; ARGS=… goes to selftests/run)
+	@selftests/run --kernel $(KERNEL) $(ARGS)
 
-test-debug: modules-default modules-debug provider ## all guest tests under the debug kernel
-	@selftests/run --all-debug $(ARGS)
+test-debug: modules-debug provider ## all guest tests under the debug kernel
+	@selftests/run --lane debug --all-debug $(ARGS)
 
 fuzz: ## the fuzz targets, longer than make test does: [TARGET=…] [SECONDS=600] [INPUT=file: run that once]
 	@selftests/fuzz $(if $(TARGET),--target '$(TARGET)') $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(INPUT),--input '$(INPUT)')

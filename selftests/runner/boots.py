@@ -10,11 +10,12 @@ class Boot:
 
     `drivers` names a driver for each host, "test" for the one under test. Between two different ones
     the suite's cases run with this host as client and as server. A suite is `dynamic` where only the
-    guest knows its cases. Without `debug` it runs under the debug kernel only where all is asked for; without
-    `default` not under the other.
-    With `scripts` the guest has the scripted packets and their interpreter.
-    Under the debug kernel, which takes a minute to come up and longer to look for leaks, the suites `together` under
-    one name run one after the other in one boot; leaks are looked for after the last. kmemleak doubles the time that
+    guest knows its cases. Without `debug` it is not part of the core that the lanes `guest-7.3` and `debug` run;
+    without `default` it needs the debug kernel.
+    With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
+    in its image.
+    In those two lanes the suites `together` under one name run one after the other in one boot, since a boot under
+    the debug kernel takes a minute; leaks are looked for after the last. kmemleak doubles the time that
     everything there takes: where not all is asked for, the boots without `leaks` do without it. Those that have it
     are where things come and go, and where programs and packets are refused.
     """
@@ -30,6 +31,7 @@ class Boot:
     scripts: bool = False
     together: str = ""
     leaks: bool = True
+    packages: tuple = ()
 
     @property
     def mixed(self):

@@ -109,7 +109,7 @@ def _short(path):
     return os.path.relpath(path, TOP)
 
 
-def run_boot(lane, boots, kernel, driver, report, out, only, core):
+def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     """Run boots that one boot can do for, reporting each case as `lane/boot/case`."""
     boot = boots[0]
     drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
@@ -142,8 +142,14 @@ def run_boot(lane, boots, kernel, driver, report, out, only, core):
 
     os.makedirs(folder, exist_ok=True)
     run = _Run(f"{lane}/{name}", suites, report)
+    why = modules.wait(kernel)
+    if why and not stopping.is_set():
+        report.result(f"{run.name}/module", FAIL, reason=why)
+    if why:
+        return
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
     command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
+    command += ["--packages", " ".join(boot.packages)]
     if boot.scripts:
         share, why = host.scripts(folder)
         if why:

@@ -12,9 +12,13 @@ import sys
 
 from . import fuzz, guest, host
 from .boots import BOOTS, grouped
+from .modules import Modules
 from .report import Report, matches
 
-LANES = ("host", "guest", "debug")
+LANES = ("host", "guest", "guest-7.3", "debug")
+
+# The kernels of the lanes that have one of their own (qemu/kernel/build); `guest` has that of --kernel.
+_KERNELS = {"guest-7.3": "7.3", "debug": "debug"}
 
 # Memory that the guests of a boot need at most, in KiB: two debug kernels.
 _BOOT_MEMORY = 5 << 20
@@ -38,18 +42,32 @@ def parse():
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name matches")
     parser.add_argument("--list", action="store_true", help="print the names of the tests and end")
     parser.add_argument("--all-debug", action="store_true", help="all cases in the debug kernel, not only the core")
+    parser.add_argument("--kernel", default="default", choices=("default", "7.2", "7.3"), help="of the guest lane")
     parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
     parser.add_argument("--jobs", type=int, metavar="N", help="boots at a time (as many as processors and memory allow)")
     parser.add_argument("--out", default=os.path.join(guest.TOP, "out/test"), help="folder for logs and results")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.kernel == "7.2":
+        args.kernel = "default"
+    return args
+
+
+def kernel_of(lane, args):
+    """The kernel of a guest lane."""
+    return _KERNELS.get(lane, args.kernel)
+
+
+def only_core(lane, args):
+    """Whether a guest lane runs the core only, several suites in a boot."""
+    return lane == "guest-7.3" or lane == "debug" and not args.all_debug
 
 
 def boots_of(lane, args):
     """The boots of a guest lane."""
     for boot in BOOTS:
-        if lane == "debug" and not (boot.debug or args.all_debug):
+        if only_core(lane, args) and not boot.debug:
             continue
-        if lane == "guest" and not boot.default:
+        if lane != "debug" and not boot.default:
             continue
         if args.driver != "rrxe" and boot.mixed:
             continue  # a driver with itself is no interop
@@ -87,7 +105,7 @@ def list_tests(lanes, args):
             for program in (*host.PROGRAMS, "mutants"):
                 print(f"host/{program}/… (the program decides)")
             continue
-        core = ["--core"] if lane == "debug" and not args.all_debug else []
+        core = ["--core"] if only_core(lane, args) else []
         for boot in boots_of(lane, args):
             if boot.dynamic:
                 print(f"{lane}/{boot.name}/… (the guest decides)")
@@ -128,7 +146,8 @@ def run_all(work, jobs, report):
 def main():
     """Run what was asked for; the exit status is 0 where nothing failed."""
     args = parse()
-    lanes = args.lane or list(LANES)
+    # Where the guest lane has all of 7.3, its core need not run again.
+    lanes = args.lane or [lane for lane in LANES if lane != f"guest-{args.kernel}"]
     if args.list:
         list_tests(lanes, args)
         return 0
@@ -143,6 +162,8 @@ def main():
         shutil.rmtree(args.out, ignore_errors=True)
     os.makedirs(args.out, exist_ok=True)
     report = Report()
+    kernels = dict.fromkeys(kernel_of(lane, args) for lane in lanes if lane != "host")
+    modules = Modules(kernels, report, args.out)
     work = []
     for lane in lanes:
         if lane == "host":
@@ -151,12 +172,12 @@ def main():
             for program in (*host.PROGRAMS, "mutants"):
                 work.append((host.run_program, program, report, args.out, args.only))
             continue
-        kernel = "debug" if lane == "debug" else "default"
-        core = lane == "debug" and not args.all_debug
+        kernel, core = kernel_of(lane, args), only_core(lane, args)
         boots = list(boots_of(lane, args))
-        for group in grouped(boots) if lane == "debug" else [[boot] for boot in boots]:
-            work.append((guest.run_boot, lane, group, kernel, args.driver, report, args.out, args.only, core))
+        for group in [[boot] for boot in boots] if lane == "guest" else grouped(boots):
+            work.append((guest.run_boot, lane, group, kernel, modules, args.driver, report, args.out, args.only, core))
     interrupted = not run_all(work, args.jobs or jobs_for_this_machine(), report)
+    modules.stop()
     report.finish(os.path.join(args.out, "junit.xml"))
     if not report.results and not interrupted:
         print("no test matches", file=sys.stderr)

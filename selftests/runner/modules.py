@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Builds the modules that the guest lanes load, and the kernels before them, while other tests run."""
+
+import os
+import subprocess
+import threading
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# Guests that run meanwhile come first: a build takes the CPU time that they leave.
+_NICE = ["nice", "-n", "10"]
+
+
+class Modules:
+    """rrxe.ko for several kernels, built one after the other in a thread of its own."""
+
+    def __init__(self, kernels, report, out):
+        self._report = report
+        self._out = out
+        self._built = {kernel: threading.Event() for kernel in kernels}
+        self._errors = {}
+        self._stop = threading.Event()
+        self._process = None
+        self._thread = threading.Thread(target=self._build_all, daemon=True)
+        self._thread.start()
+
+    def wait(self, kernel):
+        """Waits for the module for `kernel`. Returns None, or why there is none."""
+        self._built[kernel].wait()
+        return self._errors.get(kernel)
+
+    def stop(self):
+        """Ends the builds."""
+        self._stop.set()
+        process = self._process
+        if process and process.poll() is None:
+            # The build ends its own processes.
+            process.terminate()
+            process.wait()
+
+    def _build_all(self):
+        for kernel, built in self._built.items():
+            if self._stop.is_set():
+                self._errors[kernel] = "interrupted"
+            else:
+                self._build(kernel)
+            built.set()
+
+    def _build(self, kernel):
+        log = os.path.join(self._out, f"module-{kernel}.txt")
+        self._report.doing(f"rrxe.ko for the {kernel} kernel")
+        started = time.monotonic()
+        with open(log, "w", encoding="utf-8") as file:
+            self._process = subprocess.Popen(
+                [*_NICE, os.path.join(TOP, "qemu/build-module"), kernel],
+                cwd=TOP,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            status = self._process.wait()
+        self._report.doing(None)
+        if status:
+            self._errors[kernel] = f"qemu/build-module {kernel} ended with {status} (log: {os.path.relpath(log, TOP)})"
+        elif time.monotonic() - started > 30:
+            self._report.line(f"built rrxe.ko for the {kernel} kernel in {time.monotonic() - started:.0f} s")
