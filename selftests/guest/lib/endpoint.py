@@ -22,7 +22,6 @@ import socket
 import struct
 import time
 
-import pyverbs.enums as e
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
 from pyverbs.device import Context
@@ -35,6 +34,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 import machine
+import verbs_enums as e
 from packets import QKEY
 
 STATES = {

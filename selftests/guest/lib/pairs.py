@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Queue pairs of two devices that one program has."""
 
-import pyverbs.enums as e
 from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 
 import testbed
+import verbs_enums as e
 
 
 def connect(ends, depth):

@@ -14,12 +14,12 @@ import struct
 import subprocess
 import time
 
-import pyverbs.enums as e
 from pyverbs.pyverbs_error import PyverbsRDMAError
 
 import endpoint
 import harness
 import testbed
+import verbs_enums as e
 from harness import Failure
 
 OWN, PEER = "10.9.0.1", "10.9.0.2"
