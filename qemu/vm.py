@@ -258,6 +258,10 @@ class Guest:
         arguments += ["no_timer_check"]
         # The launcher sends one to a guest that hangs before its init.
         arguments += ["unknown_nmi_panic"]
+        if not settings.icount:
+            # An emulated CPU has no secrets to leak, and retpolines cost it about a tenth of its time. Users have
+            # them, so a guest whose clock counts instructions has them too.
+            arguments += ["mitigations=off"]
         if settings.kernel == "debug":
             # An emulated processor with KASAN is slow, not stuck.
             arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]

@@ -13,7 +13,7 @@ class Boot:
     guest knows its cases. Without `debug` it is not part of the core that the lanes `guest-7.3` and `debug` run;
     without `default` it needs the debug kernel.
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
-    in its image.
+    in its image, and `release` is the Debian release of that.
     In those two lanes the suites `together` under one name run one after the other in one boot, since a boot under
     the debug kernel takes a minute; leaks are looked for after the last. kmemleak doubles the time that
     everything there takes: where not all is asked for, the boots without `leaks` do without it. Those that have it
@@ -32,6 +32,7 @@ class Boot:
     together: str = ""
     leaks: bool = True
     packages: tuple = ()
+    release: str = "trixie"
 
     @property
     def mixed(self):
@@ -85,6 +86,7 @@ BOOTS = (
     Boot("storage", "storage", debug=False),
     Boot("multicast", "multicast", debug=False),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
+    Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky"),
     Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False),
     Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False),
     Boot("interop-storage", "storage", drivers=INTEROP, debug=False),

@@ -149,7 +149,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         return
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
     command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
-    command += ["--packages", " ".join(boot.packages)]
+    command += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
     if boot.scripts:
         share, why = host.scripts(folder)
         if why:

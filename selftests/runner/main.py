@@ -102,7 +102,7 @@ def list_tests(lanes, args):
             print("host/… (cargo test decides)")
             names = [f"host/fuzz/{target}" for target in fuzz.TARGETS]
             print("\n".join(name for name in names if matches(name, args.only)))
-            for program in (*host.PROGRAMS, "mutants"):
+            for program in host.ALL_PROGRAMS:
                 print(f"host/{program}/… (the program decides)")
             continue
         core = ["--core"] if only_core(lane, args) else []
@@ -169,7 +169,7 @@ def main():
         if lane == "host":
             work.append((host.run, report, args.out, args.only))
             work.append((fuzz.lane, report, args.out, args.only))
-            for program in (*host.PROGRAMS, "mutants"):
+            for program in host.ALL_PROGRAMS:
                 work.append((host.run_program, program, report, args.out, args.only))
             continue
         kernel, core = kernel_of(lane, args), only_core(lane, args)
