@@ -93,17 +93,22 @@ PROGRAMS = {
 # The provider's tests for rdma-core 65; `cargo test` runs them for 56.1.
 PROVIDER_65 = "provider-65"
 
-# All of what `run_program` runs.
+# The programs of the host lane.
 ALL_PROGRAMS = (PROVIDER_65, *PROGRAMS, "mutants")
+
+# The program of the lane of the same name: Debian packages, installed on a system of their own.
+PACKAGES = "packages"
 
 
 def run_program(name, report, out, only):
-    """Run one of ALL_PROGRAMS, reporting each of its tests as `host/NAME/test`."""
-    prefix = f"host/{name}/"
+    """Run one of ALL_PROGRAMS, reporting each of its tests as `host/NAME/test`, or PACKAGES, as `packages/test`."""
+    prefix = "packages/" if name == PACKAGES else f"host/{name}/"
     if only and not any(pattern in prefix or prefix in pattern or "*" in pattern for pattern in only):
         return
     if name == PROVIDER_65:
         command = cargo("test", "--quiet", "--locked", "--package", "rrxe-provider", "--features", "pabi65", "--", "--format=pretty")
+    elif name == PACKAGES:
+        command = [os.path.join(TOP, "selftests/packages/run")]
     elif name == "mutants":
         command = [os.path.join(TOP, "selftests/mutants/run"), "--out", os.path.join(TOP, "out/mutants")]
     else:
@@ -112,7 +117,7 @@ def run_program(name, report, out, only):
         command = cargo("run", *build, "--", *arguments)
     log = os.path.join(out, f"host-{name}.txt")
     short = os.path.relpath(log, TOP)
-    report.doing(f"host/{name}")
+    report.doing(prefix.rstrip("/"))
     started = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -145,9 +150,9 @@ def run_program(name, report, out, only):
     if stopping.is_set():
         return
     if status and not failed:
-        report.result(f"host/{name}", FAIL, reason=f"it ended with {status}", log=short)
+        report.result(prefix.rstrip("/"), FAIL, reason=f"it ended with {status}", log=short)
     elif not seen:
-        report.result(f"host/{name}", FAIL, reason="it ran no test", log=short)
+        report.result(prefix.rstrip("/"), FAIL, reason="it ran no test", log=short)
 
 
 def _guard(process):

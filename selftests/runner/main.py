@@ -15,7 +15,7 @@ from .boots import BOOTS, grouped
 from .modules import Modules
 from .report import Report, matches
 
-LANES = ("host", "guest", "guest-7.3", "debug")
+LANES = ("host", "guest", "packages", "guest-7.3", "debug")
 
 # The kernels of the lanes that have one of their own (qemu/kernel/build); `guest` has that of --kernel.
 _KERNELS = {"guest-7.3": "7.3", "debug": "debug"}
@@ -105,6 +105,9 @@ def list_tests(lanes, args):
             for program in host.ALL_PROGRAMS:
                 print(f"host/{program}/… (the program decides)")
             continue
+        if lane == host.PACKAGES:
+            print("packages/… (the program decides)")
+            continue
         core = ["--core"] if only_core(lane, args) else []
         for boot in boots_of(lane, args):
             if boot.dynamic:
@@ -162,7 +165,7 @@ def main():
         shutil.rmtree(args.out, ignore_errors=True)
     os.makedirs(args.out, exist_ok=True)
     report = Report()
-    kernels = dict.fromkeys(kernel_of(lane, args) for lane in lanes if lane != "host")
+    kernels = dict.fromkeys(kernel_of(lane, args) for lane in lanes if lane not in ("host", host.PACKAGES))
     modules = Modules(kernels, report, args.out)
     work = []
     for lane in lanes:
@@ -171,6 +174,9 @@ def main():
             work.append((fuzz.lane, report, args.out, args.only))
             for program in host.ALL_PROGRAMS:
                 work.append((host.run_program, program, report, args.out, args.only))
+            continue
+        if lane == host.PACKAGES:
+            work.append((host.run_program, host.PACKAGES, report, args.out, args.only))
             continue
         kernel, core = kernel_of(lane, args), only_core(lane, args)
         boots = list(boots_of(lane, args))
