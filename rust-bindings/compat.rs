@@ -26,6 +26,7 @@ pub fn smp_mb() {
 /// Returns the module of the crate that calls this, `THIS_MODULE` in C.
 #[cfg(linux_7_2)]
 #[macro_export]
+#[expect(clippy::crate_in_macro_def, reason = "the module is the caller's")]
 macro_rules! this_module {
     () => {
         &crate::THIS_MODULE
@@ -35,6 +36,7 @@ macro_rules! this_module {
 /// Returns the module of the crate that calls this, `THIS_MODULE` in C.
 #[cfg(not(linux_7_2))]
 #[macro_export]
+#[expect(clippy::crate_in_macro_def, reason = "the module is the caller's")]
 macro_rules! this_module {
     () => {
         kernel::module::this_module::<crate::LocalModule>()

@@ -2,7 +2,7 @@
 
 //! Kernel interfaces that the `kernel` crate does not cover yet: networking and RDMA.
 //!
-//! Written as if for `rust/kernel`: safe outwards, with the C contracts in `// SAFETY:` comments
+//! Written as if for `rust/kernel`: safe outwards, with the C contracts in safety comments
 //! inside, and without knowledge of the driver that uses them.
 
 mod compat;
