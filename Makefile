@@ -65,11 +65,11 @@ profile: modules-default provider ## where the instructions of a case of make be
 
 # $(call vm-option,NAME): --name=value if the user set the variable NAME.
 vm-option = $(if $($(1)),--$(shell echo $(1) | tr A-Z a-z)='$($(1))')
-vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --guest=$(GUEST) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) \
+vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --guest=$(GUEST) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) $(if $(filter 1,$(EXTRA)),--extra) \
     $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE APPEND KLOG,$(call vm-option,$(name)))
 vm-needs = $(if $(findstring rrxe,$(DRIVER)),modules-$(KERNEL) provider)
 
-vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|7.3|debug] [GUEST=trixie|forky] [DRIVER=rrxe|rdma_rxe|siw|none] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
+vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|7.3|debug] [GUEST=trixie|forky] [DRIVER=rrxe|rdma_rxe|siw|none] [EXTRA=1] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
 	@qemu/vm.py $(vm-options) $(if $(SCRIPT),'$(SCRIPT)') $(ARGS)
 
 shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)

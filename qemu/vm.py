@@ -169,6 +169,7 @@ class Settings:
     hosts: int
     kernel: str
     guest: str
+    extra: bool
     drivers: List[str]  # one for each host
     packages: List[str]
     cpus: int
@@ -463,7 +464,7 @@ def stage(settings: Settings, run: Path) -> None:
 
 
 def run_guests(settings: Settings) -> int:
-    kernel = Path(output_of("kernel/build", settings.kernel))
+    kernel = Path(output_of("kernel/build", settings.kernel, *(["--extra"] if settings.extra else [])))
     image = Path(output_of("image", "--suite", settings.guest, *settings.packages))
     kvm = not settings.icount and kvm_works(kernel / "vmlinux")
     try:
@@ -559,6 +560,8 @@ def parse(argv: List[str]) -> Settings:
     add("--kernel", choices=(*KERNELS, *KERNEL_NAMES), default="default",
         help="Debian's stock kernel (default and 7.2, 7.3), or debug, our own with checkers")
     add("--guest", choices=GUESTS, default=GUESTS[0], help="the Debian release of the guest (trixie)")
+    add("--extra", action="store_true",
+        help="also the modules that Debian's kernel leaves out: siw, RTRS, RNBD, SMB Direct")
     add("--driver", default="rrxe", help="rrxe, rdma_rxe, siw or none; of two hosts each its own: rrxe,rdma_rxe")
     add("--packages", default="", help="further Debian packages in the guest")
     add("--cpus", type=int)
@@ -613,7 +616,7 @@ def parse(argv: List[str]) -> Settings:
         shutil.rmtree(out, ignore_errors=True)
     return Settings(
         script=script, arguments=args.arguments, hosts=args.hosts,
-        kernel=KERNEL_NAMES.get(args.kernel, args.kernel), guest=args.guest, drivers=drivers,
+        kernel=KERNEL_NAMES.get(args.kernel, args.kernel), guest=args.guest, extra=args.extra or "siw" in drivers, drivers=drivers,
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
         memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,

@@ -14,6 +14,7 @@ class Boot:
     without `default` it needs the debug kernel.
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
     in its image, and `release` is the Debian release of that.
+    With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
     In those two lanes the suites `together` under one name run one after the other in one boot, since a boot under
     the debug kernel takes a minute; leaks are looked for after the last. kmemleak doubles the time that
     everything there takes: where not all is asked for, the boots without `leaks` do without it. Those that have it
@@ -33,6 +34,7 @@ class Boot:
     leaks: bool = True
     packages: tuple = ()
     release: str = "trixie"
+    extra: bool = False
 
     @property
     def mixed(self):
@@ -53,10 +55,14 @@ def grouped(boots):
 
 INTEROP = ("test", "rdma_rxe")
 
+# What the kernel's clients of RDMA need in user space.
+CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
+
 BOOTS = (
     # The longest first, so that none of them runs alone in the end.
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
+    Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
     Boot("srq", "srq", together="hostile"),
     Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),
     Boot("link", "link", hosts=1, together="one-host"),

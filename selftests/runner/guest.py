@@ -150,6 +150,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
     command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
     command += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
+    command += ["--extra"] if boot.extra else []
     if boot.scripts:
         share, why = host.scripts(folder)
         if why:
