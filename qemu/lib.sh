@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# What the shell scripts of qemu/ share: where things live, how to become root, how to show progress, and how
-# to build an item of the cache so that neither an interrupt nor a second run beside it leaves half of one.
+# What the shell scripts of qemu/ share: where things live, how to become root, how to show
+# progress, and how to build an item of the cache so that neither an interrupt nor a second run
+# beside it leaves half of one.
 #
 # Sourced, never run. The caller has set -euo pipefail.
 
@@ -23,7 +24,8 @@ LINUX=7.2
 say() { echo "rrxe: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# as_root CMD...: run CMD as root. Mounting, chroot and a root filesystem's ownership need it, nothing else does.
+# as_root CMD...: run CMD as root. Mounting, chroot and a root filesystem's ownership need it,
+# nothing else does.
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
@@ -34,7 +36,8 @@ as_root() {
     fi
 }
 
-# need_tool COMMAND PACKAGE..., need_file FILE PACKAGE...: install PACKAGEs if the machine lacks COMMAND or FILE.
+# need_tool COMMAND PACKAGE..., need_file FILE PACKAGE...: install PACKAGEs if the machine lacks
+# COMMAND or FILE.
 need_tool() {
     PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || install_packages "$@"
 }
@@ -78,17 +81,19 @@ locked() {
     fi
 }
 
-# partial DIR: an empty folder beside DIR to build in, to be renamed to DIR when it is whole. Those that
-# interrupted runs left are removed first: the caller holds the item's lock, so nobody is using them.
+# partial DIR: an empty folder beside DIR to build in, to be renamed to DIR when it is whole. Those
+# that interrupted runs left are removed first: the caller holds the item's lock, so nobody is using
+# them.
 partial() {
     as_root rm -rf "$1".partial.*
     mkdir -p "$1.partial.$$"
     echo "$1.partial.$$"
 }
 
-# unpacked NAME PACKAGE RECIPE: prints the path of a folder of the cache that holds a Debian package and what it
-# depends on, unpacked and not installed: none of their own programs run, here or ever. Unpacks it first if it is
-# missing. Count RECIPE up when the way in which the folder is made changes: it then gets a new name.
+# unpacked NAME PACKAGE RECIPE: prints the path of a folder of the cache that holds a Debian package
+# and what it depends on, unpacked and not installed: none of their own programs run, here or ever.
+# Unpacks it first if it is missing. Count RECIPE up when the way in which the folder is made
+# changes: it then gets a new name.
 unpacked() {
     local name=$1 package=$2 folder mirror new option options=()
     folder=$CACHE/$name/$(hash_of "$SUITE $3 $package")
@@ -112,9 +117,9 @@ unpacked() {
     echo "$folder"
 }
 
-# kernel_version SERIES: prints the version of Debian's packages of Linux SERIES, 7.2.12-1~bpo13+1 for instance: the
-# newest one that the archive had when the build root was made, whose package lists say so. It stays the same until
-# the build root changes.
+# kernel_version SERIES: prints the version of Debian's packages of Linux SERIES, 7.2.12-1~bpo13+1
+# for instance: the newest one that the archive had when the build root was made, whose package
+# lists say so. It stays the same until the build root changes.
 kernel_version() {
     local root version known
     root=$("$TOP/qemu/buildroot")
@@ -128,15 +133,17 @@ kernel_version() {
     cat "$known"
 }
 
-# with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line every 5 s; if it
-# fails, show the end of the log and its place, and leave. STATE is a command that prints how far the work is,
-# or '' for the log's last line.
+# with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line
+# every 5 s; if it fails, show the end of the log and its place, and leave. STATE is a command that
+# prints how far the work is, or '' for the log's last line.
 with_progress() {
     local words=$1 log=$2 state=$3 job shown=$SECONDS start=$SECONDS status=0
     shift 3
-    # sudo cannot ask for a password in the background: it asks now, and its answer is kept fresh below.
+    # sudo cannot ask for a password in the background: it asks now, and its answer is kept fresh
+    # below.
     [ "$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo -v
-    # A process group of its own: an interrupt then ends all of the work, not only its first process.
+    # A process group of its own: an interrupt then ends all of the work, not only its first
+    # process.
     set -m
     "$@" >"$log" 2>&1 </dev/null &
     job=$!
@@ -164,7 +171,8 @@ last_line() {
     tail -n 1 "$1" 2>/dev/null | tr -d '\r' | cut -c1-80
 }
 
-# debian_mirror: the Debian archive that this machine's own apt uses. Local mirrors and proxies keep working so.
+# debian_mirror: the Debian archive that this machine's own apt uses. Local mirrors and proxies keep
+# working so.
 debian_mirror() {
     local uri
     uri=$(configured_mirror)
