@@ -415,8 +415,8 @@ def rds(server, client):
     result = serving.wait(60)
     equal("the receiver's status", result.status, 0)
     equal("the digest of what arrived", result.output.split()[-1], sent.split()[-1])
-    for host in (server, client):
-        host.machine.run("rmmod rds_rdma && rmmod rds", 60)
+    # The modules stay: once, rds_rdma warned at its unloading that messages were still allocated.
+    # Whether RDS or the device held them is not known.
 
 
 def run():
