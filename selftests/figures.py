@@ -6,6 +6,11 @@ import subprocess
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+# Words for the kernel's command line while it is measured. The two programs of a case have sessions
+# of their own, and the scheduler would share the processor between sessions instead of programs:
+# turns are then longer, and fall differently in each run.
+COMMAND_LINE = "noautogroup"
+
 
 def mean(row):
     """The figure of a row: the runs' mean."""
