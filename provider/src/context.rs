@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::doorbell::Owed;
 use crate::ffi::driver::*;
+use crate::ffi::operations::VerbsContextOps;
 use crate::ffi::os::{self, EINVAL};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
@@ -44,7 +45,7 @@ pub(crate) struct Limits {
 }
 
 /// What this provider does. libibverbs answers all else with `EOPNOTSUPP`.
-pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
+pub(crate) static OPS: VerbsContextOps = VerbsContextOps {
     query_device_ex: Some(query_device_ex),
     query_port: Some(query_port),
     query_rt_values: Some(query_rt_values),
@@ -84,7 +85,7 @@ pub(crate) static OPS: pabi::VerbsContextOps = pabi::VerbsContextOps {
     detach_mcast: Some(ibv_cmd_detach_mcast),
     post_send: Some(post::post_send),
     post_recv: Some(post::post_recv),
-    ..pabi::VerbsContextOps::empty()
+    ..VerbsContextOps::empty()
 };
 
 /// The context of which the public one is a part.

@@ -5,7 +5,8 @@
 //! to the next is in [`super::pabi`].
 
 use super::command;
-use super::pabi::{VerbsContextOps, PRIVATE_WORDS};
+use super::operations::VerbsContextOps;
+use super::pabi::PRIVATE_WORDS;
 use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
 

@@ -391,7 +391,7 @@ mod driver {
 #[cfg(all(target_arch = "x86_64", not(feature = "pabi65")))]
 mod pabi34 {
     use crate::ffi::driver::VerbsContext;
-    use crate::ffi::pabi34::VerbsContextOps;
+    use crate::ffi::operations::VerbsContextOps;
 
     layout!(VerbsContextOps, 608, {
         advise_mr: 0,
@@ -481,7 +481,7 @@ mod pabi34 {
 #[cfg(all(target_arch = "x86_64", feature = "pabi65"))]
 mod pabi65 {
     use crate::ffi::driver::VerbsContext;
-    use crate::ffi::pabi65::VerbsContextOps;
+    use crate::ffi::operations::VerbsContextOps;
 
     layout!(VerbsContextOps, 744, {
         advise_mr: 0,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The functions that a provider hands to libibverbs, the members of `struct verbs_context_ops`:
-//! their types are the same in all private ABIs, their places in the table are not.
+//! The functions that a provider hands to libibverbs: `struct verbs_context_ops`. Their types are the
+//! same in both private ABIs, their places in the table are not.
 
 use super::driver::VerbsMr;
-use super::pabi::VerbsContextOps;
 use super::verbs::*;
 use core::ffi::{c_int, c_void};
 
@@ -12,156 +11,210 @@ use core::ffi::{c_int, c_void};
 /// ABI 65, does what it can by other operations (`reg_mr_ex`, `alloc_buf`).
 pub(crate) type Unset = Option<unsafe extern "C" fn()>;
 
-/// `alloc_mw`.
-pub(crate) type AllocMw = Option<unsafe extern "C" fn(pd: *mut IbvPd, mw_type: u32) -> *mut IbvMw>;
-/// `alloc_pd`.
-pub(crate) type AllocPd = Option<unsafe extern "C" fn(context: *mut IbvContext) -> *mut IbvPd>;
-/// `attach_mcast`.
-pub(crate) type AttachMcast =
-    Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>;
-/// `bind_mw`.
-pub(crate) type BindMw =
-    Option<unsafe extern "C" fn(qp: *mut IbvQp, mw: *mut IbvMw, bind: *mut IbvMwBind) -> c_int>;
-/// `close_xrcd`.
-pub(crate) type CloseXrcd = Option<unsafe extern "C" fn(xrcd: *mut IbvXrcd) -> c_int>;
-/// `create_ah`.
-pub(crate) type CreateAh =
-    Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh>;
-/// `create_cq`.
-pub(crate) type CreateCq = Option<
-    unsafe extern "C" fn(
-        context: *mut IbvContext,
-        cqe: c_int,
-        channel: *mut IbvCompChannel,
-        comp_vector: c_int,
-    ) -> *mut IbvCq,
->;
-/// `create_cq_ex`.
-pub(crate) type CreateCqEx = Option<
-    unsafe extern "C" fn(context: *mut IbvContext, init_attr: *mut IbvCqInitAttrEx) -> *mut IbvCqEx,
->;
-/// `create_qp`.
-pub(crate) type CreateQp =
-    Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp>;
-/// `create_qp_ex`.
-pub(crate) type CreateQpEx = Option<
-    unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpInitAttrEx) -> *mut IbvQp,
->;
-/// `create_srq`.
-pub(crate) type CreateSrq =
-    Option<unsafe extern "C" fn(pd: *mut IbvPd, init: *mut IbvSrqInitAttr) -> *mut IbvSrq>;
-/// `create_srq_ex`.
-pub(crate) type CreateSrqEx = Option<
-    unsafe extern "C" fn(context: *mut IbvContext, init: *mut IbvSrqInitAttrEx) -> *mut IbvSrq,
->;
-/// `dealloc_mw`.
-pub(crate) type DeallocMw = Option<unsafe extern "C" fn(mw: *mut IbvMw) -> c_int>;
-/// `dealloc_pd`.
-pub(crate) type DeallocPd = Option<unsafe extern "C" fn(pd: *mut IbvPd) -> c_int>;
-/// `dereg_mr`.
-pub(crate) type DeregMr = Option<unsafe extern "C" fn(vmr: *mut VerbsMr) -> c_int>;
-/// `destroy_ah`.
-pub(crate) type DestroyAh = Option<unsafe extern "C" fn(ah: *mut IbvAh) -> c_int>;
-/// `destroy_cq`.
-pub(crate) type DestroyCq = Option<unsafe extern "C" fn(cq: *mut IbvCq) -> c_int>;
-/// `destroy_qp`.
-pub(crate) type DestroyQp = Option<unsafe extern "C" fn(qp: *mut IbvQp) -> c_int>;
-/// `destroy_srq`.
-pub(crate) type DestroySrq = Option<unsafe extern "C" fn(srq: *mut IbvSrq) -> c_int>;
-/// `detach_mcast`.
-pub(crate) type DetachMcast =
-    Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>;
-/// `free_context`.
-pub(crate) type FreeContext = Option<unsafe extern "C" fn(context: *mut IbvContext)>;
-/// `get_srq_num`.
-pub(crate) type GetSrqNum =
-    Option<unsafe extern "C" fn(srq: *mut IbvSrq, number: *mut u32) -> c_int>;
-/// `modify_qp`.
-pub(crate) type ModifyQp =
-    Option<unsafe extern "C" fn(qp: *mut IbvQp, attr: *mut IbvQpAttr, attr_mask: c_int) -> c_int>;
-/// `modify_srq`.
-pub(crate) type ModifySrq =
-    Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int>;
-/// `open_qp`.
-pub(crate) type OpenQp =
-    Option<unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpOpenAttr) -> *mut IbvQp>;
-/// `open_xrcd`.
-pub(crate) type OpenXrcd = Option<
-    unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvXrcdInitAttr) -> *mut IbvXrcd,
->;
-/// `poll_cq`.
-pub(crate) type PollCq =
-    Option<unsafe extern "C" fn(cq: *mut IbvCq, num_entries: c_int, wc: *mut IbvWc) -> c_int>;
-/// `post_recv`.
-pub(crate) type PostRecv = Option<
-    unsafe extern "C" fn(qp: *mut IbvQp, wr: *mut IbvRecvWr, bad_wr: *mut *mut IbvRecvWr) -> c_int,
->;
-/// `post_send`.
-pub(crate) type PostSend = Option<
-    unsafe extern "C" fn(qp: *mut IbvQp, wr: *mut IbvSendWr, bad_wr: *mut *mut IbvSendWr) -> c_int,
->;
-/// `post_srq_recv`.
-pub(crate) type PostSrqRecv = Option<
-    unsafe extern "C" fn(
-        srq: *mut IbvSrq,
-        wr: *mut IbvRecvWr,
-        bad_wr: *mut *mut IbvRecvWr,
-    ) -> c_int,
->;
-/// `query_device_ex`.
-pub(crate) type QueryDeviceEx = Option<
-    unsafe extern "C" fn(
-        context: *mut IbvContext,
-        input: *const IbvQueryDeviceExInput,
-        attr: *mut IbvDeviceAttrEx,
-        attr_size: usize,
-    ) -> c_int,
->;
-/// `query_port`.
-pub(crate) type QueryPort = Option<
-    unsafe extern "C" fn(context: *mut IbvContext, port_num: u8, attr: *mut IbvPortAttr) -> c_int,
->;
-/// `query_qp`.
-pub(crate) type QueryQp = Option<
-    unsafe extern "C" fn(
-        qp: *mut IbvQp,
-        attr: *mut IbvQpAttr,
-        attr_mask: c_int,
-        init_attr: *mut IbvQpInitAttr,
-    ) -> c_int,
->;
-/// `query_rt_values`.
-pub(crate) type QueryRtValues =
-    Option<unsafe extern "C" fn(context: *mut IbvContext, values: *mut IbvValuesEx) -> c_int>;
-/// `query_srq`.
-pub(crate) type QuerySrq =
-    Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int>;
-/// `reg_mr`.
-pub(crate) type RegMr = Option<
-    unsafe extern "C" fn(
-        pd: *mut IbvPd,
-        addr: *mut c_void,
-        length: usize,
-        hca_va: u64,
-        access: c_int,
-    ) -> *mut IbvMr,
->;
-/// `req_notify_cq`.
-pub(crate) type ReqNotifyCq =
-    Option<unsafe extern "C" fn(cq: *mut IbvCq, solicited_only: c_int) -> c_int>;
-/// `rereg_mr`.
-pub(crate) type ReregMr = Option<
-    unsafe extern "C" fn(
-        vmr: *mut VerbsMr,
-        flags: c_int,
-        pd: *mut IbvPd,
-        addr: *mut c_void,
-        length: usize,
-        access: c_int,
-    ) -> c_int,
->;
-/// `resize_cq`.
-pub(crate) type ResizeCq = Option<unsafe extern "C" fn(cq: *mut IbvCq, cqe: c_int) -> c_int>;
+/// `struct verbs_context_ops`: what a provider can do. In the order of the header, which is that of
+/// the alphabet: private ABI 65 adds operations between those of 34.
+#[repr(C)]
+pub(crate) struct VerbsContextOps {
+    pub(crate) advise_mr: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) alloc_buf: Unset,
+    pub(crate) alloc_dm: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) alloc_dmah: Unset,
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(pd: *mut IbvPd, mw_type: u32) -> *mut IbvMw>,
+    pub(crate) alloc_null_mr: Unset,
+    pub(crate) alloc_parent_domain: Unset,
+    pub(crate) alloc_pd: Option<unsafe extern "C" fn(context: *mut IbvContext) -> *mut IbvPd>,
+    pub(crate) alloc_td: Unset,
+    pub(crate) async_event: Unset,
+    pub(crate) attach_counters_point_flow: Unset,
+    pub(crate) attach_mcast:
+        Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>,
+    pub(crate) bind_mw:
+        Option<unsafe extern "C" fn(qp: *mut IbvQp, mw: *mut IbvMw, bind: *mut IbvMwBind) -> c_int>,
+    pub(crate) close_xrcd: Option<unsafe extern "C" fn(xrcd: *mut IbvXrcd) -> c_int>,
+    pub(crate) cq_event: Unset,
+    pub(crate) create_ah:
+        Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh>,
+    #[cfg(feature = "pabi65")]
+    pub(crate) create_comp_cntr: Unset,
+    pub(crate) create_counters: Unset,
+    pub(crate) create_cq: Option<
+        unsafe extern "C" fn(
+            context: *mut IbvContext,
+            cqe: c_int,
+            channel: *mut IbvCompChannel,
+            comp_vector: c_int,
+        ) -> *mut IbvCq,
+    >,
+    pub(crate) create_cq_ex: Option<
+        unsafe extern "C" fn(
+            context: *mut IbvContext,
+            init_attr: *mut IbvCqInitAttrEx,
+        ) -> *mut IbvCqEx,
+    >,
+    pub(crate) create_flow: Unset,
+    pub(crate) create_flow_action_esp: Unset,
+    pub(crate) create_qp:
+        Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp>,
+    pub(crate) create_qp_ex: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpInitAttrEx) -> *mut IbvQp,
+    >,
+    pub(crate) create_rwq_ind_table: Unset,
+    pub(crate) create_srq:
+        Option<unsafe extern "C" fn(pd: *mut IbvPd, init: *mut IbvSrqInitAttr) -> *mut IbvSrq>,
+    pub(crate) create_srq_ex: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, init: *mut IbvSrqInitAttrEx) -> *mut IbvSrq,
+    >,
+    pub(crate) create_wq: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) dealloc_dmah: Unset,
+    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(mw: *mut IbvMw) -> c_int>,
+    pub(crate) dealloc_pd: Option<unsafe extern "C" fn(pd: *mut IbvPd) -> c_int>,
+    pub(crate) dealloc_td: Unset,
+    pub(crate) dereg_mr: Option<unsafe extern "C" fn(vmr: *mut VerbsMr) -> c_int>,
+    pub(crate) destroy_ah: Option<unsafe extern "C" fn(ah: *mut IbvAh) -> c_int>,
+    #[cfg(feature = "pabi65")]
+    pub(crate) destroy_comp_cntr: Unset,
+    pub(crate) destroy_counters: Unset,
+    pub(crate) destroy_cq: Option<unsafe extern "C" fn(cq: *mut IbvCq) -> c_int>,
+    pub(crate) destroy_flow: Unset,
+    pub(crate) destroy_flow_action: Unset,
+    pub(crate) destroy_qp: Option<unsafe extern "C" fn(qp: *mut IbvQp) -> c_int>,
+    pub(crate) destroy_rwq_ind_table: Unset,
+    pub(crate) destroy_srq: Option<unsafe extern "C" fn(srq: *mut IbvSrq) -> c_int>,
+    pub(crate) destroy_wq: Unset,
+    pub(crate) detach_mcast:
+        Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>,
+    #[cfg(feature = "pabi65")]
+    pub(crate) dm_export_dmabuf_fd: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) free_buf: Unset,
+    pub(crate) free_context: Option<unsafe extern "C" fn(context: *mut IbvContext)>,
+    pub(crate) free_dm: Unset,
+    pub(crate) get_srq_num:
+        Option<unsafe extern "C" fn(srq: *mut IbvSrq, number: *mut u32) -> c_int>,
+    pub(crate) import_dm: Unset,
+    pub(crate) import_mr: Unset,
+    pub(crate) import_pd: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) inc_comp_cntr: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) inc_err_comp_cntr: Unset,
+    pub(crate) modify_cq: Unset,
+    pub(crate) modify_flow_action_esp: Unset,
+    pub(crate) modify_qp: Option<
+        unsafe extern "C" fn(qp: *mut IbvQp, attr: *mut IbvQpAttr, attr_mask: c_int) -> c_int,
+    >,
+    pub(crate) modify_qp_rate_limit: Unset,
+    pub(crate) modify_srq:
+        Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int>,
+    pub(crate) modify_wq: Unset,
+    pub(crate) open_qp: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpOpenAttr) -> *mut IbvQp,
+    >,
+    pub(crate) open_xrcd: Option<
+        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvXrcdInitAttr) -> *mut IbvXrcd,
+    >,
+    pub(crate) poll_cq:
+        Option<unsafe extern "C" fn(cq: *mut IbvCq, num_entries: c_int, wc: *mut IbvWc) -> c_int>,
+    pub(crate) post_recv: Option<
+        unsafe extern "C" fn(
+            qp: *mut IbvQp,
+            wr: *mut IbvRecvWr,
+            bad_wr: *mut *mut IbvRecvWr,
+        ) -> c_int,
+    >,
+    pub(crate) post_send: Option<
+        unsafe extern "C" fn(
+            qp: *mut IbvQp,
+            wr: *mut IbvSendWr,
+            bad_wr: *mut *mut IbvSendWr,
+        ) -> c_int,
+    >,
+    pub(crate) post_srq_ops: Unset,
+    pub(crate) post_srq_recv: Option<
+        unsafe extern "C" fn(
+            srq: *mut IbvSrq,
+            wr: *mut IbvRecvWr,
+            bad_wr: *mut *mut IbvRecvWr,
+        ) -> c_int,
+    >,
+    #[cfg(feature = "pabi65")]
+    pub(crate) qp_attach_comp_cntr: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) query_comp_cntr_caps: Unset,
+    pub(crate) query_device_ex: Option<
+        unsafe extern "C" fn(
+            context: *mut IbvContext,
+            input: *const IbvQueryDeviceExInput,
+            attr: *mut IbvDeviceAttrEx,
+            attr_size: usize,
+        ) -> c_int,
+    >,
+    pub(crate) query_ece: Unset,
+    pub(crate) query_port: Option<
+        unsafe extern "C" fn(
+            context: *mut IbvContext,
+            port_num: u8,
+            attr: *mut IbvPortAttr,
+        ) -> c_int,
+    >,
+    #[cfg(feature = "pabi65")]
+    pub(crate) query_port_speed: Unset,
+    pub(crate) query_qp: Option<
+        unsafe extern "C" fn(
+            qp: *mut IbvQp,
+            attr: *mut IbvQpAttr,
+            attr_mask: c_int,
+            init_attr: *mut IbvQpInitAttr,
+        ) -> c_int,
+    >,
+    pub(crate) query_qp_data_in_order: Unset,
+    pub(crate) query_rt_values:
+        Option<unsafe extern "C" fn(context: *mut IbvContext, values: *mut IbvValuesEx) -> c_int>,
+    pub(crate) query_srq:
+        Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int>,
+    #[cfg(feature = "pabi65")]
+    pub(crate) read_comp_cntr: Unset,
+    pub(crate) read_counters: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) read_err_comp_cntr: Unset,
+    pub(crate) reg_dm_mr: Unset,
+    pub(crate) reg_dmabuf_mr: Unset,
+    pub(crate) reg_mr: Option<
+        unsafe extern "C" fn(
+            pd: *mut IbvPd,
+            addr: *mut c_void,
+            length: usize,
+            hca_va: u64,
+            access: c_int,
+        ) -> *mut IbvMr,
+    >,
+    #[cfg(feature = "pabi65")]
+    pub(crate) reg_mr_ex: Unset,
+    pub(crate) req_notify_cq:
+        Option<unsafe extern "C" fn(cq: *mut IbvCq, solicited_only: c_int) -> c_int>,
+    pub(crate) rereg_mr: Option<
+        unsafe extern "C" fn(
+            vmr: *mut VerbsMr,
+            flags: c_int,
+            pd: *mut IbvPd,
+            addr: *mut c_void,
+            length: usize,
+            access: c_int,
+        ) -> c_int,
+    >,
+    pub(crate) resize_cq: Option<unsafe extern "C" fn(cq: *mut IbvCq, cqe: c_int) -> c_int>,
+    #[cfg(feature = "pabi65")]
+    pub(crate) set_comp_cntr: Unset,
+    pub(crate) set_ece: Unset,
+    #[cfg(feature = "pabi65")]
+    pub(crate) set_err_comp_cntr: Unset,
+    pub(crate) unimport_dm: Unset,
+    pub(crate) unimport_mr: Unset,
+    pub(crate) unimport_pd: Unset,
+}
 
 impl VerbsContextOps {
     /// A table without any operation.
