@@ -183,7 +183,8 @@ def main():
         for group in [[boot] for boot in boots] if lane == "guest" else grouped(boots):
             work.append((guest.run_boot, lane, group, kernel, modules, args.driver, report, args.out, args.only, core))
     interrupted = not run_all(work, args.jobs or jobs_for_this_machine(), report)
-    modules.stop()
+    host.stopping.set()
+    modules.join()
     report.finish(os.path.join(args.out, "junit.xml"))
     if not report.results and not interrupted:
         print("no test matches", file=sys.stderr)

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from . import host
 
 # Guests that run meanwhile come first: a build takes the CPU time that they leave.
 _NICE = ["nice", "-n", "10"]
@@ -20,8 +20,6 @@ class Modules:
         self._out = out
         self._built = {kernel: threading.Event() for kernel in kernels}
         self._errors = {}
-        self._stop = threading.Event()
-        self._process = None
         self._thread = threading.Thread(target=self._build_all, daemon=True)
         self._thread.start()
 
@@ -30,18 +28,13 @@ class Modules:
         self._built[kernel].wait()
         return self._errors.get(kernel)
 
-    def stop(self):
-        """Ends the builds."""
-        self._stop.set()
-        process = self._process
-        if process and process.poll() is None:
-            # The build ends its own processes.
-            process.terminate()
-            process.wait()
+    def join(self):
+        """Waits until no build runs. `host.stopping` ends those that nothing waits for."""
+        self._thread.join()
 
     def _build_all(self):
         for kernel, built in self._built.items():
-            if self._stop.is_set():
+            if host.stopping.is_set():
                 self._errors[kernel] = "interrupted"
             else:
                 self._build(kernel)
@@ -52,17 +45,19 @@ class Modules:
         self._report.doing(f"rrxe.ko for the {kernel} kernel")
         started = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
-            self._process = subprocess.Popen(
-                [*_NICE, os.path.join(TOP, "qemu/build-module"), kernel],
-                cwd=TOP,
+            process = subprocess.Popen(
+                [*_NICE, os.path.join(host.TOP, "qemu/build-module"), kernel],
+                cwd=host.TOP,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            status = self._process.wait()
+            host.guard(process)
+            status = process.wait()
         self._report.doing(None)
         if status:
-            self._errors[kernel] = f"qemu/build-module {kernel} ended with {status} (log: {os.path.relpath(log, TOP)})"
+            short = os.path.relpath(log, host.TOP)
+            self._errors[kernel] = f"qemu/build-module {kernel} ended with {status} (log: {short})"
         elif time.monotonic() - started > 30:
             self._report.line(f"built rrxe.ko for the {kernel} kernel in {time.monotonic() - started:.0f} s")
