@@ -9,6 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 KERNEL ?= default
+override KERNEL := $(patsubst 7.2,default,$(KERNEL))
 GUEST  ?= trixie
 HOSTS  ?= 1
 DRIVER ?= rrxe
@@ -90,7 +91,7 @@ else
 modules: modules-$(KERNEL)
 endif
 
-modules-default modules-7.2 modules-7.3 modules-debug: modules-%:
+modules-default modules-7.3 modules-debug: modules-%:
 	@qemu/build-module $*
 
 provider: ## librrxe, the rdma-core provider
@@ -120,4 +121,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-7.2 modules-7.3 modules-debug provider deb lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider deb lint clean install uninstall help

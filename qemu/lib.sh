@@ -133,6 +133,13 @@ kernel_version() {
     cat "$known"
 }
 
+# kernel_release SERIES: prints what uname -r says under Debian's kernel of Linux SERIES.
+kernel_release() {
+    local version
+    version=$(kernel_version "$1")
+    echo "${version%%-*}+deb13-amd64"
+}
+
 # with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line
 # every 5 s; if it fails, show the end of the log and its place, and leave. STATE is a command that
 # prints how far the work is, or '' for the log's last line.

@@ -41,9 +41,8 @@ STATUS_TIMEOUT = 124
 STATUS_CRASH = 125
 STATUS_INTERRUPT = 130
 
-# The kernels (qemu/kernel/build), and other names of theirs.
+# The kernels (qemu/kernel/build).
 KERNELS = ("default", "7.3", "debug")
-KERNEL_NAMES = {"7.2": "default"}
 
 # The Debian releases that a guest's image can be of.
 GUESTS = ("trixie", "forky")
@@ -557,8 +556,8 @@ def parse(argv: List[str]) -> Settings:
                                      allow_abbrev=False)
     add = parser.add_argument
     add("--hosts", type=int, choices=(1, 2), default=1)
-    add("--kernel", choices=(*KERNELS, *KERNEL_NAMES), default="default",
-        help="Debian's stock kernel (default and 7.2, 7.3), or debug, our own with checkers")
+    add("--kernel", choices=KERNELS, default=KERNELS[0],
+        help="Debian's stock kernel (default: 7.2; 7.3), or debug, our own with checkers")
     add("--guest", choices=GUESTS, default=GUESTS[0], help="the Debian release of the guest (trixie)")
     add("--extra", action="store_true",
         help="also the modules that Debian's kernel leaves out: siw, RTRS, RNBD, SMB Direct")
@@ -615,8 +614,8 @@ def parse(argv: List[str]) -> Settings:
         # Ours to clear: files of an earlier run would pass for this one's.
         shutil.rmtree(out, ignore_errors=True)
     return Settings(
-        script=script, arguments=args.arguments, hosts=args.hosts,
-        kernel=KERNEL_NAMES.get(args.kernel, args.kernel), guest=args.guest, extra=args.extra or "siw" in drivers, drivers=drivers,
+        script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, guest=args.guest,
+        extra=args.extra or "siw" in drivers, drivers=drivers,
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
         memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,

@@ -42,14 +42,11 @@ def parse():
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name matches")
     parser.add_argument("--list", action="store_true", help="print the names of the tests and end")
     parser.add_argument("--all-debug", action="store_true", help="all cases in the debug kernel, not only the core")
-    parser.add_argument("--kernel", default="default", choices=("default", "7.2", "7.3"), help="of the guest lane")
+    parser.add_argument("--kernel", default="default", choices=("default", "7.3"), help="of the guest lane")
     parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
     parser.add_argument("--jobs", type=int, metavar="N", help="boots at a time (as many as processors and memory allow)")
     parser.add_argument("--out", default=os.path.join(guest.TOP, "out/test"), help="folder for logs and results")
-    args = parser.parse_args()
-    if args.kernel == "7.2":
-        args.kernel = "default"
-    return args
+    return parser.parse_args()
 
 
 def kernel_of(lane, args):
