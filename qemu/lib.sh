@@ -90,27 +90,35 @@ partial() {
     echo "$1.partial.$$"
 }
 
+# new_debian WORDS LOG ARGUMENT...: makes the file system of a Debian for amd64. The ARGUMENTs are
+# for mmdebstrap. WORDS and LOG are those of with_progress.
+new_debian() {
+    local words=$1 log=$2 option options=()
+    shift 2
+    need_tool mmdebstrap mmdebstrap
+    need_file /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+    while IFS= read -r option; do
+        [ -z "$option" ] || options+=(--aptopt="$option")
+    done < <(apt_proxy_options)
+    with_progress "$words" "$log" "" as_root mmdebstrap --mode=root --architectures=amd64 \
+        --dpkgopt=force-unsafe-io "${options[@]}" "$@"
+}
+
 # unpacked NAME PACKAGE RECIPE: prints the path of a folder of the cache that holds a Debian package
 # and what it depends on, unpacked and not installed: none of their own programs run, here or ever.
 # Unpacks it first if it is missing. Count RECIPE up when the way in which the folder is made
 # changes: it then gets a new name.
 unpacked() {
-    local name=$1 package=$2 folder mirror new option options=()
+    local name=$1 package=$2 folder mirror new
     folder=$CACHE/$name/$(hash_of "$SUITE $3 $package")
     if [ ! -d "$folder" ]; then
         locked "$name-${folder##*/}"
     fi
     if [ ! -d "$folder" ]; then
-        need_tool mmdebstrap mmdebstrap
-        need_file /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
         mirror=$(debian_mirror)
         new=$(partial "$folder")
-        while IFS= read -r option; do
-            [ -z "$option" ] || options+=(--aptopt="$option")
-        done < <(apt_proxy_options)
-        with_progress "$name" "$LOGS/$name.log" "" as_root mmdebstrap --mode=root --variant=extract \
-            --architectures=amd64 --dpkgopt=force-unsafe-io --include="$package" \
-            --aptopt='APT::Install-Recommends "false"' "${options[@]}" "$SUITE" "$new" "deb $mirror $SUITE main"
+        new_debian "$name" "$LOGS/$name.log" --variant=extract --include="$package" \
+            --aptopt='APT::Install-Recommends "false"' "$SUITE" "$new" "deb $mirror $SUITE main"
         as_root chmod 755 "$new"
         mv "$new" "$folder"
     fi
