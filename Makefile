@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# What a person types. Everything is built in a build root of our own (qemu/buildroot), for Debian's kernels and a
-# debug kernel (qemu/kernel), so that every machine builds alike. docs/building.md and docs/vm.md tell more.
+# What a person types. Everything is built in a build root of our own (qemu/buildroot), for Debian's
+# kernels and a debug kernel (qemu/kernel), so that every machine builds alike. docs/building.md and
+# docs/vm.md tell more.
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ in-root := $(CURDIR)/qemu/in-root
 
 ##@ The two commands to begin with
 
-run: modules-default provider ## rrxe between two virtual machines: rping, perftest, one table
+run: modules-$(KERNEL) provider ## rrxe between two virtual machines: rping, perftest, one table
 	@qemu/run
 
 test: modules-$(KERNEL) provider ## all tests, on the host and in guests (KERNEL=7.3: all of the guest lane there; ARGS=… goes to selftests/run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Builds the modules that the guest lanes load, and the kernels before them, while other tests run."""
+"""Builds the modules that the guest lanes load, and their kernels, while other tests run."""
 
 import os
 import subprocess
