@@ -3,7 +3,7 @@
 //! Packets on their way out: headers as bytes, payload by reference.
 
 use crate::psn::Psn;
-use crate::wire::{Bth, Opcode};
+use crate::wire::{Bth, Opcode, Operation};
 
 /// Most bytes that BTH and extension headers take together (atomics of XRC).
 pub const MAX_HEADER: usize = 44;
@@ -107,6 +107,15 @@ impl TxPacket {
             *room = bytes;
             self.header_len = self.header_len.wrapping_add(N as u8);
         }
+    }
+
+    /// Returns whether it answers a request, and carries no payload.
+    #[inline]
+    pub fn is_acknowledgement(&self) -> bool {
+        matches!(
+            self.opcode.operation(),
+            Some(Operation::Acknowledge | Operation::AtomicAcknowledge)
+        )
     }
 
     /// Becomes the next packet of a run: the PSN is one more, and the payload what follows.

@@ -10,6 +10,7 @@
 //! the slots, and so has the same PSNs, opcodes and payload split (F-07).
 
 mod gaps;
+mod local;
 mod recovery;
 mod request;
 mod response;
@@ -154,6 +155,10 @@ pub struct Requester {
     rnr_retries_left: u8,
     ack_deadline: Option<u64>,
     rnr_wait: Option<RnrWait>,
+    /// One beyond the last packet that this host may have dropped itself.
+    dropped_until: Option<Psn>,
+    /// Retries without progress that were not counted because of that.
+    forgiven: u8,
 
     /// What congestion notifications have left of the rate.
     rate: RateLimiter,
@@ -197,6 +202,8 @@ impl Requester {
             rnr_retries_left: 0,
             ack_deadline: None,
             rnr_wait: None,
+            dropped_until: None,
+            forgiven: 0,
             rate: RateLimiter::new(),
             dest_qpn: 0,
             src_qpn: 0,

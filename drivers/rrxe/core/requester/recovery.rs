@@ -28,8 +28,9 @@ use crate::psn::{Psn, MAX_OUTSTANDING};
 /// what would be measured.
 pub const PROBE_FLOOR: u64 = 1_000_000;
 
-/// The time to a probe doubles with each, this many times: up to 1024-fold.
-const PROBE_DOUBLINGS: u32 = 10;
+/// The time to a probe is four times as long with each, this many times: up to 1024-fold. Where round trips become much
+/// longer all at once, as in front of a full queue, few packets are sent again for nothing.
+const PROBE_STEPS: u32 = 5;
 
 /// Holes that a peer which was seen to hold packets may acknowledge one by one before it is taken
 /// for one that drops them: NAKs get lost, and then it looks so.
@@ -313,7 +314,7 @@ impl Requester {
         } else {
             1
         };
-        if self.recovery.run == BURST {
+        if self.recovery.run == BURST && !self.is_local_loss() {
             // Some queue on the way has overflowed.
             self.window.overflowed();
         }
@@ -414,7 +415,7 @@ impl Requester {
         }
         let back = self.recovery.peer == Peer::Drops;
         self.recovery.going_back |= back;
-        if back {
+        if back && !self.is_local_loss() {
             self.window.lost();
         }
         back
@@ -671,7 +672,7 @@ impl Requester {
     }
 
     /// Starts the probe's timer, if there is something in flight: the time that answers take,
-    /// doubled for each probe without one. Without a measurement there is no probe, nor where the
+    /// four times as long after each probe without one. Without a measurement there is no probe, nor where the
     /// consumer wants no timer (F-02), nor when the consumer's own timer expires before.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.recovery.probe_at = None;
@@ -679,9 +680,8 @@ impl Requester {
             return;
         }
         let wait = self.recovery.patience();
-        let doubled =
-            wait.saturating_mul(1u64.wrapping_shl(self.recovery.probes.min(PROBE_DOUBLINGS)));
-        let at = now.saturating_add(doubled);
+        let steps = self.recovery.probes.min(PROBE_STEPS);
+        let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps.wrapping_mul(2))));
         if self.ack_deadline.is_some_and(|deadline| at < deadline) {
             self.recovery.probe_at = Some(at);
         }

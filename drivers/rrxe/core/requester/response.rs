@@ -425,6 +425,10 @@ impl Requester {
         }
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
+        self.forgiven = 0;
+        if !self.is_local_loss() {
+            self.dropped_until = None;
+        }
         let una = self.una;
         self.rnr_wait = self.rnr_wait.filter(|wait| !is_after(una, wait.from));
         self.implied_nak = false;
@@ -488,10 +492,9 @@ impl Requester {
         cause: Cause,
         env: &mut E,
     ) -> Outcome {
-        let Some(left) = self.retries_left.checked_sub(1) else {
+        if !self.use_retry() {
             return self.fail_tail(slots, Status::RetryExc, 0, env);
-        };
-        self.retries_left = left;
+        }
         // It begins anew when the packet is sent.
         self.ack_deadline = None;
         self.open_hole(now, cause);
@@ -503,16 +506,13 @@ impl Requester {
 
     /// Sends again from the oldest unacknowledged packet, or gives up (F-03, F-06).
     fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
-        match self.retries_left.checked_sub(1) {
-            Some(left) => {
-                self.retries_left = left;
-                self.rewind();
-                Outcome {
-                    transmit: true,
-                    ..Outcome::default()
-                }
-            }
-            None => self.fail_tail(slots, Status::RetryExc, 0, env),
+        if !self.use_retry() {
+            return self.fail_tail(slots, Status::RetryExc, 0, env);
+        }
+        self.rewind();
+        Outcome {
+            transmit: true,
+            ..Outcome::default()
         }
     }
 

@@ -5,6 +5,7 @@
 mod answers;
 #[path = "../common/mod.rs"]
 mod common;
+mod local;
 mod recovery;
 mod retries;
 mod sending;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queues of the requester's own host.
+
+use super::*;
+
+/// Lets the host's timer expire, with packets in a queue of the host or not.
+fn expire(host: &mut Host, waiting: bool) {
+    let now = host.requester.next_timeout().unwrap();
+    if waiting {
+        host.requester.restart_timers(now);
+    }
+    let _ = host
+        .requester
+        .handle_timeout(&mut host.slots, now, &mut host.driver);
+    host.drain(now);
+}
+
+/// The acknowledge timer starts again as long as packets wait in a queue of this host: nothing is
+/// sent again, and no retry is used up.
+#[test]
+fn packets_that_wait_here_use_up_no_retry() {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    for _ in 0..10 {
+        expire(&mut host, true);
+    }
+    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters().retransmitted, 0);
+    expire(&mut host, false);
+    assert_eq!(host.requester.counters().retransmitted, 1);
+    expire(&mut host, false);
+    assert_eq!(host.statuses(), [Status::RetryExc]);
+}
+
+/// A packet that this host has dropped is sent again as often as it takes; the next one has all its
+/// retries.
+#[test]
+fn packets_dropped_here_use_up_no_retry() {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(psns(&host.drain(0)), [0]);
+    for _ in 0..10 {
+        host.requester.dropped_locally();
+        expire(&mut host, false);
+    }
+    assert_eq!(host.requester.counters().retransmitted, 10);
+    ack(&mut host, 0, ACK);
+    assert_eq!(host.statuses(), [Status::Success]);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    expire(&mut host, false);
+    expire(&mut host, false);
+    assert_eq!(host.statuses(), [Status::Success, Status::RetryExc]);
+}
+
+/// NAKs for packets that this host has dropped use up no retry either.
+#[test]
+fn naks_for_packets_dropped_here_use_up_no_retry() {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    host.requester.dropped_locally();
+    for _ in 0..5 {
+        host.drain(0);
+        host.requester.dropped_locally();
+        ack(&mut host, 0, SEQUENCE_ERROR);
+        assert!(!host.error);
+    }
+}
