@@ -12,7 +12,9 @@ mod multicast;
 mod namespace;
 mod notifier;
 mod origin;
+mod owner;
 mod pocket;
+mod queue_limit;
 mod room;
 mod route;
 mod rx;
@@ -26,7 +28,9 @@ pub use device::{DeviceName, NetDevice, MOST_SEGMENTS};
 pub use find::HeldNet;
 pub use namespace::{NetNs, NetNsCookie};
 pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
+pub use owner::TxOwner;
 pub use pocket::Pocket;
+pub use queue_limit::QueueLimit;
 pub use room::Room;
 pub use route::{Flow, Route};
 pub use rx::RxSkb;
@@ -53,5 +57,11 @@ impl Prepared {
         Ok(Self {
             _blocks: blocks::Memory::new()?,
         })
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        owner::wait_for_owned();
     }
 }

@@ -27,5 +27,5 @@ pub mod wr;
 pub use address::{AddressInfo, NetworkType};
 pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
 pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, MrChange, MrKeys, Object, UserMemory};
+pub use object::{Driver, Identity, MrChange, MrKeys, Object, UserMemory};
 pub use udata::Udata;

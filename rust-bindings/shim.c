@@ -219,6 +219,11 @@ SHIM bool shim_is_vlan_dev(const struct net_device *dev)
 	return is_vlan_dev(dev);
 }
 
+SHIM void shim_synchronize_rcu_tasks(void)
+{
+	synchronize_rcu_tasks();
+}
+
 SHIM struct net *shim_maybe_get_net(struct net *net)
 {
 	return maybe_get_net(net);
@@ -267,6 +272,28 @@ SHIM const char *shim_netdev_name(const struct net_device *dev)
 SHIM struct net_device *shim_netdev_notifier_dev(void *info)
 {
 	return netdev_notifier_info_to_dev(info);
+}
+
+SHIM int shim_dql_avail(const struct dql *dql)
+{
+	return dql_avail(dql);
+}
+
+SHIM void shim_dql_init(struct dql *dql)
+{
+	dql_init(dql, HZ);
+}
+
+SHIM void shim_dql_queued(struct dql *dql, unsigned int count)
+{
+	dql_queued(dql, count);
+}
+
+typedef struct net_device *(*shim_peer_op)(struct net_device *dev);
+
+SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
+{
+	return dev->netdev_ops->ndo_get_peer_dev;
 }
 
 SHIM unsigned char shim_netdev_reg_state(const struct net_device *dev)
@@ -322,11 +349,6 @@ SHIM bool shim_netif_oper_up(const struct net_device *dev)
 SHIM u16 shim_vlan_dev_vlan_id(const struct net_device *dev)
 {
 	return vlan_dev_vlan_id(dev);
-}
-
-SHIM struct net_device *shim_vlan_dev_real_dev(const struct net_device *dev)
-{
-	return vlan_dev_real_dev(dev);
 }
 
 /* Routes. */
@@ -428,16 +450,6 @@ SHIM bool shim_skb_mac_header_was_set(const struct sk_buff *skb)
 SHIM u32 shim_skb_mac_header_len(const struct sk_buff *skb)
 {
 	return skb_mac_header_len(skb);
-}
-
-SHIM bool shim_skb_vlan_tag_present(const struct sk_buff *skb)
-{
-	return skb_vlan_tag_present(skb);
-}
-
-SHIM u16 shim_skb_vlan_tag_get_id(const struct sk_buff *skb)
-{
-	return skb_vlan_tag_get_id(skb);
 }
 
 SHIM __be16 shim_skb_protocol(const struct sk_buff *skb)
@@ -613,6 +625,26 @@ SHIM void shim_skb_ext_reset(struct sk_buff *skb)
 SHIM bool shim_skb_has_dst(const struct sk_buff *skb)
 {
 	return skb_dst(skb);
+}
+
+SHIM void *shim_skb_destructor_arg(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->destructor_arg;
+}
+
+SHIM bool shim_skb_has_destructor(const struct sk_buff *skb)
+{
+	return skb->destructor;
+}
+
+SHIM void shim_skb_set_destructor(struct sk_buff *skb, void (*destructor)(struct sk_buff *skb))
+{
+	skb->destructor = destructor;
+}
+
+SHIM void shim_skb_set_destructor_arg(struct sk_buff *skb, void *arg)
+{
+	skb_shinfo(skb)->destructor_arg = arg;
 }
 
 SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb)

@@ -18,10 +18,20 @@ struct rdma_enum_ops {
 	struct ib_mr *(*alloc_mr)(struct ib_pd *pd, u32 mr_type, u32 max_num_sg);
 };
 
+/* Which device it is, for people and programs (attributes.c). */
+struct rdma_identity {
+	const char *hca_type;
+	const char *hw_rev;
+	const char *board_id;
+};
+
+extern const struct attribute_group rdma_identity_group;
+
 /* The first fields of each device that Rust allocates. */
 struct rdma_rust_device {
 	struct ib_device ib;
 	const struct rdma_enum_ops *enum_ops;
+	const struct rdma_identity *identity;
 };
 
 int rdma_trampoline_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags);

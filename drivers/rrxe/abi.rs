@@ -54,6 +54,12 @@
 //! sequentially consistent fence, reads the word, and where the completions match, clears it and
 //! raises one completion event. No system call is needed to arm.
 
+/// The version of rrxe, as Cargo.toml has it.
+pub const VERSION_TEXT: &core::ffi::CStr = c"0.1.0";
+/// The same version as QUERY_DEVICE reports it (`fw_ver`): major, minor and patch number, 16 bits
+/// each.
+pub const VERSION: u64 = 1 << 16;
+
 /// The number that uverbs reports as the ABI version of this driver (`uverbs_abi_ver`).
 ///
 /// The provider matches on it together with [`DRIVER_ID`]. Outside the range that any other

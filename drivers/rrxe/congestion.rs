@@ -106,7 +106,7 @@ impl Qp {
         if let Some(packet) = packet {
             queue.push(packet);
         }
-        let sent = self.device.transmit(&mut queue);
+        let sent = self.device.transmit(&mut queue).sent;
         counters.add(Counter::NotificationsSent, sent.into());
     }
 

@@ -4,6 +4,7 @@
 
 use crate::{
     counters::{Counter, Counters},
+    local_queue::LocalQueue,
     multicast::Groups,
     qp::Qp,
     sockets::SocketShare,
@@ -20,7 +21,8 @@ use kernel::{
     },
 };
 use linux_rdma::{
-    net::{NetDevice, TxQueue},
+    net::{NetDevice, TxQueue, XmitStats},
+    random,
     sync::{lock_bh, Nesting},
 };
 
@@ -46,6 +48,8 @@ pub(crate) struct DeviceState {
     held: Atomic<i32>,
     /// Contexts in poll mode.
     pub(crate) poll_threads: Atomic<u32>,
+    /// Its packets that wait on this host.
+    pub(crate) local_queue: Arc<LocalQueue>,
     /// Parcels that are being delivered: see [`crate::direct`].
     pub(crate) deliveries: Nesting,
 }
@@ -61,17 +65,30 @@ fn count_up(counter: &Atomic<u32>) {
     }
 }
 
+/// Returns the node GUID of a device: the EUI-64 of the Ethernet address, as the stack makes
+/// interface identifiers (RFC 4291, appendix A), or a random one if there is no such address.
+fn guid(netdev: &NetDevice) -> [u8; 8] {
+    let [a, b, c, d, e, f] = netdev.ethernet_address().unwrap_or_else(|| {
+        let mut address = [0; 6];
+        random::fill(&mut address);
+        let [first, ..] = &mut address;
+        // Unicast, locally administered (IEEE 802).
+        *first = *first & !1 | 2;
+        address
+    });
+    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
 impl DeviceState {
     pub(crate) fn new(
         tables: Arc<Tables>,
         netdev: &NetDevice,
         sockets: SocketShare,
     ) -> Result<Arc<Self>> {
-        // EUI-64 from the Ethernet address, as the stack makes interface identifiers (RFC 4291).
-        let [a, b, c, d, e, f] = netdev.address();
-        let guid = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+        let guid = guid(netdev);
         let counters = Counters::new()?;
         let deliveries = Nesting::new()?;
+        let local_queue = LocalQueue::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 tables,
@@ -85,6 +102,7 @@ impl DeviceState {
                 bad_qkeys: Atomic::new(0),
                 held: Atomic::new(0),
                 poll_threads: Atomic::new(0),
+                local_queue,
                 deliveries,
             }),
             GFP_KERNEL,
@@ -113,6 +131,7 @@ impl DeviceState {
     /// ib_core has let go of the device.
     pub(crate) fn forget(&self) {
         let _ = self.set_gsi(None);
+        self.local_queue.close();
     }
 
     /// Makes a queue pair QP1; `EBUSY` where there is one.
@@ -133,22 +152,24 @@ impl DeviceState {
         lock_bh(&self.gsi).clone()
     }
 
-    /// Gives packets to the stack, and counts them. Returns how many it took.
-    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> u32 {
+    /// Gives packets to the stack, and counts them.
+    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> XmitStats {
         let stats = queue.xmit_all();
         self.counters.add(Counter::SentPackets, stats.sent.into());
         self.counters.add(Counter::SentBytes, stats.bytes);
         self.counters.add(Counter::SendErrors, stats.dropped.into());
-        stats.sent
+        stats
     }
 
-    /// Sends a batch. No lock may be held that who receives it takes.
+    /// Sends a batch. No lock may be held that its receiver takes. Returns how many packets a
+    /// queueing discipline of this host had no room for.
     #[inline]
-    pub(crate) fn send(&self, batch: &mut Batch) {
-        let _ = self.transmit(&mut batch.queue);
+    pub(crate) fn send(&self, batch: &mut Batch) -> u32 {
+        let stats = self.transmit(&mut batch.queue);
         if let Some(parcel) = &batch.parcel {
             self.deliver(parcel);
         }
+        stats.no_room
     }
 
     /// A packet's P_Key did not match.

@@ -28,7 +28,7 @@ use linux_rdma::{
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWrs, SendWrs, Wc},
-        AddressInfo, CqTarget, Device, Driver, MrChange, MrKeys, QpTarget, SrqTarget, Udata,
+        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, MrKeys, QpTarget, SrqTarget, Udata,
         UserMemory,
     },
 };
@@ -60,6 +60,12 @@ impl Driver for Rrxe {
     const ABI_VERSION: u32 = abi::ABI_VERSION;
     const PORT_STATS: &'static [StatName] = counters::NAMES;
     const LINK_TYPE: &'static CStr = c_str!("rrxe");
+    const IDENTITY: Identity = Identity {
+        version: abi::VERSION_TEXT,
+        hca_type: c_str!("rrxe"),
+        hw_rev: c_str!("0"),
+        board_id: c_str!("RRXE_SOFT_ROCE_V2"),
+    };
 
     fn module() -> &'static ThisModule {
         linux_rdma::this_module!()
@@ -80,7 +86,7 @@ impl Driver for Rrxe {
     }
 
     fn query_device(device: &Device<Self>, attr: &mut DeviceAttr<'_>) -> Result {
-        attr.fw_ver(0)
+        attr.fw_ver(abi::VERSION)
             .sys_image_guid(device.data().guid)
             .max_mr_size(limits::MAX_MR_SIZE)
             // Any size of page from 4 KiB.

@@ -8,9 +8,12 @@ use crate::{
     path::Path,
     qp::{After, Qp},
 };
-use kernel::{prelude::*, sync::ArcBorrow};
+use kernel::{
+    prelude::*,
+    sync::{rcu, ArcBorrow},
+};
 use linux_rdma::{
-    net::{Datagram, Fragment, KeptDatagram, RxSkb, UDP_HEADER},
+    net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER},
     vector::Vector,
 };
 use rrxe_core::{icrc::LastPrefix, Fault, Packet, MAX_HEADER};
@@ -26,6 +29,9 @@ const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 pub(crate) struct Incoming<'a> {
     pub(crate) packet: &'a Packet,
     carried: Carried<'a>,
+    /// The network device that received it; `None` for packets that were kept or never crossed
+    /// the stack, and for runs.
+    netdev: Option<&'a NetDevice>,
     pub(crate) now: u64,
 }
 
@@ -126,6 +132,18 @@ impl Incoming<'_> {
         }
     }
 
+    /// Returns the VLAN identifier of the network device that a datagram is addressed to. The
+    /// packet has no tag any more: the VLAN device has removed it.
+    pub(crate) fn vlan_id(&self, rcu: &rcu::Guard) -> Option<u16> {
+        let (netdev, skb) = (self.netdev?, self.skb()?);
+        if netdev.is_loopback() {
+            let holder = netdev.net(rcu).device_of_address(&skb.destination())?;
+            holder.vlan_id(rcu)
+        } else {
+            netdev.vlan_id(rcu)
+        }
+    }
+
     /// Copies `len` bytes of the payload at `offset` to the start of a span.
     #[inline]
     pub(crate) fn place(&self, offset: usize, len: usize, to: &Span<'_>) -> Result<(), Fault> {
@@ -182,7 +200,17 @@ impl<'a> Incoming<'a> {
         Self {
             packet,
             carried: Carried::Datagram(datagram),
+            netdev: None,
             now,
+        }
+    }
+
+    /// Names the network device that received it.
+    #[inline]
+    pub(crate) fn received_by(self, netdev: &'a NetDevice) -> Self {
+        Self {
+            netdev: Some(netdev),
+            ..self
         }
     }
 
@@ -192,6 +220,7 @@ impl<'a> Incoming<'a> {
         Self {
             packet,
             carried: Carried::Parcel(parcel),
+            netdev: None,
             now,
         }
     }

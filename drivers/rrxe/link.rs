@@ -48,9 +48,9 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
         );
         return Err(EPERM);
     }
-    if netdev.is_loopback() || !netdev.is_ethernet() {
+    if netdev.is_loopback() || !netdev.carries_ip() {
         pr_err!(
-            "{}: is no Ethernet device; RoCE needs one (ip link shows 'link/ether'), also for traffic within this host\n",
+            "{}: add the link on an Ethernet device or an IP tunnel, also for traffic within this host\n",
             dev
         );
         return Err(not_supported());

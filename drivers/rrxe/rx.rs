@@ -150,39 +150,40 @@ impl Receiver {
         Some((icrc::finish(state), received))
     }
 
-    /// Whether a datagram that came in on `dev` may be for a queue pair of the network device
-    /// `own`: it came in there or on a VLAN of it, or came from this host to an address of it.
+    /// Returns whether a datagram that came in on `dev` may be for a queue pair of the network
+    /// device `own`: it came in there or on a device stacked on it (a VLAN, a bridge, a macvlan),
+    /// or came from this host to an address of one of these.
     fn is_for(dev: &NetDevice, own: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> bool {
-        let dev = dev.vlan_real_dev().unwrap_or(dev);
-        if dev == own {
-            return true;
-        }
+        let receives = |dev: &NetDevice| dev == own || own.has_upper(dev, rcu);
         if !dev.is_loopback() {
-            return false;
+            return receives(dev);
         }
-        match dev.net(rcu).device_of_address(&skb.destination()) {
-            Some(holder) => holder.vlan_real_dev().unwrap_or(&holder) == own,
-            None => false,
+        let holder = dev.net(rcu).device_of_address(&skb.destination());
+        holder.is_some_and(|holder| receives(&holder))
+    }
+
+    /// Returns the RDMA device that a packet is for: that of the network device which received it,
+    /// or of the nearest one below that has an RDMA device. A packet from this host is received by
+    /// the network device that has its destination address.
+    fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
+        if dev.is_loopback() {
+            let holder = dev.net(rcu).device_of_address(&skb.destination())?;
+            Self::device_on(&holder, rcu)
+        } else {
+            Self::device_on(dev, rcu)
         }
     }
 
-    /// The device that a packet is for, by its way and address.
-    fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        let dev = dev.vlan_real_dev().unwrap_or(dev);
-        if dev.is_loopback() {
-            let holder = dev.net(rcu).device_of_address(&skb.destination())?;
-            by_netdev::<Rrxe>(holder.vlan_real_dev().unwrap_or(&holder))
-        } else {
-            by_netdev::<Rrxe>(dev)
-        }
+    /// Returns the RDMA device of a network device, or of the nearest one below that has one.
+    fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
+        by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
     }
 
     /// Gives a multicast to each member of its group. What one makes of it is nothing to the
     /// others (I-07). Whether there is one.
     fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
-        let dev = dev.vlan_real_dev().unwrap_or(dev);
         let device = match incoming.packet.bth.opcode.class() {
-            wire::Class::Ud => by_netdev::<Rrxe>(dev),
+            wire::Class::Ud => Self::device_on(dev, rcu),
             _ => None,
         };
         let mut taken = false;
@@ -258,7 +259,7 @@ impl Receiver {
                 return false;
             }
         }
-        let incoming = Incoming::of(&packet, datagram, now);
+        let incoming = Incoming::of(&packet, datagram, now).received_by(dev);
         // What is for the queue pair of the packet before has the same addresses, and came the same way.
         let last = row.last(packet.bth.dest_qpn);
         let found = last.or_else(|| self.find(dev, skb, &packet, rcu));

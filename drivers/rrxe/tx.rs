@@ -8,6 +8,7 @@ use crate::{
     device::DeviceState,
     direct::{Parcel, LARGE},
     limits,
+    local_queue::LocalShare,
     mr::{Reference, Span},
     path::{self, Path},
     rx::NO_ICRC,
@@ -54,6 +55,8 @@ pub(crate) struct Carrier<'a> {
     row: usize,
     /// What is in page fragments needs no ICRC.
     near: bool,
+    /// Packets may wait on this host.
+    queues: bool,
 }
 
 impl<'a> Carrier<'a> {
@@ -64,9 +67,11 @@ impl<'a> Carrier<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
+        let route = path.route(device, source_port, rcu)?;
         Some(Self {
             path,
-            route: path.route(device, source_port, rcu)?,
+            queues: route.device(rcu).queues_packets(rcu),
+            route,
             source_port,
             tos: path.info().traffic_class,
             row: 0,
@@ -83,6 +88,10 @@ impl<'a> Carrier<'a> {
     ) -> Option<Self> {
         let tos = congestion::connected_tos(path.info().traffic_class);
         let carrier = Self::new(path, device, source_port, rcu)?.with_tos(tos);
+        // A capture shows packets as they are on a wire.
+        if carrier.route.device(rcu).is_captured(rcu) {
+            return Some(carrier);
+        }
         Some(Self {
             near: path.is_near(),
             ..carrier.in_rows()
@@ -98,10 +107,8 @@ impl<'a> Carrier<'a> {
         rcu: &rcu::Guard,
     ) -> Option<Self> {
         let carrier = Self::new(path, device, source_port, rcu)?;
-        Some(match path.destination().is_multicast() {
-            true => carrier,
-            false => carrier.in_rows(),
-        })
+        let alone = path.destination().is_multicast() || carrier.route.device(rcu).is_captured(rcu);
+        Some(if alone { carrier } else { carrier.in_rows() })
     }
 
     /// The same with packets in rows, where the device takes that.
@@ -115,7 +122,10 @@ impl<'a> Carrier<'a> {
     #[inline]
     pub(crate) fn leads_back(&self, rcu: &rcu::Guard) -> bool {
         let dev = self.route.device(rcu);
-        dev.is_loopback() && !dev.has_queue(rcu) && !path::always_has_icrc()
+        dev.is_loopback()
+            && !dev.has_queue(rcu)
+            && !dev.is_captured(rcu)
+            && !path::always_has_icrc()
     }
 
     /// The same with another type of service, or traffic class.
@@ -288,6 +298,8 @@ impl<'a> Carrier<'a> {
 pub(crate) struct Batch {
     /// By the stack.
     pub(crate) queue: TxQueue,
+    /// Packets of the queue that have an owner.
+    pub(crate) owned: u16,
     /// Without it, if anything is.
     pub(crate) parcel: Option<Parcel>,
 }
@@ -320,6 +332,10 @@ pub(crate) struct Outgoing<'a> {
     direct: bool,
     row: Option<Row>,
     pen: Pen,
+    /// The queue pair's packets that wait on this host; `None` for packets that are not counted.
+    share: Option<&'a Arc<LocalShare>>,
+    /// Packets that there is room for on this host.
+    room: u32,
 }
 
 /// Packets in a row that are not finished.
@@ -332,6 +348,8 @@ struct Row {
     count: u16,
     /// It is for a peer nearby: nothing has an ICRC.
     plain: bool,
+    /// It is counted as long as it waits on this host.
+    counted: bool,
 }
 
 impl Row {
@@ -355,6 +373,7 @@ impl Row {
             size,
             count: 0,
             plain,
+            counted: carrier.queues && !packet.is_acknowledgement(),
         })
     }
 
@@ -439,7 +458,14 @@ impl<'a> Outgoing<'a> {
             direct: false,
             row: None,
             pen: Pen::default(),
+            share: None,
+            room: u32::MAX,
         }
+    }
+
+    /// Returns how many packets there is room for on this host.
+    pub(crate) fn room(&self) -> u32 {
+        self.room
     }
 
     /// What is sent joins the batch, if there is one. `is_direct` says whether the peer is to be reached without the stack, and
@@ -452,17 +478,27 @@ impl<'a> Outgoing<'a> {
         path: &'a Option<Arc<Path>>,
         source_port: u16,
         rcu: &rcu::Guard,
+        share: &'a Arc<LocalShare>,
         is_direct: impl FnOnce(bool) -> bool,
     ) {
         if batch.is_none() {
             return;
         }
         self.batch = batch;
+        self.share = Some(share);
         if let Some(path) = path {
             self.carrier = Carrier::connected(path, self.device, source_port, rcu);
         }
         let back = |carrier: &Carrier<'_>| carrier.leads_back(rcu);
         self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
+        // Datagrams, whose way is not known yet, are counted against the device of the queue pair.
+        let queues = match &self.carrier {
+            Some(carrier) => carrier.queues,
+            None => path.is_none() && self.device.netdev.queues_packets(rcu),
+        };
+        if queues {
+            self.room = share.room();
+        }
     }
 
     /// Sends packets that follow each other by [`TxPacket::step`] without copying their payload, where that may stay in place
@@ -643,8 +679,16 @@ impl<'a> Outgoing<'a> {
             let counters = &self.device.counters;
             counters.add(Counter::WithoutIcrc, count.into());
         }
+        let owner = self.share.filter(|_| row.counted);
         match (row.finish(carrier), self.batch.as_deref_mut()) {
-            (Some(skb), Some(batch)) => batch.queue.push(skb),
+            (Some(mut skb), Some(batch)) => {
+                if let Some(owner) = owner {
+                    skb.set_owner(owner.clone());
+                    batch.owned = batch.owned.wrapping_add(1);
+                }
+                self.room = self.room.saturating_sub(owner.is_some().into());
+                batch.queue.push(skb);
+            }
             _ => self.count_lost(count),
         }
     }

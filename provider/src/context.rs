@@ -385,6 +385,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn version_is_that_of_the_package() {
+        let mut text = [1; 64];
+        write_version(&mut text, abi::VERSION);
+        let text = text.map(|c| c as u8);
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        assert_eq!(text.split(|&c| c == 0).next(), Some(version));
+        assert_eq!(abi::VERSION_TEXT.to_bytes(), version);
+    }
+
+    #[test]
     fn firmware_version_is_text() {
         let mut text = [1; 64];
         write_version(&mut text, 0x0001_0002_0003);

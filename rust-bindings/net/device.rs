@@ -8,6 +8,7 @@ use super::NetNs;
 use crate::raw;
 use core::ptr::NonNull;
 use kernel::{
+    ffi::c_int,
     prelude::*,
     sync::{aref::AlwaysRefCounted, rcu},
     types::Opaque,
@@ -112,8 +113,11 @@ impl NetDevice {
         unsafe { raw::shim_netdev_mtu(self.as_raw()) }
     }
 
-    /// Ethernet address; what it is of other devices has no meaning.
-    pub fn address(&self) -> [u8; 6] {
+    /// Returns the Ethernet address; `None` for devices of other kinds.
+    pub fn ethernet_address(&self) -> Option<[u8; 6]> {
+        if self.kind() != raw::ARPHRD_ETHER {
+            return None;
+        }
         let mut address = [0; 6];
         // SAFETY: The device is valid by the type invariant. Its address is in a buffer of
         // `MAX_ADDR_LEN` bytes, which lives as long as the device (net/core/dev_addr_lists.c).
@@ -121,14 +125,30 @@ impl NetDevice {
             raw::shim_netdev_addr(self.as_raw())
                 .copy_to_nonoverlapping(address.as_mut_ptr(), address.len())
         };
-        address
+        Some(address)
     }
 
-    /// Whether this is an Ethernet device (`ARPHRD_ETHER`).
-    #[inline]
-    pub fn is_ethernet(&self) -> bool {
+    /// Returns whether the device carries IP packets: Ethernet, and tunnels without a link layer
+    /// of their own (tun, WireGuard, GRE, IPIP, SIT, PPP).
+    pub fn carries_ip(&self) -> bool {
+        matches!(
+            self.kind(),
+            raw::ARPHRD_ETHER
+                | raw::ARPHRD_NONE
+                | raw::ARPHRD_RAWIP
+                | raw::ARPHRD_PPP
+                | raw::ARPHRD_TUNNEL
+                | raw::ARPHRD_TUNNEL6
+                | raw::ARPHRD_SIT
+                | raw::ARPHRD_IPGRE
+                | raw::ARPHRD_IP6GRE
+        )
+    }
+
+    /// Returns the hardware type (`ARPHRD_*`).
+    fn kind(&self) -> u32 {
         // SAFETY: The device is valid by the type invariant.
-        u32::from(unsafe { raw::shim_netdev_type(self.as_raw()) }) == raw::ARPHRD_ETHER
+        unsafe { raw::shim_netdev_type(self.as_raw()) }.into()
     }
 
     /// Whether this is the loopback device.
@@ -146,25 +166,57 @@ impl NetDevice {
         unsafe { raw::shim_netdev_has_queue(self.as_raw()) }
     }
 
+    /// Returns whether packets that leave through the device may wait on this host: in a queueing
+    /// discipline, in the ring of hardware, or in a device below. Without a discipline, a veth or
+    /// the loopback device hands each packet straight to the receiver's stack.
+    pub fn queues_packets(&self, rcu: &rcu::Guard) -> bool {
+        self.has_queue(rcu) || !(self.is_loopback() || self.is_veth())
+    }
+
+    /// Returns whether this is one end of a veth pair.
+    fn is_veth(&self) -> bool {
+        // SAFETY: The device is valid by the type invariant. Link operations are static data of
+        // the module that the device belongs to, and have a kind.
+        unsafe {
+            let ops = raw::shim_netdev_link_ops(self.as_raw());
+            !ops.is_null() && CStr::from_char_ptr(raw::shim_link_ops_kind(ops)) == c"veth"
+        }
+    }
+
     /// Bytes of the largest IP packet, of several UDP datagrams that are to be segmented, which the
     /// device takes whole, as long as they stay inside this host; 0 where it takes none.
     ///
     /// veth is the device that does: it hands them to the receiver's stack as they are. Hardware
     /// that segments by itself is not meant: it would put UDP checksums into the datagrams.
     pub fn segmentation_limit(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant. Link operations are static data of
-        // the module that the device belongs to, and have a kind.
+        if !self.is_veth() {
+            return 0;
+        }
+        // SAFETY: The device is valid by the type invariant.
         unsafe {
-            let ops = raw::shim_netdev_link_ops(self.as_raw());
-            if ops.is_null()
-                || CStr::from_char_ptr(raw::shim_link_ops_kind(ops)) != c"veth"
-                || !raw::shim_netdev_can_segment_udp(self.as_raw())
+            if !raw::shim_netdev_can_segment_udp(self.as_raw())
                 || raw::shim_netdev_gso_max_segs(self.as_raw()) < MOST_SEGMENTS
             {
                 return 0;
             }
             raw::shim_netdev_gso_max_size(self.as_raw())
                 .min(raw::shim_netdev_gso_ipv4_max_size(self.as_raw()))
+        }
+    }
+
+    /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device: a
+    /// socket on the device itself, on all devices of its namespace, or on the other end of a veth
+    /// pair.
+    pub fn is_captured(&self, _rcu: &rcu::Guard) -> bool {
+        // SAFETY: The device is valid by the type invariant, and its operations are static data of
+        // the module that it belongs to. The RCU read lock is held, as `dev_nit_active_rcu`
+        // (net/core/dev.c) and `ndo_get_peer_dev` (include/linux/netdevice.h) want; what the
+        // latter returns is null or valid while it is.
+        unsafe {
+            raw::dev_nit_active_rcu(self.as_raw())
+                || raw::shim_netdev_peer_op(self.as_raw())
+                    .map(|peer| peer(self.as_raw()))
+                    .is_some_and(|peer| !peer.is_null() && raw::dev_nit_active_rcu(peer))
         }
     }
 
@@ -203,23 +255,48 @@ impl NetDevice {
         unsafe { raw::shim_is_vlan_dev(self.as_raw()) }
     }
 
-    /// The device below a VLAN device, and below all VLANs in between.
-    pub fn vlan_real_dev(&self) -> Option<&NetDevice> {
-        if !self.is_vlan() {
-            return None;
-        }
-        // SAFETY: It is a VLAN device, as `vlan_dev_real_dev` (net/8021q/vlan_core.c) wants. A
-        // VLAN device holds a reference to its real device until it is freed.
-        Some(unsafe { Self::from_raw(raw::shim_vlan_dev_real_dev(self.as_raw())) })
+    /// Returns the VLAN identifier of packets that the device receives: its own if it is a VLAN
+    /// device, or that of the first VLAN device below it, as ib_core has it for the GIDs of its
+    /// addresses (`rdma_read_gid_l2_fields()`, drivers/infiniband/core/cache.c).
+    pub fn vlan_id(&self, rcu: &rcu::Guard) -> Option<u16> {
+        self.own_vlan_id()
+            .or_else(|| self.find_lower(rcu, Self::own_vlan_id))
     }
 
-    /// Identifier of a VLAN device.
-    pub fn vlan_id(&self) -> Option<u16> {
-        if !self.is_vlan() {
-            return None;
-        }
-        // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) wants.
-        Some(unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
+    fn own_vlan_id(&self) -> Option<u16> {
+        // SAFETY: `vlan_dev_vlan_id` (net/8021q/vlan_core.c) wants a VLAN device, which it is.
+        self.is_vlan()
+            .then(|| unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
+    }
+
+    /// Returns whether `upper` is stacked on this device, directly or not: a VLAN, a bridge, a
+    /// bond, a macvlan.
+    pub fn has_upper(&self, upper: &NetDevice, _rcu: &rcu::Guard) -> bool {
+        // SAFETY: Both devices are valid, and the RCU read lock is held, as
+        // `netdev_has_upper_dev_all_rcu` (net/core/dev.c) wants.
+        unsafe { raw::netdev_has_upper_dev_all_rcu(self.as_raw(), upper.as_raw()) }
+    }
+
+    /// Calls `f` for the devices below this one, nearer ones first, and returns its first `Some`.
+    pub fn find_lower<T>(
+        &self,
+        _rcu: &rcu::Guard,
+        f: impl FnMut(&NetDevice) -> Option<T>,
+    ) -> Option<T> {
+        let mut search = Search { f, found: None };
+        let mut context: raw::netdev_nested_priv = pin_init::zeroed();
+        context.data = (&raw mut search).cast();
+        // SAFETY: The device is valid, and the RCU read lock is held, as
+        // `netdev_walk_all_lower_dev_rcu` (net/core/dev.c) wants. It passes on `context`, whose
+        // data is the `Search` that the instance of `step` is for.
+        unsafe {
+            raw::netdev_walk_all_lower_dev_rcu(
+                self.as_raw(),
+                Some(step_of(&search)),
+                &mut context,
+            )
+        };
+        search.found
     }
 
     /// The namespace that the device is in; it may move to another one.
@@ -235,6 +312,40 @@ impl NetDevice {
         // SAFETY: The device is valid by the type invariant.
         unsafe { raw::shim_netdev_flags(self.as_raw()) }
     }
+}
+
+/// A search among lower devices, for C.
+struct Search<F, T> {
+    f: F,
+    found: Option<T>,
+}
+
+type Step = unsafe extern "C" fn(*mut raw::net_device, *mut raw::netdev_nested_priv) -> c_int;
+
+/// Returns the callback for a search.
+fn step_of<F: FnMut(&NetDevice) -> Option<T>, T>(_search: &Search<F, T>) -> Step {
+    step::<F, T>
+}
+
+/// Looks at one device. Returns 1, which ends the walk, if it is the one.
+///
+/// # Safety
+///
+/// Called by `netdev_walk_all_lower_dev_rcu` with a valid device; `context.data` points to a
+/// `Search<F, T>` that nothing else uses meanwhile.
+unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
+    dev: *mut raw::net_device,
+    context: *mut raw::netdev_nested_priv,
+) -> c_int {
+    // SAFETY: By the requirements.
+    let (dev, search) = unsafe {
+        (
+            NetDevice::from_raw(dev),
+            &mut *(*context).data.cast::<Search<F, T>>(),
+        )
+    };
+    search.found = (search.f)(dev);
+    search.found.is_some().into()
 }
 
 impl PartialEq for NetDevice {

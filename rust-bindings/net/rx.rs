@@ -170,15 +170,6 @@ impl RxSkb {
         }
     }
 
-    /// VLAN identifier, where the packet has a tag that no VLAN device has taken.
-    pub fn vlan_id(&self) -> Option<u16> {
-        // SAFETY: The packet is valid by the type invariant.
-        unsafe {
-            raw::shim_skb_vlan_tag_present(self.as_raw())
-                .then(|| raw::shim_skb_vlan_tag_get_id(self.as_raw()))
-        }
-    }
-
     /// Whether it was made by [`TxSkb`](super::TxSkb) on this host, and is what was made then: nobody has copied or cut it. (That is
     /// what is known of its page fragments; headers and linear data may have been changed on the way.)
     #[inline]

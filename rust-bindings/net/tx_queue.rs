@@ -34,6 +34,8 @@ pub struct XmitStats {
     pub bytes: u64,
     /// Packets that it did not take: lost, like any packet may be.
     pub dropped: u32,
+    /// Packets of these for which a queueing discipline had no room.
+    pub no_room: u32,
 }
 
 /// The link to the packet behind one.
@@ -141,11 +143,16 @@ impl TxQueue {
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
             let wire = skb.on_the_wire();
-            if xmit(skb, wire.longest) {
-                stats.sent += wire.packets;
-                stats.bytes += wire.bytes;
-            } else {
-                stats.dropped += wire.packets;
+            match xmit(skb, wire.longest) {
+                Xmit::Taken => {
+                    stats.sent += wire.packets;
+                    stats.bytes += wire.bytes;
+                }
+                Xmit::NoRoom => {
+                    stats.dropped += wire.packets;
+                    stats.no_room += wire.packets;
+                }
+                Xmit::Dropped => stats.dropped += wire.packets,
             }
         }
         stats
@@ -156,9 +163,17 @@ impl TxQueue {
 /// 512 + 20 + 20, DEFAULT_MIN_PMTU in net/ipv4/route.c), and IPv6 has none.
 const NARROWEST: u32 = 552;
 
-/// Gives a packet to IP, and returns whether it was taken. `longest` is [`OnTheWire`](super::tx::OnTheWire)'s. With softirqs disabled,
-/// under RCU.
-fn xmit(skb: TxSkb, longest: u32) -> bool {
+/// The fate of a packet that was given to IP.
+enum Xmit {
+    Taken,
+    /// A queueing discipline had no room for it.
+    NoRoom,
+    Dropped,
+}
+
+/// Gives a packet to IP. `longest` is [`OnTheWire`](super::tx::OnTheWire)'s. With softirqs
+/// disabled, under RCU.
+fn xmit(skb: TxSkb, longest: u32) -> Xmit {
     // SAFETY: The packet is valid by its type invariant.
     let (protocol, has_route) = unsafe {
         (
@@ -167,11 +182,11 @@ fn xmit(skb: TxSkb, longest: u32) -> bool {
         )
     };
     if !has_route {
-        return false;
+        return Xmit::Dropped;
     }
     // SAFETY: The packet has a route, whose MTU may be asked for under RCU (`dst_mtu`, include/net/dst.h).
     if longest > NARROWEST && longest > unsafe { raw::shim_skb_dst_mtu(skb.as_raw()) } {
-        return false;
+        return Xmit::Dropped;
     }
     let skb = skb.into_raw();
     // SAFETY: The packet has a route, and an IP header at its start of the version that `protocol`
@@ -186,8 +201,14 @@ fn xmit(skb: TxSkb, longest: u32) -> bool {
             raw::ip_local_out(net, ptr::null_mut(), skb)
         }
     };
-    // "Congestion notification": taken, and the queue is filling (net_xmit_eval).
-    result == 0 || result == raw::NET_XMIT_CN as i32
+    const CN: i32 = raw::NET_XMIT_CN as i32;
+    const DROP: i32 = raw::NET_XMIT_DROP as i32;
+    match result {
+        // "Congestion notification": taken, and the queue is filling (net_xmit_eval).
+        0 | CN => Xmit::Taken,
+        DROP => Xmit::NoRoom,
+        _ => Xmit::Dropped,
+    }
 }
 
 impl Default for TxQueue {

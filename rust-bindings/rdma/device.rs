@@ -24,6 +24,8 @@ pub struct Device<D: Driver> {
     /// Where the C trampolines find the operations that have an enum in their signature (see
     /// trampolines.h): must follow `ib`.
     enum_ops: *const raw::rdma_enum_ops,
+    /// The texts of the files in sysfs (attributes.c): must follow `enum_ops`.
+    identity: *const raw::rdma_identity,
     data: UnsafeCell<MaybeUninit<D::Device>>,
 }
 
@@ -127,7 +129,12 @@ pub fn by_netdev<D: Driver>(netdev: &NetDevice) -> Option<DeviceRef<D>> {
 pub struct UnregisteredDevice<D: Driver>(NonNull<Device<D>>);
 
 impl<D: Driver> UnregisteredDevice<D> {
-    /// Allocates a device on port 1 of one network device. `guid` is its node GUID.
+    /// Allocates a device on port 1 of one network device, in the network namespace of that.
+    /// `guid` is its node GUID.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the namespace is being removed; `ENOMEM`.
     pub fn new(
         data: D::Device,
         netdev: &NetDevice,
@@ -136,16 +143,18 @@ impl<D: Driver> UnregisteredDevice<D> {
         completion_vectors: u32,
         link_ops: &'static LinkOps<D>,
     ) -> Result<Self> {
-        // SAFETY: Allocates zeroed memory of that size, initialized as an ib_device (device.c);
-        // the initial namespace always exists.
-        let ib = unsafe {
-            raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), &raw mut raw::init_net)
-        };
+        let net = netdev.hold_net().ok_or(ENODEV)?;
+        // SAFETY: Allocates zeroed memory of that size, initialized as an ib_device (device.c). The
+        // namespace is held during the call; when it ends, ib_core moves its devices to the
+        // initial one (`rdma_dev_exit_net()`).
+        let ib =
+            unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
         let device = NonNull::new(ib.cast::<Device<D>>()).ok_or(ENOMEM)?;
         let enum_ops = ops::enum_ops::<D>();
         // SAFETY: We are the only owner of the device, which is large enough.
         unsafe {
             (*device.as_ptr()).enum_ops = enum_ops;
+            (*device.as_ptr()).identity = ops::identity::<D>();
             (*(*device.as_ptr()).data.get()).write(data);
             ops::set_ops::<D>(ib);
         }

@@ -192,6 +192,18 @@ pub struct UserMemory {
     pub iova: u64,
 }
 
+/// Names and version of a driver's devices, as `ibstat` and `ibv_devinfo` show them.
+pub struct Identity {
+    /// Version of the driver, in place of a firmware's.
+    pub version: &'static CStr,
+    /// Type of channel adapter.
+    pub hca_type: &'static CStr,
+    /// Hardware revision.
+    pub hw_rev: &'static CStr,
+    /// Board identifier.
+    pub board_id: &'static CStr,
+}
+
 /// An RDMA driver: its objects and what they do.
 ///
 /// ib_core serializes creation and destruction of an object against its other operations, except
@@ -226,6 +238,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const PORT_STATS: &'static [StatName];
     /// Type of link in `rdma link add`.
     const LINK_TYPE: &'static CStr;
+    /// The names and version of the devices.
+    const IDENTITY: Identity;
 
     /// The module that holds the driver.
     fn module() -> &'static ThisModule;

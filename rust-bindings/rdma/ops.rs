@@ -19,7 +19,7 @@ use super::{
 };
 use crate::raw;
 use core::mem::size_of;
-use kernel::{ffi::c_int, prelude::*, ThisModule};
+use kernel::{ffi::c_int, prelude::*, str::as_char_ptr_in_const_context, ThisModule};
 
 /// `ERR_PTR()` for operations that return an object.
 fn err_ptr<T>(e: Error) -> *mut T {
@@ -60,6 +60,20 @@ impl<D: Driver> Ops<D> {
     };
 
     const ENUM_OPS_REF: &'static raw::rdma_enum_ops = &Self::ENUM_OPS;
+
+    /// The texts of the files in sysfs.
+    const IDENTITY: raw::rdma_identity = raw::rdma_identity {
+        hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),
+        hw_rev: as_char_ptr_in_const_context(D::IDENTITY.hw_rev).cast(),
+        board_id: as_char_ptr_in_const_context(D::IDENTITY.board_id).cast(),
+    };
+
+    const IDENTITY_REF: &'static raw::rdma_identity = &Self::IDENTITY;
+}
+
+/// Returns the texts of the files in sysfs of driver `D`.
+pub(super) fn identity<D: Driver>() -> *const raw::rdma_identity {
+    Ops::<D>::IDENTITY_REF
 }
 
 /// The operations behind the trampolines.
@@ -81,6 +95,8 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.set_uverbs_robust_udata(1);
 
     ops.dealloc_driver = Some(Ops::<D>::dealloc_driver);
+    ops.device_group = &raw const raw::rdma_identity_group;
+    ops.get_dev_fw_str = Some(Ops::<D>::get_dev_fw_str);
     ops.query_device = Some(Ops::<D>::query_device);
     ops.query_port = Some(Ops::<D>::query_port);
     ops.get_port_immutable = Some(Ops::<D>::port_immutable);

@@ -13,12 +13,14 @@ use crate::{
     device::DeviceState,
     driver::Rrxe,
     limits,
+    local_queue::LocalShare,
     mr::BinderId,
     pd::Pd,
     poll::Poller,
     ring::{Consumer, Ring},
 };
 use kernel::{
+    list::{AtomicTracker, ListLinks},
     new_mutex, new_spinlock,
     prelude::*,
     sync::{atomic::Atomic, Arc},
@@ -178,6 +180,7 @@ pub(crate) fn create(
         pd,
         xrc_domain.is_some(),
     )?;
+    let local = LocalShare::new(&state.local_queue)?;
     let identity = QpIdentity::of(&target);
     let (qp_type, signal_all) = (init.qp_type, init.signal_all);
     let cq = |cq: Option<&Arc<Cq>>| cq.map_or_else(Cq::none, |cq| Ok(cq.clone()));
@@ -205,6 +208,9 @@ pub(crate) fn create(
             send <- new_spinlock!(send, "rrxe_qp_send"),
             recv_baton: Baton::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
+            local,
+            line <- ListLinks::new(),
+            in_line <- AtomicTracker::new(),
             talk: Talk::new(),
             answers: Answers::new(),
             notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),

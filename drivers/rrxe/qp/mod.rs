@@ -42,6 +42,7 @@ use crate::{
     cq::Cq,
     device::DeviceState,
     incoming::Incoming,
+    local_queue::LocalShare,
     mr::{BinderId, Consumer},
     path::Path,
     pd::PdId,
@@ -50,6 +51,7 @@ use crate::{
 };
 use kernel::{
     impl_has_work,
+    list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Release},
@@ -103,6 +105,13 @@ pub(crate) struct Qp {
     recv_baton: Baton,
     #[pin]
     pub(crate) recv: SpinLock<recv::RecvSide>,
+    /// Its packets that wait on this host.
+    local: Arc<LocalShare>,
+    /// Its place in the line of queue pairs that wait for room there.
+    #[pin]
+    line: ListLinks,
+    #[pin]
+    in_line: AtomicTracker,
     /// Whether the peer lets itself be heard, while we are streaming.
     talk: stream::Talk,
     /// Whether acknowledgements wait for what we send.
@@ -131,6 +140,14 @@ impl_has_work! {
     impl HasWork<Self, { run::SEND_WORK }> for Qp { self.send_work }
     impl HasWork<Self, { run::RECV_WORK }> for Qp { self.recv_work }
     impl HasWork<Self, { run::EVENT_WORK }> for Qp { self.event_work }
+}
+
+kernel::list::impl_list_arc_safe! {
+    impl ListArcSafe<0> for Qp { tracked_by in_line: AtomicTracker; }
+}
+
+kernel::list::impl_list_item! {
+    impl ListItem<0> for Qp { using ListLinks { self.line }; }
 }
 
 impl_has_soft_timer! {

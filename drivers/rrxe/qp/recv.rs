@@ -221,7 +221,7 @@ impl RecvSide {
         let (path, port) = (&self.path, self.source_port);
         let is_direct = |back| back && self.direct;
         env.outgoing
-            .fill_batch(batch, path, port, on.rcu, is_direct);
+            .fill_batch(batch, path, port, on.rcu, &qp.local, is_direct);
         let result = f(&mut self.responder, &mut env);
         env.outgoing.finish();
         result
@@ -272,6 +272,11 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
+    /// Returns whether packets must wait for room on this host.
+    pub(super) fn is_full(&self) -> bool {
+        self.outgoing.room() == 0
+    }
+
     fn segments(&self) -> Result<Segments<'_>, Fault> {
         if self.current.malformed {
             return Err(Fault::Malformed);
@@ -443,7 +448,7 @@ impl ResponderEnv for Env<'_> {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
-                cqe.vlan_id = skb.vlan_id().unwrap_or(abi::NO_VLAN);
+                cqe.vlan_id = incoming.vlan_id(self.on.rcu).unwrap_or(abi::NO_VLAN);
                 cqe.network_hdr_type = match skb.source() {
                     IpAddr::V4(_) => wc::NETWORK_IPV4,
                     IpAddr::V6(_) => wc::NETWORK_IPV6,
@@ -482,6 +487,10 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        // Acknowledgements need not wait: there are no more of them than packets that come in.
+        if self.outgoing.room() == 0 && !packet.payload.is_empty() {
+            return Err(TxError::NoRoom);
+        }
         let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
         let (qp, reads) = (self.qp, &*self.reads);
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
@@ -505,6 +514,14 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        let room = self.outgoing.room();
+        if room < count {
+            let (sent, result) = match room {
+                0 => (0, Ok(())),
+                room => self.transmit_run(packet, room),
+            };
+            return (sent, result.and(Err(TxError::NoRoom)));
+        }
         let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
         let Payload::Read { rkey, va, len } = packet.payload else {
             return packet.each_of_run(count, |packet| self.transmit(packet));

@@ -35,6 +35,8 @@ const EVENTS: [QpEvent; 6] = [
 struct Round {
     more: bool,
     fatal: bool,
+    /// There is more to send, for which there is no room on this host.
+    blocked: bool,
 }
 
 /// What filling a batch of the send side has come to.
@@ -122,6 +124,9 @@ impl Qp {
                 Self::enter_error(this);
             }
             if !round.more && baton.give_back() {
+                if round.blocked {
+                    this.local.wait(this.into());
+                }
                 return;
             }
         }
@@ -146,7 +151,7 @@ impl Qp {
         let acknowledgement = waited.flatten();
         let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
         let mut round = filled.round;
-        qp.device.send(&mut batch);
+        qp.send_batch(&mut batch);
         if filled.carried {
             qp.device.counters.count(Counter::CarriedAcknowledgements);
         }
@@ -166,6 +171,24 @@ impl Qp {
             qp.talk.round_ended(monotonic_ns());
         }
         round
+    }
+
+    /// Sends a batch, and counts its packets that may wait on this host.
+    fn send_batch(&self, batch: &mut Batch) {
+        if batch.owned != 0 {
+            self.local.queued(batch.owned);
+        }
+        if self.device.send(batch) != 0 && batch.owned != 0 {
+            lock_bh(&self.send).requester.dropped_locally();
+        }
+    }
+
+    /// Sends what waits for room on this host, now that there is some.
+    pub(crate) fn has_room(this: ArcBorrow<'_, Self>) {
+        this.local.admit();
+        Self::run_recv(this);
+        this.local.admit();
+        Self::run_send(this);
     }
 
     /// Takes work requests, and fills a batch, with this acknowledgement behind it.
@@ -192,7 +215,9 @@ impl Qp {
             Err(_) => filled.round.fatal = true,
         }
         let progress = side.with(self, on, Some(batch), notices, |requester, slots, env| {
-            let progress = requester.poll_transmit(slots, on.now, path::BATCH, env);
+            let budget = path::BATCH.min(env.room());
+            let progress = requester.poll_transmit(slots, on.now, budget, env);
+            filled.round.blocked = progress.more && progress.sent == budget && budget < path::BATCH;
             if let Some(packet) = acknowledgement {
                 env.carry(packet);
             }
@@ -200,7 +225,8 @@ impl Qp {
         });
         filled.carried = acknowledgement.is_some() && progress.sent != 0;
         filled.round.fatal |= progress.fatal;
-        filled.round.more = progress.more || (!filled.round.fatal && side.has_backlog());
+        filled.round.more = !filled.round.blocked
+            && (progress.more || (!filled.round.fatal && side.has_backlog()));
         if progress.sqe {
             self.set_state(QpState::Sqe);
         }
@@ -224,24 +250,28 @@ impl Qp {
         let qp = &*this;
         let mut batch = Batch::default();
         let mut notices = Notices::default();
+        let mut blocked = false;
         let (progress, deadline) = {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
             let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
-                responder.poll_transmit(on.now, path::BATCH, env)
+                let progress = responder.poll_transmit(on.now, path::BATCH, env);
+                blocked = progress.more && env.is_full();
+                progress
             });
             (progress, side.responder.next_timeout())
         };
-        qp.device.send(&mut batch);
+        qp.send_batch(&mut batch);
         if let Some(deadline) = deadline {
             qp.device.counters.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);
         }
         let overflow = Self::report(this, notices, &qp.recv_cq);
         Round {
-            more: progress.more,
+            more: progress.more && !blocked,
             fatal: progress.fatal || overflow,
+            blocked,
         }
     }
 
@@ -526,6 +556,9 @@ impl Qp {
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.send);
             side.with(qp, on, None, &mut notices, |requester, slots, env| {
+                if qp.local.is_waiting() {
+                    requester.restart_timers(on.now);
+                }
                 requester.handle_timeout(slots, on.now, env)
             })
         };

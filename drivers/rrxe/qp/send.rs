@@ -345,7 +345,8 @@ impl SendSide {
             notices,
         };
         let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        env.outgoing.fill_batch(batch, path, port, on.rcu, |back| {
+        let share = &qp.local;
+        env.outgoing.fill_batch(batch, path, port, on.rcu, share, |back| {
             *way = match back {
                 true => way.choose(qp, &self.requester, on.rcu),
                 false => Way::Stack,
@@ -367,6 +368,11 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
+    /// Returns how many packets there is room for on this host.
+    pub(super) fn room(&self) -> u32 {
+        self.outgoing.room()
+    }
+
     /// Sends an acknowledgement behind what was sent.
     pub(super) fn carry(&mut self, acknowledgement: &TxPacket) {
         // What can't be sent is lost, and asked for again.

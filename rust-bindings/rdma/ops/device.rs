@@ -12,7 +12,10 @@ use crate::{
         udata::Udata,
     },
 };
-use kernel::{ffi::c_int, prelude::*};
+use kernel::{
+    ffi::{c_char, c_int},
+    prelude::*,
+};
 
 impl<D: Driver> Ops<D> {
     /// # Safety
@@ -24,6 +27,23 @@ impl<D: Driver> Ops<D> {
             let device = Device::<D>::from_raw(ib);
             D::dealloc(device.data());
             device.drop_data();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by ib_core (device.c, `ib_get_device_fw_str()`): `text` is zeroed or left as it was
+    /// by an earlier call, and has room for `IB_FW_VERSION_NAME_MAX` bytes, which is `ETHTOOL_FWVERS_LEN`.
+    pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
+        // One byte stays for the terminating zero.
+        let room = raw::ETHTOOL_FWVERS_LEN as usize - 1;
+        let version = D::IDENTITY.version.to_bytes();
+        let len = version.len().min(room);
+        // SAFETY: By the requirements there is room for so many bytes and a zero.
+        unsafe {
+            text.cast::<u8>()
+                .copy_from_nonoverlapping(version.as_ptr(), len);
+            text.cast::<u8>().add(len).write(0);
         }
     }
 

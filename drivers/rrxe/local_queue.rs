@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets that wait on this host: in the queueing discipline of a network device, and in the ring
+//! of its hardware.
+//!
+//! The stack takes packets as fast as they come, and drops those that its queues have no room for.
+//! So each device counts the packets that it has handed over and that have not left yet, as TCP
+//! does per socket (TCP small queues), and hands over no more than the network device needs to stay
+//! busy (the kernel's dynamic queue limits). Queue pairs that find no room wait in line; a packet
+//! that leaves wakes the first.
+//!
+//! Acknowledgements are not counted: there are no more of them than packets that come in. A veth or
+//! loopback device without a queueing discipline has no queue: nothing is counted there.
+
+use crate::{baton::Baton, qp::Qp};
+use kernel::{
+    impl_has_work,
+    list::{List, ListArc},
+    new_spinlock, new_work,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, SpinLock,
+    },
+    workqueue::{self, Work, WorkItem},
+};
+use linux_rdma::{
+    net::{QueueLimit, TxOwner},
+    sync::lock_irqsave,
+};
+
+/// Packets that may wait, at least.
+const LEAST: u32 = 8;
+/// Packets that may wait, at most: half of what a queueing discipline takes by default
+/// (`txqueuelen`).
+const MOST: u32 = 500;
+
+/// The packets of a device that wait on this host.
+#[pin_data]
+pub(crate) struct LocalQueue {
+    #[pin]
+    state: SpinLock<State>,
+    /// Admits the first in line.
+    #[pin]
+    work: Work<LocalQueue>,
+    baton: Baton,
+}
+
+struct State {
+    limit: QueueLimit,
+    /// Queue pairs that wait for room.
+    line: List<Qp>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for LocalQueue { self.work }
+}
+
+impl LocalQueue {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                state <- new_spinlock!(State {
+                    limit: QueueLimit::new(LEAST, MOST),
+                    line: List::new(),
+                }, "rrxe_local_queue"),
+                work <- new_work!("rrxe_local_queue"),
+                baton: Baton::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Puts a queue pair at the end of the line, unless it stands there.
+    fn wait(this: &Arc<Self>, qp: Arc<Qp>) {
+        let room = {
+            let mut state = lock_irqsave(&this.state);
+            if let Ok(place) = ListArc::try_from_arc(qp) {
+                state.line.push_back(place);
+            }
+            state.limit.room()
+        };
+        if room != 0 {
+            Self::wake(this);
+        }
+    }
+
+    fn wake(this: &Arc<Self>) {
+        if this.baton.take() {
+            // It can't be queued already: only the holder of the baton queues it.
+            let _ = workqueue::system_bh().enqueue(this.clone());
+        }
+    }
+
+    /// Takes the first queue pair in line, if there is room for its packets.
+    fn next(&self) -> Option<Arc<Qp>> {
+        let mut state = lock_irqsave(&self.state);
+        if state.limit.room() == 0 {
+            return None;
+        }
+        state.line.pop_front().map(ListArc::into_arc)
+    }
+
+    /// Ends the admission of queue pairs: afterwards none is in line, and nothing of this runs but
+    /// for the counting of packets that leave. Sleeps.
+    pub(crate) fn close(&self) {
+        self.baton.close();
+        loop {
+            let next = lock_irqsave(&self.state).line.pop_front();
+            if next.is_none() {
+                break;
+            }
+        }
+    }
+}
+
+impl WorkItem for LocalQueue {
+    type Pointer = Arc<LocalQueue>;
+    fn run(this: Arc<LocalQueue>) {
+        loop {
+            // Each of them takes room, or leaves the line.
+            while let Some(qp) = this.next() {
+                Qp::has_room(qp.as_arc_borrow());
+            }
+            if this.baton.give_back() {
+                return;
+            }
+        }
+    }
+}
+
+/// The packets of a queue pair that wait on this host.
+pub(crate) struct LocalShare {
+    queue: Arc<LocalQueue>,
+    packets: Atomic<i32>,
+    /// It has been first in line, and may send.
+    admitted: Atomic<u32>,
+}
+
+impl LocalShare {
+    pub(crate) fn new(queue: &Arc<LocalQueue>) -> Result<Arc<Self>> {
+        Ok(Arc::new(
+            Self {
+                queue: queue.clone(),
+                packets: Atomic::new(0),
+                admitted: Atomic::new(0),
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// Returns whether packets of the queue pair wait.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.packets.load(Relaxed) != 0
+    }
+
+    /// Lets the queue pair send before those in line.
+    pub(crate) fn admit(&self) {
+        self.admitted.store(1, Relaxed);
+    }
+
+    /// Returns how many packets may be handed over now.
+    pub(crate) fn room(&self) -> u32 {
+        let state = lock_irqsave(&self.queue.state);
+        if !state.line.is_empty() && self.admitted.load(Relaxed) == 0 {
+            return 0;
+        }
+        self.admitted.store(0, Relaxed);
+        state.limit.room()
+    }
+
+    /// Counts packets that are about to be handed over, each with a reference to this as its owner.
+    pub(crate) fn queued(&self, packets: u16) {
+        self.packets.add(packets.into(), Relaxed);
+        lock_irqsave(&self.queue.state).limit.queued(packets);
+    }
+
+    /// Has the queue pair wait in line for room.
+    pub(crate) fn wait(&self, qp: Arc<Qp>) {
+        LocalQueue::wait(&self.queue, qp);
+    }
+}
+
+impl TxOwner for LocalShare {
+    fn packet_left(&self) {
+        self.packets.add(-1, Relaxed);
+        let wake = {
+            let mut state = lock_irqsave(&self.queue.state);
+            state.limit.completed(1);
+            !state.line.is_empty() && state.limit.room() != 0
+        };
+        if wake {
+            LocalQueue::wake(&self.queue);
+        }
+    }
+}
