@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import os
 import re
+import time
 
 import harness
 import kernellog
@@ -160,7 +161,11 @@ def gids(device):
 def cm_listens(where, port):
     """Whether a program on the machine listens for RDMA connections on the port."""
     listeners = where.try_run("rdma resource show cm_id").output
-    return any(re.search(rf"state LISTEN.*:{port}\b", line) for line in listeners.splitlines())
+    if not any(re.search(rf"state LISTEN.*:{port}\b", line) for line in listeners.splitlines()):
+        return False
+    # The state shows a moment before requests are taken (rdma_listen() in drivers/infiniband/core/cma.c).
+    time.sleep(0.3)
+    return True
 
 
 def tcp_listens(where, port):

@@ -5,6 +5,7 @@ who wants to see them, or to spoil them, gets them there."""
 import contextlib
 import types
 
+import capture
 import data_cases
 import netem
 import testbed
@@ -68,6 +69,18 @@ def anything(version):
     """Any operations of any sizes, by both sides at once; every byte compared."""
     with connection(version, f"direct/anything/{version}", 4096) as (sides, rng):
         traffic.random_batches(rng, *sides, 4096, 9)
+
+
+@case(timeout=200)
+def captured():
+    """A capture on the loopback device shows the packets of a connection, as long as it is there."""
+    with connection() as (sides, rng):
+        with capture.capture("lo") as seen:
+            packets, direct, _ = rises(rng, sides)
+            equal("packets without the stack", direct, 0)
+            capture.check(seen(), 65536, 200)
+        packets, direct, _ = rises(rng, sides)
+        equal("packets without the stack after the capture", direct, packets)
 
 
 @case(timeout=200)

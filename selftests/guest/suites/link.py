@@ -101,15 +101,54 @@ def add_and_delete():
             require(not testbed.device_exists(DEVICE), f"{DEVICE} exists after its deletion")
 
 
-@case(debug=False, each={"loopback": "lo", "tun": "tun"})
-def refuse_no_ethernet(kind):
-    """RoCE is RDMA over Ethernet."""
+@case(debug=False, each={"loopback": "lo", "netlink": "nlmon0"})
+def refuse_no_ip(kind):
+    """RoCEv2 needs a device that carries IP to other hosts."""
     need_rrxe()
     if kind == "lo":
         refused(DEVICE, "lo", errno.EOPNOTSUPP, ["lo", "Ethernet"])
         return
-    with netdev("tun0", "modprobe tun && ip tuntap add tun0 mode tun") as name:
-        refused(DEVICE, name, errno.EOPNOTSUPP, ["tun0", "Ethernet"])
+    with netdev("nlmon0", "ip link add nlmon0 type nlmon") as name:
+        refused(DEVICE, name, errno.EOPNOTSUPP, ["nlmon0", "Ethernet"])
+
+
+@case(debug=False)
+def identity():
+    """ibv_devinfo, ibstat and rdma say which device it is, in which version, and how fast its port is."""
+    need_rrxe()
+    with veth() as name, link(name) as device:
+        version = sh("modinfo -F version /guest/rrxe/rrxe.ko").strip() or "0.1.0"
+        text = sh(f"ibv_devinfo -d {device}")
+        for field, wanted in (("fw_ver", version), ("board_id", "RRXE_SOFT_ROCE_V2"), ("hw_ver", "0x0")):
+            require(re.search(rf"^\s*{field}:\s+{wanted}$", text, re.M), f"no line '{field}: {wanted}' in {text}")
+        files = f"/sys/class/infiniband/{device}"
+        for file, wanted in (("hca_type", "rrxe"), ("fw_ver", version), ("hw_rev", "0")):
+            equal(file, bed.here.machine.read(f"{files}/{file}"), wanted)
+        require(f"fw {version}" in sh(f"rdma -d dev show {device}"), "rdma shows no version")
+        speed = int(bed.here.machine.read(f"/sys/class/net/{name}/speed"))
+        rate = float(testbed.port_attribute(device, "rate").split()[0])
+        require(rate >= speed / 1000, f"the port's rate is {rate} Gb/s, its network device's speed {speed} Mb/s")
+
+
+@case(timeout=120, debug=False)
+def exclusive_namespaces():
+    """A device belongs to the namespace of its network device, where each namespace sees its own devices only."""
+    sh("rdma system set netns exclusive")
+    try:
+        sh("ip netns add e1 && ip link add v1 type veth peer name v1p && ip link set v1 netns e1")
+        try:
+            kind = testbed.LINK_TYPES[driver()]
+            sh("ip -n e1 link set v1 up && ip link set v1p up")
+            sh(f"ip netns exec e1 rdma link add x1 type {kind} netdev v1")
+            require("link x1/1" in sh("ip netns exec e1 rdma link show"), "its own namespace does not show it")
+            require("x1" not in sh("rdma link show"), "the initial namespace shows it")
+            sh("ip netns exec e1 rdma link delete x1")
+            sh(f"ip netns exec e1 rdma link add x1 type {kind} netdev v1")
+        finally:
+            sh("ip netns delete e1")
+        wait_until("the device is gone with its namespace", lambda: "x1" not in sh("rdma link show"))
+    finally:
+        wait_until("shared again", lambda: bed.here.machine.try_run("rdma system set netns shared").status == 0)
 
 
 @case()

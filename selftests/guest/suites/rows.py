@@ -4,6 +4,7 @@ can't have them so gets them one by one."""
 
 import contextlib
 
+import capture
 import data_cases
 import harness
 import netem
@@ -215,6 +216,21 @@ def bad_wire(words):
         with netem.wire(hosts, words):
             for _ in range(4):
                 large(rng, sides)
+
+
+@case(timeout=200)
+def captured():
+    """A capture at either end shows packets as a wire has them: each by itself, with its ICRC. Rows return when it ends."""
+    with connection(seed="rows/captured") as (hosts, sides, rng):
+        large(rng, sides)
+        large(rng, sides)
+        require(without_icrc(hosts[0]) > 0, "every packet has an ICRC without a capture, too")
+        for host, namespace in zip(hosts, "ab"):
+            with capture.capture(host.netdev, namespace) as seen:
+                large(rng, sides)
+                capture.check(seen(), 4200, 100)
+        found = per_frame(hosts[0], sides, rng)
+        require(found > 3, f"{found:.1f} packets a frame after the capture")
 
 
 def run():

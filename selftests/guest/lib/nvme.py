@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0
+"""NVMe over RDMA: a RAM disk of one host as a block device of another, written, read and compared."""
+
+import contextlib
+
+from harness import equal, wait_until
+
+NQN = "nqn.2026-01.test:rrxe"
+CONFIG = "/sys/kernel/config/nvmet"
+MEGABYTES = 64
+
+# The other host's part, as commands of a shell.
+SERVE = f"""set -e
+modprobe nvmet-rdma
+mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+modprobe brd rd_nr=1 rd_size={MEGABYTES * 1024}
+cd {CONFIG}
+mkdir subsystems/{NQN}
+echo 1 > subsystems/{NQN}/attr_allow_any_host
+mkdir subsystems/{NQN}/namespaces/1
+echo /dev/ram0 > subsystems/{NQN}/namespaces/1/device_path
+echo 1 > subsystems/{NQN}/namespaces/1/enable
+mkdir ports/1
+cd ports/1
+echo rdma > addr_trtype
+echo ipv4 > addr_adrfam
+echo ADDRESS > addr_traddr
+echo 4420 > addr_trsvcid
+ln -s {CONFIG}/subsystems/{NQN} subsystems/
+"""
+END = f"""set -e
+cd {CONFIG}
+rm ports/1/subsystems/{NQN}
+rmdir ports/1
+echo 0 > subsystems/{NQN}/namespaces/1/enable
+rmdir subsystems/{NQN}/namespaces/1
+rmdir subsystems/{NQN}
+rmmod nvmet-rdma
+rmmod brd
+"""
+
+
+@contextlib.contextmanager
+def disk(server, client):
+    """The name of the client's block device on a RAM disk of the server."""
+    server.machine.run(SERVE.replace("ADDRESS", server.address), 120)
+    try:
+        client.machine.run("modprobe nvme-rdma", 60)
+        options = f"transport=rdma,traddr={server.address},trsvcid=4420,nqn={NQN}"
+        client.machine.run(f"echo '{options}' > /dev/nvme-fabrics", 120)
+        listed = "ls /sys/block | grep -E '^nvme[0-9]+n[0-9]+$' || true"
+        name = wait_until("the block device", lambda: client.machine.run(listed).strip())
+        wait_until("its node", lambda: client.machine.try_run(f"test -b /dev/{name}").status == 0)
+        yield f"/dev/{name}"
+        client.machine.run("for c in /sys/class/nvme/nvme*/delete_controller; do echo 1 > $c; done", 120)
+        equal("block devices after disconnecting", client.machine.run(listed).strip(), "")
+        client.machine.run("rmmod nvme-rdma", 60)
+    finally:
+        server.machine.run(END, 120)
+
+
+def copy(machine, source, target, more=""):
+    """Copy all of it in direct requests of 1 MiB."""
+    machine.run(f"dd if={source} of={target} bs=1M count={MEGABYTES} {more}", 600)
+
+
+def write_and_read(server, client):
+    """Connects, writes, reads, compares on both hosts, and disconnects."""
+    with disk(server, client) as node:
+        machine = client.machine
+        machine.run(f"dd if=/dev/urandom of=/tmp/data bs=1M count={MEGABYTES}", 120)
+        wanted = machine.run("sha256sum < /tmp/data", 60).split()[0]
+        copy(machine, "/tmp/data", node, "oflag=direct conv=fsync")
+        there = server.machine.run(f"head -c {MEGABYTES}M /dev/ram0 | sha256sum", 120).split()[0]
+        equal("what the server has", there, wanted)
+        machine.run("echo 3 > /proc/sys/vm/drop_caches")
+        found = machine.run(f"dd if={node} bs=1M iflag=direct status=none | sha256sum", 600).split()[0]
+        equal("what the client reads back", found, wanted)
+        # Small requests at odd places, many at a time, through the page cache.
+        script = (
+            f"for i in $(seq 0 63); do dd if=/tmp/data of={node} bs=4096 skip=$((i * 97)) seek=$((i * 211)) count=3 "
+            "conv=notrunc status=none & done; wait; sync; echo 3 > /proc/sys/vm/drop_caches"
+        )
+        machine.run(script, 300)
+        check = (
+            f"for i in $(seq 0 63); do cmp -n 12288 -i $((i * 97 * 4096)):$((i * 211 * 4096)) /tmp/data {node}; done"
+        )
+        equal("differences", machine.run(check, 300).strip(), "")
+        machine.run("rm /tmp/data")

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Many queue pairs that send at once: their packets wait for the network device, and none of them
+gets lost in this host's own queueing discipline."""
+
+import contextlib
+import json
+
+import testbed
+from counted import read
+from harness import case, log, require
+from programs import next_port, run_pair
+
+bed = testbed.Bed()
+
+# How the queueing discipline of the network device is set. The last one is slower than the hosts.
+DISCIPLINES = {
+    "pfifo": "pfifo",
+    "fq-codel": "fq_codel",
+    "tbf": "tbf rate 100mbit burst 64kb latency 50ms",
+}
+
+# Queue pairs, and messages of each. perftest sends five at least.
+QUEUE_PAIRS = {8: 50, 16: 50, 32: 20, 200: 5}
+
+# The acknowledge timeout's code: 4.3 s. With the usual 67 ms a slow host's peer asks again for nothing.
+TIMEOUT = 20
+
+# The share of packets that may be sent again.
+MOST_SENT_AGAIN = 0.02
+
+
+@contextlib.contextmanager
+def discipline(host, words):
+    """Sets the queueing discipline of the host's network device; yields a function that returns its drops."""
+    device = host.netdev
+    host.machine.run(f"tc qdisc replace dev {device} root {words}")
+
+    def drops():
+        listed = json.loads(host.machine.run(f"tc -s -j qdisc show dev {device}"))
+        return sum(entry["drops"] for entry in listed)
+
+    try:
+        yield drops
+    finally:
+        host.machine.run(f"tc qdisc delete dev {device} root")
+
+
+def flood(program, words, pairs, messages):
+    """Runs perftest in both directions at once, and checks that next to nothing was sent twice."""
+    server, client = bed.peer, bed.here
+    hosts = (server, client)
+    with contextlib.ExitStack() as stack:
+        drops = [stack.enter_context(discipline(host, words)) for host in hosts]
+        before = [(read(host), dropped()) for host, dropped in zip(hosts, drops)]
+        port = next_port()
+
+        def command(host):
+            more = f"-b -q {pairs} -n {messages} -s 65536 -u {TIMEOUT} -F -p {port}"
+            return f"{program} -d {host.device} -x {host.gid_index()} {more}"
+
+        run_pair(
+            server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port, 550
+        )
+        for host, dropped, (counters, old) in zip(hosts, drops, before):
+            now = read(host)
+            sent = now["sent_pkts"] - counters["sent_pkts"]
+            again = now["retrans_pkts"] - counters["retrans_pkts"]
+            risen = {name: now[name] - counters[name] for name in now if now[name] != counters[name]}
+            log(f"{host.name}: {dropped() - old} packets dropped by the discipline; counters: {risen}")
+            host.machine.run(f"tc -s qdisc show dev {host.netdev}; ip -s -s link show dev {host.netdev}")
+            require(dropped() == old, f"{host.name}: the queueing discipline dropped {dropped() - old} packets")
+            require(again < MOST_SENT_AGAIN * sent, f"{host.name}: {again} packets of {sent} were sent again")
+
+
+CASES = {f"{name}-{pairs}": (words, pairs) for name, words in DISCIPLINES.items() for pairs in QUEUE_PAIRS}
+CORE = ("fq-codel-16", "tbf-32")
+
+
+@case(timeout=600, each=CASES, debug=CORE)
+def send(how):
+    """ib_send_bw in both directions."""
+    words, pairs = how
+    flood("ib_send_bw", words, pairs, QUEUE_PAIRS[pairs])
+
+
+@case(timeout=600, each=CASES, debug=CORE)
+def write(how):
+    """ib_write_bw in both directions."""
+    words, pairs = how
+    flood("ib_write_bw", words, pairs, QUEUE_PAIRS[pairs])
+
+
+@case(timeout=600, each={"8": 8, "32": 32}, debug=False)
+def read_responses(pairs):
+    """The responses of ib_read_bw wait, too."""
+    flood("ib_read_bw", DISCIPLINES["tbf"], pairs, QUEUE_PAIRS[pairs])
+
+
+@case(timeout=600, debug=False)
+def tiny_discipline():
+    """A discipline with less room than the device hands over drops packets: no queue pair is lost,
+    and no retry is used up for them."""
+    server, client = bed.peer, bed.here
+    port = next_port()
+    with discipline(client, "tbf rate 100mbit burst 16kb limit 20kb") as drops:
+
+        def command(host):
+            return f"ib_write_bw -d {host.device} -x {host.gid_index()} -q 4 -n 20 -s 65536 -u 16 -F -p {port}"
+
+        run_pair(
+            server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port, 550
+        )
+        require(drops() > 0, "the discipline dropped nothing: the case shows nothing")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Addresses of devices that are stacked on the RDMA device's network device: VLANs, QinQ, macvlan,
+bridges and bonds. The connection manager works over each, and so do its users."""
+
+import contextlib
+import dataclasses
+import re
+
+import testbed
+from harness import case, log, require, wait_until
+from nvme import write_and_read
+from programs import next_port, rping, run_pair
+
+bed = testbed.Bed()
+
+# How a stack is made over the network device of a host, and its last device.
+STACKS = {
+    "vlan": ["link add link {dev} name s5 type vlan id 5"],
+    "vlan-priority": ["link add link {dev} name s0 type vlan id 0"],
+    "qinq": [
+        "link add link {dev} name s6 type vlan protocol 802.1ad id 6",
+        "link add link s6 name s6.7 type vlan id 7",
+    ],
+    "macvlan": ["link add link {dev} name s8 type macvlan mode bridge"],
+    "macvlan-on-vlan": [
+        "link add link {dev} name s9 type vlan id 9",
+        "link add link s9 name s9m type macvlan mode bridge",
+    ],
+    "bridge-on-vlan": [
+        "link add link {dev} name s10 type vlan id 10",
+        "link add s10b type bridge",
+        "link set s10 master s10b",
+    ],
+}
+
+
+def names(commands):
+    """Returns the devices that the commands make, the lowest first."""
+    return [re.search(r"(?:name|add) (s\S+)", command)[1] for command in commands if " add " in f" {command}"]
+
+
+@contextlib.contextmanager
+def stack(host, number, commands, address, address6):
+    """Builds a stack over the network device of a host; yields the host by the stack's addresses."""
+    made = []
+    where = host.machine
+    try:
+        for command in commands:
+            where.run(f"ip {command.format(dev=host.netdev)}")
+        made = names(commands)
+        for name in made:
+            where.run(f"ip link set {name} up")
+        top = made[-1]
+        where.run(f"ip address add {address}/24 dev {top} && ip address add {address6}/64 dev {top} nodad")
+        for one in (address, address6):
+            gid = testbed.gid_of(one)
+            listed = f"cat /sys/class/infiniband/{host.device}/ports/1/gids/* 2>/dev/null | grep -q {gid}"
+            wait_until(f"{host.name} has a GID for {one}", lambda: where.try_run(listed).status == 0)
+        yield dataclasses.replace(Stacked.of(host), address=address, address6=address6, number=number)
+    finally:
+        for name in reversed(made):
+            where.try_run(f"ip link delete {name}")
+
+
+@dataclasses.dataclass
+class Stacked:
+    """A host, by the addresses of a stack."""
+
+    machine: object
+    name: str
+    device: str
+    driver: str
+    netdev: str
+    address: str = ""
+    address6: str = ""
+    number: int = 0
+
+    @classmethod
+    def of(cls, host):
+        """Returns the host without addresses."""
+        return cls(host.machine, host.name, host.device, host.driver, host.netdev)
+
+
+@contextlib.contextmanager
+def both(commands):
+    """Builds the same stack on both hosts; yields server and client."""
+    with stack(bed.peer, 2, commands, "10.55.0.2", "fd55::2") as server:
+        with stack(bed.here, 1, commands, "10.55.0.1", "fd55::1") as client:
+            yield server, client
+
+
+@case(timeout=240, each=STACKS, debug=("vlan", "bridge-on-vlan"))
+def connections(commands):
+    """rping by IPv4 and IPv6."""
+    with both(commands) as (server, client):
+        rping(server, client, 20)
+        rping(server, client, 20, server.address6)
+
+
+@case(timeout=240, debug=False, each={"ipv4": False, "ipv6": True})
+def write_bw(ipv6):
+    """ib_write_bw connects by the connection manager over a VLAN."""
+    with both(STACKS["vlan"]) as (server, client):
+        port = next_port()
+        common = f"ib_write_bw -R -F -n 50 -s 4096 -u 20 -p {port} {'--ipv6-addr' if ipv6 else ''}"
+        address = server.address6 if ipv6 else server.address
+        run_pair(server, client, common, f"{common} {address}", testbed.cm_listens, port, 180)
+
+
+@case(timeout=240, debug=False)
+def datagrams():
+    """udaddy exchanges datagrams over a VLAN."""
+    with both(STACKS["vlan"]) as (server, client):
+        ends = run_pair(
+            server,
+            client,
+            "udaddy -c 1 -C 20 -S 100",
+            f"udaddy -s {server.address} -c 1 -C 20 -S 100",
+            testbed.cm_listens,
+            7174,
+            180,
+        )
+        for output in ends:
+            require("return status 0" in output, "the status is not 0")
+
+
+@case(timeout=240, debug=False)
+def on_one_host():
+    """Both ends have the address of one VLAN of this host."""
+    with stack(bed.here, 1, STACKS["vlan"], "10.55.0.1", "fd55::1") as here:
+        rping(here, here, 20)
+        rping(here, here, 20, here.address6)
+
+
+@case(timeout=900, debug=False)
+def storage():
+    """The kernel's NVMe target and host meet over a VLAN."""
+    with both(STACKS["vlan"]) as (server, client):
+        write_and_read(server, client)
+
+
+# How a stack with the address is made in a namespace over its network device, where the link is, and
+# the device with the address.
+MASTERS = {
+    "bridge": (["link add top type bridge", "link set {dev} master top"], "{dev}", "top"),
+    "bond": (["link add top type bond mode active-backup", "link set {dev} down", "link set {dev} master top"], "{dev}", "top"),
+    "on-bond": (["link add top type bond mode active-backup", "link set {dev} down", "link set {dev} master top"], "top", "top"),
+    "vlan-on-bond": (
+        [
+            "link add top type bond mode active-backup",
+            "link set {dev} down",
+            "link set {dev} master top",
+            "link add link top name top.5 type vlan id 5",
+        ],
+        "top",
+        "top.5",
+    ),
+    "vlan-on-bridge": (
+        ["link add top type bridge", "link set {dev} master top", "link add link top name top.5 type vlan id 5"],
+        "top",
+        "top.5",
+    ),
+}
+
+
+@case(timeout=240, debug=False, each=MASTERS)
+def masters(how):
+    """The network device with the link is a port of a bridge or bond, or is one."""
+    commands, on, top = how
+    with testbed.namespaces(("tcp", "tcp")) as hosts:
+        ends = []
+        for number, host in enumerate(hosts, 1):
+            where = host.machine
+            where.run(f"ip address flush dev {host.netdev}")
+            for command in commands:
+                where.run(f"ip {command.format(dev=host.netdev)}")
+            for name in (host.netdev, "top", top):
+                where.run(f"ip link set {name} up")
+            testbed.add_link(where, bed.here.driver, host.device, on.format(dev=host.netdev))
+            address, address6 = f"10.56.0.{number}", f"fd56::{number}"
+            where.run(f"ip address add {address}/24 dev {top} && ip address add {address6}/64 dev {top} nodad")
+            for one in (address, address6):
+                testbed.wait_for_gid(host.device, one)
+            ends.append(dataclasses.replace(Stacked.of(host), address=address, address6=address6, number=number))
+        client, server = ends
+        log(where.run("rdma link show"))
+        rping(server, client, 20)
+        rping(server, client, 20, server.address6)
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
