@@ -15,8 +15,8 @@ class Boot:
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
     in its image, and `release` is the Debian release of that.
     With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
-    In those two lanes the suites `together` under one name run one after the other in one boot, since a boot under
-    the debug kernel takes a minute; leaks are looked for after the last. kmemleak doubles the time that
+    The suites `together` under one name run one after the other in one boot, which takes ten seconds of two
+    processors, and a minute under the debug kernel; leaks are looked for after the last. kmemleak doubles the time that
     everything there takes: where not all is asked for, the boots without `leaks` do without it. Those that have it
     are where things come and go, and where programs and packets are refused.
     """
@@ -43,7 +43,7 @@ class Boot:
 
 
 def grouped(boots):
-    """Lists of boots, those together that one boot of the debug kernel does."""
+    """Returns lists of boots, those together that one boot does for."""
     groups = {}
     for boot in boots:
         groups.setdefault(boot.together or boot, []).append(boot)
@@ -60,44 +60,47 @@ CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd
 
 BOOTS = (
     # The longest first, so that none of them runs alone in the end.
-    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False),
-    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
-    Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
-    Boot("srq", "srq", together="hostile"),
-    Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),
-    Boot("link", "link", hosts=1, together="one-host"),
     Boot("rdmacm", "rdmacm", together="traffic", leaks=False),
     Boot("perftest", "perftest", together="traffic", leaks=False),
     Boot("data", "data", together="traffic", leaks=False),
     Boot("loss", "loss", together="traffic", leaks=False),
+    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop"),
+    Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
+    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
+    Boot("srq", "srq", together="hostile"),
+    Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),
+    Boot("link", "link", hosts=1, together="one-host"),
     Boot("xrc", "xrc", hosts=1, together="one-host"),
     Boot("poll", "poll", hosts=1, together="one-host"),
     Boot("waiting", "waiting", hosts=1, together="one-host"),
     Boot("direct", "direct", hosts=1, together="one-host"),
+    Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host"),
+    Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host"),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("rows", "rows", hosts=1, together="one-host-traffic", leaks=False),
     Boot("answers", "answers", hosts=1, together="one-host-traffic", leaks=False),
-    Boot("data-loopback", "data_loopback", hosts=1, debug=False),
-    Boot("completion-events", "completion_events", hosts=1, debug=False),
     Boot("placement", "placement", together="traffic", leaks=False),
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),
     Boot("statements", "statements", together="hostile"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
     Boot("counters", "counters", together="traffic", leaks=False),
-    Boot("congestion", "congestion", debug=False),
+    Boot("stacked", "stacked", together="traffic", leaks=False),
+    Boot("local-queue", "local_queue", together="traffic", leaks=False),
+    Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
     Boot("keys", "keys", together="hostile"),
-    Boot("storage", "storage", debug=False),
-    Boot("multicast", "multicast", debug=False),
+    Boot("storage", "storage", debug=False, together="traffic", leaks=False),
+    Boot("multicast", "multicast", debug=False, together="traffic", leaks=False),
+    Boot("tunnels", "tunnels", hosts=1, debug=False, packages=("wireguard-tools",)),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
     Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky"),
-    Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False),
-    Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False),
-    Boot("interop-storage", "storage", drivers=INTEROP, debug=False),
-    Boot("interop-data", "data", drivers=INTEROP, debug=False),
-    Boot("interop-srq", "srq", drivers=INTEROP, debug=False),
-    Boot("interop-congestion", "rxe_congestion", drivers=INTEROP, debug=False),
-    Boot("interop-placement", "placement", drivers=INTEROP, debug=False),
+    Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-storage", "storage", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-data", "data", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-srq", "srq", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-congestion", "rxe_congestion", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-placement", "placement", drivers=INTEROP, debug=False, together="interop"),
 )

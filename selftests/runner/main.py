@@ -55,7 +55,7 @@ def kernel_of(lane, args):
 
 
 def only_core(lane, args):
-    """Whether a guest lane runs the core only, several suites in a boot."""
+    """Whether a guest lane runs the core only."""
     return lane == "guest-7.3" or lane == "debug" and not args.all_debug
 
 
@@ -177,7 +177,7 @@ def main():
             continue
         kernel, core = kernel_of(lane, args), only_core(lane, args)
         boots = list(boots_of(lane, args))
-        for group in [[boot] for boot in boots] if lane == "guest" else grouped(boots):
+        for group in grouped(boots):
             work.append((guest.run_boot, lane, group, kernel, modules, args.driver, report, args.out, args.only, core))
     interrupted = not run_all(work, args.jobs or jobs_for_this_machine(), report)
     host.stopping.set()
