@@ -2,7 +2,7 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{answer::Wait, After, Notices, Occasion, Qp};
+use super::{answer::Wait, recv::RecvSide, send::SendSide, After, Notices, Occasion, Qp};
 use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
@@ -10,7 +10,7 @@ use kernel::{
 };
 use linux_rdma::{
     rdma::{qp::QpState, QpEvent},
-    sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
+    sync::{irqs_disabled, lock_bh, BhGuard, BhLocked, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
 use rrxe_core::TxPacket;
@@ -137,14 +137,10 @@ impl Qp {
         let mut batch = Batch::default();
         let mut notices = Notices::default();
         let _bh = BhGuard::new();
-        let waited = qp.answers.due().and_then(|_| {
-            let mut side = lock_bh(&qp.recv);
-            let taken = qp.answers.take();
-            taken.then(|| side.responder.take_acknowledgement())
-        });
+        let (side, waited) = qp.lock_send();
         let gone = waited.as_ref().is_some_and(Option::is_none);
         let acknowledgement = waited.flatten();
-        let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
+        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut notices);
         let mut round = filled.round;
         qp.device.send(&mut batch);
         if filled.carried {
@@ -168,10 +164,32 @@ impl Qp {
         round
     }
 
-    /// Takes work requests, and fills a batch, with this acknowledgement behind it.
+    /// Locks the send side for a round of it. If an acknowledgement waits for an answer, it is taken
+    /// from the receive side, to leave with this round; `Some(None)` if the receive side has
+    /// something else to send by now.
+    ///
+    /// The send side is locked before the receive side is released. [`Qp::end_recv`] takes what is
+    /// owed from the receive side, and only then may the send side lose its path, so an
+    /// acknowledgement is always with one that can still send it. Nothing locks the receive side
+    /// while it holds the send side.
+    #[inline]
+    fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
+        if self.answers.due().is_some() {
+            let mut recv = lock_bh(&self.recv);
+            if self.answers.take() {
+                let acknowledgement = recv.responder.take_acknowledgement();
+                return (lock_bh(&self.send), Some(acknowledgement));
+            }
+        }
+        (lock_bh(&self.send), None)
+    }
+
+    /// Takes work requests, and fills a batch, with this acknowledgement behind it. Unlocks the
+    /// side.
     #[inline(always)]
     fn fill(
         &self,
+        mut side: BhLocked<'_, SendSide>,
         acknowledgement: Option<&TxPacket>,
         batch: &mut Batch,
         notices: &mut Notices,
@@ -179,7 +197,6 @@ impl Qp {
         let mut filled = Filled::default();
         let rcu = rcu::read_lock();
         let on = Occasion::now(&rcu);
-        let mut side = lock_bh(&self.send);
         let mut idle = true;
         match side.fetch(self) {
             Ok(fetched) => {
@@ -332,18 +349,75 @@ impl Qp {
         }
     }
 
-    /// The same, and sends whatever else is owed for requests: for a consumer that ends the queue pair. It may have seen a completion
-    /// before that is acknowledged, and be quicker than who is about to do it; then its peer would ask in vain, and fail though all has
-    /// arrived. In a context that may call the stack.
-    pub(super) fn settle_all(this: ArcBorrow<'_, Self>) {
+    /// Takes the receive side out of the states in which it acknowledges; `end` does that. Sends
+    /// first whatever is owed for requests, `batches` batches at most. Any context but hard
+    /// interrupts.
+    ///
+    /// Every way in which a queue pair ends leads here: destruction (by its consumer, with its
+    /// program, with its device), the Reset state and the Error state, whoever finds the error. The
+    /// consumer may have seen the completion of a request before that is acknowledged. If the
+    /// acknowledgement were forgotten, the peer would ask for it in vain, and its work request would
+    /// fail although all of its data has arrived. An acknowledgement is owed until it is in a batch:
+    ///
+    /// - it waits for an answer ([`super::answer`]);
+    /// - the CPU that has handled the request has released the lock, and is about to send it;
+    /// - another CPU has the baton, and has been told by a note that there is more to send;
+    /// - a softirq work item has the baton: parcels were delivered within parcels, or a budget was
+    ///   spent on READ responses.
+    ///
+    /// In each of these cases the responder still says that something is to be sent, so it is taken
+    /// from there, without the baton, whose holder may be the interrupted context below this one.
+    /// Two batches may change their order by that; the peer takes a response that comes late
+    /// for as long as it waits for it. The last batch is filled and the side ended under one hold of the
+    /// lock: no request is executed in between. What is in a batch leaves, whatever becomes of
+    /// the queue pair, and [`Qp::lock_send`] keeps an acknowledgement that leaves with an
+    /// answer from being lost on its way.
+    ///
+    /// Nothing here fails or waits. A packet for which there is no memory is lost, as on a wire, and so
+    /// is one whose network device is gone. READ responses beyond `batches` are not sent, nor
+    /// what is behind them. A peer whose acknowledgement is lost on the wire after this has no
+    /// remedy: a queue pair does not answer in the Reset and Error states (IBA 10.3.1), and
+    /// hardware loses the same one.
+    pub(super) fn end_recv<R>(
+        this: ArcBorrow<'_, Self>,
+        batches: u32,
+        end: impl FnOnce(&mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+    ) -> R {
         let _ = this.answers.take();
-        for _ in 0..path::BATCHES {
-            let owes = lock_bh(&this.recv).responder.has_output();
-            // Not by the baton: who has it may come too late. That the order of two batches may change is of no account any more.
-            if !owes || !Self::recv_round(this).more {
-                return;
+        for _ in 1..batches {
+            if !Self::last_round(this, |more, _, _, _| more) {
+                break;
             }
         }
+        Self::last_round(this, |_, side, on, notices| end(side, on, notices))
+    }
+
+    /// Fills a batch with what is owed for requests, calls `then` before the side is unlocked, with
+    /// whether there is more, and sends the batch.
+    fn last_round<R>(
+        this: ArcBorrow<'_, Self>,
+        then: impl FnOnce(bool, &mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+    ) -> R {
+        let qp = &*this;
+        let mut batch = Batch::default();
+        let mut notices = Notices::default();
+        let result = {
+            let rcu = rcu::read_lock();
+            let on = Occasion::now(&rcu);
+            let mut side = lock_bh(&qp.recv);
+            // Parcels within parcels without end would be a way to exhaust the kernel's stack: by
+            // way of the network stack, the peer has it from a softirq.
+            side.direct &= !qp.device.is_deep();
+            side.responder.forget_rate();
+            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
+                responder.poll_transmit(on.now, path::BATCH, env)
+            });
+            then(progress.more, &mut side, on, &mut notices)
+        };
+        qp.device.send(&mut batch);
+        // A queue that overflows now loses what was flushed; nothing is left to stop.
+        let _ = notices.report(&qp.recv_cq);
+        result
     }
 
     /// Has the program call for each batch again, and sends what it has posted without.
@@ -365,11 +439,15 @@ impl Qp {
         }
     }
 
-    /// To the Error state: everything outstanding completes as flushed, in order. Any context but
-    /// hard interrupts.
+    /// To the Error state: what is owed for requests leaves, and everything outstanding completes as
+    /// flushed, in order. Any context but hard interrupts.
     pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
+        Self::enter_error_within(this, path::BATCHES);
+    }
+
+    /// The same, with so many batches at most of what is owed.
+    pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
-        Self::settle(this);
         // From every state but Reset, to which the consumer may be taking it right now.
         let mut now = qp.state.load(Relaxed);
         while now != QpState::Reset as u32 {
@@ -379,12 +457,11 @@ impl Qp {
             }
         }
         let entered = now != QpState::Reset as u32 && now != QpState::Error as u32;
-        let _bh = BhGuard::new();
-        let rcu = rcu::read_lock();
-        let on = Occasion::now(&rcu);
 
         let mut notices = Notices::default();
         {
+            let rcu = rcu::read_lock();
+            let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.send);
             // The sides are reset after the state was set, under their locks: what is reset stays.
             if qp.state() == QpState::Error {
@@ -397,16 +474,12 @@ impl Qp {
         }
         // A queue that overflows now loses what was flushed; nothing is left to stop.
         let _ = notices.report(&qp.send_cq);
-        let mut notices = Notices::default();
-        {
-            let mut side = lock_bh(&qp.recv);
+        Self::end_recv(this, batches, |side, on, notices| {
             if qp.state() == QpState::Error {
                 side.held.clear();
-                side.flush(qp, on, &mut notices);
+                side.flush(qp, on, notices);
             }
-        }
-        let _ = notices.report(&qp.recv_cq);
-        drop(rcu);
+        });
         if entered && qp.srq.is_some() {
             // After the completion of the work request that it had taken (J-15).
             qp.raise(QpEvent::LastWqeReached);
