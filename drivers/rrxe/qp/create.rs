@@ -86,8 +86,7 @@ fn rings(
     let (send, recv, is_user) = match udata {
         Some(udata) => {
             let cmd: CreateQpCmd = udata.read()?;
-            let send = Ring::from_user(device, &cmd.sq, cap.max_send_wr, min_send)?;
-            let recv = Ring::from_user(device, &cmd.rq, cap.max_recv_wr, min_recv)?;
+            let (send, recv) = Ring::pair_from_user(device, &cmd, cap, min_send, min_recv)?;
             udata.write_nothing()?;
             (send, recv, true)
         }
@@ -254,11 +253,15 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     qp.set_state(QpState::Reset);
     // Packets that found the queue pair before find two empty sides from here on.
-    let recv = Qp::end_recv(qp.as_arc_borrow(), limits::path::LAST_BATCHES, |side, _, _| {
-        side.reset();
-        side.path = None;
-        side.consumer.take()
-    });
+    let recv = Qp::end_recv(
+        qp.as_arc_borrow(),
+        limits::path::LAST_BATCHES,
+        |side, _, _| {
+            side.reset();
+            side.path = None;
+            side.consumer.take()
+        },
+    );
     let send = {
         // After the receive side: see `Qp::lock_send`.
         let mut side = lock_bh(&qp.send);

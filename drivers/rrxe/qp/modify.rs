@@ -248,10 +248,14 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
         QpState::Reset => {
             qp.set_state(to);
             *known = QpAttr::default();
-            Qp::end_recv(qp.as_arc_borrow(), limits::path::LAST_BATCHES, |side, _, _| {
-                side.reset();
-                side.path = None;
-            });
+            Qp::end_recv(
+                qp.as_arc_borrow(),
+                limits::path::LAST_BATCHES,
+                |side, _, _| {
+                    side.reset();
+                    side.path = None;
+                },
+            );
             // After the receive side: see `Qp::lock_send`.
             let mut send = lock_bh(&qp.send);
             send.reset();

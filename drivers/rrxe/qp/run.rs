@@ -164,13 +164,13 @@ impl Qp {
         round
     }
 
-    /// Locks the send side for a round of it. If an acknowledgement waits for an answer, it is taken
-    /// from the receive side, to leave with this round; `Some(None)` if the receive side has
-    /// something else to send by now.
+    /// Locks the send side for a round. If an acknowledgement waits for an answer, it is taken from
+    /// the receive side, to leave with this round; `Some(None)` if the receive side has something
+    /// else to send by now.
     ///
     /// The send side is locked before the receive side is released. [`Qp::end_recv`] takes what is
-    /// owed from the receive side, and only then may the send side lose its path, so an
-    /// acknowledgement is always with one that can still send it. Nothing locks the receive side
+    /// owed from the receive side, and the send side may lose its path only after that. So an
+    /// acknowledgement is always on a side that can still send it. Nothing locks the receive side
     /// while it holds the send side.
     #[inline]
     fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
@@ -349,35 +349,35 @@ impl Qp {
         }
     }
 
-    /// Takes the receive side out of the states in which it acknowledges; `end` does that. Sends
-    /// first whatever is owed for requests, `batches` batches at most. Any context but hard
+    /// Takes the receive side out of the states in which it acknowledges, by `end`. Sends first
+    /// what the queue pair owes for requests, at most `batches` batches. Any context but hard
     /// interrupts.
     ///
     /// Every way in which a queue pair ends leads here: destruction (by its consumer, with its
-    /// program, with its device), the Reset state and the Error state, whoever finds the error. The
-    /// consumer may have seen the completion of a request before that is acknowledged. If the
-    /// acknowledgement were forgotten, the peer would ask for it in vain, and its work request would
-    /// fail although all of its data has arrived. An acknowledgement is owed until it is in a batch:
+    /// program, with its device or with the module), the Reset state and the Error state. The
+    /// consumer may have seen the completion of a request before the acknowledgement has left. If
+    /// the acknowledgement were forgotten, the peer would send the request again without an answer,
+    /// and its work request would fail although all of its data has arrived. These orders leave an
+    /// acknowledgement owed:
     ///
     /// - it waits for an answer ([`super::answer`]);
-    /// - the CPU that has handled the request has released the lock, and is about to send it;
-    /// - another CPU has the baton, and has been told by a note that there is more to send;
-    /// - a softirq work item has the baton: parcels were delivered within parcels, or a budget was
-    ///   spent on READ responses.
+    /// - the CPU that has handled the request has released the lock, but has not sent yet;
+    /// - another CPU has the baton, and a note says that there is more to send;
+    /// - a softirq work item has the baton, since parcels were delivered within parcels, or since a
+    ///   budget was spent on READ responses.
     ///
-    /// In each of these cases the responder still says that something is to be sent, so it is taken
-    /// from there, without the baton, whose holder may be the interrupted context below this one.
-    /// Two batches may change their order by that; the peer takes a response that comes late
-    /// for as long as it waits for it. The last batch is filled and the side ended under one hold of the
-    /// lock: no request is executed in between. What is in a batch leaves, whatever becomes of
-    /// the queue pair, and [`Qp::lock_send`] keeps an acknowledgement that leaves with an
-    /// answer from being lost on its way.
+    /// In each of them the responder still has the acknowledgement, so it is taken from there. This
+    /// does not take the baton: its holder may be the context that this one has interrupted. Two
+    /// batches may therefore change their order; the peer takes a late response as long as it
+    /// waits for it. The last batch is filled, and the side ended, under one hold of the lock: no
+    /// request is executed in between. A batch that was filled leaves even if the queue pair is
+    /// gone, and [`Qp::lock_send`] keeps the acknowledgement that leaves with an answer.
     ///
-    /// Nothing here fails or waits. A packet for which there is no memory is lost, as on a wire, and so
-    /// is one whose network device is gone. READ responses beyond `batches` are not sent, nor
-    /// what is behind them. A peer whose acknowledgement is lost on the wire after this has no
-    /// remedy: a queue pair does not answer in the Reset and Error states (IBA 10.3.1), and
-    /// hardware loses the same one.
+    /// This neither fails nor waits. A packet for which there is no memory is lost, as on a wire,
+    /// and so is one whose network device is gone. READ responses beyond `batches` are not sent,
+    /// nor is anything behind them. If the wire loses an acknowledgement after this, the peer's
+    /// work request fails, as it does with hardware: a queue pair answers nothing in the Reset
+    /// and Error states (IBA 10.3.1).
     pub(super) fn end_recv<R>(
         this: ArcBorrow<'_, Self>,
         batches: u32,
@@ -392,8 +392,8 @@ impl Qp {
         Self::last_round(this, |_, side, on, notices| end(side, on, notices))
     }
 
-    /// Fills a batch with what is owed for requests, calls `then` before the side is unlocked, with
-    /// whether there is more, and sends the batch.
+    /// Fills a batch with what is owed for requests, and sends it. Calls `then` before the side is
+    /// unlocked; its first argument says if there is more.
     fn last_round<R>(
         this: ArcBorrow<'_, Self>,
         then: impl FnOnce(bool, &mut RecvSide, Occasion<'_>, &mut Notices) -> R,
@@ -405,8 +405,8 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            // Parcels within parcels without end would be a way to exhaust the kernel's stack: by
-            // way of the network stack, the peer has it from a softirq.
+            // Each parcel is delivered by a call from the sender. If there are enough of these
+            // calls already, the packet takes the way of the network stack, which queues it.
             side.direct &= !qp.device.is_deep();
             side.responder.forget_rate();
             let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
@@ -439,13 +439,13 @@ impl Qp {
         }
     }
 
-    /// To the Error state: what is owed for requests leaves, and everything outstanding completes as
-    /// flushed, in order. Any context but hard interrupts.
+    /// Enters the Error state: sends what is owed for requests, and completes everything
+    /// outstanding as flushed, in order. Any context but hard interrupts.
     pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
         Self::enter_error_within(this, path::BATCHES);
     }
 
-    /// The same, with so many batches at most of what is owed.
+    /// Enters the Error state, as [`Qp::enter_error`]; sends at most `batches` batches.
     pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
         // From every state but Reset, to which the consumer may be taking it right now.
