@@ -74,6 +74,7 @@ BOOTS = (
     Boot("poll", "poll", hosts=1, together="one-host"),
     Boot("waiting", "waiting", hosts=1, together="one-host"),
     Boot("direct", "direct", hosts=1, together="one-host"),
+    Boot("memory", "memory", hosts=1, together="one-host"),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),

@@ -990,8 +990,9 @@ class Peer:
 
 
 class Apart(Peer):
-    """An endpoint in a process of its own on this machine, so that it can be killed, or post while this one does
-    something else. Made before any other endpoint is opened: it inherits open files."""
+    """An endpoint in another process of this machine, which can be killed, and can post while this
+    one does something else. To be made before any endpoint is opened, since it inherits open
+    files."""
 
     def __init__(self):
         self._connection, self._child = machine.apart()

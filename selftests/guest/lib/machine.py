@@ -313,7 +313,8 @@ def serve():
 
 
 def apart():
-    """A process of this machine that answers as the other host's agent does: a connection to it, and its number."""
+    """Fork a process that answers calls like the other host's agent. Returns a connection to it,
+    and its process identifier."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:

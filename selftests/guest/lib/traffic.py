@@ -80,8 +80,8 @@ class Side:
 
 
 def connect(left, right, mtu, rng, **sending):
-    """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap. `sending` is what
-    `to_rts` takes besides."""
+    """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap.
+    `sending` are further arguments of `to_rts`."""
     for one in (left, right):
         one.end.to_init(one.qp["id"], one.kind, one.access)
     numbers = {id(one): 0xFFFFFF - rng.randrange(200) for one in (left, right)}
@@ -95,11 +95,12 @@ def connect(left, right, mtu, rng, **sending):
 @contextlib.contextmanager
 def connection(hosts, rng, mtu=1024, version=4, kind="rc", extended=False, apart=()):
     """A connection, a reliable one unless said, between a program on each of two hosts, or two of the same: yields the
-    sides. Those that are `extended` post all of a batch at once; rdma_rxe's never are. Those whose number is in `apart`
-    are in a process of their own."""
+    sides. Those that are `extended` post all of a batch at once; rdma_rxe's never are. The sides
+    whose indices are in `apart` are in processes of their own."""
     import endpoint  # only a guest has verbs
 
-    ends = [endpoint.Apart() if number in apart else endpoint.Endpoint() for number in range(len(hosts))]
+    kinds = [endpoint.Apart if index in apart else endpoint.Endpoint for index in range(len(hosts))]
+    ends = [kind() for kind in kinds]
     try:
         sides = []
         for host, end in zip(hosts, ends):

@@ -29,14 +29,15 @@ ANSWERS = 8
 # How long anything may take, in seconds: this only catches what never happens.
 PATIENCE = 60
 
-# How a queue pair may end as soon as its program has got what it wanted.
-ENDS = {end: end for end in ("error", "reset", "destroy", "killed", "link-deleted", "module-unloaded")}
+# How a queue pair may end after its program has received a message.
+MODIFIED = ("error", "reset")
+ENDS = {end: end for end in (*MODIFIED, "destroy", "killed", "link-deleted", "module-unloaded")}
 
-# How it may come to its end in the middle of a stream of messages, and how often that is tried.
+# How a queue pair may enter the Error state during a stream of messages; the number of attempts.
 ERRORS = {"modify": "error", "own-request": "own"}
 TIMES = 25
 
-# Messages of the stream: posted at once, of so many bytes each.
+# Messages of the stream, which are posted at once, and bytes of each.
 STREAM, LENGTH = 32, 8000
 
 
@@ -105,10 +106,11 @@ def talk(drivers=ASKED, wait=LONG, **more):
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
     rng = data_cases.seeded("answers")
-    with loaded(wait), testbed.namespaces(drivers) as hosts, traffic.connection(hosts, rng, **more) as sides:
-        found = Talk(hosts, sides)
-        yield found
-        found.verify()
+    with loaded(wait), testbed.namespaces(drivers) as hosts:
+        with traffic.connection(hosts, rng, **more) as sides:
+            found = Talk(hosts, sides)
+            yield found
+            found.verify()
 
 
 def carried(host):
@@ -182,7 +184,7 @@ def a_second_question():
 
 @case(timeout=200, debug=("destroy", "killed"), each=ENDS)
 def last_words(end):
-    """A queue pair that ends instead of an answer has acknowledged what its program has got, in whatever way it ends."""
+    """A queue pair that ends before its program answers has acknowledged the question."""
     with talk(apart=(1,)) as found:
         found.exchange(2 * ANSWERS)
         host, side = found.hosts[1], found.sides[1]
@@ -200,15 +202,15 @@ def last_words(end):
             testbed.unload(bed.here.machine, host.driver)
         else:
             side.end.modify(side.qp["id"], ["STATE"], state=end)
-        # On a slow machine it may have left by itself, after a second.
-        log(f"the acknowledgement was {'owed' if owed else 'sent'} when the queue pair began to end")
+        # On a slow machine the wait may have ended before.
+        log(f"acknowledgement owed at the end of the queue pair: {owed}")
         found.heard(0, asked)
 
 
 @case(timeout=600, debug=False, each=ERRORS)
 def last_words_of_a_stream(end):
-    """Messages come on one processor while the queue pair that takes them goes to Error on another: as many complete with
-    success where they are sent as where they are taken."""
+    """A queue pair enters the Error state while messages arrive on another CPU: the sender's and
+    the receiver's numbers of successful completions are equal."""
     rng = data_cases.seeded("answers/stream")
     with loaded(400), testbed.namespaces(ALONE) as hosts:
         with traffic.connection(hosts, rng, extended=True, apart=(0,)) as (sender, taker):
@@ -224,23 +226,25 @@ def last_words_of_a_stream(end):
 
 
 def _successes(completions):
-    """How many completions of a stream there are with success; the others are flushed, or were asked for in vain."""
+    """Count the successful completions of a stream. All messages must have completed."""
     equal("completions", len(completions), STREAM)
     return sum(wc["status"] == "SUCCESS" for wc in completions)
 
 
 def _connect_again(sender, taker, rng):
-    """Both queue pairs from whatever state to Ready to Send, with a timeout of 67 ms, so that a lost connection soon shows."""
+    """Reset both queue pairs and connect them, with a timeout of 67 ms: the sender fails soon."""
     for side in (sender, taker):
         side.end.modify(side.qp["id"], ["STATE"], state="reset")
     traffic.connect(sender, taker, 1024, rng, timeout=14)
 
 
 def _break_in_a_stream(sender, taker, end):
-    """One side sends messages; as soon as the first has come, the other's queue pair goes to Error: its program asks for that,
-    or has posted a request that names no memory. Returns the completions that have come until then."""
+    """Send a stream. When the first message has arrived, put the receiver's queue pair into the
+    Error state: by ibv_modify_qp, or by a request with a bad key. Return the completions until
+    then."""
     segment = [[taker.small["address"], LENGTH, taker.small["lkey"]]]
-    taker.end.post_recv(taker.qp["id"], [{"id": number, "sge": segment} for number in range(STREAM)])
+    receives = [{"id": number, "sge": segment} for number in range(STREAM)]
+    taker.end.post_recv(taker.qp["id"], receives)
     wrong = {"id": STREAM, "op": "send", "sge": [[taker.small["address"], 8, 0]]}
     segment = [[sender.small["address"], LENGTH, sender.small["lkey"]]]
     requests = [{"id": number, "op": "send", "sge": segment} for number in range(STREAM)]
