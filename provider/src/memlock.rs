@@ -12,8 +12,9 @@ use crate::ffi::os;
 use crate::ffi::verbs::IbvContext;
 use core::ffi::c_int;
 
-/// A process with this capability may pin as much as it likes (CAP_IPC_LOCK, linux/capability.h).
-const MAY_PIN_ALL: u32 = 14;
+/// The capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h), in the set that
+/// /proc/self/status shows.
+const MAY_PIN_ALL: u64 = 1 << 14;
 
 /// Explains `error`, the answer to a command that has the kernel pin memory for the object `what`:
 /// `bytes` from `addr` on. Returns it.
@@ -61,7 +62,7 @@ fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> 
         line.split_whitespace().next()
     };
     let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
-    if capabilities.is_some_and(|all| all >> MAY_PIN_ALL & 1 != 0) {
+    if capabilities.is_some_and(|all| all & MAY_PIN_ALL != 0) {
         return None;
     }
     let pinned = field("VmPin:").and_then(|text| text.parse::<u64>().ok());
