@@ -14,7 +14,8 @@
 //! in-kernel consumers the driver allocates the same layout itself.
 //!
 //! A ring is a [`RingHeader`] ([`RING_HEADER_SIZE`] bytes) followed by
-//! `capacity` entries of `stride` bytes each; `capacity` and `stride` are powers of two.
+//! `capacity` entries of `stride` bytes each; `capacity` is a power of two, `stride` a multiple of
+//! 16.
 //! `producer` and `consumer` are free-running 32-bit counters: entry `i` lives in slot
 //! `i & (capacity - 1)`, the ring is empty where they are equal, and full where
 //! `producer - consumer == capacity` (wrapping).
@@ -29,6 +30,11 @@
 //! an acquire load of it. The kernel keeps its own copy of every counter that it owns and treats
 //! what it reads from the ring as hostile: a counter that claims more than `capacity` entries is
 //! an error of the queue, and each entry is copied out once before it is looked at.
+//!
+//! The two rings of a queue pair may be in one piece of memory, the receive ring behind the send
+//! ring ([`RingSpec::behind`]): then the kernel pins that once, and no page counts twice. A kernel
+//! without [`FEATURE_PACKED`] wants each ring on pages of its own, and strides that are powers of
+//! two.
 //!
 //! # Doorbells
 //!
@@ -288,6 +294,9 @@ pub mod wc_opcode {
 
 /// [`AllocUcontextResp::features`]: the context is in poll mode.
 pub const FEATURE_POLL: u64 = 1;
+/// [`AllocUcontextResp::features`]: strides need not be powers of two, and the two rings of a queue
+/// pair may be in one piece of memory.
+pub const FEATURE_PACKED: u64 = 2;
 
 /// Driver part of GET_CONTEXT. A program that asks for nothing leaves it out: a kernel may not know it, and refuses
 /// with `EOPNOTSUPP` what is not zero.
@@ -317,12 +326,12 @@ pub struct AllocUcontextResp {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RingSpec {
-    /// User address of the ring, page-aligned; 0 where there is none (a receive queue of depth 0
-    /// or a queue pair with a shared receive queue).
+    /// User address of the ring, page-aligned, or [`RingSpec::behind`] the send ring for a receive
+    /// ring; 0 for a queue of depth 0, and for the receive queue of a queue pair with a shared one.
     pub addr: u64,
     /// Entries; a power of two.
     pub capacity: u32,
-    /// Bytes of an entry; a power of two of at least 64 (send, completion) or 16 (receive).
+    /// Bytes of an entry; a multiple of 16, at least 64 (send, completion) or 16 (receive).
     pub stride: u32,
 }
 
@@ -331,6 +340,15 @@ impl RingSpec {
     pub const fn size(&self) -> Option<usize> {
         match (self.capacity as usize).checked_mul(self.stride as usize) {
             Some(n) => n.checked_add(RING_HEADER_SIZE),
+            None => None,
+        }
+    }
+
+    /// Bytes from the start of this ring to that of another one behind it, a multiple of 64: no
+    /// two rings have a cache line in common. `None` where that overflows.
+    pub const fn behind(&self) -> Option<usize> {
+        match self.size() {
+            Some(size) => size.checked_next_multiple_of(64),
             None => None,
         }
     }
@@ -351,9 +369,10 @@ pub struct CreateCqCmd {
 #[repr(C)]
 pub struct CreateQpCmd {
     /// The send ring; stride 64 plus the larger of 16 for each data segment and the inline size,
-    /// rounded up to a power of two.
+    /// rounded up to a multiple of 16.
     pub sq: RingSpec,
-    /// The receive ring, or none with a shared receive queue; stride 16 plus 16 for each data segment, rounded up to a power of two.
+    /// The receive ring, or none with a shared receive queue; stride 16 plus 16 for each data
+    /// segment.
     pub rq: RingSpec,
 }
 
@@ -381,8 +400,8 @@ pub struct CreateAhResp {
     pub reserved: u32,
 }
 
-/// Stride in bytes of a send ring for work requests of `max_sge` segments or `max_inline` bytes.
-/// `None` where that overflows.
+/// Least stride in bytes of a send ring for work requests of `max_sge` segments or `max_inline`
+/// bytes. `None` where that overflows.
 pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
     let segments = match max_sge.checked_mul(16) {
         Some(n) => n,
@@ -394,19 +413,16 @@ pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
         max_inline
     };
     match payload.checked_add(64) {
-        Some(n) => n.checked_next_power_of_two(),
+        Some(n) => n.checked_next_multiple_of(16),
         None => None,
     }
 }
 
-/// Stride in bytes of a receive ring for work requests of `max_sge` segments.
+/// Least stride in bytes of a receive ring for work requests of `max_sge` segments.
 /// `None` where that overflows.
 pub const fn recv_stride(max_sge: u32) -> Option<u32> {
     match max_sge.checked_mul(16) {
-        Some(n) => match n.checked_add(16) {
-            Some(n) => n.checked_next_power_of_two(),
-            None => None,
-        },
+        Some(n) => n.checked_add(16),
         None => None,
     }
 }
@@ -432,6 +448,7 @@ const _: () = {
     assert!(size_of::<CreateQpCmd>() == 32);
     assert!(size_of::<CreateSrqCmd>() == 16);
     assert!(size_of::<CreateAhResp>() == 8);
-    assert!(matches!(send_stride(1, 0), Some(128)));
-    assert!(matches!(recv_stride(1), Some(32)));
+    assert!(matches!(send_stride(1, 0), Some(80)));
+    assert!(matches!(send_stride(1, 17), Some(96)));
+    assert!(matches!(recv_stride(2), Some(48)));
 };

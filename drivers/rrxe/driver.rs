@@ -199,7 +199,7 @@ impl Driver for Rrxe {
         }
         let poller = Poller::new(device.data(), cmd.poll_idle_us)?;
         udata.write(&abi::AllocUcontextResp {
-            features: poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
+            features: abi::FEATURE_PACKED | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;

@@ -98,6 +98,10 @@ pub(crate) mod path {
     pub(crate) const BATCH: u32 = 64;
     /// Batches that a caller sends before a softirq worker takes over.
     pub(crate) const BATCHES: u32 = 4;
+    /// Batches that are sent for requests at most before a queue pair ends at its consumer's call:
+    /// acknowledgements, and the READ responses in front of them, 16 MiB of the largest packets. A
+    /// consumer that waits for one of them waits some milliseconds.
+    pub(crate) const LAST_BATCHES: u32 = 64;
     /// Doorbells in a row, for small messages, one soon after the other and with nothing heard from
     /// the peer in between, that make a stream: more than a program rings for that sends some messages and waits for the answer.
     pub(crate) const STREAM: u32 = 8;

@@ -3,16 +3,19 @@
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
 use crate::abi::{
-    self, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE, RING_PRODUCER,
+    self, CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE,
+    RING_PRODUCER,
 };
 use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
-use linux_rdma::rdma::{memory::SharedMemory, wr::DataSegment, Device};
+use linux_rdma::rdma::{memory::SharedMemory, qp::QpCap, wr::DataSegment, Device};
 
 /// Where a ring's entries are.
 #[derive(Clone)]
 pub(crate) struct Ring {
     memory: Arc<SharedMemory>,
+    /// Offset of its header in the memory.
+    start: usize,
     capacity: u32,
     stride: u32,
 }
@@ -30,24 +33,65 @@ impl Ring {
             // There is none; nothing can be posted to what stands in for it.
             return Self::for_kernel(1, min_stride);
         }
+        let size = Self::check(spec, entries, min_stride)?;
+        let memory = SharedMemory::from_user(device, spec.addr, size)?;
+        Ok(Self::at(Arc::new(memory, GFP_KERNEL)?, 0, spec))
+    }
+
+    /// Pins the send and the receive ring of a queue pair; once, if they are in one piece of
+    /// memory. `EINVAL` as for [`Ring::from_user`].
+    pub(crate) fn pair_from_user<D: linux_rdma::rdma::Driver>(
+        device: &Device<D>,
+        cmd: &CreateQpCmd,
+        cap: &QpCap,
+        min_send: u32,
+        min_recv: u32,
+    ) -> Result<(Self, Self)> {
+        let (sq, rq) = (&cmd.sq, &cmd.rq);
+        let behind = sq.behind().ok_or(EINVAL)?;
+        if sq.addr == 0 || rq.addr == 0 || sq.addr.checked_add(behind as u64) != Some(rq.addr) {
+            return Ok((
+                Self::from_user(device, sq, cap.max_send_wr, min_send)?,
+                Self::from_user(device, rq, cap.max_recv_wr, min_recv)?,
+            ));
+        }
+        Self::check(sq, cap.max_send_wr, min_send)?;
+        let size = Self::check(rq, cap.max_recv_wr, min_recv)?;
+        let size = behind.checked_add(size).ok_or(EINVAL)?;
+        let memory = SharedMemory::from_user(device, sq.addr, size)?;
+        let memory = Arc::new(memory, GFP_KERNEL)?;
+        Ok((
+            Self::at(memory.clone(), 0, sq),
+            Self::at(memory, behind, rq),
+        ))
+    }
+
+    /// The bytes of a program's ring. `EINVAL` as for [`Ring::from_user`].
+    fn check(spec: &RingSpec, entries: u32, min_stride: u32) -> Result<usize> {
+        // A provider that knows no other strides rounds up to a power of two.
+        let most = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
+            .and_then(u32::checked_next_power_of_two)
+            .ok_or(EINVAL)?;
         if !spec.capacity.is_power_of_two()
-            || !spec.stride.is_power_of_two()
+            || spec.stride & 15 != 0
             || spec.capacity < entries
             || spec.capacity > limits::MAX_QP_WR
             || spec.stride < min_stride
-            || spec.stride > abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE).ok_or(EINVAL)?
+            || spec.stride > most
         {
             return Err(EINVAL);
         }
-        let size = spec.size().ok_or(EINVAL)?;
-        Ok(Self {
-            memory: Arc::new(
-                SharedMemory::from_user(device, spec.addr, size)?,
-                GFP_KERNEL,
-            )?,
+        spec.size().ok_or(EINVAL)
+    }
+
+    /// A ring whose shape was checked, from byte `start` of the memory on.
+    fn at(memory: Arc<SharedMemory>, start: usize, spec: &RingSpec) -> Self {
+        Self {
+            memory,
+            start,
             capacity: spec.capacity,
             stride: spec.stride,
-        })
+        }
     }
 
     /// Allocates a ring for a kernel consumer.
@@ -55,16 +99,10 @@ impl Ring {
         let spec = RingSpec {
             addr: 0,
             capacity: entries.max(1).checked_next_power_of_two().ok_or(EINVAL)?,
-            stride: stride.checked_next_power_of_two().ok_or(EINVAL)?,
+            stride,
         };
-        Ok(Self {
-            memory: Arc::new(
-                SharedMemory::for_kernel(spec.size().ok_or(EINVAL)?)?,
-                GFP_KERNEL,
-            )?,
-            capacity: spec.capacity,
-            stride: spec.stride,
-        })
+        let memory = SharedMemory::for_kernel(spec.size().ok_or(EINVAL)?)?;
+        Ok(Self::at(Arc::new(memory, GFP_KERNEL)?, 0, &spec))
     }
 
     /// Entries that it holds.
@@ -75,20 +113,34 @@ impl Ring {
     /// What the producer says that it has published.
     #[inline]
     pub(crate) fn producer(&self) -> u32 {
-        self.memory.load_acquire(RING_PRODUCER)
+        self.load_acquire(RING_PRODUCER)
     }
 
     /// Asks the producer to call the kernel after publishing, or no more.
     pub(crate) fn want_doorbell(&self, wanted: bool) {
-        self.memory.store_release(RING_DOORBELL, wanted.into());
+        self.store_release(RING_DOORBELL, wanted.into());
+    }
+
+    /// Reads a word of the header, with acquire semantics.
+    #[inline]
+    fn load_acquire(&self, word: usize) -> u32 {
+        self.memory.load_acquire(self.start.wrapping_add(word))
+    }
+
+    /// Writes a word of the header, with release semantics.
+    #[inline]
+    fn store_release(&self, word: usize, value: u32) {
+        let word = self.start.wrapping_add(word);
+        self.memory.store_release(word, value);
     }
 
     fn offset(&self, counter: u32) -> usize {
-        // Both are powers of two, and the size of the whole was computed without overflow.
+        // The capacity is a power of two, and the size of the whole was computed without overflow.
         let slot = counter & self.capacity.wrapping_sub(1);
         (slot as usize)
             .wrapping_mul(self.stride as usize)
             .wrapping_add(RING_HEADER_SIZE)
+            .wrapping_add(self.start)
     }
 
     /// Copies the entry at a counter's value out.
@@ -164,7 +216,7 @@ impl Consumer {
         if self.broken {
             return Ok(0);
         }
-        let producer = self.ring.memory.load_acquire(RING_PRODUCER);
+        let producer = self.ring.load_acquire(RING_PRODUCER);
         let waiting = producer.wrapping_sub(self.taken);
         let in_use = producer.wrapping_sub(self.retired);
         if waiting > self.ring.capacity || in_use > self.ring.capacity {
@@ -204,7 +256,7 @@ impl Consumer {
     /// the old one.
     pub(crate) fn replace(&mut self, ring: Ring, producer: u32) -> Ring {
         let old = core::mem::replace(&mut self.ring, ring);
-        self.ring.memory.store_release(RING_PRODUCER, producer);
+        self.ring.store_release(RING_PRODUCER, producer);
         self.publish();
         old
     }
@@ -250,12 +302,12 @@ impl Consumer {
     }
 
     fn publish(&self) {
-        self.ring.memory.store_release(RING_CONSUMER, self.retired);
+        self.ring.store_release(RING_CONSUMER, self.retired);
     }
 
     /// Forgets what is in the ring (the Reset state).
     pub(crate) fn discard(&mut self) {
-        self.taken = self.ring.memory.load_acquire(RING_PRODUCER);
+        self.taken = self.ring.load_acquire(RING_PRODUCER);
         self.retired = self.taken;
         self.broken = false;
         self.publish();
@@ -269,10 +321,10 @@ impl Consumer {
     /// Asks the producer to call the kernel only once it has published so many more.
     pub(crate) fn want_doorbell_after(&self, more: u32) {
         // Whatever it says: the number is for the producer only.
-        let producer = self.ring.memory.load_acquire(RING_PRODUCER);
+        let producer = self.ring.load_acquire(RING_PRODUCER);
         let due = producer.wrapping_add(more);
-        self.ring.memory.store_release(RING_DUE, due);
-        self.ring.memory.store_release(RING_DOORBELL, 0);
+        self.ring.store_release(RING_DUE, due);
+        self.ring.store_release(RING_DOORBELL, 0);
     }
 }
 
@@ -295,7 +347,7 @@ impl Producer {
         segments: impl Iterator<Item = DataSegment>,
         inline: &[u8],
     ) -> Result {
-        let consumer = self.ring.memory.load_acquire(RING_CONSUMER);
+        let consumer = self.ring.load_acquire(RING_CONSUMER);
         if self.produced.wrapping_sub(consumer) >= self.ring.capacity {
             return Err(ENOMEM);
         }
@@ -320,7 +372,7 @@ impl Producer {
         }
         self.ring.memory.write_bytes(at, inline)?;
         self.produced = self.produced.wrapping_add(1);
-        self.ring.memory.store_release(RING_PRODUCER, self.produced);
+        self.ring.store_release(RING_PRODUCER, self.produced);
         Ok(())
     }
 }

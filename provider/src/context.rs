@@ -24,6 +24,8 @@ pub(crate) struct Context {
     polled: bool,
     /// Nanoseconds after which a thread that polls in vain lets others run; 0: never.
     yield_after: u64,
+    /// Failures are explained on standard error.
+    explains: bool,
     owed: Owed,
 }
 
@@ -42,6 +44,19 @@ pub(crate) struct Limits {
     pub(crate) max_srq_wr: u32,
     /// Most data segments of each.
     pub(crate) max_srq_sge: u32,
+    /// Rings need not be padded: [`abi::FEATURE_PACKED`].
+    pub(crate) packed: bool,
+}
+
+impl Limits {
+    /// The stride of a ring that needs at least this one. Errors: `EINVAL` for `None`.
+    pub(crate) fn stride(self, least: Option<u32>) -> Result<u32, c_int> {
+        let stride = match self.packed {
+            true => least,
+            false => least.and_then(u32::checked_next_power_of_two),
+        };
+        stride.ok_or(EINVAL)
+    }
 }
 
 /// What this provider does. libibverbs answers all else with `EOPNOTSUPP`.
@@ -136,6 +151,17 @@ pub(crate) unsafe fn yield_after(context: *mut IbvContext) -> u64 {
     // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
     // writes this after that.
     unsafe { (*of(context)).yield_after }
+}
+
+/// Whether failures of calls on it are explained on standard error.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device.
+pub(crate) unsafe fn explains(context: *mut IbvContext) -> bool {
+    // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
+    // writes this after that.
+    unsafe { (*of(context)).explains }
 }
 
 /// Which queue pair of it is owed a call. `None` for null, which there is in unit tests.
@@ -233,11 +259,13 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
         max_cqe: count(attr.orig_attr.max_cqe),
         max_srq_wr: count(attr.orig_attr.max_srq_wr),
         max_srq_sge: count(attr.orig_attr.max_srq_sge),
+        packed: resp.driver.features & abi::FEATURE_PACKED != 0,
     };
     // SAFETY: nobody else knows the context.
     unsafe {
         (*context).limits = limits;
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
+        (*context).explains = environment::explains();
         (*context).polled = resp.driver.features & abi::FEATURE_POLL != 0;
     }
     Ok(())

@@ -11,11 +11,15 @@ use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, ibv_cmd_resize_c
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
+use crate::memlock;
 use crate::object;
 use crate::ring::Ring;
 use crate::waiting;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
+
+/// Its name in messages.
+const WHAT: &str = "a completion queue";
 
 /// A completion queue.
 #[repr(C)]
@@ -90,16 +94,21 @@ pub(crate) unsafe extern "C" fn create_cq(
         let verbs = cq.verbs.get().cast::<IbvCq>();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            ibv_cmd_create_cq(
+            memlock::explained(
                 context,
-                cqe,
-                channel,
-                comp_vector,
-                verbs,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+                WHAT,
+                cq.queue.ring().pinned(),
+                ibv_cmd_create_cq(
+                    context,
+                    cqe,
+                    channel,
+                    comp_vector,
+                    verbs,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         })?;
         Ok(cq)
@@ -134,15 +143,20 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let mut resp = command::CreateCqExResp::zeroed();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            pabi::ibv_cmd_create_cq_ex(
+            memlock::explained(
                 context,
-                &attr,
-                cq.verbs.get(),
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
-                0,
+                WHAT,
+                cq.queue.ring().pinned(),
+                pabi::ibv_cmd_create_cq_ex(
+                    context,
+                    &attr,
+                    cq.verbs.get(),
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                    0,
+                ),
             )
         })?;
         // SAFETY: nobody else knows the queue yet.
@@ -224,18 +238,24 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
         Ok(ring) => ring,
         Err(error) => return error,
     };
+    let pinned = ring.pinned();
     let mut cmd = command::ResizeCq::new(abi::CreateCqCmd { ring: ring.spec() });
     let mut resp = command::ResizeCqResp::zeroed();
     this.queue.resize(ring, || {
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         unsafe {
-            ibv_cmd_resize_cq(
-                cq,
-                cqe,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+            memlock::explained(
+                (*cq).context,
+                WHAT,
+                pinned,
+                ibv_cmd_resize_cq(
+                    cq,
+                    cqe,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         }
     })

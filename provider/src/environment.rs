@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the environment asks for, as it is when a device is opened: times in microseconds.
+//! The variables of the environment, as they are when a device is opened. Times are in
+//! microseconds.
 
 use crate::abi::MAX_POLL_IDLE_US;
 use crate::ffi::os::EINVAL;
@@ -47,6 +48,15 @@ pub(crate) fn yield_us() -> Result<u32, c_int> {
     YIELD.read()
 }
 
+/// Whether to explain failures on standard error: `RRXE_DEBUG` is set, and neither empty nor 0.
+pub(crate) fn explains() -> bool {
+    is_yes(std::env::var_os("RRXE_DEBUG").as_deref())
+}
+
+fn is_yes(value: Option<&OsStr>) -> bool {
+    value.is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 impl Variable {
     fn read(&self) -> Result<u32, c_int> {
         let value = std::env::var_os(self.name);
@@ -76,6 +86,14 @@ impl Variable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn yes_or_no() {
+        for (value, yes) in [("", false), ("0", false), ("1", true), ("yes", true)] {
+            assert_eq!(is_yes(Some(OsStr::new(value))), yes);
+        }
+        assert!(!is_yes(None));
+    }
 
     #[test]
     fn a_number_or_nothing() {

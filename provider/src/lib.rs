@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`srq`], [`xrcd`] | a verbs object each: create, change, destroy |
 //! | [`object`] | what creating and destroying them has in common |
+//! | [`memlock`] | why memory could not be pinned |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
 //! | [`post`], [`wr`] | the two ways to post work: lists, and `ibv_wr_*` |
 //! | [`ring`], [`send_queue`], [`recv_queue`], [`completion_queue`] | rings shared with the kernel; free of libibverbs' objects |
@@ -34,6 +35,7 @@ mod doorbell;
 mod environment;
 mod ffi;
 mod lock;
+mod memlock;
 mod mr;
 mod mw;
 mod object;

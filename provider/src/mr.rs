@@ -5,8 +5,12 @@
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_dereg_mr, ibv_cmd_reg_mr, ibv_cmd_rereg_mr, VerbsMr};
 use crate::ffi::verbs::{IbvMr, IbvPd};
+use crate::memlock;
 use crate::object;
 use core::ffi::{c_int, c_void};
+
+/// Its name in messages.
+const WHAT: &str = "a memory region";
 
 /// `ibv_reg_mr` and `ibv_reg_mr_iova`.
 ///
@@ -27,17 +31,22 @@ pub(crate) unsafe extern "C" fn reg_mr(
         let mut mr: Box<VerbsMr> = Box::new(unsafe { command::zeroed() });
         // SAFETY: the buffers have the sizes given. libibverbs fills the region in.
         object::check(unsafe {
-            ibv_cmd_reg_mr(
-                pd,
-                addr,
-                length,
-                hca_va,
-                access,
-                &mut *mr,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+            memlock::explained(
+                (*pd).context,
+                WHAT,
+                (addr as u64, length),
+                ibv_cmd_reg_mr(
+                    pd,
+                    addr,
+                    length,
+                    hca_va,
+                    access,
+                    &mut *mr,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         })?;
         Ok(mr)
@@ -63,18 +72,23 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     // SAFETY: the buffers have the sizes given. libibverbs looks at the protection domain where the
     // flags say so, and sets the keys.
     unsafe {
-        ibv_cmd_rereg_mr(
-            mr,
-            flags as u32,
-            addr,
-            length,
-            addr as u64,
-            access,
-            pd,
-            &mut cmd,
-            size_of_val(&cmd),
-            &mut resp,
-            size_of_val(&resp),
+        memlock::explained(
+            (*mr).ibv_mr.context,
+            WHAT,
+            (addr as u64, length),
+            ibv_cmd_rereg_mr(
+                mr,
+                flags as u32,
+                addr,
+                length,
+                addr as u64,
+                access,
+                pd,
+                &mut cmd,
+                size_of_val(&cmd),
+                &mut resp,
+                size_of_val(&resp),
+            ),
         )
     }
 }

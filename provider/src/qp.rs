@@ -9,9 +9,10 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
+use crate::memlock;
 use crate::object;
 use crate::recv_queue::{RecvLimits, RecvQueue};
-use crate::ring::Ring;
+use crate::ring::{Ring, Shape};
 use crate::send_queue::{only, Opcodes, SendLimits, SendQueue};
 use crate::wr;
 use core::cell::UnsafeCell;
@@ -32,6 +33,9 @@ pub(crate) struct Qp {
     /// Error.
     state: AtomicU32,
 }
+
+/// Its name in messages.
+const WHAT: &str = "a queue pair";
 
 /// What the type of a queue pair allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +109,26 @@ impl Qp {
             return Err(EINVAL);
         }
 
-        let stride = abi::send_stride(cap.max_send_sge, cap.max_inline_data).ok_or(EINVAL)?;
-        let ring = Ring::allocate(cap.max_send_wr.max(1), stride)?;
+        let send = Shape {
+            entries: cap.max_send_wr.max(1),
+            stride: device.stride(abi::send_stride(cap.max_send_sge, cap.max_inline_data))?,
+        };
+        let recv = Shape {
+            entries: cap.max_recv_wr,
+            stride: device.stride(abi::recv_stride(cap.max_recv_sge))?,
+        };
+        let (ring, recv_ring) = match (cap.max_send_wr, cap.max_recv_wr) {
+            (_, 0) => (Ring::allocate(send.entries, send.stride)?, None),
+            // The kernel hears nothing of the send ring, so the other one needs pages of its own.
+            (0, _) => {
+                let (ring, recv_ring) = Ring::pair(send, recv, false)?;
+                (ring, Some(recv_ring))
+            }
+            _ => {
+                let (ring, recv_ring) = Ring::pair(send, recv, device.packed)?;
+                (ring, Some(recv_ring))
+            }
+        };
         let asked = SendLimits {
             depth: cap.max_send_wr,
             max_sge: cap.max_send_sge,
@@ -115,17 +137,11 @@ impl Qp {
         let sq = SendQueue::new(ring, asked);
         cap.max_inline_data = sq.limits().max_inline;
 
-        let rq = if cap.max_recv_wr != 0 {
-            let stride = abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?;
-            let ring = Ring::allocate(cap.max_recv_wr, stride)?;
-            let asked = RecvLimits {
-                depth: cap.max_recv_wr,
-                max_sge: cap.max_recv_sge,
-            };
-            Some(RecvQueue::new(ring, asked))
-        } else {
-            None
+        let asked = RecvLimits {
+            depth: cap.max_recv_wr,
+            max_sge: cap.max_recv_sge,
         };
+        let rq = recv_ring.map(|ring| RecvQueue::new(ring, asked));
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -147,10 +163,14 @@ impl Qp {
         unsafe { &*qp.cast::<Self>() }
     }
 
-    /// What a create command says about the rings.
+    /// The part of the create command about the rings. The kernel is not told of the ring of a send
+    /// queue to which nothing can be posted.
     fn command(&self) -> abi::CreateQpCmd {
         abi::CreateQpCmd {
-            sq: self.sq.ring().spec(),
+            sq: match self.sq.limits().depth {
+                0 => abi::RingSpec::default(),
+                _ => self.sq.ring().spec(),
+            },
             rq: self
                 .rq
                 .as_ref()
@@ -159,12 +179,37 @@ impl Qp {
         }
     }
 
+    /// Address and bytes of the memory that the kernel pins.
+    fn pinned(&self) -> (u64, usize) {
+        let command = self.command();
+        let of = |spec: &abi::RingSpec| match spec.addr {
+            0 => 0,
+            _ => spec.size().unwrap_or(0),
+        };
+        match command.sq.addr {
+            0 => (command.rq.addr, of(&command.rq)),
+            // From the start of the first ring to the end of the second.
+            addr => {
+                let behind = command.sq.behind().unwrap_or(0);
+                let bytes = match command.rq.addr {
+                    0 => of(&command.sq),
+                    _ => behind.saturating_add(of(&command.rq)),
+                };
+                (addr, bytes)
+            }
+        }
+    }
+
     /// Takes over what the kernel granted in place of what was asked for: never less, and no more
     /// than the rings hold. `cap` becomes that.
     fn grant(&mut self, cap: &mut IbvQpCap) {
         let asked = self.cap();
         self.sq.set_limits(SendLimits {
-            depth: asked.max_send_wr.max(cap.max_send_wr),
+            depth: match asked.max_send_wr {
+                // The kernel knows of no ring.
+                0 => 0,
+                depth => depth.max(cap.max_send_wr),
+            },
             max_sge: asked.max_send_sge.max(cap.max_send_sge),
             max_inline: asked.max_inline_data,
         });
@@ -260,14 +305,19 @@ pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAt
         let mut resp = command::CreateQpResp::zeroed();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            ibv_cmd_create_qp(
-                pd,
-                qp.verbs.get().cast(),
-                &mut local,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+            memlock::explained(
+                (*pd).context,
+                WHAT,
+                qp.pinned(),
+                ibv_cmd_create_qp(
+                    pd,
+                    qp.verbs.get().cast(),
+                    &mut local,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         })?;
         qp.grant(&mut local.cap);
@@ -311,14 +361,19 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let verbs = qp.verbs.get();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            pabi::ibv_cmd_create_qp_ex2(
+            memlock::explained(
                 context,
-                verbs,
-                &mut local,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+                WHAT,
+                qp.pinned(),
+                pabi::ibv_cmd_create_qp_ex2(
+                    context,
+                    verbs,
+                    &mut local,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         })?;
         qp.grant(&mut local.cap);
@@ -463,6 +518,7 @@ pub(crate) mod tests {
         max_cqe: 1024,
         max_srq_wr: 1024,
         max_srq_sge: 32,
+        packed: true,
     };
     const ASKED: IbvQpCap = IbvQpCap {
         max_send_wr: 10,
@@ -498,18 +554,20 @@ pub(crate) mod tests {
     fn rings_have_room_for_what_was_asked() {
         let mut cap = ASKED;
         let mut qp = Qp::new(qp_type::RC, &mut cap, true, DEVICE).ok().unwrap();
-        // 64 + 16 bytes round up to 128, which leaves 64 for inline data.
-        assert_eq!(cap.max_inline_data, 64);
+        // A data segment leaves 16 bytes for inline data.
+        assert_eq!(cap.max_inline_data, 16);
         let command = qp.command();
-        assert_eq!((command.sq.capacity, command.sq.stride), (16, 128));
+        assert_eq!((command.sq.capacity, command.sq.stride), (16, 80));
         assert_eq!((command.rq.capacity, command.rq.stride), (8, 32));
+        let behind = command.sq.behind().unwrap() as u64;
+        assert_eq!(command.rq.addr, command.sq.addr + behind);
 
         // A kernel that grants what it was asked for.
         qp.grant(&mut cap);
         assert_eq!(
             cap,
             IbvQpCap {
-                max_inline_data: 64,
+                max_inline_data: 16,
                 ..ASKED
             }
         );
@@ -526,15 +584,45 @@ pub(crate) mod tests {
         let expected = IbvQpCap {
             max_send_wr: 16,
             max_recv_wr: 8,
-            max_send_sge: 4,
+            max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: 64,
+            max_inline_data: 16,
         };
         assert_eq!(cap, expected);
         // One that forgot.
         let mut cap = IbvQpCap::default();
         qp.grant(&mut cap);
         assert_eq!(cap, expected);
+    }
+
+    #[test]
+    fn padded_for_a_kernel_that_wants_that() {
+        let device = Limits {
+            packed: false,
+            ..DEVICE
+        };
+        let mut cap = ASKED;
+        let qp = Qp::new(qp_type::RC, &mut cap, true, device).ok().unwrap();
+        assert_eq!(cap.max_inline_data, 64);
+        let command = qp.command();
+        assert_eq!((command.sq.stride, command.rq.stride), (128, 32));
+        assert_eq!((command.sq.addr % 4096, command.rq.addr % 4096), (0, 0));
+    }
+
+    #[test]
+    fn no_send_ring_where_nothing_is_sent() {
+        for (qp_type, max_recv_wr, capacity) in [(qp_type::XRC_RECV, 0, 0), (qp_type::RC, 5, 8)] {
+            let mut cap = IbvQpCap {
+                max_send_wr: 0,
+                max_recv_wr,
+                ..ASKED
+            };
+            let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
+            let command = qp.command();
+            assert_eq!((command.sq.addr, command.sq.capacity), (0, 0));
+            assert_eq!(command.rq.capacity, capacity);
+            assert_eq!(command.rq.addr % 4096, 0);
+        }
     }
 
     #[test]

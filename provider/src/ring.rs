@@ -13,18 +13,84 @@ use crate::ffi::os;
 use core::ffi::c_int;
 use core::ptr::NonNull;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// Alignment of a ring that has pages of its own: the largest page size there is.
+const PAGES: usize = 1 << 16;
+
+/// Memory that one ring is in, or two.
+///
+/// # Invariants
+///
+/// `base` is a page-aligned mapping of `bytes` bytes that this value owns.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: only the address range itself is used through this type.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps zeroed memory. Errors: `ENOMEM`.
+    fn new(bytes: usize) -> Result<Arc<Self>, c_int> {
+        let base = os::map_anonymous(bytes).ok_or(os::ENOMEM)?;
+        // INVARIANT: just mapped with that size.
+        let mapping = Self { base, bytes };
+        // Does nothing unless the program called ibv_fork_init().
+        // SAFETY: the range is a mapping of our own.
+        let error = unsafe { ibv_dontfork_range(base.as_ptr().cast(), bytes) };
+        if error != 0 {
+            return Err(os::ENOMEM);
+        }
+        Ok(Arc::new(mapping))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant the mapping is ours. The kernel's object is gone or was never
+        // created, and the last ring in it was dropped.
+        unsafe {
+            ibv_dofork_range(self.base.as_ptr().cast(), self.bytes);
+            os::unmap(self.base, self.bytes);
+        }
+    }
+}
+
+/// The size of a ring: at least `entries` (1 or more) entries of `stride` bytes (a multiple of 16).
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) entries: u32,
+    pub(crate) stride: u32,
+}
+
+impl Shape {
+    /// The ring's specification, without an address, and its bytes. Errors: `EINVAL` if they can't
+    /// be expressed.
+    fn spec(self) -> Result<(abi::RingSpec, usize), c_int> {
+        let spec = abi::RingSpec {
+            addr: 0,
+            capacity: self.entries.checked_next_power_of_two().ok_or(os::EINVAL)?,
+            stride: self.stride,
+        };
+        Ok((spec, spec.size().ok_or(os::EINVAL)?))
+    }
+}
 
 /// A ring: a header and a power of two of entries.
 ///
 /// # Invariants
 ///
-/// `base` is a page-aligned mapping of `bytes` bytes that this value owns. `bytes` is at least
-/// `RING_HEADER_SIZE + (mask + 1) * stride`, and `mask + 1` is a power of two.
+/// `mapping` has at least `RING_HEADER_SIZE + (mask + 1) * stride` bytes from `base` on, which no
+/// other ring uses. `base` is a multiple of 64, `stride` one of 16, and `mask + 1` a power of two.
 pub(crate) struct Ring {
     base: NonNull<u8>,
-    bytes: usize,
     mask: u32,
     stride: u32,
+    _mapping: Arc<Mapping>,
 }
 
 // SAFETY: the memory is owned, header words are atomic, and who may touch which entry is the
@@ -34,34 +100,53 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// Allocates an empty ring of at least `entries` (1 or more) entries of `stride` bytes (a
-    /// power of two).
+    /// Allocates an empty ring.
     ///
-    /// Errors: `EINVAL` where the size can't be expressed, `ENOMEM` where there is no memory.
+    /// Errors: `EINVAL` if the size can't be expressed, `ENOMEM`.
     pub(crate) fn allocate(entries: u32, stride: u32) -> Result<Self, c_int> {
-        let capacity = entries.checked_next_power_of_two().ok_or(os::EINVAL)?;
-        let mask = capacity.checked_sub(1).ok_or(os::EINVAL)?;
-        let spec = abi::RingSpec {
-            addr: 0,
-            capacity,
-            stride,
+        let (spec, bytes) = Shape { entries, stride }.spec()?;
+        let mapping = Mapping::new(bytes)?;
+        // SAFETY: the mapping has the bytes of this one ring.
+        Ok(unsafe { Self::at(&mapping, 0, spec) })
+    }
+
+    /// Allocates two empty rings, the second behind the first: in the same pages if `packed`. Such
+    /// pages must be pinned together.
+    ///
+    /// Errors: as for [`Ring::allocate`].
+    pub(crate) fn pair(first: Shape, second: Shape, packed: bool) -> Result<(Self, Self), c_int> {
+        let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
+        let behind = if packed {
+            first.behind()
+        } else {
+            first.size().and_then(|n| n.checked_next_multiple_of(PAGES))
         };
-        let bytes = spec.size().ok_or(os::EINVAL)?;
-        let base = os::map_anonymous(bytes).ok_or(os::ENOMEM)?;
-        // INVARIANT: just mapped with that size; `capacity` is a power of two.
-        let ring = Self {
-            base,
-            bytes,
-            mask,
-            stride,
-        };
-        // Does nothing unless the program called ibv_fork_init().
-        // SAFETY: the range is a mapping of our own.
-        let error = unsafe { ibv_dontfork_range(base.as_ptr().cast(), bytes) };
-        if error != 0 {
-            return Err(os::ENOMEM);
+        let behind = behind.ok_or(os::EINVAL)?;
+        let mapping = Mapping::new(behind.checked_add(bytes).ok_or(os::EINVAL)?)?;
+        // SAFETY: the mapping has the bytes of the first up to `behind`, a multiple of 64, and from
+        // there those of the second.
+        Ok(unsafe {
+            (
+                Self::at(&mapping, 0, first),
+                Self::at(&mapping, behind, second),
+            )
+        })
+    }
+
+    /// The ring of a specification, from byte `start` of a mapping on.
+    ///
+    /// # Safety
+    ///
+    /// The mapping has `spec.size()` bytes from `start`, a multiple of 64, on, for no other ring.
+    unsafe fn at(mapping: &Arc<Mapping>, start: usize, spec: abi::RingSpec) -> Self {
+        // INVARIANT: as the caller says; a capacity is a power of two, and so at least 1.
+        Self {
+            // SAFETY: inside the mapping, by the caller's contract.
+            base: unsafe { mapping.base.add(start) },
+            mask: spec.capacity.wrapping_sub(1),
+            stride: spec.stride,
+            _mapping: Arc::clone(mapping),
         }
-        Ok(ring)
     }
 
     /// What a create command says about this ring.
@@ -71,6 +156,12 @@ impl Ring {
             capacity: self.capacity(),
             stride: self.stride,
         }
+    }
+
+    /// Address and bytes of the memory that the kernel pins for a ring alone.
+    pub(crate) fn pinned(&self) -> (u64, usize) {
+        let spec = self.spec();
+        (spec.addr, spec.size().unwrap_or(0))
     }
 
     /// Entries.
@@ -143,7 +234,7 @@ impl Ring {
         self.word(abi::RING_DOORBELL).store(0, Ordering::Release);
     }
 
-    /// The slot of entry `counter`: `stride` bytes, aligned to as many (at most to 256).
+    /// The slot of entry `counter`: `stride` bytes, aligned to 16.
     pub(crate) fn slot(&self, counter: u32) -> *mut u8 {
         let index = (counter & self.mask) as usize;
         let offset = index
@@ -160,20 +251,9 @@ fn is_behind(due: u32, now: u32) -> bool {
     now.wrapping_sub(due) < 1 << 31
 }
 
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: by the invariant the mapping is ours. The kernel's object is gone or was never
-        // created, and nobody can reach the ring any more.
-        unsafe {
-            ibv_dofork_range(self.base.as_ptr().cast(), self.bytes);
-            os::unmap(self.base, self.bytes);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::Ring;
+    use super::{Ring, Shape};
     use crate::abi;
     use crate::ffi::os::EINVAL;
     use core::sync::atomic::Ordering;
@@ -188,6 +268,30 @@ mod tests {
             assert_eq!(ring.spec().addr % 4096, 0);
         }
         assert_eq!(Ring::allocate(u32::MAX, 64).err(), Some(EINVAL));
+    }
+
+    #[test]
+    fn two_in_one_mapping() {
+        let shape = |entries, stride| Shape { entries, stride };
+        let address = |ring: &Ring| ring.spec().addr as usize;
+        let (first, second) = Ring::pair(shape(3, 80), shape(5, 48), true).unwrap();
+        assert_eq!((first.capacity(), second.capacity()), (4, 8));
+        // 256 + 4 * 80 bytes are 9 cache lines.
+        assert_eq!(address(&second) - address(&first), 576);
+        assert_eq!(first.spec().behind(), Some(576));
+        let last = second.slot(7) as usize;
+        drop(first);
+        // The memory stays for the other.
+        // SAFETY: inside of the second ring, which is alive and not shared.
+        unsafe { core::ptr::write_bytes(last as *mut u8, 1, 48) };
+        let (first, second) = Ring::pair(shape(3, 128), shape(5, 64), false).unwrap();
+        assert_eq!(address(&second) % 4096, 0);
+        assert_eq!(address(&first) % 4096, 0);
+        let much = shape(1 << 31, u32::MAX & !15);
+        assert_eq!(
+            Ring::pair(much, shape(u32::MAX, 16), true).err(),
+            Some(EINVAL)
+        );
     }
 
     #[test]

@@ -9,12 +9,16 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
+use crate::memlock;
 use crate::object;
 use crate::post;
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
+
+/// Its name in messages.
+const WHAT: &str = "a shared receive queue";
 
 /// A shared receive queue.
 #[repr(C)]
@@ -35,7 +39,7 @@ fn ring(max_wr: u32, max_sge: u32, device: Limits) -> Result<Ring, c_int> {
     if max_wr == 0 || max_wr > device.max_srq_wr || max_sge > device.max_srq_sge {
         return Err(EINVAL);
     }
-    let stride = abi::recv_stride(max_sge).ok_or(EINVAL)?;
+    let stride = device.stride(abi::recv_stride(max_sge))?;
     Ring::allocate(max_wr, stride)
 }
 
@@ -76,6 +80,11 @@ impl Srq {
         })
     }
 
+    /// Address and bytes of the memory that the kernel pins.
+    fn pinned(&self) -> (u64, usize) {
+        self.with(|queue| queue.ring().pinned())
+    }
+
     /// What a create command says about the ring.
     fn command(&self) -> abi::CreateSrqCmd {
         abi::CreateSrqCmd {
@@ -114,14 +123,19 @@ pub(crate) unsafe extern "C" fn create_srq(
         let mut resp = command::CreateSrqResp::zeroed();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            ibv_cmd_create_srq(
-                pd,
-                srq.verbs.get().cast(),
-                &mut local,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+            memlock::explained(
+                (*pd).context,
+                WHAT,
+                srq.pinned(),
+                ibv_cmd_create_srq(
+                    pd,
+                    srq.verbs.get().cast(),
+                    &mut local,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         })?;
         // SAFETY: the caller's contract.
@@ -155,14 +169,19 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         let mut resp = command::CreateSrqResp::zeroed();
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            ibv_cmd_create_srq_ex(
+            memlock::explained(
                 context,
-                srq.verbs.get(),
-                &mut local,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
+                WHAT,
+                srq.pinned(),
+                ibv_cmd_create_srq_ex(
+                    context,
+                    srq.verbs.get(),
+                    &mut local,
+                    &mut cmd,
+                    size_of_val(&cmd),
+                    &mut resp,
+                    size_of_val(&resp),
+                ),
             )
         })?;
         // What libibverbs fills in only where it is asked for a plain one.
@@ -222,10 +241,15 @@ pub(crate) unsafe extern "C" fn modify_srq(
         Ok(ring) => ring,
         Err(error) => return error,
     };
+    let pinned = new.pinned();
     this.resize(new, |ring| {
         let mut cmd = command::ResizeSrq::new(abi::CreateSrqCmd { ring });
         // SAFETY: the caller's contract, and the command has the size given.
-        unsafe { ibv_cmd_modify_srq(srq, attr, mask, (&raw mut cmd).cast(), size_of_val(&cmd)) }
+        unsafe {
+            let error =
+                ibv_cmd_modify_srq(srq, attr, mask, (&raw mut cmd).cast(), size_of_val(&cmd));
+            memlock::explained((*srq).context, WHAT, pinned, error)
+        }
     })
 }
 

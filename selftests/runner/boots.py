@@ -76,6 +76,7 @@ BOOTS = (
     Boot("direct", "direct", hosts=1, together="one-host"),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host"),
     Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host"),
+    Boot("memory", "memory", hosts=1, together="one-host"),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),

@@ -88,8 +88,7 @@ fn rings(
     let (send, recv, is_user) = match udata {
         Some(udata) => {
             let cmd: CreateQpCmd = udata.read()?;
-            let send = Ring::from_user(device, &cmd.sq, cap.max_send_wr, min_send)?;
-            let recv = Ring::from_user(device, &cmd.rq, cap.max_recv_wr, min_recv)?;
+            let (send, recv) = Ring::pair_from_user(device, &cmd, cap, min_send, min_recv)?;
             udata.write_nothing()?;
             (send, recv, true)
         }
@@ -252,7 +251,6 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     // What a program has posted is on its way, though it need not have called for it.
     Qp::end_stream(qp.as_arc_borrow());
-    Qp::settle_all(qp.as_arc_borrow());
     match handle.index {
         Some(index) => qp.device.tables.qps.withdraw(index),
         None => {
@@ -261,17 +259,21 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     qp.set_state(QpState::Reset);
     // Packets that found the queue pair before find two empty sides from here on.
-    let (send, recv) = {
-        let send = {
-            let mut side = lock_bh(&qp.send);
+    let recv = Qp::end_recv(
+        qp.as_arc_borrow(),
+        limits::path::LAST_BATCHES,
+        |side, _, _| {
             side.reset();
             side.path = None;
             side.consumer.take()
-        };
-        let mut side = lock_bh(&qp.recv);
+        },
+    );
+    let send = {
+        // After the receive side: see `Qp::lock_send`.
+        let mut side = lock_bh(&qp.send);
         side.reset();
         side.path = None;
-        (send, side.consumer.take())
+        side.consumer.take()
     };
     qp.send_baton.close();
     qp.recv_baton.close();

@@ -217,9 +217,8 @@ pub(crate) fn modify(
 
     // Nothing fails from here on. What was posted before is sent before, called for or not.
     Qp::end_stream(qp.as_arc_borrow());
-    match next {
-        QpState::Reset | QpState::Error => Qp::settle_all(qp.as_arc_borrow()),
-        _ => Qp::settle(qp.as_arc_borrow()),
+    if !matches!(next, QpState::Reset | QpState::Error) {
+        Qp::settle(qp.as_arc_borrow());
     }
     remember(&mut known, attr, mask);
     if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
@@ -249,13 +248,18 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
         QpState::Reset => {
             qp.set_state(to);
             *known = QpAttr::default();
+            Qp::end_recv(
+                qp.as_arc_borrow(),
+                limits::path::LAST_BATCHES,
+                |side, _, _| {
+                    side.reset();
+                    side.path = None;
+                },
+            );
+            // After the receive side: see `Qp::lock_send`.
             let mut send = lock_bh(&qp.send);
             send.reset();
             send.path = None;
-            drop(send);
-            let mut recv = lock_bh(&qp.recv);
-            recv.reset();
-            recv.path = None;
         }
         QpState::Init | QpState::Sqe => qp.set_state(to),
         QpState::Rtr => {
@@ -289,7 +293,9 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
             }
             Qp::run_send(qp.as_arc_borrow());
         }
-        QpState::Error => Qp::enter_error(qp.as_arc_borrow()),
+        QpState::Error => {
+            Qp::enter_error_within(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
+        }
     }
 }
 

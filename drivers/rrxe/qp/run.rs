@@ -2,7 +2,7 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{answer::Wait, After, Notices, Occasion, Qp};
+use super::{answer::Wait, recv::RecvSide, send::SendSide, After, Notices, Occasion, Qp};
 use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
     sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
@@ -10,7 +10,7 @@ use kernel::{
 };
 use linux_rdma::{
     rdma::{qp::QpState, QpEvent},
-    sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
+    sync::{irqs_disabled, lock_bh, BhGuard, BhLocked, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
 use rrxe_core::TxPacket;
@@ -142,14 +142,10 @@ impl Qp {
         let mut batch = Batch::default();
         let mut notices = Notices::default();
         let _bh = BhGuard::new();
-        let waited = qp.answers.due().and_then(|_| {
-            let mut side = lock_bh(&qp.recv);
-            let taken = qp.answers.take();
-            taken.then(|| side.responder.take_acknowledgement())
-        });
+        let (side, waited) = qp.lock_send();
         let gone = waited.as_ref().is_some_and(Option::is_none);
         let acknowledgement = waited.flatten();
-        let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
+        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut notices);
         let mut round = filled.round;
         qp.send_batch(&mut batch);
         if filled.carried {
@@ -191,10 +187,32 @@ impl Qp {
         Self::run_send(this);
     }
 
-    /// Takes work requests, and fills a batch, with this acknowledgement behind it.
+    /// Locks the send side for a round. If an acknowledgement waits for an answer, it is taken from
+    /// the receive side, to leave with this round; `Some(None)` if the receive side has something
+    /// else to send by now.
+    ///
+    /// The send side is locked before the receive side is released. [`Qp::end_recv`] takes what is
+    /// owed from the receive side, and the send side may lose its path only after that. So an
+    /// acknowledgement is always on a side that can still send it. Nothing locks the receive side
+    /// while it holds the send side.
+    #[inline]
+    fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
+        if self.answers.due().is_some() {
+            let mut recv = lock_bh(&self.recv);
+            if self.answers.take() {
+                let acknowledgement = recv.responder.take_acknowledgement();
+                return (lock_bh(&self.send), Some(acknowledgement));
+            }
+        }
+        (lock_bh(&self.send), None)
+    }
+
+    /// Takes work requests, and fills a batch, with this acknowledgement behind it. Unlocks the
+    /// side.
     #[inline(always)]
     fn fill(
         &self,
+        mut side: BhLocked<'_, SendSide>,
         acknowledgement: Option<&TxPacket>,
         batch: &mut Batch,
         notices: &mut Notices,
@@ -202,7 +220,6 @@ impl Qp {
         let mut filled = Filled::default();
         let rcu = rcu::read_lock();
         let on = Occasion::now(&rcu);
-        let mut side = lock_bh(&self.send);
         let mut idle = true;
         match side.fetch(self) {
             Ok(fetched) => {
@@ -362,18 +379,75 @@ impl Qp {
         }
     }
 
-    /// The same, and sends whatever else is owed for requests: for a consumer that ends the queue pair. It may have seen a completion
-    /// before that is acknowledged, and be quicker than who is about to do it; then its peer would ask in vain, and fail though all has
-    /// arrived. In a context that may call the stack.
-    pub(super) fn settle_all(this: ArcBorrow<'_, Self>) {
+    /// Takes the receive side out of the states in which it acknowledges, by `end`. Sends first
+    /// what the queue pair owes for requests, at most `batches` batches. Any context but hard
+    /// interrupts.
+    ///
+    /// Every way in which a queue pair ends leads here: destruction (by its consumer, with its
+    /// program, with its device or with the module), the Reset state and the Error state. The
+    /// consumer may have seen the completion of a request before the acknowledgement has left. If
+    /// the acknowledgement were forgotten, the peer would send the request again without an answer,
+    /// and its work request would fail although all of its data has arrived. These orders leave an
+    /// acknowledgement owed:
+    ///
+    /// - it waits for an answer ([`super::answer`]);
+    /// - the CPU that has handled the request has released the lock, but has not sent yet;
+    /// - another CPU has the baton, and a note says that there is more to send;
+    /// - a softirq work item has the baton, since parcels were delivered within parcels, or since a
+    ///   budget was spent on READ responses.
+    ///
+    /// In each of them the responder still has the acknowledgement, so it is taken from there. This
+    /// does not take the baton: its holder may be the context that this one has interrupted. Two
+    /// batches may therefore change their order; the peer takes a late response as long as it
+    /// waits for it. The last batch is filled, and the side ended, under one hold of the lock: no
+    /// request is executed in between. A batch that was filled leaves even if the queue pair is
+    /// gone, and [`Qp::lock_send`] keeps the acknowledgement that leaves with an answer.
+    ///
+    /// This neither fails nor waits. A packet for which there is no memory is lost, as on a wire,
+    /// and so is one whose network device is gone. READ responses beyond `batches` are not sent,
+    /// nor is anything behind them. If the wire loses an acknowledgement after this, the peer's
+    /// work request fails, as it does with hardware: a queue pair answers nothing in the Reset
+    /// and Error states (IBA 10.3.1).
+    pub(super) fn end_recv<R>(
+        this: ArcBorrow<'_, Self>,
+        batches: u32,
+        end: impl FnOnce(&mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+    ) -> R {
         let _ = this.answers.take();
-        for _ in 0..path::BATCHES {
-            let owes = lock_bh(&this.recv).responder.has_output();
-            // Not by the baton: who has it may come too late. That the order of two batches may change is of no account any more.
-            if !owes || !Self::recv_round(this).more {
-                return;
+        for _ in 1..batches {
+            if !Self::last_round(this, |more, _, _, _| more) {
+                break;
             }
         }
+        Self::last_round(this, |_, side, on, notices| end(side, on, notices))
+    }
+
+    /// Fills a batch with what is owed for requests, and sends it. Calls `then` before the side is
+    /// unlocked; its first argument says if there is more.
+    fn last_round<R>(
+        this: ArcBorrow<'_, Self>,
+        then: impl FnOnce(bool, &mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+    ) -> R {
+        let qp = &*this;
+        let mut batch = Batch::default();
+        let mut notices = Notices::default();
+        let result = {
+            let rcu = rcu::read_lock();
+            let on = Occasion::now(&rcu);
+            let mut side = lock_bh(&qp.recv);
+            // Each parcel is delivered by a call from the sender. If there are enough of these
+            // calls already, the packet takes the way of the network stack, which queues it.
+            side.direct &= !qp.device.is_deep();
+            side.responder.forget_rate();
+            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
+                responder.poll_transmit(on.now, path::BATCH, env)
+            });
+            then(progress.more, &mut side, on, &mut notices)
+        };
+        qp.send_batch(&mut batch);
+        // A queue that overflows now loses what was flushed; nothing is left to stop.
+        let _ = notices.report(&qp.recv_cq);
+        result
     }
 
     /// Has the program call for each batch again, and sends what it has posted without.
@@ -395,11 +469,15 @@ impl Qp {
         }
     }
 
-    /// To the Error state: everything outstanding completes as flushed, in order. Any context but
-    /// hard interrupts.
+    /// Enters the Error state: sends what is owed for requests, and completes everything
+    /// outstanding as flushed, in order. Any context but hard interrupts.
     pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
+        Self::enter_error_within(this, path::BATCHES);
+    }
+
+    /// Enters the Error state, as [`Qp::enter_error`]; sends at most `batches` batches.
+    pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
-        Self::settle(this);
         // From every state but Reset, to which the consumer may be taking it right now.
         let mut now = qp.state.load(Relaxed);
         while now != QpState::Reset as u32 {
@@ -409,12 +487,11 @@ impl Qp {
             }
         }
         let entered = now != QpState::Reset as u32 && now != QpState::Error as u32;
-        let _bh = BhGuard::new();
-        let rcu = rcu::read_lock();
-        let on = Occasion::now(&rcu);
 
         let mut notices = Notices::default();
         {
+            let rcu = rcu::read_lock();
+            let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.send);
             // The sides are reset after the state was set, under their locks: what is reset stays.
             if qp.state() == QpState::Error {
@@ -427,16 +504,12 @@ impl Qp {
         }
         // A queue that overflows now loses what was flushed; nothing is left to stop.
         let _ = notices.report(&qp.send_cq);
-        let mut notices = Notices::default();
-        {
-            let mut side = lock_bh(&qp.recv);
+        Self::end_recv(this, batches, |side, on, notices| {
             if qp.state() == QpState::Error {
                 side.held.clear();
-                side.flush(qp, on, &mut notices);
+                side.flush(qp, on, notices);
             }
-        }
-        let _ = notices.report(&qp.recv_cq);
-        drop(rcu);
+        });
         if entered && qp.srq.is_some() {
             // After the completion of the work request that it had taken (J-15).
             qp.raise(QpEvent::LastWqeReached);

@@ -2,7 +2,7 @@
 
 //! The few functions of the C library that the provider calls, and their safe faces.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 
 /// `struct timespec`.
 #[derive(Clone, Copy, Default)]
@@ -25,10 +25,21 @@ pub(crate) const EINVAL: c_int = 22;
 /// `EOPNOTSUPP`.
 pub(crate) const EOPNOTSUPP: c_int = 95;
 
+/// `struct rlimit` with 64-bit members, as on every 64-bit system.
+#[repr(C)]
+struct Rlimit {
+    current: u64,
+    most: u64,
+}
+
 const PROT_READ: c_int = 1;
 const PROT_WRITE: c_int = 2;
 const MAP_PRIVATE: c_int = 2;
 const MAP_ANONYMOUS: c_int = 0x20;
+/// Of `asm-generic/resource.h`, which all architectures use but Alpha, MIPS and SPARC.
+const RLIMIT_MEMLOCK: c_int = 8;
+const RLIM_INFINITY: u64 = u64::MAX;
+const SC_PAGESIZE: c_int = 30;
 const CLOCK_REALTIME: c_int = 0;
 const CLOCK_MONOTONIC: c_int = 1;
 
@@ -46,6 +57,8 @@ extern "C" {
     fn write(fd: c_int, buf: *const c_void, count: usize) -> isize;
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
     fn sched_yield() -> c_int;
+    fn getrlimit(resource: c_int, limit: *mut Rlimit) -> c_int;
+    fn sysconf(name: c_int) -> c_long;
     fn __errno_location() -> *mut c_int;
 }
 
@@ -135,6 +148,27 @@ fn now(clock: c_int) -> Timespec {
 pub(crate) fn yield_processor() {
     // SAFETY: it takes nothing, and does not fail on Linux.
     unsafe { sched_yield() };
+}
+
+/// How many bytes the process may lock in memory, RLIMIT_MEMLOCK. `None` without a limit.
+pub(crate) fn memlock_limit() -> Option<u64> {
+    let mut limit = Rlimit {
+        current: 0,
+        most: 0,
+    };
+    // SAFETY: getrlimit(2) writes a `struct rlimit`, for which there is room.
+    let error = unsafe { getrlimit(RLIMIT_MEMLOCK, &mut limit) };
+    (error == 0 && limit.current != RLIM_INFINITY).then_some(limit.current)
+}
+
+/// Bytes of a page.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: sysconf(3) takes any name.
+    let size = unsafe { sysconf(SC_PAGESIZE) };
+    u64::try_from(size)
+        .ok()
+        .filter(|n| n.is_power_of_two())
+        .unwrap_or(4096)
 }
 
 /// `CLOCK_MONOTONIC`, the clock of completion timestamps.

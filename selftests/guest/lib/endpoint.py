@@ -987,3 +987,33 @@ class Peer:
     def leave(self):
         """End the process there, which destroys whatever it holds."""
         self._connection.close()
+
+
+class Apart(Peer):
+    """An endpoint in another process of this machine, which can be killed, and can post while this
+    one does something else. To be made before any endpoint is opened, since it inherits open
+    files."""
+
+    def __init__(self):
+        self._connection, self._child = machine.apart()
+
+    def begin(self, what, *arguments):
+        """Call a method without waiting for its end; `finish` does that."""
+        self._connection.send(["endpoint", what, arguments, {}])
+
+    def finish(self):
+        """Wait for the end of the call that `begin` has started."""
+        answer = self._connection.receive()
+        if answer is None or "error" in answer:
+            raise RuntimeError(f"the call apart: {answer}")
+
+    def die(self):
+        """Have it killed by kill -9, and wait until the kernel has taken away what it had."""
+        super().die()
+        os.waitpid(self._child, 0)
+
+    def leave(self):
+        """End it."""
+        super().leave()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._child, 0)

@@ -312,6 +312,23 @@ def serve():
         connection.close()
 
 
+def apart():
+    """Fork a process that answers calls like the other host's agent. Returns a connection to it,
+    and its process identifier."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            ours.close()
+            _answer(_Connection(theirs), os.getppid())
+            status = 0
+        finally:
+            os._exit(status)  # as in `serve`
+    theirs.close()
+    return _Connection(ours), child
+
+
 def _answer(connection, parent):
     jobs = _Jobs()
     objects = {"jobs": jobs, "kernel": kernellog}

@@ -3,9 +3,14 @@
 
 import contextlib
 import ctypes
+import json
 import os
 
+from harness import Failure
+
 CAP_NET_RAW = 13  # linux/capability.h
+
+NOBODY = 65534
 
 _VERSION = 0x20080522
 
@@ -40,3 +45,26 @@ def without(capability):
         yield
     finally:
         _call("capset", before)
+
+
+def unprivileged(body):
+    """Call `body` in a process without any privilege, and return its value."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            answer = {"value": body()}
+        except BaseException as why:
+            answer = {"error": f"{type(why).__name__}: {why}"}
+        os.write(writer, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        answer = json.loads(file.read() or b'{"error": "it died"}')
+    os.waitpid(child, 0)
+    if "error" in answer:
+        raise Failure(f"as a user without privileges: {answer['error']}")
+    return answer["value"]

@@ -79,8 +79,9 @@ class Side:
         self.end.drop(self.qp["id"], *regions, self.send_cq, self.recv_cq, self.pd)
 
 
-def connect(left, right, mtu, rng):
-    """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap."""
+def connect(left, right, mtu, rng, **sending):
+    """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap.
+    `sending` are further arguments of `to_rts`."""
     for one in (left, right):
         one.end.to_init(one.qp["id"], one.kind, one.access)
     numbers = {id(one): 0xFFFFFF - rng.randrange(200) for one in (left, right)}
@@ -88,16 +89,18 @@ def connect(left, right, mtu, rng):
         one.end.to_rtr(
             one.qp["id"], one.kind, gid=other.info["gid"], qpn=other.qp["qpn"], psn=numbers[id(other)], mtu=mtu
         )
-        one.end.to_rts(one.qp["id"], one.kind, psn=numbers[id(one)])
+        one.end.to_rts(one.qp["id"], one.kind, psn=numbers[id(one)], **sending)
 
 
 @contextlib.contextmanager
-def connection(hosts, rng, mtu=1024, version=4, kind="rc", extended=False):
+def connection(hosts, rng, mtu=1024, version=4, kind="rc", extended=False, apart=()):
     """A connection, a reliable one unless said, between a program on each of two hosts, or two of the same: yields the
-    sides. Those that are `extended` post all of a batch at once; rdma_rxe's never are."""
+    sides. Those that are `extended` post all of a batch at once; rdma_rxe's never are. The sides
+    whose indices are in `apart` are in processes of their own."""
     import endpoint  # only a guest has verbs
 
-    ends = [endpoint.Endpoint() for _ in hosts]
+    kinds = [endpoint.Apart if index in apart else endpoint.Endpoint for index in range(len(hosts))]
+    ends = [kind() for kind in kinds]
     try:
         sides = []
         for host, end in zip(hosts, ends):

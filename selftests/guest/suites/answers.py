@@ -29,8 +29,16 @@ ANSWERS = 8
 # How long anything may take, in seconds: this only catches what never happens.
 PATIENCE = 60
 
-# How a program may break its queue pair as soon as it has got what it wanted.
-ENDS = {end: end for end in ("error", "reset", "destroy")}
+# How a queue pair may end after its program has received a message.
+MODIFIED = ("error", "reset")
+ENDS = {end: end for end in (*MODIFIED, "destroy", "killed", "link-deleted", "module-unloaded")}
+
+# How a queue pair may enter the Error state during a stream of messages; the number of attempts.
+ERRORS = {"modify": "error", "own-request": "own"}
+TIMES = 25
+
+# Messages of the stream, which are posted at once, and bytes of each.
+STREAM, LENGTH = 32, 8000
 
 
 def loaded(wait):
@@ -93,15 +101,16 @@ class Talk:
 
 
 @contextlib.contextmanager
-def talk(drivers=ASKED, wait=LONG):
+def talk(drivers=ASKED, wait=LONG, **more):
     """Two programs that talk, each in a namespace of its own."""
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
     rng = data_cases.seeded("answers")
-    with loaded(wait), testbed.namespaces(drivers) as hosts, traffic.connection(hosts, rng) as sides:
-        found = Talk(hosts, sides)
-        yield found
-        found.verify()
+    with loaded(wait), testbed.namespaces(drivers) as hosts:
+        with traffic.connection(hosts, rng, **more) as sides:
+            found = Talk(hosts, sides)
+            yield found
+            found.verify()
 
 
 def carried(host):
@@ -173,18 +182,80 @@ def a_second_question():
         found.heard(1, found.say(1, completes=False))
 
 
-@case(timeout=200, debug=("destroy",), each=ENDS)
+@case(timeout=200, debug=("destroy", "killed"), each=ENDS)
 def last_words(end):
-    """Who breaks his queue pair instead of an answer has acknowledged what he has got."""
-    with talk() as found:
+    """A queue pair that ends before its program answers has acknowledged the question."""
+    with talk(apart=(1,)) as found:
         found.exchange(2 * ANSWERS)
+        host, side = found.hosts[1], found.sides[1]
+        before = read(host)["sent_pkts"]
         asked = found.say(0, completes=False)
-        side = found.sides[1]
+        owed = read(host)["sent_pkts"] == before
         if end == "destroy":
             side.end.drop(side.qp["id"])
+        elif end == "killed":
+            side.end.die()
+            del found.sides[1]
+        elif end == "link-deleted":
+            testbed.delete_link(host.machine, host.device)
+        elif end == "module-unloaded":
+            testbed.unload(bed.here.machine, host.driver)
         else:
             side.end.modify(side.qp["id"], ["STATE"], state=end)
+        # On a slow machine the wait may have ended before.
+        log(f"acknowledgement owed at the end of the queue pair: {owed}")
         found.heard(0, asked)
+
+
+@case(timeout=600, debug=False, each=ERRORS)
+def last_words_of_a_stream(end):
+    """A queue pair enters the Error state while messages arrive on another CPU: the sender's and
+    the receiver's numbers of successful completions are equal."""
+    rng = data_cases.seeded("answers/stream")
+    with loaded(400), testbed.namespaces(ALONE) as hosts:
+        with traffic.connection(hosts, rng, extended=True, apart=(0,)) as (sender, taker):
+            for _ in range(TIMES):
+                _connect_again(sender, taker, rng)
+                found = _break_in_a_stream(sender, taker, end)
+                patience = PATIENCE * harness.slowness()
+                found += taker.end.poll(taker.recv_cq, STREAM - len(found), patience)
+                others = sender.end.poll(sender.send_cq, STREAM, patience)
+                taken, sent = (_successes(completions) for completions in (found, others))
+                log(f"{taken} messages were taken, {sent} sent")
+                equal("messages that were acknowledged", sent, taken)
+
+
+def _successes(completions):
+    """Count the successful completions of a stream. All messages must have completed."""
+    equal("completions", len(completions), STREAM)
+    return sum(wc["status"] == "SUCCESS" for wc in completions)
+
+
+def _connect_again(sender, taker, rng):
+    """Reset both queue pairs and connect them, with a timeout of 67 ms: the sender fails soon."""
+    for side in (sender, taker):
+        side.end.modify(side.qp["id"], ["STATE"], state="reset")
+    traffic.connect(sender, taker, 1024, rng, timeout=14)
+
+
+def _break_in_a_stream(sender, taker, end):
+    """Send a stream. When the first message has arrived, put the receiver's queue pair into the
+    Error state: by ibv_modify_qp, or by a request with a bad key. Return the completions until
+    then."""
+    segment = [[taker.small["address"], LENGTH, taker.small["lkey"]]]
+    receives = [{"id": number, "sge": segment} for number in range(STREAM)]
+    taker.end.post_recv(taker.qp["id"], receives)
+    wrong = {"id": STREAM, "op": "send", "sge": [[taker.small["address"], 8, 0]]}
+    segment = [[sender.small["address"], LENGTH, sender.small["lkey"]]]
+    requests = [{"id": number, "op": "send", "sge": segment} for number in range(STREAM)]
+    sender.end.begin("post_send", sender.qp["id"], requests)
+    found = taker.end.poll(taker.recv_cq, 1, PATIENCE * harness.slowness())
+    if end == "own":
+        taker.end.post_send(taker.qp["id"], [wrong])
+    else:
+        taker.end.modify(taker.qp["id"], ["STATE"], state="error")
+    sender.end.finish()
+    return found
 
 
 @case(timeout=200, debug=False)

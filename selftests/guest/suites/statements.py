@@ -4,8 +4,6 @@ consumers may do, what the device says of itself, and a network with VLANs."""
 
 import contextlib
 import errno
-import json
-import os
 import random
 import select
 import socket
@@ -15,8 +13,9 @@ import time
 import capabilities as claims
 import harness
 import packets
+import privilege
 import testbed
-from harness import Failure, Skip, case, equal, require, wait_until
+from harness import Skip, case, equal, require, wait_until
 from traffic import Batch, Side, connect
 from trial import Bench, Trial, refused
 
@@ -172,30 +171,6 @@ def vlan_tag_by_hand():
 # Q_Keys
 
 PRIVILEGED = 0x80012345
-NOBODY = 65534
-
-
-def unprivileged(body):
-    """What `body()` returns in a process without any privilege."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            answer = {"value": body()}
-        except BaseException as why:
-            answer = {"error": f"{type(why).__name__}: {why}"}
-        os.write(writer, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        answer = json.loads(file.read() or b'{"error": "it died"}')
-    os.waitpid(child, 0)
-    if "error" in answer:
-        raise Failure(f"as a user without privileges: {answer['error']}")
-    return answer["value"]
 
 
 def _set_qkeys():
@@ -229,7 +204,7 @@ def _set_qkeys():
 @case()
 def qkey_unprivileged():
     """A-36: a user who has no privilege gets EPERM for a Q_Key with the top bit, at every step, and nothing changes."""
-    found = unprivileged(_set_qkeys)
+    found = privilege.unprivileged(_set_qkeys)
     plain = PRIVILEGED & 0x7FFFFFFF
     no = errno.EPERM
     equal("errnos", found, {"init": no, "lowest": no, "state": "reset", "plain": 0, "rts": no, "qkey": plain})

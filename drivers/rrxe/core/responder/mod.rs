@@ -447,6 +447,13 @@ impl<R: ResourceRing> Responder<R> {
         self.rate.rate(now)
     }
 
+    /// Forgets what congestion notifications have left of the rate, before the last
+    /// [`Responder::poll_transmit`] of a queue pair that ends: nothing follows for which the
+    /// network would need room, and what is not sent then is never sent.
+    pub fn forget_rate(&mut self) {
+        self.rate = RateLimiter::new();
+    }
+
     /// The expected PSN, for query_qp (J-18).
     #[inline]
     pub fn expected_psn(&self) -> u32 {

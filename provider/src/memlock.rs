@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Why memory could not be pinned.
+//!
+//! The kernel counts the pages that it pins for a process, and fails with `ENOMEM` if they would be
+//! more than RLIMIT_MEMLOCK allows (`ib_umem_get()` in drivers/infiniband/core/umem.c). The error
+//! number alone does not say so. If the environment asks for it ([`crate::environment::explains`]),
+//! a line on standard error does.
+
+use crate::context;
+use crate::ffi::os;
+use crate::ffi::verbs::IbvContext;
+use core::ffi::c_int;
+
+/// The capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h), in the set that
+/// /proc/self/status shows.
+const MAY_PIN_ALL: u64 = 1 << 14;
+
+/// Explains `error`, the answer to a command that has the kernel pin memory for the object `what`:
+/// `bytes` from `addr` on. Returns it.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device.
+pub(crate) unsafe fn explained(
+    context: *mut IbvContext,
+    what: &str,
+    (addr, bytes): (u64, usize),
+    error: c_int,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    if error == os::ENOMEM && unsafe { context::explains(context) } {
+        explain(what, addr, bytes);
+    }
+    error
+}
+
+/// Says what was missing, if it was that.
+#[cold]
+fn explain(what: &str, addr: u64, bytes: usize) {
+    let Some(limit) = os::memlock_limit() else {
+        return;
+    };
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if let Some(text) = shortage(what, touched(addr, bytes, os::page_size()), limit, &status) {
+        eprintln!("{text}");
+    }
+}
+
+/// Bytes of the pages that `bytes` bytes from `addr` on are in.
+fn touched(addr: u64, bytes: usize, page: u64) -> u64 {
+    let within = addr & page.wrapping_sub(1);
+    let whole = within.saturating_add(bytes as u64);
+    whole.checked_next_multiple_of(page).unwrap_or(whole)
+}
+
+/// The line for a process with this /proc/self/status that asked for `bytes` bytes. `None` if the
+/// limit allows for them.
+fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()
+    };
+    let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    if capabilities.is_some_and(|all| all & MAY_PIN_ALL != 0) {
+        return None;
+    }
+    let pinned = field("VmPin:").and_then(|text| text.parse::<u64>().ok());
+    let pinned = pinned.unwrap_or(0).saturating_mul(1024);
+    if pinned.saturating_add(bytes) <= limit {
+        return None;
+    }
+    let [bytes, limit, pinned] = [bytes, limit, pinned].map(|n| n.div_ceil(1024));
+    Some(format!(
+        "librrxe: {what} takes {bytes} KiB of locked memory, but the limit (RLIMIT_MEMLOCK) is \
+         {limit} KiB, of which {pinned} KiB are in use; raise it: ulimit -l in a shell, memlock in \
+         /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tx\nVmPin:\t      48 kB\nCapEff:\t0000000000000000\n";
+    const KIB: u64 = 1024;
+
+    #[test]
+    fn whole_pages_count() {
+        for (addr, bytes, pages) in [(0, 1, 1), (0, 4096, 1), (4095, 2, 2), (4096, 4097, 2)] {
+            assert_eq!(touched(addr, bytes, 4096), pages * 4096);
+        }
+        assert_eq!(touched(u64::MAX, usize::MAX, 4096), u64::MAX);
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let text = shortage("a queue pair", 20 * KIB, 64 * KIB, STATUS).unwrap();
+        for part in [
+            "a queue pair takes 20 KiB",
+            "is 64 KiB",
+            "48 KiB are in use",
+            "ulimit -l",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(shortage("a region", 20 * KIB, 64 * KIB, "").is_none());
+        assert!(shortage("a region", 65 * KIB, 64 * KIB, "").is_some());
+    }
+
+    #[test]
+    fn says_nothing_of_what_is_not_missing() {
+        assert!(shortage("a region", 16 * KIB, 64 * KIB, STATUS).is_none());
+        let root = STATUS.replace("0000000000000000", "000001ffffffffff");
+        assert!(shortage("a region", 20 * KIB, 64 * KIB, &root).is_none());
+    }
+}

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Memory that a program's objects lock: how much each takes, and that the provider explains a
+failure if RRXE_DEBUG is set (librrxe(7))."""
+
+import errno
+import os
+import resource
+import tempfile
+
+import privilege
+import testbed
+from harness import Skip, case, equal, log, require
+
+bed = testbed.Bed()
+
+KIB = 1024
+PAGE = 4096
+
+# Limits in KiB, and the number of queue pairs that they allow: of depth 128, with one data segment,
+# and a small completion queue.
+LIMITS = {"64-kib": (64, 3), "8-mib": (8192, 511)}
+
+# Objects for which 64 KiB are too little, and how the provider calls them.
+OBJECTS = {
+    "queue pair": lambda end, pd, cq: end.qp("rc", pd, cq, send_wr=1024, recv_wr=1024),
+    "completion queue": lambda end, pd, cq: end.cq(4096),
+    "shared receive queue": lambda end, pd, cq: end.srq(pd, 4096),
+    "memory region": lambda end, pd, cq: end.memory(pd, 128 * KIB),
+}
+
+
+def pages(*rings):
+    """Bytes of the pages that rings behind each other take: entries and bytes of an entry each."""
+    end = 0
+    for entries, stride in rings:
+        end = -(-end // 64) * 64 + 256 + entries * stride
+    return -(-end // PAGE) * PAGE
+
+
+def locked():
+    """Bytes that the kernel counts as pinned for this process."""
+    with open("/proc/self/status", encoding="ascii") as lines:
+        (found,) = [line.split()[1] for line in lines if line.startswith("VmPin:")]
+    return int(found) * KIB
+
+
+def opened():
+    """An endpoint of this host's device."""
+    import endpoint  # only a guest has verbs
+
+    here = bed.here
+    end = endpoint.Endpoint()
+    end.open(here.device, here.address, here.driver)
+    return end
+
+
+def errno_of(make, *arguments):
+    """The error number of a call, or 0."""
+    try:
+        make(*arguments)
+    except Exception as why:
+        return why.error_code
+    return 0
+
+
+def limited(kib, body, *arguments):
+    """Call `body` as a user without privileges whose limit is `kib`, and return its value."""
+
+    if bed.here.driver != "rrxe":
+        raise Skip(f"{bed.here.driver} counts otherwise")
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (kib * KIB, hard[1]))
+    try:
+        return privilege.unprivileged(lambda: body(*arguments))
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, hard)
+
+
+def _sizes():
+    """Asked and locked bytes of an object each."""
+    end = opened()
+    pd, found = end.pd(), {}
+    before = locked()
+
+    def add(name, wanted):
+        nonlocal before
+        now = locked()
+        found[name] = [now - before, wanted]
+        before = now
+
+    cq = end.cq(100)
+    add("completion queue", pages((128, 64)))
+    end.qp("rc", pd, cq, send_wr=128, recv_wr=128)
+    add("queue pair", pages((128, 80), (128, 32)))
+    end.qp("rc", pd, cq, send_wr=32, recv_wr=32)
+    add("small queue pair", PAGE)
+    end.qp("rc", pd, cq, send_wr=100, recv_wr=16, sge=4, inline=100)
+    add("queue pair with segments", pages((128, 176), (16, 80)))
+    srq = end.srq(pd, 64, 2)
+    add("shared receive queue", pages((64, 48)))
+    end.qp("rc", pd, cq, send_wr=16, recv_wr=16, srq=srq["id"])
+    add("queue pair of it", pages((16, 80)))
+    end.memory(pd, 3 * PAGE)
+    add("memory region", 3 * PAGE)
+    return found
+
+
+@case()
+def sizes():
+    """Each object locks just the pages that its rings need."""
+    for name, (found, wanted) in limited(8192, _sizes).items():
+        equal(f"bytes of a {name}", found, wanted)
+
+
+def _count():
+    """Create queue pairs until one fails; return their number and the error number."""
+    end = opened()
+    pd, cq = end.pd(), end.cq(1)
+    count = 0
+    while True:
+        error = errno_of(lambda: end.qp("rc", pd, cq, send_wr=128, recv_wr=128))
+        if error:
+            return count, error
+        count += 1
+
+
+@case(each=LIMITS)
+def queue_pairs(limit):
+    """The number of queue pairs that the limits of old and new distributions allow."""
+    kib, wanted = limit
+    count, error = limited(kib, _count)
+    log(f"{count} queue pairs in {kib} KiB")
+    equal("queue pairs and error", (count, error), (wanted, errno.ENOMEM))
+
+
+def _failures(value):
+    """The error number of each object that does not fit, and the provider's output."""
+    os.environ.pop("RRXE_DEBUG", None)
+    if value is not None:
+        os.environ["RRXE_DEBUG"] = value
+    found = {}
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        end = opened()
+        pd, cq = end.pd(), end.cq(1)
+        for name, make in OBJECTS.items():
+            file.seek(0)
+            file.truncate()
+            error = errno_of(make, end, pd, cq)
+            file.seek(0)
+            found[name] = [error, file.read().decode()]
+    return found
+
+
+@case()
+def explained():
+    """With RRXE_DEBUG, the provider says which limit an object exceeds, and how to raise it."""
+    for name, (error, text) in limited(64, _failures, "1").items():
+        log(text)
+        equal(f"error for the {name}", error, errno.ENOMEM)
+        equal("lines", text.count("\n"), 1)
+        parts = ("is 64 KiB", "of which 4 KiB are in use", "ulimit -l", "LimitMEMLOCK=")
+        for part in (f"librrxe: a {name} takes ", *parts):
+            require(part in text, f"{name}: no {part!r} in {text!r}")
+
+
+@case(each={"not-set": None, "empty": "", "zero": "0"})
+def not_explained(value):
+    """Without RRXE_DEBUG nothing is printed."""
+    for name, found in limited(64, _failures, value).items():
+        equal(f"error and output for the {name}", found, [errno.ENOMEM, ""])
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
