@@ -2,14 +2,7 @@
 
 //! What the driver keeps for a device.
 
-use crate::{
-    counters::{Counter, Counters},
-    multicast::Groups,
-    qp::Qp,
-    sockets::SocketShare,
-    tables::Tables,
-    tx::Batch,
-};
+use crate::{counters::Counters, multicast::Groups, qp::Qp, sockets::SocketShare, tables::Tables};
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
@@ -20,8 +13,8 @@ use kernel::{
     },
 };
 use linux_rdma::{
-    net::{NetDevice, TxQueue},
-    sync::{lock_bh, Nesting},
+    net::NetDevice,
+    sync::{lock_bh, IndexPool, Nesting},
 };
 
 /// A device: one port on one network device.
@@ -31,7 +24,11 @@ pub(crate) struct DeviceState {
     pub(crate) netdev: ARef<NetDevice>,
     /// Node and system image GUID.
     pub(crate) guid: [u8; 8],
+    /// Counters of packets without a queue pair, and of queue pairs without counters of their own.
     pub(crate) counters: Counters,
+    /// Numbers of the counters that may be bound.
+    #[pin]
+    pub(crate) counter_numbers: IndexPool,
     /// The sockets of the namespace; given back as soon as the network device leaves.
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
@@ -78,6 +75,7 @@ impl DeviceState {
                 netdev: netdev.into(),
                 guid,
                 counters,
+                counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
                 gsi <- new_spinlock!(None, "rrxe_device_gsi"),
                 multicast <- Groups::new(),
@@ -131,24 +129,6 @@ impl DeviceState {
     /// QP1.
     pub(crate) fn gsi(&self) -> Option<Arc<Qp>> {
         lock_bh(&self.gsi).clone()
-    }
-
-    /// Gives packets to the stack, and counts them. Returns how many it took.
-    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> u32 {
-        let stats = queue.xmit_all();
-        self.counters.add(Counter::SentPackets, stats.sent.into());
-        self.counters.add(Counter::SentBytes, stats.bytes);
-        self.counters.add(Counter::SendErrors, stats.dropped.into());
-        stats.sent
-    }
-
-    /// Sends a batch. No lock may be held that who receives it takes.
-    #[inline]
-    pub(crate) fn send(&self, batch: &mut Batch) {
-        let _ = self.transmit(&mut batch.queue);
-        if let Some(parcel) = &batch.parcel {
-            self.deliver(parcel);
-        }
     }
 
     /// A packet's P_Key did not match.

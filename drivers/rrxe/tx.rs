@@ -10,6 +10,7 @@ use crate::{
     limits,
     mr::{Reference, Span},
     path::{self, Path},
+    qp::Qp,
     rx::NO_ICRC,
 };
 use kernel::{
@@ -311,7 +312,7 @@ impl Batch {
 /// the device takes that: each with its own ICRC, for the lengths and the Identification that
 /// segmentation gives it.
 pub(crate) struct Outgoing<'a> {
-    device: &'a DeviceState,
+    qp: &'a Qp,
     /// `None` without a route: what is sent then is lost.
     carrier: Option<Carrier<'a>>,
     /// `None` where nothing may be sent.
@@ -431,9 +432,9 @@ impl Row {
 impl<'a> Outgoing<'a> {
     /// Nothing may be sent yet.
     #[inline]
-    pub(crate) fn new(device: &'a DeviceState) -> Self {
+    pub(crate) fn new(qp: &'a Qp) -> Self {
         Self {
-            device,
+            qp,
             carrier: None,
             batch: None,
             direct: false,
@@ -459,7 +460,7 @@ impl<'a> Outgoing<'a> {
         }
         self.batch = batch;
         if let Some(path) = path {
-            self.carrier = Carrier::connected(path, self.device, source_port, rcu);
+            self.carrier = Carrier::connected(path, &self.qp.device, source_port, rcu);
         }
         let back = |carrier: &Carrier<'_>| carrier.leads_back(rcu);
         self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
@@ -627,7 +628,7 @@ impl<'a> Outgoing<'a> {
         if !self.carrier.as_ref().is_some_and(goes_there) {
             self.finish();
             self.pen.prefix = LastPrefix::default();
-            self.carrier = Carrier::datagrams(path, self.device, source_port(), rcu);
+            self.carrier = Carrier::datagrams(path, &self.qp.device, source_port(), rcu);
         }
     }
 
@@ -640,8 +641,8 @@ impl<'a> Outgoing<'a> {
         };
         let count = row.count;
         if row.plain {
-            let counters = &self.device.counters;
-            counters.add(Counter::WithoutIcrc, count.into());
+            self.qp
+                .tally(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
         match (row.finish(carrier), self.batch.as_deref_mut()) {
             (Some(skb), Some(batch)) => batch.queue.push(skb),
@@ -650,9 +651,8 @@ impl<'a> Outgoing<'a> {
     }
 
     fn count_lost(&self, packets: u16) {
-        self.device
-            .counters
-            .add(Counter::SendErrors, packets.into());
+        self.qp
+            .tally(|counters| counters.add(Counter::SendErrors, packets.into()));
     }
 }
 

@@ -193,9 +193,7 @@ impl RecvSide {
     ) -> R {
         let before = *self.responder.counters();
         let result = self.act(qp, on, batch, notices, f);
-        qp.device
-            .counters
-            .responder(&before, self.responder.counters());
+        qp.count_responder(&before, self.responder.counters());
         result
     }
 
@@ -215,7 +213,7 @@ impl RecvSide {
             current: &mut self.current,
             reads: &mut self.reads,
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(&qp.device),
+            outgoing: Outgoing::new(qp),
             notices,
         };
         let (path, port) = (&self.path, self.source_port);

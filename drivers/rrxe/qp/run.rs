@@ -9,6 +9,7 @@ use kernel::{
     workqueue::{self, WorkItem},
 };
 use linux_rdma::{
+    net::TxQueue,
     rdma::{qp::QpState, QpEvent},
     sync::{irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
     time::monotonic_ns,
@@ -132,6 +133,31 @@ impl Qp {
         Self::rounds(this, &this.send_baton, Self::send_round, Self::send_later);
     }
 
+    /// Gives packets to the stack, and counts them. Returns how many it took.
+    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> u32 {
+        let stats = queue.xmit_all();
+        self.tally(|counters| {
+            counters.add(Counter::SentPackets, stats.sent.into());
+            counters.add(Counter::SentBytes, stats.bytes);
+            counters.add(Counter::SendErrors, stats.dropped.into());
+        });
+        stats.sent
+    }
+
+    /// Sends a batch. No lock may be held that its receiver takes.
+    #[inline]
+    fn send_batch(&self, batch: &mut Batch) {
+        let _ = self.transmit(&mut batch.queue);
+        if let Some(parcel) = &batch.parcel {
+            let (packets, bytes) = self.device.deliver(parcel);
+            self.tally(|counters| {
+                counters.add(Counter::Direct, packets);
+                counters.add(Counter::SentPackets, packets);
+                counters.add(Counter::SentBytes, bytes);
+            });
+        }
+    }
+
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
         let mut batch = Batch::default();
@@ -146,9 +172,9 @@ impl Qp {
         let acknowledgement = waited.flatten();
         let filled = qp.fill(acknowledgement.as_ref(), &mut batch, &mut notices);
         let mut round = filled.round;
-        qp.device.send(&mut batch);
+        qp.send_batch(&mut batch);
         if filled.carried {
-            qp.device.counters.count(Counter::CarriedAcknowledgements);
+            qp.count(Counter::CarriedAcknowledgements);
         }
         if gone {
             // It has become something else.
@@ -211,7 +237,7 @@ impl Qp {
         filled.deadline = side.next_timeout();
         filled.waiting = idle && side.is_streaming();
         if side.requester.is_throttled() {
-            self.device.counters.count(Counter::Throttled);
+            self.count(Counter::Throttled);
         }
         filled
     }
@@ -233,9 +259,9 @@ impl Qp {
             });
             (progress, side.responder.next_timeout())
         };
-        qp.device.send(&mut batch);
+        qp.send_batch(&mut batch);
         if let Some(deadline) = deadline {
-            qp.device.counters.count(Counter::Throttled);
+            qp.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);
         }
         let overflow = Self::report(this, notices, &qp.recv_cq);

@@ -341,7 +341,7 @@ impl SendSide {
                 max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(&qp.device),
+            outgoing: Outgoing::new(qp),
             notices,
         };
         let (path, port, way) = (&self.path, self.source_port, &mut self.way);
