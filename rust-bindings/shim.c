@@ -50,9 +50,9 @@
 
 /* Contexts, CPUs, time. */
 
-SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align)
+SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align, gfp_t gfp)
 {
-	return __alloc_percpu(size, align);
+	return __alloc_percpu_gfp(size, align, gfp);
 }
 
 SHIM void shim_cond_resched(void)

@@ -15,6 +15,7 @@ mod kthread;
 mod nesting;
 mod per_cpu;
 mod rcu;
+mod rcu_arc;
 mod rcu_cell;
 mod rcu_table;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -31,6 +32,7 @@ pub use kthread::{CurrentThread, KThread, ThreadBody};
 pub use nesting::{Nested, Nesting};
 pub use per_cpu::PerCpuCounters;
 pub use rcu::{rcu_barrier, synchronize_rcu, synchronize_rcu_expedited};
+pub use rcu_arc::RcuArc;
 pub use rcu_cell::RcuCell;
 pub use rcu_table::RcuTable;
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};

@@ -83,8 +83,7 @@ impl Qp {
     /// A packet came in marked: notifies the peer, unless that was done a moment ago. No lock may
     /// be held.
     pub(crate) fn notify(&self, due: Due, now: u64, rcu: &rcu::Guard) {
-        let counters = &self.device.counters;
-        counters.count(Counter::MarkedPackets);
+        self.count(Counter::MarkedPackets);
         if !is_notification_point() {
             return;
         }
@@ -106,8 +105,8 @@ impl Qp {
         if let Some(packet) = packet {
             queue.push(packet);
         }
-        let sent = self.device.transmit(&mut queue).sent;
-        counters.add(Counter::NotificationsSent, sent.into());
+        let sent = self.transmit(&mut queue).sent;
+        self.tally(|counters| counters.add(Counter::NotificationsSent, sent.into()));
     }
 
     /// A notification came in (A-08: nobody but the rates learns of it).
@@ -131,7 +130,7 @@ impl Qp {
         if react {
             lock_bh(&qp.recv).responder.notified(incoming.now);
         }
-        qp.device.counters.count(if react {
+        qp.count(if react {
             Counter::NotificationsHandled
         } else {
             Counter::NotificationsIgnored

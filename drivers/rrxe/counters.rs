@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The statistics of a port: `rdma statistic show link`, and hw_counters in sysfs.
+//! The statistics of a port: `rdma statistic show link`, and hw_counters in sysfs; and those of
+//! queue pairs: `rdma statistic qp show`.
 //!
 //! docs/counters.md says what each counts. Names are those of mlx5 where it has one that means the
 //! same, else of another driver. What goes wrong with a packet is counted once, under one name.
+//!
+//! A queue pair counts in one place, too: in the counters bound to it, or else in its device's. For
+//! the port, ib_core adds up both.
 
-use kernel::{c_str, prelude::*};
-use linux_rdma::{rdma::attr::StatName, sync::PerCpuCounters};
+use crate::{device::DeviceState, limits, qp::Qp};
+use kernel::{
+    c_str,
+    prelude::*,
+    sync::{rcu, Arc},
+};
+use linux_rdma::{
+    rdma::attr::StatName,
+    sync::{PerCpuCounters, RcuArc},
+};
 use rrxe_core::{requester::RequesterCounters, responder::ResponderCounters, wire::Operation};
 
 macro_rules! counters {
@@ -60,7 +72,10 @@ counters! {
     CarriedAcknowledgements = "acks_with_answers",
 }
 
-/// The counters of a port. All wrap at 2^64.
+/// Statistics of packets that no queue pair has seen yet.
+pub(crate) const PORT_ONLY: &[usize] = &[Counter::Malformed as usize, Counter::BadIcrc as usize];
+
+/// The counters of a port, or of queue pairs. All wrap at 2^64.
 pub(crate) struct Counters(PerCpuCounters<{ ALL.len() }>);
 
 impl Counters {
@@ -114,9 +129,6 @@ impl Counters {
     /// Adds what a responder has counted between two points in time.
     #[inline]
     pub(crate) fn responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
-        if before == after {
-            return;
-        }
         self.grow(
             Counter::DuplicateRequests,
             before.duplicates,
@@ -149,5 +161,83 @@ impl Counters {
         for (value, counter) in values.iter_mut().zip(ALL) {
             *value = self.0.sum(*counter as usize);
         }
+    }
+}
+
+/// Counters that `rdma statistic` binds to queue pairs, as ib_core holds them. Each queue pair has
+/// a reference of its own.
+pub(crate) struct QpCounters {
+    counters: Arc<Counters>,
+    number: u32,
+}
+
+impl QpCounters {
+    /// Returns new counters with their number, which is free again after [`destroy`](Self::destroy).
+    pub(crate) fn create(device: &DeviceState) -> Result<(Self, u32)> {
+        let counters = Counters(PerCpuCounters::new_accounted()?);
+        let counters = Arc::new(counters, GFP_KERNEL_ACCOUNT)?;
+        // A queue pair is bound to each.
+        let number = device
+            .counter_numbers
+            .alloc(1..=limits::MAX_QP, GFP_KERNEL)?;
+        Ok((Self { counters, number }, number))
+    }
+
+    /// Frees the number.
+    pub(crate) fn destroy(&self, device: &DeviceState) {
+        device.counter_numbers.free(self.number);
+    }
+
+    /// Has a queue pair count here; `EBUSY` if it counts in others. Allocates nothing.
+    pub(crate) fn bind(&self, qp: &Qp) -> Result {
+        qp.counters.0.set(self.counters.clone())
+    }
+
+    /// Returns the value of a counter by its place.
+    pub(crate) fn value(&self, place: usize) -> u64 {
+        self.counters.0.sum(place)
+    }
+}
+
+/// The counters that are bound to a queue pair.
+pub(crate) struct Bound(RcuArc<Counters>);
+
+impl Bound {
+    /// None.
+    pub(crate) const fn none() -> Self {
+        Self(RcuArc::empty())
+    }
+
+    /// Unbinds them. When this returns, the queue pair has counted there for the last time: ib_core
+    /// reads the final values next. Sleeps.
+    pub(crate) fn unbind(&self) {
+        drop(self.0.take());
+    }
+}
+
+impl Qp {
+    /// Adds one to a counter of the queue pair.
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter) {
+        self.tally(|counters| counters.count(counter));
+    }
+
+    /// Calls `count` with the counters in which the queue pair counts. Any context.
+    #[inline]
+    pub(crate) fn tally(&self, count: impl FnOnce(&Counters)) {
+        if self.counters.0.is_empty() {
+            count(&self.device.counters);
+        } else {
+            self.tally_bound(count);
+        }
+    }
+
+    /// As [`tally`](Self::tally), if there are counters of the queue pair.
+    #[cold]
+    #[inline(never)]
+    fn tally_bound(&self, count: impl FnOnce(&Counters)) {
+        let rcu = rcu::read_lock();
+        // They may be unbound meanwhile.
+        count(self.counters.0.get(&rcu).unwrap_or(&self.device.counters));
     }
 }

@@ -3,13 +3,8 @@
 //! What the driver keeps for a device.
 
 use crate::{
-    counters::{Counter, Counters},
-    local_queue::LocalQueue,
-    multicast::Groups,
-    qp::Qp,
-    sockets::SocketShare,
+    counters::Counters, local_queue::LocalQueue, multicast::Groups, qp::Qp, sockets::SocketShare,
     tables::Tables,
-    tx::Batch,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -21,9 +16,9 @@ use kernel::{
     },
 };
 use linux_rdma::{
-    net::{NetDevice, TxQueue, XmitStats},
+    net::NetDevice,
     random,
-    sync::{lock_bh, Nesting},
+    sync::{lock_bh, IndexPool, Nesting},
 };
 
 /// A device: one port on one network device.
@@ -33,7 +28,11 @@ pub(crate) struct DeviceState {
     pub(crate) netdev: ARef<NetDevice>,
     /// Node and system image GUID.
     pub(crate) guid: [u8; 8],
+    /// Counters of packets without a queue pair, and of queue pairs without counters of their own.
     pub(crate) counters: Counters,
+    /// Numbers of the counters that may be bound.
+    #[pin]
+    pub(crate) counter_numbers: IndexPool,
     /// The sockets of the namespace; given back as soon as the network device leaves.
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
@@ -95,6 +94,7 @@ impl DeviceState {
                 netdev: netdev.into(),
                 guid,
                 counters,
+                counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
                 gsi <- new_spinlock!(None, "rrxe_device_gsi"),
                 multicast <- Groups::new(),
@@ -150,26 +150,6 @@ impl DeviceState {
     /// QP1.
     pub(crate) fn gsi(&self) -> Option<Arc<Qp>> {
         lock_bh(&self.gsi).clone()
-    }
-
-    /// Gives packets to the stack, and counts them.
-    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> XmitStats {
-        let stats = queue.xmit_all();
-        self.counters.add(Counter::SentPackets, stats.sent.into());
-        self.counters.add(Counter::SentBytes, stats.bytes);
-        self.counters.add(Counter::SendErrors, stats.dropped.into());
-        stats
-    }
-
-    /// Sends a batch. No lock may be held that its receiver takes. Returns how many packets a
-    /// queueing discipline of this host had no room for.
-    #[inline]
-    pub(crate) fn send(&self, batch: &mut Batch) -> u32 {
-        let stats = self.transmit(&mut batch.queue);
-        if let Some(parcel) = &batch.parcel {
-            self.deliver(parcel);
-        }
-        stats.no_room
     }
 
     /// A packet's P_Key did not match.

@@ -202,8 +202,9 @@ impl DeviceState {
         self.deliveries.depth() >= DEPTH
     }
 
-    /// Hands the packets of a parcel to their queue pairs, which act on them, and answer. No lock may be held.
-    pub(crate) fn deliver(&self, parcel: &Parcel) {
+    /// Hands the packets of a parcel to their queue pairs, which act on them, and answer. Returns how
+    /// many packets and bytes of IP packets they were. No lock may be held.
+    pub(crate) fn deliver(&self, parcel: &Parcel) -> (u64, u64) {
         let _nested = self.deliveries.enter();
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
@@ -217,9 +218,7 @@ impl DeviceState {
             self.deliver_some(parcel, posted, now, &mut row, &rcu);
         }
         row.finish();
-        self.counters.add(Counter::Direct, packets);
-        self.counters.add(Counter::SentPackets, packets);
-        self.counters.add(Counter::SentBytes, bytes);
+        (packets, bytes)
     }
 
     /// Hands a packet over, or those that follow each other.

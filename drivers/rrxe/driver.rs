@@ -5,7 +5,7 @@
 use crate::{
     abi,
     address_handle::AddressHandle,
-    counters,
+    counters::{self, QpCounters},
     cq::Cq,
     device::DeviceState,
     limits, link,
@@ -55,10 +55,12 @@ impl Driver for Rrxe {
     type Xrcd = Xrcd;
     type Mr = MrHandle;
     type Mw = MrHandle;
+    type Counter = QpCounters;
 
     const DRIVER_ID: u32 = abi::DRIVER_ID;
     const ABI_VERSION: u32 = abi::ABI_VERSION;
     const PORT_STATS: &'static [StatName] = counters::NAMES;
+    const PORT_ONLY_STATS: &'static [usize] = counters::PORT_ONLY;
     const LINK_TYPE: &'static CStr = c_str!("rrxe");
     const IDENTITY: Identity = Identity {
         version: abi::VERSION_TEXT,
@@ -190,6 +192,26 @@ impl Driver for Rrxe {
         }
         device.data().counters.read(values);
         Ok(())
+    }
+
+    fn create_counter(device: &Device<Self>) -> Result<(QpCounters, u32)> {
+        QpCounters::create(device.data())
+    }
+
+    fn destroy_counter(device: &Device<Self>, counter: &QpCounters) {
+        counter.destroy(device.data());
+    }
+
+    fn bind_counter(counter: &QpCounters, qp: &QpHandle) -> Result {
+        counter.bind(&qp.qp)
+    }
+
+    fn unbind_counter(qp: &QpHandle) {
+        qp.qp.counters.unbind();
+    }
+
+    fn counter_value(counter: &QpCounters, stat: usize) -> u64 {
+        counter.value(stat)
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {

@@ -8,9 +8,9 @@ use crate::{
     device::DeviceState,
     direct::{Parcel, LARGE},
     limits,
-    local_queue::LocalShare,
     mr::{Reference, Span},
     path::{self, Path},
+    qp::Qp,
     rx::NO_ICRC,
 };
 use kernel::{
@@ -323,7 +323,7 @@ impl Batch {
 /// the device takes that: each with its own ICRC, for the lengths and the Identification that
 /// segmentation gives it.
 pub(crate) struct Outgoing<'a> {
-    device: &'a DeviceState,
+    qp: &'a Qp,
     /// `None` without a route: what is sent then is lost.
     carrier: Option<Carrier<'a>>,
     /// `None` where nothing may be sent.
@@ -332,8 +332,6 @@ pub(crate) struct Outgoing<'a> {
     direct: bool,
     row: Option<Row>,
     pen: Pen,
-    /// The queue pair's packets that wait on this host; `None` for packets that are not counted.
-    share: Option<&'a Arc<LocalShare>>,
     /// Packets that there is room for on this host.
     room: u32,
 }
@@ -450,15 +448,14 @@ impl Row {
 impl<'a> Outgoing<'a> {
     /// Nothing may be sent yet.
     #[inline]
-    pub(crate) fn new(device: &'a DeviceState) -> Self {
+    pub(crate) fn new(qp: &'a Qp) -> Self {
         Self {
-            device,
+            qp,
             carrier: None,
             batch: None,
             direct: false,
             row: None,
             pen: Pen::default(),
-            share: None,
             room: u32::MAX,
         }
     }
@@ -478,26 +475,24 @@ impl<'a> Outgoing<'a> {
         path: &'a Option<Arc<Path>>,
         source_port: u16,
         rcu: &rcu::Guard,
-        share: &'a Arc<LocalShare>,
         is_direct: impl FnOnce(bool) -> bool,
     ) {
         if batch.is_none() {
             return;
         }
         self.batch = batch;
-        self.share = Some(share);
         if let Some(path) = path {
-            self.carrier = Carrier::connected(path, self.device, source_port, rcu);
+            self.carrier = Carrier::connected(path, &self.qp.device, source_port, rcu);
         }
         let back = |carrier: &Carrier<'_>| carrier.leads_back(rcu);
         self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
         // Datagrams, whose way is not known yet, are counted against the device of the queue pair.
         let queues = match &self.carrier {
             Some(carrier) => carrier.queues,
-            None => path.is_none() && self.device.netdev.queues_packets(rcu),
+            None => path.is_none() && self.qp.device.netdev.queues_packets(rcu),
         };
         if queues {
-            self.room = share.room();
+            self.room = self.qp.local.room();
         }
     }
 
@@ -663,7 +658,7 @@ impl<'a> Outgoing<'a> {
         if !self.carrier.as_ref().is_some_and(goes_there) {
             self.finish();
             self.pen.prefix = LastPrefix::default();
-            self.carrier = Carrier::datagrams(path, self.device, source_port(), rcu);
+            self.carrier = Carrier::datagrams(path, &self.qp.device, source_port(), rcu);
         }
     }
 
@@ -676,10 +671,10 @@ impl<'a> Outgoing<'a> {
         };
         let count = row.count;
         if row.plain {
-            let counters = &self.device.counters;
-            counters.add(Counter::WithoutIcrc, count.into());
+            self.qp
+                .tally(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
-        let owner = self.share.filter(|_| row.counted);
+        let owner = row.counted.then_some(&self.qp.local);
         match (row.finish(carrier), self.batch.as_deref_mut()) {
             (Some(mut skb), Some(batch)) => {
                 if let Some(owner) = owner {
@@ -694,9 +689,8 @@ impl<'a> Outgoing<'a> {
     }
 
     fn count_lost(&self, packets: u16) {
-        self.device
-            .counters
-            .add(Counter::SendErrors, packets.into());
+        self.qp
+            .tally(|counters| counters.add(Counter::SendErrors, packets.into()));
     }
 }
 

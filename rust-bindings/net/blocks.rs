@@ -53,7 +53,7 @@ impl Memory {
     pub(super) fn new() -> Result<Self> {
         let (size, align) = (size_of::<Remembered>(), align_of::<Remembered>());
         // SAFETY: Any size may be asked for. The memory is zeroed (mm/percpu.c), which is no page.
-        let memory = unsafe { raw::shim_alloc_percpu(size, align) };
+        let memory = unsafe { raw::shim_alloc_percpu(size, align, raw::GFP_KERNEL) };
         let memory = NonNull::new(memory.cast()).ok_or(ENOMEM)?;
         MEMORY.store(memory.as_ptr() as usize, Release);
         // INVARIANT: Allocated just above.

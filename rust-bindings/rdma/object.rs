@@ -229,6 +229,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Mr: Send + Sync;
     /// Memory window.
     type Mw: Send + Sync;
+    /// Counters that `rdma statistic` binds to queue pairs.
+    type Counter: Send + Sync;
 
     /// `enum rdma_driver_id`; any number that no other driver uses.
     const DRIVER_ID: u32;
@@ -236,6 +238,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const ABI_VERSION: u32;
     /// The statistics of a port.
     const PORT_STATS: &'static [StatName];
+    /// Those of them, by their places, that counters of queue pairs do not have.
+    const PORT_ONLY_STATS: &'static [usize];
     /// Type of link in `rdma link add`.
     const LINK_TYPE: &'static CStr;
     /// The names and version of the devices.
@@ -264,8 +268,21 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// An entry of the P_Key table.
     fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
 
-    /// The statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS).
+    /// The statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS). ib_core adds the
+    /// values of all [counters](Self::Counter) that there are or were.
     fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
+
+    /// Creates counters for queue pairs; returns them with their number, which is not 0 and which
+    /// no other counters of the device have.
+    fn create_counter(device: &Device<Self>) -> Result<(Self::Counter, u32)>;
+    /// Destroys counters to which no queue pair is bound.
+    fn destroy_counter(device: &Device<Self>, counter: &Self::Counter);
+    /// Has counters count for a queue pair; `EBUSY` if others do.
+    fn bind_counter(counter: &Self::Counter, qp: &Self::Qp) -> Result;
+    /// Unbinds a queue pair from its counters. They count nothing of it after this has returned.
+    fn unbind_counter(qp: &Self::Qp);
+    /// Returns the value of a statistic, by its place in [`PORT_STATS`](Self::PORT_STATS).
+    fn counter_value(counter: &Self::Counter, stat: usize) -> u64;
 
     /// A process opened the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
@@ -420,6 +437,7 @@ pub(crate) type Qp<D> = Object<raw::ib_qp, Reporting<raw::ib_qp, <D as Driver>::
 pub(crate) type Srq<D> = Object<raw::ib_srq, Reporting<raw::ib_srq, <D as Driver>::Srq>>;
 pub(crate) type Xrcd<D> = Object<raw::ib_xrcd, <D as Driver>::Xrcd>;
 pub(crate) type Mw<D> = Object<raw::ib_mw, <D as Driver>::Mw>;
+pub(crate) type Counter<D> = Object<raw::rdma_counter, <D as Driver>::Counter>;
 pub(crate) type Mr<D> = Object<raw::ib_mr, <D as Driver>::Mr>;
 
 /// An ib_core return value from a `Result`.

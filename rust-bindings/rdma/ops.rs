@@ -6,6 +6,7 @@
 //! compares the types of a call and its target, and an enum is not an integer there.
 
 mod ah;
+mod counter;
 mod cq;
 mod device;
 mod mr;
@@ -14,7 +15,7 @@ mod qp;
 mod srq;
 
 use super::{
-    object::{Ah, Cq, Driver, Mw, Pd, Qp, Srq, Ucontext, Xrcd},
+    object::{Ah, Counter, Cq, Driver, Mw, Pd, Qp, Srq, Ucontext, Xrcd},
     udata::Udata,
 };
 use crate::raw;
@@ -104,6 +105,12 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.query_pkey = Some(Ops::<D>::query_pkey);
     ops.alloc_hw_port_stats = Some(Ops::<D>::alloc_hw_port_stats);
     ops.get_hw_stats = Some(Ops::<D>::get_hw_stats);
+    ops.counter_init = Some(Ops::<D>::counter_init);
+    ops.counter_alloc_stats = Some(Ops::<D>::counter_alloc_stats);
+    ops.counter_bind_qp = Some(Ops::<D>::counter_bind_qp);
+    ops.counter_unbind_qp = Some(Ops::<D>::counter_unbind_qp);
+    ops.counter_update_stats = Some(Ops::<D>::counter_update_stats);
+    ops.counter_dealloc = Some(Ops::<D>::counter_dealloc);
     ops.alloc_ucontext = Some(Ops::<D>::alloc_ucontext);
     ops.dealloc_ucontext = Some(Ops::<D>::dealloc_ucontext);
     ops.disassociate_ucontext = Some(Ops::<D>::disassociate_ucontext);
@@ -151,6 +158,7 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.size_ib_qp = size_of::<Qp<D>>();
     ops.size_ib_srq = size_of::<Srq<D>>();
     ops.size_ib_xrcd = size_of::<Xrcd<D>>();
+    ops.size_rdma_counter = size_of::<Counter<D>>();
 
     // SAFETY: Copies the operations into the device (device.c), which is not registered yet.
     unsafe { raw::ib_set_device_ops(ib, &ops) };

@@ -30,9 +30,23 @@ impl<const N: usize> PerCpuCounters<N> {
     ///
     /// `ENOMEM`.
     pub fn new() -> Result<Self> {
+        Self::with_flags(raw::GFP_KERNEL)
+    }
+
+    /// As [`new`](Self::new); the memory is charged to the current process's memory cgroup.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new_accounted() -> Result<Self> {
+        Self::with_flags(raw::GFP_KERNEL_ACCOUNT)
+    }
+
+    fn with_flags(gfp: raw::gfp_t) -> Result<Self> {
+        let (size, align) = (size_of::<[u64; N]>(), align_of::<u64>());
         // SAFETY: Any size up to PCPU_MIN_UNIT_SIZE may be asked for; a larger one fails. The
-        // memory is zeroed (mm/percpu.c).
-        let base = unsafe { raw::shim_alloc_percpu(size_of::<[u64; N]>(), align_of::<u64>()) };
+        // memory is zeroed (mm/percpu.c, `pcpu_alloc_noprof()`).
+        let base = unsafe { raw::shim_alloc_percpu(size, align, gfp) };
         // INVARIANT: Allocated just above.
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or(ENOMEM)?,

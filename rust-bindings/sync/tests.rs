@@ -6,7 +6,7 @@
 mod cases {
     use crate::{
         impl_has_soft_timer,
-        sync::{irq::IrqGuard, irqs_disabled, TimerCallback},
+        sync::{irq::IrqGuard, irqs_disabled, RcuArc, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuCell, RcuTable, SoftTimer},
         sync::{CurrentThread, KThread, ThreadBody},
         time,
@@ -125,6 +125,30 @@ mod cases {
         cell.replace(Some(counted(3, &drops)?))?;
         drop(cell);
         rcu_barrier();
+        assert_eq!(drops.load(Relaxed), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn rcu_arc_holds_one_object_at_a_time() -> Result {
+        let drops = counter()?;
+        let place = RcuArc::empty();
+        let id = |place: &RcuArc<Counted>| place.get(&rcu::read_lock()).map(|found| found.id);
+        assert!(place.is_empty());
+        assert!(place.take().is_none());
+        let first = counted(1, &drops)?;
+        place.set(first.clone())?;
+        assert_eq!(place.set(counted(2, &drops)?), Err(EBUSY));
+        assert_eq!(drops.load(Relaxed), 1);
+        assert_eq!(id(&place), Some(1));
+        assert!(!place.is_empty());
+        drop(first);
+        assert_eq!(drops.load(Relaxed), 1);
+        assert_eq!(place.take().map(|taken| taken.id), Some(1));
+        assert_eq!(drops.load(Relaxed), 2);
+        assert_eq!(id(&place), None);
+        place.set(counted(3, &drops)?)?;
+        drop(place);
         assert_eq!(drops.load(Relaxed), 3);
         Ok(())
     }

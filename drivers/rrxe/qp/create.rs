@@ -9,6 +9,7 @@ use super::{
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
     baton::{Baton, Raised},
+    counters::Bound,
     cq::Cq,
     device::DeviceState,
     driver::Rrxe,
@@ -193,6 +194,7 @@ pub(crate) fn create(
             signal_all,
             cap,
             device: state.clone(),
+            counters: Bound::none(),
             pd,
             binder: BinderId::new(),
             target,

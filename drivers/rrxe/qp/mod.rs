@@ -38,7 +38,7 @@ pub(crate) use stream::Habit;
 
 use crate::{
     baton::{Baton, Raised},
-    counters::Counter,
+    counters::{Bound, Counter},
     cq::Cq,
     device::DeviceState,
     incoming::Incoming,
@@ -68,7 +68,10 @@ use linux_rdma::{
     },
     sync::SoftTimer,
 };
-use rrxe_core::{congestion::NotificationPoint, requester::RequesterCounters, Service, Status};
+use rrxe_core::{
+    congestion::NotificationPoint, requester::RequesterCounters, responder::ResponderCounters,
+    Service, Status,
+};
 
 pub(crate) use receive::After;
 
@@ -83,6 +86,8 @@ pub(crate) struct Qp {
     signal_all: bool,
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
+    /// Where it counts, if not in its device's.
+    pub(crate) counters: Bound,
     pd: PdId,
     binder: BinderId,
     target: Arc<QpTarget>,
@@ -106,7 +111,7 @@ pub(crate) struct Qp {
     #[pin]
     pub(crate) recv: SpinLock<recv::RecvSide>,
     /// Its packets that wait on this host.
-    local: Arc<LocalShare>,
+    pub(crate) local: Arc<LocalShare>,
     /// Its place in the line of queue pairs that wait for room there.
     #[pin]
     line: ListLinks,
@@ -275,13 +280,21 @@ impl Qp {
         if before == after {
             return;
         }
-        self.device.counters.requester(before, after);
+        self.tally(|counters| counters.requester(before, after));
         if before.bad_pkeys != after.bad_pkeys {
             self.device.count_bad_pkey();
         }
         // Who cuts what we send may be one who drops it then; what merely gets lost is another matter.
         if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
             path.is_silent();
+        }
+    }
+
+    /// Counts what a responder has counted.
+    #[inline]
+    fn count_responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
+        if before != after {
+            self.tally(|counters| counters.responder(before, after));
         }
     }
 
@@ -295,8 +308,8 @@ impl Qp {
     fn count_completion(&self, status: Status, failed: Counter, flushed: Counter) {
         match status {
             Status::Success => {}
-            Status::WrFlush => self.device.counters.count(flushed),
-            _ => self.device.counters.count(failed),
+            Status::WrFlush => self.count(flushed),
+            _ => self.count(failed),
         }
     }
 }

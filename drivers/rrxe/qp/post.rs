@@ -53,7 +53,7 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
             wrs.try_for_each(|wr| push_send(handle, &mut producer, &wr))
         }
         None => {
-            handle.qp.device.counters.count(Counter::Doorbells);
+            handle.qp.count(Counter::Doorbells);
             if let Some(seat) = &handle.seat {
                 seat.wake();
             }

@@ -95,8 +95,7 @@ impl<'a> Turn<'a> {
         match core::mem::take(self) {
             Turn::Nobody => {}
             Turn::Responder(Side { side, before, .. }) => {
-                let counters = &qp.device.counters;
-                counters.responder(&before, side.responder.counters());
+                qp.count_responder(&before, side.responder.counters());
             }
             Turn::Requester(Side { side, before, .. }) => {
                 qp.count_requester(&before, side.requester.counters(), &side.path);
@@ -144,9 +143,10 @@ impl After<'_> {
     pub(super) fn close(mut self, qp: &Qp) -> Left {
         self.turn.end(qp);
         if self.packets != 0 {
-            let counters = &qp.device.counters;
-            counters.add(Counter::ReceivedPackets, self.packets);
-            counters.add(Counter::ReceivedBytes, self.bytes);
+            qp.tally(|counters| {
+                counters.add(Counter::ReceivedPackets, self.packets);
+                counters.add(Counter::ReceivedBytes, self.bytes);
+            });
         }
         self.left
     }
@@ -223,7 +223,7 @@ impl Qp {
         let After { left, turn, .. } = after;
         let notices = &mut left.send;
         let Some(locked) = turn.requester(qp, incoming).filter(|side| side.from_peer) else {
-            qp.device.counters.count(Counter::Discarded);
+            qp.count(Counter::Discarded);
             return;
         };
         left.whole |= locked.untold && incoming.is_of_row_from_here();
@@ -282,7 +282,7 @@ impl Qp {
         let locked = turn.responder(qp, incoming);
         let Some(locked) = locked.filter(|side| side.from_peer || !qp.qp_type.is_connected())
         else {
-            qp.device.counters.count(Counter::Discarded);
+            qp.count(Counter::Discarded);
             return;
         };
         left.whole |= locked.untold && incoming.is_of_row_from_here();
@@ -309,7 +309,7 @@ impl Qp {
             });
             if side.responder.expected_psn() != expected {
                 *heard = true;
-                qp.device.counters.request(incoming.packet.operation);
+                qp.tally(|counters| counters.request(incoming.packet.operation));
             }
             outcome
         };

@@ -193,9 +193,7 @@ impl RecvSide {
     ) -> R {
         let before = *self.responder.counters();
         let result = self.act(qp, on, batch, notices, f);
-        qp.device
-            .counters
-            .responder(&before, self.responder.counters());
+        qp.count_responder(&before, self.responder.counters());
         result
     }
 
@@ -215,13 +213,13 @@ impl RecvSide {
             current: &mut self.current,
             reads: &mut self.reads,
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(&qp.device),
+            outgoing: Outgoing::new(qp),
             notices,
         };
         let (path, port) = (&self.path, self.source_port);
         let is_direct = |back| back && self.direct;
         env.outgoing
-            .fill_batch(batch, path, port, on.rcu, &qp.local, is_direct);
+            .fill_batch(batch, path, port, on.rcu, is_direct);
         let result = f(&mut self.responder, &mut env);
         env.outgoing.finish();
         result

@@ -9,6 +9,7 @@ use kernel::{
     workqueue::{self, WorkItem},
 };
 use linux_rdma::{
+    net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
     sync::{irqs_disabled, lock_bh, BhGuard, BhLocked, SoftTimer, TimerCallback},
     time::monotonic_ns,
@@ -137,6 +138,38 @@ impl Qp {
         Self::rounds(this, &this.send_baton, Self::send_round, Self::send_later);
     }
 
+    /// Gives packets to the stack, and counts them.
+    pub(crate) fn transmit(&self, queue: &mut TxQueue) -> XmitStats {
+        let stats = queue.xmit_all();
+        self.tally(|counters| {
+            counters.add(Counter::SentPackets, stats.sent.into());
+            counters.add(Counter::SentBytes, stats.bytes);
+            counters.add(Counter::SendErrors, stats.dropped.into());
+        });
+        stats
+    }
+
+    /// Sends a batch, and counts its packets that may wait on this host. No lock may be held that
+    /// its receiver takes, nor that of the send side.
+    #[inline]
+    fn send_batch(&self, batch: &mut Batch) {
+        if batch.owned != 0 {
+            self.local.queued(batch.owned);
+        }
+        let stats = self.transmit(&mut batch.queue);
+        if batch.owned != 0 && stats.no_room != 0 {
+            lock_bh(&self.send).requester.dropped_locally();
+        }
+        if let Some(parcel) = &batch.parcel {
+            let (packets, bytes) = self.device.deliver(parcel);
+            self.tally(|counters| {
+                counters.add(Counter::Direct, packets);
+                counters.add(Counter::SentPackets, packets);
+                counters.add(Counter::SentBytes, bytes);
+            });
+        }
+    }
+
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
         let mut batch = Batch::default();
@@ -149,7 +182,7 @@ impl Qp {
         let mut round = filled.round;
         qp.send_batch(&mut batch);
         if filled.carried {
-            qp.device.counters.count(Counter::CarriedAcknowledgements);
+            qp.count(Counter::CarriedAcknowledgements);
         }
         if gone {
             // It has become something else.
@@ -167,16 +200,6 @@ impl Qp {
             qp.talk.round_ended(monotonic_ns());
         }
         round
-    }
-
-    /// Sends a batch, and counts its packets that may wait on this host.
-    fn send_batch(&self, batch: &mut Batch) {
-        if batch.owned != 0 {
-            self.local.queued(batch.owned);
-        }
-        if self.device.send(batch) != 0 && batch.owned != 0 {
-            lock_bh(&self.send).requester.dropped_locally();
-        }
     }
 
     /// Sends what waits for room on this host, now that there is some.
@@ -254,7 +277,7 @@ impl Qp {
         filled.deadline = side.next_timeout();
         filled.waiting = idle && side.is_streaming();
         if side.requester.is_throttled() {
-            self.device.counters.count(Counter::Throttled);
+            self.count(Counter::Throttled);
         }
         filled
     }
@@ -281,7 +304,7 @@ impl Qp {
         };
         qp.send_batch(&mut batch);
         if let Some(deadline) = deadline {
-            qp.device.counters.count(Counter::Throttled);
+            qp.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);
         }
         let overflow = Self::report(this, notices, &qp.recv_cq);

@@ -341,12 +341,11 @@ impl SendSide {
                 max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(&qp.device),
+            outgoing: Outgoing::new(qp),
             notices,
         };
         let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        let share = &qp.local;
-        env.outgoing.fill_batch(batch, path, port, on.rcu, share, |back| {
+        env.outgoing.fill_batch(batch, path, port, on.rcu, |back| {
             *way = match back {
                 true => way.choose(qp, &self.requester, on.rcu),
                 false => Way::Stack,

@@ -121,6 +121,11 @@ impl<D: Driver> Ops<D> {
         _ib: *mut raw::ib_device,
         _port: u32,
     ) -> *mut raw::rdma_hw_stats {
+        Self::alloc_stats()
+    }
+
+    /// Returns room for the values of a port's statistics, or null.
+    pub(super) fn alloc_stats() -> *mut raw::rdma_hw_stats {
         // SAFETY: The names are static, as many as said, and `StatName` is a transparent wrapper
         // of what rdma_alloc_hw_stats_struct() takes (verbs.c).
         unsafe {

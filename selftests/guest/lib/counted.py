@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from harness import equal
+from harness import equal, require
 
 # What all traffic changes.
 TRAFFIC = {
@@ -48,6 +48,47 @@ def rise(host, among=None, **wanted):
     while (found := _risen(before, read(host), among, wanted)) != wanted and time.monotonic() < end:
         time.sleep(0.1)
     equal(f"what {host.name} has counted", found, wanted)
+
+
+def of_queue_pairs(host):
+    """The counters bound to queue pairs of a host's device, as `rdma` shows them: {number: entry}."""
+    text = host.machine.run(f"rdma -j statistic qp show link {host.device}/1")
+    return {entry["cntn"]: entry for entry in json.loads(text or "[]")}
+
+
+class Watch:
+    """The counters of both ends of a link, on which nothing but queue pairs of these sends."""
+
+    def __init__(self, here, peer):
+        self._hosts = (here, peer)
+        self._first = self._last = self._read()
+
+    def _read(self):
+        return [read(host) for host in self._hosts]
+
+    def rise(self):
+        """Returns the counts of this host's device since the start. No counter may go backwards."""
+        now = self._read()
+        for host, before, after in zip(self._hosts, self._last, now):
+            for name, value in after.items():
+                require(value >= before[name], f"{host.name}: {name} went from {before[name]} to {value}")
+        self._last = now
+        return {name: value - self._first[0][name] for name, value in now[0].items()}
+
+    def _differences(self):
+        self.rise()
+        here, peer = ({name: now[name] - then[name] for name in now} for now, then in zip(self._last, self._first))
+        for one, other in ((here, peer), (peer, here)):
+            for sent, received in (("sent_pkts", "rcvd_pkts"), ("sent_bytes", "rcvd_bytes")):
+                if one[sent] != other[received]:
+                    yield f"{sent}: {one[sent]}, {received} at the other end: {other[received]}"
+
+    def agree(self):
+        """Each end must have received what the other has sent: counted once, and by one end like the other."""
+        end = time.monotonic() + PATIENCE
+        while (found := list(self._differences())) and time.monotonic() < end:
+            time.sleep(0.1)
+        equal("differences between the ends", found, [])
 
 
 def _risen(before, after, among, wanted):

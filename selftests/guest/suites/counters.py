@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The device's statistics: whatever is wrong with a packet is counted once, under one name."""
+"""The device's statistics: whatever is wrong with a packet is counted once, under one name; and those of queue pairs."""
 
+import contextlib
+import os
+import random
 import time
 
 import packets
 import testbed
-from counted import read, rise
+from counted import PATIENCE, Watch, of_queue_pairs, read, rise
 from forger import FIRST, PAYLOAD, Forger
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, bth, deth
-from trial import Bench
+from traffic import Batch
+from trial import Bench, Trial
 
 bed = testbed.Bed()
 bench = Bench(bed.endpoints)
@@ -161,6 +165,212 @@ def sysfs():
     time.sleep(0.1)
     for name in names:
         equal(name, int(bed.here.machine.read(f"{where}/{name}")), shown[name])
+
+
+# Statistics of a port that queue pairs do not have.
+PORT_ONLY = {"rx_roce_error_pkts", "rx_icrc_encapsulated", "bad_pkey_cntr", "qkey_viol_cntr"}
+
+# The fields of a counter of queue pairs that are no values.
+ABOUT = {"ifindex", "ifname", "port", "cntn", "qp-type", "pid", "comm", "lqpn"}
+
+
+def _command(words):
+    """`rdma statistic qp WORDS` of this host's device."""
+    what, *rest = words.split(" ", 1)
+    return " ".join(["rdma statistic qp", what, f"link {bed.here.device}/1", *rest])
+
+
+def _statistic(words):
+    """Run such a command; returns its output."""
+    return bed.here.machine.run(_command(words))
+
+
+def _refused(words):
+    """Such a command must fail."""
+    require(bed.here.machine.try_run(_command(words)).status, f"{words} was accepted")
+
+
+@contextlib.contextmanager
+def _automatic(criteria):
+    """In the block, queue pairs get counters by themselves."""
+    bench.ends()  # the witness has none
+    _statistic(f"set auto {criteria} on")
+    require(f"auto {criteria} on" in _statistic("mode"), "the mode is not shown")
+    try:
+        yield
+    finally:
+        _statistic("set auto off")
+        require("auto off" in _statistic("mode"), "the mode is not off")
+
+
+def _exchange(t, writes):
+    """Requests of both ends, with this number of WRITEs that come in here."""
+    batch = Batch(random.Random(writes), t.near, t.far)
+    for _ in range(writes):
+        batch.add(t.far, "write", 3000)
+    batch.add(t.far, "read", 3000)
+    for side in (t.near, t.far):
+        batch.add(side, "send", 2000)
+    batch.run()
+
+
+def _only():
+    """The only counter that is bound."""
+    found = of_queue_pairs(bed.here)
+    equal("counters", len(found), 1)
+    return next(iter(found.values()))
+
+
+def _number(t):
+    return t.near.qp["qpn"]
+
+
+def _has_all_of(watch):
+    """The only counter must have all that the device has counted since the watch began."""
+
+    def differences():
+        found, all_of_it = _only(), watch.rise()
+        equal("names", set(found) - ABOUT, set(all_of_it) - PORT_ONLY)
+        for name in set(found) - ABOUT:
+            if found[name] != all_of_it[name]:
+                yield f"{name}: {found[name]}, of the device: {all_of_it[name]}"
+
+    end = time.monotonic() + PATIENCE
+    while (found := list(differences())) and time.monotonic() < end:
+        time.sleep(0.1)
+    equal("differences", found, [])
+    watch.agree()
+
+
+@case()
+def automatic_by_type():
+    """`auto type`: queue pairs of a type share a counter, which has all that passes them; the device has it once,
+    before and after they are gone."""
+    where = f"/sys/class/infiniband/{bed.here.device}/ports/1/hw_counters/rx_write_requests"
+    with _automatic("type"):
+        watch = Watch(bed.here, bed.peer)
+        with Trial(bench) as one:
+            with Trial(bench) as other:
+                _exchange(one, 2)
+                _exchange(other, 3)
+                found = _only()
+                equal("type", found["qp-type"], "RC")
+                equal("queue pairs", sorted(found["lqpn"]), sorted([_number(one), _number(other)]))
+                equal("WRITEs", found["rx_write_requests"], 5)
+                require(found["sent_pkts"] > 10 and found["rcvd_pkts"] > 10, f"packets: {found}")
+                _has_all_of(watch)
+                time.sleep(0.1)
+                equal("in sysfs", int(bed.here.machine.read(where)), read(bed.here)["rx_write_requests"])
+                with Trial(bench, kind="ud") as datagrams:
+                    of_type = {entry["qp-type"]: entry for entry in of_queue_pairs(bed.here).values()}
+                    equal("types", set(of_type), {"RC", "UD"})
+                    equal("queue pairs", of_type["UD"]["lqpn"], [_number(datagrams)])
+            # It has gone, and the witness has counted a WRITE for each trial that has ended.
+            found = _only()
+            equal("queue pairs", found["lqpn"], [_number(one)])
+            equal("WRITEs", found["rx_write_requests"], 5)
+            equal("WRITEs of the device", watch.rise()["rx_write_requests"], 7)
+        equal("counters", of_queue_pairs(bed.here), {})
+        equal("WRITEs of the device", watch.rise()["rx_write_requests"], 8)
+        watch.agree()
+    with Trial(bench) as t:
+        _exchange(t, 1)
+        equal("counters", of_queue_pairs(bed.here), {})
+
+
+@case()
+def automatic_by_process():
+    """`auto pid`: the queue pairs of a process share a counter, of whatever type."""
+    with _automatic("pid"):
+        with Trial(bench) as one, Trial(bench, kind="ud") as other:
+            _exchange(one, 2)
+            found = _only()
+            equal("process", found["pid"], os.getpid())
+            equal("queue pairs", sorted(found["lqpn"]), sorted([_number(one), _number(other)]))
+            equal("WRITEs", found["rx_write_requests"], 2)
+    with _automatic("type,pid"):
+        with Trial(bench), Trial(bench, kind="ud"):
+            types = [entry["qp-type"] for entry in of_queue_pairs(bed.here).values()]
+            equal("types", sorted(types), ["RC", "UD"])
+            equal("processes", {entry["pid"] for entry in of_queue_pairs(bed.here).values()}, {os.getpid()})
+
+
+@case()
+def automatic_off_stays_bound():
+    """Switched off, the counters of queue pairs that there are stay, and may be unbound."""
+    watch = Watch(bed.here, bed.peer)
+    with contextlib.ExitStack() as trials:
+        with _automatic("type"):
+            t = trials.enter_context(Trial(bench))
+            _exchange(t, 1)
+        _exchange(t, 2)
+        found = _only()
+        equal("WRITEs", found["rx_write_requests"], 3)
+        _statistic(f"unbind cntn {found['cntn']} lqpn {_number(t)}")
+        equal("counters", of_queue_pairs(bed.here), {})
+        _exchange(t, 1)
+        equal("WRITEs of the device", watch.rise()["rx_write_requests"], 4)
+    watch.agree()
+
+
+@case()
+def bound_by_hand():
+    """`bind` and `unbind`: a counter has what passes its queue pairs while they are bound, and the device has it once."""
+    bench.ends()
+    watch = Watch(bed.here, bed.peer)
+    with Trial(bench) as one, Trial(bench) as other:
+        _exchange(one, 1)
+        _statistic(f"bind lqpn {_number(one)}")
+        found = _only()
+        counter = found["cntn"]
+        equal("queue pairs", found["lqpn"], [_number(one)])
+        equal("WRITEs", found["rx_write_requests"], 0)
+        _exchange(one, 2)
+        _exchange(other, 3)
+        equal("WRITEs", _only()["rx_write_requests"], 2)
+        equal("WRITEs of the device", watch.rise()["rx_write_requests"], 6)
+
+        _refused(f"bind lqpn {_number(one)}")
+        _refused(f"bind lqpn {_number(one)} cntn {counter}")
+        _refused("set auto type on")
+        _refused(f"unbind cntn {counter} lqpn {_number(other)}")
+
+        _statistic(f"bind lqpn {_number(other)} cntn {counter}")
+        _exchange(other, 1)
+        equal("queue pairs", sorted(_only()["lqpn"]), sorted([_number(one), _number(other)]))
+        equal("WRITEs", _only()["rx_write_requests"], 3)
+        _statistic(f"unbind cntn {counter} lqpn {_number(one)}")
+        _exchange(one, 4)
+        equal("WRITEs", _only()["rx_write_requests"], 3)
+        equal("WRITEs of the device", watch.rise()["rx_write_requests"], 11)
+        _statistic(f"bind lqpn {_number(one)}")
+        equal("counters", len(of_queue_pairs(bed.here)), 2)
+        _statistic(f"unbind cntn {counter}")
+        equal("queue pairs", _only()["lqpn"], [_number(one)])
+        equal("WRITEs", _only()["rx_write_requests"], 0)
+        equal("WRITEs of the device", watch.rise()["rx_write_requests"], 11)
+    equal("counters", of_queue_pairs(bed.here), {})
+    watch.agree()
+
+
+@case(timeout=300)
+def bound_under_traffic():
+    """Bound and unbound all the time, a queue pair with traffic counts each packet once."""
+    bench.ends()
+    watch = Watch(bed.here, bed.peer)
+    with Trial(bench) as t:
+        qp = f"lqpn {_number(t)}"
+        # No other counter exists, so this one has the lowest number.
+        turn = f"{_command(f'bind {qp}')} && {_command(f'unbind cntn 1 {qp}')} || exit 1"
+        job = bed.here.machine.start(f"for i in $(seq 50); do {turn}; done")
+        writes = 0
+        while job.running():
+            _exchange(t, 10)
+            writes += 10
+        equal("status of rdma", job.wait().status, 0)
+        equal("counters", of_queue_pairs(bed.here), {})
+        equal("WRITEs of the device", watch.rise()["rx_write_requests"], writes)
+    watch.agree()
 
 
 def run():
