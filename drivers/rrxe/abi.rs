@@ -247,7 +247,8 @@ pub struct Cqe {
     pub sl: u8,
     /// Driver-specific detail of a failure, for people: see docs.
     pub vendor_err: u32,
-    /// UD (RoCEv2): network header type of the packet, `enum rdma_network_type`.
+    /// UD (RoCEv2): network header type of the packet, `enum rdma_network_type`:
+    /// [`NETWORK_IPV4`] or [`NETWORK_IPV6`].
     pub network_hdr_type: u8,
     /// Zero.
     pub reserved: [u8; 3],
@@ -260,6 +261,11 @@ pub struct Cqe {
     /// Zero.
     pub reserved2: [u8; 10],
 }
+
+/// [`Cqe::network_hdr_type`]: `RDMA_NETWORK_IPV4`.
+pub const NETWORK_IPV4: u8 = 2;
+/// [`Cqe::network_hdr_type`]: `RDMA_NETWORK_IPV6`.
+pub const NETWORK_IPV6: u8 = 3;
 
 /// [`Cqe::vlan_id`]: the packet had no VLAN tag.
 pub const NO_VLAN: u16 = 0xffff;

@@ -388,6 +388,10 @@ impl WorkItem for Cq {
     }
 }
 
+// The provider has no other names for these.
+const _: () =
+    assert!(abi::NETWORK_IPV4 == wc::NETWORK_IPV4 && abi::NETWORK_IPV6 == wc::NETWORK_IPV6);
+
 /// A completion entry in the words of kernel consumers.
 fn contents(cqe: &Cqe) -> WcContents {
     let mut flags = 0;

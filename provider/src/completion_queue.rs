@@ -22,6 +22,13 @@ const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
 /// consumer, or has another meaning there.
 const WC_FLAGS: u8 = abi::CQE_GRH | abi::CQE_WITH_IMM | abi::CQE_WITH_INV;
 
+/// [`service_level`] of a datagram: the packet had a UDP header.
+const ROCE_V2: u8 = 8;
+/// [`service_level`] of a datagram: the packet had an IPv6 header.
+const ROCE_IPV6: u8 = 1;
+/// [`service_level`] of a datagram: the packet had an IPv4 header.
+const ROCE_IPV4: u8 = 2;
+
 /// A completion queue.
 ///
 /// # Invariants
@@ -256,8 +263,23 @@ pub(crate) fn to_wc(entry: &Cqe) -> IbvWc {
         pkey_index: entry.pkey_index,
         // RoCE has no LIDs.
         slid: 0,
-        sl: entry.sl,
+        sl: service_level(entry),
         dlid_path_bits: 0,
+    }
+}
+
+/// The service level of a completion. RoCE packets have none. For a datagram the field tells of
+/// which kind the packet was, as in completions of mlx5, since verbs have no other field for it.
+/// UCX relies on it: without it, UCX takes each packet for one over IPv6.
+#[inline]
+pub(crate) fn service_level(entry: &Cqe) -> u8 {
+    if entry.flags & abi::CQE_GRH == 0 {
+        return entry.sl;
+    }
+    match entry.network_hdr_type {
+        abi::NETWORK_IPV4 => ROCE_V2 | ROCE_IPV4,
+        abi::NETWORK_IPV6 => ROCE_V2 | ROCE_IPV6,
+        _ => entry.sl,
     }
 }
 
@@ -377,6 +399,23 @@ pub(crate) mod tests {
         assert_eq!(drain(&queue), [0, 1, 2, 3, 4, 5, 6, 7]);
         queue.arm(abi::ARM_ANY);
         assert_eq!(queue.ring().disarm(), abi::ARM_ANY);
+    }
+
+    #[test]
+    fn the_service_level_tells_the_kind_of_a_datagram() {
+        for (flags, network, level) in [
+            (abi::CQE_GRH, abi::NETWORK_IPV4, 10),
+            (abi::CQE_GRH, abi::NETWORK_IPV6, 9),
+            (abi::CQE_GRH, 0, 0),
+            (0, abi::NETWORK_IPV4, 0),
+        ] {
+            let entry = Cqe {
+                flags,
+                network_hdr_type: network,
+                ..cqe(1, 1)
+            };
+            assert_eq!(to_wc(&entry).sl, level);
+        }
     }
 
     #[test]
