@@ -193,7 +193,8 @@ impl Driver for Rrxe {
         }
         let poller = Poller::new(device.data(), cmd.poll_idle_us)?;
         udata.write(&abi::AllocUcontextResp {
-            features: poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
+            features: abi::FEATURE_NOTIFY_WAITING
+                | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;
@@ -251,7 +252,7 @@ impl Driver for Rrxe {
     }
 
     fn req_notify_cq(cq: &Arc<Cq>, solicited_only: bool, report_missed: bool) -> Result<bool> {
-        Ok(cq.arm(solicited_only) && report_missed)
+        Ok(Cq::arm(cq, solicited_only) && report_missed)
     }
 
     fn create_qp(
