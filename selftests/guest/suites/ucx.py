@@ -55,15 +55,16 @@ def perftest(server, client, run):
     """Run ucx_perftest to its end: all messages must have been exchanged, without an error."""
     port = next_port()
 
-    def program(host):
+    def command(host, words):
         variables = [f"UCX_TLS={TRANSPORTS[run.transport]}", f"UCX_NET_DEVICES={host.device}:1"]
         if run.ipv6 is not None:
             index = host.gid_index(host.address6 if run.ipv6 else host.address)
             variables.append(f"UCX_IB_GID_INDEX={index}")
-        return f"env {' '.join(variables)} ucx_perftest -p {port}"
+        # Debian's ucx_perftest starts MPI, which takes seconds, unless its input is a terminal.
+        return f"script -qec 'env {' '.join(variables)} ucx_perftest {words} -p {port}' /dev/null"
 
-    command = f"{program(client)} {server.address} {run.options} -n {run.count} -w 5 -f"
-    ends = run_pair(server, client, program(server), command, testbed.tcp_listens, port)
+    words = f"{server.address} {run.options} -n {run.count} -w 5 -f"
+    ends = run_pair(server, client, command(server, ""), command(client, words), testbed.tcp_listens, port)
     for output in ends:
         require("ERROR" not in output, "UCX reported an error")
     rows = re.findall(r"^Final:\s+(\d+)\s", ends[1], re.M)
