@@ -63,7 +63,7 @@ def perftest(server, client, run):
         # Debian's ucx_perftest starts MPI, which takes seconds, unless its input is a terminal.
         return f"script -qec 'env {' '.join(variables)} ucx_perftest {words} -p {port}' /dev/null"
 
-    words = f"{server.address} {run.options} -n {run.count} -w 5 -f"
+    words = f"{server.address} {run.options} -n {run.count} -w 5"
     ends = run_pair(server, client, command(server, ""), command(client, words), testbed.tcp_listens, port)
     for output in ends:
         require("ERROR" not in output, "UCX reported an error")
