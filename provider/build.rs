@@ -17,7 +17,7 @@ const PUBLIC: [&str; 2] = ["ibv_dofork_range", "ibv_dontfork_range"];
 
 /// The functions whose symbol version carries the number of the private ABI. A function that
 /// librrxe calls and that is in neither list fails the link.
-const PRIVATE: [&str; 36] = [
+const PRIVATE: [&str; 37] = [
     "_verbs_init_and_alloc_context",
     "ibv_cmd_alloc_mw",
     "ibv_cmd_alloc_pd",
@@ -50,6 +50,7 @@ const PRIVATE: [&str; 36] = [
     "ibv_cmd_query_qp",
     "ibv_cmd_query_srq",
     "ibv_cmd_reg_mr",
+    "ibv_cmd_req_notify_cq",
     "ibv_cmd_rereg_mr",
     "ibv_cmd_resize_cq",
     "verbs_set_ops",

@@ -59,6 +59,19 @@
 //! once more, as the verbs require. The kernel, after publishing completions, executes a
 //! sequentially consistent fence, reads the word, and where the completions match, clears it and
 //! raises one completion event. No system call is needed to arm.
+//!
+//! # Arming a completion queue that is not empty
+//!
+//! Some programs arm and then sleep without polling once more: they rely on hardware that raises
+//! an event at once if completions wait. Others poll after they have armed, and an event for
+//! what they are about to find would only cost time. [`RingHeader::notified`] tells the two
+//! apart: if completions waited when the kernel last raised an event, it is the consumer counter
+//! of that moment, so the program has polled nothing since if its consumer counter is the same.
+//!
+//! With [`FEATURE_NOTIFY_WAITING`], the user program, having armed, executes a sequentially
+//! consistent fence and reads the producer counter. If completions wait that the arming asks
+//! for, and its consumer counter is not [`RingHeader::notified`], it calls the kernel
+//! (`REQ_NOTIFY_CQ`), which raises the event unless it has taken the arming meanwhile.
 
 /// The version of rrxe, as Cargo.toml has it.
 pub const VERSION_TEXT: &core::ffi::CStr = c"0.1.0";
@@ -91,6 +104,8 @@ pub const RING_DOORBELL: usize = 128;
 pub const RING_DUE: usize = 132;
 /// Offset in bytes of [`RingHeader::arm`].
 pub const RING_ARM: usize = 192;
+/// Offset in bytes of [`RingHeader::notified`].
+pub const RING_NOTIFIED: usize = 196;
 
 /// First bytes of each ring. One cache line for each word, since each has its own writer.
 ///
@@ -115,9 +130,15 @@ pub struct RingHeader {
     pub _pad2: [u32; 14],
     /// Completion queues: [`ARM_ANY`], [`ARM_SOLICITED`] or zero.
     pub arm: u32,
+    /// Completion queues: the consumer counter of the last event, if completions waited then.
+    /// Initially [`NOT_NOTIFIED`]. Written by the kernel only.
+    pub notified: u32,
     /// Not used, zero.
-    pub _pad3: [u32; 15],
+    pub _pad3: [u32; 14],
 }
+
+/// [`RingHeader::notified`]: no event has been raised. One less than the first counter.
+pub const NOT_NOTIFIED: u32 = u32::MAX;
 
 /// [`RingHeader::arm`]: raise an event for the next completion.
 pub const ARM_ANY: u32 = 1;
@@ -259,7 +280,8 @@ pub struct Cqe {
     pub sl: u8,
     /// Driver-specific detail of a failure, for people: see docs.
     pub vendor_err: u32,
-    /// UD (RoCEv2): network header type of the packet, `enum rdma_network_type`.
+    /// UD (RoCEv2): network header type of the packet, `enum rdma_network_type`:
+    /// [`NETWORK_IPV4`] or [`NETWORK_IPV6`].
     pub network_hdr_type: u8,
     /// Zero.
     pub reserved: [u8; 3],
@@ -272,6 +294,14 @@ pub struct Cqe {
     /// Zero.
     pub reserved2: [u8; 10],
 }
+
+/// [`Cqe::status`]: `IBV_WC_SUCCESS`.
+pub const STATUS_SUCCESS: u8 = 0;
+
+/// [`Cqe::network_hdr_type`]: `RDMA_NETWORK_IPV4`.
+pub const NETWORK_IPV4: u8 = 2;
+/// [`Cqe::network_hdr_type`]: `RDMA_NETWORK_IPV6`.
+pub const NETWORK_IPV6: u8 = 3;
 
 /// [`Cqe::vlan_id`]: the packet had no VLAN tag.
 pub const NO_VLAN: u16 = 0xffff;
@@ -297,6 +327,9 @@ pub const FEATURE_POLL: u64 = 1;
 /// [`AllocUcontextResp::features`]: strides need not be powers of two, and the two rings of a queue
 /// pair may be in one piece of memory.
 pub const FEATURE_PACKED: u64 = 2;
+/// [`AllocUcontextResp::features`]: the kernel keeps [`RingHeader::notified`], and raises the event
+/// of an armed completion queue that is not empty if `REQ_NOTIFY_CQ` asks for it.
+pub const FEATURE_NOTIFY_WAITING: u64 = 4;
 
 /// Driver part of GET_CONTEXT. A program that asks for nothing leaves it out: a kernel may not know it, and refuses
 /// with `EOPNOTSUPP` what is not zero.
@@ -435,6 +468,7 @@ const _: () = {
     assert!(offset_of!(RingHeader, doorbell) == RING_DOORBELL);
     assert!(offset_of!(RingHeader, due) == RING_DUE);
     assert!(offset_of!(RingHeader, arm) == RING_ARM);
+    assert!(offset_of!(RingHeader, notified) == RING_NOTIFIED);
     assert!(size_of::<WqeOp>() == 32);
     assert!(size_of::<SendWqe>() == 64);
     assert!(align_of::<SendWqe>() == 8);

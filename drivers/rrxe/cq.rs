@@ -8,8 +8,8 @@
 //! that, nor by two at the same time (Documentation/infiniband/core_locking.rst).
 
 use crate::abi::{
-    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV, RING_ARM,
-    RING_CONSUMER, RING_HEADER_SIZE, RING_PRODUCER,
+    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+    NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
 };
 use crate::baton::{Baton, Raised};
 use crate::driver::Rrxe;
@@ -68,6 +68,9 @@ struct CqRing {
     consumer: u32,
     /// Kernel consumers: `ARM_*`.
     armed: u32,
+    /// User programs: what [`abi::RingHeader::notified`] says. It only advances, so a program
+    /// that winds its consumer counter back gets no further event for a completion.
+    notified: u32,
     /// A completion was lost; nothing more is added.
     overflow: bool,
     /// The consumer was told so.
@@ -135,8 +138,14 @@ impl CqRing {
             Storage::User(memory) => {
                 // Against the consumer, which arms and then looks for completions.
                 smp_mb();
-                memory.load_relaxed(RING_ARM) & wanted != 0
-                    && memory.exchange(RING_ARM, 0) & wanted != 0
+                let hit = memory.load_relaxed(RING_ARM) & wanted != 0
+                    && memory.exchange(RING_ARM, 0) & wanted != 0;
+                if hit {
+                    if let Some(consumer) = self.unnotified() {
+                        self.set_notified(consumer);
+                    }
+                }
+                hit
             }
             Storage::Kernel(_) => {
                 let hit = self.armed & wanted != 0;
@@ -146,6 +155,46 @@ impl CqRing {
                 hit
             }
             Storage::Gone => false,
+        }
+    }
+
+    /// Takes the arming of a user program that has found completions in its queue, unless the
+    /// last event was for the oldest of them.
+    fn disarm_for_waiting(&mut self) -> bool {
+        let Some(consumer) = self.unnotified() else {
+            return false;
+        };
+        match &self.storage {
+            Storage::User(memory) if memory.exchange(RING_ARM, 0) != 0 => {
+                self.set_notified(consumer);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The consumer counter of a user program, if completions wait and the last event was not
+    /// for the oldest of them. The program may have written anything there.
+    fn unnotified(&self) -> Option<u32> {
+        let Storage::User(memory) = &self.storage else {
+            return None;
+        };
+        let consumer = memory.load_acquire(RING_CONSUMER);
+        let used = self.producer.wrapping_sub(consumer);
+        if used == 0 || used > self.capacity {
+            return None;
+        }
+        // Positions in the ring's window, which ends at the producer. `notified` is before the
+        // window if the program has polled for long without events.
+        let start = self.producer.wrapping_sub(self.capacity);
+        let notified = self.notified.wrapping_sub(start);
+        (notified > self.capacity || consumer.wrapping_sub(start) > notified).then_some(consumer)
+    }
+
+    fn set_notified(&mut self, consumer: u32) {
+        self.notified = consumer;
+        if let Storage::User(memory) = &self.storage {
+            memory.store_release(RING_NOTIFIED, consumer);
         }
     }
 }
@@ -182,6 +231,7 @@ impl Cq {
                     producer: 0,
                     consumer: 0,
                     armed: 0,
+                    notified: NOT_NOTIFIED,
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
@@ -207,6 +257,7 @@ impl Cq {
                     producer: 0,
                     consumer: 0,
                     armed: 0,
+                    notified: NOT_NOTIFIED,
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_no_cq"),
@@ -236,6 +287,7 @@ impl Cq {
         }
         let size = spec.size().ok_or(EINVAL)?;
         let memory = SharedMemory::from_user(device, spec.addr, size)?;
+        memory.store_release(RING_NOTIFIED, NOT_NOTIFIED);
         udata.write_nothing()?;
         Ok((Storage::User(memory), spec.capacity))
     }
@@ -275,9 +327,13 @@ impl Cq {
                 to.exchange(RING_ARM, armed);
                 to.store_release(RING_PRODUCER, used);
             }
+            let consumer = ring.producer.wrapping_sub(used);
+            let notified = ring.notified.wrapping_sub(consumer);
             ring.producer = used;
             ring.capacity = capacity;
-            core::mem::replace(&mut ring.storage, new)
+            let old = core::mem::replace(&mut ring.storage, new);
+            ring.set_notified(notified);
+            old
         };
         // Unpinning may sleep.
         drop(old);
@@ -364,9 +420,18 @@ impl Cq {
         count
     }
 
-    /// REQ_NOTIFY_CQ of a kernel consumer. True where completions wait.
-    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
-        let mut ring = lock_irqsave(&self.ring);
+    /// REQ_NOTIFY_CQ. A kernel consumer arms by it; true if completions wait. A user program has
+    /// armed already, and asks for the event because completions wait.
+    pub(crate) fn arm(this: &Arc<Self>, solicited_only: bool) -> bool {
+        let mut ring = lock_irqsave(&this.ring);
+        if !this.is_kernel {
+            let due = ring.disarm_for_waiting();
+            drop(ring);
+            if due {
+                Self::tell(this, COMPLETIONS);
+            }
+            return false;
+        }
         ring.armed |= if solicited_only {
             ARM_SOLICITED
         } else {
@@ -387,6 +452,10 @@ impl WorkItem for Cq {
         }
     }
 }
+
+// The provider has no other names for these.
+const _: () =
+    assert!(abi::NETWORK_IPV4 == wc::NETWORK_IPV4 && abi::NETWORK_IPV6 == wc::NETWORK_IPV6);
 
 /// A completion entry in the words of kernel consumers.
 fn contents(cqe: &Cqe) -> WcContents {

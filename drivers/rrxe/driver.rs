@@ -221,7 +221,9 @@ impl Driver for Rrxe {
         }
         let poller = Poller::new(device.data(), cmd.poll_idle_us)?;
         udata.write(&abi::AllocUcontextResp {
-            features: abi::FEATURE_PACKED | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
+            features: abi::FEATURE_PACKED
+                | abi::FEATURE_NOTIFY_WAITING
+                | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;
@@ -279,7 +281,7 @@ impl Driver for Rrxe {
     }
 
     fn req_notify_cq(cq: &Arc<Cq>, solicited_only: bool, report_missed: bool) -> Result<bool> {
-        Ok(cq.arm(solicited_only) && report_missed)
+        Ok(Cq::arm(cq, solicited_only) && report_missed)
     }
 
     fn create_qp(

@@ -22,6 +22,13 @@ const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
 /// consumer, or has another meaning there.
 const WC_FLAGS: u8 = abi::CQE_GRH | abi::CQE_WITH_IMM | abi::CQE_WITH_INV;
 
+/// [`service_level`] of a datagram: the packet had a UDP header.
+const ROCE_V2: u8 = 8;
+/// [`service_level`] of a datagram: the packet had an IPv6 header.
+const ROCE_IPV6: u8 = 1;
+/// [`service_level`] of a datagram: the packet had an IPv4 header.
+const ROCE_IPV4: u8 = 2;
+
 /// A completion queue.
 ///
 /// # Invariants
@@ -86,14 +93,41 @@ impl CompletionQueue {
         }
     }
 
+    /// Whether completions wait that an arming with `request` asks for, and the program has polled
+    /// since the last event, so it may rely on another one: see [`crate::abi`], "Arming a
+    /// completion queue that is not empty". Called after [`CompletionQueue::arm`].
+    pub(crate) fn is_event_due(&self, request: u32) -> bool {
+        let ring = self.ring();
+        let consumed = ring.consumer().load(Ordering::Acquire);
+        ring.producer().load(Ordering::Acquire) != consumed
+            && ring.notified().load(Ordering::Acquire) != consumed
+            && ring.is_armed()
+            && (request & abi::ARM_ANY != 0 || self.may_have_solicited())
+    }
+
+    /// Whether a solicited or failed completion waits. True also while the queue is open, be it
+    /// by another thread or by the calling one.
+    fn may_have_solicited(&self) -> bool {
+        if !self.lock.try_acquire() {
+            return true;
+        }
+        // SAFETY: the lock was just taken. If the consumer promised to use one thread only, that
+        // thread is here, and has no reader in use: it may be between `start_poll` and
+        // `end_poll`, but not within one of the calls.
+        let found = unsafe { self.current() }.has_solicited();
+        self.close();
+        found
+    }
+
     /// Puts `ring` in place of the present one, if `command` has the kernel do so: which moves
     /// the completions that wait, and starts the counters of the new ring anew. The result is
-    /// that of `command`: 0 or an error.
-    pub(crate) fn resize(&self, ring: Ring, command: impl FnOnce() -> c_int) -> c_int {
+    /// that of `command`: an error, or what was asked for (`ARM_*`) too late for the kernel to take
+    /// it along. That is armed in the new ring.
+    pub(crate) fn resize(&self, ring: Ring, command: impl FnOnce() -> c_int) -> Result<u32, c_int> {
         self.lock.with(|| {
             let error = command();
             if error != 0 {
-                return error;
+                return Err(error);
             }
             let new = Box::into_raw(Box::new(ring));
             // INVARIANT: the new ring is owned, and the old one is retired below.
@@ -108,7 +142,7 @@ impl CompletionQueue {
             }
             state.consumed = 0;
             state.retired.push(old);
-            0
+            Ok(late)
         })
     }
 
@@ -218,6 +252,14 @@ impl Reader<'_> {
         count
     }
 
+    /// Whether a completion waits that counts as solicited: every failed one does.
+    fn has_solicited(&self) -> bool {
+        (0..self.available()).any(|i| {
+            let entry = self.read(self.consumed.wrapping_add(i));
+            entry.flags & abi::CQE_SOLICITED != 0 || entry.status != abi::STATUS_SUCCESS
+        })
+    }
+
     fn remove(&mut self, qp_num: u32) {
         // From the newest to the oldest, each entry that stays moves up by the number of newer
         // ones that go. What is left over at the old end is given back.
@@ -256,8 +298,23 @@ pub(crate) fn to_wc(entry: &Cqe) -> IbvWc {
         pkey_index: entry.pkey_index,
         // RoCE has no LIDs.
         slid: 0,
-        sl: entry.sl,
+        sl: service_level(entry),
         dlid_path_bits: 0,
+    }
+}
+
+/// The service level of a completion. RoCE packets have none. For a datagram the field tells of
+/// which kind the packet was, as in completions of mlx5, since verbs have no other field for it.
+/// UCX relies on it: without it, UCX takes each packet for one over IPv6.
+#[inline]
+pub(crate) fn service_level(entry: &Cqe) -> u8 {
+    if entry.flags & abi::CQE_GRH == 0 {
+        return entry.sl;
+    }
+    match entry.network_hdr_type {
+        abi::NETWORK_IPV4 => ROCE_V2 | ROCE_IPV4,
+        abi::NETWORK_IPV6 => ROCE_V2 | ROCE_IPV6,
+        _ => entry.sl,
     }
 }
 
@@ -367,9 +424,10 @@ pub(crate) mod tests {
         }
         queue.arm(abi::ARM_SOLICITED);
         let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 22);
-        assert_eq!((refused, queue.ring().capacity()), (22, 2));
+        assert_eq!((refused, queue.ring().capacity()), (Err(22), 2));
+        // This kernel has not taken the request along.
         let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 0);
-        assert_eq!((done, queue.ring().capacity()), (0, 8));
+        assert_eq!((done, queue.ring().capacity()), (Ok(abi::ARM_SOLICITED), 8));
         assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
         for i in 0..8 {
             produce(&queue, cqe(i, 1));
@@ -377,6 +435,117 @@ pub(crate) mod tests {
         assert_eq!(drain(&queue), [0, 1, 2, 3, 4, 5, 6, 7]);
         queue.arm(abi::ARM_ANY);
         assert_eq!(queue.ring().disarm(), abi::ARM_ANY);
+    }
+
+    /// Takes one completion.
+    fn poll_one(queue: &CompletionQueue) {
+        assert_eq!(queue.open().take(1, |_, _| {}), 1);
+        queue.close();
+    }
+
+    /// Raises an event as the kernel would.
+    fn notify(queue: &CompletionQueue) {
+        assert_ne!(queue.ring().disarm(), 0);
+        let consumed = queue.ring().consumer().load(Ordering::Relaxed);
+        queue.ring().notified().store(consumed, Ordering::Relaxed);
+    }
+
+    fn arm(queue: &CompletionQueue, request: u32) -> bool {
+        queue.arm(request);
+        queue.is_event_due(request)
+    }
+
+    fn fresh(capacity: u32) -> CompletionQueue {
+        let queue = queue(capacity);
+        let notified = queue.ring().notified();
+        notified.store(abi::NOT_NOTIFIED, Ordering::Relaxed);
+        queue
+    }
+
+    #[test]
+    fn an_event_is_due_for_completions_that_wait() {
+        let queue = fresh(8);
+        assert!(!arm(&queue, abi::ARM_ANY));
+        queue.ring().disarm();
+        produce(&queue, cqe(1, 1));
+        assert!(arm(&queue, abi::ARM_ANY));
+        // The kernel has taken the arming before this side looks.
+        notify(&queue);
+        assert!(!queue.is_event_due(abi::ARM_ANY));
+        // Nothing was polled since: the program is about to.
+        produce(&queue, cqe(2, 1));
+        assert!(!arm(&queue, abi::ARM_ANY));
+        drain(&queue);
+        assert!(!arm(&queue, abi::ARM_ANY));
+    }
+
+    #[test]
+    fn an_event_is_due_after_each_completion_polled_alone() {
+        let queue = fresh(8);
+        for i in 0..5 {
+            produce(&queue, cqe(i, 1));
+        }
+        for left in (0..5).rev() {
+            assert!(arm(&queue, abi::ARM_ANY));
+            notify(&queue);
+            assert!(!arm(&queue, abi::ARM_ANY));
+            poll_one(&queue);
+            assert_eq!(queue.is_event_due(abi::ARM_ANY), left != 0);
+        }
+    }
+
+    #[test]
+    fn an_event_is_due_for_a_solicited_or_failed_completion() {
+        let solicited = Cqe {
+            flags: abi::CQE_SOLICITED,
+            ..cqe(2, 1)
+        };
+        let failed = Cqe {
+            status: 5,
+            ..cqe(2, 1)
+        };
+        for entry in [solicited, failed] {
+            let queue = fresh(8);
+            produce(&queue, cqe(1, 1));
+            assert!(!arm(&queue, abi::ARM_SOLICITED));
+            assert!(queue.is_event_due(abi::ARM_ANY));
+            produce(&queue, entry);
+            assert!(arm(&queue, abi::ARM_SOLICITED));
+            poll_one(&queue);
+            assert!(arm(&queue, abi::ARM_SOLICITED));
+            poll_one(&queue);
+            produce(&queue, cqe(3, 1));
+            assert!(!arm(&queue, abi::ARM_SOLICITED));
+        }
+    }
+
+    #[test]
+    fn arming_does_not_wait_for_the_lock() {
+        let queue = fresh(8);
+        produce(&queue, cqe(1, 1));
+        assert!(!arm(&queue, abi::ARM_SOLICITED));
+        let reader = queue.open();
+        // The completion might be solicited.
+        assert!(arm(&queue, abi::ARM_SOLICITED));
+        assert!(reader.peek().is_some());
+        queue.close();
+    }
+
+    #[test]
+    fn the_service_level_tells_the_kind_of_a_datagram() {
+        for (flags, network, level) in [
+            (abi::CQE_GRH, abi::NETWORK_IPV4, 10),
+            (abi::CQE_GRH, abi::NETWORK_IPV6, 9),
+            (abi::CQE_GRH, 0, 0),
+            (0, abi::NETWORK_IPV4, 0),
+        ] {
+            let entry = Cqe {
+                flags,
+                network_hdr_type: network,
+                ..cqe(1, 1)
+            };
+            assert_eq!(to_wc(&entry).sl, level);
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Context {
     limits: Limits,
     /// Poll mode: while its thread is awake, the kernel looks at send queues by itself.
     polled: bool,
+    /// The kernel raises the event of an armed completion queue that is not empty.
+    notifies_waiting: bool,
     /// Nanoseconds after which a thread that polls in vain lets others run; 0: never.
     yield_after: u64,
     /// Failures are explained on standard error.
@@ -136,6 +138,19 @@ pub(crate) unsafe fn is_polled(context: *mut IbvContext) -> bool {
     // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
     // writes this after that.
     !context.is_null() && unsafe { (*of(context)).polled }
+}
+
+/// Whether the kernel raises the event of an armed completion queue that is not empty. Not so for
+/// null, which there is in unit tests.
+///
+/// # Safety
+///
+/// `context` is an open rrxe device, or null.
+#[inline]
+pub(crate) unsafe fn notifies_waiting(context: *mut IbvContext) -> bool {
+    // SAFETY: the public context is a member of the one that `alloc_context` returned. Nothing
+    // writes this after that.
+    !context.is_null() && unsafe { (*of(context)).notifies_waiting }
 }
 
 /// Nanoseconds after which a thread that polls in vain lets others run; 0: never, as for null, which there is in unit tests.
@@ -267,6 +282,7 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
         (*context).explains = environment::explains();
         (*context).polled = resp.driver.features & abi::FEATURE_POLL != 0;
+        (*context).notifies_waiting = resp.driver.features & abi::FEATURE_NOTIFY_WAITING != 0;
     }
     Ok(())
 }

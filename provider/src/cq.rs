@@ -7,7 +7,9 @@ use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context;
 use crate::cq_ex;
 use crate::doorbell;
-use crate::ffi::driver::{ibv_cmd_create_cq, ibv_cmd_destroy_cq, ibv_cmd_resize_cq, VerbsCq};
+use crate::ffi::driver::{
+    ibv_cmd_create_cq, ibv_cmd_destroy_cq, ibv_cmd_req_notify_cq, ibv_cmd_resize_cq, VerbsCq,
+};
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
@@ -222,8 +224,29 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
     // SAFETY: the caller's contract.
     unsafe { Cq::of(cq) }.queue.arm(request);
     // SAFETY: the caller's contract.
-    unsafe { doorbell::settle((*cq).context) };
-    0
+    unsafe {
+        doorbell::settle((*cq).context);
+        claim_event(cq, request)
+    }
+}
+
+/// Has the kernel raise the event that a queue just armed with `request` is due for completions
+/// that wait: see [`crate::abi`]. Returns 0 or an error.
+///
+/// # Safety
+///
+/// `cq` is a completion queue of rrxe.
+unsafe fn claim_event(cq: *mut IbvCq, request: u32) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if (*cq).channel.is_null()
+            || !Cq::of(cq).queue.is_event_due(request)
+            || !context::notifies_waiting((*cq).context)
+        {
+            return 0;
+        }
+        ibv_cmd_req_notify_cq(cq, c_int::from(request & abi::ARM_ANY == 0))
+    }
 }
 
 /// `ibv_resize_cq`.
@@ -241,7 +264,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
     let pinned = ring.pinned();
     let mut cmd = command::ResizeCq::new(abi::CreateCqCmd { ring: ring.spec() });
     let mut resp = command::ResizeCqResp::zeroed();
-    this.queue.resize(ring, || {
+    let resized = this.queue.resize(ring, || {
         // SAFETY: the caller's contract, and the buffers have the sizes given.
         unsafe {
             memlock::explained(
@@ -258,7 +281,13 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
                 ),
             )
         }
-    })
+    });
+    match resized {
+        Ok(0) => 0,
+        // SAFETY: the caller's contract.
+        Ok(late) => unsafe { claim_event(cq, late) },
+        Err(error) => error,
+    }
 }
 
 #[cfg(test)]

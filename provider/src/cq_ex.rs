@@ -7,7 +7,7 @@
 
 use crate::abi::Cqe;
 use crate::clock;
-use crate::completion_queue::wc_flags;
+use crate::completion_queue::{service_level, wc_flags};
 use crate::context;
 use crate::cq::Cq;
 use crate::doorbell;
@@ -197,7 +197,7 @@ readers! {
     /// `ibv_wc_read_slid`: RoCE has no LIDs.
     read_slid -> u32 = |_entry| 0;
     /// `ibv_wc_read_sl`.
-    read_sl -> u8 = |entry| entry.sl;
+    read_sl -> u8 = |entry| service_level(entry);
     /// `ibv_wc_read_dlid_path_bits`: RoCE has no LIDs.
     read_dlid_path_bits -> u8 = |_entry| 0;
     /// `ibv_wc_read_completion_ts`: ticks of `crate::clock`.

@@ -41,6 +41,15 @@ impl Lock {
         }
     }
 
+    /// Takes the lock if it is free. True if it was: a call of [`Lock::release`] must follow.
+    pub(crate) fn try_acquire(&self) -> bool {
+        !self.shared
+            || self
+                .taken
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    }
+
     /// Gives the lock back.
     #[inline]
     pub(crate) fn release(&self) {
@@ -120,6 +129,16 @@ mod tests {
         let lock = Lock::new(false);
         lock.acquire();
         lock.acquire();
+        assert!(lock.try_acquire());
         lock.release();
+    }
+
+    #[test]
+    fn is_tried() {
+        let lock = Lock::new(true);
+        assert!(lock.try_acquire());
+        assert!(!lock.try_acquire());
+        lock.release();
+        assert!(lock.try_acquire());
     }
 }

@@ -209,6 +209,11 @@ impl Ring {
         self.word(abi::RING_ARM).load(Ordering::Relaxed) != 0
     }
 
+    /// The consumer counter of the last event: see [`crate::abi::RingHeader::notified`].
+    pub(crate) fn notified(&self) -> &AtomicU32 {
+        self.word(abi::RING_NOTIFIED)
+    }
+
     /// Whether the kernel must be called, after an entry was published.
     pub(crate) fn wants_doorbell(&self) -> bool {
         // Pairs with the kernel's fence between setting the word and looking at the producer

@@ -169,7 +169,8 @@ impl<D: Driver> UnregisteredDevice<D> {
             (*ib).node_guid = u64::from_ne_bytes(guid);
             (*ib).link_ops = link_ops.0.get();
             (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
-                | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV);
+                | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV)
+                | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
             for (to, from) in (*ib).node_desc.iter_mut().zip(description.to_bytes()) {
                 *to = *from;
             }

@@ -58,6 +58,9 @@ INTEROP = ("test", "rdma_rxe")
 # What the kernel's clients of RDMA need in user space.
 CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
 
+# UCX with its benchmark, and what runs MPI programs in Python. One image serves both suites.
+UCX = ("ucx-utils", "openmpi-bin", "python3-mpi4py")
+
 BOOTS = (
     # The longest first, so that none of them runs alone in the end.
     Boot("rdmacm", "rdmacm", together="traffic", leaks=False),
@@ -66,6 +69,8 @@ BOOTS = (
     Boot("loss", "loss", together="traffic", leaks=False),
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop"),
     Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
+    Boot("ucx", "ucx", debug=False, packages=UCX, together="ucx"),
+    Boot("mpi", "mpi", debug=False, packages=UCX, together="ucx"),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("srq", "srq", together="hostile"),
     Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),

@@ -244,6 +244,7 @@ extern "C" {
         resp: *mut command::ResizeCqResp,
         resp_size: usize,
     ) -> c_int;
+    pub(crate) fn ibv_cmd_req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int;
     pub(crate) fn ibv_cmd_destroy_cq(cq: *mut IbvCq) -> c_int;
 
     pub(crate) fn ibv_cmd_create_srq(

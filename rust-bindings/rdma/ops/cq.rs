@@ -127,7 +127,8 @@ impl<D: Driver> Ops<D> {
 
     /// # Safety
     ///
-    /// Called by a kernel consumer or ib_core: `ib` is a live completion queue of `D`.
+    /// Called by a kernel consumer, by ib_core, or by uverbs for a user program: `ib` is a live
+    /// completion queue of `D`.
     pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
         let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
             == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;

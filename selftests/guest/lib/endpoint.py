@@ -127,7 +127,7 @@ ASYNC_EVENTS = {
 }
 
 # IB_USER_VERBS_CMD_* (ib_user_verbs.h).
-ATTACH_MCAST, DETACH_MCAST = 30, 31
+REQ_NOTIFY_CQ, ATTACH_MCAST, DETACH_MCAST = 23, 30, 31
 
 
 def data(seed, length):
@@ -533,6 +533,18 @@ class Endpoint:
             self._stamped.add(number)
         return number
 
+    def cq_with_ring(self, pd, depth, channel):
+        """A classic queue of rrxe, with the address of its ring and its handle, for a program that
+        wants to do harm. `depth` is a power of two."""
+        handle, before = self._next_handle(self._objects[pd]), _mappings()
+        number = self.cq(depth, channel=channel)
+        ring = _new_mapping(before, -(-(256 + depth * 64) // 4096) * 4096)
+        return {"id": number, "ring": ring, "handle": handle}
+
+    def request_event(self, handle):
+        """REQ_NOTIFY_CQ: rrxe raises the event of an armed queue in which completions wait."""
+        os.write(self._context.cmd_fd, struct.pack("=IHHII", REQ_NOTIFY_CQ, 4, 0, handle, 0))
+
     def cq_size(self, cq):
         """How many completions a classic queue has room for."""
         return self._objects[cq].cqe
@@ -578,6 +590,7 @@ class Endpoint:
                 "imm": socket.ntohl(wc.imm_data & 0xFFFFFFFF) if wc.wc_flags & e.IBV_WC_WITH_IMM else None,
                 "inv": wc.imm_data & 0xFFFFFFFF if wc.wc_flags & e.IBV_WC_WITH_INV else None,
                 "grh": bool(wc.wc_flags & e.IBV_WC_GRH),
+                "sl": wc.sl,
             }
             for wc in queue.poll(count)[1]
         ]
@@ -602,6 +615,7 @@ class Endpoint:
                     "imm": socket.ntohl(queue.read_imm_data() & 0xFFFFFFFF) if flags & e.IBV_WC_WITH_IMM else None,
                     "inv": queue.read_imm_data() & 0xFFFFFFFF if flags & e.IBV_WC_WITH_INV else None,
                     "grh": bool(flags & e.IBV_WC_GRH),
+                    "sl": queue.read_sl() if good else 0,
                     "time": queue.read_timestamp() if stamped else None,
                 }
             )
