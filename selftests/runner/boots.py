@@ -8,9 +8,12 @@ import dataclasses
 class Boot:
     """A boot runs one suite of selftests/guest/suites.
 
+    With `port` it is part of the core that the lane `guest-7.3` runs: the suites that use the interfaces of the
+    kernel, not those that are about the transport alone.
+
     `drivers` names a driver for each host, "test" for the one under test. Between two different ones
     the suite's cases run with this host as client and as server. A suite is `dynamic` where only the
-    guest knows its cases. Without `debug` it is not part of the core that the lanes `guest-7.3` and `debug` run;
+    guest knows its cases. Without `debug` it is not part of the core that the lane `debug` runs;
     without `default` it needs the debug kernel.
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
     in its image, and `release` is the Debian release of that.
@@ -35,6 +38,7 @@ class Boot:
     packages: tuple = ()
     release: str = "trixie"
     extra: bool = False
+    port: bool = False
 
     @property
     def mixed(self):
@@ -48,7 +52,7 @@ def grouped(boots):
     for boot in boots:
         groups.setdefault(boot.together or boot, []).append(boot)
     for group in groups.values():
-        alike = {dataclasses.replace(boot, name="", suite="", debug=True, default=True) for boot in group}
+        alike = {dataclasses.replace(boot, name="", suite="", debug=True, default=True, port=True) for boot in group}
         assert len(alike) == 1 and not (len(group) > 1 and group[0].dynamic), "one boot can't do for these suites"
     return list(groups.values())
 
@@ -63,42 +67,42 @@ UCX = ("ucx-utils", "openmpi-bin", "python3-mpi4py")
 
 BOOTS = (
     # The longest first, so that none of them runs alone in the end.
-    Boot("rdmacm", "rdmacm", together="traffic", leaks=False),
+    Boot("rdmacm", "rdmacm", together="traffic", leaks=False, port=True),
     Boot("perftest", "perftest", together="traffic", leaks=False),
-    Boot("data", "data", together="traffic", leaks=False),
+    Boot("data", "data", together="traffic", leaks=False, port=True),
     Boot("loss", "loss", together="traffic", leaks=False),
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop"),
     Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
     Boot("ucx", "ucx", debug=False, packages=UCX, together="ucx"),
     Boot("mpi", "mpi", debug=False, packages=UCX, together="ucx"),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
-    Boot("srq", "srq", together="hostile"),
+    Boot("srq", "srq", together="hostile", port=True),
     Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),
-    Boot("link", "link", hosts=1, together="one-host"),
-    Boot("xrc", "xrc", hosts=1, together="one-host"),
-    Boot("poll", "poll", hosts=1, together="one-host"),
+    Boot("link", "link", hosts=1, together="one-host", port=True),
+    Boot("xrc", "xrc", hosts=1, together="one-host", port=True),
+    Boot("poll", "poll", hosts=1, together="one-host", port=True),
     Boot("waiting", "waiting", hosts=1, together="one-host"),
-    Boot("direct", "direct", hosts=1, together="one-host"),
+    Boot("direct", "direct", hosts=1, together="one-host", port=True),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host"),
     Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host"),
-    Boot("memory", "memory", hosts=1, together="one-host"),
+    Boot("memory", "memory", hosts=1, together="one-host", port=True),
     # Last of its boot: it leaves no device.
-    Boot("lifecycle", "lifecycle", hosts=1, together="one-host"),
+    Boot("lifecycle", "lifecycle", hosts=1, together="one-host", port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
-    Boot("rows", "rows", hosts=1, together="one-host-traffic", leaks=False),
+    Boot("rows", "rows", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("answers", "answers", hosts=1, together="one-host-traffic", leaks=False),
     Boot("placement", "placement", together="traffic", leaks=False),
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),
     Boot("statements", "statements", together="hostile"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
-    Boot("counters", "counters", together="traffic", leaks=False),
-    Boot("stacked", "stacked", together="traffic", leaks=False),
+    Boot("counters", "counters", together="traffic", leaks=False, port=True),
+    Boot("stacked", "stacked", together="traffic", leaks=False, port=True),
     Boot("local-queue", "local_queue", together="traffic", leaks=False),
     Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
-    Boot("keys", "keys", together="hostile"),
-    Boot("storage", "storage", debug=False, together="traffic", leaks=False),
-    Boot("multicast", "multicast", debug=False, together="traffic", leaks=False),
+    Boot("keys", "keys", together="hostile", port=True),
+    Boot("storage", "storage", debug=False, together="traffic", leaks=False, port=True),
+    Boot("multicast", "multicast", debug=False, together="traffic", leaks=False, port=True),
     Boot("tunnels", "tunnels", hosts=1, debug=False, packages=("wireguard-tools",)),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
     Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky"),

@@ -62,7 +62,7 @@ def only_core(lane, args):
 def boots_of(lane, args):
     """The boots of a guest lane."""
     for boot in BOOTS:
-        if only_core(lane, args) and not boot.debug:
+        if only_core(lane, args) and not (boot.debug if lane == "debug" else boot.port):
             continue
         if lane != "debug" and not boot.default:
             continue
