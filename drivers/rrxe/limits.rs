@@ -57,8 +57,10 @@ pub(crate) const MAX_INIT_RD_ATOMIC: u32 = 128;
 pub(crate) const MAX_RD_ATOMIC: u32 = rrxe_core::responder::MAX_RESOURCES as u32;
 /// Bytes of a message (IBA 9.7.2).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
-/// Entries that the GID table may have.
-pub(crate) const GID_TABLE_LENS: core::ops::RangeInclusive<u32> = 16..=4096;
+/// Entries that the GID table may have. An address names one by 8 bits (`struct ib_global_route`,
+/// include/rdma/ib_verbs.h), and ib_core refuses addresses whose index does not fit
+/// (`rdma_check_ah_attr()`, drivers/infiniband/core/verbs.c).
+pub(crate) const GID_TABLE_LENS: core::ops::RangeInclusive<u32> = 16..=256;
 /// The one P_Key of RoCE (IBA A16): full member of the default partition.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 /// Entries of the P_Key table.

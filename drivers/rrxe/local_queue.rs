@@ -5,12 +5,12 @@
 //!
 //! The stack takes packets as fast as they come, and drops those that its queues have no room for.
 //! So each device counts the packets that it has handed over and that have not left yet, as TCP
-//! does per socket (TCP small queues), and hands over no more than the network device needs to stay
-//! busy (the kernel's dynamic queue limits). Queue pairs that find no room wait in line; a packet
+//! does per socket (TCP small queues), and hands over what the network device needs to stay busy
+//! (the kernel's dynamic queue limits). Queue pairs that find no room wait in line; a packet
 //! that leaves wakes the first.
 //!
-//! Acknowledgements are not counted: there are no more of them than packets that come in. A veth or
-//! loopback device without a queueing discipline has no queue: nothing is counted there.
+//! Acknowledgements are not counted: the packets that come in bound their number. A veth or loopback
+//! device without a queueing discipline has no queue: nothing is counted there.
 
 use crate::{baton::Baton, qp::Qp};
 use kernel::{

@@ -75,8 +75,8 @@ module! {
             description: "Microseconds that an acknowledgement waits for an answer that it can leave with, 1000000 at most; 0: never (default 400)",
         },
         gid_table_len: u32 {
-            default: 1024,
-            description: "Addresses of a network device that can have a GID, 16 to 4096 (default 1024)",
+            default: 256,
+            description: "Addresses of a network device that can have a GID, 16 to 256 (default 256)",
         },
         poll_mode: u8 {
             default: 1,

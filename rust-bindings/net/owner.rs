@@ -60,7 +60,7 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
 }
 
 /// Waits until no packet has an owner, and no destructor runs: for the end of the module that has
-/// the code. None may be given an owner any more. Sleeps.
+/// the code. No packet gets an owner from here on. Sleeps.
 pub(super) fn wait_for_owned() {
     while OWNED.load(Acquire) != 0 {
         fsleep(Delta::from_millis(10));

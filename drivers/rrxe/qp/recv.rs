@@ -485,7 +485,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        // Acknowledgements need not wait: there are no more of them than packets that come in.
+        // Acknowledgements need not wait: the packets that come in bound their number.
         if self.outgoing.room() == 0 && !packet.payload.is_empty() {
             return Err(TxError::NoRoom);
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a capture shows: the RoCE packets that a packet socket sees on a network device."""
+"""Captures: the RoCE packets that a packet socket sees on a network device."""
 
 import contextlib
 import os

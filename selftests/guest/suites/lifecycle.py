@@ -176,7 +176,7 @@ def module_alone():
         testbed.unload(where, driver())
 
 
-TABLES = {"usual": ("", 256), "chosen": ("gid_table_len=40", 40), "most": ("gid_table_len=5000", 4096), "least": ("gid_table_len=1", 16)}
+TABLES = {"usual": ("", 256), "chosen": ("gid_table_len=40", 40), "most": ("gid_table_len=5000", 256), "least": ("gid_table_len=1", 16)}
 
 
 @case(timeout=300, debug=False, each=TABLES)

@@ -139,7 +139,7 @@ def storage():
         write_and_read(server, client)
 
 
-# How a stack with the address is made in a namespace over its network device, where the link is, and
+# The commands that make a stack over the network device of a namespace, the device with the link, and
 # the device with the address.
 MASTERS = {
     "bridge": (["link add top type bridge", "link set {dev} master top"], "{dev}", "top"),
