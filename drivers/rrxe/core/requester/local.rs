@@ -6,7 +6,8 @@
 use super::recovery::is_after;
 use super::Requester;
 
-/// Losses in a row that are forgiven: a host that never has room for a packet is an error.
+/// Losses and expired timers in a row, without progress, that are forgiven: a host from which a packet
+/// never leaves is an error.
 const FORGIVEN: u8 = 100;
 
 impl Requester {
@@ -14,7 +15,8 @@ impl Requester {
     /// packets of this queue pair in a queue of its own host, for which no answer can have come.
     /// To be called before [`Requester::handle_timeout`].
     pub fn restart_timers(&mut self, now: u64) {
-        if self.ack_deadline.is_some_and(|at| at <= now) {
+        if self.ack_deadline.is_some_and(|at| at <= now) && self.forgiven < FORGIVEN {
+            self.forgiven = self.forgiven.saturating_add(1);
             self.arm_ack_timer(now);
         }
         if self.recovery.probe_at.is_some_and(|at| at <= now) {

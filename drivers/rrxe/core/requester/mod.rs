@@ -157,7 +157,7 @@ pub struct Requester {
     rnr_wait: Option<RnrWait>,
     /// One beyond the last packet that this host may have dropped itself.
     dropped_until: Option<Psn>,
-    /// Retries without progress that were not counted because of that.
+    /// Retries and expired timers without progress that were not counted because of this host.
     forgiven: u8,
 
     /// What congestion notifications have left of the rate.

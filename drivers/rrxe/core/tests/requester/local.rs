@@ -35,6 +35,40 @@ fn packets_that_wait_here_use_up_no_retry() {
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
 
+/// A packet that never leaves this host is an error in the end.
+#[test]
+fn patience_with_this_host_ends() {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    for _ in 0..100 {
+        expire(&mut host, true);
+    }
+    assert_eq!(host.requester.counters().timeouts, 0);
+    expire(&mut host, true);
+    assert_eq!(host.requester.counters().timeouts, 1);
+    expire(&mut host, true);
+    assert_eq!(host.statuses(), [Status::RetryExc]);
+}
+
+/// Progress restores the patience with this host.
+#[test]
+fn progress_restores_the_patience() {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    for _ in 0..100 {
+        expire(&mut host, true);
+    }
+    ack(&mut host, 0, ACK);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    expire(&mut host, true);
+    assert_eq!(host.requester.counters().timeouts, 0);
+}
+
 /// A packet that this host has dropped is sent again as often as it takes; the next one has all its
 /// retries.
 #[test]
