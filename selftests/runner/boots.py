@@ -96,10 +96,11 @@ BOOTS = (
     Boot("bad-packets", "bad_packets", together="hostile"),
     Boot("statements", "statements", together="hostile"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
+    Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
+    # After those that count violations: it has the counters reach their end.
     Boot("counters", "counters", together="traffic", leaks=False, port=True),
     Boot("stacked", "stacked", together="traffic", leaks=False, port=True),
     Boot("local-queue", "local_queue", together="traffic", leaks=False),
-    Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
     Boot("keys", "keys", together="hostile", port=True),
     Boot("storage", "storage", debug=False, together="traffic", leaks=False, port=True),
     Boot("multicast", "multicast", debug=False, together="traffic", leaks=False, port=True),

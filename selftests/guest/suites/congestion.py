@@ -233,8 +233,9 @@ def bottleneck():
             run("tc filter add dev eth0 parent 1: protocol ip u32 match ip dport 4791 0xffff flowid 1:3")
             run("tc qdisc add dev eth0 parent 1:3 handle 2: tbf rate 20mbit burst 20kb limit 4mb")
             run(
-                "tc qdisc add dev eth0 parent 2: handle 3: red limit 4000000 min 8000 max 24000 avpkt 1100"
-                " burst 12 probability 0.5 bandwidth 20mbit ecn"
+                # The sender keeps the queue short: some eight packets wait there.
+                "tc qdisc add dev eth0 parent 2: handle 3: red limit 4000000 min 2200 max 6600 avpkt 1100"
+                " burst 4 probability 0.5 bandwidth 20mbit ecn"
             )
             _move(t, "write", t.near, LONG)
             queues = json.loads(run("tc -s -j qdisc show dev eth0"))

@@ -633,7 +633,16 @@ impl Requester {
             }
             Hole::Sent { at, cause, .. } => {
                 if recovery.hole_probes == 0 {
-                    recovery.holes.sample(now.saturating_sub(at));
+                    let time = now.saturating_sub(at);
+                    recovery.holes.sample(time);
+                    // If the probe was answered, this is a round trip; if the packet before it was,
+                    // which was only slow, a round trip takes longer still. (READs take as long as
+                    // their responses.)
+                    let known = recovery.packets.mean;
+                    let longer = known != 0 && time > known && recovery.asked_until.is_none();
+                    if cause == Cause::Probe && longer {
+                        recovery.packets.sample(time);
+                    }
                 }
                 // Losses are what there is now: wait less.
                 recovery.lateness = recovery.lateness.saturating_sub(recovery.lateness >> 2);
