@@ -25,8 +25,9 @@ QUEUE_PAIRS = {8: 50, 16: 50, 32: 20, 200: 5}
 # The acknowledge timeout's code: 4.3 s. With the usual 67 ms a slow host's peer asks again for nothing.
 TIMEOUT = 20
 
-# The share of packets that may be sent again.
-MOST_SENT_AGAIN = 0.02
+# The share of packets that may be sent again. On an idle host it is less than 2 %; without back-pressure it
+# was 80 %. Where the emulated hosts are slow, round trips become longer faster than they are measured.
+MOST_SENT_AGAIN = 0.2
 
 
 @contextlib.contextmanager
@@ -69,6 +70,8 @@ def flood(program, words, pairs, messages):
             log(f"{host.name}: {dropped() - old} packets dropped by the discipline; counters: {risen}")
             host.machine.run(f"tc -s qdisc show dev {host.netdev}; ip -s -s link show dev {host.netdev}")
             require(dropped() == old, f"{host.name}: the queueing discipline dropped {dropped() - old} packets")
+            timeouts = now["local_ack_timeout_err"] - counters["local_ack_timeout_err"]
+            require(timeouts == 0, f"{host.name}: {timeouts} times no acknowledgement came in time")
             require(again < MOST_SENT_AGAIN * sent, f"{host.name}: {again} packets of {sent} were sent again")
 
 
