@@ -28,8 +28,8 @@ use linux_rdma::{
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWrs, SendWrs, Wc},
-        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, MrKeys, QpTarget, SrqTarget, Udata,
-        UserMemory,
+        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, MrKeys, QpTarget, SrqTarget,
+        Udata, UserMemory,
     },
 };
 

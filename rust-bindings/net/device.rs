@@ -264,9 +264,11 @@ impl NetDevice {
     }
 
     fn own_vlan_id(&self) -> Option<u16> {
-        // SAFETY: `vlan_dev_vlan_id` (net/8021q/vlan_core.c) wants a VLAN device, which it is.
-        self.is_vlan()
-            .then(|| unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
+        if !self.is_vlan() {
+            return None;
+        }
+        // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) wants.
+        Some(unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
     }
 
     /// Returns whether `upper` is stacked on this device, directly or not: a VLAN, a bridge, a
@@ -290,11 +292,7 @@ impl NetDevice {
         // `netdev_walk_all_lower_dev_rcu` (net/core/dev.c) wants. It passes on `context`, whose
         // data is the `Search` that the instance of `step` is for.
         unsafe {
-            raw::netdev_walk_all_lower_dev_rcu(
-                self.as_raw(),
-                Some(step_of(&search)),
-                &mut context,
-            )
+            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step_of(&search)), &mut context)
         };
         search.found
     }

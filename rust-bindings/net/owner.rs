@@ -53,7 +53,8 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     // SAFETY: The reference is the one that `set_owner` gave up, by the requirements. Nothing else
     // uses the field: only packets with `SKBFL_ZEROCOPY_ENABLE` have it from somewhere else, and
     // `pskb_expand_head()` copies it.
-    let owner = unsafe { Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const()) };
+    let owner =
+        unsafe { Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const()) };
     owner.packet_left();
     drop(owner);
     OWNED.fetch_sub(1, Full);

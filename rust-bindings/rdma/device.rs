@@ -147,8 +147,7 @@ impl<D: Driver> UnregisteredDevice<D> {
         // SAFETY: Allocates zeroed memory of that size, initialized as an ib_device (device.c). The
         // namespace is held during the call; when it ends, ib_core moves its devices to the
         // initial one (`rdma_dev_exit_net()`).
-        let ib =
-            unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
+        let ib = unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
         let device = NonNull::new(ib.cast::<Device<D>>()).ok_or(ENOMEM)?;
         let enum_ops = ops::enum_ops::<D>();
         // SAFETY: We are the only owner of the device, which is large enough.

@@ -265,8 +265,8 @@ impl Qp {
         });
         filled.carried = acknowledgement.is_some() && progress.sent != 0;
         filled.round.fatal |= progress.fatal;
-        filled.round.more = !filled.round.blocked
-            && (progress.more || (!filled.round.fatal && side.has_backlog()));
+        filled.round.more =
+            !filled.round.blocked && (progress.more || (!filled.round.fatal && side.has_backlog()));
         if progress.sqe {
             self.set_state(QpState::Sqe);
         }

@@ -191,7 +191,8 @@ def segmented_on_the_way(version):
             cut(host)
         before = [read(host) for host in hosts]
         found = per_frame(hosts[0], sides, rng)
-        require(found <= 1, f"{found:.1f} packets a frame: nothing was segmented")
+        # A short row fits into the burst, and leaves whole.
+        require(found < 2, f"{found:.1f} packets a frame: nothing was segmented")
         for host, old in zip(hosts, before):
             new = read(host)
             bad = {name: new[name] - old[name] for name in ("rx_icrc_encapsulated", "rx_roce_error_pkts")}
