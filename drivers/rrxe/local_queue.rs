@@ -133,6 +133,8 @@ impl WorkItem for LocalQueue {
 pub(crate) struct LocalShare {
     queue: Arc<LocalQueue>,
     packets: Atomic<i32>,
+    /// It waits in line.
+    in_line: Atomic<u32>,
     /// It has been first in line, and may send.
     admitted: Atomic<u32>,
 }
@@ -143,20 +145,23 @@ impl LocalShare {
             Self {
                 queue: queue.clone(),
                 packets: Atomic::new(0),
+                in_line: Atomic::new(0),
                 admitted: Atomic::new(0),
             },
             GFP_KERNEL,
         )?)
     }
 
-    /// Returns whether packets of the queue pair wait.
+    /// Returns whether packets of the queue pair wait, or it waits for room for more: the packet
+    /// that asks for an acknowledgement may be one of these.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
-        self.packets.load(Relaxed) != 0
+        self.packets.load(Relaxed) != 0 || self.in_line.load(Relaxed) != 0
     }
 
     /// Lets the queue pair send before those in line.
     pub(crate) fn admit(&self) {
+        self.in_line.store(0, Relaxed);
         self.admitted.store(1, Relaxed);
     }
 
@@ -178,6 +183,7 @@ impl LocalShare {
 
     /// Has the queue pair wait in line for room.
     pub(crate) fn wait(&self, qp: Arc<Qp>) {
+        self.in_line.store(1, Relaxed);
         LocalQueue::wait(&self.queue, qp);
     }
 }

@@ -93,7 +93,8 @@ impl<'a> Carrier<'a> {
             return Some(carrier);
         }
         Some(Self {
-            near: path.is_near(),
+            // A queue may segment what arrives whole otherwise.
+            near: !carrier.queues && path.is_near(),
             ..carrier.in_rows()
         })
     }

@@ -85,7 +85,7 @@ SENDS = cases("pfifo-16", "pfifo-200", "fq-codel-8", "fq-codel-32", "tbf-16", "t
 WRITES = cases("pfifo-8", "pfifo-32", "fq-codel-16", "fq-codel-200", "tbf-8", "tbf-32")
 
 
-@case(timeout=600, each=SENDS, debug=("fq-codel-8",))
+@case(timeout=600, each=SENDS, debug=("pfifo-16",))
 def send(how):
     """ib_send_bw in both directions."""
     words, pairs = how

@@ -89,7 +89,7 @@ def both(commands):
             yield server, client
 
 
-@case(timeout=240, each=STACKS, debug=("vlan", "bridge-on-vlan"))
+@case(timeout=240, each=STACKS, debug=("vlan",))
 def connections(commands):
     """rping by IPv4 and IPv6."""
     with both(commands) as (server, client):
