@@ -63,6 +63,15 @@ def cut(host):
     host.machine.run(f"tc qdisc add dev {host.netdev} root tbf rate 10gbit burst 4600 limit 10000000")
 
 
+def cut_on_arrival(host):
+    """Has what the host receives pass a queue that segments rows, behind the sender's device."""
+    run = host.machine.run
+    run("modprobe ifb numifbs=0 && ip link add ifb0 type ifb && ip link set ifb0 up")
+    run("tc qdisc add dev ifb0 root tbf rate 10gbit burst 4600 limit 10000000")
+    run(f"tc qdisc add dev {host.netdev} ingress")
+    run(f"tc filter add dev {host.netdev} parent ffff: matchall action mirred egress redirect dev ifb0")
+
+
 def per_frame(host, sides, rng):
     """RoCE packets that a frame of the host carries, while large messages are on their way."""
     before = read(host)["sent_pkts"], host.frames()
@@ -126,6 +135,25 @@ def _datagrams(rng, sides, lengths, handle, ops=("send",)):
 
 
 @case(timeout=200, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
+def queued(version):
+    """In front of a queue of the own device, which may segment rows, each packet has its ICRC, as long as it is there."""
+    with connection(version=version, seed="rows/queued") as (hosts, sides, rng):
+        large(rng, sides)
+        large(rng, sides)
+        for host in hosts:
+            cut(host)
+        before = [without_icrc(host) for host in hosts]
+        large(rng, sides)
+        equal("packets without an ICRC", [without_icrc(host) for host in hosts], before)
+        equal("packets with a wrong ICRC", [read(host)["rx_icrc_encapsulated"] for host in hosts], [0, 0])
+        for host in hosts:
+            host.machine.run(f"tc qdisc delete dev {host.netdev} root")
+        large(rng, sides)
+        for host, old in zip(hosts, before):
+            require(without_icrc(host) > old, f"{host.name}: all packets have an ICRC, without the queue, too")
+
+
+@case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
 def without_icrcs(version):
     """What stays on this host needs no ICRC, and has none once rows were seen to arrive whole. As soon as some do not, all
     have one again, for good; no byte is wrong."""
@@ -136,11 +164,11 @@ def without_icrcs(version):
         for host, old in zip(hosts, before):
             require(without_icrc(host) > old, f"{host.name}: all packets have an ICRC")
         for host in hosts:
-            cut(host)
+            cut_on_arrival(host)
         large(rng, sides)
         large(rng, sides)
         for host in hosts:
-            host.machine.run(f"tc qdisc delete dev {host.netdev} root")
+            host.machine.run(f"tc qdisc delete dev {host.netdev} ingress")
         before = [without_icrc(host) for host in hosts]
         bad = [read(host)["rx_icrc_encapsulated"] for host in hosts]
         # One of them is first, and what it sends again tells the other.
