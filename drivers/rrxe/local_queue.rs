@@ -9,8 +9,8 @@
 //! (the kernel's dynamic queue limits). Queue pairs that find no room wait in line; a packet
 //! that leaves wakes the first.
 //!
-//! Acknowledgements are not counted: the packets that come in bound their number. A veth or loopback
-//! device without a queueing discipline has no queue: nothing is counted there.
+//! Acknowledgements are not counted: the packets that come in bound their number. A veth or
+//! loopback device without a queueing discipline has no queue: nothing is counted there.
 
 use crate::{baton::Baton, qp::Qp};
 use kernel::{

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Packets that wait, or get lost, in the queues of the requester's own host. They say nothing about
-//! the path or the peer: no retry is used up for them, and the window stays as it is.
+//! Packets that wait, or get lost, in the queues of the requester's own host. They say nothing
+//! about the path or the peer: they use up no retry, and the window stays as it is.
 
 use super::recovery::is_after;
 use super::Requester;
 
-/// Losses and expired timers in a row, without progress, that are forgiven: a host from which a packet
-/// never leaves is an error.
+/// Losses and expired timers without progress that use up no retry. After that many, they do: a
+/// packet that never leaves the host is an error.
 const FORGIVEN: u8 = 100;
 
 impl Requester {

@@ -28,8 +28,9 @@ use crate::psn::{Psn, MAX_OUTSTANDING};
 /// what would be measured.
 pub const PROBE_FLOOR: u64 = 1_000_000;
 
-/// The time to a probe is four times as long with each, this many times: up to 1024-fold. Where round trips become much
-/// longer all at once, as in front of a full queue, few packets are sent again for nothing.
+/// Each probe multiplies the time to the next one by four, this many times: up to 1024-fold. So the
+/// requester sends few packets again if round trips become much longer at once, as in front of a
+/// full queue.
 const PROBE_STEPS: u32 = 5;
 
 /// Holes that a peer which was seen to hold packets may acknowledge one by one before it is taken

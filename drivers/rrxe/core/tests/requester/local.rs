@@ -16,6 +16,18 @@ fn expire(host: &mut Host, waiting: bool) {
     host.drain(now);
 }
 
+/// A host whose packet has waited here for as long as the requester allows.
+fn impatient_host() -> Host {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    for _ in 0..100 {
+        expire(&mut host, true);
+    }
+    host
+}
+
 /// The acknowledge timer starts again as long as packets wait in a queue of this host: nothing is
 /// sent again, and no retry is used up.
 #[test]
@@ -38,13 +50,7 @@ fn packets_that_wait_here_use_up_no_retry() {
 /// A packet that never leaves this host is an error in the end.
 #[test]
 fn patience_with_this_host_ends() {
-    let mut host = host();
-    host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
-    host.drain(0);
-    for _ in 0..100 {
-        expire(&mut host, true);
-    }
+    let mut host = impatient_host();
     assert_eq!(host.requester.counters().timeouts, 0);
     expire(&mut host, true);
     assert_eq!(host.requester.counters().timeouts, 1);
@@ -55,13 +61,7 @@ fn patience_with_this_host_ends() {
 /// Progress restores the patience with this host.
 #[test]
 fn progress_restores_the_patience() {
-    let mut host = host();
-    host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
-    host.drain(0);
-    for _ in 0..100 {
-        expire(&mut host, true);
-    }
+    let mut host = impatient_host();
     ack(&mut host, 0, ACK);
     post(&mut host, SendOp::Send, 1);
     host.drain(0);
