@@ -7,6 +7,7 @@ use crate::{
     mr::Span,
     path::Path,
     qp::{After, Qp},
+    rx::with_addressed,
 };
 use kernel::{
     prelude::*,
@@ -135,13 +136,7 @@ impl Incoming<'_> {
     /// Returns the VLAN identifier of the network device that a datagram is addressed to. The
     /// packet has no tag any more: the VLAN device has removed it.
     pub(crate) fn vlan_id(&self, rcu: &rcu::Guard) -> Option<u16> {
-        let (netdev, skb) = (self.netdev?, self.skb()?);
-        if netdev.is_loopback() {
-            let holder = netdev.net(rcu).device_of_address(&skb.destination())?;
-            holder.vlan_id(rcu)
-        } else {
-            netdev.vlan_id(rcu)
-        }
+        with_addressed(self.netdev?, self.skb()?, rcu, |dev| dev.vlan_id(rcu))
     }
 
     /// Copies `len` bytes of the payload at `offset` to the start of a span.

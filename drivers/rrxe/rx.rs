@@ -35,6 +35,21 @@ pub(crate) const NO_ICRC: [u8; ICRC] = [0; ICRC];
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;
 
+/// Calls `f` with the network device that a packet is addressed to: `dev`, which received it, or for
+/// a packet of this host that came over the loopback device the one with its destination address.
+pub(crate) fn with_addressed<T>(
+    dev: &NetDevice,
+    skb: &RxSkb,
+    rcu: &rcu::Guard,
+    f: impl FnOnce(&NetDevice) -> Option<T>,
+) -> Option<T> {
+    if !dev.is_loopback() {
+        return f(dev);
+    }
+    let holder = dev.net(rcu).device_of_address(&skb.destination())?;
+    f(&holder)
+}
+
 /// What packets are received for.
 #[repr(align(8))]
 pub(crate) struct Receiver {
@@ -154,24 +169,13 @@ impl Receiver {
     /// device `own`: it came in there or on a device stacked on it (a VLAN, a bridge, a macvlan),
     /// or came from this host to an address of one of these.
     fn is_for(dev: &NetDevice, own: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> bool {
-        let receives = |dev: &NetDevice| dev == own || own.has_upper(dev, rcu);
-        if !dev.is_loopback() {
-            return receives(dev);
-        }
-        let holder = dev.net(rcu).device_of_address(&skb.destination());
-        holder.is_some_and(|holder| receives(&holder))
+        let receives = |dev: &NetDevice| (dev == own || own.has_upper(dev, rcu)).then_some(());
+        with_addressed(dev, skb, rcu, receives).is_some()
     }
 
-    /// Returns the RDMA device that a packet is for: that of the network device which received it,
-    /// or of the nearest one below that has an RDMA device. A packet from this host is received by
-    /// the network device that has its destination address.
+    /// Returns the RDMA device that a packet is for.
     fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        if dev.is_loopback() {
-            let holder = dev.net(rcu).device_of_address(&skb.destination())?;
-            Self::device_on(&holder, rcu)
-        } else {
-            Self::device_on(dev, rcu)
-        }
+        with_addressed(dev, skb, rcu, |dev| Self::device_on(dev, rcu))
     }
 
     /// Returns the RDMA device of a network device, or of the nearest one below that has one.
