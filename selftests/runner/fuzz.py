@@ -3,6 +3,7 @@
 
 import argparse
 import concurrent.futures
+import functools
 import os
 import re
 import shutil
@@ -44,7 +45,7 @@ def _root(command, **options):
     )
 
 
-def build(log):
+def build(log, wait=subprocess.Popen.wait):
     """Build all targets. The folder that they are in; None where that fails."""
     folder = os.path.join(TOP, "out/fuzz/cargo")
     # For the targets alone, not for what cargo runs while it builds.
@@ -54,7 +55,7 @@ def build(log):
     with open(log, "w", encoding="utf-8") as file:
         process = _root(command, stdout=file, stderr=subprocess.STDOUT)
         host.guard(process)
-        status = process.wait()
+        status = wait(process)
     return None if status else os.path.join(folder, _TRIPLE, "release")
 
 
@@ -77,7 +78,7 @@ class Run:
         return f"{self.executions:,} executions, {rate:,.0f} a second; {self.covered} edges"
 
 
-def run_target(target, binaries, seconds, log):
+def run_target(target, binaries, seconds, log, wait=subprocess.Popen.wait):
     """Run one target for so long, from its seeds and from what earlier runs have found."""
     corpus = os.path.join(TOP, "out/fuzz/corpus", target)
     findings = os.path.join(TOP, "out/fuzz/findings", target)
@@ -90,7 +91,7 @@ def run_target(target, binaries, seconds, log):
     with open(log, "w", encoding="utf-8") as file:
         process = _root(command, stdout=file, stderr=subprocess.STDOUT)
         host.guard(process)
-        status = process.wait()
+        status = wait(process)
     with open(log, encoding="utf-8", errors="replace") as file:
         return Run(target, status, time.monotonic() - started, file.read())
 
@@ -109,7 +110,8 @@ def lane(report, out, only):
     log = os.path.join(out, "host-fuzz-build.txt")
     report.doing("host/fuzz: building")
     started = time.monotonic()
-    binaries = build(log)
+    wait = functools.partial(report.wait, "host/fuzz")
+    binaries = build(log, wait)
     report.doing(None)
     if host.stopping.is_set():
         return
@@ -121,7 +123,7 @@ def lane(report, out, only):
     def one(target):
         log = os.path.join(out, f"host-fuzz-{target}.txt")
         report.doing(f"host/fuzz/{target}")
-        run = run_target(target, binaries, SECONDS, log)
+        run = run_target(target, binaries, SECONDS, log, wait)
         report.doing(None)
         if host.stopping.is_set():
             return 0

@@ -193,7 +193,7 @@ def _launch(run, command, folder):
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")
                 words.write(text + "\n")
                 run.line(text)
-            return process.wait(), hung.is_set()
+            return run.report.wait(run.name, process), hung.is_set()
         except BaseException:
             _stop(process)
             raise

@@ -68,7 +68,7 @@ def run(report, out, only):
             status = {"ok": PASS, "FAILED": FAIL, "ignored": SKIP}[test.group(2)]
             report.result(name, status, now - started, test.group(3) or "see its output", short)
             started = now
-    status = process.wait()
+    status = report.wait("host/cargo", process)
     report.doing(None)
     if stopping.is_set():
         return
@@ -130,7 +130,7 @@ def run_program(name, report, out, only):
         errors="replace",
         start_new_session=True,
     )
-    threading.Thread(target=_guard, args=(process,), daemon=True).start()
+    guard(process)
     seen = failed = 0
     with open(log, "w", encoding="utf-8") as file:
         for line in process.stdout:
@@ -145,7 +145,7 @@ def run_program(name, report, out, only):
                 status = PASS if test.group(2) == "ok" else FAIL
                 report.result(prefix + test.group(1), status, now - started, test.group(3) or "see its output", short)
             started = now
-    status = process.wait()
+    status = report.wait(prefix.rstrip("/"), process)
     report.doing(None)
     if stopping.is_set():
         return

@@ -54,7 +54,7 @@ class Modules:
                 start_new_session=True,
             )
             host.guard(process)
-            status = process.wait()
+            status = self._report.wait(f"{kernel} kernel's module", process)
         self._report.doing(None)
         if status:
             short = os.path.relpath(log, host.TOP)

@@ -3,6 +3,7 @@
 
 import collections
 import fnmatch
+import os
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ class Report:
         self._counts = {PASS: 0, FAIL: 0, SKIP: 0}
         self._lock = threading.Lock()
         self._doing = {}
+        # The processor time of each process that `wait` waited for, in seconds.
+        self._processor = collections.Counter()
         # Of each lane, when its first test began and its last one ended.
         self._lanes = {}
         self._terminal = sys.stderr.isatty()
@@ -47,6 +50,18 @@ class Report:
             self._doing.pop(threading.get_ident(), None)
             if what:
                 self._doing[threading.get_ident()] = (what, time.monotonic())
+
+    def wait(self, name, process):
+        """Waits for a process, and adds its processor time and that of its children to `name`. Returns its status."""
+        # Popen.wait() drops the usage that wait4(2) returns.
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except ChildProcessError:
+            return process.wait()  # its guard was first, and only the usage is lost
+        process.returncode = os.waitstatus_to_exitcode(status)
+        with self._lock:
+            self._processor[name] += usage.ru_utime + usage.ru_stime
+        return process.returncode
 
     def _tick(self):
         while not self._stop.wait(_TICK_TERMINAL if self._terminal else _TICK_LOG):
@@ -107,8 +122,9 @@ class Report:
         self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
 
     def _tell_times(self):
-        """Lines with the time that the lanes took, and the suites that took longest. Several run at a time, so
-        that the suites' times are more than the lanes'; boots and compilations are in the lanes' only."""
+        """Prints the time of each lane and of the longest suites, and the processor time of each program and boot.
+        Several run at a time, so that the suites' times are more than the lanes'; boots and compilations are in the
+        lanes' only."""
         suites = collections.Counter()
         for name, _, seconds, _, _ in self.results:
             suites["/".join(name.split("/")[:2])] += seconds
@@ -117,6 +133,8 @@ class Report:
         lanes = (f"{lane} {until - since:.0f}" for lane, (since, until) in self._lanes.items())
         longest = (f"{suite} {seconds:.0f}" for suite, seconds in suites.most_common(_TIMES_OF))
         self.line(f"Seconds: {', '.join(lanes)}; of them {', '.join(longest)}")
+        processor = (f"{name} {seconds:.0f}" for name, seconds in self._processor.most_common())
+        self.line(f"Processor seconds: {', '.join(processor)}")
 
     def _write_junit(self, path):
         suite = ET.Element(
