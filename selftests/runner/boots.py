@@ -62,8 +62,8 @@ INTEROP = ("test", "rdma_rxe")
 # What the kernel's clients of RDMA need in user space.
 CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
 
-# UCX with its benchmark, and what runs MPI programs in Python. One image serves both suites.
-UCX = ("ucx-utils", "openmpi-bin", "python3-mpi4py")
+# UCX with its benchmark, what runs MPI programs in Python, and others that use verbs. One image serves all.
+PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin")
 
 BOOTS = (
     # The longest first, so that none of them runs alone in the end.
@@ -73,8 +73,9 @@ BOOTS = (
     Boot("loss", "loss", together="traffic", leaks=False),
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop"),
     Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
-    Boot("ucx", "ucx", debug=False, packages=UCX, together="ucx"),
-    Boot("mpi", "mpi", debug=False, packages=UCX, together="ucx"),
+    Boot("ucx", "ucx", debug=False, packages=PROGRAMS, together="applications"),
+    Boot("mpi", "mpi", debug=False, packages=PROGRAMS, together="applications"),
+    Boot("applications", "applications", debug=False, packages=PROGRAMS, together="applications"),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("srq", "srq", together="hostile", port=True),
     Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0
+"""qperf, fio, libfabric and rsockets as Debian packages them, between two hosts."""
+
+import re
+
+import testbed
+from harness import equal, require, wait_until
+from programs import both_roles, next_port, run_pair
+
+bed = testbed.Bed()
+
+
+# What qperf can measure by the connection manager: the transport RC only.
+QPERF = ("rc_bi_bw", "rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw")
+QPERF += ("rc_rdma_write_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap", "ver_rc_fetch_add")
+
+
+@both_roles(bed, timeout=120, each={name.replace("_", "-"): name for name in QPERF})
+def qperf(server, client, test):
+    """A test of qperf. ver_rc_… compare the value in memory after each atomic operation.
+
+    The server's child for the test then calls rdma_destroy_qp() for the identifier that listens, which has no
+    queue pair, and ends by a segmentation fault. It does so on every device, and nobody waits for its status.
+    """
+    port = next_port()
+    serving = server.machine.start(f"qperf -lp {port}")
+    try:
+        wait_until("qperf listens", lambda: testbed.tcp_listens(server.machine, port))
+        output = client.machine.run(f"qperf -lp {port} -t 1 -cm1 {server.address} {test}", 60)
+        found = re.search(r"^ +(?:bw|latency|msg_rate) += +([\d.]+) ", output, re.M)
+        require(found and float(found[1]) > 0, f"no figure: {output}")
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+@both_roles(bed, timeout=120)
+def perftest_multicast(server, client):
+    """ib_send_bw over UD to a multicast group. Its usual group is interface-local, and reaches no other host."""
+    port = next_port()
+
+    def command(host):
+        index = host.gid_index(host.address6)
+        return f"ib_send_bw -d {host.device} -x {index} -c UD -g -M 255:14:0:0:0:0:0:0:0:0:0:0:0:0:0:1 -n 100 -s 1024 -F -p {port}"
+
+    ends = run_pair(server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port)
+    for output in ends:
+        require(re.search(r"^ 1024 +100 ", output, re.M), f"no result: {output}")
+
+
+# Requests that fio has under way. A server of the verb "send" needs more receives than that: fio connects with
+# an RNR retry count of 0.
+FIO_DEPTH = 8
+FIO_RECEIVES = 64
+FIO_BLOCKS = 64
+
+FIO_JOB = f"[job]\nioengine=rdma\nthread=1\nbs=64k\nsize={FIO_BLOCKS * 64}k\n"
+
+
+@both_roles(bed, timeout=200, each={name: name for name in ("write", "read", "send")})
+def fio(server, client, verb):
+    """fio's engine rdma: all blocks are transferred, and both ends leave."""
+    port = next_port()
+    serve = f"{FIO_JOB}port={port}\nrw=read\niodepth={FIO_RECEIVES}\n"
+    ask = f"{FIO_JOB}hostname={server.address}\nport={port}\nrw=write\nverb={verb}\niodepth={FIO_DEPTH}\n"
+    for host, job in ((server, serve), (client, ask)):
+        host.machine.run(f"printf '{job}' > /tmp/job")
+    ends = run_pair(server, client, "fio /tmp/job", "fio /tmp/job", testbed.cm_listens, port)
+    require(f"total=0,{FIO_BLOCKS},0,0" in ends[1], "the client did not send all blocks")
+    if verb == "send":
+        require(f"total={FIO_BLOCKS},0,0,0" in ends[0], "the server did not receive all blocks")
+
+
+# Endpoints of libfabric's provider for verbs, by what is above it.
+FABRIC = {
+    "msg": "-p verbs -e msg",
+    "dgram": "-p verbs -e dgram",
+    "rxm": "-p 'verbs;ofi_rxm' -e rdm",
+    "rxd": "-p 'verbs;ofi_rxd' -e rdm",
+}
+
+
+@both_roles(bed, timeout=200, each=FABRIC)
+def libfabric(server, client, options):
+    """fi_pingpong, which compares the data, over connections and datagrams."""
+    port = next_port()
+    command = f"fi_pingpong {options} -c -I 10 -S 16384"
+    if "dgram" in options:
+        command = command.replace("16384", "2048")
+    ends = run_pair(server, client, f"{command} -B {port}", f"{command} -P {port} {server.address}", testbed.tcp_listens, port)
+    for output in ends:
+        require(re.search(r"^\w+ +10 +=10 ", output, re.M), f"not all messages came back: {output}")
+
+
+@both_roles(bed, timeout=120, each={"rstream": "rstream -T v", "riostream": "riostream -T v"})
+def rsockets(server, client, command):
+    """Streams of rsockets with verified data; riostream maps the buffer of its peer."""
+    port = next_port()
+    common = f"{command} -p {port} -C 20 -S 65536"
+    ends = run_pair(server, client, common, f"{common} -s {server.address}", testbed.cm_listens, port)
+    for output in ends:
+        require(re.search(r"^custom +64k +20 ", output, re.M), f"no result: {output}")
+
+
+@both_roles(bed, timeout=120)
+def rcopy(server, client):
+    """A file, copied by rsockets."""
+    serving = server.machine.start("rcopy")
+    try:
+        wait_until("rcopy listens", lambda: testbed.cm_listens(server.machine, 7427))
+        client.machine.run("dd if=/dev/urandom of=/tmp/original bs=1M count=4 status=none")
+        client.machine.run(f"rcopy /tmp/original {server.address}:/tmp/copy", 60)
+        wanted = client.machine.run("sha256sum < /tmp/original")
+        wait_until("the copy is closed", lambda: "done" in serving.output())
+        equal("the copy", server.machine.run("sha256sum < /tmp/copy"), wanted)
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
