@@ -51,11 +51,11 @@ mutants: ## bugs seeded into the core, each of which the simulation must find
 goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one table [ARGS="rrxe READ": only that]
 	@selftests/goodput $(ARGS)
 
-bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json] [LANE=deterministic|parallel] [PARAMETERS="same_host_icrc=1"]
+bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json] [LANE=deterministic|wire|parallel] [PARAMETERS="same_host_icrc=1"]
 	@selftests/bench $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, once each, in under 5 minutes: out/bench-quick/report.md
-	@selftests/bench --quick $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+	@selftests/bench --quick $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 bench-core: ## instructions and time of the core per packet, on the host [ARGS="requester SEND"] [COMPARE=old.json]
 	@selftests/bench-core $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
