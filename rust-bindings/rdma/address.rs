@@ -125,8 +125,10 @@ impl AddressInfo {
         })
     }
 
-    /// Writes ib_core's attribute, for the query verbs (without `sgid_attr`, as all drivers).
-    pub(crate) fn to_raw(self, attr: &mut raw::rdma_ah_attr) {
+    /// Returns ib_core's attribute, for the query verbs (without `sgid_attr`, as all drivers).
+    pub(crate) fn to_raw(self) -> raw::rdma_ah_attr {
+        // SAFETY: All zeroes is a valid C struct of integers and pointers.
+        let mut attr: raw::rdma_ah_attr = unsafe { core::mem::zeroed() };
         attr.type_ = raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         attr.ah_flags = raw::ib_ah_flags_IB_AH_GRH as u8;
         attr.grh.dgid.raw = ManuallyDrop::new(self.dgid);
@@ -138,6 +140,7 @@ impl AddressInfo {
         attr.static_rate = self.static_rate;
         attr.port_num = self.port;
         attr.__bindgen_anon_1.roce = ManuallyDrop::new(raw::roce_ah_attr { dmac: self.dmac });
+        attr
     }
 
     /// UDP source port of a connected queue pair, in 0xC000 to 0xFFFF, as the kernel derives it

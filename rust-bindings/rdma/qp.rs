@@ -92,12 +92,15 @@ impl QpCap {
         }
     }
 
-    pub(crate) fn to_raw(self, cap: &mut raw::ib_qp_cap) {
-        cap.max_send_wr = self.max_send_wr;
-        cap.max_recv_wr = self.max_recv_wr;
-        cap.max_send_sge = self.max_send_sge;
-        cap.max_recv_sge = self.max_recv_sge;
-        cap.max_inline_data = self.max_inline_data;
+    pub(crate) fn to_raw(self) -> raw::ib_qp_cap {
+        raw::ib_qp_cap {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline_data: self.max_inline_data,
+            max_rdma_ctxs: 0,
+        }
     }
 }
 
@@ -324,8 +327,11 @@ impl QpAttr {
         Ok(to)
     }
 
-    /// Fills ib_core's struct for QUERY_QP.
-    pub(crate) fn to_raw(self, attr: &mut raw::ib_qp_attr) {
+    /// Returns ib_core's attributes for QUERY_QP. All that a queue pair lacks is zero: ib_core copies
+    /// it to the program (ib_uverbs_query_qp() in uverbs_cmd.c).
+    pub(crate) fn to_raw(self, cap: QpCap) -> raw::ib_qp_attr {
+        // SAFETY: All zeroes is a valid C struct of integers and pointers.
+        let mut attr: raw::ib_qp_attr = unsafe { core::mem::zeroed() };
         attr.qp_state = self.state as u32;
         attr.cur_qp_state = self.cur_state as u32;
         attr.path_mtu = if self.path_mtu == 0 {
@@ -339,8 +345,9 @@ impl QpAttr {
         attr.sq_psn = self.sq_psn;
         attr.dest_qp_num = self.dest_qpn;
         attr.qp_access_flags = self.access_flags as i32;
+        attr.cap = cap.to_raw();
         if let Some(address) = self.address {
-            address.to_raw(&mut attr.ah_attr);
+            attr.ah_attr = address.to_raw();
         }
         attr.pkey_index = self.pkey_index;
         attr.en_sqd_async_notify = self.en_sqd_async_notify.into();
@@ -352,6 +359,7 @@ impl QpAttr {
         attr.timeout = self.timeout;
         attr.retry_cnt = self.retry_cnt;
         attr.rnr_retry = self.rnr_retry;
+        attr
     }
 }
 

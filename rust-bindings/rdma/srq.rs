@@ -25,10 +25,12 @@ impl SrqAttr {
         }
     }
 
-    pub(crate) fn to_raw(self, attr: &mut raw::ib_srq_attr) {
-        attr.max_wr = self.max_wr;
-        attr.max_sge = self.max_sge;
-        attr.srq_limit = self.limit;
+    pub(crate) fn to_raw(self) -> raw::ib_srq_attr {
+        raw::ib_srq_attr {
+            max_wr: self.max_wr,
+            max_sge: self.max_sge,
+            srq_limit: self.limit,
+        }
     }
 }
 

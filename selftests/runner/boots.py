@@ -17,7 +17,8 @@ class Boot:
     without `default` it needs the debug kernel.
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
     in its image, and `release` is the Debian release of that.
-    With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
+    With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules). With `poison` it
+    fills memory from kmalloc() when that is freed.
     The suites `together` under one name run one after the other in one boot, which takes ten seconds of two
     processors, and a minute under the debug kernel; leaks are looked for after the last. kmemleak doubles the time that
     everything there takes: where not all is asked for, the boots without `leaks` do without it. Those that have it
@@ -39,6 +40,7 @@ class Boot:
     release: str = "trixie"
     extra: bool = False
     port: bool = False
+    poison: bool = False
 
     @property
     def mixed(self):
@@ -78,17 +80,18 @@ BOOTS = (
     Boot("applications", "applications", debug=False, packages=PROGRAMS, together="applications"),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
     Boot("srq", "srq", together="hostile", port=True),
-    Boot("kunit", "kunit", hosts=1, default=False, together="one-host"),
-    Boot("link", "link", hosts=1, together="one-host", port=True),
-    Boot("xrc", "xrc", hosts=1, together="one-host", port=True),
-    Boot("poll", "poll", hosts=1, together="one-host", port=True),
-    Boot("waiting", "waiting", hosts=1, together="one-host"),
-    Boot("direct", "direct", hosts=1, together="one-host", port=True),
-    Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host"),
-    Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host"),
-    Boot("memory", "memory", hosts=1, together="one-host", port=True),
+    Boot("kunit", "kunit", hosts=1, default=False, together="one-host", poison=True),
+    Boot("link", "link", hosts=1, together="one-host", poison=True, port=True),
+    Boot("xrc", "xrc", hosts=1, together="one-host", poison=True, port=True),
+    Boot("poll", "poll", hosts=1, together="one-host", poison=True, port=True),
+    Boot("waiting", "waiting", hosts=1, together="one-host", poison=True),
+    Boot("direct", "direct", hosts=1, together="one-host", poison=True, port=True),
+    Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host", poison=True),
+    Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host", poison=True),
+    Boot("information", "information", hosts=1, together="one-host", poison=True, port=True),
+    Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
     # Last of its boot: it leaves no device.
-    Boot("lifecycle", "lifecycle", hosts=1, together="one-host", port=True),
+    Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("rows", "rows", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("answers", "answers", hosts=1, together="one-host-traffic", leaks=False),

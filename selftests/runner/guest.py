@@ -157,12 +157,13 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
             report.result(f"{run.name}/interpreter", FAIL, reason=why)
             return
         command += ["--share", share]
+    append = ["slab_debug=P,kmalloc-*"] if boot.poison else []
     if kernel == "debug":
         # Where a device's thousand files take a second, and in each namespace again.
         command += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
         # The unit tests of a module wait for the suite that runs them.
-        append = "kunit.enable=1 kunit.autorun=0" + ("" if boot.leaks or not core else " kmemleak=off")
-        command += ["--append", append]
+        append += ["kunit.enable=1", "kunit.autorun=0", *([] if boot.leaks or not core else ["kmemleak=off"])]
+    command += ["--append", " ".join(append)] if append else []
     command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *words, *choice]
     for _ in range(ATTEMPTS):
         if stopping.is_set():

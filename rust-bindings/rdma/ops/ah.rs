@@ -47,11 +47,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_ah,
         attr: *mut raw::rdma_ah_attr,
     ) -> c_int {
-        // SAFETY: By the requirements; all zeroes is a valid C struct of integers and pointers.
-        unsafe {
-            *attr = core::mem::zeroed();
-            D::query_ah(Ah::<D>::from_ptr(ib).data()).to_raw(&mut *attr);
-        }
+        // SAFETY: By the requirements.
+        unsafe { attr.write(D::query_ah(Ah::<D>::from_ptr(ib).data()).to_raw()) };
         0
     }
 

@@ -42,7 +42,10 @@ impl<D: Driver> Ops<D> {
                     Udata::from_ptr(udata).as_mut(),
                 )?;
                 let cap = from.cap;
-                cap.to_raw(&mut (*init).cap);
+                (*init).cap = raw::ib_qp_cap {
+                    max_rdma_ctxs: (*init).cap.max_rdma_ctxs,
+                    ..cap.to_raw()
+                };
                 (*ib).qp_num = number;
                 Ok(qp)
             })
@@ -85,24 +88,25 @@ impl<D: Driver> Ops<D> {
         _mask: c_int,
         init: *mut raw::ib_qp_init_attr,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: By the requirements; all zeroes is a valid C struct of integers and pointers.
         errno(unsafe {
             D::query_qp(Qp::<D>::from_ptr(ib).driver()).map(|(from, cap, signal_all)| {
-                from.to_raw(&mut *attr);
-                cap.to_raw(&mut (*attr).cap);
-                (*init).event_handler = (*ib).event_handler;
-                (*init).qp_context = (*ib).qp_context;
-                (*init).send_cq = (*ib).send_cq;
-                (*init).recv_cq = (*ib).recv_cq;
-                (*init).srq = (*ib).srq;
-                (*init).qp_type = (*ib).qp_type;
-                (*init).port_num = 1;
-                (*init).sq_sig_type = if signal_all {
+                attr.write(from.to_raw(cap));
+                let mut answer: raw::ib_qp_init_attr = core::mem::zeroed();
+                answer.event_handler = (*ib).event_handler;
+                answer.qp_context = (*ib).qp_context;
+                answer.send_cq = (*ib).send_cq;
+                answer.recv_cq = (*ib).recv_cq;
+                answer.srq = (*ib).srq;
+                answer.qp_type = (*ib).qp_type;
+                answer.port_num = 1;
+                answer.sq_sig_type = if signal_all {
                     raw::ib_sig_type_IB_SIGNAL_ALL_WR
                 } else {
                     raw::ib_sig_type_IB_SIGNAL_REQ_WR
                 };
-                cap.to_raw(&mut (*init).cap);
+                answer.cap = cap.to_raw();
+                init.write(answer);
             })
         })
     }

@@ -45,7 +45,7 @@ impl<D: Driver> Ops<D> {
                     target,
                     Udata::from_ptr(udata).as_mut(),
                 )?;
-                attr.to_raw(&mut (*init).attr);
+                (*init).attr = attr.to_raw();
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
                     (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
                 }
@@ -85,7 +85,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: By the requirements.
         errno(unsafe {
-            D::query_srq(Srq::<D>::from_ptr(ib).driver()).map(|from| from.to_raw(&mut *attr))
+            D::query_srq(Srq::<D>::from_ptr(ib).driver()).map(|from| attr.write(from.to_raw()))
         })
     }
 

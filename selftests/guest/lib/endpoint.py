@@ -855,6 +855,19 @@ class Endpoint:
             mask, more = ("STATE", "SQ_PSN"), {}
         self.modify(qp, mask, state="rts", sq_psn=psn, **more)
 
+    def unused_attributes(self, qp):
+        """Attributes of ibv_query_qp that a queue pair without an alternate path lacks, and the address
+        as long as it has none, by name: their values."""
+        attr, _ = self._objects[qp].query(e.IBV_QP_STATE)
+        names = ("alt_pkey_index", "alt_port_num", "alt_timeout")
+        found = {name: getattr(attr, name) for name in names}
+        # pyverbs takes all else of alt_ah_attr from ah_attr.
+        found["alt_ah_attr.is_global"] = attr.alt_ah_attr.is_global
+        if attr.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT) or self._objects[qp].qp_type == e.IBV_QPT_UD:
+            fields = ("dlid", "sl", "src_path_bits", "static_rate", "is_global", "port_num")
+            found |= {f"ah_attr.{name}": getattr(attr.ah_attr, name) for name in fields}
+        return found
+
     def state(self, qp):
         """The state that ibv_query_qp reports."""
         return STATES[self._objects[qp].query(e.IBV_QP_STATE)[0].qp_state]

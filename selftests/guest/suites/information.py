@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Answers to a program's queries hold nothing else of the kernel's memory.
+
+The kernel of this suite fills memory that is freed (slab_debug=P), so that a byte that nobody has
+written is 0x6b.
+"""
+
+import os
+
+import testbed
+from harness import case, equal, require
+
+bed = testbed.Bed()
+
+# Queries of each queue pair: each takes memory that another user of it has left.
+QUERIES = 50
+
+
+def check_poison():
+    """Fails if the kernel does not fill freed memory."""
+    with open("/sys/kernel/slab/kmalloc-256/poison", encoding="ascii") as flag:
+        equal("kmalloc-256 is filled when freed", flag.read().strip(), "1")
+
+
+@case(each={kind: kind for kind in ("rc", "uc", "ud")})
+def query_qp(kind):
+    """QUERY_QP before a queue pair has an address, and afterwards: the alternate path is zero, and so
+    is the address as long as there is none."""
+    import endpoint  # only a guest has verbs
+
+    check_poison()
+    here, end = bed.here, endpoint.Endpoint()
+    info = end.open(here.device, here.address, here.driver)
+    try:
+        pd, cq = end.pd(), end.cq()
+        qp = end.qp(kind, pd, cq)
+
+        def check(state):
+            for _ in range(QUERIES):
+                # The buffer of an extended attribute is of the same size as the kernel's answer.
+                os.setxattr("/tmp", "trusted.rrxe", b"\x6b" * 216)
+                answer = end.unused_attributes(qp["id"])
+                equal(f"what a queue pair in {state} lacks", {name: value for name, value in answer.items() if value}, {})
+
+        check("reset")
+        end.to_init(qp["id"], kind)
+        check("init")
+        end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=qp["qpn"])
+        end.to_rts(qp["id"], kind)
+        check("rts")
+    finally:
+        end.leave()
+
+
+@case()
+def query_srq():
+    """QUERY_SRQ answers what was asked for."""
+    import endpoint  # only a guest has verbs
+
+    check_poison()
+    here, end = bed.here, endpoint.Endpoint()
+    end.open(here.device, here.address, here.driver)
+    try:
+        srq = end.srq(end.pd(), 64)
+        for _ in range(QUERIES):
+            answer = end.query_srq(srq["id"])
+            require(answer["max_wr"] >= 64 and answer["limit"] == 0, f"the answer is {answer}")
+    finally:
+        end.leave()
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
