@@ -16,7 +16,7 @@ mod nesting;
 mod per_cpu;
 mod rcu;
 mod rcu_arc;
-mod rcu_cell;
+mod rcu_lists;
 mod rcu_table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
@@ -33,6 +33,6 @@ pub use nesting::{Nested, Nesting};
 pub use per_cpu::PerCpuCounters;
 pub use rcu::{rcu_barrier, synchronize_rcu, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
-pub use rcu_cell::RcuCell;
+pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};

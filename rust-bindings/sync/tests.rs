@@ -6,8 +6,8 @@
 mod cases {
     use crate::{
         impl_has_soft_timer,
-        sync::{irq::IrqGuard, irqs_disabled, RcuArc, TimerCallback},
-        sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuCell, RcuTable, SoftTimer},
+        sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
+        sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuTable, SoftTimer},
         sync::{CurrentThread, KThread, ThreadBody},
         time,
     };
@@ -97,35 +97,44 @@ mod cases {
     }
 
     #[test]
-    fn cell_drops_what_it_replaced_after_its_readers() -> Result {
+    fn lists_drop_what_is_removed_after_its_readers() -> Result {
         let drops = counter()?;
-        let cell = RcuCell::empty();
-        let id = |cell: &RcuCell<Arc<Counted>>| {
+        let lists = Arc::pin_init(
+            RcuLists::<Arc<Counted>, u32, 2>::new(0, c"test", kernel::static_lock_class!()),
+            GFP_KERNEL,
+        )?;
+        let ids = |list| {
             let guard = rcu::read_lock();
-            cell.get(&guard).map(|entry| entry.id)
+            lists
+                .iter(list, &guard)
+                .fold(0, |ids, entry| ids * 10 + entry.id)
         };
-        assert_eq!(id(&cell), None);
-        cell.replace(Some(counted(1, &drops)?))?;
-        assert_eq!(id(&cell), Some(1));
-        {
-            // Nobody may sleep here: only what needs no memory can replace it.
-            let guard = rcu::read_lock();
-            let seen = cell.get(&guard);
-            cell.replace(None)?;
-            assert_eq!(seen.map(|entry| entry.id), Some(1));
-            assert_eq!(drops.load(Relaxed), 0);
+        let add = |list, id| -> Result {
+            let entry = RcuListEntry::new(counted(id, &drops)?, GFP_KERNEL)?;
+            let mut writer = lists.lock();
+            writer.push(list, entry);
+            *writer.state += 1;
+            Ok(())
+        };
+        let remove = |list, id| lists.lock().remove(list, |entry| entry.id == id);
+        for id in 1..=4 {
+            add(0, id)?;
         }
-        assert_eq!(id(&cell), None);
-        cell.replace(Some(counted(2, &drops)?))?;
-        assert_eq!(id(&cell), Some(2));
-        rcu_barrier();
-        assert_eq!(drops.load(Relaxed), 1);
-        cell.replace(None)?;
-        assert_eq!(id(&cell), None);
-        cell.replace(Some(counted(3, &drops)?))?;
-        drop(cell);
+        add(1, 5)?;
+        assert_eq!((ids(0), ids(1), ids(2)), (4321, 5, 0));
+        // In the middle, at the end, at the front; what is not there, and where no list is.
+        assert!(remove(0, 3) && ids(0) == 421);
+        assert!(remove(0, 1) && ids(0) == 42);
+        assert!(remove(0, 4) && ids(0) == 2);
+        assert!(!remove(0, 4) && !remove(1, 2) && !remove(2, 2));
         rcu_barrier();
         assert_eq!(drops.load(Relaxed), 3);
+        // An entry for a list that does not exist is dropped at once.
+        add(2, 6)?;
+        assert_eq!(drops.load(Relaxed), 4);
+        assert_eq!(*lists.lock().state, 6);
+        drop(lists);
+        assert_eq!(drops.load(Relaxed), 6);
         Ok(())
     }
 

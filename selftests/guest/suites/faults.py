@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Programs that end while the kernel has no memory: closing a device fails each allocation in turn
+(fail-nth in Documentation/fault-injection), and nothing may be left.
+
+ib_core ignores the result of some operations when it ends a program's objects. If one of them failed
+for lack of memory, live objects would stay behind with pointers to freed ones.
+"""
+
+import contextlib
+import json
+import os
+
+import testbed
+from harness import case, equal, log, require
+
+bed = testbed.Bed()
+
+FAULTS = "/sys/kernel/debug/failslab"
+
+# More allocations than any close makes.
+MOST = 400
+
+GROUPS = ("::ffff:239.7.1.2", "::ffff:239.7.1.3", "ff0e::7:1")
+
+
+def connected(end, kind, pd, cq, info, **more):
+    """A queue pair connected to itself, with receives posted."""
+    qp = end.qp(kind, pd, cq, **more)
+    end.to_init(qp["id"], kind)
+    end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=qp["qpn"])
+    end.to_rts(qp["id"], kind)
+    return qp
+
+
+def groups(end, info):
+    """Queue pairs in multicast groups, alone and together."""
+    pd, cq = end.pd(), end.cq()
+    first, second = (connected(end, "ud", pd, cq, info) for _ in range(2))
+    for gid in GROUPS:
+        end.attach(first["id"], gid)
+    end.attach(second["id"], GROUPS[0])
+
+
+def windows(end, info):
+    """Windows of both types, bound to a region, and one that is not."""
+    import endpoint  # only a guest has verbs
+
+    pd, cq = end.pd(), end.cq()
+    qp = connected(end, "rc", pd, cq, info, extended=True)
+    memory = end.memory(pd, 8192, access=endpoint.ALL_ACCESS + ("mw-bind",))
+    for kind in (1, 2):
+        window = end.window(pd, kind)
+        end.bind(qp["id"], window["id"], memory["id"], 0, 4096, ("remote-read",), window["rkey"] + 1)
+        (found,) = end.poll(cq, 1, 30)
+        equal("the binding", found["status"], "SUCCESS")
+    end.window(pd, 2)
+
+
+def queues(end, info):
+    """Queue pairs of each kind with work on them, shared receive queues, address handles, events."""
+    pd = end.pd()
+    channel = end.channel()
+    cq, extended = end.cq(channel=channel), end.cq(extended=True)
+    srq = end.srq(pd)
+    memory = end.memory(pd, 8192)
+    end.arm(cq)
+    for kind in ("rc", "uc", "ud"):
+        qp = connected(end, kind, pd, extended, info)
+        sge = [[memory["address"], 64, memory["lkey"]]]
+        end.post_recv(qp["id"], [{"id": 1, "sge": sge}])
+        if kind == "rc":
+            end.post_send(qp["id"], [{"id": 2, "op": "send", "sge": sge}] * 3)
+    connected(end, "rc", pd, cq, info, srq=srq["id"])
+    end.ah(pd, info["gid"])
+    xrcd = end.xrcd()
+    end.xrc_srq(pd, xrcd, cq)
+    end.xrc_qp(xrcd=xrcd)
+    end.xrc_qp(pd, cq)
+
+
+PROGRAMS = {"groups": groups, "windows": windows, "queues": queues}
+
+
+def open_files():
+    """Returns this process's files of RDMA devices and of their events, and their names. The device comes last: the
+    kernel ends all objects with it."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            if "infiniband" in name:
+                found.append((int(fd), name))
+    return sorted(found, key=lambda file: file[1].startswith("/dev/"))
+
+
+def close_with_fault(fill, number):
+    """A process makes objects and closes its device; allocation `number` of the close fails. Returns
+    how many allocations were missing to that number."""
+    import endpoint  # only a guest has verbs
+
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = {"why": "the process failed"}
+        try:
+            end = endpoint.Endpoint()
+            fill(end, end.open(bed.here.device, bed.here.address, bed.here.driver))
+            # The command file last: the kernel ends all objects with it.
+            files = open_files()
+            control = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
+            word = str(number).encode()
+            os.write(control, word)
+            for fd, _ in files:
+                os.close(fd)
+            left = int(os.pread(control, 20, 0).split()[0])
+            os.write(control, b"0")
+            answer = {"left": left, "files": [name for _, name in files]}
+        except Exception as why:  # what it was is told by the parent
+            answer = {"why": repr(why)}
+        finally:
+            os.write(writing, json.dumps(answer).encode())
+            os._exit(0)
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as pipe:
+            answer = json.loads(pipe.read() or "{}")
+    finally:
+        os.waitpid(child, 0)
+    require("left" in answer, f"allocation {number}: {answer.get('why', 'the process died')}")
+    require(answer["files"], "the process has no device open")
+    return answer["left"]
+
+
+def objects():
+    """What programs have of each kind, by the kernel's count."""
+    text = bed.here.machine.run(f"rdma resource show {bed.here.device}")
+    words = text.split()
+    return {kind: int(words[words.index(kind) + 1]) for kind in ("pd", "cq", "qp", "mr", "srq") if kind in words}
+
+
+@case(timeout=900, each=PROGRAMS)
+def closing(fill):
+    """Each allocation of the close fails once, until there are no more."""
+    machine = bed.here.machine
+    machine.run(f"echo N > {FAULTS}/ignore-gfp-wait; echo 0 > {FAULTS}/verbose")
+    before = objects()
+    number = 1
+    while True:
+        left = close_with_fault(fill, number)
+        equal(f"objects after allocation {number} failed", objects(), before)
+        if left:
+            break
+        number += 1
+        require(number < MOST, "the close has no end")
+    log(f"{number - 1} allocations failed")
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
