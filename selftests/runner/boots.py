@@ -15,6 +15,8 @@ class Boot:
     the suite's cases run with this host as client and as server. A suite is `dynamic` where only the
     guest knows its cases. Without `debug` it is not part of the core that the lane `debug` runs;
     without `default` it needs the debug kernel.
+    A guest of one CPU (`cpus`) takes a quarter less of this machine: it does where the other driver or the protocol
+    is the matter, and boots of two CPUs have the same suite or more.
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
     in its image, and `release` is the Debian release of that.
     With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules). With `poison` it
@@ -73,12 +75,12 @@ BOOTS = (
     Boot("perftest", "perftest", together="traffic", leaks=False),
     Boot("data", "data", together="traffic", leaks=False, port=True),
     Boot("loss", "loss", together="traffic", leaks=False),
-    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop", cpus=1),
     Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
     Boot("ucx", "ucx", debug=False, packages=PROGRAMS, together="applications"),
     Boot("mpi", "mpi", debug=False, packages=PROGRAMS, together="applications"),
     Boot("applications", "applications", debug=False, packages=PROGRAMS, together="applications"),
-    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True),
+    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True, cpus=1),
     Boot("srq", "srq", together="hostile", port=True),
     Boot("kunit", "kunit", hosts=1, default=False, together="one-host", poison=True),
     Boot("link", "link", hosts=1, together="one-host", poison=True, port=True),
@@ -89,6 +91,7 @@ BOOTS = (
     Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host", poison=True),
     Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host", poison=True),
     Boot("information", "information", hosts=1, together="one-host", poison=True, port=True),
+    Boot("faults", "faults", hosts=1, default=False, together="one-host", poison=True),
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),
@@ -99,7 +102,7 @@ BOOTS = (
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),
     Boot("statements", "statements", together="hostile"),
-    Boot("conformance", "conformance", hosts=1, debug=False, scripts=True),
+    Boot("conformance", "conformance", hosts=1, debug=False, scripts=True, cpus=1),
     Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
     # After those that count violations: it has the counters reach their end.
     Boot("counters", "counters", together="traffic", leaks=False, port=True),
@@ -111,11 +114,11 @@ BOOTS = (
     Boot("tunnels", "tunnels", hosts=1, debug=False, packages=("wireguard-tools",)),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
     Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky"),
-    Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False, together="interop"),
-    Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False, together="interop"),
-    Boot("interop-storage", "storage", drivers=INTEROP, debug=False, together="interop"),
-    Boot("interop-data", "data", drivers=INTEROP, debug=False, together="interop"),
-    Boot("interop-srq", "srq", drivers=INTEROP, debug=False, together="interop"),
-    Boot("interop-congestion", "rxe_congestion", drivers=INTEROP, debug=False, together="interop"),
-    Boot("interop-placement", "placement", drivers=INTEROP, debug=False, together="interop"),
+    Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False, together="interop", cpus=1),
+    Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False, together="interop", cpus=1),
+    Boot("interop-storage", "storage", drivers=INTEROP, debug=False, together="interop", cpus=1),
+    Boot("interop-data", "data", drivers=INTEROP, debug=False, together="interop", cpus=1),
+    Boot("interop-srq", "srq", drivers=INTEROP, debug=False, together="interop", cpus=1),
+    Boot("interop-congestion", "rxe_congestion", drivers=INTEROP, debug=False, together="interop", cpus=1),
+    Boot("interop-placement", "placement", drivers=INTEROP, debug=False, together="interop", cpus=1),
 )

@@ -44,7 +44,7 @@ def parse():
     parser.add_argument("--all-debug", action="store_true", help="all cases in the debug kernel, not only the core")
     parser.add_argument("--kernel", default="default", choices=("default", "7.3"), help="of the guest lane")
     parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
-    parser.add_argument("--jobs", type=int, metavar="N", help="boots at a time (as many as processors and memory allow)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="boots at a time (processors and one, if memory allows)")
     parser.add_argument("--out", default=os.path.join(guest.TOP, "out/test"), help="folder for logs and results")
     return parser.parse_args()
 
@@ -72,11 +72,11 @@ def boots_of(lane, args):
 
 
 def jobs_for_this_machine():
-    """How many boots may run at a time. Guests wait much of their time, for each other and for timers, so
-    that one boot leaves most of the processors idle."""
+    """Returns how many boots may run at a time: one more than there are processors, as far as memory allows.
+    Guests wait much of their time, for each other and for timers."""
     with open("/proc/meminfo", encoding="ascii") as file:
         available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
-    return max(1, min(len(os.sched_getaffinity(0)), available // _BOOT_MEMORY))
+    return max(1, min(len(os.sched_getaffinity(0)) + 1, available // _BOOT_MEMORY))
 
 
 def hold(folder):
