@@ -40,23 +40,67 @@ pub(crate) struct FastRegister {
     pub(crate) access: u64,
 }
 
-impl Mr {
-    /// One window more is bound to it. False where it is being deregistered.
-    fn take_window(&self) -> bool {
-        let mut now = self.windows.load(Relaxed);
+/// A window's hold on its region, which can't be deregistered as long as this lives.
+pub(super) struct Bound {
+    region: Arc<Mr>,
+    /// Where the window starts, in bytes from the start of the region's memory.
+    start: u64,
+}
+
+impl Bound {
+    /// Returns `None` if the region is being deregistered.
+    fn new(region: Arc<Mr>, start: u64) -> Option<Self> {
+        let mut now = region.windows.load(Relaxed);
         // Far below `CLOSED`: there are fewer windows.
         while now != CLOSED {
-            match self.windows.cmpxchg(now, now.wrapping_add(1), Full) {
-                Ok(_) => return true,
+            match region.windows.cmpxchg(now, now.wrapping_add(1), Full) {
+                Ok(_) => return Some(Self { region, start }),
                 Err(other) => now = other,
             }
         }
-        false
+        None
     }
 
-    /// One window less is.
-    pub(super) fn give_window(&self) {
-        self.windows.fetch_sub(1, Full);
+    /// Returns the kind of the region, which has the memory.
+    pub(super) fn kind(&self) -> &Kind {
+        &self.region.kind
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+}
+
+impl Mr {
+    /// Binds this window, which has been found under RCU and may have been deallocated since: then
+    /// it must hold no region.
+    fn bind(
+        &self,
+        mw_type: u32,
+        by: Consumer,
+        to: &Bind,
+        bound: Option<Bound>,
+    ) -> Result<(), Fault> {
+        let mut state = lock_bh(&self.changing);
+        if state.ended || mw_type == TYPE_2 && state.valid {
+            return Err(Fault::Protection);
+        }
+        let zero_based = to.access & u64::from(access::ZERO_BASED) != 0;
+        state.valid = true;
+        state.key = to.rkey;
+        // All rights are among the lower 32 bits.
+        state.access = to.access as u32 & REMOTE;
+        state.iova = if zero_based { 0 } else { to.address };
+        state.length = to.length;
+        state.binder = (mw_type == TYPE_2).then_some(by.qp);
+        state.bound = bound;
+        Ok(())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.region.windows.fetch_sub(1, Full);
     }
 }
 
@@ -68,18 +112,13 @@ impl Tables {
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
-        let bound = {
-            let mut state = lock_bh(&mr.changing);
-            if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
-                return Err(Fault::Protection);
-            }
-            state.valid = false;
-            state.binder = None;
-            state.bound.take()
-        };
-        if let Some((region, _)) = bound {
-            region.give_window();
+        let mut state = lock_bh(&mr.changing);
+        if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
+            return Err(Fault::Protection);
         }
+        state.valid = false;
+        state.binder = None;
+        state.bound = None;
         Ok(())
     }
 
@@ -130,38 +169,17 @@ impl Tables {
             0 => None,
             _ => Some(self.region_for_window(rcu, by.pd, &to, access)?),
         };
-        let old = {
-            let mut state = lock_bh(&window.changing);
-            if mw_type == TYPE_2 && state.valid {
-                drop(state);
-                if let Some((region, _)) = bound {
-                    region.give_window();
-                }
-                return Err(Fault::Protection);
-            }
-            state.valid = true;
-            state.key = to.rkey;
-            state.access = access & REMOTE;
-            state.iova = if zero_based { 0 } else { to.address };
-            state.length = to.length;
-            state.binder = (mw_type == TYPE_2).then_some(by.qp);
-            core::mem::replace(&mut state.bound, bound)
-        };
-        if let Some((region, _)) = old {
-            region.give_window();
-        }
-        Ok(())
+        window.bind(mw_type, by, &to, bound)
     }
 
-    /// The region that a window is to be bound to, which has one window more now, and where in its
-    /// memory the window starts.
+    /// Returns a hold on the region that a window is to be bound to.
     fn region_for_window(
         &self,
         rcu: &rcu::Guard,
         pd: PdId,
         to: &Bind,
         access: u32,
-    ) -> Result<(Arc<Mr>, u64), Fault> {
+    ) -> Result<Bound, Fault> {
         let region = self
             .regions
             .get_arc(to.lkey, rcu)
@@ -177,11 +195,57 @@ impl Tables {
             || allowed & access::MW_BIND == 0
             || writes && allowed & access::LOCAL_WRITE == 0
             || !is_inside(fixed.iova, fixed.length, to.address, end)
-            || !region.take_window()
         {
             return Err(Fault::Protection);
         }
         let start = to.address.wrapping_sub(fixed.iova);
-        Ok((region, start))
+        Bound::new(region, start).ok_or(Fault::Protection)
+    }
+}
+
+#[cfg(CONFIG_KUNIT)]
+#[kernel::prelude::kunit_tests(rrxe_windows)]
+mod tests {
+    use super::super::*;
+
+    #[test]
+    fn a_window_that_is_gone_holds_no_region() -> Result {
+        let tables = Tables::new()?;
+        let by = Consumer {
+            pd: Pd::new(true).id(),
+            qp: BinderId::new(),
+        };
+        let register = |kind: Kind| {
+            Mr::register(&tables, by.pd, None, |key| {
+                (kind, Changing::new(key, true, None))
+            })
+        };
+        let (region, _) = register(Kind::Fast)?;
+        let (window, keys) = register(Kind::Window(TYPE_1))?;
+        let to = Bind {
+            rkey: keys.rkey,
+            lkey: 0,
+            address: 0,
+            length: 1,
+            access: access::REMOTE_READ.into(),
+        };
+        let hold = || Bound::new(region.mr.clone(), 0);
+
+        // Bound, and bound again: the region has one window.
+        assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
+        assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
+        assert_eq!(region.mr.windows.load(Relaxed), 1);
+        assert_eq!(region.close(), Err(EBUSY));
+
+        // A CPU that has found the window binds it after another one has deallocated it.
+        let found = window.mr.clone();
+        let late = hold();
+        window.close()?;
+        drop(window);
+        assert!(found.bind(TYPE_1, by, &to, late).is_err());
+        assert_eq!(region.mr.windows.load(Relaxed), 0);
+        region.close()?;
+        assert!(hold().is_none());
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ mod change;
 mod rereg;
 mod span;
 
+use change::Bound;
 pub(crate) use change::{Bind, FastRegister};
 use span::Source;
 pub(crate) use span::{Reference, Span};
@@ -143,8 +144,10 @@ struct Changing {
     length: u64,
     /// Fast registration: its memory.
     pages: Option<KernelPages>,
-    /// Window: its region, and where in the region's memory it starts.
-    bound: Option<(Arc<Mr>, u64)>,
+    /// Window: its hold on a region.
+    bound: Option<Bound>,
+    /// It was deregistered or deallocated: it can't be bound any more.
+    ended: bool,
     /// Window of type 2: the queue pair that it is bound to (K-06).
     binder: Option<BinderId>,
 }
@@ -159,6 +162,7 @@ impl Changing {
             length: 0,
             pages,
             bound: None,
+            ended: false,
             binder: None,
         }
     }
@@ -288,16 +292,12 @@ impl Mr {
         Ok((handle, keys.rkey))
     }
 
-    /// The key is refused from now on, and who uses it has finished.
+    /// Has the key refused from now on, after those that use it have finished.
     fn end(&self) {
-        let bound = {
-            let mut changing = lock_bh(&self.changing);
-            changing.valid = false;
-            changing.bound.take()
-        };
-        if let Some((region, _)) = bound {
-            region.give_window();
-        }
+        let mut changing = lock_bh(&self.changing);
+        changing.valid = false;
+        changing.ended = true;
+        changing.bound = None;
     }
 }
 
@@ -380,10 +380,10 @@ impl Tables {
         }
         let start = match (&mr.kind, &state.bound, window) {
             (Kind::Fast, _, _) => 0,
-            (Kind::Window(_), Some((_, start)), Some(qp))
+            (Kind::Window(_), Some(bound), Some(qp))
                 if state.binder.is_none_or(|binder| binder == qp) =>
             {
-                *start
+                bound.start()
             }
             _ => return Err(Fault::Protection),
         };

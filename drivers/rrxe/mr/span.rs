@@ -94,7 +94,7 @@ impl Span<'_> {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
                 (Some(pages), _) => return Ok(Place::Mapped(pages.access())),
-                (None, Some((region, _))) => match &region.kind {
+                (None, Some(bound)) => match bound.kind() {
                     Kind::Fixed(fixed) => &fixed.memory,
                     _ => return Err(Fault::Protection),
                 },

@@ -22,6 +22,7 @@ SUITES = (
     "linux-rdma-vector",
     "rrxe-answer",
     "rrxe-stream",
+    "rrxe-windows",
 )
 
 
