@@ -18,7 +18,11 @@ use crate::psn::{Psn, Region};
 
 /// The places that a host should have for each half of a queue pair: the largest window's worth,
 /// since a peer sends no more beyond a gap.
-pub const HELD: usize = crate::requester::MOST_WINDOW as usize;
+pub const HELD: usize = REACH as usize;
+
+/// How far beyond the expected PSN a packet may be that is held, in PSNs: the largest window. One
+/// that is farther off is left to be sent again.
+pub const REACH: u32 = crate::requester::MOST_WINDOW;
 
 /// A packet in its place.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@ use super::{
     State,
 };
 use crate::psn::{Psn, Region};
+use crate::reorder::REACH;
 use crate::wire::{NakCode, Operation, Syndrome};
 use crate::{pkey, requester, Ext, Outcome, Packet, Service, Status};
 
@@ -59,7 +60,8 @@ impl<R: ResourceRing> Responder<R> {
                 self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
                 Outcome {
                     transmit: self.nak_gap(),
-                    hold: !self.not_ready,
+                    // No peer has more under way beyond a gap: what is farther off is stale or forged.
+                    hold: !self.not_ready && packet.psn().since(self.epsn) < REACH,
                     ..Outcome::default()
                 }
             }

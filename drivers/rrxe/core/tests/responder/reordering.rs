@@ -3,6 +3,7 @@
 //! Requests that come before their turn, at a host that holds them.
 
 use super::*;
+use rrxe_core::reorder::REACH;
 
 fn write(n: u32, at: u64, ackreq: bool) -> Packet {
     let mut packet = packet(O::WriteOnly, psn(n), reth(BASE + at, 4), 4);
@@ -42,6 +43,35 @@ fn b_10_a_nak_for_each_gap() {
     expect(&ask(&mut host, &write(1, 0, true)), 3, SEQUENCE);
     assert!(ask(&mut host, &write(5, 0, true)).is_empty());
     expect(&ask(&mut host, &write(3, 0, true)), 5, ACK);
+}
+
+/// A request from farther off than any window is reported as a gap and not held: acknowledgements
+/// stay what they are, and it has no effect when its turn comes.
+#[test]
+fn b_08_far_ahead() {
+    for far in [REACH, 3000, 1 << 22, (1 << 23) - 1] {
+        let mut host = holding_host();
+        for n in 0..2 {
+            host.post_recv(n, 64);
+        }
+        expect(&ask(&mut host, &send(far)), 0, SEQUENCE);
+        expect(&ask(&mut host, &send(0)), 0, ACK);
+        expect(&ask(&mut host, &send(1)), 1, ACK);
+        assert_eq!(statuses(&host), [Status::Success; 2]);
+    }
+}
+
+/// The farthest request that is held takes its turn.
+#[test]
+fn b_14_held_at_the_end_of_the_reach() {
+    let mut host = holding_host();
+    host.post_recv(0, 64);
+    expect(&ask(&mut host, &send(REACH - 1)), 0, SEQUENCE);
+    for n in 0..REACH - 2 {
+        assert!(ask(&mut host, &write(n, 0, false)).is_empty());
+    }
+    expect(&ask(&mut host, &write(REACH - 2, 0, true)), REACH - 1, ACK);
+    assert_eq!(statuses(&host), [Status::Success]);
 }
 
 /// A gap of several packets: an acknowledgement that is asked for says that there is more to it.
