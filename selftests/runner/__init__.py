@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The test runner: what runs where (boots, lanes), and what became of it (report)."""
+"""The test runner: boots and lanes, and the report of their results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What runs in guests: one boot each of one or two machines, with the drivers of a lane."""
+"""The boots of guests: each of one or two machines, with the drivers of a lane."""
 
 import dataclasses
 
@@ -12,19 +12,19 @@ class Boot:
     kernel, not those that are about the transport alone.
 
     `drivers` names a driver for each host, "test" for the one under test. Between two different ones
-    the suite's cases run with this host as client and as server. A suite is `dynamic` where only the
+    the suite's cases run with this host as client and as server. A suite is `dynamic` if only the
     guest knows its cases. Without `debug` it is not part of the core that the lane `debug` runs;
     without `default` it needs the debug kernel.
-    A guest of one CPU (`cpus`) takes a quarter less of this machine: it does where the other driver or the protocol
-    is the matter, and boots of two CPUs have the same suite or more.
+    A guest of one CPU (`cpus`) takes a quarter less processor time. Boots of the other driver and of scripts have one,
+    since boots of two CPUs run the same suites.
     With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
     in its image, and `release` is the Debian release of that.
     With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules). With `poison` it
     fills memory from kmalloc() when that is freed.
     The suites `together` under one name run one after the other in one boot, which takes ten seconds of two
     processors, and a minute under the debug kernel; leaks are looked for after the last. kmemleak doubles the time that
-    everything there takes: where not all is asked for, the boots without `leaks` do without it. Those that have it
-    are where things come and go, and where programs and packets are refused.
+    everything there takes: a run of the core uses it only in the boots with `leaks`. These create and destroy objects,
+    and refuse programs and packets.
     """
 
     name: str
@@ -63,14 +63,14 @@ def grouped(boots):
 
 INTEROP = ("test", "rdma_rxe")
 
-# What the kernel's clients of RDMA need in user space.
+# Packages that the kernel's clients of RDMA need in user space.
 CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
 
-# UCX with its benchmark, what runs MPI programs in Python, and others that use verbs. One image serves all.
+# Programs that use verbs. One image serves all suites of them.
 PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin")
 
 BOOTS = (
-    # The longest first, so that none of them runs alone in the end.
+    # The longest first, so that none of them runs alone at the end.
     Boot("rdmacm", "rdmacm", together="traffic", leaks=False, port=True),
     Boot("perftest", "perftest", together="traffic", leaks=False),
     Boot("data", "data", together="traffic", leaks=False, port=True),

@@ -104,13 +104,13 @@ def guest_ids():
 
 
 def capability_tests():
-    """What the device claims, with the tests of that (selftests/guest/lib/capabilities.py): {claim: tests}"""
+    """Returns the claims of the device and the tests of each (selftests/guest/lib/capabilities.py): {claim: tests}."""
     found = runpy.run_path(os.path.join(TOP, "selftests/guest/lib/capabilities.py"))
     return found["TESTS"]
 
 
 def _check_capabilities():
-    """What is wrong with the tests of capabilities (K-10): there is none of that name, or it failed."""
+    """Yields the faults of the tests of capabilities (K-10): there is no test of a name, or it failed."""
     cases, scripts, ended = guest_cases(), script_ids(), results()
     for claim, tests in capability_tests().items():
         if not tests:
@@ -208,7 +208,7 @@ def _guest(statement, ended):
 
 
 def _other(statement, ended, known):
-    """What rdma_rxe does."""
+    """Returns the results of rdma_rxe."""
     words = []
     ran = False
     for name in statement.scripts:
@@ -217,7 +217,7 @@ def _other(statement, ended, known):
         if difference == "not measured":
             continue
         if difference and status in ("ok", "skip"):
-            # What comes after the first difference in a script is not known.
+            # Nothing is known of the steps after the first difference in a script.
             words += [difference] if not ids or statement.name in ids else []
         else:
             ran = ran or status == "ok"
@@ -227,7 +227,7 @@ def _other(statement, ended, known):
 
 
 def rxe_differences():
-    """What rdma_rxe is known to do otherwise, or why it is not asked: {script: (ids, words)}."""
+    """Returns the known differences of rdma_rxe, or why it is not asked: {script: (ids, words)}."""
     found = {}
     for line in _read(os.path.join(FOLDER, "rdma_rxe")).splitlines():
         name, colon, words = line.partition(":")
@@ -290,7 +290,7 @@ def table():
 
 
 def check():
-    """What is wrong: ids that are no statements, and statements whose row is out of date."""
+    """Returns the faults: ids that are no statements, and statements whose row is out of date."""
     known, wrong = gather()
     rows = dict(re.findall(r"^\| ([A-L]-\d\d) \| (.*)$", _read(TABLE), re.M)) if os.path.exists(TABLE) else {}
     for name in rows:

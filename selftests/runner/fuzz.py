@@ -20,7 +20,7 @@ TARGETS = ("parse", "responder", "requester", "wqe", "differential", "conversati
 SECONDS = 60
 
 _TRIPLE = "x86_64-unknown-linux-gnu"
-# What libFuzzer follows the code by: LLVM's coverage of edges, and of the operands of comparisons.
+# libFuzzer follows the code by LLVM's coverage of edges and of the operands of comparisons.
 _COVERAGE = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -46,7 +46,7 @@ def _root(command, **options):
 
 
 def build(log, wait=subprocess.Popen.wait):
-    """Build all targets. The folder that they are in; None where that fails."""
+    """Builds all targets. Returns their folder, or None if the build fails."""
     folder = os.path.join(TOP, "out/fuzz/cargo")
     # For the targets alone, not for what cargo runs while it builds.
     command = ["env", f"CARGO_TARGET_DIR={folder}", f"CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS={' '.join(_COVERAGE)}"]
@@ -60,7 +60,7 @@ def build(log, wait=subprocess.Popen.wait):
 
 
 class Run:
-    """What became of a target's run."""
+    """The result of a target's run."""
 
     def __init__(self, target, status, seconds, output):
         self.target, self.status, self.seconds = target, status, seconds
@@ -73,7 +73,7 @@ class Run:
         self.panic = f"{panic.group(2)} ({panic.group(1)})" if panic else "no panic: see the log"
 
     def summary(self):
-        """Its figures, in words."""
+        """Returns its figures as text."""
         rate = self.executions / max(self.seconds, 1)
         return f"{self.executions:,} executions, {rate:,.0f} a second; {self.covered} edges"
 
@@ -102,8 +102,7 @@ def replay(run):
 
 
 def lane(report, out, only):
-    """The host lane's part: every target as a test, `host/fuzz/TARGET`, two at a time or as many as
-    there are processors."""
+    """Runs every target as a test of the host lane, `host/fuzz/TARGET`, one for each processor at a time."""
     targets = [target for target in TARGETS if matches(f"host/fuzz/{target}", only)]
     if not targets:
         return

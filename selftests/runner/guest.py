@@ -20,7 +20,7 @@ LAUNCHER = os.path.join(TOP, "qemu/vm.py")
 
 # Longest time from the launcher's start to the first report, in seconds. It may have to build an image.
 START_LIMIT = 1200
-# What the launcher allows a whole boot: the limits of the cases are what counts.
+# The launcher's limit for a whole boot. The limits of the cases are shorter.
 BOOT_LIMIT = 5400
 # Beyond a case's own limit, which its guest enforces: then the guest itself hangs.
 GRACE = 90
@@ -28,12 +28,12 @@ GRACE = 90
 # Set to end all boots.
 stopping = threading.Event()
 
-# How often a boot is tried whose guests never came to run the suite because QEMU crashed.
+# Attempts at a boot if QEMU crashes before a guest runs the suite.
 ATTEMPTS = 3
 
 _MARK = "@rrxe "
 
-# What the launcher's exit status means where the suite's own does not speak.
+# Meanings of the launcher's exit status, if the suite has reported none.
 _STATUSES = {124: "the time for the boot was up", 125: "a guest could not be set up, or crashed", 99: "kernel log"}
 
 
@@ -50,7 +50,7 @@ class _Suite:
         self.current = None
 
     def took(self, message):
-        """Take a report of the guest's; how long it may be until the next one, if that is known."""
+        """Takes a report of the guest. Returns the seconds until the next one must come, if that is known."""
         if "plan" in message:
             self.planned = message["plan"]
         elif "start" in message:
@@ -82,7 +82,7 @@ class _Run:
         self.started = False
 
     def line(self, text):
-        """Take a line of the launcher's output."""
+        """Takes a line of the launcher's output."""
         self.heard = time.monotonic()
         if text.startswith("h1| "):
             text = text[4:]
@@ -110,7 +110,7 @@ def _short(path):
 
 
 def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
-    """Run boots that one boot can do for, reporting each case as `lane/boot/case`."""
+    """Runs suites in one boot, and reports each case as `lane/boot/case`."""
     boot = boots[0]
     drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
     mixed = len(set(drivers)) > 1
@@ -159,7 +159,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         command += ["--share", share]
     append = ["slab_debug=P,kmalloc-*"] if boot.poison else []
     if kernel == "debug":
-        # Where a device's thousand files take a second, and in each namespace again.
+        # The thousand files of a device take a second there, and in each namespace again.
         command += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
         # The unit tests of a module wait for the suite that runs them.
         append += ["kunit.enable=1", "kunit.autorun=0", *([] if boot.leaks or not core else ["kmemleak=off"])]
@@ -181,7 +181,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
 
 
 def _launch(run, command, folder):
-    """Run the launcher once; its exit status, and whether it had to be stopped."""
+    """Runs the launcher once. Returns its exit status, and whether it had to be stopped."""
     with open(os.path.join(folder, "launcher.txt"), "w", encoding="utf-8") as words:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -233,7 +233,7 @@ def _stop(process):
 
 
 def _account(suite, run, status, hung, folder):
-    """Fail what has no result, and the suite itself where its boot ended badly although all passed."""
+    """Fails each case without a result, and the suite itself if its boot ended badly although all cases passed."""
     missing = [name for name in suite.planned if name not in suite.seen]
     why = "the guest hung" if hung else _STATUSES.get(status, f"the boot ended with status {status}")
     said = _complaint(folder) or next((text for text in reversed(run.words) if text.startswith("rrxe: ")), "")

@@ -21,7 +21,7 @@ _TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED|ignored)(?:, (.*))?$")
 
 
 def cargo(*arguments):
-    """A cargo command in the build root."""
+    """Returns a cargo command that runs in the build root."""
     command = ["cargo", *arguments]
     if os.environ.get("IN_RRXE_ROOT") != "1":
         command = [os.path.join(TOP, "qemu/in-root"), *command]
@@ -29,7 +29,7 @@ def cargo(*arguments):
 
 
 def run(report, out, only):
-    """Run all tests of the workspace, reporting each as `host/crate/test`."""
+    """Runs all tests of the workspace, and reports each as `host/crate/test`."""
     if only and not any(("host" in pattern or "*" in pattern) and "host/fuzz" not in pattern for pattern in only):
         return
     log = os.path.join(out, "host-cargo.txt")
@@ -79,7 +79,7 @@ def run(report, out, only):
 
 
 def guard(process):
-    """Have a process in a session of its own end where `stopping` is set."""
+    """Ends a process, which has a session of its own, when `stopping` is set."""
     threading.Thread(target=_guard, args=(process,), daemon=True).start()
 
 
@@ -101,7 +101,7 @@ PACKAGES = "packages"
 
 
 def run_program(name, report, out, only):
-    """Run one of ALL_PROGRAMS, reporting each of its tests as `host/NAME/test`, or PACKAGES, as `packages/test`."""
+    """Runs one of ALL_PROGRAMS and reports each of its tests as `host/NAME/test`, or PACKAGES as `packages/test`."""
     prefix = "packages/" if name == PACKAGES else f"host/{name}/"
     if only and not any(pattern in prefix or prefix in pattern or "*" in pattern for pattern in only):
         return
@@ -166,7 +166,7 @@ def _guard(process):
 
 
 def scripts(folder):
-    """A folder in `folder` with the scripted packets and their interpreter, for guests; and why there is none."""
+    """Returns a folder in `folder` with the scripted packets and their interpreter, for guests, or the reason for its absence."""
     environment = {**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo")}
     command = cargo("build", "--package", "rrxe_script", "--locked", "--quiet")
     built = subprocess.run(command, cwd=TOP, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -24,7 +24,7 @@ _KERNELS = {"guest-7.3": "7.3", "debug": "debug"}
 _BOOT_MEMORY = 5 << 20
 
 
-# The signals that end a run; what has been done is reported nevertheless.
+# The signals that end a run. The results so far are reported nevertheless.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,7 +36,7 @@ def _interrupt(_number, _frame):
 
 
 def parse():
-    """The command line."""
+    """Returns the command line."""
     parser = argparse.ArgumentParser(description="Runs the tests of rrxe (docs/testing.md).")
     parser.add_argument("--lane", action="append", choices=LANES, help="only this lane; can be repeated")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name matches")
@@ -50,17 +50,17 @@ def parse():
 
 
 def kernel_of(lane, args):
-    """The kernel of a guest lane."""
+    """Returns the kernel of a guest lane."""
     return _KERNELS.get(lane, args.kernel)
 
 
 def only_core(lane, args):
-    """Whether a guest lane runs the core only."""
+    """Returns whether a guest lane runs the core only."""
     return lane == "guest-7.3" or lane == "debug" and not args.all_debug
 
 
 def boots_of(lane, args):
-    """The boots of a guest lane."""
+    """Yields the boots of a guest lane."""
     for boot in BOOTS:
         if only_core(lane, args) and not (boot.debug if lane == "debug" else boot.port):
             continue
@@ -80,8 +80,8 @@ def jobs_for_this_machine():
 
 
 def hold(folder):
-    """Keep other runs out of the folder for as long as the file that this returns is open; None where
-    another run is in it."""
+    """Keeps other runs out of the folder as long as the file that this returns is open. Returns None if
+    another run uses it."""
     os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
     lock = open(folder.rstrip("/") + ".lock", "w", encoding="ascii")
     try:
@@ -93,7 +93,7 @@ def hold(folder):
 
 
 def list_tests(lanes, args):
-    """Print the names."""
+    """Prints the names of the tests."""
     for lane in lanes:
         if lane == "host":
             print("host/… (cargo test decides)")
@@ -125,8 +125,8 @@ def list_tests(lanes, args):
 
 
 def run_all(work, jobs, report):
-    """Call all functions with their arguments, so many at a time, in their order. False where the user
-    interrupted it; what a function raises is raised here."""
+    """Calls all functions with their arguments in their order, up to `jobs` at a time. Returns False if the user
+    interrupts it. Raises the exception of a function."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         started = [pool.submit(*call) for call in work]
         try:
@@ -144,14 +144,14 @@ def run_all(work, jobs, report):
 
 
 def main():
-    """Run what was asked for; the exit status is 0 where nothing failed."""
+    """Runs the chosen tests. Returns the exit status: 0 if nothing failed."""
     args = parse()
-    # Where the guest lane has all of 7.3, its core need not run again.
+    # If the guest lane has all of 7.3, its core need not run again.
     lanes = args.lane or [lane for lane in LANES if lane != f"guest-{args.kernel}"]
     if args.list:
         list_tests(lanes, args)
         return 0
-    # Also where a shell that runs this in the background has it ignore the interrupt.
+    # A shell that runs this in the background has it ignore the interrupt otherwise.
     for number in _ENDS:
         signal.signal(number, _interrupt)
     lock = hold(args.out)

@@ -24,7 +24,7 @@ class Modules:
         self._thread.start()
 
     def wait(self, kernel):
-        """Waits for the module for `kernel`. Returns None, or why there is none."""
+        """Waits for the module for `kernel`. Returns None, or an error message."""
         self._built[kernel].wait()
         return self._errors.get(kernel)
 

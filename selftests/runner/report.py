@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What became of each test: lines as they come, a summary at the end, JUnit's XML for machines."""
+"""The results: a line for each test, a summary at the end, and JUnit's XML."""
 
 import collections
 import fnmatch
@@ -15,14 +15,13 @@ PASS, FAIL, SKIP = "ok", "fail", "skip"
 _TICK_TERMINAL = 1
 _TICK_LOG = 30
 
-# A run that took so many seconds says where they went, and of how many suites.
+# A run whose tests took this many seconds prints the times of its longest suites.
 _TIMES_FROM = 300
 _TIMES_OF = 12
 
 
 def matches(name, patterns):
-    """Whether one of the shell patterns is found anywhere in a test's full name. No patterns match
-    everything."""
+    """Returns whether one of the shell patterns occurs in a test's full name. No patterns match everything."""
     return not patterns or any(fnmatch.fnmatchcase(name, f"*{pattern}*") for pattern in patterns)
 
 
@@ -45,7 +44,7 @@ class Report:
         self._ticker.start()
 
     def doing(self, what):
-        """What the progress line tells of this thread from now on; None where nothing takes long."""
+        """Sets the progress line's words for this thread; None removes them."""
         with self._lock:
             self._doing.pop(threading.get_ident(), None)
             if what:
@@ -79,7 +78,7 @@ class Report:
                 sys.stderr.flush()
 
     def line(self, text):
-        """Print a line above the progress line."""
+        """Prints a line above the progress line."""
         with self._lock:
             if self._shown:
                 sys.stderr.write("\r\x1b[K")
@@ -88,7 +87,7 @@ class Report:
             print(text, flush=True)
 
     def result(self, name, status, seconds=0.0, reason="", log=""):
-        """Record and print the result of a test."""
+        """Records and prints the result of a test."""
         with self._lock:
             self.results.append((name, status, seconds, reason, log))
             self._counts[status] += 1
@@ -103,11 +102,11 @@ class Report:
 
     @property
     def failed(self):
-        """How many tests have failed."""
+        """Returns the number of tests that have failed."""
         return self._counts[FAIL]
 
     def finish(self, path):
-        """Write JUnit's XML to `path`, tell where the time went, repeat the failures, print the closing line."""
+        """Writes JUnit's XML to `path`, and prints the times, the failures once more, and the closing line."""
         self._stop.set()
         self._ticker.join()
         self._tell_times()
