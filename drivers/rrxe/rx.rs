@@ -304,12 +304,11 @@ impl Receiver {
             return None;
         }
         let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;
-        let belongs = match bth.opcode.class() {
-            wire::Class::Ud => Self::is_for(dev, &qp.device.netdev, skb, rcu),
-            // The path says whose packets a connected queue pair takes, and in which
-            // namespace.
-            _ => dev.net(rcu) == qp.device.netdev.net(rcu),
-        };
+        // A connected queue pair takes the packets of its path, in its namespace (`Path::carries`).
+        let own = &qp.device.netdev;
+        let is_ud = bth.opcode.class() == wire::Class::Ud;
+        let belongs = dev == &**own
+            || (is_ud || dev.net(rcu) == own.net(rcu)) && Self::is_for(dev, own, skb, rcu);
         belongs.then_some(qp)
     }
 

@@ -10,10 +10,11 @@ use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp, srq::Srq};
 use core::ops::RangeInclusive;
 use kernel::{
     alloc::Flags,
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
-        rcu, Arc, ArcBorrow,
+        rcu, Arc, ArcBorrow, Mutex,
     },
 };
 use linux_rdma::{
@@ -22,13 +23,22 @@ use linux_rdma::{
 };
 use rrxe_core::permute::Permutation;
 
-/// Indices of 24 bits, of which `first..=last` are given out.
+/// How many other numbers are given out, at least, before one is used again: what still names its
+/// last owner, as a late packet or a key of a peer does, finds nothing. A table has 8 bytes for
+/// each.
+const REST: u32 = 16_384;
+
+/// Indices of 24 bits, of which those in `range` are given out in turn.
 #[pin_data]
 struct Numbers {
     #[pin]
     pool: IndexPool,
     permutation: Permutation,
     range: RangeInclusive<u32>,
+    /// One above the index that was given out last.
+    #[pin]
+    next: Mutex<u32>,
+    used: Atomic<u32>,
     recent: Recent,
 }
 
@@ -83,20 +93,43 @@ impl Numbers {
             pool <- IndexPool::new(),
             permutation: permutation()?,
             range: FIRST..=FIRST.saturating_add(max.saturating_sub(1)).min(LAST),
+            next <- new_mutex!(FIRST, "rrxe_numbers"),
+            used: Atomic::new(0),
             recent: Recent::new(),
         })
     }
 
-    /// A free index and the number that stands for it outside.
+    /// Returns a free index and the number that stands for it outside.
+    ///
+    /// Indices go round in the lowest part of the range, so that a table has few leaves. Three in
+    /// four of that part are free, and [`REST`] of them at least.
     fn reserve(&self) -> Result<(u32, u32)> {
-        let index = self.pool.alloc(self.range.clone(), GFP_KERNEL)?;
+        let (first, last) = (*self.range.start(), *self.range.end());
+        let part = self
+            .used
+            .load(Relaxed)
+            .saturating_mul(4)
+            .max(REST.saturating_mul(2));
+        let mut next = self.next.lock();
+        let part = first..=last.min(first.saturating_add(part));
+        let index = self.pool.alloc_from(*next, part, GFP_KERNEL)?;
+        *next = index.wrapping_add(1);
         match self.permutation.apply(index) {
-            Some(number) => Ok((index, number)),
+            Some(number) => {
+                self.used.fetch_add(1, Relaxed);
+                Ok((index, number))
+            }
             None => {
                 self.pool.free(index);
                 Err(EINVAL)
             }
         }
+    }
+
+    /// Lets an index be used again, when its turn has come.
+    fn release(&self, index: u32) {
+        self.used.fetch_sub(1, Relaxed);
+        self.pool.free(index);
     }
 
     #[inline]
@@ -199,7 +232,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
 
     /// The number may be used again.
     pub(crate) fn release(&self, index: u32) {
-        self.numbers.pool.free(index);
+        self.numbers.release(index);
     }
 }
 

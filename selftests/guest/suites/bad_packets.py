@@ -2,6 +2,7 @@
 """Wrong packets from the wire: malformed, forged, out of order. What is to be dropped leaves no trace and
 gets no answer; what is to be refused gets the right one; nobody else notices."""
 
+import contextlib
 import random
 import struct
 
@@ -130,6 +131,31 @@ def transport_version():
     """Only version 0 is known (A-02)."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, version=v) + PAYLOAD for v in range(1, 16)])
+
+
+@case()
+def other_network_device():
+    """A request with the right addresses that comes in on another network device than the queue pair's. A host takes
+    packets to its addresses on each of its devices, so that any network that it is in could send it."""
+    machine = bed.here.machine
+    machine.run("ip link add stray0 type veth peer name stray1 && ip link set stray0 up && ip link set stray1 up")
+    machine.run("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.stray1.rp_filter=0")
+    try:
+        mac = machine.read("/sys/class/net/stray1/address")
+        with Attack(bench) as t, contextlib.closing(
+            packets.Wire("stray0", bed.peer.address, bed.here.address, mac)
+        ) as wire:
+            t.receive(side=t.near)
+            for _ in range(3):
+                wire.send(bth(packets.SEND_ONLY, t.near.qp["qpn"], FIRST) + PAYLOAD)
+            t.quiet(side=t.near)
+            # The receive is there for the peer.
+            t.send("send", side=t.far, sge=[])
+            t.sent("SUCCESS", side=t.far)
+            t.received("SUCCESS", side=t.near)
+            t.states("rts", "rts")
+    finally:
+        machine.run("ip link delete stray0")
 
 
 @case()
