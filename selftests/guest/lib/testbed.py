@@ -159,13 +159,26 @@ def gids(device):
 
 
 def cm_listens(where, port):
-    """Whether a program on the machine listens for RDMA connections on the port."""
+    """Returns whether a program on the machine listens for RDMA connections on the port."""
     listeners = where.try_run("rdma resource show cm_id").output
-    if not any(re.search(rf"state LISTEN.*:{port}\b", line) for line in listeners.splitlines()):
+    found = [line for line in listeners.splitlines() if re.search(rf"state LISTEN.*:{port}\b", line)]
+    if not found:
         return False
-    # The state shows a moment before requests are taken (rdma_listen() in drivers/infiniband/core/cma.c).
-    time.sleep(0.3)
+    # The state shows a moment before requests are taken (rdma_listen() in drivers/infiniband/core/cma.c). They are when
+    # the program sleeps, since it waits for them; the kernel's own listeners have no program.
+    program = re.search(r" pid (\d+)", found[0])
+    for _ in range(20):
+        time.sleep(0.3)
+        if not program or _sleeps(where, program[1]):
+            break
     return True
+
+
+def _sleeps(where, pid):
+    """Returns whether all threads of a process wait for something that a signal interrupts."""
+    text = where.try_run(f"cat /proc/{pid}/task/*/stat").output
+    states = [line.rpartition(")")[2].split()[0] for line in text.splitlines() if ")" in line]
+    return all(state == "S" for state in states)
 
 
 def tcp_listens(where, port):
