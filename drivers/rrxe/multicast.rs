@@ -103,8 +103,8 @@ impl Groups {
         }
         let is_new = count == 0;
         if count >= limits::MAX_MCAST_QP_ATTACH
-            || writer.state.members >= limits::MAX_TOTAL_MCAST_QP_ATTACH
-            || is_new && writer.state.groups >= limits::MAX_MCAST_GRP
+            || writer.state().members >= limits::MAX_TOTAL_MCAST_QP_ATTACH
+            || is_new && writer.state().groups >= limits::MAX_MCAST_GRP
         {
             return Err(ENOMEM);
         }
@@ -112,8 +112,9 @@ impl Groups {
             netdev.join_multicast(&address)?;
         }
         writer.push(list, entry);
-        writer.state.groups = writer.state.groups.wrapping_add(is_new.into());
-        writer.state.members = writer.state.members.wrapping_add(1);
+        let totals = writer.state();
+        totals.groups = totals.groups.wrapping_add(is_new.into());
+        totals.members = totals.members.wrapping_add(1);
         Ok(())
     }
 
@@ -129,10 +130,11 @@ impl Groups {
         if !writer.remove(self.list(&address), is_it) {
             return Err(EINVAL);
         }
-        writer.state.members = writer.state.members.wrapping_sub(1);
+        let totals = writer.state();
+        totals.members = totals.members.wrapping_sub(1);
         if self.census(&address, qp).0 == 0 {
             netdev.leave_multicast(&address);
-            writer.state.groups = writer.state.groups.wrapping_sub(1);
+            totals.groups = totals.groups.wrapping_sub(1);
         }
         Ok(())
     }

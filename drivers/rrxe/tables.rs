@@ -23,10 +23,10 @@ use linux_rdma::{
 };
 use rrxe_core::permute::Permutation;
 
-/// How many other numbers are given out, at least, before one is used again: what still names its
-/// last owner, as a late packet or a key of a peer does, finds nothing. A table has 8 bytes for
-/// each.
-const REST: u32 = 16_384;
+/// Numbers of a round, at least, in which each is given out once: a late packet, or a key that a
+/// peer has kept, then finds nothing. A number whose object has lived for a whole round may be given
+/// out again soon after its end. A table has 8 bytes for each.
+const ROUND: u32 = 32_768;
 
 /// Indices of 24 bits, of which those in `range` are given out in turn.
 #[pin_data]
@@ -101,15 +101,11 @@ impl Numbers {
 
     /// Returns a free index and the number that stands for it outside.
     ///
-    /// Indices go round in the lowest part of the range, so that a table has few leaves. Three in
-    /// four of that part are free, and [`REST`] of them at least.
+    /// Indices go round in the lowest part of the range, so that a table has few leaves. That part
+    /// has four times as many as are used, and [`ROUND`] at least.
     fn reserve(&self) -> Result<(u32, u32)> {
         let (first, last) = (*self.range.start(), *self.range.end());
-        let part = self
-            .used
-            .load(Relaxed)
-            .saturating_mul(4)
-            .max(REST.saturating_mul(2));
+        let part = self.used.load(Relaxed).saturating_mul(4).max(ROUND);
         let mut next = self.next.lock();
         let part = first..=last.min(first.saturating_add(part));
         let index = self.pool.alloc_from(*next, part, GFP_KERNEL)?;

@@ -5,7 +5,7 @@
 //! C header: `include/linux/rcupdate.h`.
 
 use super::rcu::Record;
-use core::{ptr, ptr::NonNull};
+use core::ptr::{self, NonNull};
 use kernel::{
     alloc::Flags,
     prelude::*,
@@ -59,7 +59,7 @@ impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
     }
 }
 
-/// `N` lists of `T`, and what describes all of them (`S`), which writers lock.
+/// `N` lists of `T`, and a description of all of them (`S`), which writers lock.
 ///
 /// Readers take neither lock nor reference. Adding and removing an entry needs no memory. A removed
 /// value is dropped after a grace period by an RCU callback in softirq context: its `Drop` must not
@@ -101,9 +101,8 @@ impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
     pub fn iter<'a>(&'a self, list: usize, _guard: &'a rcu::Guard) -> impl Iterator<Item = &'a T> {
         let mut link = self.heads.0.get(list);
         core::iter::from_fn(move || {
-            // SAFETY: Null, or a live entry by the type invariants: it was seen under RCU, or
-            // with the writers' lock, and is dropped only after a grace period. Acquire pairs
-            // with the publication in `push`.
+            // SAFETY: Null, or a live entry by the type invariants: it was seen under RCU, and is
+            // dropped only after a grace period. Acquire pairs with the publication in `push`.
             let record = unsafe { link?.load(Acquire).as_ref() }?;
             link = Some(&record.value.next);
             Some(&record.value.value)
@@ -112,6 +111,7 @@ impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
 
     /// Locks the lists for changes. Sleeps.
     pub fn lock(&self) -> RcuListsWriter<'_, T, S, N> {
+        // INVARIANT: The guard is of this lock.
         RcuListsWriter {
             lists: self,
             state: self.writers.lock(),
@@ -120,13 +120,21 @@ impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
 }
 
 /// The right to change lists.
+///
+/// # Invariants
+///
+/// `state` is the guard of the lock of `lists`.
 pub struct RcuListsWriter<'a, T: Send + Sync + 'static, S, const N: usize> {
     lists: &'a RcuLists<T, S, N>,
-    /// What describes all lists.
-    pub state: MutexGuard<'a, S>,
+    state: MutexGuard<'a, S>,
 }
 
-impl<T: Send + Sync + 'static, S, const N: usize> RcuListsWriter<'_, T, S, N> {
+impl<T: Send + Sync + 'static, S: Unpin, const N: usize> RcuListsWriter<'_, T, S, N> {
+    /// Returns the description of all lists.
+    pub fn state(&mut self) -> &mut S {
+        &mut self.state
+    }
+
     /// Adds an entry at the front of a list. If there is no list of this index, drops the entry.
     pub fn push(&mut self, list: usize, entry: RcuListEntry<T>) {
         let Some(head) = self.lists.heads.0.get(list) else {
@@ -144,14 +152,14 @@ impl<T: Send + Sync + 'static, S, const N: usize> RcuListsWriter<'_, T, S, N> {
             let Some(record) = NonNull::new(here.load(Relaxed)) else {
                 return false;
             };
-            // SAFETY: By the type invariants the entry is live: only we may unlink it.
+            // SAFETY: By the type invariants the entry is live: only this writer may unlink it.
             let node = unsafe { &record.as_ref().value };
             if is_it(&node.value) {
                 // INVARIANT: The lock is held, and the entry is dropped after a grace period.
                 // Release, since a reader must see the rest of the list as it was published.
                 here.store(node.next.load(Relaxed), Release);
-                // SAFETY: From `into_raw` by the type invariants. It is unlinked, so that it is
-                // ours but for readers. The module waits for the callback, as the comment asks.
+                // SAFETY: From `into_raw` by the type invariants. It is unlinked, so
+                // only readers still use it. The module waits for the callback (`RcuLists`).
                 unsafe { Record::drop_later(record) };
                 return true;
             }

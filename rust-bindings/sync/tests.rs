@@ -113,7 +113,7 @@ mod cases {
             let entry = RcuListEntry::new(counted(id, &drops)?, GFP_KERNEL)?;
             let mut writer = lists.lock();
             writer.push(list, entry);
-            *writer.state += 1;
+            *writer.state() += 1;
             Ok(())
         };
         let remove = |list, id| lists.lock().remove(list, |entry| entry.id == id);
@@ -132,7 +132,7 @@ mod cases {
         // An entry for a list that does not exist is dropped at once.
         add(2, 6)?;
         assert_eq!(drops.load(Relaxed), 4);
-        assert_eq!(*lists.lock().state, 6);
+        assert_eq!(*lists.lock().state(), 6);
         drop(lists);
         assert_eq!(drops.load(Relaxed), 6);
         Ok(())

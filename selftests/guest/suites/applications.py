@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """qperf, fio, libfabric and rsockets as Debian packages them, between two hosts."""
 
+import contextlib
 import re
 
 import testbed
@@ -10,7 +11,19 @@ from programs import both_roles, next_port, run_pair
 bed = testbed.Bed()
 
 
-# What qperf can measure by the connection manager: the transport RC only.
+@contextlib.contextmanager
+def serving(host, command, listens, port):
+    """Runs a server that never ends by itself, and yields it when it listens."""
+    job = host.machine.start(command)
+    try:
+        wait_until(f"'{command}' listens", lambda: listens(host.machine, port))
+        yield job
+    finally:
+        job.kill()
+        job.wait()
+
+
+# qperf's tests that connect by the connection manager: those of the transport RC only.
 QPERF = ("rc_bi_bw", "rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw")
 QPERF += ("rc_rdma_write_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap", "ver_rc_fetch_add")
 
@@ -23,15 +36,10 @@ def qperf(server, client, test):
     queue pair, and ends by a segmentation fault. It does so on every device, and nobody waits for its status.
     """
     port = next_port()
-    serving = server.machine.start(f"qperf -lp {port}")
-    try:
-        wait_until("qperf listens", lambda: testbed.tcp_listens(server.machine, port))
+    with serving(server, f"qperf -lp {port}", testbed.tcp_listens, port):
         output = client.machine.run(f"qperf -lp {port} -t 1 -cm1 {server.address} {test}", 60)
         found = re.search(r"^ +(?:bw|latency|msg_rate) += +([\d.]+) ", output, re.M)
         require(found and float(found[1]) > 0, f"no figure: {output}")
-    finally:
-        serving.kill()
-        serving.wait()
 
 
 @both_roles(bed, timeout=120)
@@ -105,17 +113,12 @@ def rsockets(server, client, command):
 @both_roles(bed, timeout=120)
 def rcopy(server, client):
     """A file, copied by rsockets."""
-    serving = server.machine.start("rcopy")
-    try:
-        wait_until("rcopy listens", lambda: testbed.cm_listens(server.machine, 7427))
+    with serving(server, "rcopy", testbed.cm_listens, 7427) as job:
         client.machine.run("dd if=/dev/urandom of=/tmp/original bs=1M count=4 status=none")
         client.machine.run(f"rcopy /tmp/original {server.address}:/tmp/copy", 60)
         wanted = client.machine.run("sha256sum < /tmp/original")
-        wait_until("the copy is closed", lambda: "done" in serving.output())
+        wait_until("the copy is closed", lambda: "done" in job.output())
         equal("the copy", server.machine.run("sha256sum < /tmp/copy"), wanted)
-    finally:
-        serving.kill()
-        serving.wait()
 
 
 def run():

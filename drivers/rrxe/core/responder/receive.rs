@@ -60,7 +60,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
                 Outcome {
                     transmit: self.nak_gap(),
-                    // No peer has more under way beyond a gap: what is farther off is stale or forged.
+                    // A request from farther off may be stale or forged. A peer sends its own again.
                     hold: !self.not_ready && packet.psn().since(self.epsn) < REACH,
                     ..Outcome::default()
                 }
