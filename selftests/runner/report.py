@@ -4,10 +4,13 @@
 import collections
 import fnmatch
 import os
+import re
 import sys
 import threading
 import time
 import xml.etree.ElementTree as ET
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 PASS, FAIL, SKIP = "ok", "fail", "skip"
 
@@ -19,10 +22,28 @@ _TICK_LOG = 30
 _TIMES_FROM = 300
 _TIMES_OF = 12
 
+# A line of the kernel's log in a reason, and how many lines before and after it are printed at the end.
+_KERNEL_LINE = re.compile(r"\[ *\d+\.\d{6}\] .+")
+_LINES_BEFORE, _LINES_AFTER = 12, 60
+
 
 def matches(name, patterns):
     """Returns whether one of the shell patterns occurs in a test's full name. No patterns match everything."""
     return not patterns or any(fnmatch.fnmatchcase(name, f"*{pattern}*") for pattern in patterns)
+
+
+def kernel_report(reason, log):
+    """Returns the lines of a log around the kernel's line that a reason quotes, or none."""
+    quoted = _KERNEL_LINE.search(reason)
+    if not quoted:
+        return []
+    try:
+        with open(os.path.join(TOP, log), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found = next((number for number, line in enumerate(lines) if quoted.group() in line), None)
+    return [] if found is None else lines[max(0, found - _LINES_BEFORE) : found + _LINES_AFTER]
 
 
 class Report:
@@ -116,6 +137,8 @@ class Report:
             for name, status, _, reason, log in self.results:
                 if status == FAIL:
                     self.line(f"  {name}: {reason}" + (f" (log: {log})" if log else ""))
+                    for line in kernel_report(reason, log):
+                        self.line(f"    {line}")
         self._write_junit(path)
         counts = self._counts
         self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
