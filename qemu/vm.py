@@ -262,6 +262,9 @@ class Guest:
             # An emulated CPU has no secrets to leak, and retpolines cost it about a tenth of its time. Users have
             # them, so a guest whose clock counts instructions has them too.
             arguments += ["mitigations=off"]
+            # All emulated CPUs read the machine's own time stamp counter. On a busy machine the kernel's watchdog
+            # distrusts it after a while, and goes on with the HPET, of which each reading leaves the emulated code.
+            arguments += ["tsc=nowatchdog"]
         if settings.kernel == "debug":
             # An emulated processor with KASAN is slow, not stuck.
             arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
