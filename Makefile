@@ -95,8 +95,11 @@ endif
 modules-default modules-7.3 modules-debug: modules-%:
 	@qemu/build-module $*
 
-provider: ## librrxe, the rdma-core provider
+provider: programs ## librrxe, the rdma-core provider
 	@qemu/build-provider
+
+programs: ## test programs in C for guests
+	@qemu/build-programs
 
 deb: provider ## Debian packages: out/deb/*.deb, which lintian has looked at
 	@packaging/build-deb
@@ -122,4 +125,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider deb lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider programs deb lint clean install uninstall help

@@ -452,6 +452,8 @@ def stage(settings: Settings, run: Path) -> None:
     shutil.copytree(HERE / "guest", run, dirs_exist_ok=True)
     (run / "barrier").mkdir()
     (run / "rrxe").mkdir()
+    for program in (TOP / "out/programs").iterdir() if (TOP / "out/programs").is_dir() else ():
+        shutil.copy(program, run / "bin")
     if "rrxe" not in settings.drivers:
         return
     module = TOP / "out/modules" / settings.kernel / "rrxe.ko"

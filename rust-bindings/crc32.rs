@@ -7,7 +7,7 @@
 
 #[cfg(CONFIG_X86_64)]
 use crate::vector::Registers;
-use crate::{raw, vector::Vector};
+use crate::{raw, shared_bytes, vector::Vector};
 
 #[cfg(CONFIG_X86_64)]
 mod fold;
@@ -93,7 +93,7 @@ unsafe fn copy_plain(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u3
     // SAFETY: The caller promises valid memory, which does not overlap since nobody else uses `to`; what
     // is read for the checksum is what was written.
     unsafe {
-        to.copy_from_nonoverlapping(source, len);
+        shared_bytes::copy(to, source, len);
         rest(crc, to, len)
     }
 }

@@ -13,6 +13,7 @@ pub mod net;
 pub mod random;
 mod raw;
 pub mod rdma;
+mod shared_bytes;
 pub mod sync;
 pub mod time;
 pub mod vector;

@@ -45,23 +45,30 @@ pub const IPV6_HEADER: usize = 40;
 /// Bytes of a UDP header (RFC 768).
 pub const UDP_HEADER: usize = 8;
 
-/// What packets are made with, as long as it exists.
+/// Makes packets cheaper, and lets them have owners, as long as it exists. There is one at most; a
+/// module drops it last.
+///
+/// Packets can be made without it, and while it is being dropped. They have no owners then.
 pub struct Prepared {
     _blocks: blocks::Memory,
 }
 
 impl Prepared {
-    /// To be called once, before there are packets; to be dropped when none are made any more. Sleeps. `ENOMEM`.
+    /// Prepares memory and the key of packets from here. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: there is one already. `ENOMEM`.
     pub fn new() -> kernel::error::Result<Self> {
+        let blocks = blocks::Memory::new()?;
         origin::prepare();
-        Ok(Self {
-            _blocks: blocks::Memory::new()?,
-        })
+        owner::open();
+        Ok(Self { _blocks: blocks })
     }
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        owner::wait_for_owned();
+        owner::close();
     }
 }

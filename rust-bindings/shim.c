@@ -140,9 +140,9 @@ SHIM void *shim_this_cpu_ptr(void __percpu *memory)
 	return this_cpu_ptr(memory);
 }
 
-SHIM unsigned long shim_softirq_count(void)
+SHIM bool shim_in_softirq_level(void)
 {
-	return softirq_count();
+	return softirq_count() && !in_hardirq() && !in_nmi();
 }
 
 SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)

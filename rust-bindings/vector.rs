@@ -4,7 +4,8 @@
 //!
 //! C header: `arch/x86/include/asm/fpu/api.h`.
 
-use core::{cell::Cell, marker::PhantomData, ptr};
+use crate::shared_bytes;
+use core::{cell::Cell, marker::PhantomData};
 
 #[cfg(CONFIG_X86_64)]
 mod copy;
@@ -221,8 +222,8 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
             return;
         }
     }
-    // SAFETY: The caller promises valid memory. Whatever is copied are bytes.
-    unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    // SAFETY: The caller promises valid memory that does not overlap.
+    unsafe { shared_bytes::copy(to, from, len) }
 }
 
 /// As [`copy`], of bytes that may overlap: a queue pair may write to what it reads from, through another of its device. What
@@ -237,7 +238,7 @@ pub(crate) unsafe fn copy_within(vector: &Vector, to: *mut u8, from: *const u8, 
     // SAFETY: The caller promises valid memory; where it is far enough apart, it does not overlap.
     unsafe {
         if distance < len || distance.wrapping_neg() < len {
-            ptr::copy(from, to, len)
+            shared_bytes::copy_within(to, from, len)
         } else {
             copy(vector, to, from, len)
         }

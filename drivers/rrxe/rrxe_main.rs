@@ -146,7 +146,7 @@ impl kernel::InPlaceModule for Module {
             _packets: net::Prepared::new()?,
             state: SharedState::new()?,
             notifier <- NetdevNotifier::new(link::Follower),
-            link: LinkRegistration::new(&link::LINK_OPS),
+            link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)
     }
 }

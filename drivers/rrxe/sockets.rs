@@ -9,7 +9,7 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 use linux_rdma::errno::is_family_unknown;
-use linux_rdma::net::{IpVersion, NetDevice, NetNs, NetNsCookie, UdpTunnelSocket, UdpTunnels};
+use linux_rdma::net::{HeldNet, IpVersion, NetDevice, NetNsCookie, UdpTunnelSocket, UdpTunnels};
 
 /// The sockets of a namespace.
 struct Entry {
@@ -77,7 +77,7 @@ impl Sockets {
         })
     }
 
-    fn bind(&self, net: &NetNs, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
+    fn bind(&self, net: &HeldNet, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
         UdpTunnelSocket::open(
             &self.tunnels,
             net,

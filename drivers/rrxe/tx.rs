@@ -679,8 +679,8 @@ impl<'a> Outgoing<'a> {
         match (row.finish(carrier), self.batch.as_deref_mut()) {
             (Some(mut skb), Some(batch)) => {
                 if let Some(owner) = owner {
-                    skb.set_owner(owner.clone());
-                    batch.owned = batch.owned.wrapping_add(1);
+                    let owned = skb.set_owner(owner.clone());
+                    batch.owned = batch.owned.wrapping_add(owned.into());
                 }
                 self.room = self.room.saturating_sub(owner.is_some().into());
                 batch.queue.push(skb);

@@ -5,12 +5,12 @@
 //! What stays on this host is soon consumed, and then its memory is warm: each CPU remembers the blocks that it has last written,
 //! and takes the oldest again, if nobody else has it any more.
 
-use crate::raw;
+use crate::{raw, sync::synchronize_rcu};
 use core::ptr::NonNull;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::atomic::{Acquire, Atomic, Release},
+    sync::atomic::{Acquire, Atomic, Full, Release},
 };
 
 /// Pages of a block, as a power of 2: the largest that the page allocator keeps for each CPU (`PAGE_ALLOC_COSTLY_ORDER`).
@@ -34,7 +34,7 @@ struct Remembered {
 /// What the CPUs remember, as a number; 0 where they don't.
 static MEMORY: Atomic<usize> = Atomic::new(0);
 
-/// Has the CPUs remember blocks, as long as it exists.
+/// Has the CPUs remember blocks as long as it exists. There is one at most.
 ///
 /// # Invariants
 ///
@@ -49,27 +49,38 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// There must not be another one. Sleeps. `ENOMEM`.
+    /// Allocates the memory. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: there is one already. `ENOMEM`.
     pub(super) fn new() -> Result<Self> {
         let (size, align) = (size_of::<Remembered>(), align_of::<Remembered>());
         // SAFETY: Any size may be asked for. The memory is zeroed (mm/percpu.c), which is no page.
         let memory = unsafe { raw::shim_alloc_percpu(size, align, raw::GFP_KERNEL) };
-        let memory = NonNull::new(memory.cast()).ok_or(ENOMEM)?;
-        MEMORY.store(memory.as_ptr() as usize, Release);
-        // INVARIANT: Allocated just above.
+        let memory = NonNull::<Remembered>::new(memory.cast()).ok_or(ENOMEM)?;
+        if MEMORY.cmpxchg(0, memory.as_ptr() as usize, Full).is_err() {
+            // SAFETY: Allocated just above, and nobody else has it.
+            unsafe { raw::free_percpu(memory.as_ptr().cast()) };
+            return Err(EBUSY);
+        }
+        // INVARIANT: Allocated just above; all pages are null.
         Ok(Self { memory })
     }
 }
 
 impl Drop for Memory {
-    /// To be called when no packets are made any more.
+    /// Has the CPUs forget their blocks. Packets that are made afterwards take new ones. Sleeps.
     fn drop(&mut self) {
         MEMORY.store(0, Release);
+        // `take` uses the memory with softirqs disabled, which is an RCU read-side section
+        // (Documentation/RCU/whatisRCU.rst): from here on it sees 0.
+        synchronize_rcu();
         // SAFETY: Reads a number that is set at boot (lib/cpumask.c).
         let cpus = unsafe { raw::shim_nr_cpu_ids() };
         for cpu in 0..cpus {
-            // SAFETY: The CPU is possible where we look at its memory, which exists by the type invariant, and nobody else
-            // uses.
+            // SAFETY: The CPU is possible if its memory is looked at, which exists by the type
+            // invariant. Nobody else uses it: `take` does not find it, and a grace period has passed.
             let remembered = unsafe {
                 if !raw::shim_cpu_possible(cpu) {
                     continue;
@@ -81,20 +92,31 @@ impl Drop for Memory {
                 unsafe { raw::shim_put_page(*page) };
             }
         }
-        // SAFETY: By the type invariant; nobody uses it.
+        // SAFETY: `__alloc_percpu()` returned it, by the type invariant, and nobody uses it: see above.
         unsafe { raw::free_percpu(self.memory.as_ptr().cast()) };
     }
 }
 
-/// A block, with a reference that is the caller's; its bytes are whatever they are. Any context. `ENOMEM`.
+/// Takes a block, with a reference that is the caller's; its bytes are whatever they are. Only with
+/// softirqs disabled, and outside of hard interrupts, it can be one that this CPU remembers. Any
+/// context.
+///
+/// # Errors
+///
+/// `ENOMEM`.
 #[inline]
 pub(super) fn take() -> Result<NonNull<u8>> {
     #[cfg(not(CONFIG_PREEMPT_RT))]
     {
+        // SAFETY: Reads the preemption count, in any context (include/linux/preempt.h).
+        let alone = unsafe { raw::shim_in_softirq_level() };
         let memory = MEMORY.load(Acquire);
-        // SAFETY: Any context. Whoever has disabled softirqs is not preempted, nor interrupted by another of these.
-        if memory != 0 && unsafe { raw::shim_softirq_count() } != 0 {
-            // SAFETY: It is memory of this CPU (the invariant of `Memory`), which nobody else uses, as said.
+        if memory != 0 && alone {
+            // SAFETY: `Memory` allocated it, and waits for a grace period before it frees it:
+            // softirqs are disabled here, and so this is an RCU read-side section. Nobody else uses
+            // this CPU's part: with softirqs disabled a task is not preempted and no softirq runs,
+            // and hard interrupts and NMIs do not come here. `Remembered::take` does not call this
+            // function.
             let remembered =
                 unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
             return remembered.take();

@@ -3,7 +3,7 @@
 //! The datagrams of a received packet, and their bytes wherever these are.
 
 use super::{rx::RxSkb, UDP_HEADER};
-use crate::{crc32, raw, vector::Vector};
+use crate::{crc32, raw, shared_bytes, vector::Vector};
 use core::{marker::PhantomData, num::NonZero};
 use kernel::prelude::*;
 
@@ -236,12 +236,15 @@ impl<'a> Datagram<'a> {
         let Some(Whole(data)) = self.part.whole else {
             return self.skb.copy_bits(at, destination);
         };
-        // SAFETY: The range is inside the datagram, which is all there; the slice is not part of a packet. Whatever
-        // is copied are bytes.
+        // SAFETY: `place` has found that the range is inside the datagram, which is valid for reads at
+        // `data`. The slice is no part of a packet.
         unsafe {
-            let from = data.add(offset);
-            from.copy_to_nonoverlapping(destination.as_mut_ptr(), destination.len());
-        }
+            shared_bytes::copy(
+                destination.as_mut_ptr(),
+                data.add(offset),
+                destination.len(),
+            )
+        };
         Ok(())
     }
 
@@ -259,7 +262,9 @@ impl<'a> Datagram<'a> {
             return self.skb.for_each(at, len, self.vector, f);
         };
         if len != 0 {
-            f(Fragment::new(data.wrapping_add(offset), len, self.vector));
+            // SAFETY: `place` has found that the range is inside the datagram, which is valid for
+            // reads at `data` as long as its packet.
+            f(unsafe { Fragment::new(data.add(offset), len, self.vector) });
         }
         Ok(())
     }
@@ -311,7 +316,8 @@ impl<'a> Datagram<'a> {
             let from = start.saturating_add(skip).saturating_add(at);
             self.skb.check_range(from, n)?;
             match pieces.whole(from, n) {
-                Some(Whole(data)) => f(Fragment::new(data, n, self.vector)),
+                // SAFETY: `Pieces::whole` has found these bytes in one piece of the packet.
+                Some(Whole(data)) => f(unsafe { Fragment::new(data, n, self.vector) }),
                 None => self.skb.for_each(from, n, self.vector, &mut f)?,
             }
             start = start.saturating_add(stride);
@@ -369,9 +375,14 @@ pub struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// INVARIANT: Callers pass what is valid for reads of `len` bytes for `'a`.
+    /// Describes a piece of memory.
+    ///
+    /// # Safety
+    ///
+    /// `data` is valid for reads of `len` bytes for `'a`.
     #[inline]
-    pub(crate) fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
+    pub(crate) unsafe fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
+        // INVARIANT: The caller promises it.
         Self {
             data,
             len,
@@ -416,9 +427,9 @@ impl<'a> Fragment<'a> {
         if destination.len() != self.len {
             return Err(EINVAL);
         }
-        // SAFETY: Valid by the type invariant, and as long as the destination. `memcpy` of C reads
-        // bytes that may change.
-        unsafe { raw::memcpy(destination.as_mut_ptr().cast(), self.data.cast(), self.len) };
+        // SAFETY: Valid by the type invariant, and as long as the destination, which is no part of a
+        // packet or region: it is borrowed for writes.
+        unsafe { shared_bytes::copy(destination.as_mut_ptr(), self.data, self.len) };
         Ok(())
     }
 }

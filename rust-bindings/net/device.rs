@@ -5,7 +5,7 @@
 //! C header: `include/linux/netdevice.h`.
 
 use super::NetNs;
-use crate::raw;
+use crate::{raw, shared_bytes};
 use core::ptr::NonNull;
 use kernel::{
     ffi::c_int,
@@ -97,11 +97,10 @@ impl NetDevice {
     pub fn name(&self) -> DeviceName {
         let mut bytes = [0; raw::IFNAMSIZ as usize];
         // SAFETY: The device is valid by the type invariant, and its name is an array of
-        // `IFNAMSIZ` bytes.
+        // `IFNAMSIZ` bytes, which `dev_change_name()` (net/core/dev.c) may change meanwhile.
         unsafe {
-            raw::shim_netdev_name(self.as_raw())
-                .cast::<u8>()
-                .copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len())
+            let name = raw::shim_netdev_name(self.as_raw()).cast::<u8>();
+            shared_bytes::copy(bytes.as_mut_ptr(), name, bytes.len());
         };
         DeviceName { bytes }
     }
@@ -120,10 +119,11 @@ impl NetDevice {
         }
         let mut address = [0; 6];
         // SAFETY: The device is valid by the type invariant. Its address is in a buffer of
-        // `MAX_ADDR_LEN` bytes, which lives as long as the device (net/core/dev_addr_lists.c).
+        // `MAX_ADDR_LEN` bytes, which lives as long as the device and may be changed meanwhile
+        // (net/core/dev_addr_lists.c, `dev_addr_mod()`).
         unsafe {
-            raw::shim_netdev_addr(self.as_raw())
-                .copy_to_nonoverlapping(address.as_mut_ptr(), address.len())
+            let found = raw::shim_netdev_addr(self.as_raw());
+            shared_bytes::copy(address.as_mut_ptr(), found, address.len());
         };
         Some(address)
     }
@@ -286,14 +286,13 @@ impl NetDevice {
         f: impl FnMut(&NetDevice) -> Option<T>,
     ) -> Option<T> {
         let mut search = Search { f, found: None };
+        let step = search.step();
         let mut context: raw::netdev_nested_priv = pin_init::zeroed();
         context.data = (&raw mut search).cast();
-        // SAFETY: The device is valid, and the RCU read lock is held, as
-        // `netdev_walk_all_lower_dev_rcu` (net/core/dev.c) wants. It passes on `context`, whose
-        // data is the `Search` that the instance of `step` is for.
-        unsafe {
-            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step_of(&search)), &mut context)
-        };
+        // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
+        // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) wants. It calls `step`, which is the
+        // callback of this `Search`, with `context` and with devices that are valid under RCU.
+        unsafe { raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step), &mut context) };
         search.found
     }
 
@@ -320,22 +319,26 @@ struct Search<F, T> {
 
 type Step = unsafe extern "C" fn(*mut raw::net_device, *mut raw::netdev_nested_priv) -> c_int;
 
-/// Returns the callback for a search.
-fn step_of<F: FnMut(&NetDevice) -> Option<T>, T>(_search: &Search<F, T>) -> Step {
-    step::<F, T>
+impl<F: FnMut(&NetDevice) -> Option<T>, T> Search<F, T> {
+    /// Returns the callback for a search of this type.
+    fn step(&self) -> Step {
+        step::<F, T>
+    }
 }
 
 /// Looks at one device. Returns 1, which ends the walk, if it is the one.
 ///
 /// # Safety
 ///
-/// Called by `netdev_walk_all_lower_dev_rcu` with a valid device; `context.data` points to a
-/// `Search<F, T>` that nothing else uses meanwhile.
+/// `dev` is valid for the call, and `context` is, whose `data` points to a `Search<F, T>` that
+/// nothing else uses meanwhile.
 unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,
 ) -> c_int {
-    // SAFETY: By the requirements.
+    // SAFETY: `find_lower` passes the context to `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c),
+    // which calls this for one device after the other, with RCU held. `find_lower` does not touch the
+    // search until the walk has ended.
     let (dev, search) = unsafe {
         (
             NetDevice::from_raw(dev),

@@ -67,7 +67,6 @@ pub trait NetdevEvents: Send + Sync + 'static {
 ///
 /// `block` is registered, with `notify::<T>` as its function.
 #[pin_data(PinnedDrop)]
-#[repr(C)]
 pub struct NetdevNotifier<T: NetdevEvents> {
     // Not the first field, since fields are initialised in order: events arrive while `block` is
     // registered.
@@ -76,9 +75,10 @@ pub struct NetdevNotifier<T: NetdevEvents> {
     block: Opaque<raw::notifier_block>,
 }
 
-// SAFETY: The notifier chain has its own lock; `handler` is `Send` and `Sync`.
+// SAFETY: Any task may unregister the block (`unregister_netdevice_notifier()`, net/core/dev.c);
+// `handler` is `Send`.
 unsafe impl<T: NetdevEvents> Send for NetdevNotifier<T> {}
-// SAFETY: As above.
+// SAFETY: Shared references reach `handler` only, which is `Sync`.
 unsafe impl<T: NetdevEvents> Sync for NetdevNotifier<T> {}
 
 impl<T: NetdevEvents> NetdevNotifier<T> {
@@ -96,7 +96,9 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
                         priority: 0,
                     })
                 };
-                // SAFETY: The block is initialised, pinned, and unregistered before it goes.
+                // SAFETY: The block is initialised. It is pinned, and `drop` unregisters it before its
+                // memory goes. If this fails, the chain does not have it
+                // (`register_netdevice_notifier()`, net/core/dev.c).
                 to_result(unsafe { raw::register_netdevice_notifier(slot) })
             }),
         }? Error)
@@ -111,7 +113,8 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
 #[pinned_drop]
 impl<T: NetdevEvents> PinnedDrop for NetdevNotifier<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by the type invariant. After the return there are no more calls.
+        // SAFETY: Registered by the type invariant. `unregister_netdevice_notifier()`
+        // (net/core/dev.c) takes RTNL, with which the chain is called: after it there are no calls.
         unsafe { raw::unregister_netdevice_notifier(self.block.get()) };
     }
 }
@@ -120,22 +123,24 @@ impl<T: NetdevEvents> PinnedDrop for NetdevNotifier<T> {
 ///
 /// # Safety
 ///
-/// Called by the netdevice notifier chain only, for the block of a [`NetdevNotifier<T>`].
+/// `block` is that of a registered [`NetdevNotifier<T>`], and `info` points to a `struct
+/// netdev_notifier_info` whose device is valid for the call.
 unsafe extern "C" fn notify<T: NetdevEvents>(
     block: *mut raw::notifier_block,
     event: ffi::c_ulong,
     info: *mut ffi::c_void,
 ) -> ffi::c_int {
-    let offset = core::mem::offset_of!(NetdevNotifier<T>, block) - HANDLER_OFFSET;
-    // SAFETY: The block is in a pinned `NetdevNotifier<T>`, whose handler was initialised before
-    // the block was registered, and is dropped after it was unregistered.
-    let handler = unsafe { &*block.byte_sub(offset).cast::<T>() };
-    // SAFETY: `info` is a `struct netdev_notifier_info`, by the contract of the chain, and its
-    // device is valid for the call.
+    let notifier = block
+        .wrapping_byte_sub(core::mem::offset_of!(NetdevNotifier<T>, block))
+        .cast::<NetdevNotifier<T>>();
+    // SAFETY: The block is in a pinned `NetdevNotifier<T>`, whose handler was initialised before the
+    // block was registered, and is dropped after it was unregistered. It is borrowed alone: the
+    // block may not be initialised yet for Rust, and changes.
+    let handler = unsafe { &(*notifier).handler };
+    // SAFETY: Netdevice chains are called by `call_netdevice_notifiers_info()` and
+    // `call_netdevice_notifier()` (net/core/dev.c) only, with RTNL held, and pass a `struct
+    // netdev_notifier_info`, whose device has a reference.
     let dev = unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) };
     handler.event(dev, NetdevEvent::from_raw(event));
     raw::NOTIFY_DONE as ffi::c_int
 }
-
-/// `handler` is the first field of a `repr(C)` struct.
-const HANDLER_OFFSET: usize = 0;

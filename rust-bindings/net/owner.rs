@@ -21,25 +21,33 @@ pub trait TxOwner: Send + Sync + 'static {
     fn packet_left(&self);
 }
 
-/// Packets that have an owner and have not left.
+/// Packets that have an owner and have not left, or that are about to get one.
 static OWNED: Atomic<i64> = Atomic::new(0);
 
+/// Whether packets may have owners: 0 or 1.
+static OPEN: Atomic<u32> = Atomic::new(0);
+
 impl TxSkb {
-    /// Gives the packet an owner, which hears when it leaves. A packet has one owner at most.
-    pub fn set_owner<T: TxOwner>(&mut self, owner: Arc<T>) {
+    /// Gives the packet an owner, which hears when it leaves. Returns whether it has it: a packet has
+    /// one owner at most, and none without [`Prepared`](super::Prepared).
+    pub fn set_owner<T: TxOwner>(&mut self, owner: Arc<T>) -> bool {
         let skb = self.as_raw();
+        // Full: either this sees that owners are closed, or `close` sees the packet.
+        OWNED.fetch_add(1, Full);
+        // SAFETY: The packet is valid by the type invariant.
+        if OPEN.load(Relaxed) == 0 || unsafe { raw::shim_skb_has_destructor(skb) } {
+            OWNED.fetch_sub(1, Full);
+            return false;
+        }
         // SAFETY: The packet is valid by the type invariant, and ours alone. The destructor takes
         // the reference that is given up here. The stack calls it once, clears it, and does not
         // give it to copies and clones (`skb_release_head_state()`, `skb_orphan()`,
         // `__skb_clone()`, net/core/skbuff.c).
         unsafe {
-            if raw::shim_skb_has_destructor(skb) {
-                return;
-            }
-            OWNED.add(1, Relaxed);
             raw::shim_skb_set_destructor_arg(skb, Arc::into_raw(owner).cast_mut().cast());
             raw::shim_skb_set_destructor(skb, Some(destructor::<T>));
         }
+        true
     }
 }
 
@@ -47,12 +55,13 @@ impl TxSkb {
 ///
 /// # Safety
 ///
-/// Called by the stack as the destructor of a packet that [`TxSkb::set_owner`] gave an owner of
-/// type `T`.
+/// `skb` is valid, and [`TxSkb::set_owner`] gave it an owner of type `T`, whose reference nobody has
+/// taken.
 unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
-    // SAFETY: The reference is the one that `set_owner` gave up, by the requirements. Nothing else
-    // uses the field: only packets with `SKBFL_ZEROCOPY_ENABLE` have it from somewhere else, and
-    // `pskb_expand_head()` copies it.
+    // SAFETY: The stack is the only caller, and calls once for a packet (`skb_release_head_state()`,
+    // `skb_orphan()`, net/core/skbuff.c). The reference is the one that `set_owner` gave up: nothing
+    // else writes to the field, since only packets with `SKBFL_ZEROCOPY_ENABLE` have it from
+    // somewhere else, and `pskb_expand_head()` copies it.
     let owner =
         unsafe { Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const()) };
     owner.packet_left();
@@ -60,9 +69,16 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     OWNED.fetch_sub(1, Full);
 }
 
-/// Waits until no packet has an owner, and no destructor runs: for the end of the module that has
-/// the code. No packet gets an owner from here on. Sleeps.
-pub(super) fn wait_for_owned() {
+/// Lets packets have owners.
+pub(super) fn open() {
+    OPEN.store(1, Relaxed);
+}
+
+/// Has packets get no owners any more, and waits until none has one and no destructor runs: for the
+/// end of the module that has the code. Sleeps.
+pub(super) fn close() {
+    // Full, as in `set_owner`.
+    OPEN.xchg(0, Full);
     while OWNED.load(Acquire) != 0 {
         fsleep(Delta::from_millis(10));
     }

@@ -78,8 +78,9 @@ impl Pocket {
     ) -> Option<Fragment<'a>> {
         let block = self.block?;
         let inside = start.checked_add(len).is_some_and(|end| end <= self.used);
-        // INVARIANT: They are initialised and stay as they are while we are borrowed, by the type invariant.
-        inside.then(|| Fragment::new(block.as_ptr().wrapping_add(start), len, vector))
+        // SAFETY: These bytes are inside the block, are initialised, and stay as they are while we are
+        // borrowed, by the type invariant.
+        inside.then(|| unsafe { Fragment::new(block.as_ptr().add(start), len, vector) })
     }
 }
 

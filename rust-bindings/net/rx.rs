@@ -270,7 +270,9 @@ impl RxSkb {
             }
             // It returns the rest of the piece, even beyond the end of the range.
             let piece = piece.min(len - done);
-            f(Fragment::new(data, piece, vector));
+            // SAFETY: `skb_seq_read()` (net/core/skbuff.c) returns how many bytes are valid at `data`,
+            // which stay mapped until it is called again.
+            f(unsafe { Fragment::new(data, piece, vector) });
             done += piece;
         }
         // SAFETY: Prepared above; this unmaps the last piece.

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/net/udp_tunnel.h`.
 
-use super::{lockdep, IpVersion, NetDevice, NetNs, RxSkb};
+use super::{lockdep, HeldNet, IpVersion, NetDevice, RxSkb};
 use crate::raw;
 use core::{ffi::c_int, ptr};
 use kernel::{
@@ -29,7 +29,8 @@ pub trait UdpReceive: Send + Sync + 'static {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in `UdpTunnels::register`, once, before a socket can be opened.
+    // SAFETY: Initialised in `UdpTunnels::register`, once. Everything that uses it has a `UdpTunnels`,
+    // or is called by the operations that one has registered.
     unsafe(uninit) static SOCKETS: Mutex<KVec<Entry>> = KVec::new();
 }
 
@@ -64,9 +65,10 @@ pub struct UdpTunnels {
     ops: Opaque<raw::pernet_operations>,
 }
 
-// SAFETY: The list of pernet operations has its own lock.
+// SAFETY: Any task may unregister the operations, since `pernet_ops_rwsem` guards their list
+// (net/core/net_namespace.c).
 unsafe impl Send for UdpTunnels {}
-// SAFETY: As above.
+// SAFETY: Nothing is done by a shared reference.
 unsafe impl Sync for UdpTunnels {}
 
 impl UdpTunnels {
@@ -79,7 +81,8 @@ impl UdpTunnels {
         if INITIALISED.xchg(1, Full) != 0 {
             return Err(EBUSY);
         }
-        // SAFETY: Once, by the test above, and before any use: a socket needs what we return.
+        // SAFETY: Called once, since `INITIALISED` is never cleared, and before any use: a socket
+        // needs what is returned here, and so do the operations that are registered below.
         unsafe { SOCKETS.init() };
         Arc::pin_init(
             try_pin_init!(Self {
@@ -90,7 +93,8 @@ impl UdpTunnels {
                         slot.write(pin_init::zeroed());
                         (*slot).exit = Some(namespace_exit);
                     }
-                    // SAFETY: It is initialised, pinned, and unregistered before it goes.
+                    // SAFETY: It is initialised and pinned, and `drop` unregisters it before its
+                    // memory goes (`register_pernet_subsys()`, net/core/net_namespace.c).
                     to_result(unsafe { raw::register_pernet_subsys(slot) })
                 }),
             }? Error),
@@ -102,8 +106,9 @@ impl UdpTunnels {
 #[pinned_drop]
 impl PinnedDrop for UdpTunnels {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by the type invariant. Sockets hold a reference to us, so there are
-        // none.
+        // SAFETY: Registered by the type invariant. `unregister_pernet_subsys()`
+        // (net/core/net_namespace.c) calls `exit` for each namespace, which finds no socket: each of
+        // them holds a reference to us.
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
         // A static is not dropped; its memory would be lost.
         *SOCKETS.lock() = KVec::new();
@@ -118,13 +123,16 @@ impl PinnedDrop for UdpTunnels {
 ///
 /// # Safety
 ///
-/// Called by the namespace core only, as the `exit` of registered operations.
+/// [`SOCKETS`] is initialised: a [`UdpTunnels`] has registered this as `exit`. `net` is only
+/// compared.
 unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
     SOCKETS.lock().retain(|entry| {
         if entry.net != net {
             return true;
         }
-        // SAFETY: What is in the list has not been released, and we have its lock.
+        // SAFETY: `open` made it a tunnel socket. What is in the list has not been released, and its
+        // lock is held until it is taken out (`udp_tunnel_sock_release()`,
+        // net/ipv4/udp_tunnel_core.c).
         unsafe { raw::udp_tunnel_sock_release(entry.sk) };
         false
     });
@@ -141,9 +149,9 @@ pub struct UdpTunnelSocket<H: UdpReceive> {
     _tunnels: Arc<UdpTunnels>,
 }
 
-// SAFETY: A socket belongs to no thread; `H` is `Send` and `Sync`.
+// SAFETY: Any task may release a kernel socket; `H` is `Send` and `Sync`, and so is an `Arc` of it.
 unsafe impl<H: UdpReceive> Send for UdpTunnelSocket<H> {}
-// SAFETY: As above.
+// SAFETY: A shared reference compares `sk`, and lends `handler`, which is `Sync`.
 unsafe impl<H: UdpReceive> Sync for UdpTunnelSocket<H> {}
 
 impl<H: UdpReceive> UdpTunnelSocket<H> {
@@ -155,15 +163,15 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
 
     /// Opens a socket on `port` of all addresses of one IP version. Sleeps.
     ///
-    /// The caller keeps the namespace from ending meanwhile: with RTNL, or a reference to a device
-    /// that is registered in it.
+    /// `net` keeps the namespace from ending meanwhile: once it has begun to end, nothing would
+    /// release the socket.
     ///
     /// # Errors
     ///
     /// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENOMEM`.
     pub fn open(
         tunnels: &Arc<UdpTunnels>,
-        net: &NetNs,
+        net: &HeldNet,
         version: IpVersion,
         port: u16,
         handler: Arc<H>,
@@ -184,14 +192,16 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         let mut sockets = SOCKETS.lock();
         sockets.reserve(1, GFP_KERNEL)?;
         let mut sock = ptr::null_mut();
-        // SAFETY: The namespace is valid, and `cfg` and `sock` are.
+        // SAFETY: `net` holds the namespace, and `cfg` and `sock` are valid for the call
+        // (`udp_sock_create()`, include/net/udp_tunnel.h).
         to_result(unsafe { raw::shim_udp_sock_create(net.as_raw(), &mut cfg, &mut sock) })?;
         let mut tunnel: raw::udp_tunnel_sock_cfg = pin_init::zeroed();
         tunnel.sk_user_data = Arc::as_ptr(&handler).cast_mut().cast();
         tunnel.encap_type = 1;
         tunnel.encap_rcv = Some(encap_receive::<H>);
-        // SAFETY: `udp_sock_create` succeeded, so `sock` is a socket of ours, on which nothing has
-        // happened yet. The handler lives until it is released, see `drop`.
+        // SAFETY: `udp_sock_create()` succeeded, so `sock` is a socket of ours, on which nothing has
+        // happened yet. The handler, which has the alignment that user data needs, lives for an RCU
+        // grace period after the socket was released: see `drop`.
         let sk = unsafe {
             let sk = raw::shim_socket_sk(sock);
             lockdep::reclassify(sk, version);
@@ -229,7 +239,9 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
             if entry.sk != self.sk {
                 return true;
             }
-            // SAFETY: What is in the list has not been released, and we have its lock.
+            // SAFETY: `open` made it a tunnel socket. What is in the list has not been released, and its
+            // lock is held until it is taken out (`udp_tunnel_sock_release()`,
+            // net/ipv4/udp_tunnel_core.c).
             unsafe { raw::udp_tunnel_sock_release(entry.sk) };
             false
         });
@@ -243,20 +255,25 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
 ///
 /// # Safety
 ///
-/// Called by UDP only, as `encap_rcv` of a socket whose user data is null or a pointer to an `H`
-/// that lives for an RCU grace period after it was cleared; inside an RCU read-side section. The
-/// packet is ours, and its data starts at the UDP header.
+/// - `sk` is valid, and its user data is null or a pointer to an `H` that lives for an RCU grace
+///   period after it was cleared. This is called inside an RCU read-side section.
+/// - The packet is the callee's, and its data starts at the UDP header.
 unsafe extern "C" fn encap_receive<H: UdpReceive>(
     sk: *mut raw::sock,
     skb: *mut raw::sk_buff,
 ) -> c_int {
-    // SAFETY: The packet is ours by the requirements.
+    // SAFETY: UDP is the only caller: `udp_queue_rcv_one_skb()` (net/ipv4/udp.c) and
+    // `udpv6_queue_rcv_one_skb()` (net/ipv6/udp.c) give a packet away whose data starts at the UDP
+    // header, unless more than 0 is returned, which this never does.
     let skb = unsafe { RxSkb::from_udp(skb) };
-    // SAFETY: The socket is valid, and we are in an RCU read-side section.
+    // SAFETY: UDP has looked the socket up, and calls inside the RCU read-side section of
+    // `ip_protocol_deliver_rcu()` (net/ipv4/ip_input.c) or of that of IPv6.
     let user_data = unsafe { raw::shim_sk_user_data_rcu(sk) }.cast::<H>();
-    // SAFETY: Null or valid for this RCU section by the requirements.
+    // SAFETY: Null, or what `open` set: an `H` that `UdpTunnelSocket` drops a grace period after
+    // `udp_tunnel_sock_release()` has cleared the user data, so it lives for this section.
     if let Some(handler) = unsafe { user_data.as_ref() } {
-        // SAFETY: The device of a packet that is being received is valid under RCU.
+        // SAFETY: The device of a packet that is being received is valid for the RCU section
+        // (`netif_receive_skb()`, net/core/dev.c).
         let dev = unsafe { NetDevice::from_raw(skb.raw_dev()) };
         handler.receive(dev, skb);
     }

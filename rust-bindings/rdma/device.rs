@@ -10,7 +10,12 @@ use core::{
     mem::{ManuallyDrop, MaybeUninit},
     ptr::NonNull,
 };
-use kernel::{error::to_result, prelude::*, str::CStr};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    str::CStr,
+    sync::atomic::{Atomic, Full, Release},
+};
 
 /// A device with the driver's data behind it; ib_core owns it once it is registered.
 ///
@@ -89,17 +94,13 @@ impl<D: Driver> Device<D> {
             raw::ib_dispatch_event(&event);
         }
     }
-
-    /// Unregisters and frees the device from a workqueue: for network device notifiers, which hold
-    /// the RTNL lock.
-    pub fn unregister_queued(&self) {
-        // SAFETY: The caller got the device from [`by_netdev`], whose reference keeps it
-        // registered until the work runs; `dealloc_driver` is always set.
-        unsafe { raw::ib_unregister_device_queued(self.as_raw()) };
-    }
 }
 
 /// A reference to a registered device, which can't be unregistered while it is held.
+///
+/// # Invariants
+///
+/// Owns a reference that `ib_device_get_by_netdev()` (device.c) returned.
 pub struct DeviceRef<D: Driver>(NonNull<Device<D>>);
 
 impl<D: Driver> core::ops::Deref for DeviceRef<D> {
@@ -107,6 +108,17 @@ impl<D: Driver> core::ops::Deref for DeviceRef<D> {
     fn deref(&self) -> &Device<D> {
         // SAFETY: The reference keeps the device.
         unsafe { self.0.as_ref() }
+    }
+}
+
+impl<D: Driver> DeviceRef<D> {
+    /// Unregisters and frees the device from a workqueue: for network device notifiers, which hold
+    /// the RTNL lock. Calls after the first do nothing.
+    pub fn unregister_queued(&self) {
+        // SAFETY: The reference says that the device is registered, and keeps it so until it is
+        // dropped; `dealloc_driver` is always set. `ib_unregister_device_queued()` (device.c) holds
+        // the device until its work has run.
+        unsafe { raw::ib_unregister_device_queued(self.as_raw()) };
     }
 }
 
@@ -166,7 +178,7 @@ impl<D: Driver> UnregisteredDevice<D> {
             (*ib).num_comp_vectors = completion_vectors as i32;
             (*ib).local_dma_lkey = 0;
             (*ib).node_guid = u64::from_ne_bytes(guid);
-            (*ib).link_ops = link_ops.0.get();
+            (*ib).link_ops = link_ops.ops.get();
             (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
                 | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV)
                 | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
@@ -205,7 +217,12 @@ impl<D: Driver> Drop for UnregisteredDevice<D> {
 }
 
 /// `struct rdma_link_ops`: how `rdma link add` reaches a driver. A static of the driver's.
-pub struct LinkOps<D: Driver>(UnsafeCell<raw::rdma_link_ops>, PhantomData<D>);
+pub struct LinkOps<D: Driver> {
+    ops: UnsafeCell<raw::rdma_link_ops>,
+    /// Whether there is a [`LinkRegistration`] of these: 0 or 1.
+    registered: Atomic<u32>,
+    _driver: PhantomData<D>,
+}
 
 // SAFETY: Changed by ib_core only, under its lock (nldev.c).
 unsafe impl<D: Driver> Sync for LinkOps<D> {}
@@ -219,7 +236,11 @@ impl<D: Driver> LinkOps<D> {
         raw.type_ = kernel::str::as_char_ptr_in_const_context(D::LINK_TYPE).cast();
         raw.newlink = Some(Self::newlink);
         raw.dellink = Some(Self::dellink);
-        Self(UnsafeCell::new(raw), PhantomData)
+        Self {
+            ops: UnsafeCell::new(raw),
+            registered: Atomic::new(0),
+            _driver: PhantomData,
+        }
     }
 
     /// # Safety
@@ -244,25 +265,39 @@ impl<D: Driver> LinkOps<D> {
 }
 
 /// Registration of [`LinkOps`] and, when it goes, the end of all devices of the driver.
+///
+/// # Invariants
+///
+/// The operations are registered, and there is no other registration of them.
 pub struct LinkRegistration<D: Driver>(&'static LinkOps<D>);
 
 impl<D: Driver> LinkRegistration<D> {
-    /// From now on users can create devices.
-    pub fn new(ops: &'static LinkOps<D>) -> Self {
+    /// Registers the operations: from now on users can create devices. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: they are registered.
+    pub fn new(ops: &'static LinkOps<D>) -> Result<Self> {
+        if ops.registered.xchg(1, Full) != 0 {
+            return Err(EBUSY);
+        }
         // SAFETY: The static lives as long as the module, and `drop` unregisters it before that
-        // ends. There is one registration for each static, since its type is registered once.
-        unsafe { raw::rdma_link_register(ops.0.get()) };
-        Self(ops)
+        // ends. It is in no list, by the test above (`rdma_link_register()`, nldev.c). The type's name
+        // is the driver's own.
+        unsafe { raw::rdma_link_register(ops.ops.get()) };
+        // INVARIANT: Registered just above.
+        Ok(Self(ops))
     }
 }
 
 impl<D: Driver> Drop for LinkRegistration<D> {
     fn drop(&mut self) {
-        // SAFETY: Registered in `new`. After it, no device can appear; ib_unregister_driver()
-        // (device.c) then unregisters those that exist and waits for them.
+        // SAFETY: Registered by the type invariant. After it, no device can appear;
+        // ib_unregister_driver() (device.c) then unregisters those that exist and waits for them.
         unsafe {
-            raw::rdma_link_unregister(self.0 .0.get());
+            raw::rdma_link_unregister(self.0.ops.get());
             raw::ib_unregister_driver(D::DRIVER_ID);
         }
+        self.0.registered.store(0, Release);
     }
 }

@@ -8,11 +8,12 @@
 use super::{device::Device, object::Driver};
 use crate::{
     net::{Fragment, Room},
-    raw,
+    raw, shared_bytes,
     sync::synchronize_rcu_expedited,
     vector::{self, Vector},
 };
 use core::{
+    marker::PhantomData,
     mem::{size_of, MaybeUninit},
     ptr::{self, NonNull},
 };
@@ -318,8 +319,8 @@ impl<'a> MappedMemory<'a> {
         vector: &Vector,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
-        // SAFETY: The memory is where the table says (type invariant).
-        // INVARIANT: Each piece is inside of it, for as long as this exists.
+        // SAFETY: The memory is where the table says (type invariant), for as long as this exists, and
+        // each piece is inside it. `f` can't keep a fragment.
         unsafe {
             self.0
                 .for_each(offset, len, |p, _, n| f(Fragment::new(p, n, vector)))
@@ -401,8 +402,19 @@ impl Word<'_> {
 
 /// All of the kernel's memory by its addresses: what the L_Key of `get_dma_mr` names.
 ///
-/// Kernel consumers are trusted to name memory that is theirs.
+/// Kernel consumers are trusted to name memory that is theirs; nothing else is.
 pub struct KernelMemory(());
+
+/// Memory of a kernel consumer, which it has named by an address.
+///
+/// # Invariants
+///
+/// The `len` bytes at `start` are valid for reads and writes for `'a`, though others may change them.
+pub struct KernelSpan<'a> {
+    start: *mut u8,
+    len: u64,
+    _memory: PhantomData<&'a KernelMemory>,
+}
 
 impl KernelMemory {
     /// Made for the region of a kernel consumer.
@@ -410,39 +422,80 @@ impl KernelMemory {
         Self(())
     }
 
-    /// Appends `len` bytes at address `addr` to a packet; `EMSGSIZE` where there is no room for
-    /// them.
+    /// Returns the `len` bytes at address `addr`.
+    ///
+    /// # Safety
+    ///
+    /// A kernel consumer has posted a work request that names these bytes with the L_Key of this
+    /// region, and the work request does not complete while the span exists. So the consumer promises
+    /// (ib_verbs.h, `ib_dma_map_single()` without a DMA device) that they are in the direct map, and
+    /// stay.
     #[inline]
-    pub fn read(&self, addr: u64, len: usize, to: &mut Room<'_>) -> Result {
-        // SAFETY: A kernel consumer posted this address with the L_Key of its DMA region, by which
-        // it promises (ib_verbs.h, ib_dma_map_single() without a DMA device) that it is an address
-        // in the direct map of memory that stays valid until the completion.
-        unsafe { to.push_raw(addr as usize as *const u8, len) }
+    pub unsafe fn span(&self, addr: u64, len: u64) -> KernelSpan<'_> {
+        // INVARIANT: The caller promises it.
+        KernelSpan {
+            start: addr as usize as *mut u8,
+            len,
+            _memory: PhantomData,
+        }
+    }
+}
+
+impl<'a> KernelSpan<'a> {
+    /// Returns where the `len` bytes at `offset` are; `EFAULT` if they are not inside the span.
+    #[inline]
+    fn place(&self, offset: u64, len: usize) -> Result<*mut u8> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(self.start.wrapping_add(offset as usize)),
+            _ => Err(EFAULT),
+        }
     }
 
-    /// Copies to address `addr`.
+    /// Appends `len` bytes at `offset` to a packet.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: they are not inside the span. `EMSGSIZE`: there is no room for them.
     #[inline]
-    pub fn write(&self, addr: u64, from: &[u8]) {
-        let (to, vector) = (addr as usize as *mut u8, &Vector::new());
-        // SAFETY: As in `read`.
-        unsafe { vector::copy(vector, to, from.as_ptr(), from.len()) };
+    pub fn read(&self, offset: u64, len: usize, to: &mut Room<'_>) -> Result {
+        let from = self.place(offset, len)?;
+        // SAFETY: Inside the span, which is valid for reads by the type invariant.
+        unsafe { to.push_raw(from, len) }
     }
 
-    /// As [`KernelMemory::write`], from a fragment of a received packet.
+    /// Copies bytes to `offset`; `EFAULT` if that is not inside the span.
     #[inline]
-    pub fn write_fragment(&self, addr: u64, from: &Fragment<'_>) {
-        let to = addr as usize as *mut u8;
-        // SAFETY: The fragment is valid for reads of its length; the destination as in `read`.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result {
+        let to = self.place(offset, from.len())?;
+        // SAFETY: Inside the span, which is valid for writes by the type invariant. The slice is the
+        // kernel's own, and no consumer's.
+        unsafe { vector::copy(&Vector::new(), to, from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies a fragment of a received packet to `offset`; `EFAULT` if that is not inside the span.
+    #[inline]
+    pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
+        let to = self.place(offset, from.len())?;
+        // SAFETY: The fragment is valid for reads of its length, and the destination for writes, by
+        // the type invariants.
         unsafe { vector::copy_within(from.vector(), to, from.as_ptr(), from.len()) };
+        Ok(())
     }
 
-    /// The word at address `addr`; `EINVAL` where it is not naturally aligned.
-    pub fn word(&self, addr: u64) -> Result<Word<'_>> {
-        if addr & 7 != 0 {
+    /// Returns the word at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: it is not inside the span. `EINVAL`: it is not naturally aligned.
+    pub fn word(&self, offset: u64) -> Result<Word<'a>> {
+        let at = self.place(offset, 8)?;
+        if at as usize & 7 != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: As in `read`, and aligned.
-        Ok(Word(unsafe { Atomic::from_ptr(addr as usize as *mut u64) }))
+        // SAFETY: Eight aligned bytes of the span, valid for `'a` by the type invariant. Others change
+        // them by the CPU's instructions, with which atomics are serialized.
+        Ok(Word(unsafe { Atomic::from_ptr(at.cast::<u64>()) }))
     }
 }
 
@@ -505,10 +558,17 @@ impl KernelPages {
     }
 
     /// Access to what is mapped.
+    ///
+    /// # Safety
+    ///
+    /// - The pages, the address and the page size are those that `Driver::map_mr_page` and
+    ///   `Driver::map_mr_end` got for one region since the last `Driver::unmap_mr`.
+    /// - A key of the region is valid, and is not invalidated while the access exists: a kernel
+    ///   consumer that maps pages of the direct map (verbs.c, `ib_map_mr_sg()`) promises that they
+    ///   stay as long.
     #[inline]
-    pub fn access(&self) -> MappedMemory<'_> {
-        // INVARIANT: A kernel consumer mapped these pages of the direct map (ib_map_mr_sg()) and
-        // promises that they stay until it has invalidated the key.
+    pub unsafe fn access(&self) -> MappedMemory<'_> {
+        // INVARIANT: The caller promises it.
         MappedMemory(&self.table)
     }
 }
@@ -602,9 +662,7 @@ impl SharedMemory {
             return Err(EFAULT);
         }
         // SAFETY: Inside the mapping; `to` is the kernel's own.
-        unsafe {
-            ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), to.as_mut_ptr(), to.len())
-        };
+        unsafe { shared_bytes::copy(to.as_mut_ptr(), self.base.as_ptr().add(offset), to.len()) };
         Ok(())
     }
 
@@ -624,9 +682,7 @@ impl SharedMemory {
             return Err(EFAULT);
         }
         // SAFETY: Inside the mapping; `from` is the kernel's own.
-        unsafe {
-            ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(offset), from.len())
-        };
+        unsafe { shared_bytes::copy(self.base.as_ptr().add(offset), from.as_ptr(), from.len()) };
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::{
     event::QpTarget,
     object::{Ah, Driver},
 };
-use crate::raw;
+use crate::{raw, shared_bytes};
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr};
 use kernel::prelude::*;
 
@@ -41,21 +41,38 @@ fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = Da
 }
 
 /// A list of send work requests (`struct ib_send_wr`) as it is being posted.
+///
+/// # Invariants
+///
+/// - `next` is null or an element of a list that a consumer posts to a queue pair of driver `D`, and
+///   that stays for `'a`.
+/// - `is_ud` says whether the queue pair is of type UD or GSI.
 pub struct SendWrs<'a, D: Driver> {
     next: *const raw::ib_send_wr,
     current: *const raw::ib_send_wr,
+    is_ud: bool,
     _p: PhantomData<(&'a raw::ib_send_wr, D)>,
 }
 
 impl<'a, D: Driver> SendWrs<'a, D> {
+    /// Takes what is posted to a queue pair.
+    ///
     /// # Safety
     ///
-    /// `head` is null or a list that a consumer posts to a queue pair of driver `D`; it is used
-    /// while the post operation runs.
-    pub(crate) unsafe fn new(head: *const raw::ib_send_wr) -> Self {
+    /// `qp` is a live queue pair of driver `D`. `head` is null or a list that a consumer posts to it,
+    /// which stays for `'a`: while the post operation runs.
+    pub(crate) unsafe fn new(qp: *const raw::ib_qp, head: *const raw::ib_send_wr) -> Self {
+        // SAFETY: The queue pair is valid, as the caller promises. ib_core has set its type before it
+        // called the driver's create operation (verbs.c, `create_qp()`), and never changes it.
+        let qp_type = unsafe { (*qp).qp_type };
+        // INVARIANT: The caller promises it, and the type was looked at.
         Self {
             next: head,
             current: head,
+            is_ud: matches!(
+                qp_type,
+                raw::ib_qp_type_IB_QPT_UD | raw::ib_qp_type_IB_QPT_GSI
+            ),
             _p: PhantomData,
         }
     }
@@ -70,20 +87,29 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
     type Item = SendWr<'a, D>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: Null or a valid element of the list, see `new`.
+        // SAFETY: Null or a valid element of the list, by the type invariant.
         let wr = unsafe { self.next.as_ref() }?;
         self.current = self.next;
+        // INVARIANT: The list goes on there. What was taken is of the queue pair's type.
         self.next = wr.next;
         Some(SendWr {
             wr,
+            is_ud: self.is_ud,
             _p: PhantomData,
         })
     }
 }
 
 /// A send work request.
+///
+/// # Invariants
+///
+/// - `wr` is a part of the struct that its opcode and the queue pair's type call for (ib_verbs.h), as
+///   the consumer has posted it. What it points to stays for `'a`.
+/// - `is_ud` says whether the queue pair is of type UD or GSI.
 pub struct SendWr<'a, D: Driver> {
     wr: &'a raw::ib_send_wr,
+    is_ud: bool,
     _p: PhantomData<D>,
 }
 
@@ -134,17 +160,21 @@ impl<'a, D: Driver> SendWr<'a, D> {
     }
 
     /// Copies the data of a work request with [`send_flags::INLINE`] to the start of `to`; returns
-    /// what was written. `EINVAL` where it is longer.
+    /// what was written. `EINVAL` if it is longer, or if the work request does not have the flag.
     pub fn copy_inline<'b>(&self, to: &'b mut [u8]) -> Result<&'b [u8]> {
+        if self.flags() & send_flags::INLINE == 0 {
+            return Err(EINVAL);
+        }
         let mut done = 0usize;
         for segment in self.segments() {
             let n = segment.length as usize;
             let end = done.checked_add(n).ok_or(EINVAL)?;
             let piece = to.get_mut(done..end).ok_or(EINVAL)?;
-            // SAFETY: The data of an inline work request are at addresses in the kernel, and stay
-            // valid until the post operation returns (ib_verbs.h); `piece` has `n` bytes.
+            // SAFETY: The work request is inline: its data are at addresses in the kernel, and stay
+            // valid until the post operation returns (ib_verbs.h, `IB_SEND_INLINE`). `piece` has `n`
+            // bytes.
             unsafe {
-                ptr::copy_nonoverlapping(segment.addr as usize as *const u8, piece.as_mut_ptr(), n)
+                shared_bytes::copy(piece.as_mut_ptr(), segment.addr as usize as *const u8, n)
             };
             done = end;
         }
@@ -194,23 +224,15 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
     }
 
-    /// UD: the address handle, the remote QP number and Q_Key.
-    ///
-    /// # Safety
-    ///
-    /// The queue pair is of type UD or GSI.
-    unsafe fn ud_raw(&self) -> &'a raw::ib_ud_wr {
-        // SAFETY: On such a queue pair the work request is an `ib_ud_wr` (ib_verbs.h, `ud_wr()`),
-        // by the caller's promise.
-        unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_ud_wr>() }
-    }
-
-    /// UD and GSI: what a work request of such a queue pair has besides.
-    ///
-    /// `queue_pair` is evidence of the type: a [`UdQueue`] is only made for UD and GSI.
-    pub fn ud(&self, _queue_pair: &UdQueue) -> Option<UdPart<'a, D>> {
-        // SAFETY: By the invariant of `UdQueue`.
-        let wr = unsafe { self.ud_raw() };
+    /// UD and GSI: what a work request to such a queue pair has besides. `None` for those to other
+    /// queue pairs, and if there is no address handle.
+    pub fn ud(&self) -> Option<UdPart<'a, D>> {
+        if !self.is_ud {
+            return None;
+        }
+        // SAFETY: The queue pair is of type UD or GSI, so the work request is an `ib_ud_wr`
+        // (ib_verbs.h, `ud_wr()`), by the type invariant.
+        let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_ud_wr>() };
         if wr.ah.is_null() {
             return None;
         }
@@ -222,24 +244,6 @@ impl<'a, D: Driver> SendWr<'a, D> {
             remote_qkey: wr.remote_qkey,
             pkey_index: wr.pkey_index,
         })
-    }
-}
-
-/// Evidence that a queue pair is of type UD or GSI.
-///
-/// # Invariants
-///
-/// Kept by the driver with such queue pairs only.
-pub struct UdQueue(());
-
-impl UdQueue {
-    /// Evidence for a queue pair of this type; `None` for connected types.
-    pub fn new(qp_type: super::qp::QpType) -> Option<Self> {
-        match qp_type {
-            // INVARIANT: The type was looked at.
-            super::qp::QpType::Ud | super::qp::QpType::Gsi => Some(Self(())),
-            _ => None,
-        }
     }
 }
 

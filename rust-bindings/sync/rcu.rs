@@ -16,11 +16,12 @@ pub fn synchronize_rcu() {
     unsafe { raw::synchronize_rcu() }
 }
 
-/// The same in some tens of microseconds, at the price of interrupting all CPUs: for what a program
-/// waits for. Sleeps.
+/// Waits until all RCU read-side sections that had begun are over, in some tens of microseconds, at
+/// the price of interrupting all CPUs: for what a program waits for. Sleeps.
 #[inline]
 pub fn synchronize_rcu_expedited() {
-    // SAFETY: As for `synchronize_rcu`.
+    // SAFETY: It has no requirement but a context that may sleep (kernel/rcu/tree_exp.h), the
+    // violation of which the kernel diagnoses.
     unsafe { raw::synchronize_rcu_expedited() }
 }
 
@@ -29,7 +30,8 @@ pub fn synchronize_rcu_expedited() {
 /// A module whose callbacks may be queued must call this before its code goes.
 #[inline]
 pub fn rcu_barrier() {
-    // SAFETY: As for `synchronize_rcu`.
+    // SAFETY: It has no requirement but a context that may sleep (kernel/rcu/tree.c), the violation
+    // of which the kernel diagnoses.
     unsafe { raw::rcu_barrier() }
 }
 
@@ -71,10 +73,12 @@ impl<T: Send + 'static> Record<T> {
     ///
     /// # Safety
     ///
-    /// The RCU callback of [`Record::drop_later`], with the head that it queued.
+    /// `head` is that of a record for which [`Record::drop_later`] was called, a grace period has
+    /// passed since, and this is called once for it.
     unsafe extern "C" fn drop_now(head: *mut raw::callback_head) {
-        // SAFETY: The head is the first field of the `repr(C)` record, which came from `into_raw`
-        // and was given up by its owner; its readers are done.
+        // SAFETY: `call_rcu()` (kernel/rcu/tree.c) calls once, after a grace period, so the readers
+        // are done. The head is the first field of the `repr(C)` record, which came from `into_raw`,
+        // and whose owner gave it up.
         drop(unsafe { KBox::from_raw(head.cast::<Self>()) });
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/rcupdate.h`.
 
-use super::rcu::Record;
+use super::rcu::{rcu_barrier, Record};
 use core::ptr::{self, NonNull};
 use kernel::{
     alloc::Flags,
@@ -45,8 +45,11 @@ impl<T: Send + 'static> RcuListEntry<T> {
 struct Heads<T: Send + 'static, const N: usize>([Link<T>; N]);
 
 impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
-    /// Drops all values at once: there are no readers any more.
+    /// Drops all values at once, since there are no readers any more, and waits for the end of those
+    /// that were removed. Sleeps.
     fn drop(&mut self) {
+        // The callbacks are code of this module, which may be about to go.
+        rcu_barrier();
         for head in &mut self.0 {
             let mut next = *head.get_mut();
             while !next.is_null() {
@@ -63,7 +66,7 @@ impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
 ///
 /// Readers take neither lock nor reference. Adding and removing an entry needs no memory. A removed
 /// value is dropped after a grace period by an RCU callback in softirq context: its `Drop` must not
-/// sleep. A module with such lists calls [`rcu_barrier`](super::rcu_barrier) before its code goes.
+/// sleep. Dropping the lists waits for the callbacks, which sleeps.
 ///
 /// # Invariants
 ///
@@ -159,7 +162,7 @@ impl<T: Send + Sync + 'static, S: Unpin, const N: usize> RcuListsWriter<'_, T, S
                 // Release, since a reader must see the rest of the list as it was published.
                 here.store(node.next.load(Relaxed), Release);
                 // SAFETY: From `into_raw` by the type invariants. It is unlinked, so
-                // only readers still use it. The module waits for the callback (`RcuLists`).
+                // only readers still use it. Dropping the lists waits for the callback.
                 unsafe { Record::drop_later(record) };
                 return true;
             }

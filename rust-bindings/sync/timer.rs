@@ -56,7 +56,7 @@ pub struct SoftTimer<T, const ID: u64 = 0> {
 // SAFETY: The timer's base lock and `lock` protect the state; `T` is reached only through
 // references to it, which `HasSoftTimer` wants to be `Send` and `Sync`.
 unsafe impl<T, const ID: u64> Send for SoftTimer<T, ID> {}
-// SAFETY: As above.
+// SAFETY: Shared references change the timer under `lock`, and load `deadline`, which is an atomic.
 unsafe impl<T, const ID: u64> Sync for SoftTimer<T, ID> {}
 
 /// What happens when a [`SoftTimer`] expires.
@@ -254,16 +254,20 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
 ///
 /// # Safety
 ///
-/// Called by the hrtimer core only, for the timer of a [`SoftTimer<T, ID>`].
+/// `timer` is that of a [`SoftTimer<T, ID>`] that was armed and has expired; its callback is called
+/// once for that, with no lock held.
 unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::hrtimer) {
     let this = timer.cast::<SoftTimer<T, ID>>();
-    // SAFETY: The timer is the first field of a `repr(C)` `SoftTimer`, which is the field of a live
-    // object: the timer owns a reference to it until that is taken below.
+    // SAFETY: `__run_hrtimer()` (kernel/time/hrtimer.c) is the only caller, through the trampoline,
+    // without its base's lock. The timer is the first field of a `repr(C)` `SoftTimer`, which is the
+    // field of a live object: the timer owns a reference to it until that is taken below.
     let (owner, this) = unsafe { (T::raw_owner(this), &*this) };
     let irq = IrqGuard::new();
     let locked = this.lock.lock();
-    // SAFETY: The timer is initialised. While its callback runs, and with `lock` held, nobody
-    // changes `is_queued`.
+    // SAFETY: The timer is initialised. hrtimer_start_range_ns() and hrtimer_try_to_cancel() change
+    // `is_queued`, which are called with `lock` held only; the core has cleared it before it called
+    // (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only for a callback that asks
+    // for that.
     let queued_again = unsafe { core::ptr::read_volatile(&raw const (*timer).is_queued) };
     let owner = if queued_again {
         // It was armed for an earlier time between its expiry and now: what it owns stays with it.

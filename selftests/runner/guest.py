@@ -164,7 +164,9 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         # The unit tests of a module wait for the suite that runs them.
         append += ["kunit.enable=1", "kunit.autorun=0", *([] if boot.leaks or not core else ["kmemleak=off"])]
     command += ["--append", " ".join(append)] if append else []
-    command += ["--env", f"ROLES={environment['ROLES']}", SUITE, *words, *choice]
+    for name in ("ROLES", "BIND_SECONDS"):
+        command += ["--env", f"{name}={environment[name]}"] if name in environment else []
+    command += [SUITE, *words, *choice]
     for _ in range(ATTEMPTS):
         if stopping.is_set():
             return

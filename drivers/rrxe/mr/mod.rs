@@ -368,6 +368,7 @@ impl Tables {
                 source: Source::Fixed(&fixed.memory),
                 rcu,
                 offset: fixed.find(key, need, va, end).ok_or(Fault::Protection)?,
+                len,
             });
         }
         let state = lock_bh(&mr.changing);
@@ -392,6 +393,7 @@ impl Tables {
             source: Source::Changing(state),
             rcu,
             offset,
+            len,
         })
     }
 

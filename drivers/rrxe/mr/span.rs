@@ -7,17 +7,24 @@ use crate::{pd::PdId, tables::Tables};
 use kernel::sync::rcu;
 use linux_rdma::{
     net::{Fragment, Room},
-    rdma::memory::{access, KernelMemory, MappedMemory, Word},
+    rdma::memory::{access, KernelSpan, MappedMemory, Word},
     sync::BhLocked,
 };
 use rrxe_core::{AtomicOp, Fault};
 
 /// Bytes that an access was checked for, while the RCU read lock is held.
+///
+/// # Invariants
+///
+/// [`Tables::span`] has found them inside of what a valid key of their protection domain names. If the
+/// source is locked, the key stays valid.
 pub(crate) struct Span<'a> {
     pub(super) source: Source<'a>,
     pub(super) rcu: &'a rcu::Guard,
     /// Of its first byte in the memory.
     pub(super) offset: u64,
+    /// Bytes.
+    pub(super) len: u32,
 }
 
 /// Bytes that an access was checked for, to be looked up again soon: what may happen to the region until then is seen then.
@@ -84,8 +91,10 @@ pub(super) enum Source<'a> {
 
 /// The memory of a span.
 enum Place<'a> {
+    /// The span starts at its offset.
     Mapped(MappedMemory<'a>),
-    Kernel(&'a KernelMemory),
+    /// All of it.
+    Kernel(KernelSpan<'a>),
 }
 
 impl Span<'_> {
@@ -93,7 +102,10 @@ impl Span<'_> {
         let memory = match &self.source {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
-                (Some(pages), _) => return Ok(Place::Mapped(pages.access())),
+                // SAFETY: By the type invariant the key is valid, and the lock is held under which it
+                // is invalidated. `driver.rs` passes on what ib_core's calls give, and to map memory
+                // anew, `MrHandle::unmap` makes the key invalid.
+                (Some(pages), _) => return Ok(Place::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
                     Kind::Fixed(fixed) => &fixed.memory,
                     _ => return Err(Fault::Protection),
@@ -106,17 +118,23 @@ impl Span<'_> {
                 .access(self.rcu)
                 .map(Place::Mapped)
                 .ok_or(Fault::Protection),
-            Memory::Kernel(memory) => Ok(Place::Kernel(memory)),
+            // SAFETY: By the type invariant the key and the protection domain were checked. A program
+            // has no such domain (`Mr::kernel`), and a peer no rights to such a region. So a kernel
+            // consumer has named these bytes by the L_Key in a work request of this queue pair, which
+            // completes after its memory was accessed.
+            Memory::Kernel(memory) => Ok(Place::Kernel(unsafe {
+                memory.span(self.offset, self.len.into())
+            })),
         }
     }
 
     /// Appends bytes from byte `offset` on to a packet. The caller asked for at least as many as that.
     #[inline]
     pub(crate) fn read(&self, offset: u64, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
-        let (at, len) = (self.offset.wrapping_add(offset), len as usize);
+        let len = len as usize;
         match self.place()? {
-            Place::Mapped(memory) => memory.read(at, len, to),
-            Place::Kernel(memory) => memory.read(at, len, to),
+            Place::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),
+            Place::Kernel(memory) => memory.read(offset, len, to),
         }
         .map_err(|_| Fault::Protection)
     }
@@ -124,36 +142,30 @@ impl Span<'_> {
     /// Copies to byte `offset` from its start. The caller asked for at least that many bytes.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
-        let at = self.offset.wrapping_add(offset as u64);
+        let offset = offset as u64;
         match self.place()? {
-            Place::Mapped(memory) => memory.write(at, from).map_err(|_| Fault::Protection),
-            Place::Kernel(memory) => {
-                memory.write(at, from);
-                Ok(())
-            }
+            Place::Mapped(memory) => memory.write(self.offset.wrapping_add(offset), from),
+            Place::Kernel(memory) => memory.write(offset, from),
         }
+        .map_err(|_| Fault::Protection)
     }
 
     /// As [`Span::write`], from a fragment of a packet.
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
-        let at = self.offset.wrapping_add(offset as u64);
+        let offset = offset as u64;
         match self.place()? {
-            Place::Mapped(memory) => memory
-                .write_fragment(at, from)
-                .map_err(|_| Fault::Protection),
-            Place::Kernel(memory) => {
-                memory.write_fragment(at, from);
-                Ok(())
-            }
+            Place::Mapped(memory) => memory.write_fragment(self.offset.wrapping_add(offset), from),
+            Place::Kernel(memory) => memory.write_fragment(offset, from),
         }
+        .map_err(|_| Fault::Protection)
     }
 
     /// The word at its start.
     fn word(&self) -> Result<Word<'_>, Fault> {
         match self.place()? {
             Place::Mapped(memory) => memory.word(self.offset),
-            Place::Kernel(memory) => memory.word(self.offset),
+            Place::Kernel(memory) => memory.word(0),
         }
         .map_err(|_| Fault::Protection)
     }

@@ -31,7 +31,7 @@ use linux_rdma::{
     errno::not_supported,
     rdma::{
         qp::{QpAttr, QpCap, QpInit, QpState, QpType},
-        wr::{QpIdentity, UdQueue},
+        wr::QpIdentity,
         Device, QpTarget, Udata,
     },
     sync::{lock_bh, SoftTimer},
@@ -239,7 +239,6 @@ pub(crate) fn create(
             index,
             poster,
             seat,
-            ud: UdQueue::new(qp_type),
         },
         number,
     ))

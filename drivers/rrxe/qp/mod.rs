@@ -63,7 +63,7 @@ use linux_rdma::{
     impl_has_soft_timer,
     rdma::{
         qp::{QpAttr, QpCap, QpState, QpType},
-        wr::{QpIdentity, UdQueue},
+        wr::QpIdentity,
         QpTarget,
     },
     sync::SoftTimer,
@@ -168,7 +168,6 @@ pub(crate) struct QpHandle {
     poster: Option<Pin<KBox<post::Poster>>>,
     /// Poll mode.
     seat: Option<Seat>,
-    ud: Option<UdQueue>,
 }
 
 /// The core's service for a type.

@@ -83,8 +83,8 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
     }
     let mut op = WqeOp::default();
     let mut ah = 0;
-    if let Some(ud) = &handle.ud {
-        let part = wr.ud(ud).ok_or(EINVAL)?;
+    if !handle.qp.qp_type.is_connected() {
+        let part = wr.ud().ok_or(EINVAL)?;
         if part.ah.pd() != handle.qp.pd {
             return Err(EINVAL);
         }

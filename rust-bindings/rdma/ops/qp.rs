@@ -169,9 +169,10 @@ impl<D: Driver> Ops<D> {
         wr: *const raw::ib_send_wr,
         bad: *mut *const raw::ib_send_wr,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue pair is live, and the list stays until this returns, by the requirements.
+        // On failure ib_core wants to know the work request (ib_verbs.h, `ib_post_send()`).
         errno(unsafe {
-            let mut wrs = SendWrs::<D>::new(wr);
+            let mut wrs = SendWrs::<D>::new(ib, wr);
             D::post_send(Qp::<D>::from_ptr(ib).driver(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
         })
     }

@@ -78,7 +78,48 @@ def queues(end, info):
     end.xrc_qp(pd, cq)
 
 
-PROGRAMS = {"groups": groups, "windows": windows, "queues": queues}
+def xrc(end, info):
+    """A connection of XRC with work posted, its domain and its shared receive queue, with a receive."""
+    pd, cq = end.pd(), end.cq()
+    xrcd, memory = end.xrcd(), end.memory(pd, 8192)
+    sge = [[memory["address"], 64, memory["lkey"]]]
+    srq = end.xrc_srq(pd, xrcd, cq)
+    end.post_srq(srq["id"], [{"id": 1, "sge": sge}])
+    sender, target = end.xrc_qp(pd, cq), end.xrc_qp(xrcd=xrcd)
+    path = {"gid": info["gid"], "mtu": 1024, "rq_psn": 0}
+    common = ("STATE", "AV", "PATH_MTU", "DEST_QPN", "RQ_PSN")
+    end.to_init(target["id"])
+    mask = (*common, "MAX_DEST_RD_ATOMIC", "MIN_RNR_TIMER")
+    more = {"max_dest_rd_atomic": 4, "min_rnr_timer": 5}
+    end.modify(target["id"], mask, state="rtr", dest_qp_num=sender["qpn"], **more, **path)
+    end.modify(target["id"], ("STATE", "SQ_PSN", "TIMEOUT"), state="rts", sq_psn=0, timeout=18)
+    end.to_init(sender["id"])
+    end.modify(sender["id"], common, state="rtr", dest_qp_num=target["qpn"], **path)
+    end.to_rts(sender["id"])
+    # More than the one receive: the rest waits for another one.
+    end.post_send(sender["id"], [{"id": 2, "op": "send", "sge": sge, "srqn": srq["number"]}] * 3)
+
+
+def failed(end, info):
+    """Queue pairs of each kind in the state Error, with work that has been flushed."""
+    pd, cq = end.pd(), end.cq()
+    memory = end.memory(pd, 8192)
+    sge = [[memory["address"], 64, memory["lkey"]]]
+    for kind in ("rc", "uc", "ud"):
+        qp = connected(end, kind, pd, cq, info)
+        end.post_recv(qp["id"], [{"id": 1, "sge": sge}] * 2)
+        end.modify(qp["id"], ("STATE",), state="error")
+        end.post_recv(qp["id"], [{"id": 1, "sge": sge}])
+
+
+def everything(end, info):
+    """An object of each kind that there is, in all states that matter."""
+    for fill in (groups, windows, queues, xrc, failed):
+        fill(end, info)
+
+
+# Programs, and how long the poll thread of each stays awake, if it has one.
+PROGRAMS = {"everything": (everything, None), "everything-polled": (everything, 1_000_000)}
 
 
 def open_files():
@@ -93,7 +134,7 @@ def open_files():
     return sorted(found, key=lambda file: file[1].startswith("/dev/"))
 
 
-def close_with_fault(fill, number):
+def close_with_fault(program, number):
     """A process makes objects and closes its device; allocation `number` of the close fails. Returns
     how many allocations were missing to that number."""
     import endpoint  # only a guest has verbs
@@ -104,7 +145,8 @@ def close_with_fault(fill, number):
         answer = {"why": "the process failed"}
         try:
             end = endpoint.Endpoint()
-            fill(end, end.open(bed.here.device, bed.here.address, bed.here.driver))
+            fill, idle = program
+            fill(end, end.open(bed.here.device, bed.here.address, bed.here.driver, idle))
             # The command file last: the kernel ends all objects with it.
             files = open_files()
             control = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
@@ -135,18 +177,19 @@ def objects():
     """What programs have of each kind, by the kernel's count."""
     text = bed.here.machine.run(f"rdma resource show {bed.here.device}")
     words = text.split()
-    return {kind: int(words[words.index(kind) + 1]) for kind in ("pd", "cq", "qp", "mr", "srq") if kind in words}
+    kinds = ("pd", "cq", "qp", "cm_id", "mr", "ctx", "srq")
+    return {kind: int(words[words.index(kind) + 1]) for kind in kinds if kind in words}
 
 
 @case(timeout=900, each=PROGRAMS)
-def closing(fill):
+def closing(program):
     """Each allocation of the close fails once, until there are no more."""
     machine = bed.here.machine
     machine.run(f"echo N > {FAULTS}/ignore-gfp-wait; echo 0 > {FAULTS}/verbose")
     before = objects()
     number = 1
     while True:
-        left = close_with_fault(fill, number)
+        left = close_with_fault(program, number)
         equal(f"objects after allocation {number} failed", objects(), before)
         if left:
             break

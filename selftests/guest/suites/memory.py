@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory that a program's objects lock: how much each takes, and that the provider explains a
-failure if RRXE_DEBUG is set (librrxe(7))."""
+"""Memory that a program's objects lock: how much each takes, that the provider explains a failure if
+RRXE_DEBUG is set (librrxe(7)), and that nothing holds a region whose windows are gone."""
 
 import errno
 import os
@@ -169,6 +169,25 @@ def not_explained(value):
     """Without RRXE_DEBUG nothing is printed."""
     for name, found in limited(64, _failures, value).items():
         equal(f"error and output for the {name}", found, [errno.ENOMEM, ""])
+
+
+def _objects():
+    """Returns the kernel's counts of objects."""
+    words = bed.here.machine.run(f"rdma resource show {bed.here.device}").split()
+    return {kind: words[words.index(kind) + 1] for kind in ("pd", "cq", "qp", "mr")}
+
+
+@case(timeout=400)
+def windows_against_threads():
+    """Windows are deallocated while other threads bind them to a region, which can be deregistered
+    afterwards. BIND_SECONDS says for how long."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip("the program uses what rrxe's provider checks")
+    before = _objects()
+    seconds = int(os.environ.get("BIND_SECONDS", "8"))
+    log(here.machine.run(f"bind-race {here.device} {here.gid_index()} {seconds}", seconds + 120))
+    equal("objects afterwards", _objects(), before)
 
 
 def run():
