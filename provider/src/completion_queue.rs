@@ -12,7 +12,7 @@ use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::size_of;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
 pub(crate) const STRIDE: u32 = 64;
@@ -38,6 +38,8 @@ const ROCE_IPV4: u8 = 2;
 pub(crate) struct CompletionQueue {
     ring: AtomicPtr<Ring>,
     lock: Lock,
+    /// The program has taken an event of the queue's and has not polled since.
+    has_taken_event: AtomicBool,
     /// Under the lock.
     state: UnsafeCell<State>,
 }
@@ -68,6 +70,7 @@ impl CompletionQueue {
         Self {
             ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
             lock: Lock::new(shared),
+            has_taken_event: AtomicBool::new(false),
             state: UnsafeCell::new(state),
         }
     }
@@ -93,10 +96,19 @@ impl CompletionQueue {
         }
     }
 
-    /// Whether completions wait that an arming with `request` asks for, and the program has polled
-    /// since the last event, so it may rely on another one: see [`crate::abi`], "Arming a
+    /// Records that the program has taken an event of the queue's.
+    pub(crate) fn event_taken(&self) {
+        self.has_taken_event.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether completions wait that an arming with `request` asks for, and the program has
+    /// polled since the last event, so it may rely on another one: see [`crate::abi`], "Arming a
     /// completion queue that is not empty". Called after [`CompletionQueue::arm`].
     pub(crate) fn is_event_due(&self, request: u32) -> bool {
+        // It takes the event, arms, and then polls.
+        if self.has_taken_event.load(Ordering::Relaxed) {
+            return false;
+        }
         let ring = self.ring();
         let consumed = ring.consumer().load(Ordering::Acquire);
         ring.producer().load(Ordering::Acquire) != consumed
@@ -149,6 +161,9 @@ impl CompletionQueue {
     /// Opens the queue for reading: takes its lock, which [`CompletionQueue::close`] gives back.
     pub(crate) fn open(&self) -> Reader<'_> {
         self.lock.acquire();
+        if self.has_taken_event.load(Ordering::Relaxed) {
+            self.has_taken_event.store(false, Ordering::Relaxed);
+        }
         // SAFETY: the lock was just taken, and whoever holds it has the only reader.
         unsafe { self.current() }
     }
@@ -477,6 +492,23 @@ pub(crate) mod tests {
         assert!(!arm(&queue, abi::ARM_ANY));
         drain(&queue);
         assert!(!arm(&queue, abi::ARM_ANY));
+    }
+
+    #[test]
+    fn no_event_is_due_between_an_event_and_the_next_poll() {
+        let queue = fresh(8);
+        queue.arm(abi::ARM_ANY);
+        produce(&queue, cqe(1, 1));
+        notify(&queue);
+        poll_one(&queue);
+        // It comes while the program polls, which then takes the event and arms.
+        produce(&queue, cqe(2, 1));
+        queue.event_taken();
+        assert!(!arm(&queue, abi::ARM_ANY));
+        // A poll that finds nothing is one, too.
+        queue.open();
+        queue.close();
+        assert!(arm(&queue, abi::ARM_ANY));
     }
 
     #[test]
