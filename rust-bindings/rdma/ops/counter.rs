@@ -58,7 +58,8 @@ impl<D: Driver> Ops<D> {
     ///
     /// The bitmap consists of words and has the bit, and nobody else uses it meanwhile.
     unsafe fn set_bit(bitmap: *mut usize, bit: usize) {
-        let (word, bit) = (bit / usize::BITS as usize, bit % usize::BITS as usize);
+        const BITS: usize = usize::BITS as usize;
+        let (word, bit) = (bit / BITS, bit % BITS);
         // SAFETY: By the requirements.
         unsafe { *bitmap.add(word) |= 1 << bit };
     }

@@ -36,7 +36,7 @@ impl<D: Driver> Ops<D> {
     /// by an earlier call, and has room for `IB_FW_VERSION_NAME_MAX` bytes, which is `ETHTOOL_FWVERS_LEN`.
     pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
         // One byte stays for the terminating zero.
-        let room = raw::ETHTOOL_FWVERS_LEN as usize - 1;
+        let room = (raw::ETHTOOL_FWVERS_LEN as usize).saturating_sub(1);
         let version = D::IDENTITY.version.to_bytes();
         let len = version.len().min(room);
         // SAFETY: By the requirements there is room for so many bytes and a zero.
