@@ -45,8 +45,8 @@ impl<T: Send + 'static> RcuListEntry<T> {
 struct Heads<T: Send + 'static, const N: usize>([Link<T>; N]);
 
 impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
-    /// Drops all values at once, since there are no readers any more, and waits for the end of those
-    /// that were removed. Sleeps.
+    /// Drops all values at once, since there are no readers any more, and waits for the end of
+    /// those that were removed. Sleeps.
     fn drop(&mut self) {
         // The callbacks are code of this module, which may be about to go.
         rcu_barrier();

@@ -63,7 +63,7 @@ fn split(index: u32) -> Option<(usize, usize, usize)> {
     if index >> (3 * LEVEL_BITS) != 0 {
         return None;
     }
-    let mask = SLOTS as u32 - 1;
+    let mask = (SLOTS as u32).wrapping_sub(1);
     Some((
         (index >> (2 * LEVEL_BITS)) as usize,
         ((index >> LEVEL_BITS) & mask) as usize,
