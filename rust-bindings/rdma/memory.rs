@@ -608,7 +608,7 @@ enum Backing {
 
 // SAFETY: The memory is only accessed through raw pointers and atomics.
 unsafe impl Send for SharedMemory {}
-// SAFETY: As above.
+// SAFETY: Shared references access the memory by volatile copies, C's copies and atomics only.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {

@@ -403,7 +403,7 @@ pub struct QpIdentity(*mut raw::ib_qp);
 
 // SAFETY: An identity; never followed here.
 unsafe impl Send for QpIdentity {}
-// SAFETY: As above.
+// SAFETY: A shared reference can be copied, and nothing else.
 unsafe impl Sync for QpIdentity {}
 
 impl QpIdentity {
