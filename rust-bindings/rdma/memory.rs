@@ -59,12 +59,18 @@ unsafe impl Send for Umem {}
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// Pins `len` bytes from `addr` of the current process, writable where `access` says so.
-    /// `ENOMEM` where RLIMIT_MEMLOCK does not allow it, `EFAULT` where it is not mapped so.
+    /// Pins `len` bytes from `addr` of the current process, writable if `access` says so. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: RLIMIT_MEMLOCK does not allow it. `EFAULT`: it is not mapped so. `EINVAL`: this is a
+    /// kernel thread, which has no memory of its own.
     pub fn get<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
-        // SAFETY: The device is registered and we are in a system call of the process whose memory
-        // this is; ib_umem_get_attr_or_va() takes no attributes where they are null (umem.c, as
-        // ib_umem_get_va() in ib_umem.h calls it).
+        let task = kernel::current!();
+        task.mm().ok_or(EINVAL)?;
+        // SAFETY: The device is valid, and the current task has memory, which
+        // ib_umem_get_attr_or_va() (umem.c) takes for granted. It takes no attributes if they are
+        // null, as ib_umem_get_va() in ib_umem.h calls it.
         let umem = from_err_ptr(unsafe {
             raw::ib_umem_get_attr_or_va(device.as_raw(), ptr::null(), 0, addr, len, access as i32)
         })?;
