@@ -50,7 +50,7 @@ pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, le
         drop(registers);
         let done = len & !15;
         // SAFETY: The rest of what the caller promises.
-        return unsafe { rest(crc, data.add(done), len - done) };
+        return unsafe { rest(crc, data.add(done), len & 15) };
     }
     // SAFETY: The caller promises the same.
     unsafe { rest(crc, data, len) }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn copy_raw(
         drop(registers);
         let done = len & !15;
         // SAFETY: The rest of what the caller promises, less than a block.
-        return unsafe { copy_plain(crc, to.add(done), source.add(done), len - done) };
+        return unsafe { copy_plain(crc, to.add(done), source.add(done), len & 15) };
     }
     // SAFETY: The caller promises the same.
     unsafe { copy_plain(crc, to, source, len) }

@@ -5,6 +5,15 @@
 //! Written as if for `rust/kernel`: safe outwards, with the C contracts in safety comments
 //! inside, and without knowledge of the driver that uses them.
 
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+
 mod compat;
 pub mod cpu;
 pub mod crc32;

@@ -7,6 +7,8 @@
 
 #![allow(
     clippy::all,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
     clippy::undocumented_unsafe_blocks,
     clippy::as_underscore,
     clippy::cast_lossless,

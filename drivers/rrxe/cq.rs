@@ -401,7 +401,7 @@ impl Cq {
     /// POLL_CQ of a kernel consumer.
     pub(crate) fn poll(&self, to: &mut [Wc]) -> usize {
         let mut ring = lock_irqsave(&self.ring);
-        let mut count = 0;
+        let mut count = 0usize;
         for wc in to {
             if ring.consumer == ring.producer {
                 break;
@@ -415,7 +415,7 @@ impl Cq {
             };
             wc.set(&contents(cqe), qp);
             ring.consumer = ring.consumer.wrapping_add(1);
-            count += 1;
+            count = count.saturating_add(1);
         }
         count
     }

@@ -5,6 +5,15 @@
 //! Users load this module, type `rdma link add rrxe0 type rrxe netdev eth0`, and have an RDMA
 //! device on an Ethernet interface. ARCHITECTURE.md is the map of it.
 
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::unwrap_used
+)]
+
 #[allow(
     dead_code,
     unreachable_pub,

@@ -41,7 +41,7 @@ const fn power(n: u32) -> u64 {
         if carry != 0 {
             value ^= POLYNOMIAL;
         }
-        i += 1;
+        i = i.wrapping_add(1);
     }
     (value as u64) << 32
 }
@@ -53,7 +53,7 @@ const fn inverse() -> u64 {
     let divisor = (1u64 << 32) | POLYNOMIAL.reverse_bits() as u64;
     let mut rest = 1u64 << 32;
     let mut quotient = 0u64;
-    let mut i = 0;
+    let mut i = 0u32;
     while i <= 32 {
         let bit = (rest >> 32) & 1;
         // The first bit of the quotient is that of x^32, which is the lowest reflected.
@@ -62,7 +62,7 @@ const fn inverse() -> u64 {
             rest ^= divisor;
         }
         rest <<= 1;
-        i += 1;
+        i = i.wrapping_add(1);
     }
     quotient
 }

@@ -80,7 +80,8 @@ impl Drop for Memory {
         let cpus = unsafe { raw::shim_nr_cpu_ids() };
         for cpu in 0..cpus {
             // SAFETY: The CPU is possible if its memory is looked at, which exists by the type
-            // invariant. Nobody else uses it: `take` does not find it, and a grace period has passed.
+            // invariant. Nobody else uses it: `take` does not find it, and a grace period has
+            // passed.
             let remembered = unsafe {
                 if !raw::shim_cpu_possible(cpu) {
                     continue;
@@ -92,7 +93,8 @@ impl Drop for Memory {
                 unsafe { raw::shim_put_page(*page) };
             }
         }
-        // SAFETY: `__alloc_percpu()` returned it, by the type invariant, and nobody uses it: see above.
+        // SAFETY: `__alloc_percpu()` returned it, by the type invariant, and nobody uses it: see
+        // above.
         unsafe { raw::free_percpu(self.memory.as_ptr().cast()) };
     }
 }
@@ -147,7 +149,7 @@ impl Remembered {
     #[inline]
     fn take(&mut self) -> Result<NonNull<u8>> {
         let at = self.next % REMEMBERED;
-        self.next = at + 1;
+        self.next = at.wrapping_add(1);
         let Some(slot) = self.pages.get_mut(at) else {
             return Err(ENOMEM);
         };
@@ -177,6 +179,12 @@ impl Remembered {
 mod tests {
     use super::*;
     use crate::sync::BhGuard;
+
+    /// The module has the one memory that there is.
+    #[test]
+    fn there_is_one_memory() {
+        assert_eq!(Memory::new().err(), Some(EBUSY));
+    }
 
     /// What is taken is nobody else's, whether it is remembered or new; what has been given back is taken again.
     #[test]

@@ -25,15 +25,15 @@ impl RxSkb {
         let size = NonZero::new(size).filter(|size| segmented && size.get() < total);
         let several = size.is_some();
         // An empty datagram is one, too.
-        let count = size.map_or(1, |size| total.wrapping_sub(1) / size + 1);
+        let count = size.map_or(1, |size| (total.wrapping_sub(1) / size).wrapping_add(1));
         let size = size.map_or(total, NonZero::get);
         let mut pieces = Pieces::new(self);
         let linear = pieces.len;
         let from_here = self.is_from_here() && self.lengths_agree();
         (0..count).map(move |index| {
             // Inside the packet, whose length fits in 32 bits.
-            let start = index * size;
-            let len = size.min(total - start);
+            let start = index.wrapping_mul(size);
+            let len = size.min(total.saturating_sub(start));
             Datagram {
                 skb: self,
                 vector,
@@ -80,7 +80,7 @@ impl<'a> Pieces<'a> {
     /// behind those that were asked for before.
     #[inline]
     fn whole(&mut self, start: usize, len: usize) -> Option<Whole> {
-        while start >= self.start + self.len {
+        while start >= self.start.saturating_add(self.len) {
             let skb = self.skb.as_raw();
             // SAFETY: The packet is valid by its type invariant; the fragment is one of those that it has.
             // `skb_frag_address_safe` gives no address for memory that the CPU can't read, or not always.
@@ -88,14 +88,14 @@ impl<'a> Pieces<'a> {
                 if self.taken >= i32::from(raw::shim_skb_nr_frags(skb)) {
                     return None;
                 }
-                self.start += self.len;
+                self.start = self.start.saturating_add(self.len);
                 self.len = raw::shim_skb_frag_size(skb, self.taken) as usize;
                 self.data = raw::shim_skb_frag_address_safe(skb, self.taken).cast();
             }
-            self.taken += 1;
+            self.taken = self.taken.saturating_add(1);
         }
-        let at = start - self.start;
-        if self.data.is_null() || len > self.len - at {
+        let at = start.checked_sub(self.start)?;
+        if self.data.is_null() || len > self.len.saturating_sub(at) {
             return None;
         }
         // It is inside the piece.
@@ -219,7 +219,7 @@ impl<'a> Datagram<'a> {
     #[inline]
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.part.len => Ok(self.part.start + offset),
+            Some(end) if end <= self.part.len => Ok(self.part.start.wrapping_add(offset)),
             _ => Err(EINVAL),
         }
     }
@@ -236,8 +236,8 @@ impl<'a> Datagram<'a> {
         let Some(Whole(data)) = self.part.whole else {
             return self.skb.copy_bits(at, destination);
         };
-        // SAFETY: `place` has found that the range is inside the datagram, which is valid for reads at
-        // `data`. The slice is no part of a packet.
+        // SAFETY: `place` has found that the range is inside the datagram, which is valid for reads
+        // at `data`. The slice is no part of a packet.
         unsafe {
             shared_bytes::copy(
                 destination.as_mut_ptr(),
@@ -285,7 +285,7 @@ impl<'a> Datagram<'a> {
     /// Whether another follows in the packet.
     #[inline]
     pub fn is_followed(&self) -> bool {
-        self.part.start + self.part.len < self.skb.payload_len()
+        self.part.start.saturating_add(self.part.len) < self.skb.payload_len()
     }
 
     /// As [`for_each`](Self::for_each), for what this one and those behind it have from byte `skip` on, `each` bytes of each of
@@ -307,11 +307,11 @@ impl<'a> Datagram<'a> {
         let number = offset.checked_div(each).ok_or(EINVAL)?;
         let before = number.checked_mul(stride).ok_or(EINVAL)?;
         let mut start = self.part.start.checked_add(before).ok_or(EINVAL)?;
-        let mut at = offset % each;
+        let mut at = offset.checked_rem(each).ok_or(EINVAL)?;
         let mut left = len;
         let mut pieces = Pieces::new(self.skb);
         while left != 0 {
-            let n = left.min(each - at);
+            let n = left.min(each.saturating_sub(at));
             // What is beyond the packet is refused below.
             let from = start.saturating_add(skip).saturating_add(at);
             self.skb.check_range(from, n)?;
@@ -322,7 +322,7 @@ impl<'a> Datagram<'a> {
             }
             start = start.saturating_add(stride);
             at = 0;
-            left -= n;
+            left = left.saturating_sub(n);
         }
         Ok(())
     }
@@ -427,8 +427,8 @@ impl<'a> Fragment<'a> {
         if destination.len() != self.len {
             return Err(EINVAL);
         }
-        // SAFETY: Valid by the type invariant, and as long as the destination, which is no part of a
-        // packet or region: it is borrowed for writes.
+        // SAFETY: Valid by the type invariant, and as long as the destination, which is no part of
+        // a packet or region: it is borrowed for writes.
         unsafe { shared_bytes::copy(destination.as_mut_ptr(), self.data, self.len) };
         Ok(())
     }

@@ -336,9 +336,9 @@ unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,
 ) -> c_int {
-    // SAFETY: `find_lower` passes the context to `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c),
-    // which calls this for one device after the other, with RCU held. `find_lower` does not touch the
-    // search until the walk has ended.
+    // SAFETY: `find_lower` passes the context to `netdev_walk_all_lower_dev_rcu()`
+    // (net/core/dev.c), which calls this for one device after the other, with RCU held.
+    // `find_lower` does not touch the search until the walk has ended.
     let (dev, search) = unsafe {
         (
             NetDevice::from_raw(dev),

@@ -20,7 +20,7 @@ pub struct NetNs(Opaque<raw::net>);
 
 // SAFETY: `struct net` belongs to no thread; what is read of it here never changes.
 unsafe impl Send for NetNs {}
-// SAFETY: As above.
+// SAFETY: A shared reference reads what never changes.
 unsafe impl Sync for NetNs {}
 
 /// Names a namespace; never used again for another one.

@@ -96,8 +96,8 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
                         priority: 0,
                     })
                 };
-                // SAFETY: The block is initialised. It is pinned, and `drop` unregisters it before its
-                // memory goes. If this fails, the chain does not have it
+                // SAFETY: The block is initialised. It is pinned, and `drop` unregisters it before
+                // its memory goes. If this fails, the chain does not have it
                 // (`register_netdevice_notifier()`, net/core/dev.c).
                 to_result(unsafe { raw::register_netdevice_notifier(slot) })
             }),
@@ -133,8 +133,8 @@ unsafe extern "C" fn notify<T: NetdevEvents>(
     let notifier = block
         .wrapping_byte_sub(core::mem::offset_of!(NetdevNotifier<T>, block))
         .cast::<NetdevNotifier<T>>();
-    // SAFETY: The block is in a pinned `NetdevNotifier<T>`, whose handler was initialised before the
-    // block was registered, and is dropped after it was unregistered. It is borrowed alone: the
+    // SAFETY: The block is in a pinned `NetdevNotifier<T>`, whose handler was initialised before
+    // the block was registered, and is dropped after it was unregistered. It is borrowed alone: the
     // block may not be initialised yet for Rust, and changes.
     let handler = unsafe { &(*notifier).handler };
     // SAFETY: Netdevice chains are called by `call_netdevice_notifiers_info()` and

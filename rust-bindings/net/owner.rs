@@ -28,8 +28,8 @@ static OWNED: Atomic<i64> = Atomic::new(0);
 static OPEN: Atomic<u32> = Atomic::new(0);
 
 impl TxSkb {
-    /// Gives the packet an owner, which hears when it leaves. Returns whether it has it: a packet has
-    /// one owner at most, and none without [`Prepared`](super::Prepared).
+    /// Gives the packet an owner, which hears when it leaves. Returns whether it has it: a packet
+    /// has one owner at most, and none without [`Prepared`](super::Prepared).
     pub fn set_owner<T: TxOwner>(&mut self, owner: Arc<T>) -> bool {
         let skb = self.as_raw();
         // Full: either this sees that owners are closed, or `close` sees the packet.
@@ -55,13 +55,13 @@ impl TxSkb {
 ///
 /// # Safety
 ///
-/// `skb` is valid, and [`TxSkb::set_owner`] gave it an owner of type `T`, whose reference nobody has
-/// taken.
+/// `skb` is valid, and [`TxSkb::set_owner`] gave it an owner of type `T`, whose reference nobody
+/// has taken.
 unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
-    // SAFETY: The stack is the only caller, and calls once for a packet (`skb_release_head_state()`,
-    // `skb_orphan()`, net/core/skbuff.c). The reference is the one that `set_owner` gave up: nothing
-    // else writes to the field, since only packets with `SKBFL_ZEROCOPY_ENABLE` have it from
-    // somewhere else, and `pskb_expand_head()` copies it.
+    // SAFETY: The stack is the only caller, and calls once for a packet
+    // (`skb_release_head_state()`, `skb_orphan()`, net/core/skbuff.c). The reference is the one
+    // that `set_owner` gave up: nothing else writes to the field, since only packets with
+    // `SKBFL_ZEROCOPY_ENABLE` have it from somewhere else, and `pskb_expand_head()` copies it.
     let owner =
         unsafe { Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const()) };
     owner.packet_left();

@@ -44,7 +44,7 @@ impl Pocket {
         vector: &Vector,
         fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
     ) -> Result<Result<usize, E>> {
-        if len > blocks::SIZE - self.used {
+        if len > blocks::SIZE.saturating_sub(self.used) {
             return Err(EMSGSIZE);
         }
         let block = match self.block {
@@ -63,7 +63,7 @@ impl Pocket {
         room.finish();
         // INVARIANT: `finish` has written what was not.
         Ok(result.map(|()| {
-            self.used = start + len;
+            self.used = start.wrapping_add(len);
             start
         }))
     }
@@ -78,8 +78,8 @@ impl Pocket {
     ) -> Option<Fragment<'a>> {
         let block = self.block?;
         let inside = start.checked_add(len).is_some_and(|end| end <= self.used);
-        // SAFETY: These bytes are inside the block, are initialised, and stay as they are while we are
-        // borrowed, by the type invariant.
+        // SAFETY: These bytes are inside the block, are initialised, and stay as they are while we
+        // are borrowed, by the type invariant.
         inside.then(|| unsafe { Fragment::new(block.as_ptr().add(start), len, vector) })
     }
 }

@@ -55,7 +55,7 @@ impl<'a> Room<'a> {
     /// Bytes that are still empty.
     #[inline]
     pub fn left(&self) -> usize {
-        self.len - self.filled
+        self.len.saturating_sub(self.filled)
     }
 
     /// What has been written.
@@ -123,14 +123,14 @@ impl<'a> Room<'a> {
             match sum {
                 Some(crc) => {
                     let crc = crc32::copy_raw(self.vector, crc, to, source, len);
-                    let end = self.filled + len;
+                    let end = self.filled.wrapping_add(len);
                     self.sum = Some(Sum { crc, end });
                 }
                 None => vector::copy(self.vector, to, source, len),
             }
         }
         // INVARIANT: These are initialised now.
-        self.filled += len;
+        self.filled = self.filled.wrapping_add(len);
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl<'a> Room<'a> {
         // SAFETY: There is room for `len` bytes, as in `push_raw`.
         unsafe { self.start.add(self.filled).write_bytes(0, len) };
         // INVARIANT: These are initialised now.
-        self.filled += len;
+        self.filled = self.filled.wrapping_add(len);
         Ok(())
     }
 

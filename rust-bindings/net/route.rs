@@ -34,7 +34,7 @@ pub struct Flow {
 
 /// What the stack says where there is no way; the kernel crate has no name for it.
 fn host_unreachable() -> Error {
-    Error::from_errno(-(raw::EHOSTUNREACH as i32))
+    Error::from_errno((raw::EHOSTUNREACH as i32).wrapping_neg())
 }
 
 /// The way that packets of a [`Flow`] take (`struct dst_entry`). The stack resolves the next hop.

@@ -191,7 +191,7 @@ impl RxSkb {
             // Behind the first header.
             IpVersion::V6 => Some(u16::from_be_bytes(self.ip_field(4)).into()),
         };
-        udp == self.payload_len() + UDP_HEADER && ip == Some(udp)
+        udp == self.payload_len().wrapping_add(UDP_HEADER) && ip == Some(udp)
     }
 
     /// Bytes of UDP payload, of all datagrams.
@@ -255,7 +255,9 @@ impl RxSkb {
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
         self.check_range(offset, len)?;
-        let (from, to) = (u32::try_from(offset)?, u32::try_from(offset + len)?);
+        // Inside the payload.
+        let end = offset.wrapping_add(len);
+        let (from, to) = (u32::try_from(offset)?, u32::try_from(end)?);
         let mut state: raw::skb_seq_state = pin_init::zeroed();
         // SAFETY: The packet is valid by the type invariant, and the range is inside it.
         unsafe { raw::skb_prepare_seq_read(self.as_raw(), from, to, &mut state) };
@@ -269,11 +271,11 @@ impl RxSkb {
                 return Err(EFAULT);
             }
             // It returns the rest of the piece, even beyond the end of the range.
-            let piece = piece.min(len - done);
-            // SAFETY: `skb_seq_read()` (net/core/skbuff.c) returns how many bytes are valid at `data`,
-            // which stay mapped until it is called again.
+            let piece = piece.min(len.saturating_sub(done));
+            // SAFETY: `skb_seq_read()` (net/core/skbuff.c) returns how many bytes are valid at
+            // `data`, which stay mapped until it is called again.
             f(unsafe { Fragment::new(data, piece, vector) });
-            done += piece;
+            done = done.wrapping_add(piece);
         }
         // SAFETY: Prepared above; this unmaps the last piece.
         unsafe { raw::skb_abort_seq_read(&mut state) };

@@ -53,7 +53,7 @@ impl TxSkb {
             IpVersion::V4 => IPV4_HEADER,
             IpVersion::V6 => IPV6_HEADER,
         };
-        let headroom = link.checked_add((ip + UDP_HEADER) as u32)?;
+        let headroom = link.checked_add(ip.wrapping_add(UDP_HEADER) as u32)?;
         let size = headroom.checked_add(u32::try_from(capacity).ok()?)?;
         // SAFETY: Any size may be asked for. `skb_reserve` is for an empty packet, which it is,
         // with as much tailroom at least.
@@ -136,7 +136,7 @@ impl TxSkb {
                 (NonNull::new(start.cast()).ok_or(EMSGSIZE)?, 0)
             },
             _ if len > blocks::SIZE => return Err(EMSGSIZE),
-            Some((block, used)) if blocks::SIZE - used >= len => (block, used),
+            Some((block, used)) if blocks::SIZE.saturating_sub(used) >= len => (block, used),
             _ if self.fragments() >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
             _ => (blocks::take()?, 0),
         };
@@ -165,9 +165,9 @@ impl TxSkb {
         unsafe {
             if used != 0 {
                 let skb = self.as_raw();
-                raw::shim_skb_grow_frag(skb, count - 1, len as i32);
-                (*skb).len += len as u32;
-                (*skb).data_len += len as u32;
+                raw::shim_skb_grow_frag(skb, count.wrapping_sub(1), len as i32);
+                (*skb).len = (*skb).len.wrapping_add(len as u32);
+                (*skb).data_len = (*skb).data_len.wrapping_add(len as u32);
             } else {
                 let page = raw::shim_virt_to_page(block.as_ptr().cast());
                 let (skb, size) = (self.as_raw(), blocks::SIZE as u32);
@@ -175,7 +175,7 @@ impl TxSkb {
             }
         }
         // INVARIANT: It is the last fragment's.
-        self.block = Some((block, used + len));
+        self.block = Some((block, used.wrapping_add(len)));
     }
 
     /// Page fragments so far.
@@ -198,7 +198,9 @@ impl TxSkb {
     pub fn room(&self, len: usize) -> usize {
         match (self.tailroom(), self.block) {
             (linear, _) if linear >= len && !self.paged => linear,
-            (_, Some((_, used))) if blocks::SIZE - used >= len => blocks::SIZE - used,
+            (_, Some((_, used))) if blocks::SIZE.saturating_sub(used) >= len => {
+                blocks::SIZE.saturating_sub(used)
+            }
             _ => blocks::SIZE,
         }
     }
@@ -210,8 +212,11 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the headers were not written.
+    /// `EINVAL`: the headers were not written, or `size` or `count` is 0.
     pub fn segment(&mut self, route: &Route, size: u16, count: u16) -> Result {
+        if size == 0 || count == 0 {
+            return Err(EINVAL);
+        }
         let skb = self.as_raw();
         // SAFETY: The packet is valid by the type invariant; `finish` has put the headers in front,
         // which the header offsets tell: an IP header of the route's version, and behind it the UDP
@@ -254,20 +259,23 @@ impl TxSkb {
                 u16::from_be(raw::shim_skb_protocol(self.as_raw())),
             )
         };
-        let headers = UDP_HEADER
-            + if u32::from(version) == raw::ETH_P_IPV6 {
-                IPV6_HEADER
-            } else {
-                IPV4_HEADER
-            };
+        let ip = if u32::from(version) == raw::ETH_P_IPV6 {
+            IPV6_HEADER
+        } else {
+            IPV4_HEADER
+        };
+        let headers = ip.wrapping_add(UDP_HEADER) as u32;
         let longest = match segments {
             1 => len,
             // SAFETY: The packet is valid by the type invariant.
-            _ => u32::from(unsafe { raw::shim_skb_gso_size(self.as_raw()) }) + headers as u32,
+            _ => u32::from(unsafe { raw::shim_skb_gso_size(self.as_raw()) }).wrapping_add(headers),
         };
         OnTheWire {
             packets: segments,
-            bytes: u64::from(len) + u64::from(segments - 1) * headers as u64,
+            // Both are far below 2^32.
+            bytes: u64::from(segments.saturating_sub(1))
+                .wrapping_mul(headers.into())
+                .wrapping_add(len.into()),
             longest,
         }
     }
@@ -394,7 +402,9 @@ impl TxSkb {
     #[inline]
     fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8], protocol: u16) -> Result {
         // SAFETY: The packet is valid by the type invariant.
-        if (unsafe { raw::shim_skb_headroom(self.as_raw()) } as usize) < ip.len() + udp.len() {
+        if (unsafe { raw::shim_skb_headroom(self.as_raw()) } as usize)
+            < ip.len().saturating_add(udp.len())
+        {
             return Err(EINVAL);
         }
         let skb = self.as_raw();

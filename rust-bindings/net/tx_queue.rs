@@ -86,7 +86,7 @@ impl TxQueue {
         }
         // INVARIANT: The list has one more packet, which is its last.
         self.tail = skb;
-        self.len += 1;
+        self.len = self.len.wrapping_add(1);
     }
 
     /// Takes the first packet.
@@ -103,7 +103,7 @@ impl TxQueue {
         if self.head.is_null() {
             self.tail = ptr::null_mut();
         }
-        self.len -= 1;
+        self.len = self.len.wrapping_sub(1);
         // SAFETY: By the type invariant it came from `into_raw`, and it is not in the list any more.
         Some(unsafe { TxSkb::from_raw(skb) })
     }
@@ -122,7 +122,7 @@ impl TxQueue {
         }
         // INVARIANT: The lists are linked; the other queue is forgotten.
         self.tail = other.tail;
-        self.len += other.len;
+        self.len = self.len.wrapping_add(other.len);
         core::mem::forget(other);
     }
 
@@ -145,14 +145,14 @@ impl TxQueue {
             let wire = skb.on_the_wire();
             match xmit(skb, wire.longest) {
                 Xmit::Taken => {
-                    stats.sent += wire.packets;
-                    stats.bytes += wire.bytes;
+                    stats.sent = stats.sent.wrapping_add(wire.packets);
+                    stats.bytes = stats.bytes.wrapping_add(wire.bytes);
                 }
                 Xmit::NoRoom => {
-                    stats.dropped += wire.packets;
-                    stats.no_room += wire.packets;
+                    stats.dropped = stats.dropped.wrapping_add(wire.packets);
+                    stats.no_room = stats.no_room.wrapping_add(wire.packets);
                 }
-                Xmit::Dropped => stats.dropped += wire.packets,
+                Xmit::Dropped => stats.dropped = stats.dropped.wrapping_add(wire.packets),
             }
         }
         stats

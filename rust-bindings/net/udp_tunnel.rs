@@ -29,8 +29,8 @@ pub trait UdpReceive: Send + Sync + 'static {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in `UdpTunnels::register`, once. Everything that uses it has a `UdpTunnels`,
-    // or is called by the operations that one has registered.
+    // SAFETY: Initialised in `UdpTunnels::register`, once. Everything that uses it has a
+    // `UdpTunnels`, or is called by the operations that one has registered.
     unsafe(uninit) static SOCKETS: Mutex<KVec<Entry>> = KVec::new();
 }
 
@@ -107,8 +107,8 @@ impl UdpTunnels {
 impl PinnedDrop for UdpTunnels {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: Registered by the type invariant. `unregister_pernet_subsys()`
-        // (net/core/net_namespace.c) calls `exit` for each namespace, which finds no socket: each of
-        // them holds a reference to us.
+        // (net/core/net_namespace.c) calls `exit` for each namespace, which finds no socket: each
+        // of them holds a reference to us.
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
         // A static is not dropped; its memory would be lost.
         *SOCKETS.lock() = KVec::new();
@@ -130,8 +130,8 @@ unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
         if entry.net != net {
             return true;
         }
-        // SAFETY: `open` made it a tunnel socket. What is in the list has not been released, and its
-        // lock is held until it is taken out (`udp_tunnel_sock_release()`,
+        // SAFETY: `open` made it a tunnel socket. What is in the list has not been released, and
+        // its lock is held until it is taken out (`udp_tunnel_sock_release()`,
         // net/ipv4/udp_tunnel_core.c).
         unsafe { raw::udp_tunnel_sock_release(entry.sk) };
         false
@@ -199,9 +199,9 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         tunnel.sk_user_data = Arc::as_ptr(&handler).cast_mut().cast();
         tunnel.encap_type = 1;
         tunnel.encap_rcv = Some(encap_receive::<H>);
-        // SAFETY: `udp_sock_create()` succeeded, so `sock` is a socket of ours, on which nothing has
-        // happened yet. The handler, which has the alignment that user data needs, lives for an RCU
-        // grace period after the socket was released: see `drop`.
+        // SAFETY: `udp_sock_create()` succeeded, so `sock` is a socket of ours, on which nothing
+        // has happened yet. The handler, which has the alignment that user data needs, lives for an
+        // RCU grace period after the socket was released: see `drop`.
         let sk = unsafe {
             let sk = raw::shim_socket_sk(sock);
             lockdep::reclassify(sk, version);
@@ -239,8 +239,8 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
             if entry.sk != self.sk {
                 return true;
             }
-            // SAFETY: `open` made it a tunnel socket. What is in the list has not been released, and its
-            // lock is held until it is taken out (`udp_tunnel_sock_release()`,
+            // SAFETY: `open` made it a tunnel socket. What is in the list has not been released,
+            // and its lock is held until it is taken out (`udp_tunnel_sock_release()`,
             // net/ipv4/udp_tunnel_core.c).
             unsafe { raw::udp_tunnel_sock_release(entry.sk) };
             false

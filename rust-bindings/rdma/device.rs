@@ -282,8 +282,8 @@ impl<D: Driver> LinkRegistration<D> {
             return Err(EBUSY);
         }
         // SAFETY: The static lives as long as the module, and `drop` unregisters it before that
-        // ends. It is in no list, by the test above (`rdma_link_register()`, nldev.c). The type's name
-        // is the driver's own.
+        // ends. It is in no list, by the test above (`rdma_link_register()`, nldev.c). The type's
+        // name is the driver's own.
         unsafe { raw::rdma_link_register(ops.ops.get()) };
         // INVARIANT: Registered just above.
         Ok(Self(ops))

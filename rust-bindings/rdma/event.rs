@@ -29,7 +29,7 @@ pub type SrqTarget = Target<raw::ib_srq>;
 // SAFETY: The pointer is only used inside the gate, which ib_core's object outlives; the callbacks
 // may be called from any context.
 unsafe impl<I> Send for Target<I> {}
-// SAFETY: As above.
+// SAFETY: The gate may be entered by any number of threads at a time.
 unsafe impl<I> Sync for Target<I> {}
 
 impl<I> Target<I> {

@@ -59,12 +59,18 @@ unsafe impl Send for Umem {}
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// Pins `len` bytes from `addr` of the current process, writable where `access` says so.
-    /// `ENOMEM` where RLIMIT_MEMLOCK does not allow it, `EFAULT` where it is not mapped so.
+    /// Pins `len` bytes from `addr` of the current process, writable if `access` says so. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: RLIMIT_MEMLOCK does not allow it. `EFAULT`: it is not mapped so. `EINVAL`: this is a
+    /// kernel thread, which has no memory of its own.
     pub fn get<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
-        // SAFETY: The device is registered and we are in a system call of the process whose memory
-        // this is; ib_umem_get_attr_or_va() takes no attributes where they are null (umem.c, as
-        // ib_umem_get_va() in ib_umem.h calls it).
+        let task = kernel::current!();
+        task.mm().ok_or(EINVAL)?;
+        // SAFETY: The device is valid, and the current task has memory, which
+        // ib_umem_get_attr_or_va() (umem.c) takes for granted. It takes no attributes if they are
+        // null, as ib_umem_get_va() in ib_umem.h calls it.
         let umem = from_err_ptr(unsafe {
             raw::ib_umem_get_attr_or_va(device.as_raw(), ptr::null(), 0, addr, len, access as i32)
         })?;
@@ -112,8 +118,10 @@ impl Umem {
             return Err(EINVAL);
         }
         let shift = block.trailing_zeros();
+        // Not 0, and so there is a mask of the bits below.
+        let below = block.wrapping_sub(1);
         let count = (offset.checked_add(len).ok_or(EINVAL)?)
-            .checked_add(block - 1)
+            .checked_add(below)
             .ok_or(EINVAL)?
             >> shift;
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
@@ -125,11 +133,11 @@ impl Umem {
         unsafe {
             raw::__rdma_block_iter_start(iter.as_mut_ptr(), sgl, nents, block);
             (*iter.as_mut_ptr()).__sg_advance =
-                (((*umem).address & (PAGE_SIZE - 1)) & !(block - 1)) as u32;
+                (((*umem).address & (PAGE_SIZE - 1)) & !below) as u32;
             while table.len() < count && raw::__rdma_block_iter_next(iter.as_mut_ptr()) {
                 // Without a DMA device, ib_core's "DMA addresses" are addresses in the kernel's
                 // direct map (device.c, ib_dma_virt_map_sg()).
-                let address = (*iter.as_ptr()).__dma_addr as usize & !(block - 1);
+                let address = (*iter.as_ptr()).__dma_addr as usize & !below;
                 table.push(address, GFP_KERNEL_ACCOUNT)?;
             }
         }
@@ -141,6 +149,7 @@ impl Umem {
             shift,
             offset,
             len: len as u64,
+            writable: self.is_writable(),
         })
     }
 }
@@ -162,6 +171,8 @@ pub struct PageTable {
     /// Of the first byte in the first block.
     offset: usize,
     len: u64,
+    /// The memory may be written to.
+    writable: bool,
 }
 
 impl PageTable {
@@ -179,11 +190,11 @@ impl PageTable {
         }
         let position = usize::try_from(offset).ok()?.checked_add(self.offset)?;
         let block = 1usize << self.shift;
-        let within = position & (block - 1);
+        let within = position & block.wrapping_sub(1);
         let base = *self.blocks.get(position >> self.shift)?;
         Some((
             base.wrapping_add(within) as *mut u8,
-            len.min(block - within),
+            len.min(block.wrapping_sub(within)),
         ))
     }
 
@@ -207,9 +218,10 @@ impl PageTable {
         while len != 0 {
             let (p, n) = self.span(offset, len).ok_or(EFAULT)?;
             f(p, done, n);
-            done += n;
-            offset += n as u64;
-            len -= n;
+            // `n` is no more than what is left of a range that was checked.
+            done = n.wrapping_add(done);
+            offset = offset.wrapping_add(n as u64);
+            len = len.saturating_sub(n);
         }
         Ok(())
     }
@@ -319,15 +331,15 @@ impl<'a> MappedMemory<'a> {
         vector: &Vector,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
-        // SAFETY: The memory is where the table says (type invariant), for as long as this exists, and
-        // each piece is inside it. `f` can't keep a fragment.
+        // SAFETY: The memory is where the table says (type invariant), for as long as this exists,
+        // and each piece is inside it. `f` can't keep a fragment.
         unsafe {
             self.0
                 .for_each(offset, len, |p, _, n| f(Fragment::new(p, n, vector)))
         }
     }
 
-    /// Copies to the memory at `offset`; `EFAULT` where that is not inside it.
+    /// Copies to the memory at `offset`; `EFAULT` if that is not inside it, or may only be read.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
         // SAFETY: Valid for reads of its length.
@@ -353,9 +365,11 @@ impl<'a> MappedMemory<'a> {
         len: usize,
         vector: &Vector,
     ) -> Result {
-        // SAFETY: The memory is where the table says (type invariant); each piece is inside it,
-        // and `src + done` has `n` bytes, since the pieces add up to `len`. It was pinned for
-        // writing where the region allows it, which the caller checks by the region's rights.
+        if !self.0.writable {
+            return Err(EFAULT);
+        }
+        // SAFETY: The memory is where the table says (type invariant), and may be written to; each
+        // piece is inside it, and `src + done` has `n` bytes, since the pieces add up to `len`.
         unsafe {
             self.0.for_each(offset, len, |p, done, n| {
                 vector::copy_within(vector, p, src.add(done), n)
@@ -363,9 +377,16 @@ impl<'a> MappedMemory<'a> {
         }
     }
 
-    /// The word at `offset`; `EFAULT` where that is not inside the memory, `EINVAL` where it is
-    /// not naturally aligned.
+    /// Returns the word at `offset`, to be changed.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: it is not inside the memory, or may only be read. `EINVAL`: it is not naturally
+    /// aligned.
     pub fn word(&self, offset: u64) -> Result<Word<'a>> {
+        if !self.0.writable {
+            return Err(EFAULT);
+        }
         match self.0.span(offset, 8).ok_or(EFAULT)? {
             (p, 8) if p as usize & 7 == 0 => {
                 // SAFETY: Eight aligned bytes of memory that stays (type invariant); an `Atomic`
@@ -409,7 +430,8 @@ pub struct KernelMemory(());
 ///
 /// # Invariants
 ///
-/// The `len` bytes at `start` are valid for reads and writes for `'a`, though others may change them.
+/// The `len` bytes at `start` are valid for reads and writes for `'a`, though others may change
+/// them.
 pub struct KernelSpan<'a> {
     start: *mut u8,
     len: u64,
@@ -427,9 +449,9 @@ impl KernelMemory {
     /// # Safety
     ///
     /// A kernel consumer has posted a work request that names these bytes with the L_Key of this
-    /// region, and the work request does not complete while the span exists. So the consumer promises
-    /// (ib_verbs.h, `ib_dma_map_single()` without a DMA device) that they are in the direct map, and
-    /// stay.
+    /// region, and the work request does not complete while the span exists. So the consumer
+    /// promises (ib_verbs.h, `ib_dma_map_single()` without a DMA device) that they are in the
+    /// direct map, and stay.
     #[inline]
     pub unsafe fn span(&self, addr: u64, len: u64) -> KernelSpan<'_> {
         // INVARIANT: The caller promises it.
@@ -467,8 +489,8 @@ impl<'a> KernelSpan<'a> {
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
         let to = self.place(offset, from.len())?;
-        // SAFETY: Inside the span, which is valid for writes by the type invariant. The slice is the
-        // kernel's own, and no consumer's.
+        // SAFETY: Inside the span, which is valid for writes by the type invariant. The slice is
+        // the kernel's own, and no consumer's.
         unsafe { vector::copy(&Vector::new(), to, from.as_ptr(), from.len()) };
         Ok(())
     }
@@ -493,8 +515,8 @@ impl<'a> KernelSpan<'a> {
         if at as usize & 7 != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: Eight aligned bytes of the span, valid for `'a` by the type invariant. Others change
-        // them by the CPU's instructions, with which atomics are serialized.
+        // SAFETY: Eight aligned bytes of the span, valid for `'a` by the type invariant. Others
+        // change them by the CPU's instructions, with which atomics are serialized.
         Ok(Word(unsafe { Atomic::from_ptr(at.cast::<u64>()) }))
     }
 }
@@ -513,6 +535,7 @@ impl KernelPages {
                 shift: 0,
                 offset: 0,
                 len: 0,
+                writable: true,
             },
         })
     }
@@ -546,7 +569,7 @@ impl KernelPages {
             return Err(EINVAL);
         }
         let shift = page_size.trailing_zeros();
-        let offset = address & u64::from(page_size - 1);
+        let offset = address & u64::from(page_size.wrapping_sub(1));
         let room = (self.table.blocks.len() as u64) << shift;
         if offset.checked_add(len).is_none_or(|end| end > room) {
             return Err(EINVAL);
@@ -591,13 +614,13 @@ enum Backing {
 
 // SAFETY: The memory is only accessed through raw pointers and atomics.
 unsafe impl Send for SharedMemory {}
-// SAFETY: As above.
+// SAFETY: Shared references access the memory by volatile copies, C's copies and atomics only.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
     /// Pins and maps `len` bytes at the page-aligned address `addr` of the current process.
     pub fn from_user<D: Driver>(device: &Device<D>, addr: u64, len: usize) -> Result<Self> {
-        if addr & (PAGE_SIZE as u64 - 1) != 0 || len == 0 {
+        if addr as usize % PAGE_SIZE != 0 || len == 0 {
             return Err(EINVAL);
         }
         let umem = Umem::get(device, addr, len, access::LOCAL_WRITE)?;
@@ -631,7 +654,7 @@ impl SharedMemory {
     fn at<T>(&self, offset: usize) -> Option<*mut T> {
         let end = offset.checked_add(size_of::<T>())?;
         // The base is page- or word-aligned.
-        if end > self.len || offset & (core::mem::align_of::<T>() - 1) != 0 {
+        if end > self.len || offset & core::mem::align_of::<T>().wrapping_sub(1) != 0 {
             return None;
         }
         // SAFETY: Inside the mapping.
@@ -720,5 +743,51 @@ impl Drop for SharedMemory {
             // unpinned after this, when the umem is dropped.
             unsafe { raw::vunmap(self.base.as_ptr().cast()) };
         }
+    }
+}
+
+#[kernel::prelude::kunit_tests(linux_rdma_memory)]
+mod tests {
+    use super::*;
+
+    /// Memory that may only be read is not written to, whatever a driver asks for.
+    #[test]
+    fn memory_is_as_it_was_pinned() -> Result {
+        for writable in [false, true] {
+            let mut words = KVec::from_elem(0u64, 2, GFP_KERNEL)?;
+            let mut blocks = KVVec::new();
+            blocks.push(words.as_mut_ptr() as usize, GFP_KERNEL)?;
+            let table = PageTable {
+                blocks,
+                shift: 4,
+                offset: 0,
+                len: 16,
+                writable,
+            };
+            // INVARIANT: The words are where the table says.
+            let memory = MappedMemory(&table);
+            assert_eq!(memory.write(8, &[1; 8]).is_ok(), writable);
+            assert_eq!(memory.word(0).is_ok(), writable);
+            let second = memory.word(8).map_or(0, |word| word.fetch_add(0));
+            let written = second != 0;
+            assert_eq!(written, writable);
+        }
+        Ok(())
+    }
+
+    /// A consumer's memory ends where its work request says.
+    #[test]
+    fn a_span_has_an_end() -> Result {
+        let mut words = KVec::from_elem(0u64, 2, GFP_KERNEL)?;
+        let memory = KernelMemory::new();
+        // SAFETY: The words live as long as the span, which is less than they are.
+        let span = unsafe { memory.span(words.as_mut_ptr() as u64, 12) };
+        assert!(span.write(4, &[1; 8]).is_ok());
+        assert_eq!(span.write(5, &[1; 8]).err(), Some(EFAULT));
+        assert_eq!(span.write(u64::MAX, &[1; 8]).err(), Some(EFAULT));
+        assert!(span.word(0).is_ok());
+        assert_eq!(span.word(4).err(), Some(EINVAL));
+        assert_eq!(span.word(8).err(), Some(EFAULT));
+        Ok(())
     }
 }

@@ -164,7 +164,8 @@ impl<'a, D: Driver> QpInit<'a, D> {
         let srq = if init.srq.is_null() {
             None
         } else {
-            // SAFETY: As above.
+            // SAFETY: The queue belongs to the same device, and ib_core holds its reference on it
+            // (uverbs_cmd.c, `create_qp()`; verbs.c, `create_qp()`).
             Some(unsafe { super::object::Srq::<D>::from_ptr(init.srq).driver() })
         };
         Ok(Self {

@@ -62,7 +62,7 @@ impl Udata<'_> {
         let context = unsafe { raw::shim_udata_context(self.0.as_ptr()) };
         let context = NonNull::new(context)?;
         // SAFETY: By the requirements a live context of `D`, which goes only after its commands
-        // (rdma_core.c, `uverbs_destroy_ufile_hw()`).
+        // (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
         Some(unsafe { Ucontext::<D>::from_ptr(context.as_ptr()).data() })
     }
 

@@ -7,7 +7,11 @@ use super::{
     object::{Ah, Driver},
 };
 use crate::{raw, shared_bytes};
-use core::{marker::PhantomData, mem::ManuallyDrop, ptr};
+use core::{
+    marker::PhantomData,
+    mem::{ManuallyDrop, MaybeUninit},
+    ptr,
+};
 use kernel::prelude::*;
 
 /// A data segment of a work request.
@@ -44,8 +48,8 @@ fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = Da
 ///
 /// # Invariants
 ///
-/// - `next` is null or an element of a list that a consumer posts to a queue pair of driver `D`, and
-///   that stays for `'a`.
+/// - `next` is null or an element of a list that a consumer posts to a queue pair of driver `D`,
+///   and that stays for `'a`.
 /// - `is_ud` says whether the queue pair is of type UD or GSI.
 pub struct SendWrs<'a, D: Driver> {
     next: *const raw::ib_send_wr,
@@ -59,11 +63,11 @@ impl<'a, D: Driver> SendWrs<'a, D> {
     ///
     /// # Safety
     ///
-    /// `qp` is a live queue pair of driver `D`. `head` is null or a list that a consumer posts to it,
-    /// which stays for `'a`: while the post operation runs.
+    /// `qp` is a live queue pair of driver `D`. `head` is null or a list that a consumer posts to
+    /// it, which stays for `'a`: while the post operation runs.
     pub(crate) unsafe fn new(qp: *const raw::ib_qp, head: *const raw::ib_send_wr) -> Self {
-        // SAFETY: The queue pair is valid, as the caller promises. ib_core has set its type before it
-        // called the driver's create operation (verbs.c, `create_qp()`), and never changes it.
+        // SAFETY: The queue pair is valid, as the caller promises. ib_core has set its type before
+        // it called the driver's create operation (verbs.c, `create_qp()`), and never changes it.
         let qp_type = unsafe { (*qp).qp_type };
         // INVARIANT: The caller promises it, and the type was looked at.
         Self {
@@ -104,8 +108,8 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 ///
 /// # Invariants
 ///
-/// - `wr` is a part of the struct that its opcode and the queue pair's type call for (ib_verbs.h), as
-///   the consumer has posted it. What it points to stays for `'a`.
+/// - `wr` is a part of the struct that its opcode and the queue pair's type call for (ib_verbs.h),
+///   as the consumer has posted it. What it points to stays for `'a`.
 /// - `is_ud` says whether the queue pair is of type UD or GSI.
 pub struct SendWr<'a, D: Driver> {
     wr: &'a raw::ib_send_wr,
@@ -171,8 +175,8 @@ impl<'a, D: Driver> SendWr<'a, D> {
             let end = done.checked_add(n).ok_or(EINVAL)?;
             let piece = to.get_mut(done..end).ok_or(EINVAL)?;
             // SAFETY: The work request is inline: its data are at addresses in the kernel, and stay
-            // valid until the post operation returns (ib_verbs.h, `IB_SEND_INLINE`). `piece` has `n`
-            // bytes.
+            // valid until the post operation returns (ib_verbs.h, `IB_SEND_INLINE`). `piece` has
+            // `n` bytes.
             unsafe {
                 shared_bytes::copy(piece.as_mut_ptr(), segment.addr as usize as *const u8, n)
             };
@@ -181,14 +185,16 @@ impl<'a, D: Driver> SendWr<'a, D> {
         to.get(..done).ok_or(EINVAL)
     }
 
-    /// RDMA: remote address and R_Key. `None` for other opcodes.
+    /// RDMA: remote address and R_Key. `None` for other opcodes, and for UD and GSI.
     pub fn rdma(&self) -> Option<(u64, u32)> {
         match self.wr.opcode {
             raw::ib_wr_opcode_IB_WR_RDMA_WRITE
             | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
-            | raw::ib_wr_opcode_IB_WR_RDMA_READ => {
+            | raw::ib_wr_opcode_IB_WR_RDMA_READ
+                if !self.is_ud =>
+            {
                 // SAFETY: With these opcodes the work request is an `ib_rdma_wr` (ib_verbs.h,
-                // `rdma_wr()`).
+                // `rdma_wr()`), by the type invariant.
                 let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_rdma_wr>() };
                 Some((wr.remote_addr, wr.rkey))
             }
@@ -200,9 +206,11 @@ impl<'a, D: Driver> SendWr<'a, D> {
     pub fn atomic(&self) -> Option<(u64, u32, u64, u64)> {
         match self.wr.opcode {
             raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
-            | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+            | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD
+                if !self.is_ud =>
+            {
                 // SAFETY: With these opcodes the work request is an `ib_atomic_wr` (ib_verbs.h,
-                // `atomic_wr()`).
+                // `atomic_wr()`), by the type invariant.
                 let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_atomic_wr>() };
                 Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap))
             }
@@ -212,7 +220,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
 
     /// Fast registration: key, rights, address and length. `None` for other opcodes.
     pub fn reg(&self) -> Option<(u32, u32, u64, u64)> {
-        if self.wr.opcode != raw::ib_wr_opcode_IB_WR_REG_MR {
+        if self.is_ud || self.wr.opcode != raw::ib_wr_opcode_IB_WR_REG_MR {
             return None;
         }
         // SAFETY: With this opcode the work request is an `ib_reg_wr` (ib_verbs.h, `reg_wr()`),
@@ -317,9 +325,9 @@ impl<'a> RecvWr<'a> {
     }
 }
 
-/// A work completion for a kernel consumer (`struct ib_wc`).
+/// Room for a work completion of a kernel consumer (`struct ib_wc`).
 #[repr(transparent)]
-pub struct Wc(raw::ib_wc);
+pub struct Wc(MaybeUninit<raw::ib_wc>);
 
 /// The contents of a work completion.
 #[derive(Clone, Copy, Default)]
@@ -369,7 +377,8 @@ pub mod wc {
 impl Wc {
     /// Fills in a completion of the queue pair behind `qp`.
     pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
-        let wc = &mut self.0;
+        // SAFETY: All zeroes is a valid C struct of integers and pointers.
+        let wc: &mut raw::ib_wc = self.0.write(unsafe { core::mem::zeroed() });
         wc.__bindgen_anon_1.wr_id = ManuallyDrop::new(contents.wr_id);
         wc.status = contents.status;
         wc.opcode = contents.opcode;
@@ -378,11 +387,9 @@ impl Wc {
         wc.qp = qp.0;
         wc.ex.invalidate_rkey = ManuallyDrop::new(contents.imm_or_key);
         wc.src_qp = contents.src_qp;
-        wc.slid = 0;
         wc.wc_flags = contents.flags as i32;
         wc.pkey_index = contents.pkey_index;
         wc.sl = contents.sl;
-        wc.dlid_path_bits = 0;
         wc.port_num = 1;
         wc.smac = contents.smac;
         wc.vlan_id = contents.vlan_id;
@@ -396,7 +403,7 @@ pub struct QpIdentity(*mut raw::ib_qp);
 
 // SAFETY: An identity; never followed here.
 unsafe impl Send for QpIdentity {}
-// SAFETY: As above.
+// SAFETY: A shared reference can be copied, and nothing else.
 unsafe impl Sync for QpIdentity {}
 
 impl QpIdentity {

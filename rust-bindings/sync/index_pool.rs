@@ -21,7 +21,7 @@ pub struct IndexPool {
 
 // SAFETY: `struct ida` has a lock of its own (lib/idr.c).
 unsafe impl Send for IndexPool {}
-// SAFETY: As above.
+// SAFETY: Shared references change it under that lock.
 unsafe impl Sync for IndexPool {}
 
 impl IndexPool {

@@ -90,8 +90,8 @@ impl<T: ThreadBody> Drop for KThread<T> {
 ///
 /// Called by a thread of a [`KThread<T>`]; `body` is what its `body` points to.
 unsafe extern "C" fn main<T: ThreadBody>(body: *mut c_void) -> c_int {
-    // SAFETY: By the requirements; the `KThread` drops its reference after it has waited for the
-    // thread's end.
+    // SAFETY: `KThread::spawn` passes the contents of its `body` to `kthread_create()`, and drops its
+    // reference after it has waited for the thread's end (`kthread_stop()`, kernel/kthread.c).
     let body = unsafe { &*body.cast::<T>() };
     body.run(&CurrentThread(NotThreadSafe));
     0
@@ -127,7 +127,7 @@ impl CurrentThread {
             // call what sleeps.
             unsafe { raw::schedule() };
         }
-        // SAFETY: As above.
+        // SAFETY: Changes the state of the current task, which runs.
         unsafe { raw::shim_set_current_running() };
     }
 

@@ -77,8 +77,8 @@ impl<T: Send + 'static> Record<T> {
     /// passed since, and this is called once for it.
     unsafe extern "C" fn drop_now(head: *mut raw::callback_head) {
         // SAFETY: `call_rcu()` (kernel/rcu/tree.c) calls once, after a grace period, so the readers
-        // are done. The head is the first field of the `repr(C)` record, which came from `into_raw`,
-        // and whose owner gave it up.
+        // are done. The head is the first field of the `repr(C)` record, which came from
+        // `into_raw`, and whose owner gave it up.
         drop(unsafe { KBox::from_raw(head.cast::<Self>()) });
     }
 }

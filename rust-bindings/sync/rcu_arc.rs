@@ -27,7 +27,7 @@ pub struct RcuArc<T: Send + Sync + 'static> {
 
 // SAFETY: Owns an `Arc<T>`, which may be dropped by another thread, and hands out `&T`.
 unsafe impl<T: Send + Sync> Send for RcuArc<T> {}
-// SAFETY: As above.
+// SAFETY: Shared references hand out `&T`, and exchange the pointer as an atomic.
 unsafe impl<T: Send + Sync> Sync for RcuArc<T> {}
 
 impl<T: Send + Sync + 'static> RcuArc<T> {

@@ -45,8 +45,8 @@ impl<T: Send + 'static> RcuListEntry<T> {
 struct Heads<T: Send + 'static, const N: usize>([Link<T>; N]);
 
 impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
-    /// Drops all values at once, since there are no readers any more, and waits for the end of those
-    /// that were removed. Sleeps.
+    /// Drops all values at once, since there are no readers any more, and waits for the end of
+    /// those that were removed. Sleeps.
     fn drop(&mut self) {
         // The callbacks are code of this module, which may be about to go.
         rcu_barrier();
@@ -82,7 +82,7 @@ pub struct RcuLists<T: Send + Sync + 'static, S, const N: usize> {
 
 // SAFETY: The lists own values that may be dropped by another thread, and hand out `&T`.
 unsafe impl<T: Send + Sync, S: Send, const N: usize> Send for RcuLists<T, S, N> {}
-// SAFETY: As above; `S` is behind a lock.
+// SAFETY: Shared references hand out `&T`, and `S` and the links change under a lock.
 unsafe impl<T: Send + Sync, S: Send, const N: usize> Sync for RcuLists<T, S, N> {}
 
 impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {

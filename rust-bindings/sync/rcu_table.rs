@@ -63,7 +63,7 @@ fn split(index: u32) -> Option<(usize, usize, usize)> {
     if index >> (3 * LEVEL_BITS) != 0 {
         return None;
     }
-    let mask = SLOTS as u32 - 1;
+    let mask = (SLOTS as u32).wrapping_sub(1);
     Some((
         (index >> (2 * LEVEL_BITS)) as usize,
         ((index >> LEVEL_BITS) & mask) as usize,
@@ -73,7 +73,7 @@ fn split(index: u32) -> Option<(usize, usize, usize)> {
 
 // SAFETY: Null pointers are the valid empty state of an `Atomic<*mut _>`.
 unsafe impl<N> pin_init::Zeroable for Directory<N> {}
-// SAFETY: As above.
+// SAFETY: Null pointers are the valid empty state of all its atomics, values and records.
 unsafe impl<T> pin_init::Zeroable for Leaf<T> {}
 
 impl<N: pin_init::Zeroable> Directory<N> {

@@ -259,8 +259,8 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
 unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::hrtimer) {
     let this = timer.cast::<SoftTimer<T, ID>>();
     // SAFETY: `__run_hrtimer()` (kernel/time/hrtimer.c) is the only caller, through the trampoline,
-    // without its base's lock. The timer is the first field of a `repr(C)` `SoftTimer`, which is the
-    // field of a live object: the timer owns a reference to it until that is taken below.
+    // without its base's lock. The timer is the first field of a `repr(C)` `SoftTimer`, which is
+    // the field of a live object: the timer owns a reference to it until that is taken below.
     let (owner, this) = unsafe { (T::raw_owner(this), &*this) };
     let irq = IrqGuard::new();
     let locked = this.lock.lock();

@@ -16,8 +16,8 @@ use rrxe_core::{AtomicOp, Fault};
 ///
 /// # Invariants
 ///
-/// [`Tables::span`] has found them inside of what a valid key of their protection domain names. If the
-/// source is locked, the key stays valid.
+/// [`Tables::span`] has found them inside of what a valid key of their protection domain names. If
+/// the source is locked, the key stays valid.
 pub(crate) struct Span<'a> {
     pub(super) source: Source<'a>,
     pub(super) rcu: &'a rcu::Guard,
@@ -102,9 +102,9 @@ impl Span<'_> {
         let memory = match &self.source {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
-                // SAFETY: By the type invariant the key is valid, and the lock is held under which it
-                // is invalidated. `driver.rs` passes on what ib_core's calls give, and to map memory
-                // anew, `MrHandle::unmap` makes the key invalid.
+                // SAFETY: By the type invariant the key is valid, and the lock is held under which
+                // it is invalidated. `driver.rs` passes on what ib_core's calls give, and to map
+                // memory anew, `MrHandle::unmap` makes the key invalid.
                 (Some(pages), _) => return Ok(Place::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
                     Kind::Fixed(fixed) => &fixed.memory,
@@ -118,10 +118,10 @@ impl Span<'_> {
                 .access(self.rcu)
                 .map(Place::Mapped)
                 .ok_or(Fault::Protection),
-            // SAFETY: By the type invariant the key and the protection domain were checked. A program
-            // has no such domain (`Mr::kernel`), and a peer no rights to such a region. So a kernel
-            // consumer has named these bytes by the L_Key in a work request of this queue pair, which
-            // completes after its memory was accessed.
+            // SAFETY: By the type invariant the key and the protection domain were checked. A
+            // program has no such domain (`Mr::kernel`), and a peer no rights to such a region. So
+            // a kernel consumer has named these bytes by the L_Key in a work request of this queue
+            // pair, which completes after its memory was accessed.
             Memory::Kernel(memory) => Ok(Place::Kernel(unsafe {
                 memory.span(self.offset, self.len.into())
             })),

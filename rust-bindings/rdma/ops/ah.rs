@@ -25,7 +25,9 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::rdma_ah_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the handle and set its device and domain, which
+        // lives; nobody else has it yet, and `init` is valid until this returns (verbs.c,
+        // `_rdma_create_ah()`). `destroy_ah` ends it.
         errno(unsafe {
             Ah::<D>::create(ib, || {
                 let flags = (*init).flags;
@@ -47,7 +49,7 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_ah,
         attr: *mut raw::rdma_ah_attr,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The handle is live, and `attr` is valid for writes (verbs.c, `rdma_query_ah()`).
         unsafe { attr.write(D::query_ah(Ah::<D>::from_ptr(ib).data()).to_raw()) };
         0
     }
@@ -56,7 +58,8 @@ impl<D: Driver> Ops<D> {
     ///
     /// Called by ib_core: `ib` is a live address handle of `D`, which nobody uses afterwards.
     pub(super) unsafe extern "C" fn destroy_ah(ib: *mut raw::ib_ah, _flags: u32) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The handle is live, nobody uses it afterwards, and ib_core calls this once for it
+        // (verbs.c, `rdma_destroy_ah_user()`).
         errno(unsafe {
             Ah::<D>::destroy(ib, |ah| {
                 D::destroy_ah(ah);

@@ -58,8 +58,10 @@ impl<D: Driver> Ops<D> {
     ///
     /// The bitmap consists of words and has the bit, and nobody else uses it meanwhile.
     unsafe fn set_bit(bitmap: *mut usize, bit: usize) {
-        let (word, bit) = (bit / usize::BITS as usize, bit % usize::BITS as usize);
-        // SAFETY: By the requirements.
+        const BITS: usize = usize::BITS as usize;
+        let (word, bit) = (bit / BITS, bit % BITS);
+        // SAFETY: The bitmap has the bit, so it has the word, which nobody else uses, as the caller
+        // promises.
         unsafe { *bitmap.add(word) |= 1 << bit };
     }
 
@@ -157,7 +159,8 @@ impl<D: Driver> Ops<D> {
     /// Called by ib_core for a counter of `D` after the last queue pair was unbound from it; nobody
     /// uses it afterwards (counters.c, `counter_release()`).
     pub(super) unsafe extern "C" fn counter_dealloc(ib: *mut raw::rdma_counter) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The driver's part exists, since a queue pair was bound, and nobody uses it
+        // afterwards (counters.c, `counter_release()`).
         errno(unsafe {
             Counter::<D>::destroy(ib, |counter| {
                 D::destroy_counter(Device::from_raw((*ib).device), counter);

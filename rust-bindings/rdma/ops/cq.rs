@@ -28,7 +28,9 @@ impl<D: Driver> Ops<D> {
         attr: *const raw::ib_cq_init_attr,
         mut udata: Option<Udata<'_>>,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the queue and set its device and handlers (cq.c,
+        // `__ib_alloc_cq()`; uverbs_std_types_cq.c); nobody else has it yet, and `attr` is valid
+        // until this returns. `destroy_cq` ends it.
         errno(unsafe {
             Cq::<D>::create_reporting(ib, |target| {
                 let attr = CqInitAttr {
@@ -76,7 +78,9 @@ impl<D: Driver> Ops<D> {
         cqe: c_uint,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live, and ib_core resizes it once at a time (uverbs_cmd.c,
+        // `ib_uverbs_resize_cq()`, which has the object for itself). `udata` is that of the
+        // command.
         errno(unsafe {
             D::resize_cq(
                 Device::from_raw((*ib).device),
@@ -95,7 +99,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_cq,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live, nobody uses it afterwards, and ib_core calls this once for it
+        // (verbs.c, `ib_destroy_cq_user()`).
         errno(unsafe {
             Cq::<D>::destroy_reporting(ib, |cq| {
                 D::destroy_cq(cq);
@@ -116,7 +121,12 @@ impl<D: Driver> Ops<D> {
         let Ok(entries) = usize::try_from(entries) else {
             return EINVAL.to_errno();
         };
-        // SAFETY: By the requirements; `Wc` is a transparent wrapper.
+        if entries == 0 {
+            // The pointer may be null.
+            return 0;
+        }
+        // SAFETY: The queue is live, and there is room for the completions, by the requirements. It
+        // need not be initialised: `Wc` is a transparent wrapper around `MaybeUninit`.
         count(unsafe {
             D::poll_cq(
                 Cq::<D>::from_ptr(ib).driver(),
@@ -133,7 +143,8 @@ impl<D: Driver> Ops<D> {
         let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
             == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;
         let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live as long as its consumer calls (ib_verbs.h,
+        // `ib_req_notify_cq()`).
         let cq = unsafe { Cq::<D>::from_ptr(ib).driver() };
         count(D::req_notify_cq(cq, solicited_only, report_missed).map(usize::from))
     }

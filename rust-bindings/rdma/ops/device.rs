@@ -36,7 +36,7 @@ impl<D: Driver> Ops<D> {
     /// by an earlier call, and has room for `IB_FW_VERSION_NAME_MAX` bytes, which is `ETHTOOL_FWVERS_LEN`.
     pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
         // One byte stays for the terminating zero.
-        let room = raw::ETHTOOL_FWVERS_LEN as usize - 1;
+        let room = (raw::ETHTOOL_FWVERS_LEN as usize).saturating_sub(1);
         let version = D::IDENTITY.version.to_bytes();
         let len = version.len().min(room);
         // SAFETY: By the requirements there is room for so many bytes and a zero.
@@ -83,7 +83,8 @@ impl<D: Driver> Ops<D> {
         port: u32,
         immutable: *mut raw::ib_port_immutable,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The device is live until this returns, and `immutable` is valid for writes
+        // (device.c, `setup_port_data()`).
         errno(unsafe {
             D::port_immutable(Device::from_raw(ib), port).map(|from| {
                 (*immutable).core_cap_flags = raw::RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
@@ -103,7 +104,8 @@ impl<D: Driver> Ops<D> {
         index: u16,
         pkey: *mut u16,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The device is live until this returns, and `pkey` is valid for writes (device.c,
+        // `ib_query_pkey()`).
         errno(unsafe { D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k) })
     }
 
@@ -166,7 +168,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_ucontext,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the context and set its device; nobody else has
+        // it yet (uverbs_cmd.c, `ib_init_ucontext()`). `dealloc_ucontext` ends it.
         errno(unsafe {
             Ucontext::<D>::create(ib, || {
                 let mut udata = Udata::from_ptr(udata).ok_or(EINVAL)?;
@@ -180,7 +183,8 @@ impl<D: Driver> Ops<D> {
     /// Called by ib_core: `ib` is a live context of `D`, which nobody uses afterwards.
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
         // It can't fail.
-        // SAFETY: By the requirements.
+        // SAFETY: The context is live, all its objects are gone, and ib_core calls this once for it
+        // (uverbs_main.c, `ufile_destroy_ucontext()`).
         let _ = unsafe { Ucontext::<D>::destroy(ib, |_| Ok(())) };
     }
 

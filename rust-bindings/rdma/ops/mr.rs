@@ -28,7 +28,7 @@ impl<D: Driver> Ops<D> {
         pd: *mut raw::ib_pd,
         make: impl FnOnce() -> Result<(D::Mr, MrKeys)>,
     ) -> *mut raw::ib_mr {
-        // SAFETY: By the requirements.
+        // SAFETY: The same is asked for.
         unsafe { Self::new_mr_or_none(pd, || make().map(Some)) }
     }
 
@@ -66,7 +66,8 @@ impl<D: Driver> Ops<D> {
         pd: *mut raw::ib_pd,
         access: c_int,
     ) -> *mut raw::ib_mr {
-        // SAFETY: By the requirements.
+        // SAFETY: The domain is live until this returns, and so is its device. Kernel consumers
+        // alone have such regions: `__ib_alloc_pd()` (verbs.c) is the only caller.
         unsafe {
             Self::new_mr(pd, || {
                 D::get_dma_mr(
@@ -94,7 +95,8 @@ impl<D: Driver> Ops<D> {
         if !dmah.is_null() {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: By the requirements.
+        // SAFETY: uverbs holds the domain until this returns, and so its device (uverbs_cmd.c,
+        // `ib_uverbs_reg_mr()`); `udata` is that of the command.
         unsafe {
             Self::new_mr(pd, || {
                 D::reg_user_mr(
@@ -138,7 +140,8 @@ impl<D: Driver> Ops<D> {
             access: (flags & raw::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0)
                 .then_some(access_flags as u32 & !access::OPTIONAL),
         };
-        // SAFETY: By the requirements.
+        // SAFETY: uverbs holds the region and both domains until this returns (uverbs_cmd.c,
+        // `ib_uverbs_rereg_mr()`); `udata` is that of the command.
         unsafe {
             Self::new_mr_or_none(pd, || {
                 D::rereg_user_mr(
@@ -177,7 +180,8 @@ impl<D: Driver> Ops<D> {
         if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: By the requirements.
+        // SAFETY: The domain is live until this returns, and so is its device (verbs.c,
+        // `ib_alloc_mr()`).
         unsafe {
             Self::new_mr(pd, || {
                 D::alloc_mr(
@@ -233,7 +237,9 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_mw,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the window and set its device, type and domain,
+        // which uverbs holds (uverbs_cmd.c, `ib_uverbs_alloc_mw()`); nobody else has it yet.
+        // `dealloc_mw` ends it.
         errno(unsafe {
             Mw::<D>::create(ib, || {
                 let (data, rkey) = D::alloc_mw(
@@ -253,7 +259,8 @@ impl<D: Driver> Ops<D> {
     /// Called by ib_core: `ib` is a live window of `D`, which nobody uses afterwards if this
     /// succeeds.
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The window is live, and ib_core calls this once for it, unless it fails
+        // (uverbs_main.c, `uverbs_dealloc_mw()`).
         errno(unsafe { Mw::<D>::destroy(ib, D::dealloc_mw) })
     }
 }

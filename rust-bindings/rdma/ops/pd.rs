@@ -22,7 +22,9 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_pd,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the domain and set its device; nobody else has
+        // it yet (verbs.c, `__ib_alloc_pd()`; uverbs_cmd.c, `ib_uverbs_alloc_pd()`). `dealloc_pd`
+        // ends it.
         errno(unsafe {
             Pd::<D>::create(ib, || {
                 D::alloc_pd(
@@ -40,7 +42,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_pd,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The domain is live, nobody uses it afterwards, and ib_core calls this once for it
+        // (verbs.c, `ib_dealloc_pd_user()`).
         errno(unsafe { Pd::<D>::destroy(ib, |_| Ok(())) })
     }
 
@@ -52,7 +55,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_xrcd,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the domain and set its device; nobody else has
+        // it yet (verbs.c, `ib_alloc_xrcd_user()`). `dealloc_xrcd` ends it.
         errno(unsafe {
             Xrcd::<D>::create(ib, || {
                 D::alloc_xrcd(
@@ -70,7 +74,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_xrcd,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The domain is live, nobody uses it afterwards, and ib_core calls this once for it
+        // (verbs.c, `ib_dealloc_xrcd_user()`).
         errno(unsafe { Xrcd::<D>::destroy(ib, |_| Ok(())) })
     }
 }

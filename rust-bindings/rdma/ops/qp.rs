@@ -27,7 +27,11 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::ib_qp_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the queue pair and set its device, domain and
+        // the rest of what `create_qp()` (verbs.c) sets before it calls this; nobody else has it
+        // yet. `destroy_qp` ends it. What `init` names is the driver's, and ib_core holds
+        // references on it; `pd` is null for an XRC target. `udata` is that of a command that is
+        // being executed, whose context is another one's only after it has ended.
         errno(unsafe {
             Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
@@ -64,7 +68,8 @@ impl<D: Driver> Ops<D> {
         udata: *mut raw::ib_udata,
     ) -> c_int {
         let mask = QpAttrMask(mask as u32);
-        // SAFETY: By the requirements.
+        // SAFETY: The queue pair is live, and ib_core holds its references on what `attr` names
+        // (`_ib_modify_qp()`, verbs.c) until this returns.
         errno(unsafe {
             no_udata(Udata::from_ptr(udata).as_mut())
                 .and_then(|()| QpAttr::from_raw(&*attr, mask))
@@ -119,7 +124,9 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_qp,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue pair is live, and ib_core calls this once for it
+        // (`ib_destroy_qp_user()`, verbs.c). It frees it if this succeeds, and what reported its
+        // events is closed by then.
         errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
     }
 
@@ -169,8 +176,9 @@ impl<D: Driver> Ops<D> {
         wr: *const raw::ib_send_wr,
         bad: *mut *const raw::ib_send_wr,
     ) -> c_int {
-        // SAFETY: The queue pair is live, and the list stays until this returns, by the requirements.
-        // On failure ib_core wants to know the work request (ib_verbs.h, `ib_post_send()`).
+        // SAFETY: The queue pair is live, and the list stays until this returns, by the
+        // requirements. On failure ib_core wants to know the work request (ib_verbs.h,
+        // `ib_post_send()`).
         errno(unsafe {
             let mut wrs = SendWrs::<D>::new(ib, wr);
             D::post_send(Qp::<D>::from_ptr(ib).driver(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
@@ -187,7 +195,8 @@ impl<D: Driver> Ops<D> {
         bad: *mut *const raw::ib_recv_wr,
         post: impl FnOnce(&mut RecvWrs<'_>) -> Result,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The list stays as it is until `post` returns, and `bad` is valid for writes, as
+        // the caller promises.
         errno(unsafe {
             let mut wrs = RecvWrs::new(wr);
             post(&mut wrs).inspect_err(|_| *bad = wrs.bad())
@@ -202,7 +211,8 @@ impl<D: Driver> Ops<D> {
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue pair is live; the list and `bad` are what `post_list` asks for
+        // (ib_verbs.h, `ib_post_recv()`).
         unsafe {
             let qp = Qp::<D>::from_ptr(ib).driver();
             Self::post_list(wr, bad, |wrs| D::post_recv(qp, wrs))

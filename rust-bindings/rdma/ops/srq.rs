@@ -25,7 +25,9 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::ib_srq_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: ib_core has allocated and zeroed the queue and set its device, domain and, for
+        // XRC, what `ext` names, all of which live; nobody else has it yet, and `init` is valid
+        // until this returns (verbs.c, `ib_create_srq_user()`). `destroy_srq` ends it.
         errno(unsafe {
             Srq::<D>::create_reporting(ib, |target| {
                 let xrc = match (*init).srq_type {
@@ -64,7 +66,8 @@ impl<D: Driver> Ops<D> {
         mask: u32,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live, and `attr` is valid until this returns (verbs.c,
+        // `ib_modify_srq()`; uverbs_cmd.c). `udata` is that of the command.
         errno(unsafe {
             D::modify_srq(
                 Device::from_raw((*ib).device),
@@ -83,7 +86,7 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
         errno(unsafe {
             D::query_srq(Srq::<D>::from_ptr(ib).driver()).map(|from| attr.write(from.to_raw()))
         })
@@ -96,7 +99,8 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_srq,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live, nobody uses it afterwards, and ib_core calls this once for it
+        // (verbs.c, `ib_destroy_srq_user()`).
         errno(unsafe {
             Srq::<D>::destroy_reporting(ib, |srq| {
                 D::destroy_srq(srq);
@@ -114,7 +118,8 @@ impl<D: Driver> Ops<D> {
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: By the requirements.
+        // SAFETY: The queue is live; the list and `bad` are what `post_list` asks for (ib_verbs.h,
+        // `ib_post_srq_recv()`).
         unsafe {
             let srq = Srq::<D>::from_ptr(ib).driver();
             Self::post_list(wr, bad, |wrs| D::post_srq_recv(srq, wrs))
