@@ -343,8 +343,8 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Room for as many READs and atomics as the peer may have outstanding (`max_dest_rd_atomic`,
-    /// C-13 to C-15), at most [`MAX_RESOURCES`]. Forgets those that could be replayed, and gives
-    /// back what it had.
+    /// C-13 to C-15), at most [`MAX_RESOURCES`]. Those that are to be answered or could be replayed
+    /// move there, as far as there is room. Returns the memory that they were in.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
     }
