@@ -224,6 +224,7 @@ impl World {
         }
         assert_eq!(packet.payload_len as usize, flight.payload.len());
         assert_eq!(usize::from(packet.header_len), flight.header_len);
+        self.forger.see(qp, &truth, &packet, &flight.payload);
         self.let_go(qp, &truth);
         trace!(
             self.ground,
