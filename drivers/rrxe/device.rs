@@ -44,7 +44,7 @@ pub(crate) struct DeviceState {
     bad_pkeys: Atomic<u32>,
     bad_qkeys: Atomic<u32>,
     /// Packets that its queue pairs keep until their turn.
-    held: Atomic<i32>,
+    held: Atomic<usize>,
     /// Contexts in poll mode.
     pub(crate) poll_threads: Atomic<u32>,
     /// Its packets that wait on this host.
@@ -109,15 +109,16 @@ impl DeviceState {
         )
     }
 
-    /// Whether the queue pairs keep fewer packets than that. (Nearly: several may ask at once.)
-    pub(crate) fn may_hold(&self, most: i32) -> bool {
-        self.held.load(Relaxed) < most
+    /// Returns the bytes of packets that the queue pairs keep until their turn.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held.load(Relaxed)
     }
 
-    /// So many packets more, or fewer, are kept.
-    pub(crate) fn count_held(&self, more: i32) {
-        if more != 0 {
-            self.held.add(more, Relaxed);
+    /// One side of a queue pair that kept `before` bytes keeps `after` bytes now.
+    pub(crate) fn recharge_held(&self, before: usize, after: usize) {
+        if before != after {
+            // The sum wraps back: it is never less than the parts.
+            self.held.add(after.wrapping_sub(before), Relaxed);
         }
     }
 

@@ -258,6 +258,38 @@ pub(crate) fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Opt
     Packet::parse(start, u32::try_from(total).ok()?).ok()
 }
 
+/// Whether two datagrams are one packet that was sent twice. What may change when it is sent again
+/// does not count ([`Packet::repeats`]).
+#[cold]
+pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
+    let parsed = (
+        parse(a, &mut [0; MAX_HEADER]),
+        parse(b, &mut [0; MAX_HEADER]),
+    );
+    let (Some(one), Some(other)) = parsed else {
+        return false;
+    };
+    if !one.repeats(&other) || one.payload_len != other.payload_len {
+        return false;
+    }
+    let (mut at, len) = (0usize, one.payload_len as usize);
+    while at < len {
+        let (mut left, mut right) = ([0u8; 64], [0u8; 64]);
+        let n = left.len().min(len.wrapping_sub(at));
+        let copied = |datagram: &Datagram<'_>, start: u8, to: &mut [u8]| {
+            let from = usize::from(start).wrapping_add(at);
+            to.get_mut(..n)
+                .is_some_and(|to| datagram.copy_bits(from, to).is_ok())
+        };
+        let both = copied(a, one.header_len, &mut left) && copied(b, other.header_len, &mut right);
+        if !both || left != right {
+            return false;
+        }
+        at = at.wrapping_add(n);
+    }
+    true
+}
+
 /// The queue pair that packets which came together are for, and what they have left to do there.
 pub(crate) struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,

@@ -85,10 +85,11 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
     }
 }
 
-/// Packets that the queue pairs of a device keep until their turn, where others were lost: the
-/// usual windows of 32 queue pairs, at most some 70 MB where each came alone. One of a row keeps the
-/// memory of the whole row. Those beyond are lost, as if nothing were kept.
-pub(crate) const MAX_HELD: i32 = 8192;
+/// Bytes of memory that the packets may take that the queue pairs of a device keep until their
+/// turn, where others were lost. A queue pair may have as much of it as it leaves to the others: if
+/// it is alone half of it, which is the largest window in packets of 4096 bytes; if n others have as
+/// much as they may, one part in n + 2. Packets beyond are lost, as if nothing were kept.
+pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// Contexts of a device that may be in poll mode at the same time. Nothing charges their threads to whoever has them.
 pub(crate) const MAX_POLL_THREADS: u32 = 32;

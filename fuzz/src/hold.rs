@@ -29,9 +29,16 @@ impl<P> Hold<P> {
     /// Keeps one, if that is wanted.
     pub fn keep(&mut self, expected: Psn, packet: &Packet, what: P) {
         if self.holds {
+            let held = Held {
+                psn: packet.psn(),
+                came: 0,
+                bytes: packet.payload_len,
+                packet: (*packet, what),
+            };
+            let same = |a: &(Packet, P), b: &(Packet, P)| a.0.repeats(&b.0);
             let _lost = self
                 .reorder
-                .hold(&mut self.ring, expected, packet.psn(), (*packet, what));
+                .hold(&mut self.ring, expected, usize::MAX, held, same);
         }
     }
 

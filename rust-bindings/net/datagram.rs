@@ -352,6 +352,22 @@ impl KeptDatagram {
         }
     }
 
+    /// Returns how many bytes the datagram has.
+    #[expect(clippy::len_without_is_empty)] // An empty one is a datagram, too.
+    pub fn len(&self) -> usize {
+        self.part.len
+    }
+
+    /// Returns the bytes of memory that it keeps: those of the whole packet.
+    pub fn memory(&self) -> usize {
+        self.skb.truesize()
+    }
+
+    /// Returns whether both datagrams came in one packet.
+    pub fn shares_memory(&self, other: &Self) -> bool {
+        core::ptr::eq(self.skb.as_raw(), other.skb.as_raw())
+    }
+
     /// Frees it as one that has served its purpose.
     pub fn consume(self) {
         self.skb.consume();

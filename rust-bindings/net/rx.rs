@@ -301,6 +301,13 @@ impl RxSkb {
         }
     }
 
+    /// Returns the bytes of memory that the packet takes.
+    pub(super) fn truesize(&self) -> usize {
+        // SAFETY: The packet is valid by the type invariant. Nobody changes `truesize` (struct
+        // sk_buff, include/linux/skbuff.h) of a packet that was received and is ours.
+        unsafe { (*self.as_raw()).truesize as usize }
+    }
+
     /// Frees the packet as one that has served its purpose.
     #[inline]
     pub fn consume(self) {

@@ -197,6 +197,25 @@ impl Packet {
         self.operation.is_response()
     }
 
+    /// Whether this may be `other` again, as far as headers say so: a request whose headers are the
+    /// same but for what may change when it is sent again, or a response of the same length. The
+    /// responses of a READ that starts elsewhere have other headers.
+    pub fn repeats(&self, other: &Packet) -> bool {
+        if self.is_response() {
+            return other.is_response() && self.payload_len == other.payload_len;
+        }
+        let again = |packet: &Packet| {
+            let bth = Bth {
+                ackreq: false,
+                fecn: false,
+                becn: false,
+                ..packet.bth
+            };
+            Packet { bth, ..*packet }
+        };
+        again(self) == again(other)
+    }
+
     /// The packet sequence number; of a run, the first.
     #[inline]
     pub fn psn(&self) -> Psn {

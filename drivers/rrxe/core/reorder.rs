@@ -11,6 +11,8 @@
 //!    hand it to `handle_packet` again, and hold it again where the outcome says so.
 //! 3. Tell what is left (`Responder::held`, `Requester::held`), which may have a gap to report.
 //!
+//! 4. Call [`Reorder::expire`] before all that, and at the time of [`Reorder::expires`].
+//!
 //! A packet that is held has had no effect: no memory was written, nothing was acknowledged and
 //! nothing completed (B-14). Dropping one is the loss of a packet.
 
@@ -24,11 +26,29 @@ pub const HELD: usize = REACH as usize;
 /// that is farther off is left to be sent again.
 pub const REACH: u32 = crate::requester::MOST_WINDOW;
 
+/// How long a packet is held at most, in nanoseconds: several acknowledge timeouts of a usual peer
+/// (67 ms each), which has sent again by then what is missing before it. One that has waited for
+/// longer may be stale or forged. It is let go within half of this time more.
+pub const MAX_AGE: u64 = 500_000_000;
+
+/// Whether a packet of a connection may have this PSN, as seen from the expected one: whether it is
+/// at most [`REACH`] PSNs before or after it.
+#[inline]
+pub const fn is_near(psn: Psn, expected: Psn) -> bool {
+    psn.since(expected.sub(REACH)) < 2 * REACH
+}
+
 /// A packet in its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<P> {
-    psn: Psn,
-    packet: P,
+    /// Its PSN.
+    pub psn: Psn,
+    /// When it came, in nanoseconds.
+    pub came: u64,
+    /// Bytes of memory that it takes.
+    pub bytes: u32,
+    /// What it is to its owner.
+    pub packet: P,
 }
 
 /// Where the packets are in a ring, whose length must be a power of two: without that nothing is
@@ -39,12 +59,33 @@ pub struct Reorder {
     head: u32,
     /// How many there are.
     len: u32,
+    /// Bytes that they take.
+    bytes: usize,
+    /// None of them came earlier.
+    oldest: u64,
 }
 
 impl Reorder {
     /// Nothing is held.
     pub const fn new() -> Reorder {
-        Reorder { head: 0, len: 0 }
+        Reorder {
+            head: 0,
+            len: 0,
+            bytes: 0,
+            oldest: 0,
+        }
+    }
+
+    /// Bytes that the packets take, as their owner has counted them.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// When to call [`Reorder::expire`] if nothing happens before, in nanoseconds.
+    #[inline]
+    pub fn expires(&self) -> Option<u64> {
+        (self.len != 0).then(|| self.oldest.saturating_add(MAX_AGE))
     }
 
     /// Packets held.
@@ -65,55 +106,113 @@ impl Reorder {
         (self.head.wrapping_add(n) as usize) & capacity.wrapping_sub(1)
     }
 
+    /// The packet with the farthest PSN.
+    pub fn last<'a, P>(&self, ring: &'a [Option<Held<P>>]) -> Option<&'a Held<P>> {
+        let last = self.len.checked_sub(1)?;
+        ring.get(self.place(ring.len(), last))?.as_ref()
+    }
+
     fn psn<P>(&self, ring: &[Option<Held<P>>], n: u32) -> Option<Psn> {
         ring.get(self.place(ring.len(), n))
             .and_then(|place| place.as_ref())
             .map(|held| held.psn)
     }
 
+    /// Takes the n-th packet out of its place.
+    fn take<P>(&mut self, ring: &mut [Option<Held<P>>], n: u32) -> Option<Held<P>> {
+        let held = ring.get_mut(self.place(ring.len(), n))?.take()?;
+        self.bytes = self.bytes.saturating_sub(held.bytes as usize);
+        Some(held)
+    }
+
     fn take_first<P>(&mut self, ring: &mut [Option<Held<P>>]) -> Option<P> {
-        let first = ring.get_mut(self.place(ring.len(), 0))?.take();
+        let first = self.take(ring, 0);
         self.head = self.head.wrapping_add(1);
         self.len = self.len.saturating_sub(1);
         first.map(|held| held.packet)
     }
 
-    /// Holds a packet that comes after `expected`, the PSN whose turn it is.
+    /// Takes out the packets for which `leave` says so, and closes the ranks.
+    fn remove<P>(&mut self, ring: &mut [Option<Held<P>>], leave: impl Fn(&Held<P>) -> bool) {
+        let mut kept = 0u32;
+        for n in 0..self.len {
+            let place = self.place(ring.len(), n);
+            if ring.get(place).and_then(Option::as_ref).is_none_or(&leave) {
+                drop(self.take(ring, n));
+            } else {
+                ring.swap(self.place(ring.len(), kept), place);
+                kept = kept.wrapping_add(1);
+            }
+        }
+        self.len = kept;
+    }
+
+    /// Lets go of packets that came too long ago ([`MAX_AGE`]).
+    pub fn expire<P>(&mut self, ring: &mut [Option<Held<P>>], now: u64) {
+        if self.expires().is_none_or(|at| at > now) {
+            return;
+        }
+        // Those that are about to be leave with them: so there are few rounds.
+        let until = now.saturating_sub(MAX_AGE / 2);
+        self.remove(ring, |held| held.came <= until);
+        let packets = (0..self.len).filter_map(|n| {
+            let place = ring.get(self.place(ring.len(), n));
+            place.and_then(Option::as_ref)
+        });
+        self.oldest = packets.map(|held| held.came).min().unwrap_or(now);
+    }
+
+    /// Holds a packet that comes after `expected`, the PSN whose turn it is. All that are held may
+    /// take `room` bytes.
     ///
-    /// Returns what is not held: this packet, if there is one of its PSN, or if all places are
-    /// taken by nearer ones; otherwise the farthest, where that made room.
-    #[must_use = "a packet that is not held is lost, and its owner may have to account for it"]
+    /// Of two packets with one PSN that are not the same, at least one is stale or forged. Neither is
+    /// held then: the peer sends its own again.
+    ///
+    /// Returns the packet if it is not held: because there is one of its PSN, or because nearer ones
+    /// take all places or bytes. Farther ones are dropped to make room.
+    #[must_use = "a packet that is not held is lost"]
     pub fn hold<P>(
         &mut self,
         ring: &mut [Option<Held<P>>],
         expected: Psn,
-        psn: Psn,
-        packet: P,
+        room: usize,
+        held: Held<P>,
+        same: impl FnOnce(&P, &P) -> bool,
     ) -> Option<P> {
         let capacity = ring.len();
         if !capacity.is_power_of_two() {
-            return Some(packet);
+            return Some(held.packet);
         }
         // Nearly always it belongs behind all others, or not far from there.
-        let distance = psn.since(expected);
+        let distance = held.psn.since(expected);
         let mut at = self.len;
         while let Some(before) = at.checked_sub(1) {
             match self.psn(ring, before) {
-                Some(other) if other == psn => return Some(packet),
+                Some(other) if other == held.psn => {
+                    let other = ring.get(self.place(capacity, before));
+                    let other = other.and_then(Option::as_ref);
+                    if !other.is_some_and(|other| same(&other.packet, &held.packet)) {
+                        self.remove(ring, |other| other.psn == held.psn);
+                    }
+                    return Some(held.packet);
+                }
                 Some(other) if other.since(expected) > distance => at = before,
                 _ => break,
             }
         }
-        let mut evicted = None;
-        if self.len as usize >= capacity {
+        let bytes = held.bytes as usize;
+        while self.len as usize >= capacity || self.bytes.saturating_add(bytes) > room {
             let last = self.len.wrapping_sub(1);
-            if at > last {
-                return Some(packet);
+            if self.len == 0 || at > last {
+                return Some(held.packet);
             }
-            let place = self.place(capacity, last);
-            evicted = ring.get_mut(place).and_then(|place| place.take());
+            drop(self.take(ring, last));
             self.len = last;
         }
+        if self.len == 0 || held.came < self.oldest {
+            self.oldest = held.came;
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
         let mut n = self.len;
         while n > at {
             let before = n.wrapping_sub(1);
@@ -122,10 +221,10 @@ impl Reorder {
             n = before;
         }
         if let Some(place) = ring.get_mut(self.place(capacity, at)) {
-            *place = Some(Held { psn, packet });
+            *place = Some(held);
             self.len = self.len.wrapping_add(1);
         }
-        evicted.map(|held| held.packet)
+        None
     }
 
     /// Takes out the first packet, if it is due. Those before `expected`, the PSN whose turn it
@@ -160,9 +259,13 @@ impl Reorder {
             0
         };
         for n in 0..self.len {
+            if n >= room {
+                drop(self.take(from, n));
+                continue;
+            }
             let place = self.place(from.len(), n);
             let held = from.get_mut(place).and_then(Option::take);
-            if let Some(to) = to.get_mut(n as usize).filter(|_| n < room) {
+            if let Some(to) = to.get_mut(n as usize) {
                 *to = held;
             }
         }
@@ -188,13 +291,28 @@ mod tests {
         (0..places).map(|_| None).collect()
     }
 
+    fn hold(
+        reorder: &mut Reorder,
+        ring: &mut [Option<Held<u32>>],
+        expected: Psn,
+        packet: u32,
+    ) -> Option<u32> {
+        let held = Held {
+            psn: expected.add(packet),
+            came: 0,
+            bytes: 1,
+            packet,
+        };
+        reorder.hold(ring, expected, usize::MAX, held, |a, b| a == b)
+    }
+
     /// Packets come out in the order of their PSNs, however they came, and across the wrap.
     #[test]
     fn in_order() {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
         let base = Psn::new(0xff_fffe);
         for n in [3, 1, 5, 2, 3] {
-            let back = reorder.hold(&mut ring, base, base.add(n), n);
+            let back = hold(&mut reorder, &mut ring, base, n);
             assert_eq!(back, (n == 3 && reorder.len() == 4).then_some(3));
         }
         assert_eq!(reorder.next(&mut ring, base, |psn| psn == base), None);
@@ -215,14 +333,17 @@ mod tests {
         let (mut reorder, mut ring) = (Reorder::new(), ring(4));
         let base = Psn::new(0);
         for n in [10, 20, 30, 40] {
-            assert_eq!(reorder.hold(&mut ring, base, base.add(n), n), None);
+            assert_eq!(hold(&mut reorder, &mut ring, base, n), None);
         }
-        assert_eq!(reorder.hold(&mut ring, base, base.add(50), 50), Some(50));
-        assert_eq!(reorder.hold(&mut ring, base, base.add(25), 25), Some(40));
+        assert_eq!(hold(&mut reorder, &mut ring, base, 50), Some(50));
+        assert_eq!(hold(&mut reorder, &mut ring, base, 25), None);
+        assert_eq!((reorder.len(), reorder.bytes()), (4, 4));
+        assert!(ring.iter().flatten().all(|held| held.packet != 40));
         reorder.clear(&mut ring);
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
         // No place at all.
-        assert_eq!(reorder.hold(&mut [], base, base.add(1), 1), Some(1));
+        assert_eq!(hold(&mut reorder, &mut [], base, 1), Some(1));
+        assert_eq!(reorder.bytes(), 0);
     }
 
     /// A larger ring has all of it, a smaller one the nearest.
@@ -231,22 +352,77 @@ mod tests {
         let (mut reorder, mut small, mut large) = (Reorder::new(), ring(4), ring(8));
         let base = Psn::new(0xff_ffff);
         for n in [1, 2, 3] {
-            assert_eq!(reorder.hold(&mut small, base, base.add(n), n), None);
+            assert_eq!(hold(&mut reorder, &mut small, base, n), None);
         }
         // The first is not in the first place.
         assert_eq!(reorder.next(&mut small, base.add(1), |_| true), Some(1));
         for n in [5, 4] {
-            assert_eq!(reorder.hold(&mut small, base, base.add(n), n), None);
+            assert_eq!(hold(&mut reorder, &mut small, base, n), None);
         }
         reorder.move_to(&mut small, &mut large);
         assert!(small.iter().all(Option::is_none));
-        assert_eq!(reorder.hold(&mut large, base, base.add(6), 6), None);
-        assert_eq!(reorder.len(), 5);
+        assert_eq!(hold(&mut reorder, &mut large, base, 6), None);
+        assert_eq!((reorder.len(), reorder.bytes()), (5, 5));
         reorder.move_to(&mut large, &mut small);
+        assert_eq!((reorder.len(), reorder.bytes()), (4, 4));
         for n in [2, 3, 4, 5] {
             assert_eq!(reorder.next(&mut small, base.add(n), |_| true), Some(n));
         }
         assert!(reorder.is_empty());
+    }
+
+    /// Of two packets with one PSN that differ, neither is kept; a copy changes nothing.
+    #[test]
+    fn not_the_same() {
+        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let base = Psn::new(0xff_ffff);
+        for n in [1, 2, 3, 2] {
+            let _ = hold(&mut reorder, &mut ring, base, n);
+        }
+        assert_eq!(reorder.len(), 3);
+        let other = Held {
+            psn: base.add(2),
+            came: 0,
+            bytes: 1,
+            packet: 77,
+        };
+        let lost = reorder.hold(&mut ring, base, usize::MAX, other, |a, b| a == b);
+        assert_eq!(lost, Some(77));
+        assert_eq!((reorder.len(), reorder.bytes()), (2, 2));
+        for n in [1, 3] {
+            assert_eq!(reorder.next(&mut ring, base.add(n), |_| true), Some(n));
+        }
+        assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
+    }
+
+    /// What is held for too long is let go, and nothing else.
+    #[test]
+    fn old() {
+        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let base = Psn::new(0);
+        assert_eq!(reorder.expires(), None);
+        for (n, came) in [(5, 100), (1, 200), (3, MAX_AGE), (2, MAX_AGE + 300)] {
+            let held = Held {
+                psn: base.add(n),
+                came,
+                bytes: n,
+                packet: n,
+            };
+            assert_eq!(
+                reorder.hold(&mut ring, base, usize::MAX, held, |_, _| true),
+                None
+            );
+        }
+        assert_eq!(reorder.expires(), Some(100 + MAX_AGE));
+        reorder.expire(&mut ring, 99 + MAX_AGE);
+        assert_eq!(reorder.len(), 4);
+        reorder.expire(&mut ring, 100 + MAX_AGE);
+        assert_eq!((reorder.len(), reorder.bytes()), (2, 5));
+        assert_eq!(reorder.expires(), Some(2 * MAX_AGE));
+        for n in [2, 3] {
+            assert_eq!(reorder.next(&mut ring, base.add(n), |_| true), Some(n));
+        }
+        assert_eq!(reorder.expires(), None);
     }
 
     proptest! {
@@ -259,20 +435,18 @@ mod tests {
             for (hold, n) in steps {
                 if hold {
                     let psn = base + n;
-                    let lost = reorder.hold(&mut ring, Psn::new(base), Psn::new(psn), psn);
-                    let twice = map.insert(psn, ()).is_some();
-                    let expected = if twice {
-                        Some(psn)
-                    } else if map.len() > 16 {
-                        map.pop_last().map(|(psn, ())| psn)
-                    } else {
-                        None
-                    };
-                    prop_assert_eq!(lost, expected);
+                    let held = Held { psn: Psn::new(psn), came: 0, bytes: n, packet: psn };
+                    let lost = reorder.hold(&mut ring, Psn::new(base), 200, held, |a, b| a == b);
+                    let twice = map.contains_key(&psn);
+                    map.entry(psn).or_insert(n as usize);
+                    while map.len() > 16 || map.values().sum::<usize>() > 200 {
+                        map.pop_last();
+                    }
+                    prop_assert_eq!(lost.is_some(), twice || !map.contains_key(&psn));
                 } else {
                     base += n / 8;
                     map = map.split_off(&base);
-                    let expected = map.first_key_value().map(|(psn, ())| *psn);
+                    let expected = map.first_key_value().map(|(psn, _)| *psn);
                     let due = expected.filter(|psn| *psn == base);
                     let next = reorder.next(&mut ring, Psn::new(base), |psn| psn.get() == base);
                     prop_assert_eq!(next, due);
@@ -281,6 +455,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(reorder.len() as usize, map.len());
+                prop_assert_eq!(reorder.bytes(), map.values().sum::<usize>());
             }
         }
     }

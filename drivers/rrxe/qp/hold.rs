@@ -3,20 +3,32 @@
 //! Packets that came before their turn, kept until then: the core's [`Reorder`] has their order,
 //! this has the packets.
 
-use crate::{device::DeviceState, limits};
+use crate::{
+    device::DeviceState,
+    incoming::{is_same, Incoming},
+    limits,
+};
+use core::mem::size_of;
 use kernel::{prelude::*, sync::Arc};
-use linux_rdma::net::KeptDatagram;
+use linux_rdma::{net::KeptDatagram, vector::Vector};
 use rrxe_core::{reorder::HELD, Held, Psn, Reorder};
 
 /// Places to begin with: a few losses on a short way.
-const FIRST: usize = 128;
+const FIRST: usize = 32;
 
-/// What one side of a queue pair keeps. Packets count against the device's share.
+/// A place of the ring.
+type Place = Option<Held<KeptDatagram>>;
+
+/// What one side of a queue pair keeps. Its bytes, those of the ring included, count against the
+/// device's share.
 pub(crate) struct HoldBack {
     device: Arc<DeviceState>,
     reorder: Reorder,
-    /// Made when the first packet comes early, and larger as need be; most queue pairs never see one.
-    ring: KVec<Option<Held<KeptDatagram>>>,
+    /// Made when the first packet comes early, larger as need be, and given back with the last
+    /// packet; most queue pairs never see one.
+    ring: KVec<Place>,
+    /// Bytes that the device's share was charged with.
+    charged: usize,
 }
 
 impl HoldBack {
@@ -25,6 +37,7 @@ impl HoldBack {
             device,
             reorder: Reorder::new(),
             ring: KVec::new(),
+            charged: 0,
         }
     }
 
@@ -32,13 +45,31 @@ impl HoldBack {
         self.reorder.is_empty()
     }
 
-    /// Makes the ring, or a larger one where it is full. Softirqs get here: where there is no memory, no more is kept.
-    fn prepare(&mut self) -> Result {
+    /// Returns the time at which [`HoldBack::expire`] has something to do, if nothing happens
+    /// before.
+    pub(crate) fn expires(&self) -> Option<u64> {
+        self.reorder.expires()
+    }
+
+    /// Lets go of what came too long ago.
+    pub(crate) fn expire(&mut self, now: u64) {
+        if !self.is_empty() {
+            self.reorder.expire(&mut self.ring, now);
+            self.settle();
+        }
+    }
+
+    /// Makes the ring, or a larger one if it is full. Softirqs get here: if there is no memory, or
+    /// no `room` for so many bytes, the ring stays as it is.
+    fn prepare(&mut self, room: usize) -> Result {
         let places = self.ring.len();
         if (self.reorder.len() as usize) < places || places >= HELD {
             return Ok(());
         }
         let more = places.saturating_mul(2).clamp(FIRST, HELD);
+        if self.reorder.bytes().saturating_add(ring_bytes(more)) > room {
+            return Err(ENOMEM);
+        }
         let mut ring = KVec::with_capacity(more, GFP_ATOMIC | __GFP_NOWARN)?;
         for _ in 0..more {
             ring.push(None, GFP_ATOMIC)?;
@@ -48,20 +79,51 @@ impl HoldBack {
         Ok(())
     }
 
-    /// Keeps a packet that comes after `expected`. Where it can't be kept, or there is no room for it, it is lost.
-    pub(crate) fn hold(&mut self, kept: Option<KeptDatagram>, expected: Psn, psn: Psn) {
-        let Some(kept) = kept else {
-            return;
-        };
-        if !self.device.may_hold(limits::MAX_HELD) {
-            return;
+    /// Keeps a packet that comes after `expected`. If it can't be kept, or there is no room for it,
+    /// it is lost.
+    pub(crate) fn hold(&mut self, incoming: &Incoming<'_>, expected: Psn) {
+        if let Some(kept) = incoming.keep() {
+            let psn = incoming.packet.psn();
+            self.hold_kept(kept, expected, psn, incoming.now, incoming.vector());
         }
-        // Without more room, nearer packets push out farther ones.
-        let _ = self.prepare();
-        let before = self.reorder.len();
-        let lost = self.reorder.hold(&mut self.ring, expected, psn, kept);
-        self.account(before);
-        drop(lost);
+    }
+
+    /// Keeps a packet that was kept before. `now` counts as the time at which it came.
+    pub(crate) fn hold_kept(
+        &mut self,
+        kept: KeptDatagram,
+        expected: Psn,
+        psn: Psn,
+        now: u64,
+        vector: &Vector,
+    ) {
+        // What others have left of the device's share is divided: there is always something left
+        // for a queue pair that holds nothing.
+        let room = limits::MAX_HELD_BYTES
+            .saturating_sub(self.device.held_bytes())
+            .saturating_add(self.charged)
+            .wrapping_shr(1);
+        // Without more places, nearer packets push out farther ones.
+        let _ = self.prepare(room);
+        let bytes = match self.reorder.last(&self.ring) {
+            // The memory of a row counts once.
+            Some(last) if last.psn.next() == psn && last.packet.shares_memory(&kept) => kept.len(),
+            _ => kept.memory(),
+        };
+        let held = Held {
+            psn,
+            came: now,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            packet: kept,
+        };
+        let room = room.saturating_sub(ring_bytes(self.ring.len()));
+        let same =
+            |a: &KeptDatagram, b: &KeptDatagram| is_same(&a.datagram(vector), &b.datagram(vector));
+        drop(
+            self.reorder
+                .hold(&mut self.ring, expected, room, held, same),
+        );
+        self.settle();
     }
 
     /// Takes out the first packet, if it is due.
@@ -73,23 +135,34 @@ impl HoldBack {
         if self.reorder.is_empty() {
             return None;
         }
-        let before = self.reorder.len();
         let next = self.reorder.next(&mut self.ring, expected, due);
-        self.account(before);
+        self.settle();
         next
     }
 
     /// Lets everything go.
     pub(crate) fn clear(&mut self) {
-        let before = self.reorder.len();
         self.reorder.clear(&mut self.ring);
-        self.account(before);
+        self.settle();
     }
 
-    fn account(&self, before: u32) {
-        self.device
-            .count_held(self.reorder.len().wrapping_sub(before) as i32);
+    /// Gives an empty ring back, and charges the device's share with what is left.
+    fn settle(&mut self) {
+        if self.reorder.is_empty() && !self.ring.is_empty() {
+            self.ring = KVec::new();
+        }
+        let bytes = self
+            .reorder
+            .bytes()
+            .saturating_add(ring_bytes(self.ring.len()));
+        self.device.recharge_held(self.charged, bytes);
+        self.charged = bytes;
     }
+}
+
+/// Bytes of a ring with so many places.
+fn ring_bytes(places: usize) -> usize {
+    places.saturating_mul(size_of::<Place>())
 }
 
 impl Drop for HoldBack {

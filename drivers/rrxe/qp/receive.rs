@@ -2,7 +2,7 @@
 
 //! Packets that come in, in a row: the side of the queue pair that they are for stays locked.
 
-use super::{answer::Wait, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use super::{answer::Wait, hold::HoldBack, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
 use crate::{
     congestion::{is_marked, Due},
     counters::Counter,
@@ -12,7 +12,7 @@ use crate::{
 use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
 use linux_rdma::{
     net::RxSkb,
-    sync::{lock_bh, object_of, BhLocked},
+    sync::{lock_bh, object_of, BhLocked, SoftTimer},
 };
 use rrxe_core::{
     requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
@@ -232,6 +232,7 @@ impl Qp {
             side.requester.notification(incoming.packet)
         });
         let now = incoming.now;
+        side.held.expire(now);
         let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
             let on = Occasion::of(incoming, rcu);
             side.act(qp, on, None, notices, |requester, slots, env| {
@@ -240,8 +241,8 @@ impl Qp {
         };
         let mut outcome = handle(side, incoming);
         if outcome.hold {
-            let (expected, psn) = (side.requester.expected_psn(), incoming.packet.psn());
-            side.held.hold(incoming.keep(), expected, psn);
+            let expected = side.requester.expected_psn();
+            side.held.hold(incoming, expected);
         }
         while let Some(kept) = side.next_held() {
             let Some((psn, more)) =
@@ -252,12 +253,14 @@ impl Qp {
             outcome.merge(more);
             if more.hold {
                 let expected = side.requester.expected_psn();
-                side.held.hold(Some(kept), expected, psn);
+                side.held
+                    .hold_kept(kept, expected, psn, now, incoming.vector());
             } else {
                 kept.consume();
             }
         }
         if !side.held.is_empty() {
+            Self::watch_held(this, &side.held);
             let on = Occasion::of(incoming, rcu);
             outcome.merge(side.act(qp, on, None, notices, |requester, slots, env| {
                 requester.held(slots, now, true, env)
@@ -298,6 +301,7 @@ impl Qp {
             side.responder.notification(incoming.packet)
         });
         let now = incoming.now;
+        side.expire_held(now);
         let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
             let expected = side.responder.expected_psn();
             let on = Occasion::of(incoming, rcu);
@@ -316,8 +320,7 @@ impl Qp {
         let mut outcome = handle(side, incoming);
         if outcome.hold {
             let expected = Psn::new(side.responder.expected_psn());
-            side.held
-                .hold(incoming.keep(), expected, incoming.packet.psn());
+            side.held.hold(incoming, expected);
         }
         let mut taken = false;
         while let Some(kept) = side.next_held() {
@@ -328,10 +331,19 @@ impl Qp {
             kept.consume();
         }
         let still = !side.held.is_empty();
+        Self::watch_held(this, &side.held);
         outcome.merge(side.responder.held(taken, still));
         left.requests.merge(outcome);
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
+        }
+    }
+
+    /// Has the timer look after what is kept. Called with the side locked, and its path there: so
+    /// the queue pair is not destroyed meanwhile, which cancels the timer.
+    fn watch_held(this: ArcBorrow<'_, Self>, held: &HoldBack) {
+        if let Some(expires) = held.expires() {
+            SoftTimer::<Qp>::arm(this, expires);
         }
     }
 

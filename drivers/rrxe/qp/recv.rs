@@ -175,6 +175,15 @@ impl RecvSide {
         }
     }
 
+    /// Lets go of the requests that were kept for too long.
+    pub(crate) fn expire_held(&mut self, now: u64) {
+        if !self.held.is_empty() {
+            self.held.expire(now);
+            let left = !self.held.is_empty();
+            let _ = self.responder.held(false, left);
+        }
+    }
+
     /// The next request that was kept, if its turn has come.
     pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
         let responder = &self.responder;

@@ -628,14 +628,29 @@ impl TimerCallback for Qp {
         if let Some(again) = again {
             SoftTimer::<Qp>::arm(this, again);
         }
-        let next = lock_bh(&qp.send).next_timeout();
+        let next = {
+            let mut side = lock_bh(&qp.send);
+            side.held.expire(now);
+            side.next_timeout()
+        };
         match next {
             Some(next) if next <= now => Self::send_side_expired(this),
             Some(next) => SoftTimer::<Qp>::arm(this, next),
             None => {}
         }
         // READ responses may have waited for their time.
-        let waiting = lock_bh(&qp.recv).responder.next_timeout().is_some();
+        let waiting = {
+            let mut side = lock_bh(&qp.recv);
+            side.expire_held(now);
+            side.responder.next_timeout().is_some()
+        };
+        let expiries = [
+            lock_bh(&qp.send).held.expires(),
+            lock_bh(&qp.recv).held.expires(),
+        ];
+        if let Some(expires) = expiries.into_iter().flatten().min() {
+            SoftTimer::<Qp>::arm(this, expires);
+        }
         if late || waiting {
             Self::run_recv(this);
         }

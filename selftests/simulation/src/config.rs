@@ -41,6 +41,8 @@ pub struct Trouble {
     pub bad_receives: u32,
     /// A batch has no room.
     pub no_room: u32,
+    /// At each turn: a packet that nobody sent, or one of an earlier connection.
+    pub forgeries: u32,
 }
 
 /// A pair of connected queue pairs, or a single one for datagrams.
@@ -94,6 +96,8 @@ pub struct Config {
     pub rows: bool,
     /// An acknowledgement may leave behind what its queue pair sends.
     pub carries: bool,
+    /// The randomness of what nobody sent.
+    pub forger: Random,
 }
 
 /// The acknowledge timeout's code that allows for every delay of this network.
@@ -124,6 +128,11 @@ impl Config {
             .collect();
         // Whatever else follows from the seed stays the same.
         let mut aside = random.clone();
+        let (rows, carries) = (aside.chance(500), aside.chance(500));
+        let trouble = Trouble {
+            forgeries: aside.pick(&[0, 0, 10, 100, 500]),
+            ..trouble
+        };
         Config {
             hosts,
             shared,
@@ -135,8 +144,9 @@ impl Config {
             strict: random.chance(500),
             reconnects: random.below(3),
             afterwards: random.pick(&[0, 100_000, 1_000_000]),
-            rows: aside.chance(500),
-            carries: aside.chance(500),
+            rows,
+            carries,
+            forger: aside,
         }
     }
 }

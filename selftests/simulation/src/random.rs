@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 /// SplitMix64.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {

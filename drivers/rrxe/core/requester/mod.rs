@@ -368,10 +368,12 @@ impl Requester {
     }
 
     /// The congestion notification to send for an answer that came in marked, before it is handled;
-    /// `None` where the packet is going to be dropped for its header (L-03, L-04).
+    /// `None` if the packet is going to be dropped for its header (L-03, L-04), or if no answer to
+    /// this connection can have its PSN now: it is stale or forged.
     pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
+            && crate::reorder::is_near(packet.psn(), self.una)
             && pkey::matches(packet.bth.pkey, self.pkey);
         notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
     }

@@ -7,6 +7,7 @@ use super::recovery::{is_after, After, Cause, Hole};
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, RNR_RETRY_INFINITE};
 use crate::psn::Psn;
+use crate::reorder::REACH;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
@@ -62,6 +63,8 @@ impl Requester {
             ) if is_ack(&aeth) => self.on_read_response(slots, now, packet, env),
             _ => self.drop_packet(),
         };
+        // An answer from farther off may be forged. What is missing is asked for again.
+        outcome.hold &= packet.psn().since(self.una) < REACH;
         outcome.merge(self.settle_failed(slots, env));
         outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
         outcome

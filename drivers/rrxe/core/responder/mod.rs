@@ -15,6 +15,7 @@ mod transmit;
 
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
+use crate::reorder;
 use crate::wire::{Class, Syndrome, QPN_MASK};
 use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
@@ -240,7 +241,8 @@ enum Message {
 pub struct ResponderCounters {
     /// Requests that had been taken before.
     pub duplicates: u32,
-    /// Requests that came too early.
+    /// Gaps in the sequence of requests that a NAK was made for; without NAKs (UC), requests that
+    /// came too early.
     pub out_of_sequence: u32,
     /// RNR NAKs sent.
     pub rnr_naks: u32,
@@ -343,8 +345,8 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Room for as many READs and atomics as the peer may have outstanding (`max_dest_rd_atomic`,
-    /// C-13 to C-15), at most [`MAX_RESOURCES`]. Forgets those that could be replayed, and gives
-    /// back what it had.
+    /// C-13 to C-15), at most [`MAX_RESOURCES`]. Those that are to be answered or could be replayed
+    /// move there, as far as there is room. Returns the memory that they were in.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
     }
@@ -424,11 +426,13 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// The congestion notification to send for a request that came in marked, before it is
-    /// handled; `None` where the packet is going to be dropped for its header (L-03), and for
-    /// datagrams, whose senders have no connection to slow down.
+    /// handled; `None` if the packet is going to be dropped for its header (L-03), if no request of
+    /// this connection can have its PSN now (it is stale or forged), and for datagrams, whose
+    /// senders have no connection to slow down.
     pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
+            && reorder::is_near(packet.psn(), self.epsn)
             && pkey::matches(packet.bth.pkey, self.pkey);
         notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
     }

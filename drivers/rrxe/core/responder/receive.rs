@@ -41,10 +41,6 @@ impl<R: ResourceRing> Responder<R> {
         if self.service == Service::Ud {
             return self.on_datagram(packet, env);
         }
-        if self.quiet {
-            self.quiet = false;
-            env.event(ResponderEvent::CommEstablished);
-        }
         if self.service == Service::Uc {
             return self.on_unreliable(packet, env);
         }
@@ -53,18 +49,16 @@ impl<R: ResourceRing> Responder<R> {
                 self.nak_due = None;
                 self.nak_outstanding = false;
                 self.not_ready = false;
+                self.established(env);
                 let result = self.execute(packet, env);
                 self.answer(packet, result, env)
             }
-            Region::Future => {
-                self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
-                Outcome {
-                    transmit: self.nak_gap(),
-                    // A request from farther off may be stale or forged. A peer sends its own again.
-                    hold: !self.not_ready && packet.psn().since(self.epsn) < REACH,
-                    ..Outcome::default()
-                }
-            }
+            Region::Future => Outcome {
+                transmit: self.nak_gap(),
+                // A request from farther off may be stale or forged. A peer sends its own again.
+                hold: !self.not_ready && packet.psn().since(self.epsn) < REACH,
+                ..Outcome::default()
+            },
             Region::Duplicate => {
                 self.counters.duplicates = self.counters.duplicates.wrapping_add(1);
                 self.on_duplicate(packet)
@@ -124,6 +118,7 @@ impl<R: ResourceRing> Responder<R> {
             return false;
         }
         self.nak_outstanding = true;
+        self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
         self.nak_due = Some((self.epsn, Syndrome::Nak(NakCode::SequenceError)));
         true
     }
@@ -132,6 +127,16 @@ impl<R: ResourceRing> Responder<R> {
     pub(super) fn nak_instead(&mut self) {
         if self.holding && self.nak_due.is_none() {
             self.nak_gap();
+        }
+    }
+
+    /// A request of the peer has come (J-21). One that does not fit in its place may be stale or
+    /// forged, and says nothing.
+    #[inline]
+    fn established<E: ResponderEnv>(&mut self, env: &mut E) {
+        if self.quiet {
+            self.quiet = false;
+            env.event(ResponderEvent::CommEstablished);
         }
     }
 
@@ -256,6 +261,7 @@ impl<R: ResourceRing> Responder<R> {
             self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
             return Outcome::default();
         }
+        self.established(env);
         self.epsn = packet.psn().add(packet.packets);
         match self.on_send_or_write(packet, env) {
             Ok(()) => Outcome::default(),

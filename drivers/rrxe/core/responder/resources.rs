@@ -19,9 +19,14 @@ pub(super) enum Kind {
     /// A READ, to be executed again.
     Read { rkey: u32, va: u64, len: u32 },
     /// An atomic and its result: it must not be executed again.
-    Atomic { operation: Operation, original: u64 },
+    Atomic {
+        rkey: u32,
+        va: u64,
+        op: AtomicOp,
+        original: u64,
+    },
     /// A FLUSH or atomic write: all there is to say is that it was executed.
-    Done { operation: Operation },
+    Done { operation: Operation, ext: Ext },
 }
 
 /// Room to remember a READ or atomic that was accepted.
@@ -83,9 +88,41 @@ impl<R: ResourceRing> Resources<R> {
         self.ring.len().min(MAX_RESOURCES) as u8
     }
 
-    /// Takes another ring, and gives the old one back.
+    /// Moves to another ring, and returns the old one. If the new one is smaller, only the newest
+    /// resources are kept.
     pub(super) fn replace(&mut self, ring: R) -> R {
-        core::mem::replace(self, Resources::new(ring)).into_ring()
+        let old = core::mem::replace(self, Resources::new(ring));
+        let (places, limit) = (old.limit(), self.limit());
+        let kept = places.min(limit);
+        for age in (1..=kept).rev() {
+            let from = old.newest(age);
+            let to = usize::from(self.head);
+            let resource = old.get(from).copied();
+            if let (Some(resource), Some(to)) = (resource, self.ring.get_mut(to)) {
+                *to = resource;
+                if old.pending & Self::bit(from) != 0 {
+                    self.pending |= Self::bit(self.head);
+                }
+            }
+            self.advance_head();
+        }
+        old.into_ring()
+    }
+
+    /// The index of the newest resource, for `age` 1; of the one before it, for 2; and so on, up to
+    /// the length of the ring.
+    #[inline]
+    fn newest(&self, age: u8) -> u8 {
+        match self.head.checked_sub(age) {
+            Some(index) => index,
+            None => self.head.wrapping_add(self.limit()).wrapping_sub(age),
+        }
+    }
+
+    #[inline]
+    fn advance_head(&mut self) {
+        let next = self.head.wrapping_add(1);
+        self.head = if next >= self.limit() { 0 } else { next };
     }
 
     /// Forgets all.
@@ -120,7 +157,7 @@ impl<R: ResourceRing> Resources<R> {
 
     /// Remembers a READ or atomic, and that it is to be answered.
     fn push(&mut self, kind: Kind, first: Psn, packets: u32) {
-        let (index, limit) = (self.head, self.limit());
+        let index = self.head;
         if let Some(place) = self.ring.get_mut(usize::from(index)) {
             *place = Resource {
                 kind,
@@ -131,8 +168,7 @@ impl<R: ResourceRing> Resources<R> {
                 answered: false,
             };
             self.pending |= Self::bit(index);
-            let next = index.wrapping_add(1);
-            self.head = if next >= limit { 0 } else { next };
+            self.advance_head();
         }
     }
 
@@ -177,19 +213,25 @@ impl<R: ResourceRing> Resources<R> {
     }
 
     /// Arranges that a request that came again is answered again. `accept` says whether it is the
-    /// same one; it gets what is remembered and how many packets into it the request starts.
+    /// same one; it gets what is remembered and how many packets into it the request starts. Only
+    /// the newest resource of the PSN counts: an older one is from before the numbers went round.
     fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
-        for index in 0..self.limit() {
+        for age in 1..=self.limit() {
+            let index = self.newest(age);
             let Some(resource) = self.ring.get_mut(usize::from(index)) else {
                 break;
             };
             let at = psn.since(resource.first);
-            if at < resource.packets && accept(resource.kind, at) {
-                resource.start = at;
-                resource.at = at;
-                self.pending |= Self::bit(index);
-                return true;
+            if at >= resource.packets {
+                continue;
             }
+            if !accept(resource.kind, at) {
+                break;
+            }
+            resource.start = at;
+            resource.at = at;
+            self.pending |= Self::bit(index);
+            return true;
         }
         false
     }
@@ -245,18 +287,14 @@ impl<R: ResourceRing> Responder<R> {
         if !valid {
             return Err(Refusal::Invalid);
         }
-        let op = match packet.operation {
-            Operation::CompareSwap => AtomicOp::CompareSwap {
-                compare: eth.compare,
-                swap: eth.swap_add,
-            },
-            _ => AtomicOp::FetchAdd { add: eth.swap_add },
-        };
+        let op = atomic_op(packet.operation, eth);
         let original = env
             .atomic(eth.rkey, eth.va, op)
             .map_err(|_| Refusal::Access)?;
         let kind = Kind::Atomic {
-            operation: packet.operation,
+            rkey: eth.rkey,
+            va: eth.va,
+            op,
             original,
         };
         self.resources.push(kind, self.epsn, 1);
@@ -301,7 +339,7 @@ impl<R: ResourceRing> Responder<R> {
         };
         // G-09 is about READ and WRITE: the key of an empty FLUSH counts.
         env.flush(reth.rkey, flush).map_err(|_| Refusal::Access)?;
-        self.done(packet.operation);
+        self.done(packet);
         Ok(())
     }
 
@@ -322,13 +360,17 @@ impl<R: ResourceRing> Responder<R> {
         }
         env.atomic_write(reth.rkey, reth.va)
             .map_err(|_| Refusal::Access)?;
-        self.done(packet.operation);
+        self.done(packet);
         Ok(())
     }
 
     /// Remembers a FLUSH or atomic write that was executed.
-    fn done(&mut self, operation: Operation) {
-        self.resources.push(Kind::Done { operation }, self.epsn, 1);
+    fn done(&mut self, packet: &Packet) {
+        let kind = Kind::Done {
+            operation: packet.operation,
+            ext: packet.ext,
+        };
+        self.resources.push(kind, self.epsn, 1);
         self.accept(1);
     }
 
@@ -354,14 +396,21 @@ impl<R: ResourceRing> Responder<R> {
                     _ => false,
                 })
             }
-            Ext::Atomic(_) => self.resources.replay(packet.psn(), |kind, _| {
-                matches!(kind, Kind::Atomic { operation, .. } if operation == packet.operation)
+            // C-12
+            Ext::Atomic(eth) => self.resources.replay(packet.psn(), |kind, _| match kind {
+                Kind::Atomic { rkey, va, op, .. } => {
+                    eth.rkey == rkey && eth.va == va && atomic_op(packet.operation, eth) == op
+                }
+                _ => false,
             }),
             Ext::Reth(_) | Ext::Flush(..)
                 if matches!(packet.operation, Operation::AtomicWrite | Operation::Flush) =>
             {
-                self.resources.replay(packet.psn(), |kind, _| {
-                    matches!(kind, Kind::Done { operation } if operation == packet.operation)
+                self.resources.replay(packet.psn(), |kind, _| match kind {
+                    Kind::Done { operation, ext } => {
+                        operation == packet.operation && ext == packet.ext
+                    }
+                    _ => false,
                 })
             }
             // Nothing like that was executed.
@@ -376,6 +425,18 @@ impl<R: ResourceRing> Responder<R> {
             transmit,
             ..Outcome::default()
         }
+    }
+}
+
+/// What an atomic request asks for.
+#[inline]
+fn atomic_op(operation: Operation, eth: AtomicEth) -> AtomicOp {
+    match operation {
+        Operation::CompareSwap => AtomicOp::CompareSwap {
+            compare: eth.compare,
+            swap: eth.swap_add,
+        },
+        _ => AtomicOp::FetchAdd { add: eth.swap_add },
     }
 }
 

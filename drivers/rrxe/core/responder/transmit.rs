@@ -19,6 +19,10 @@ impl<R: ResourceRing> Responder<R> {
     ) -> Progress {
         let mut progress = Progress::default();
         self.rate.rest();
+        if self.state == State::Failing {
+            // The consumer, and the peer behind the READ responses, are to learn of the error soon.
+            self.forget_rate();
+        }
         if !matches!(self.state, State::Ready | State::Failing) || !self.service.is_reliable() {
             return progress;
         }

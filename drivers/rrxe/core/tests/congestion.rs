@@ -10,6 +10,7 @@ use common::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
 use rrxe_core::congestion::{
     NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, REDUCE_INTERVAL,
 };
+use rrxe_core::reorder::REACH;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
 use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
 
@@ -102,6 +103,26 @@ fn l_03_not_for_the_wrong() {
     cnp.bth.opcode = rrxe_core::wire::Opcode::CNP;
     assert!(silent(&cnp));
 
+    // Nobody has sent what can have no such PSN.
+    let base = Psn::new(host.responder.expected_psn());
+    let una = host.requester.expected_psn();
+    for (off, near) in [
+        (0, true),
+        (REACH - 1, true),
+        (REACH, false),
+        (1 << 22, false),
+        (1 << 23, false),
+        ((1 << 24) - REACH - 1, false),
+        ((1 << 24) - REACH, true),
+        ((1 << 24) - 1, true),
+    ] {
+        let mut request = send();
+        request.bth.psn = base.add(off);
+        let answer = acknowledge(una.add(off), Syndrome::ACK_UNLIMITED);
+        assert_eq!(host.responder.notification(&request).is_some(), near);
+        assert_eq!(host.requester.notification(&answer).is_some(), near);
+    }
+
     let mut idle = Host::new(Service::Rc, 0, MTU);
     idle.responder.reset();
     idle.requester.reset();
@@ -112,6 +133,34 @@ fn l_03_not_for_the_wrong() {
     let uc = Host::new(Service::Uc, 0, MTU);
     let unreliable = packet_of(Service::Uc, Operation::SendOnly, psn(0), Ext::None, 4);
     assert!(uc.responder.notification(&unreliable).is_some());
+}
+
+/// A fatal error is told at once, with the READ responses in front of it, whatever the rate is.
+#[test]
+fn a_fatal_nak_does_not_wait_for_the_rate() {
+    let mut host = Host::new(Service::Rc, 0, MTU);
+    let len = 128 * MTU;
+    let reth = |rkey| {
+        Ext::Reth(Reth {
+            va: BASE,
+            rkey,
+            len,
+        })
+    };
+    let read = |n, rkey| packet(Operation::ReadRequest, psn(n), reth(rkey), 0);
+    let _ = host.take(0, &read(0, RKEY), &[]);
+    let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
+    assert_eq!((progress.sent, progress.more), (64, true));
+    host.responder.notified(0);
+    let first = host.drain(0).len();
+    assert!(first < 128);
+    let _ = host.take(0, &read(128, RKEY + 1), &[]);
+    let rest = host.drain(0);
+    assert_eq!(first + rest.len(), 129);
+    let (nak, _) = rest.last().unwrap();
+    assert_eq!(nak.operation, Operation::Acknowledge);
+    assert_eq!(nak.psn(), psn(128));
+    assert!(host.error);
 }
 
 /// L-04: for a READ it is the requester that notifies, and the responder that slows down.

@@ -386,6 +386,10 @@ impl ResponderEnv for Env<'_> {
 
     fn event(&mut self, event: ResponderEvent) {
         trace!(self.ground, "    {} raises {event:?}", self.qp);
+        if event == ResponderEvent::CommEstablished {
+            let unsent = self.ground.handling.is_none();
+            assert!(!unsent, "what nobody sent establishes a connection");
+        }
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {

@@ -37,6 +37,7 @@ impl World {
         }
         if !self.ground.fair {
             self.trouble(qp);
+            self.forge(qp);
         }
         if !matches!(self.ground.sides[qp].state, State::Error | State::Reset) {
             self.post(qp);
@@ -143,6 +144,10 @@ impl World {
         if rts && self.ground.random.chance(trouble.drains) {
             trace!(self.ground, "    {qp} pauses");
             self.cores[qp].requester.pause();
+            // As a consumer may in this state; nothing that it has is lost.
+            let count = usize::from(self.ground.connection(qp).max_dest_rd_atomic);
+            let resources = vec![Resource::default(); count];
+            self.cores[qp].responder.set_resources(resources);
             self.ground.sides[qp].state = State::Sqd;
         }
         if self.ground.random.chance(trouble.deregistrations) {

@@ -224,6 +224,8 @@ impl World {
         }
         assert_eq!(packet.payload_len as usize, flight.payload.len());
         assert_eq!(usize::from(packet.header_len), flight.header_len);
+        self.forger.see(qp, &truth, &packet, &flight.payload);
+        self.let_go(qp, &truth);
         trace!(
             self.ground,
             "    {qp} takes {:?} psn {}",
@@ -257,6 +259,17 @@ impl World {
         }
         self.react(qp, outcome.fatal, outcome.sqe);
         self.check(qp);
+    }
+
+    /// Lets go of what was held back for too long.
+    fn let_go(&mut self, qp: usize, truth: &Truth) {
+        let now = self.ground.now;
+        let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
+        let before = reorder.len();
+        reorder.expire(ring, now);
+        if reorder.len() != before {
+            self.ground.flows[truth.flow].disturb(now);
+        }
     }
 
     /// A packet with those that make a run with it: what comes next, and soon, with the same header but for the PSN.
@@ -324,9 +337,16 @@ impl World {
         if outcome.hold && self.ground.connection(qp).places > 0 {
             trace!(self.ground, "    {qp} holds psn {}", truth.relative);
             let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
-            let held = (packet, truth, payload.to_vec());
-            let lost = reorder.hold(ring, expected, packet.psn(), held);
-            if let Some((_, truth, _)) = lost {
+            let before = reorder.len();
+            let held = Held {
+                psn: packet.psn(),
+                came: now,
+                bytes: packet.payload_len,
+                packet: (packet, truth, payload.to_vec()),
+            };
+            let same = |a: &Early, b: &Early| a.0.repeats(&b.0) && a.2 == b.2;
+            let lost = reorder.hold(ring, expected, usize::MAX, held, same);
+            if lost.is_some() || reorder.len() <= before {
                 self.ground.flows[truth.flow].disturb(now);
             }
         }

@@ -5,6 +5,7 @@
 
 mod consumer;
 mod driver;
+mod forger;
 mod judge;
 mod work_request;
 
@@ -14,6 +15,7 @@ use crate::flow::Flow;
 use crate::ground::*;
 use crate::random::{data, Random};
 use driver::HoldBack;
+use forger::Forger;
 use rrxe_core::*;
 
 /// With resources in memory of its own.
@@ -53,6 +55,7 @@ pub fn run(seed: u64, trace: bool) -> Summary {
 struct World {
     cores: Vec<Core>,
     ground: Ground,
+    forger: Forger,
     /// Times that each connection may still be made anew.
     reconnects: Vec<u32>,
     /// When the network became fair, and when something last got on since.
@@ -65,6 +68,7 @@ impl World {
     fn new(config: Config, random: Random, trace: bool) -> World {
         let connections = config.connections.clone();
         let reconnects = vec![config.reconnects; connections.len()];
+        let forger = Forger::new(config.forger.clone());
         let mut ground = Ground::new(config, random, trace);
         let mut cores = Vec::new();
         for (index, connection) in connections.iter().enumerate() {
@@ -116,6 +120,7 @@ impl World {
         let mut world = World {
             cores,
             ground,
+            forger,
             reconnects,
             progress: (0, 0),
             end: None,

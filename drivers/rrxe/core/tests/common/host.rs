@@ -139,6 +139,9 @@ impl Host {
     /// those that were held for its sake.
     pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         assert_eq!(packet.payload_len as usize, payload.len());
+        for HoldBack { reorder, ring } in &mut self.held {
+            reorder.expire(ring, now);
+        }
         let mut outcome = self.handle(now, packet, payload);
         let is_response = packet.is_response();
         let (mut taken, side) = (false, usize::from(is_response));
@@ -185,7 +188,14 @@ impl Host {
         };
         if outcome.hold && self.holds {
             let HoldBack { reorder, ring } = &mut self.held[usize::from(packet.is_response())];
-            let _lost = reorder.hold(ring, expected, packet.psn(), (*packet, payload.to_vec()));
+            let held = Held {
+                psn: packet.psn(),
+                came: now,
+                bytes: packet.payload_len,
+                packet: (*packet, payload.to_vec()),
+            };
+            let same = |a: &Kept, b: &Kept| a.0.repeats(&b.0) && a.1 == b.1;
+            let _lost = reorder.hold(ring, expected, usize::MAX, held, same);
         }
         outcome
     }

@@ -3,6 +3,7 @@
 //! Finding out what was lost, and sending no more than that.
 
 use super::*;
+use rrxe_core::reorder::REACH;
 use rrxe_core::requester::PROBE_FLOOR;
 
 fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
@@ -54,6 +55,20 @@ fn a_peer_that_holds() {
     ack_at(&mut host, 700_000, 11, ACK);
     assert_eq!(host.statuses(), [Status::Success; 12]);
     assert_eq!(host.requester.counters().retransmitted, 3);
+}
+
+/// An answer from farther off than the largest window may be forged, and is not held.
+#[test]
+fn answers_from_far_ahead() {
+    let mut host = holding_host();
+    post(&mut host, SendOp::Read, 4096 * MTU);
+    host.drain(0);
+    let middle = |n| response(Operation::ReadResponseMiddle, n, MTU as usize);
+    for (n, held) in [(1, true), (REACH, false), (4000, false), (REACH - 1, true)] {
+        let outcome = host.take(0, &middle(n), &[0; MTU as usize]);
+        assert_eq!(outcome.hold, held, "{n}");
+    }
+    assert_eq!(host.held[1].reorder.len(), 2);
 }
 
 /// What was lost counts as any other packet does.

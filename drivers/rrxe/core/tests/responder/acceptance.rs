@@ -234,6 +234,43 @@ fn j_21_communication_established() {
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
+/// J-21: a request that does not fit in its place may be stale or forged, and establishes nothing.
+#[test]
+fn j_21_not_by_what_is_out_of_place() {
+    let mut host = host();
+    let before = Psn::new(START_PSN[1]).prev();
+    give(&mut host, &packet(O::SendOnly, before, Ext::None, 4), 0);
+    for n in [1, 5000, 1 << 22] {
+        give(&mut host, &send(n), 0);
+    }
+    assert!(host.driver.events.is_empty());
+    host.post_recv(0, 64);
+    give(&mut host, &send(0), 0);
+    assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
+
+    let mut unreliable = Host::new(Service::Uc, 0, MTU as u32);
+    let middle = packet_of(Service::Uc, O::SendMiddle, psn(9), Ext::None, MTU);
+    give(&mut unreliable, &middle, 0);
+    assert!(unreliable.driver.events.is_empty());
+    let only = packet_of(Service::Uc, O::SendOnly, psn(9), Ext::None, 4);
+    give(&mut unreliable, &only, 0);
+    assert_eq!(unreliable.driver.events, [ResponderEvent::CommEstablished]);
+}
+
+/// Requests that come early count once for the NAK that they cause.
+#[test]
+fn out_of_sequence_counts_naks() {
+    let mut host = host();
+    for n in [3, 2, 9, 4] {
+        give(&mut host, &send(n), 0);
+    }
+    assert_eq!(host.responder.counters().out_of_sequence, 1);
+    host.post_recv(0, 64);
+    give(&mut host, &send(0), 0);
+    give(&mut host, &send(7), 0);
+    assert_eq!(host.responder.counters().out_of_sequence, 2);
+}
+
 /// Whatever a driver says of a packet without payload, the responder comes to an end.
 #[test]
 fn a_driver_that_fails_everything() {

@@ -3,7 +3,7 @@
 //! Requests that come before their turn, at a host that holds them.
 
 use super::*;
-use rrxe_core::reorder::REACH;
+use rrxe_core::reorder::{self, REACH};
 
 fn write(n: u32, at: u64, ackreq: bool) -> Packet {
     let mut packet = packet(O::WriteOnly, psn(n), reth(BASE + at, 4), 4);
@@ -61,6 +61,21 @@ fn b_08_far_ahead() {
     }
 }
 
+/// A request that is not held is not executed when its turn comes: the peer's own request is.
+#[test]
+fn b_14_nothing_from_far_ahead_in_its_turn() {
+    let mut host = holding_host();
+    host.post_recv(0, 64);
+    let _ = host.take(0, &send(3000), &[0x66; 4]);
+    expect(&host.drain(0), 0, SEQUENCE);
+    for n in 0..3000 {
+        assert!(ask(&mut host, &write(n, 0, false)).is_empty());
+    }
+    assert!(host.driver.received.is_empty());
+    expect(&ask(&mut host, &send(3000)), 3000, ACK);
+    assert!(host.driver.received[0].data.starts_with(&[0xaa; 4]));
+}
+
 /// The farthest request that is held takes its turn.
 #[test]
 fn b_14_held_at_the_end_of_the_reach() {
@@ -98,6 +113,42 @@ fn duplicates_of_what_is_held() {
     expect(&ask(&mut host, &send(1)), 1, ACK);
     assert_eq!(statuses(&host), [Status::Success; 2]);
     assert_eq!(host.responder.msn(), 2);
+}
+
+/// B-14: of two requests with one PSN that differ, neither is believed; the peer sends its own again.
+/// A request that asks for an acknowledgement when it comes again is the same.
+#[test]
+fn two_of_one_number() {
+    let mut host = holding_host();
+    host.post_recv(0, 64);
+    host.post_recv(1, 64);
+    expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
+    let _ = host.take(0, &send(1), &[0x66; 4]);
+    let mut again = write(2, 8, false);
+    give(&mut host, &again, 0xaa);
+    again.bth.ackreq = true;
+    give(&mut host, &again, 0xaa);
+    // What is held beyond the first says that it is missing.
+    expect(&ask(&mut host, &send(0)), 1, SEQUENCE);
+    expect(&ask(&mut host, &send(1)), 2, ACK);
+    assert_eq!(host.driver.memory[8], 0xaa);
+    assert_eq!(statuses(&host), [Status::Success; 2]);
+    assert!(host.driver.received[1].data.starts_with(&[0xaa; 4]));
+}
+
+/// A request that waits for its turn for too long is let go: it has no effect, and acknowledgements
+/// are acknowledgements again.
+#[test]
+fn held_for_too_long() {
+    let mut host = holding_host();
+    for n in 0..3 {
+        host.post_recv(n, 64);
+    }
+    expect(&ask(&mut host, &send(2)), 0, SEQUENCE);
+    expect(&ask(&mut host, &send(0)), 1, SEQUENCE);
+    let _ = host.take(reorder::MAX_AGE, &send(1), &[0; 4]);
+    expect(&host.drain(reorder::MAX_AGE), 1, ACK);
+    assert_eq!(statuses(&host), [Status::Success; 2]);
 }
 
 /// B-12: what is wrong with a packet that is held is said in its turn.

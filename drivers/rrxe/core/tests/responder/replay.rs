@@ -112,6 +112,112 @@ fn c_10_duplicate_atomic() {
     assert_eq!((host.driver.memory[16], host.driver.atomics), (77, 1));
 }
 
+/// C-12: what comes again with other operands is not the atomic that was executed.
+#[test]
+fn c_12_other_operands() {
+    let swap = |va, rkey, compare, swap_add| {
+        let eth = AtomicEth {
+            va,
+            rkey,
+            swap_add,
+            compare,
+        };
+        packet(O::CompareSwap, psn(0), Ext::Atomic(eth), 0)
+    };
+    let add = |va, rkey, swap_add, compare| {
+        let eth = AtomicEth {
+            va,
+            rkey,
+            swap_add,
+            compare,
+        };
+        packet(O::FetchAdd, psn(0), Ext::Atomic(eth), 0)
+    };
+    let (swapped, added) = (swap(BASE, RKEY, 0, 5), add(BASE, RKEY, 5, 0));
+    let others = [
+        swap(BASE + 8, RKEY, 0, 5),
+        swap(BASE, RKEY + 1, 0, 5),
+        swap(BASE, RKEY, 1, 5),
+        swap(BASE, RKEY, 0, 6),
+        add(BASE + 8, RKEY, 5, 0),
+        add(BASE, RKEY + 1, 5, 0),
+        add(BASE, RKEY, 6, 0),
+    ];
+    for original in [swapped, added] {
+        let mut host = host();
+        let first = ask(&mut host, &original);
+        assert_eq!(first.len(), 1);
+        for other in &others {
+            assert!(ask(&mut host, other).is_empty());
+        }
+        assert_eq!(ask(&mut host, &original), first);
+        assert_eq!(host.driver.atomics, 1);
+    }
+    // What FETCH ADD does not compare does not count.
+    let mut host = host();
+    let first = ask(&mut host, &added);
+    assert_eq!(ask(&mut host, &add(BASE, RKEY, 5, 77)), first);
+}
+
+/// C-12: FLUSH and ATOMIC WRITE as well.
+#[test]
+fn c_12_other_atomic_write() {
+    let mut host = host();
+    let write = |at| packet(O::AtomicWrite, psn(0), reth(BASE + at, 8), 8);
+    let first = ask(&mut host, &write(0));
+    assert_eq!(first.len(), 1);
+    assert!(ask(&mut host, &write(8)).is_empty());
+    assert_eq!(ask(&mut host, &write(0)), first);
+}
+
+/// C-10: of two atomics with one PSN, 2^24 PSNs apart, the newer one is answered again.
+#[test]
+fn c_10_the_newest() {
+    let mut host = host();
+    let old = ask(&mut host, &fetch_add(0, BASE, 5));
+    host.responder.set_psn(psn(0).get());
+    let new = ask(&mut host, &fetch_add(0, BASE, 5));
+    assert_ne!(old[0].0.ext, new[0].0.ext);
+    assert_eq!(ask(&mut host, &fetch_add(0, BASE, 5)), new);
+    assert_eq!(host.driver.atomics, 2);
+    // Where the newer one is another operation, the older one is not looked for.
+    host.responder.set_psn(psn(0).get());
+    assert_eq!(ask(&mut host, &read(0, BASE, 8)).len(), 1);
+    assert!(ask(&mut host, &fetch_add(0, BASE, 5)).is_empty());
+}
+
+/// C-13: room for more or fewer READs and atomics keeps what is to be answered, and what may come
+/// again.
+#[test]
+fn c_13_other_room() {
+    for room in [2, 3, 4, 5, 9, 128] {
+        let mut host = host();
+        let first = [0, 1, 2, 3, 4].map(|n| ask(&mut host, &fetch_add(n, BASE, 5)));
+        give(&mut host, &read(5, BASE, 2 * MTU as u32), 0);
+        let resources = vec![Resource::default(); room as usize];
+        assert_eq!(host.responder.set_resources(resources).len(), 4);
+        assert_eq!(host.drain(0).len(), 2);
+        for n in 0..5 {
+            let again = ask(&mut host, &fetch_add(n, BASE, 5));
+            if n + room.min(4) >= 6 {
+                let original = |answers: &[(Packet, Vec<u8>)]| match answers[0].0.ext {
+                    Ext::AtomicAck(_, ack) => ack.original,
+                    _ => panic!("no answer to an atomic"),
+                };
+                assert_eq!(original(&again), original(&first[n as usize]));
+            } else {
+                assert!(again.is_empty());
+            }
+        }
+        // There is as much room as was asked for.
+        for n in 0..room {
+            give(&mut host, &read(7 + n, BASE, 1), 0);
+        }
+        assert_eq!(host.drain(0).len() as u32, room);
+        assert!(!host.error);
+    }
+}
+
 /// C-14, C-15
 #[test]
 fn c_14_too_many() {

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Packets that nobody sent. Forged ones have the right addresses and queue pair numbers and maybe
+//! right operands, but no valid key and no expected PSN. Stale ones are of an earlier connection with
+//! the same addresses and numbers.
+//!
+//! A forgery with the expected PSN can't be told from the peer's own packet, nor can one within the
+//! window that comes before the peer's own. So each forgery here has a PSN that the peer can't use
+//! now, or repeats a request that was executed, with something changed.
+
+use super::World;
+use crate::ground::*;
+use crate::random::Random;
+use rrxe_core::reorder::{is_near, REACH};
+use rrxe_core::wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
+};
+use rrxe_core::*;
+
+/// Packets that are remembered, of all connections.
+const REMEMBERED: usize = 64;
+
+/// A packet that arrived once.
+struct Seen {
+    to: usize,
+    flow: usize,
+    epoch: u32,
+    packet: Packet,
+    payload: Vec<u8>,
+}
+
+/// Makes packets up. Its randomness is its own: the rest of the world is not touched by it.
+pub(super) struct Forger {
+    random: Random,
+    seen: Vec<Seen>,
+}
+
+impl Forger {
+    pub(super) fn new(random: Random) -> Forger {
+        Forger {
+            random,
+            seen: Vec::new(),
+        }
+    }
+
+    /// A packet arrives, which may come again when its connection is gone.
+    pub(super) fn see(&mut self, to: usize, truth: &Truth, packet: &Packet, payload: &[u8]) {
+        if !self.random.chance(100) {
+            return;
+        }
+        let seen = Seen {
+            to,
+            flow: truth.flow,
+            epoch: truth.epoch,
+            packet: *packet,
+            payload: payload.to_vec(),
+        };
+        if self.seen.len() < REMEMBERED {
+            self.seen.push(seen);
+        } else {
+            let at = self.random.below(REMEMBERED as u32) as usize;
+            self.seen[at] = seen;
+        }
+    }
+
+    fn header(&mut self, service: Service, operation: Operation, psn: Psn, to: usize) -> Packet {
+        Packet {
+            bth: Bth {
+                opcode: Opcode::new(service, operation),
+                solicited: false,
+                migreq: true,
+                pad: 0,
+                version: 0,
+                pkey: pkey::DEFAULT,
+                fecn: false,
+                becn: false,
+                dest_qpn: FIRST_QPN + to as u32,
+                ackreq: !operation.is_response() && self.random.chance(700),
+                psn,
+            },
+            operation,
+            xrc_srqn: FIRST_SRQN,
+            ext: Ext::None,
+            header_len: 12,
+            pad: 0,
+            payload_len: 0,
+            packets: 1,
+        }
+    }
+}
+
+impl World {
+    /// Now and then somebody sends a queue pair what its peer has not sent.
+    pub(super) fn forge(&mut self, qp: usize) {
+        let level = self.ground.config.trouble.forgeries;
+        let reliable = self.ground.flows[qp].service.is_reliable();
+        let connected = !matches!(self.ground.sides[qp].state, State::Reset | State::Error);
+        if !self.forger.random.chance(level) || !reliable || !connected {
+            return;
+        }
+        match self.forger.random.below(4) {
+            0 => self.forge_request(qp),
+            1 => self.forge_repetition(qp),
+            2 => self.forge_response(qp),
+            _ => self.stale(qp),
+        }
+    }
+
+    /// A request with any PSN.
+    fn forge_request(&mut self, qp: usize) {
+        use Operation as O;
+        let service = self.ground.flows[qp].service;
+        let mtu = self.ground.connection(qp).mtu.bytes();
+        let epsn = Psn::new(self.cores[qp].responder.expected_psn());
+        let random = &mut self.forger.random;
+        let psn = match random.below(4) {
+            0 => epsn.add(REACH + random.below(64)),
+            1 => epsn.sub(1 + random.below(64)),
+            2 => epsn.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
+            _ => Psn::new(random.next() as u32),
+        };
+        let operation = random.pick(&[
+            O::SendFirst,
+            O::SendMiddle,
+            O::SendLast,
+            O::SendOnly,
+            O::WriteFirst,
+            O::WriteOnly,
+            O::ReadRequest,
+            O::FetchAdd,
+            O::CompareSwap,
+            O::AtomicWrite,
+            O::Unsupported,
+        ]);
+        let (rkey, va) = (random.next() as u32, ADDRESS + random.next() % 0x10000);
+        let mut packet = self.forger.header(service, operation, psn, qp);
+        packet.ext = match operation {
+            O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => {
+                Ext::Reth(Reth { va, rkey, len: 8 })
+            }
+            O::FetchAdd | O::CompareSwap => Ext::Atomic(AtomicEth {
+                va,
+                rkey,
+                swap_add: 1,
+                compare: 0,
+            }),
+            _ => Ext::None,
+        };
+        packet.payload_len = match operation {
+            O::SendFirst | O::SendMiddle | O::WriteFirst => mtu,
+            O::SendLast | O::SendOnly | O::WriteOnly | O::AtomicWrite => 8,
+            _ => 0,
+        };
+        let payload = vec![0x66; packet.payload_len as usize];
+        self.unsent_request(qp, packet, &payload);
+    }
+
+    /// A READ, atomic or FLUSH that was executed, again, but not the same.
+    fn forge_repetition(&mut self, qp: usize) {
+        let incoming = self.ground.sides[qp].peer;
+        let flow = &self.ground.flows[incoming];
+        let executed = |m: &&crate::flow::Message| {
+            m.op.is_read_or_atomic() && m.started && m.first + m.packets <= flow.executed
+        };
+        let messages: Vec<_> = flow.messages.iter().filter(executed).collect();
+        if messages.is_empty() {
+            return;
+        }
+        let random = &mut self.forger.random;
+        let message = messages[random.below(messages.len() as u32) as usize];
+        let (operation, psn) = (message.operation(0), flow.psn(message.first));
+        let (place, len) = (ADDRESS + message.place as u64, message.len);
+        let (compare, swap) = crate::env::operands(message);
+        // One of them is wrong.
+        let wrong = random.below(3);
+        let rkey = flow.rkey.wrapping_add(u32::from(wrong == 0));
+        let va = place.wrapping_add(u64::from(wrong == 1) * 8);
+        let other = u64::from(wrong == 2);
+        let service = flow.service;
+        let mut packet = self.forger.header(service, operation, psn, qp);
+        packet.ext = match operation {
+            Operation::FetchAdd => Ext::Atomic(AtomicEth {
+                va,
+                rkey,
+                swap_add: compare.wrapping_add(other),
+                compare: 0,
+            }),
+            Operation::CompareSwap => Ext::Atomic(AtomicEth {
+                va,
+                rkey,
+                swap_add: swap.wrapping_add(other),
+                compare,
+            }),
+            Operation::Flush => {
+                let feth = Feth {
+                    placement: 0,
+                    level: 0,
+                };
+                Ext::Flush(feth, Reth { va, rkey, len })
+            }
+            _ => Ext::Reth(Reth {
+                va,
+                rkey,
+                len: len.wrapping_add(other as u32),
+            }),
+        };
+        if operation == Operation::AtomicWrite {
+            packet.payload_len = 8;
+        }
+        let payload = vec![0x66; packet.payload_len as usize];
+        let sent = self.unsent_request(qp, packet, &payload);
+        assert!(
+            !sent,
+            "queue pair {qp} answers {operation:?} again, though it is not the same"
+        );
+    }
+
+    /// A response to nothing that is outstanding.
+    fn forge_response(&mut self, qp: usize) {
+        use Operation as O;
+        let service = self.ground.flows[qp].service;
+        let una = self.cores[qp].requester.expected_psn();
+        let next = Psn::new(self.cores[qp].requester.next_psn());
+        let random = &mut self.forger.random;
+        let psn = match random.below(4) {
+            0 => next.add(random.below(64)),
+            1 => una.sub(1 + random.below(64)),
+            2 => una.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
+            _ => Psn::new(random.next() as u32),
+        };
+        let operation = random.pick(&[
+            O::Acknowledge,
+            O::Acknowledge,
+            O::ReadResponseOnly,
+            O::ReadResponseMiddle,
+            O::AtomicAcknowledge,
+        ]);
+        let syndrome = random.pick(&[
+            Syndrome::ACK_UNLIMITED,
+            Syndrome::RnrNak { timer: 1 },
+            Syndrome::Nak(NakCode::SequenceError),
+            Syndrome::Nak(NakCode::RemoteAccess),
+        ]);
+        let aeth = Aeth::new(syndrome, Psn::new(random.next() as u32));
+        let mut packet = self.forger.header(service, operation, psn, qp);
+        packet.ext = match operation {
+            O::ReadResponseMiddle => Ext::None,
+            O::AtomicAcknowledge => Ext::AtomicAck(aeth, AtomicAckEth { original: 7 }),
+            _ => Ext::Aeth(aeth),
+        };
+        self.unsent_response(qp, packet, &[]);
+    }
+
+    /// A packet of an earlier connection of this queue pair comes after all.
+    fn stale(&mut self, qp: usize) {
+        let ground = &self.ground;
+        let of = |seen: &Seen| seen.to == qp && seen.epoch != ground.flows[seen.flow].epoch;
+        let Some(at) = self.forger.seen.iter().position(of) else {
+            return;
+        };
+        let seen = self.forger.seen.swap_remove(at);
+        if seen.packet.is_response() {
+            self.unsent_response(qp, seen.packet, &seen.payload);
+        } else {
+            self.unsent_request(qp, seen.packet, &seen.payload);
+        }
+    }
+
+    /// A request arrives that the peer has not sent. If the peer might use its PSN now, nothing is
+    /// done. Returns whether something is sent for it.
+    fn unsent_request(&mut self, qp: usize, packet: Packet, payload: &[u8]) -> bool {
+        let now = self.ground.now;
+        let core = &self.cores[qp];
+        let (epsn, msn) = (core.responder.expected_psn(), core.responder.msn());
+        let region = packet.psn().region(Psn::new(epsn));
+        let ahead = packet.psn().since(Psn::new(epsn));
+        match region {
+            psn::Region::Expected => return false,
+            psn::Region::Future if ahead < REACH => return false,
+            _ => {}
+        }
+        trace!(
+            self.ground,
+            "    {qp} takes {:?} psn {:#x}, which nobody sent",
+            packet.operation,
+            packet.psn().get()
+        );
+        let near = is_near(packet.psn(), Psn::new(epsn));
+        let marked = core.responder.notification(&packet).is_some();
+        assert!(near || !marked, "queue pair {qp} notifies of congestion");
+        let progress = self.ground.progress;
+        self.ground.payload.clear();
+        self.ground.payload.extend_from_slice(payload);
+        // The environment refuses each access while no packet is being handled.
+        let outcome = self.with(qp, |core, env| {
+            core.responder.handle_packet(now, &packet, env)
+        });
+        assert!(!outcome.hold, "queue pair {qp} holds what nobody sent");
+        assert!(!outcome.fatal, "what nobody sent is fatal");
+        let core = &self.cores[qp];
+        assert_eq!(
+            (core.responder.expected_psn(), core.responder.msn()),
+            (epsn, msn),
+            "queue pair {qp} gets on by what nobody sent"
+        );
+        assert_eq!(progress, self.ground.progress);
+        if region == psn::Region::Future {
+            // A NAK may be said, which costs a retry.
+            let incoming = self.ground.sides[qp].peer;
+            self.ground.flows[incoming].nak_open = true;
+            self.ground.flows[incoming].disturb(now);
+        }
+        if outcome.transmit {
+            self.answer(qp);
+        }
+        self.check(qp);
+        outcome.transmit
+    }
+
+    /// A response arrives that the peer has not sent. If its PSN is outstanding, nothing is done.
+    fn unsent_response(&mut self, qp: usize, packet: Packet, payload: &[u8]) {
+        let now = self.ground.now;
+        let requester = &self.cores[qp].requester;
+        let una = requester.expected_psn();
+        let outstanding = Psn::new(requester.next_psn()).since(una);
+        if packet.psn().since(una) < outstanding {
+            return;
+        }
+        trace!(
+            self.ground,
+            "    {qp} takes {:?} psn {:#x}, which nobody sent",
+            packet.operation,
+            packet.psn().get()
+        );
+        let marked = requester.notification(&packet).is_some();
+        assert!(
+            is_near(packet.psn(), una) || !marked,
+            "queue pair {qp} notifies of congestion"
+        );
+        let completed = self.ground.flows[qp].completed;
+        self.ground.payload.clear();
+        self.ground.payload.extend_from_slice(payload);
+        let outcome = self.with(qp, |core, env| {
+            core.requester
+                .handle_packet(&mut core.slots, now, &packet, env)
+        });
+        assert!(!outcome.hold && !outcome.fatal && !outcome.sqe);
+        assert_eq!(completed, self.ground.flows[qp].completed);
+        assert_eq!(una, self.cores[qp].requester.expected_psn());
+        self.after_send_side(qp, outcome);
+    }
+}
