@@ -195,12 +195,17 @@ def one_polled_for_each_event():
 
 @case()
 def polled_before_the_event_is_taken():
-    """An event whose completion was polled before it was taken is not that of the next one."""
+    """A program that takes an event and arms is about to poll, and gets no further event until it has, also if it had
+    polled the completion of that event before it took it."""
     with Connection() as c:
         c.arm()
         c.send()
         c.send(stays=True)
+        c.send(stays=True)
         c.event(True)
+        c.arm()
+        c.event(False)
+        c.take()
         c.arm()
         c.event(True)
         c.event(False)
