@@ -63,8 +63,8 @@ impl Umem {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: RLIMIT_MEMLOCK does not allow it. `EFAULT`: it is not mapped so. `EINVAL`: this is a
-    /// kernel thread, which has no memory of its own.
+    /// `ENOMEM`: RLIMIT_MEMLOCK does not allow it. `EFAULT`: it is not mapped so. `EINVAL`: this is
+    /// a kernel thread, which has no memory of its own.
     pub fn get<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
         let task = kernel::current!();
         task.mm().ok_or(EINVAL)?;

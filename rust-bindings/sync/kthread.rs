@@ -90,8 +90,8 @@ impl<T: ThreadBody> Drop for KThread<T> {
 ///
 /// Called by a thread of a [`KThread<T>`]; `body` is what its `body` points to.
 unsafe extern "C" fn main<T: ThreadBody>(body: *mut c_void) -> c_int {
-    // SAFETY: `KThread::spawn` passes the contents of its `body` to `kthread_create()`, and drops its
-    // reference after it has waited for the thread's end (`kthread_stop()`, kernel/kthread.c).
+    // SAFETY: `KThread::spawn` passes the contents of its `body` to `kthread_create()`, and drops
+    // its reference after it has waited for the thread's end (`kthread_stop()`, kernel/kthread.c).
     let body = unsafe { &*body.cast::<T>() };
     body.run(&CurrentThread(NotThreadSafe));
     0

@@ -184,6 +184,8 @@ def objects():
 @case(timeout=900, each=PROGRAMS)
 def closing(program):
     """Each allocation of the close fails once, until there are no more."""
+    import endpoint  # noqa: F401  once, and not in each process
+
     machine = bed.here.machine
     machine.run(f"echo N > {FAULTS}/ignore-gfp-wait; echo 0 > {FAULTS}/verbose")
     before = objects()
