@@ -38,6 +38,14 @@ pub const fn is_near(psn: Psn, expected: Psn) -> bool {
     psn.since(expected.sub(REACH)) < 2 * REACH
 }
 
+/// Returns the bytes that one of several owners of held packets may take, which has taken `own` of
+/// the `all` bytes taken so far: as much as it leaves of `most` to the others. So n owners get one
+/// part in n + 1 each, and there is always something left for another.
+#[inline]
+pub const fn share(most: usize, all: usize, own: usize) -> usize {
+    most.saturating_sub(all).saturating_add(own) / 2
+}
+
 /// A packet in its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<P> {
@@ -393,6 +401,27 @@ mod tests {
             assert_eq!(reorder.next(&mut ring, base.add(n), |_| true), Some(n));
         }
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
+    }
+
+    /// Owners that take all they may get equal parts, and leave one to whoever comes next.
+    #[test]
+    fn shares() {
+        const MOST: usize = 1 << 20;
+        for owners in 1..100 {
+            let mut own = vec![0; owners];
+            for _ in 0..1000 {
+                for n in 0..owners {
+                    let all = own.iter().sum();
+                    own[n] = share(MOST, all, own[n]);
+                }
+            }
+            let part = MOST / (owners + 1);
+            assert!(own.iter().all(|own| own.abs_diff(part) <= owners));
+            assert!(share(MOST, own.iter().sum(), 0) >= part / 2 - owners);
+        }
+        // Others had taken it before.
+        assert_eq!(share(10, 20, 4), 2);
+        assert_eq!(share(usize::MAX, 0, usize::MAX), usize::MAX / 2);
     }
 
     /// What is held for too long is let go, and nothing else.

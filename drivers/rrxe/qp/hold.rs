@@ -11,7 +11,10 @@ use crate::{
 use core::mem::size_of;
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{net::KeptDatagram, vector::Vector};
-use rrxe_core::{reorder::HELD, Held, Psn, Reorder};
+use rrxe_core::{
+    reorder::{share, HELD},
+    Held, Psn, Reorder,
+};
 
 /// Places to begin with: a few losses on a short way.
 const FIRST: usize = 32;
@@ -97,12 +100,8 @@ impl HoldBack {
         now: u64,
         vector: &Vector,
     ) {
-        // What others have left of the device's share is divided: there is always something left
-        // for a queue pair that holds nothing.
-        let room = limits::MAX_HELD_BYTES
-            .saturating_sub(self.device.held_bytes())
-            .saturating_add(self.charged)
-            .wrapping_shr(1);
+        let all = self.device.held_bytes();
+        let room = share(limits::MAX_HELD_BYTES, all, self.charged);
         // Without more places, nearer packets push out farther ones.
         let _ = self.prepare(room);
         let bytes = match self.reorder.last(&self.ring) {

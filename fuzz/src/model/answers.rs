@@ -36,9 +36,9 @@ impl Model {
                 }
             }
             0x13 | 0x14 => {
+                let again = request.asked();
                 let same = |e: &&mut Executed| {
-                    let same =
-                        matches!(e.what, What::Atomic { opcode, .. } if opcode == request.opcode);
+                    let same = matches!(&e.what, What::Atomic { asked, .. } if *asked == again);
                     same && e.psn == request.psn
                 };
                 if let Some(executed) = self.state.executed.iter_mut().find(same) {
@@ -46,8 +46,9 @@ impl Model {
                 }
             }
             0x1c | 0x1d => {
+                let again = request.asked();
                 let same = |e: &&mut Executed| {
-                    let same = matches!(e.what, What::Done(opcode) if opcode == request.opcode);
+                    let same = matches!(&e.what, What::Done(asked) if *asked == again);
                     same && e.psn == request.psn
                 };
                 if let Some(executed) = self.state.executed.iter_mut().find(same) {

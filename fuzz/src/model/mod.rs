@@ -98,6 +98,9 @@ struct Executed {
     answered: bool,
 }
 
+/// What was asked for: the opcode, and the bytes of the extension headers that count.
+type Asked = (u8, Vec<u8>);
+
 #[derive(Clone, Debug)]
 enum What {
     Read {
@@ -106,11 +109,11 @@ enum What {
         length: u32,
     },
     Atomic {
-        opcode: u8,
+        asked: Asked,
         original: u64,
     },
-    /// A FLUSH or atomic write, with this opcode.
-    Done(u8),
+    /// A FLUSH or atomic write.
+    Done(Asked),
     Forgotten,
 }
 

@@ -3,7 +3,7 @@
 //! What a request does, in the order of the PSNs; and what is refused.
 
 use super::receives::status;
-use super::{number, Executed, Message, Model, What, PSNS};
+use super::{number, Asked, Executed, Message, Model, What, PSNS};
 use crate::script::Service;
 
 /// A request, as the wire has it.
@@ -15,6 +15,24 @@ pub(super) struct Request<'a> {
     /// Behind the BTH.
     pub(super) ext: &'a [u8],
     pub(super) payload: &'a [u8],
+}
+
+impl Request<'_> {
+    /// What an atomic, FLUSH or atomic write asks for: another request is not the same again.
+    pub(super) fn asked(&self) -> Asked {
+        let mut ext = self.ext.to_vec();
+        match self.opcode {
+            // There is nothing to compare.
+            0x14 => ext.truncate(20),
+            // The rest is reserved.
+            0x1c => {
+                ext[..3].fill(0);
+                ext[3] &= 0x3f;
+            }
+            _ => {}
+        }
+        (self.opcode, ext)
+    }
 }
 
 /// NAK codes (IBA 9.7.5.2.4), and RNR.
@@ -324,8 +342,8 @@ impl Model {
             _ => original.wrapping_add(swap_add),
         };
         word.copy_from_slice(&new.to_ne_bytes());
-        let opcode = request.opcode;
-        self.remember(1, What::Atomic { opcode, original })
+        let asked = request.asked();
+        self.remember(1, What::Atomic { asked, original })
     }
 
     /// FLUSH (A19): nothing is to be done here but to look whether it may.
@@ -353,7 +371,7 @@ impl Model {
         if !self.open || key != self.key || !(whole || inside) {
             return Err(Refused::Access);
         }
-        self.remember(1, What::Done(request.opcode))
+        self.remember(1, What::Done(request.asked()))
     }
 
     fn atomic_write(&mut self, request: &Request<'_>) -> Result<u32, Refused> {
@@ -367,7 +385,7 @@ impl Model {
         }
         let range = self.range(va, key, 8, 1).ok_or(Refused::Access)?;
         self.memory[range].copy_from_slice(request.payload);
-        self.remember(1, What::Done(request.opcode))
+        self.remember(1, What::Done(request.asked()))
     }
 
     fn has_room(&self) -> bool {
