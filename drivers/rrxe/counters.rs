@@ -70,10 +70,15 @@ counters! {
     WithoutIcrc = "same_host_pkts",
     Direct = "same_device_pkts",
     CarriedAcknowledgements = "acks_with_answers",
+    RefusedLocally = "local_guard_drops",
 }
 
 /// Statistics of packets that no queue pair has seen yet.
-pub(crate) const PORT_ONLY: &[usize] = &[Counter::Malformed as usize, Counter::BadIcrc as usize];
+pub(crate) const PORT_ONLY: &[usize] = &[
+    Counter::Malformed as usize,
+    Counter::BadIcrc as usize,
+    Counter::RefusedLocally as usize,
+];
 
 /// The counters of a port, or of queue pairs. All wrap at 2^64.
 pub(crate) struct Counters(PerCpuCounters<{ ALL.len() }>);

@@ -50,6 +50,11 @@ pub(crate) fn with_addressed<T>(
     f(&holder)
 }
 
+/// Returns the RDMA device of a network device, or of the nearest one below that has one.
+pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
+    by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
+}
+
 /// What packets are received for.
 #[repr(align(8))]
 pub(crate) struct Receiver {
@@ -175,19 +180,14 @@ impl Receiver {
 
     /// Returns the RDMA device that a packet is for.
     fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        with_addressed(dev, skb, rcu, |dev| Self::device_on(dev, rcu))
-    }
-
-    /// Returns the RDMA device of a network device, or of the nearest one below that has one.
-    fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
+        with_addressed(dev, skb, rcu, |dev| device_on(dev, rcu))
     }
 
     /// Gives a multicast to each member of its group. What one makes of it is nothing to the
     /// others (I-07). Whether there is one.
     fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
         let device = match incoming.packet.bth.opcode.class() {
-            wire::Class::Ud => Self::device_on(dev, rcu),
+            wire::Class::Ud => device_on(dev, rcu),
             _ => None,
         };
         let mut taken = false;

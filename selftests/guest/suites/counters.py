@@ -168,7 +168,7 @@ def sysfs():
 
 
 # Statistics of a port that queue pairs do not have.
-PORT_ONLY = {"rx_roce_error_pkts", "rx_icrc_encapsulated", "bad_pkey_cntr", "qkey_viol_cntr"}
+PORT_ONLY = {"rx_roce_error_pkts", "rx_icrc_encapsulated", "local_guard_drops", "bad_pkey_cntr", "qkey_viol_cntr"}
 
 # The fields of a counter of queue pairs that are no values.
 ABOUT = {"ifindex", "ifname", "port", "cntn", "qp-type", "pid", "comm", "lqpn"}
