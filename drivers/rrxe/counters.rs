@@ -48,7 +48,9 @@ counters! {
     AtomicRequests = "rx_atomic_requests",
     Malformed = "rx_roce_error_pkts",
     BadIcrc = "rx_icrc_encapsulated",
+    UnknownNumber = "rx_unknown_qp_pkts",
     Discarded = "rx_roce_discard_pkts",
+    WrongKeys = "resp_remote_access_errors",
     DuplicateRequests = "duplicate_request",
     OutOfSequence = "out_of_sequence",
     OutOfBuffer = "out_of_buffer",
@@ -77,6 +79,7 @@ counters! {
 pub(crate) const PORT_ONLY: &[usize] = &[
     Counter::Malformed as usize,
     Counter::BadIcrc as usize,
+    Counter::UnknownNumber as usize,
     Counter::RefusedLocally as usize,
 ];
 
@@ -145,6 +148,7 @@ impl Counters {
             after.out_of_sequence,
         );
         self.grow(Counter::OutOfBuffer, before.rnr_naks, after.rnr_naks);
+        self.grow(Counter::WrongKeys, before.wrong_keys, after.wrong_keys);
         self.grow(Counter::Discarded, before.dropped, after.dropped);
     }
 

@@ -245,6 +245,14 @@ impl Receiver {
             Self::count(dev, skb, rcu, Counter::Malformed);
             return false;
         };
+        // What is for the queue pair of the packet before has the same addresses, and came the same way.
+        let last = row.last(packet.bth.dest_qpn);
+        let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
+        if found.is_none() && !Self::is_special(skb, &packet) {
+            // Without an ICRC, which would be most of what a stranger's sweep of numbers costs.
+            self.count_unclaimed(dev, skb, &packet, rcu);
+            return true;
+        }
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
         match Self::is_whole(&datagram, headers, row) {
             Some(Ok(())) => {}
@@ -264,9 +272,6 @@ impl Receiver {
             }
         }
         let incoming = Incoming::of(&packet, datagram, now).received_by(dev);
-        // What is for the queue pair of the packet before has the same addresses, and came the same way.
-        let last = row.last(packet.bth.dest_qpn);
-        let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
         if let Some(qp) = found {
             let after = row.of(qp);
             let most = if packet.starts_run() && datagram.is_followed() {
@@ -281,13 +286,29 @@ impl Receiver {
                 _ => Qp::receive(qp, &incoming, after, rcu),
             }
         } else if !self.special(dev, skb, &incoming, row, rcu) {
-            let counter = match packet.operation {
-                wire::Operation::Cnp => Counter::NotificationsIgnored,
-                _ => Counter::Discarded,
-            };
-            Self::count(dev, skb, rcu, counter);
+            self.count_unclaimed(dev, skb, &packet, rcu);
         }
         true
+    }
+
+    /// Counts a packet that nobody takes.
+    #[cold]
+    fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
+        let number = packet.bth.dest_qpn;
+        let counter = match packet.operation {
+            wire::Operation::Cnp => Counter::NotificationsIgnored,
+            _ if Self::is_special(skb, packet) => Counter::Discarded,
+            _ if self.tables.qps.get(number, rcu).is_none() => Counter::UnknownNumber,
+            _ => Counter::Discarded,
+        };
+        Self::count(dev, skb, rcu, counter);
+    }
+
+    /// Returns whether a packet is a multicast, which goes to a number of its own, or for the
+    /// general services interface.
+    #[inline]
+    fn is_special(skb: &RxSkb, packet: &Packet) -> bool {
+        packet.bth.dest_qpn == GSI || skb.destination().is_multicast()
     }
 
     /// The queue pair that a packet is for, if that is one by itself, and may have it from there.
@@ -299,8 +320,7 @@ impl Receiver {
         rcu: &'a rcu::Guard,
     ) -> Option<ArcBorrow<'a, Qp>> {
         let bth = &packet.bth;
-        // Multicasts go to a number of their own.
-        if bth.dest_qpn == GSI || skb.destination().is_multicast() {
+        if Self::is_special(skb, packet) {
             return None;
         }
         let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;

@@ -152,7 +152,7 @@ def arrive(version, inside, number=0, **how):
             equal("what arrived", t.far.end.accept(t.theirs["id"], [[4096, 64]], 64), PAYLOAD.hex())
 
 
-@case(each=BOTH)
+@case(debug=("ipv6",), each=BOTH)
 def root_may(version):
     """The control: a datagram of this making is taken for the peer's. A program with CAP_NET_RAW may send it."""
     arrive(version, privilege.aside)
@@ -249,7 +249,7 @@ def opener_counts():
     equal("error", privilege.aside(body, (enter, without)), errno.EPERM)
 
 
-@case(each=BOTH)
+@case(debug=False, each=BOTH)
 def other_ports(version):
     """Datagrams to other ports, and TCP to this one, are nobody's business."""
     here, peer = lab.addresses(version)
@@ -288,7 +288,7 @@ def log():
     require(all_lines and f"user {privilege.NOBODY} " in all_lines[-1], f"the log says {all_lines}")
 
 
-@case()
+@case(timeout=120)
 def as_long_as_a_device():
     """The last device of a namespace takes the guard away, and the next one brings it back."""
     lab.close()
@@ -308,7 +308,7 @@ def as_long_as_a_device():
     lab.close()
 
 
-@case(each=BOTH)
+@case(debug=False, each=BOTH)
 def switched_off(version):
     """With local_guard=0, what a program without privileges forges arrives."""
     if bed.here.driver != "rrxe":
