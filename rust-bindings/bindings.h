@@ -8,11 +8,13 @@
 /* Avoids forward references to enum types, as the kernel's own bindings_helper.h does. */
 #include <linux/hrtimer_types.h>
 
+#include <linux/capability.h>
 #include <linux/crc32.h>
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/kthread.h>
 #include <linux/netdevice.h>
+#include <linux/netfilter.h>
 #include <linux/rtnetlink.h>
 #include <linux/sched/stat.h>
 #include <linux/skbuff.h>

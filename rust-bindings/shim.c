@@ -19,7 +19,10 @@
 #include <linux/inetdevice.h>
 #include <linux/irqflags.h>
 #include <linux/kthread.h>
+#include <linux/net.h>
 #include <linux/netdevice.h>
+#include <linux/netfilter.h>
+#include <linux/netfilter_ipv4.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/skbuff.h>
@@ -237,6 +240,11 @@ SHIM void shim_put_net(struct net *net)
 SHIM u64 shim_net_cookie(const struct net *net)
 {
 	return net->net_cookie;
+}
+
+SHIM struct user_namespace *shim_net_user_ns(const struct net *net)
+{
+	return net->user_ns;
 }
 
 SHIM const unsigned char *shim_netdev_addr(const struct net_device *dev)
@@ -676,6 +684,64 @@ SHIM void shim_put_page(struct page *page)
 SHIM void shim_get_page(struct page *page)
 {
 	get_page(page);
+}
+
+/* Packets of sockets. */
+
+SHIM u8 shim_ipv4_protocol(const struct sk_buff *skb)
+{
+	return ip_hdr(skb)->protocol;
+}
+
+SHIM u8 shim_ipv6_nexthdr(const struct sk_buff *skb)
+{
+	return ipv6_hdr(skb)->nexthdr;
+}
+
+SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void *priv)
+{
+	*ops = (struct nf_hook_ops){ .hook = hook, .priv = priv, .pf = NFPROTO_INET,
+				     .hooknum = NF_INET_LOCAL_OUT, .priority = NF_IP_PRI_LAST };
+}
+
+SHIM void shim_sk_callback_lock(struct sock *sk)
+{
+	read_lock_bh(&sk->sk_callback_lock);
+}
+
+SHIM void shim_sk_callback_unlock(struct sock *sk)
+{
+	read_unlock_bh(&sk->sk_callback_lock);
+}
+
+SHIM bool shim_sk_fullsock(const struct sock *sk)
+{
+	return sk_fullsock(sk);
+}
+
+SHIM u16 shim_sk_protocol(const struct sock *sk)
+{
+	return sk->sk_protocol;
+}
+
+SHIM struct socket *shim_sk_socket(const struct sock *sk)
+{
+	return READ_ONCE(sk->sk_socket);
+}
+
+SHIM uid_t shim_sk_uid(const struct sock *sk)
+{
+	return from_kuid_munged(&init_user_ns, sk_uid(sk));
+}
+
+SHIM int shim_skb_transport_offset(const struct sk_buff *skb)
+{
+	return skb_transport_offset(skb);
+}
+
+SHIM struct file *shim_socket_file(const struct socket *sock)
+{
+	return READ_ONCE(sock->file);
 }
 
 /* UDP tunnel sockets. */

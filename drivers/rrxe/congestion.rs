@@ -113,7 +113,7 @@ impl Qp {
     pub(crate) fn receive_notification(this: ArcBorrow<'_, Self>, incoming: &Incoming<'_>) {
         let qp = &*this;
         if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {
-            qp.device.count_bad_pkey();
+            qp.device.count_bad_pkeys(1);
             return;
         }
         let from_peer =

@@ -48,7 +48,9 @@ counters! {
     AtomicRequests = "rx_atomic_requests",
     Malformed = "rx_roce_error_pkts",
     BadIcrc = "rx_icrc_encapsulated",
+    UnknownNumber = "rx_unknown_qp_pkts",
     Discarded = "rx_roce_discard_pkts",
+    WrongKeys = "resp_remote_access_errors",
     DuplicateRequests = "duplicate_request",
     OutOfSequence = "out_of_sequence",
     OutOfBuffer = "out_of_buffer",
@@ -70,10 +72,16 @@ counters! {
     WithoutIcrc = "same_host_pkts",
     Direct = "same_device_pkts",
     CarriedAcknowledgements = "acks_with_answers",
+    RefusedLocally = "local_guard_drops",
 }
 
 /// Statistics of packets that no queue pair has seen yet.
-pub(crate) const PORT_ONLY: &[usize] = &[Counter::Malformed as usize, Counter::BadIcrc as usize];
+pub(crate) const PORT_ONLY: &[usize] = &[
+    Counter::Malformed as usize,
+    Counter::BadIcrc as usize,
+    Counter::UnknownNumber as usize,
+    Counter::RefusedLocally as usize,
+];
 
 /// The counters of a port, or of queue pairs. All wrap at 2^64.
 pub(crate) struct Counters(PerCpuCounters<{ ALL.len() }>);
@@ -140,6 +148,7 @@ impl Counters {
             after.out_of_sequence,
         );
         self.grow(Counter::OutOfBuffer, before.rnr_naks, after.rnr_naks);
+        self.grow(Counter::WrongKeys, before.wrong_keys, after.wrong_keys);
         self.grow(Counter::Discarded, before.dropped, after.dropped);
     }
 

@@ -53,11 +53,11 @@ pub(crate) struct DeviceState {
     pub(crate) deliveries: Nesting,
 }
 
-/// Adds one, up to 0xffff (IBA 10.9, A-28).
-fn count_up(counter: &Atomic<u32>) {
+/// Adds `more`, up to 0xffff (IBA 10.9, A-28).
+fn count_up(counter: &Atomic<u32>, more: u32) {
     let mut now = counter.load(Relaxed);
     while now < 0xffff {
-        match counter.cmpxchg(now, now.wrapping_add(1), Relaxed) {
+        match counter.cmpxchg(now, now.saturating_add(more).min(0xffff), Relaxed) {
             Ok(_) => break,
             Err(other) => now = other,
         }
@@ -153,14 +153,14 @@ impl DeviceState {
         lock_bh(&self.gsi).clone()
     }
 
-    /// A packet's P_Key did not match.
-    pub(crate) fn count_bad_pkey(&self) {
-        count_up(&self.bad_pkeys);
+    /// The P_Keys of so many packets did not match.
+    pub(crate) fn count_bad_pkeys(&self, packets: u32) {
+        count_up(&self.bad_pkeys, packets);
     }
 
     /// A datagram's Q_Key did not match.
     pub(crate) fn count_bad_qkey(&self) {
-        count_up(&self.bad_qkeys);
+        count_up(&self.bad_qkeys, 1);
     }
 
     /// P_Key and Q_Key violations so far.

@@ -48,15 +48,18 @@ pub(crate) fn always_has_icrc() -> bool {
 const UNKNOWN: u32 = 0;
 /// On this host, and our rows arrive there as they were made: it takes them without ICRCs.
 const NEAR: u32 = 1;
-/// Somebody cuts or copies them on their way.
+/// All packets have an ICRC, by the module's parameter.
 const FAR: u32 = 2;
 /// It was near, and then an acknowledgement did not come: maybe somebody cuts them now, and drops what has no ICRC; maybe the
-/// peer was only slow.
+/// peer was only slow. Or the peer has received something without an ICRC that was cut, or forged.
 const DOUBTFUL: u32 = 3;
 
 /// Batches that leave with ICRCs after a timeout; twice as many after each further one, so often.
 const WAIT: u32 = 64;
 const MOST_DOUBTS: u32 = 16;
+/// What something that was cut or forged counts for at least: if rows are cut on their way, each time that one leaves without
+/// ICRCs it is lost.
+const CUT_DOUBTS: u32 = 4;
 
 impl Path {
     pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
@@ -124,10 +127,13 @@ impl Path {
         self.told.store(1, Relaxed);
     }
 
-    /// Something was cut into pieces or copied on its way, whose ICRCs nobody has computed, or may have been.
+    /// The peer has received a packet without an ICRC that did not come as it was made: something was cut into pieces or
+    /// copied on its way, or is not ours. If nothing of ours leaves without ICRCs anyway, that is of no account.
     #[cold]
     pub(crate) fn arrives_cut(&self) {
-        self.distance.store(FAR, Relaxed);
+        if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed).is_ok() {
+            self.doubt(self.doubts.load(Relaxed).max(CUT_DOUBTS));
+        }
     }
 
     /// An acknowledgement has not come in time.
@@ -137,7 +143,11 @@ impl Path {
         if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed) == Err(FAR) {
             return;
         }
-        let doubts = self.doubts.load(Relaxed);
+        self.doubt(self.doubts.load(Relaxed));
+    }
+
+    /// Begins to wait, for as long as so many doubts ask for.
+    fn doubt(&self, doubts: u32) {
         self.wait.store(WAIT << doubts, Relaxed);
         let next = doubts.wrapping_add(1).min(MOST_DOUBTS);
         self.doubts.store(next, Relaxed);
@@ -157,7 +167,6 @@ impl Path {
     fn is_near_again(&self) -> bool {
         let wait = self.wait.load(Relaxed);
         self.wait.store(wait.saturating_sub(1), Relaxed);
-        // Not where the peer has said by now that something is cut.
         wait == 0 && self.distance.cmpxchg(DOUBTFUL, NEAR, Relaxed).is_ok()
     }
 

@@ -28,6 +28,7 @@ mod cq;
 mod device;
 mod direct;
 mod driver;
+mod guard;
 mod incoming;
 mod limits;
 mod link;
@@ -86,6 +87,10 @@ module! {
         gid_table_len: u32 {
             default: 256,
             description: "Addresses of a network device that can have a GID, 16 to 256 (default 256)",
+        },
+        local_guard: u8 {
+            default: 1,
+            description: "Programs without CAP_NET_RAW may not send to UDP port 4791 where a device is (default 1)",
         },
         poll_mode: u8 {
             default: 1,

@@ -50,6 +50,11 @@ pub(crate) fn with_addressed<T>(
     f(&holder)
 }
 
+/// Returns the RDMA device of a network device, or of the nearest one below that has one.
+pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
+    by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
+}
+
 /// What packets are received for.
 #[repr(align(8))]
 pub(crate) struct Receiver {
@@ -175,19 +180,14 @@ impl Receiver {
 
     /// Returns the RDMA device that a packet is for.
     fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        with_addressed(dev, skb, rcu, |dev| Self::device_on(dev, rcu))
-    }
-
-    /// Returns the RDMA device of a network device, or of the nearest one below that has one.
-    fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
+        with_addressed(dev, skb, rcu, |dev| device_on(dev, rcu))
     }
 
     /// Gives a multicast to each member of its group. What one makes of it is nothing to the
     /// others (I-07). Whether there is one.
     fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
         let device = match incoming.packet.bth.opcode.class() {
-            wire::Class::Ud => Self::device_on(dev, rcu),
+            wire::Class::Ud => device_on(dev, rcu),
             _ => None,
         };
         let mut taken = false;
@@ -245,6 +245,14 @@ impl Receiver {
             Self::count(dev, skb, rcu, Counter::Malformed);
             return false;
         };
+        // What is for the queue pair of the packet before has the same addresses, and came the same way.
+        let last = row.last(packet.bth.dest_qpn);
+        let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
+        if found.is_none() && !Self::is_special(skb, &packet) {
+            // Without an ICRC, which would be most of what a stranger's sweep of numbers costs.
+            self.count_unclaimed(dev, skb, &packet, rcu);
+            return true;
+        }
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
         match Self::is_whole(&datagram, headers, row) {
             Some(Ok(())) => {}
@@ -264,9 +272,6 @@ impl Receiver {
             }
         }
         let incoming = Incoming::of(&packet, datagram, now).received_by(dev);
-        // What is for the queue pair of the packet before has the same addresses, and came the same way.
-        let last = row.last(packet.bth.dest_qpn);
-        let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
         if let Some(qp) = found {
             let after = row.of(qp);
             let most = if packet.starts_run() && datagram.is_followed() {
@@ -281,13 +286,29 @@ impl Receiver {
                 _ => Qp::receive(qp, &incoming, after, rcu),
             }
         } else if !self.special(dev, skb, &incoming, row, rcu) {
-            let counter = match packet.operation {
-                wire::Operation::Cnp => Counter::NotificationsIgnored,
-                _ => Counter::Discarded,
-            };
-            Self::count(dev, skb, rcu, counter);
+            self.count_unclaimed(dev, skb, &packet, rcu);
         }
         true
+    }
+
+    /// Counts a packet that nobody takes.
+    #[cold]
+    fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
+        let number = packet.bth.dest_qpn;
+        let counter = match packet.operation {
+            wire::Operation::Cnp => Counter::NotificationsIgnored,
+            _ if Self::is_special(skb, packet) => Counter::Discarded,
+            _ if self.tables.qps.get(number, rcu).is_none() => Counter::UnknownNumber,
+            _ => Counter::Discarded,
+        };
+        Self::count(dev, skb, rcu, counter);
+    }
+
+    /// Returns whether a packet is a multicast, which goes to a number of its own, or for the
+    /// general services interface.
+    #[inline]
+    fn is_special(skb: &RxSkb, packet: &Packet) -> bool {
+        packet.bth.dest_qpn == GSI || skb.destination().is_multicast()
     }
 
     /// The queue pair that a packet is for, if that is one by itself, and may have it from there.
@@ -299,8 +320,7 @@ impl Receiver {
         rcu: &'a rcu::Guard,
     ) -> Option<ArcBorrow<'a, Qp>> {
         let bth = &packet.bth;
-        // Multicasts go to a number of their own.
-        if bth.dest_qpn == GSI || skb.destination().is_multicast() {
+        if Self::is_special(skb, packet) {
             return None;
         }
         let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;

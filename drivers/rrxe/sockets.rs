@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! UDP port 4791 of each network namespace that has a device.
+//! UDP port 4791 of each network namespace that has a device: sockets, and the guard.
 
-use crate::{limits::ROCE_UDP_PORT, rx::Receiver};
+use crate::{
+    guard::{self, Guard},
+    limits::ROCE_UDP_PORT,
+    rx::Receiver,
+};
 use kernel::{
     new_mutex,
     prelude::*,
     sync::{Arc, Mutex},
 };
-use linux_rdma::errno::is_family_unknown;
-use linux_rdma::net::{HeldNet, IpVersion, NetDevice, NetNsCookie, UdpTunnelSocket, UdpTunnels};
+use linux_rdma::errno::{is_family_unknown, not_supported};
+use linux_rdma::net::{
+    HeldNet, IpVersion, LocalOutHook, NetDevice, NetNsCookie, UdpTunnelSocket, UdpTunnels,
+};
 
 /// The sockets of a namespace.
 struct Entry {
@@ -17,6 +23,8 @@ struct Entry {
     _v4: UdpTunnelSocket<Receiver>,
     /// `None` on hosts without IPv6.
     _v6: Option<UdpTunnelSocket<Receiver>>,
+    /// `None` if it is switched off, or the kernel has no netfilter.
+    _guard: Option<LocalOutHook<Guard>>,
     /// Devices in the namespace.
     users: usize,
 }
@@ -26,6 +34,7 @@ struct Entry {
 pub(crate) struct Sockets {
     tunnels: Arc<UdpTunnels>,
     receiver: Arc<Receiver>,
+    guard: Arc<Guard>,
     #[pin]
     open: Mutex<KVec<Entry>>,
 }
@@ -39,10 +48,12 @@ pub(crate) struct SocketShare {
 impl Sockets {
     pub(crate) fn new(receiver: Arc<Receiver>) -> Result<Arc<Self>> {
         let tunnels = UdpTunnels::register()?;
+        let guard = Arc::new(Guard::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 tunnels,
                 receiver,
+                guard,
                 open <- new_mutex!(KVec::new(), "rrxe_sockets"),
             }),
             GFP_KERNEL,
@@ -66,6 +77,7 @@ impl Sockets {
                         Err(e) if is_family_unknown(e) => None,
                         Err(e) => return Err(e),
                     },
+                    _guard: this.guard(&net)?,
                     users: 1,
                 };
                 open.push(entry, GFP_KERNEL)?;
@@ -85,6 +97,24 @@ impl Sockets {
             ROCE_UDP_PORT,
             self.receiver.clone(),
         )
+    }
+
+    /// Has the guard look at what the sockets of a namespace send, unless it is switched off.
+    fn guard(&self, net: &HeldNet) -> Result<Option<LocalOutHook<Guard>>> {
+        if !guard::is_wanted() {
+            return Ok(None);
+        }
+        match LocalOutHook::register(&self.tunnels, net, self.guard.clone()) {
+            Ok(hook) => Ok(Some(hook)),
+            Err(e) if e == not_supported() => {
+                pr_warn!(
+                    "the kernel has no netfilter: nothing keeps programs from sending to UDP port {}\n",
+                    ROCE_UDP_PORT
+                );
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
     }
 }
 

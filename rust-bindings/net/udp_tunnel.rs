@@ -4,7 +4,7 @@
 //!
 //! C header: `include/net/udp_tunnel.h`.
 
-use super::{lockdep, HeldNet, IpVersion, NetDevice, RxSkb};
+use super::{local_out, lockdep, HeldNet, IpVersion, NetDevice, RxSkb};
 use crate::raw;
 use core::{ffi::c_int, ptr};
 use kernel::{
@@ -50,8 +50,8 @@ unsafe impl Send for Entry {}
 /// Registration for the end of namespaces.
 ///
 /// A kernel socket does not keep its namespace, or containers would never end. So when a
-/// namespace ends, the sockets in it are released, whoever still has them; those are silent from
-/// then on.
+/// namespace ends, the sockets and [hooks](super::LocalOutHook) in it are released, whoever still
+/// has them; those are silent from then on.
 ///
 /// A module keeps its reference until it goes, and drops it last and without RTNL: dropping the
 /// last reference waits for namespaces that begin or end, which take RTNL.
@@ -84,6 +84,8 @@ impl UdpTunnels {
         // SAFETY: Called once, since `INITIALISED` is never cleared, and before any use: a socket
         // needs what is returned here, and so do the operations that are registered below.
         unsafe { SOCKETS.init() };
+        // SAFETY: Called once, and before there can be a hook, which needs what is returned here, too.
+        unsafe { local_out::prepare() };
         Arc::pin_init(
             try_pin_init!(Self {
                 // INVARIANT: Registered where this succeeds; otherwise there is no `Self`.
@@ -112,6 +114,7 @@ impl PinnedDrop for UdpTunnels {
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
         // A static is not dropped; its memory would be lost.
         *SOCKETS.lock() = KVec::new();
+        local_out::end();
         // Softirqs that have looked a socket up before it was released may still be on their way
         // into `encap_receive`, which may be about to go.
         // SAFETY: No requirements but a context that may sleep.
@@ -119,13 +122,14 @@ impl PinnedDrop for UdpTunnels {
     }
 }
 
-/// Releases the sockets of a namespace that ends.
+/// Releases the sockets and hooks of a namespace that ends.
 ///
 /// # Safety
 ///
 /// [`SOCKETS`] is initialised: a [`UdpTunnels`] has registered this as `exit`. `net` is only
 /// compared.
 unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
+    local_out::namespace_exit(net);
     SOCKETS.lock().retain(|entry| {
         if entry.net != net {
             return true;

@@ -92,6 +92,7 @@ BOOTS = (
     Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host", poison=True),
     Boot("information", "information", hosts=1, together="one-host", poison=True, port=True),
     Boot("faults", "faults", hosts=1, default=False, together="one-host", poison=True),
+    Boot("guard", "guard", hosts=1, together="one-host", poison=True, port=True),
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),

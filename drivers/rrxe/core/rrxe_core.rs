@@ -54,6 +54,7 @@
 
 mod completion;
 pub mod congestion;
+pub mod guesses;
 pub mod icrc;
 mod mtu;
 mod packet;

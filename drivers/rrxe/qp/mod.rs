@@ -280,8 +280,9 @@ impl Qp {
             return;
         }
         self.tally(|counters| counters.requester(before, after));
-        if before.bad_pkeys != after.bad_pkeys {
-            self.device.count_bad_pkey();
+        let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
+        if bad_pkeys != 0 {
+            self.device.count_bad_pkeys(bad_pkeys);
         }
         // Who cuts what we send may be one who drops it then; what merely gets lost is another matter.
         if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {

@@ -29,8 +29,9 @@ use linux_rdma::{
     },
 };
 use rrxe_core::{
-    AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
-    Resource, ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
+    guesses::Guesses, AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode,
+    RecvRequest, RemoteAccess, Resource, ResponderEnv, ResponderEvent, Service, Status, TxError,
+    TxPacket,
 };
 
 /// The core's responder; its resources are as many as the peer may have outstanding.
@@ -46,6 +47,7 @@ pub(crate) struct RecvSide {
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
     reads: Reads,
+    guesses: Guesses,
     /// Requests that came before their turn.
     pub(crate) held: HoldBack,
     /// The last request never was a packet of the stack, nor need answers be: [`crate::direct`].
@@ -159,6 +161,7 @@ impl RecvSide {
             path: None,
             source_port: 0,
             reads,
+            guesses: Guesses::default(),
             held,
             direct: false,
         }))
@@ -221,6 +224,7 @@ impl RecvSide {
             on,
             current: &mut self.current,
             reads: &mut self.reads,
+            guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
             outgoing: Outgoing::new(qp),
             notices,
@@ -273,6 +277,7 @@ pub(crate) struct Env<'a> {
     on: Occasion<'a>,
     current: &'a mut Current,
     reads: &'a mut Reads,
+    guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
     outgoing: Outgoing<'a>,
     notices: &'a mut Notices,
@@ -376,7 +381,13 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<(), Fault> {
         let pd = self.remote_pd()?;
-        self.remote(pd, rkey, va, len, access)?;
+        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.on.now) {
+            return Err(Fault::Protection);
+        }
+        if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
+            self.guesses.note_wrong(self.on.now);
+            return Err(fault);
+        }
         if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
             self.reads.remember(rkey, pd);
         }
@@ -488,7 +499,7 @@ impl ResponderEnv for Env<'_> {
             ResponderEvent::AccessError => self.qp.raise(QpEvent::AccessError),
             ResponderEvent::RequestError => self.qp.raise(QpEvent::RequestError),
             ResponderEvent::Fatal => self.qp.raise(QpEvent::Fatal),
-            ResponderEvent::PkeyViolation => self.qp.device.count_bad_pkey(),
+            ResponderEvent::PkeyViolation => self.qp.device.count_bad_pkeys(1),
             ResponderEvent::QkeyViolation => self.qp.device.count_bad_qkey(),
         }
     }

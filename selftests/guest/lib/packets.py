@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """RoCEv2 packets by hand, past the driver: made, sent and watched on the network device.
 
-Only what the tests need, over IPv4. Names and layouts are the specification's (IBA 5.2, 9.2 to 9.6,
+Only what the tests need. Names and layouts are the specification's (IBA 5.2, 9.2 to 9.6,
 annex A17).
 """
 
+import ipaddress
 import random
 import select
 import socket
@@ -62,6 +63,22 @@ def icrc(ip, udp, transport):
     if len(transport) > 4:
         transport[4] = 0xFF  # what was FECN, BECN and reserved
     return struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(ip) + bytes(udp) + bytes(transport)))
+
+
+def datagram(transport, source, destination, port):
+    """What a UDP socket has to send to port 4791 for a packet of BTH and what follows it, from a source port: with the
+    ICRC that fits the headers that the kernel makes. Over IPv4 the socket must not allow fragments, nor be connected:
+    then the Identification is 0."""
+    source, destination = ipaddress.ip_address(source), ipaddress.ip_address(destination)
+    length = 8 + len(transport) + 4
+    udp = struct.pack(">HHHH", port, ROCE_PORT, length, 0)
+    if source.version == 4:
+        ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + length, 0, 0x4000, 64, 17, 0) + source.packed + destination.packed
+        return transport + icrc(ip, udp, transport)
+    # Traffic class, flow label and hop limit count as ones.
+    ip = struct.pack(">IHBB", 0x6FFFFFFF, length, 17, 0xFF) + source.packed + destination.packed
+    covered = b"\xff" * 8 + ip + udp[:6] + b"\xff\xff" + transport[:4] + b"\xff" + transport[5:]
+    return transport + struct.pack("<I", zlib.crc32(covered))
 
 
 def _checksum(header):

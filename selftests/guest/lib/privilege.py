@@ -47,15 +47,14 @@ def without(capability):
         _call("capset", before)
 
 
-def unprivileged(body):
-    """Call `body` in a process without any privilege, and return its value."""
+def aside(body, before=()):
+    """Call all of `before`, then `body`, in a process of its own, and return what `body` returns."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            for step in before:
+                step()
             answer = {"value": body()}
         except BaseException as why:
             answer = {"error": f"{type(why).__name__}: {why}"}
@@ -66,5 +65,18 @@ def unprivileged(body):
         answer = json.loads(file.read() or b'{"error": "it died"}')
     os.waitpid(child, 0)
     if "error" in answer:
-        raise Failure(f"as a user without privileges: {answer['error']}")
+        raise Failure(f"in a process aside: {answer['error']}")
     return answer["value"]
+
+
+def give_up():
+    """Give up all privileges of this process."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def unprivileged(body, before=()):
+    """Call all of `before` with privileges, then `body` without any, in a process of its own, and return what `body`
+    returns."""
+    return aside(body, (*before, give_up))

@@ -5,10 +5,12 @@ gets no answer; what is to be refused gets the right one; nobody else notices.""
 import contextlib
 import random
 import struct
+import time
 
 import harness
 import packets
 import testbed
+from counted import rise
 from forger import FIRST, PAYLOAD, Forger
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, atomic_eth, bth, deth, reth
@@ -385,6 +387,29 @@ def wrong_key():
     with Attack(bench) as t:
         header = reth(t.theirs["address"], t.theirs["rkey"] ^ 0x01010101, 64)
         t.refused(bth(packets.WRITE_ONLY, t.qpn, FIRST) + header + PAYLOAD, packets.NAK_ACCESS)
+
+
+@case()
+def guessed_keys():
+    """An unreliable connection survives wrong keys, but looks at eight of them in a second, and then at none: the next
+    WRITE has no effect although its key is right. Each counts."""
+
+    def write(psn, guess):
+        header = reth(t.theirs["address"], t.theirs["rkey"] ^ guess, 64)
+        return t.wire.frame(bth(packets.UC | packets.WRITE_ONLY, t.qpn, psn, ack=False) + header + PAYLOAD)
+
+    with Attack(bench, kind="uc") as t:
+        t.far.end.put(t.theirs["id"], [[0, 64]], 7)
+        frames = [write(FIRST + n, n + 1) for n in range(8)] + [write(FIRST + 8, 0)]
+        with rise(bed.peer, resp_remote_access_errors=9, rx_write_requests=9):
+            for frame in frames:
+                t.wire.put(frame)
+        equal("what the region has", t.far.end.verify(t.theirs["id"]), "")
+        t.states("rts", "rts")
+        time.sleep(1.1)
+        t.wire.put(write(FIRST + 9, 0))
+        harness.wait_until("the right key is taken", lambda: t.far.end.verify(t.theirs["id"]) != "")
+        equal("what arrived", t.far.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
 
 
 # Anything

@@ -126,7 +126,8 @@ def nobody_is_told():
             bed.peer,
             rx_icrc_encapsulated=1,
             bad_pkey_cntr=1,
-            rx_roce_discard_pkts=3,
+            rx_roce_discard_pkts=2,
+            rx_unknown_qp_pkts=1,
             rp_cnp_handled=1,
             out_of_buffer=1,
         ):

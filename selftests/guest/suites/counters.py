@@ -41,7 +41,12 @@ FAULTS = {
         {"corrupt": 200},
         "rx_icrc_encapsulated",
     ),
-    "unknown-number": (lambda qpn: bth(packets.SEND_ONLY, qpn ^ 0x10, FIRST) + PAYLOAD, {}, "rx_roce_discard_pkts"),
+    "unknown-number": (lambda qpn: bth(packets.SEND_ONLY, qpn ^ 0x10, FIRST) + PAYLOAD, {}, "rx_unknown_qp_pkts"),
+    "unknown-number-icrc": (
+        lambda qpn: bth(packets.SEND_ONLY, qpn ^ 0x10, FIRST) + PAYLOAD,
+        {"corrupt": 200},
+        "rx_unknown_qp_pkts",
+    ),
     "source": (
         lambda qpn: bth(packets.SEND_ONLY, qpn, FIRST) + PAYLOAD,
         {"source": "10.77.0.77"},
@@ -168,7 +173,14 @@ def sysfs():
 
 
 # Statistics of a port that queue pairs do not have.
-PORT_ONLY = {"rx_roce_error_pkts", "rx_icrc_encapsulated", "bad_pkey_cntr", "qkey_viol_cntr"}
+PORT_ONLY = {
+    "rx_roce_error_pkts",
+    "rx_icrc_encapsulated",
+    "rx_unknown_qp_pkts",
+    "local_guard_drops",
+    "bad_pkey_cntr",
+    "qkey_viol_cntr",
+}
 
 # The fields of a counter of queue pairs that are no values.
 ABOUT = {"ifindex", "ifname", "port", "cntn", "qp-type", "pid", "comm", "lqpn"}

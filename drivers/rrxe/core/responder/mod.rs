@@ -249,6 +249,9 @@ pub struct ResponderCounters {
     /// Packets dropped: of a wrong kind, in a wrong state, or without room. Not those whose key
     /// does not match, for which there is an event.
     pub dropped: u32,
+    /// Requests refused since the peer may not access that memory so: keys that open nothing,
+    /// and those of other domains, rights or ranges.
+    pub wrong_keys: u32,
 }
 
 /// The receiving half of a queue pair. See the module's documentation.

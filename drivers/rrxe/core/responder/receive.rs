@@ -145,6 +145,10 @@ impl<R: ResourceRing> Responder<R> {
         Outcome::default()
     }
 
+    fn count_wrong_key(&mut self) {
+        self.counters.wrong_keys = self.counters.wrong_keys.wrapping_add(1);
+    }
+
     /// Executes the expected request of a reliable connection.
     #[inline]
     fn execute<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Result<(), Refusal> {
@@ -214,17 +218,21 @@ impl<R: ResourceRing> Responder<R> {
                 Status::LocLen,
                 ResponderEvent::RequestError,
             ),
-            Refusal::Access => (
-                NakCode::RemoteAccess,
-                Status::RemAccess,
-                ResponderEvent::AccessError,
-            ),
+            Refusal::Access => {
+                self.count_wrong_key();
+                (
+                    NakCode::RemoteAccess,
+                    Status::RemAccess,
+                    ResponderEvent::AccessError,
+                )
+            }
             Refusal::Local(fault) => (
                 NakCode::RemoteOperational,
                 fault.status(),
                 ResponderEvent::Fatal,
             ),
             Refusal::Invalidate => {
+                self.count_wrong_key();
                 // G-22: the peer gets no NAK, but what came before it still has its answers.
                 self.fail_recv(Status::RemInvReq, env);
                 self.message = Message::None;
@@ -272,6 +280,11 @@ impl<R: ResourceRing> Responder<R> {
                     fatal: true,
                     ..Outcome::default()
                 }
+            }
+            Err(Refusal::Access) => {
+                self.message = Message::None;
+                self.count_wrong_key();
+                Outcome::default()
             }
             Err(_) => {
                 self.message = Message::None;

@@ -56,6 +56,31 @@ fn h_05_receive_request_is_used_again() {
     assert_eq!(host.driver.rq.len(), 1);
 }
 
+/// A wrong key of an unreliable connection counts under a name of its own, and harms nothing.
+#[test]
+fn wrong_keys_are_counted() {
+    let mut host = uc();
+    let wrong = |at: u32| {
+        let ext = Ext::Reth(Reth {
+            va: BASE,
+            rkey: RKEY ^ 1,
+            len: 4,
+        });
+        uc_packet(O::WriteOnly, at, ext, 4)
+    };
+    for at in 0..3 {
+        assert!(ask(&mut host, &wrong(at)).is_empty());
+    }
+    // A range beyond the region is as wrong.
+    let beyond = uc_packet(O::WriteOnly, 3, reth(BASE + MEMORY as u64, 4), 4);
+    assert!(ask(&mut host, &beyond).is_empty());
+    let counters = *host.responder.counters();
+    assert_eq!((counters.wrong_keys, counters.dropped), (4, 0));
+    assert!(!host.error);
+    ask(&mut host, &uc_packet(O::WriteOnly, 4, reth(BASE, 4), 4));
+    assert_eq!(host.driver.memory[..4], [0xaa; 4]);
+}
+
 /// E-12, H-01: nothing is answered whatever is wrong.
 #[test]
 fn e_12_uc_drops() {

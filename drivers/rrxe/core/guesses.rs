@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A limit on wrong keys, for queue pairs that survive them.
+//!
+//! A reliable connection ends with the first wrong key. An unreliable one goes on, and its peer, or
+//! somebody who forges its packets, could try one key after the other as fast as packets arrive.
+
+/// Wrong keys within a period.
+pub const MOST: u32 = 8;
+
+/// Nanoseconds of a period.
+pub const PERIOD: u64 = 1_000_000_000;
+
+/// The wrong keys that a queue pair has met with lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Guesses {
+    /// When the period began: with a wrong key.
+    since: u64,
+    wrong: u32,
+}
+
+impl Guesses {
+    /// Returns whether a key may be looked at, right or wrong: not in a period that has had
+    /// [`MOST`] wrong ones.
+    #[inline]
+    pub fn may_try(&self, now: u64) -> bool {
+        self.wrong < MOST || self.is_over(now)
+    }
+
+    /// Takes note of a wrong key.
+    pub fn note_wrong(&mut self, now: u64) {
+        if self.wrong == 0 || self.is_over(now) {
+            *self = Self {
+                since: now,
+                wrong: 0,
+            };
+        }
+        self.wrong = self.wrong.saturating_add(1);
+    }
+
+    fn is_over(&self, now: u64) -> bool {
+        now.saturating_sub(self.since) >= PERIOD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_in_a_period() {
+        let mut guesses = Guesses::default();
+        let start = 5 * PERIOD + 3;
+        for now in start..start + u64::from(MOST) {
+            assert!(guesses.may_try(now));
+            guesses.note_wrong(now);
+        }
+        assert!(!guesses.may_try(start + 10));
+        assert!(!guesses.may_try(start + PERIOD - 1));
+        assert!(guesses.may_try(start + PERIOD));
+        // Another period begins with a wrong key, whenever that comes.
+        guesses.note_wrong(start + 7 * PERIOD);
+        for _ in 1..MOST {
+            assert!(guesses.may_try(start + 7 * PERIOD + 1));
+            guesses.note_wrong(start + 7 * PERIOD + 1);
+        }
+        assert!(!guesses.may_try(start + 8 * PERIOD - 1));
+        assert!(guesses.may_try(start + 8 * PERIOD));
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The guard of UDP port 4791: a program must not send a datagram that a queue pair, here or on
+//! another host, would take for a packet of ours.
+//!
+//! A packet of ours has no socket. Any other datagram to the port needs a socket whose opener had
+//! CAP_NET_RAW, with which it could have sent any packet anyway. docs/security.md.
+
+use crate::{counters::Counter, limits::ROCE_UDP_PORT, rx::device_on};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        rcu,
+    },
+};
+use linux_rdma::{
+    net::{LocalOut, LocalPacket},
+    time::monotonic_ns,
+};
+
+/// Nanoseconds between two lines of the log.
+const BETWEEN_LINES: u64 = 60_000_000_000;
+
+/// Returns whether the guard is switched on.
+pub(crate) fn is_wanted() -> bool {
+    linux_rdma::parameter::<u8>(crate::module_parameters::local_guard.value()) != 0
+}
+
+/// The guard of all namespaces.
+pub(crate) struct Guard {
+    /// When the log may have another line.
+    next_line: Atomic<u64>,
+}
+
+impl Guard {
+    pub(crate) fn new() -> Self {
+        Self {
+            next_line: Atomic::new(0),
+        }
+    }
+
+    /// Counts a datagram that was refused at the device that it would have seemed to come from.
+    #[cold]
+    fn refused(&self, packet: &LocalPacket<'_>) {
+        let rcu = rcu::read_lock();
+        let holder = packet.net().device_of_address(&packet.source());
+        if let Some(device) = holder.and_then(|netdev| device_on(&netdev, &rcu)) {
+            device.data().counters.count(Counter::RefusedLocally);
+        }
+        let (now, next) = (monotonic_ns(), self.next_line.load(Relaxed));
+        let later = now.saturating_add(BETWEEN_LINES);
+        if now >= next && self.next_line.cmpxchg(next, later, Relaxed).is_ok() {
+            pr_warn!(
+                "user {} sent a datagram to UDP port {}, which could pass for a packet of ours: refused; give the program CAP_NET_RAW if it may, or load rrxe with local_guard=0\n",
+                packet.owner(),
+                ROCE_UDP_PORT
+            );
+        }
+    }
+}
+
+impl LocalOut for Guard {
+    #[inline]
+    fn may_leave(&self, packet: &LocalPacket<'_>) -> bool {
+        let may =
+            packet.udp_destination_port() != Some(ROCE_UDP_PORT) || packet.opener_has_net_raw();
+        if !may {
+            self.refused(packet);
+        }
+        may
+    }
+}

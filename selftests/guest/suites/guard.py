@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Programs of this host that send UDP datagrams to port 4791, from the addresses of a device: without privileges they are
+refused, and nothing arrives that could pass for a packet of the device. Two namespaces with a device each."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import socket
+import struct
+
+import counted
+import kernellog
+import packets
+import privilege
+import testbed
+from harness import Skip, case, equal, require
+from packets import ROCE_PORT, aeth, bth
+from trial import Bench, Trial
+
+bed = testbed.Bed()
+
+BOTH = {"ipv4": 4, "ipv6": 6}
+
+# The packet sequence number that a trial's queue pairs start with.
+FIRST = 5
+
+PAYLOAD = bytes(range(64))
+
+SOURCE_PORT = 0xC123
+
+IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # linux/in.h
+UDP_SEGMENT = 103  # linux/udp.h
+IPV6_RTHDR = 57  # linux/in6.h
+CLONE_NEWUSER = 0x10000000  # linux/sched.h
+
+
+class Lab:
+    """Two namespaces that the cases share: programs are in the first one."""
+
+    def __init__(self):
+        self._stack = contextlib.ExitStack()
+        self._hosts = None
+        self._benches = {}
+
+    @property
+    def hosts(self):
+        """The hosts, made when first asked for."""
+        if bed.here.driver != "rrxe":
+            raise Skip("asks for what rrxe promises")
+        if self._hosts is None:
+            self._hosts = self._stack.enter_context(testbed.namespaces(("rrxe", "rrxe")))
+        return self._hosts
+
+    def addresses(self, version):
+        """The addresses of both hosts."""
+        return [host.address if version == 4 else host.address6 for host in self.hosts]
+
+    def trial(self, version, own=False):
+        """A connection between the hosts, or of the first one with itself (`own`)."""
+        key = (version, own)
+        if key not in self._benches:
+            self._benches[key] = Bench(lambda: self._endpoints(version, own))
+        return Trial(self._benches[key])
+
+    def _endpoints(self, version, own):
+        import endpoint  # only a guest has verbs
+
+        hosts = [self.hosts[0], self.hosts[0]] if own else self.hosts
+        found = []
+        for host in hosts:
+            end = endpoint.Endpoint()
+            found.append((end, end.open(host.device, host.address if version == 4 else host.address6, "rrxe")))
+        return found
+
+    def close(self):
+        """Let go of everything."""
+        for bench in self._benches.values():
+            bench.abandon()
+        self._benches.clear()
+        self._hosts = None
+        self._stack.close()
+
+
+lab = Lab()
+
+
+def enter():
+    """Enter the first namespace."""
+    with open("/run/netns/a", encoding="ascii") as file:
+        os.setns(file.fileno())
+
+
+def opened(version, source=None, connected=None):
+    """A UDP socket bound to the source port; datagrams have Identification 0 unless it is connected."""
+    sock = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
+    if version == 4:
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+    if source:
+        sock.bind((source, SOURCE_PORT))
+    if connected:
+        sock.connect((connected, ROCE_PORT))
+    return sock
+
+
+def attempt(send):
+    """Returns the error number that a call ends with; 0 if it succeeds."""
+    try:
+        send()
+    except OSError as why:
+        return why.errno
+    return 0
+
+
+def forged(qpn, source, destination):
+    """Datagrams that a queue pair would take for its peer's."""
+    transports = {
+        "send": bth(packets.SEND_ONLY, qpn, FIRST) + PAYLOAD,
+        "nak": bth(packets.ACKNOWLEDGE, qpn, FIRST, ack=False) + aeth(packets.NAK_ACCESS),
+        "cnp": bth(packets.CNP, qpn, 0, ack=False) + bytes(16),
+    }
+    return {name: packets.datagram(made, source, destination, SOURCE_PORT) for name, made in transports.items()}
+
+
+def send_all(version, source, destination, datagrams):
+    """Returns how sending each of the datagrams ends: {name: error number}."""
+    with opened(version, source) as sock:
+        return {name: attempt(lambda: sock.sendto(made, (destination, ROCE_PORT))) for name, made in datagrams.items()}
+
+
+def arrive(version, inside, number=0, **how):
+    """Forge what the near queue pair of a trial might have sent, by `inside(body, before)`, which must end with this
+    error number, or else arrive."""
+    with lab.trial(version, **how) as t:
+        near, far = (side.info["address"] for side in (t.near, t.far))
+        t.receive()
+        made = forged(t.far.qp["qpn"], near, far)
+        before = counted.read(lab.hosts[0])["local_guard_drops"]
+        found = inside(lambda: send_all(version, near, far, made if number else {"send": made["send"]}), (enter,))
+        equal("errors", found, dict.fromkeys(found, number))
+        if number:
+            t.quiet()
+            t.states("rts", "rts")
+            equal("counted", counted.read(lab.hosts[0])["local_guard_drops"] - before, len(made))
+            # The receive is there for the peer.
+            t.send("send", sge=[])
+            t.sent("SUCCESS")
+            t.received("SUCCESS")
+            t.still_works()
+        else:
+            t.received("SUCCESS")
+            equal("what arrived", t.far.end.accept(t.theirs["id"], [[4096, 64]], 64), PAYLOAD.hex())
+
+
+@case(debug=("ipv6",), each=BOTH)
+def root_may(version):
+    """The control: a datagram of this making is taken for the peer's. A program with CAP_NET_RAW may send it."""
+    arrive(version, privilege.aside)
+
+
+@case(each=BOTH)
+def refused(version):
+    """A program without privileges that forges a request, a NAK, and a congestion notification of this host."""
+    arrive(version, privilege.unprivileged, errno.EPERM)
+
+
+@case(each=BOTH)
+def refused_to_this_host(version):
+    """Forged datagrams for a queue pair of this host."""
+    arrive(version, privilege.unprivileged, errno.EPERM, own=True)
+
+
+def _ways(version, source, destination):
+    """Ways to send a datagram to the port. Returns how each ends: {name: error number}."""
+    there = (destination, ROCE_PORT)
+    found = {}
+    with opened(version) as sock:
+        found["unbound"] = attempt(lambda: sock.sendto(b"x" * 64, there))
+        found["empty"] = attempt(lambda: sock.sendto(b"", there))
+    with opened(version, connected=destination) as sock:
+        found["connected"] = attempt(lambda: sock.send(b"x" * 64))
+    with opened(version, source) as sock:
+        sock.sendto(b"x" * 64, socket.MSG_MORE, there)
+        found["corked"] = attempt(lambda: sock.sendto(b"x" * 64, there))
+    with opened(version, source) as sock:
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 100)
+        found["segments"] = attempt(lambda: sock.sendto(b"x" * 1000, there))
+    with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        if version == 4:
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, 0)
+        found["fragments"] = attempt(lambda: sock.sendto(b"x" * 20000, there))
+    if version == 4:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            found["mapped"] = attempt(lambda: sock.sendto(b"x" * 64, (f"::ffff:{destination}", ROCE_PORT)))
+    else:
+        with opened(version, source) as sock:
+            # A routing header of type 4 (RFC 8754) whose only segment is the destination.
+            segment = socket.inet_pton(socket.AF_INET6, destination)
+            sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RTHDR, struct.pack("BBBBBBH", 0, 2, 4, 0, 0, 0, 0) + segment)
+            found["routing-header"] = attempt(lambda: sock.sendto(b"x" * 64, there))
+    return found
+
+
+@case(each=BOTH)
+def every_way(version):
+    """Sockets that are connected, corked, or send segments, fragments, mapped addresses or a routing header."""
+    here, peer = lab.addresses(version)
+    found = privilege.unprivileged(lambda: _ways(version, here, peer), (enter,))
+    equal("errors", found, dict.fromkeys(found, errno.EPERM))
+    found = privilege.aside(lambda: _ways(version, here, peer), (enter,))
+    equal("errors of a program with privileges", found, dict.fromkeys(found, 0))
+
+
+def _new_user_namespace():
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER):
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+@case(debug=False)
+def user_namespace():
+    """A program that is root in a user namespace of its own has no privileges in the network namespace."""
+
+    def body():
+        _new_user_namespace()
+        return send_all(4, here, peer, {"any": b"x" * 64})
+
+    here, peer = lab.addresses(4)
+    equal("errors", privilege.unprivileged(body, (enter,)), {"any": errno.EPERM})
+
+
+@case(debug=False)
+def opener_counts():
+    """A socket that a program opens with privileges may send after these are given up, and one that it opens without
+    them may not after it got into hands that have them."""
+    _, peer = lab.addresses(4)
+    kept = []
+
+    def with_privileges():
+        kept.append(opened(4))
+
+    def without():
+        with privilege.without(privilege.CAP_NET_RAW):
+            kept.append(opened(4))
+
+    def body():
+        return attempt(lambda: kept[0].sendto(b"x" * 64, (peer, ROCE_PORT)))
+
+    equal("error", privilege.unprivileged(body, (enter, with_privileges)), 0)
+    equal("error", privilege.aside(body, (enter, without)), errno.EPERM)
+
+
+@case(debug=False, each=BOTH)
+def other_ports(version):
+    """Datagrams to other ports, and TCP to this one, are nobody's business."""
+    here, peer = lab.addresses(version)
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+
+    def body():
+        with socket.socket(family, socket.SOCK_DGRAM) as there, socket.socket(family, socket.SOCK_DGRAM) as sock:
+            there.bind((here, 0))
+            there.settimeout(20)
+            sock.bind((here, 0))
+            sock.sendto(b"hello", there.getsockname())
+            arrived = there.recv(100).decode()
+            others = [attempt(lambda: sock.sendto(b"x", (peer, port))) for port in (4789, 4790, 4792, 0xB712)]
+        with socket.socket(family) as sock:
+            sock.settimeout(20)
+            return [arrived, others, attempt(lambda: sock.connect((peer, ROCE_PORT)))]
+
+    equal("results", privilege.unprivileged(body, (enter,)), ["hello", [0] * 4, errno.ECONNREFUSED])
+
+
+@case()
+def log():
+    """The kernel's log says what to do, once for many datagrams."""
+    _, peer = lab.addresses(4)
+    since = kernellog.place()
+
+    def body():
+        with opened(4) as sock:
+            return [attempt(lambda: sock.sendto(b"x" * 64, (peer, ROCE_PORT))) for _ in range(200)]
+
+    equal("errors", set(privilege.unprivileged(body, (enter,))), {errno.EPERM})
+    said = [line for line in kernellog.lines_since(since).splitlines() if "local_guard" in line]
+    require(len(said) <= 1, f"{len(said)} lines")
+    # Another case may have had it written a moment ago.
+    all_lines = [line for line in bed.here.machine.run("dmesg").splitlines() if "local_guard=0" in line]
+    require(all_lines and f"user {privilege.NOBODY} " in all_lines[-1], f"the log says {all_lines}")
+
+
+@case(timeout=120)
+def as_long_as_a_device():
+    """The last device of a namespace takes the guard away, and the next one brings it back."""
+    lab.close()
+    here, peer = lab.hosts
+
+    def send():
+        def body():
+            return send_all(4, here.address, peer.address, {"any": b"x" * 64})["any"]
+
+        return privilege.unprivileged(body, (enter,))
+
+    equal("with a device", send(), errno.EPERM)
+    testbed.delete_link(here.machine, here.device)
+    equal("without one", send(), 0)
+    testbed.add_link(here.machine, "rrxe", here.device, here.netdev)
+    equal("with a device again", send(), errno.EPERM)
+    lab.close()
+
+
+@case(debug=False, each=BOTH)
+def switched_off(version):
+    """With local_guard=0, what a program without privileges forges arrives."""
+    if bed.here.driver != "rrxe":
+        raise Skip("a parameter of rrxe's")
+    lab.close()
+    with testbed.parameters_of(bed.here, "local_guard=0"):
+        try:
+            arrive(version, privilege.unprivileged)
+        finally:
+            lab.close()
+
+
+def run():
+    """Run the suite."""
+    return bed.run(lab.close)
