@@ -2,10 +2,10 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{answer::Wait, recv::RecvSide, send::SendSide, After, Notices, Occasion, Qp};
+use super::{answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp};
 use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
-    sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
 };
 use linux_rdma::{
@@ -268,7 +268,7 @@ impl Qp {
         filled.round.more =
             !filled.round.blocked && (progress.more || (!filled.round.fatal && side.has_backlog()));
         if progress.sqe {
-            self.set_state(QpState::Sqe);
+            self.state.fail_send_queue();
         }
         if side.tell_drained && side.requester.is_drained(&side.slots) {
             side.tell_drained = false;
@@ -326,9 +326,6 @@ impl Qp {
             let overflow = Self::report(this, after.send, &qp.send_cq);
             if after.responses.fatal || overflow {
                 Self::enter_error(this);
-            }
-            if after.responses.sqe {
-                qp.set_state(QpState::Sqe);
             }
             if after.responses.transmit || Self::has_send_work(this) {
                 Self::run_send(this);
@@ -501,15 +498,7 @@ impl Qp {
     /// Enters the Error state, as [`Qp::enter_error`]; sends at most `batches` batches.
     pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
-        // From every state but Reset, to which the consumer may be taking it right now.
-        let mut now = qp.state.load(Relaxed);
-        while now != QpState::Reset as u32 {
-            match qp.state.cmpxchg(now, QpState::Error as u32, Full) {
-                Ok(_) => break,
-                Err(other) => now = other,
-            }
-        }
-        let entered = now != QpState::Reset as u32 && now != QpState::Error as u32;
+        let failed = qp.state.fail();
 
         let mut notices = Notices::default();
         {
@@ -533,7 +522,7 @@ impl Qp {
                 side.flush(qp, on, notices);
             }
         });
-        if entered && qp.srq.is_some() {
+        if failed == Failed::Now && qp.srq.is_some() {
             // After the completion of the work request that it had taken (J-15).
             qp.raise(QpEvent::LastWqeReached);
             Self::report_events(this);

@@ -502,6 +502,14 @@ class Endpoint:
         target.wr_complete()
         return rkey
 
+    def command_file(self):
+        """The file that commands are written to."""
+        return self._context.cmd_fd
+
+    def handle(self, qp):
+        """The number by which commands name a queue pair."""
+        return self._handles[qp]
+
     # Completion queues
 
     def channel(self):
