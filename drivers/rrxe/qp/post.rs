@@ -144,7 +144,8 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
         None => Ok(()),
     };
     if handle.qp.state() == QpState::Error {
-        Qp::flush_recv(handle.qp.as_arc_borrow());
+        // Flushes them.
+        Qp::run_recv(handle.qp.as_arc_borrow());
     }
     result
 }

@@ -88,12 +88,14 @@ impl Qp {
         }
     }
 
-    /// Runs the receive side: sends acknowledgements and responses.
+    /// Runs the receive side: sends acknowledgements and responses, and flushes what was posted in
+    /// the Error state. Any context; if interrupts are disabled, a softirq does it: the consumer
+    /// has locks that a softirq takes.
     pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
         if !this.recv_baton.take() {
             return;
         }
-        if this.device.is_deep() {
+        if irqs_disabled() || this.device.is_deep() {
             Self::recv_later(this);
         } else {
             Self::recv_rounds(this);
@@ -295,6 +297,9 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
+            if qp.state() == QpState::Error {
+                side.flush(qp, on, &mut notices);
+            }
             let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
                 let progress = responder.poll_transmit(on.now, path::BATCH, env);
                 blocked = progress.more && env.is_full();
@@ -529,20 +534,6 @@ impl Qp {
         }
         // What still waits in the send ring is flushed as it is taken.
         Self::run_send(this);
-    }
-
-    /// Flushes what was posted to the receive queue in the Error state.
-    pub(crate) fn flush_recv(this: ArcBorrow<'_, Self>) {
-        let qp = &*this;
-        let mut notices = Notices::default();
-        {
-            let rcu = rcu::read_lock();
-            let mut side = lock_bh(&qp.recv);
-            if qp.state() == QpState::Error {
-                side.flush(qp, Occasion::now(&rcu), &mut notices);
-            }
-        }
-        let _ = notices.report(&qp.recv_cq);
     }
 
     /// Has an event reported, as soon as [`Qp::report_events`] is called.
