@@ -222,7 +222,7 @@ pub(crate) fn create(
             event_baton: Baton::new(),
             events: Raised::new(),
         }),
-        GFP_KERNEL,
+        GFP_KERNEL_ACCOUNT,
     )?;
     let seat = match watched {
         Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),

@@ -242,7 +242,7 @@ pub(crate) fn modify(
 }
 
 fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
-    Arc::pin_init(Path::new(info), GFP_KERNEL)
+    Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT)
 }
 
 /// Goes from one state to the next. Returns whether it did: not if an error has taken the queue

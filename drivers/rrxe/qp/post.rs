@@ -37,7 +37,7 @@ impl Poster {
                 send <- new_spinlock!(Producer::new(send), "rrxe_post_send"),
                 recv <- new_spinlock!(Producer::new(recv), "rrxe_post_recv"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 }

@@ -557,6 +557,10 @@ class Endpoint:
         """How many completions a classic queue has room for."""
         return self._objects[cq].cqe
 
+    def resize(self, cq, depth):
+        """ibv_resize_cq of a classic queue."""
+        self._objects[cq].resize(depth)
+
     def arm(self, cq, solicited=False):
         """Ask for an event at the next (solicited) completion."""
         self._objects[cq].req_notify(solicited)
