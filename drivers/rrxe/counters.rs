@@ -188,7 +188,7 @@ impl QpCounters {
         // A queue pair is bound to each.
         let number = device
             .counter_numbers
-            .alloc(1..=limits::MAX_QP, GFP_KERNEL)?;
+            .alloc(1..=limits::MAX_QP, GFP_KERNEL_ACCOUNT)?;
         Ok((Self { counters, number }, number))
     }
 

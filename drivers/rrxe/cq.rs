@@ -16,9 +16,9 @@ use crate::driver::Rrxe;
 use crate::limits;
 use crate::qp::Habit;
 use kernel::{
-    impl_has_work, new_spinlock, new_work,
+    impl_has_work, new_mutex, new_spinlock, new_work,
     prelude::*,
-    sync::{Arc, SpinLock},
+    sync::{Arc, Mutex, SpinLock},
     workqueue::{self, Work, WorkItem},
 };
 use linux_rdma::{
@@ -37,6 +37,9 @@ use linux_rdma::{
 pub(crate) struct Cq {
     #[pin]
     ring: SpinLock<CqRing>,
+    /// One change of the ring at a time.
+    #[pin]
+    changing: Mutex<()>,
     /// `None` for one that there is not.
     target: Option<Arc<CqTarget>>,
     /// The consumer is the kernel's.
@@ -53,6 +56,9 @@ pub(crate) struct Cq {
 impl_has_work! {
     impl HasWork<Self> for Cq { self.work }
 }
+
+/// Completions that are moved to another ring with interrupts disabled, at most.
+const FEW: u32 = 64;
 
 /// Completions have come that it wants to know of.
 const COMPLETIONS: u32 = 1;
@@ -79,7 +85,7 @@ struct CqRing {
 
 enum Storage {
     /// The ring of a user program.
-    User(SharedMemory),
+    User(Arc<SharedMemory>),
     /// A kernel consumer's completions, with the queue pairs that they belong to.
     Kernel(KVVec<Option<(Cqe, QpIdentity)>>),
     /// Destroyed: completions go nowhere.
@@ -88,6 +94,28 @@ enum Storage {
 
 /// The completion queue is full: the queue pair must go to the Error state (IBA 10.8).
 pub(crate) struct Overflow;
+
+/// Returns the offset of the entry of a counter in the ring of a user program.
+#[inline]
+fn entry(counter: u32, capacity: u32) -> usize {
+    let slot = counter & capacity.wrapping_sub(1);
+    (slot as usize)
+        .wrapping_mul(core::mem::size_of::<Cqe>())
+        .wrapping_add(RING_HEADER_SIZE)
+}
+
+/// Copies the entries at these distances behind `first` to another ring, where `first` is 0.
+fn copy_entries(
+    (from, from_capacity, first): (&SharedMemory, u32, u32),
+    (to, capacity): (&SharedMemory, u32),
+    which: core::ops::Range<u32>,
+) -> Result {
+    for i in which {
+        let cqe: Cqe = from.read(entry(first.wrapping_add(i), from_capacity))?;
+        to.write(entry(i, capacity), &cqe)?;
+    }
+    Ok(())
+}
 
 impl CqRing {
     /// Entries between consumer and producer.
@@ -108,10 +136,7 @@ impl CqRing {
         let next = self.producer.wrapping_add(1);
         match &mut self.storage {
             Storage::User(memory) => {
-                let offset = slot
-                    .wrapping_mul(core::mem::size_of::<Cqe>())
-                    .wrapping_add(RING_HEADER_SIZE);
-                if memory.write(offset, cqe).is_err() {
+                if memory.write(entry(self.producer, self.capacity), cqe).is_err() {
                     return Err(Overflow);
                 }
                 memory.store_release(RING_PRODUCER, next);
@@ -215,11 +240,14 @@ impl Cq {
         }
         let is_kernel = udata.is_none();
         let (storage, capacity) = match udata {
-            Some(udata) => Self::user_storage(device, attr.cqe, udata)?,
+            Some(udata) => {
+                let (memory, capacity) = Self::user_memory(device, attr.cqe, udata)?;
+                (Storage::User(memory), capacity)
+            }
             None => {
                 let capacity = attr.cqe.checked_next_power_of_two().ok_or(EINVAL)?;
-                let mut entries = KVVec::with_capacity(capacity as usize, GFP_KERNEL)?;
-                entries.resize(capacity as usize, None, GFP_KERNEL)?;
+                let mut entries = KVVec::with_capacity(capacity as usize, GFP_KERNEL_ACCOUNT)?;
+                entries.resize(capacity as usize, None, GFP_KERNEL_ACCOUNT)?;
                 (Storage::Kernel(entries), capacity)
             }
         };
@@ -235,6 +263,7 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
+                changing <- new_mutex!((), "rrxe_cq_change"),
                 target: Some(target),
                 is_kernel,
                 streams: Habit::new(),
@@ -242,7 +271,7 @@ impl Cq {
                 work <- new_work!("rrxe_cq"),
                 baton: Baton::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok((cq, capacity))
     }
@@ -261,6 +290,7 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_no_cq"),
+                changing <- new_mutex!((), "rrxe_no_cq_change"),
                 target: None,
                 is_kernel: false,
                 streams: Habit::new(),
@@ -268,15 +298,16 @@ impl Cq {
                 work <- new_work!("rrxe_no_cq"),
                 baton: Baton::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
-    fn user_storage(
+    /// Pins the ring of a user program. Returns it with its capacity.
+    fn user_memory(
         device: &Device<Rrxe>,
         cqe: u32,
         udata: &mut Udata<'_>,
-    ) -> Result<(Storage, u32)> {
+    ) -> Result<(Arc<SharedMemory>, u32)> {
         let spec = udata.read::<CreateCqCmd>()?.ring;
         if !spec.capacity.is_power_of_two()
             || spec.capacity < cqe
@@ -289,11 +320,15 @@ impl Cq {
         let memory = SharedMemory::from_user(device, spec.addr, size)?;
         memory.store_release(RING_NOTIFIED, NOT_NOTIFIED);
         udata.write_nothing()?;
-        Ok((Storage::User(memory), spec.capacity))
+        Ok((Arc::new(memory, GFP_KERNEL_ACCOUNT)?, spec.capacity))
     }
 
     /// RESIZE_CQ: moves the completions that wait to a new ring, whose consumer counter starts
     /// at 0.
+    ///
+    /// The program says by its consumer counter how many wait. So they are copied without the
+    /// lock, under which interrupts are disabled; so are those that come meanwhile, until they are
+    /// few. The program holds its consumer counter still, or harms itself.
     pub(crate) fn resize(
         &self,
         device: &Device<Rrxe>,
@@ -304,39 +339,43 @@ impl Cq {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(EINVAL);
         }
-        let (new, capacity) = Self::user_storage(device, cqe, udata)?;
-        let old = {
-            let mut ring = lock_irqsave(&self.ring);
-            let used = ring.used();
-            if used > ring.capacity || used > capacity {
-                drop(ring);
+        let (to, capacity) = Self::user_memory(device, cqe, udata)?;
+        let _one = self.changing.lock();
+        let (from, first, old_capacity) = {
+            let ring = lock_irqsave(&self.ring);
+            let Storage::User(from) = &ring.storage else {
                 return Err(EINVAL);
-            }
-            if let (Storage::User(from), Storage::User(to)) = (&ring.storage, &new) {
-                for i in 0..used {
-                    let at = ring.producer.wrapping_sub(used).wrapping_add(i);
-                    let offset = |slot: u32| {
-                        (slot as usize)
-                            .wrapping_mul(core::mem::size_of::<Cqe>())
-                            .wrapping_add(RING_HEADER_SIZE)
-                    };
-                    let cqe: Cqe = from.read(offset(at & ring.capacity.wrapping_sub(1)))?;
-                    to.write(offset(i & capacity.wrapping_sub(1)), &cqe)?;
+            };
+            let first = ring.producer.wrapping_sub(ring.used());
+            (from.clone(), first, ring.capacity)
+        };
+        let mut moved = 0;
+        let old = loop {
+            let waiting = {
+                let mut ring = lock_irqsave(&self.ring);
+                let used = ring.producer.wrapping_sub(first);
+                if used > old_capacity || used > capacity {
+                    return Err(EINVAL);
                 }
-                let armed = from.exchange(RING_ARM, 0);
-                to.exchange(RING_ARM, armed);
-                to.store_release(RING_PRODUCER, used);
-            }
-            let consumer = ring.producer.wrapping_sub(used);
-            let notified = ring.notified.wrapping_sub(consumer);
-            ring.producer = used;
-            ring.capacity = capacity;
-            let old = core::mem::replace(&mut ring.storage, new);
-            ring.set_notified(notified);
-            old
+                if used.wrapping_sub(moved) <= FEW {
+                    copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..used)?;
+                    let armed = from.exchange(RING_ARM, 0);
+                    to.exchange(RING_ARM, armed);
+                    to.store_release(RING_PRODUCER, used);
+                    let notified = ring.notified.wrapping_sub(first);
+                    ring.producer = used;
+                    ring.capacity = capacity;
+                    let old = core::mem::replace(&mut ring.storage, Storage::User(to));
+                    ring.set_notified(notified);
+                    break old;
+                }
+                used
+            };
+            copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..waiting)?;
+            moved = waiting;
         };
         // Unpinning may sleep.
-        drop(old);
+        drop((old, from));
         Ok(capacity)
     }
 

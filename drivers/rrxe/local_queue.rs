@@ -148,7 +148,7 @@ impl LocalShare {
                 in_line: Atomic::new(0),
                 admitted: Atomic::new(0),
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?)
     }
 

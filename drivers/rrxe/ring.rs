@@ -35,7 +35,7 @@ impl Ring {
         }
         let size = Self::check(spec, entries, min_stride)?;
         let memory = SharedMemory::from_user(device, spec.addr, size)?;
-        Ok(Self::at(Arc::new(memory, GFP_KERNEL)?, 0, spec))
+        Ok(Self::at(Arc::new(memory, GFP_KERNEL_ACCOUNT)?, 0, spec))
     }
 
     /// Pins the send and the receive ring of a queue pair; once, if they are in one piece of
@@ -59,7 +59,7 @@ impl Ring {
         let size = Self::check(rq, cap.max_recv_wr, min_recv)?;
         let size = behind.checked_add(size).ok_or(EINVAL)?;
         let memory = SharedMemory::from_user(device, sq.addr, size)?;
-        let memory = Arc::new(memory, GFP_KERNEL)?;
+        let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
         Ok((
             Self::at(memory.clone(), 0, sq),
             Self::at(memory, behind, rq),
@@ -102,7 +102,7 @@ impl Ring {
             stride,
         };
         let memory = SharedMemory::for_kernel(spec.size().ok_or(EINVAL)?)?;
-        Ok(Self::at(Arc::new(memory, GFP_KERNEL)?, 0, &spec))
+        Ok(Self::at(Arc::new(memory, GFP_KERNEL_ACCOUNT)?, 0, &spec))
     }
 
     /// Entries that it holds.

@@ -129,7 +129,7 @@ pub(crate) fn create(
         None => {
             let ring = Ring::for_kernel(attr.max_wr, stride)?;
             let producer = Producer::new(ring.clone());
-            let poster = KBox::pin_init(new_spinlock!(producer, "rrxe_srq_post"), GFP_KERNEL)?;
+            let poster = KBox::pin_init(new_spinlock!(producer, "rrxe_srq_post"), GFP_KERNEL_ACCOUNT)?;
             (ring, Some(poster))
         }
     };
@@ -158,7 +158,7 @@ pub(crate) fn create(
             event_baton: Baton::new(),
             events: Raised::new(),
         }),
-        GFP_KERNEL,
+        GFP_KERNEL_ACCOUNT,
     )?;
     let (listed, number) = if is_listed {
         let tables = &device.data().tables;

@@ -108,7 +108,7 @@ impl Numbers {
         let part = self.used.load(Relaxed).saturating_mul(4).max(ROUND);
         let mut next = self.next.lock();
         let part = first..=last.min(first.saturating_add(part));
-        let index = self.pool.alloc_from(*next, part, GFP_KERNEL)?;
+        let index = self.pool.alloc_from(*next, part, GFP_KERNEL_ACCOUNT)?;
         *next = index.wrapping_add(1);
         match self.permutation.apply(index) {
             Some(number) => {
@@ -212,7 +212,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
 
     /// Lets packets find the object.
     pub(crate) fn publish(&self, index: u32, object: Arc<T>) -> Result {
-        self.table.insert(index, object, GFP_KERNEL)
+        self.table.insert(index, object, GFP_KERNEL_ACCOUNT)
     }
 
     /// The object of this number.

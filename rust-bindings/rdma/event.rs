@@ -42,7 +42,7 @@ impl<I> Target<I> {
                 object,
                 gate <- CallbackGate::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

@@ -265,7 +265,7 @@ impl PinOwner {
                 table: umem.page_table()?,
                 pinned: Atomic::new(1),
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok(Self { shared, umem })
     }
@@ -531,7 +531,7 @@ impl KernelPages {
     pub fn with_capacity(count: usize) -> Result<Self> {
         Ok(Self {
             table: PageTable {
-                blocks: KVVec::with_capacity(count, GFP_KERNEL)?,
+                blocks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
                 shift: 0,
                 offset: 0,
                 len: 0,
@@ -625,11 +625,11 @@ impl SharedMemory {
         }
         let umem = Umem::get(device, addr, len, access::LOCAL_WRITE)?;
         let table = umem.blocks(PAGE_SIZE)?;
-        let mut pages = KVVec::with_capacity(table.blocks.len(), GFP_KERNEL)?;
+        let mut pages = KVVec::with_capacity(table.blocks.len(), GFP_KERNEL_ACCOUNT)?;
         for &block in &table.blocks {
             // SAFETY: An address in the direct map of a pinned page.
             let page = unsafe { raw::shim_virt_to_page(block as *const _) };
-            pages.push(page, GFP_KERNEL)?;
+            pages.push(page, GFP_KERNEL_ACCOUNT)?;
         }
         // SAFETY: As many pages as said, pinned by `umem`, which is dropped after vunmap().
         let base = unsafe { raw::shim_vmap(pages.as_mut_ptr(), pages.len() as u32) };
@@ -643,7 +643,7 @@ impl SharedMemory {
     /// Allocates zeroed memory for a kernel consumer.
     pub fn for_kernel(len: usize) -> Result<Self> {
         let words = len.div_ceil(size_of::<u64>());
-        let mut buffer = KVVec::<u64>::with_capacity(words, GFP_KERNEL | __GFP_ZERO)?;
+        let mut buffer = KVVec::<u64>::with_capacity(words, GFP_KERNEL_ACCOUNT | __GFP_ZERO)?;
         Ok(Self {
             base: NonNull::new(buffer.as_mut_ptr().cast()).ok_or(ENOMEM)?,
             len,

@@ -92,7 +92,7 @@ impl<I, T> Object<I, T> {
     pub(crate) fn new_boxed<K>(
         make: impl FnOnce() -> Result<Option<(T, K)>>,
     ) -> Result<Option<(KBox<Self>, K)>> {
-        let room = KBox::<Self>::new_uninit(GFP_KERNEL)?;
+        let room = KBox::<Self>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let boxed = |(data, more)| {
             let object = Self {
                 // SAFETY: ib structs are C structs of integers and pointers, for which all zeroes

@@ -47,7 +47,9 @@ impl IndexPool {
             return Err(ENOSPC);
         }
         // The kernel crate does not tell what is in its flags.
-        let gfp = if flags.contains(GFP_KERNEL) {
+        let gfp = if flags.contains(GFP_KERNEL_ACCOUNT) {
+            raw::GFP_KERNEL_ACCOUNT
+        } else if flags.contains(GFP_KERNEL) {
             raw::GFP_KERNEL
         } else {
             raw::GFP_ATOMIC

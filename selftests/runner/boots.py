@@ -94,6 +94,7 @@ BOOTS = (
     Boot("faults", "faults", hosts=1, default=False, together="one-host", poison=True),
     Boot("guard", "guard", hosts=1, together="one-host", poison=True, port=True),
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
+    Boot("objects", "objects", hosts=1, together="one-host", poison=True, port=True),
     # Last of its boot: it leaves no device.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),

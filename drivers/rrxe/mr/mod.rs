@@ -197,7 +197,7 @@ impl Mr {
                 windows: Atomic::new(0),
                 changing <- new_spinlock!(changing, "rrxe_mr"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
         .inspect_err(|_| tables.regions.release(index))?;
         // From here on, the handle gives the index back.

@@ -4,7 +4,7 @@
 
 use super::{
     answer::Answers, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service,
-    stream::Talk, Qp, QpHandle,
+    state::State, stream::Talk, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
@@ -24,13 +24,13 @@ use kernel::{
     list::{AtomicTracker, ListLinks},
     new_mutex, new_spinlock,
     prelude::*,
-    sync::{atomic::Atomic, Arc},
+    sync::Arc,
     workqueue::new_work,
 };
 use linux_rdma::{
     errno::not_supported,
     rdma::{
-        qp::{QpAttr, QpCap, QpInit, QpState, QpType},
+        qp::{QpAttr, QpCap, QpInit, QpType},
         wr::QpIdentity,
         Device, QpTarget, Udata,
     },
@@ -203,7 +203,7 @@ pub(crate) fn create(
             recv_cq,
             srq,
             xrc_domain,
-            state: Atomic::new(QpState::Reset as u32),
+            state: State::new(),
             attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
             send_baton: Baton::new(),
             send <- new_spinlock!(send, "rrxe_qp_send"),
@@ -222,7 +222,7 @@ pub(crate) fn create(
             event_baton: Baton::new(),
             events: Raised::new(),
         }),
-        GFP_KERNEL,
+        GFP_KERNEL_ACCOUNT,
     )?;
     let seat = match watched {
         Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
@@ -258,7 +258,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
             let _ = qp.device.set_gsi(None);
         }
     }
-    qp.set_state(QpState::Reset);
+    qp.state.reset();
     // Packets that found the queue pair before find two empty sides from here on.
     let recv = Qp::end_recv(
         qp.as_arc_borrow(),

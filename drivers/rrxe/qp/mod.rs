@@ -17,6 +17,7 @@
 //! | [`send`] | the send side: work requests to packets, answers to completions |
 //! | [`recv`] | the receive side: packets to memory and completions, answers to packets |
 //! | [`run`] | who runs the sides, and when |
+//! | [`state`] | the state, which several contexts change |
 //! | [`answer`] | programs that answer so soon that an acknowledgement need not leave before |
 //! | [`stream`] | programs that post so fast that not each message is worth a call |
 //! | [`hold`] | packets that came before their turn |
@@ -32,6 +33,7 @@ pub(crate) mod recv;
 mod run;
 mod scatter;
 pub(crate) mod send;
+mod state;
 mod stream;
 
 pub(crate) use stream::Habit;
@@ -54,7 +56,6 @@ use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Release},
         rcu, Arc, Mutex, SpinLock,
     },
     workqueue::Work,
@@ -98,8 +99,8 @@ pub(crate) struct Qp {
     srq: Option<Arc<Srq>>,
     /// XRC target: in which domain the shared receive queues are that requests may name.
     xrc_domain: Option<PdId>,
-    /// [`QpState`], changed with `attr` locked, or to Error by anybody.
-    state: Atomic<u32>,
+    /// Changed with `attr` locked, or to an error by anybody.
+    state: state::State,
     /// Attributes as they were set.
     #[pin]
     attr: Mutex<QpAttr>,
@@ -253,7 +254,7 @@ impl Notices {
 impl Qp {
     /// The state it is in.
     pub(crate) fn state(&self) -> QpState {
-        QpState::from_raw(self.state.load(Acquire)).unwrap_or(QpState::Error)
+        self.state.get()
     }
 
     /// It, as the user of the keys of a domain.
@@ -262,10 +263,6 @@ impl Qp {
             pd,
             qp: self.binder,
         }
-    }
-
-    fn set_state(&self, state: QpState) {
-        self.state.store(state as u32, Release);
     }
 
     /// Counts what a requester has counted.

@@ -230,23 +230,31 @@ pub(crate) fn modify(
     full.dest_qpn = known.dest_qpn;
     set_send(qp, &full, mask, path.clone(), mtu);
     drop(set_recv(qp, &full, mask, path, mtu, resources));
-    if mask.has(QpAttrMask::STATE) {
-        go(qp, actual, next, &mut known);
-    }
+    let gone = !mask.has(QpAttrMask::STATE) || go(qp, actual, next, &mut known);
     drop(known);
     Qp::report_events(qp.as_arc_borrow());
-    Ok(())
+    // An error has come in between. What was set is as good as nothing then.
+    if gone {
+        Ok(())
+    } else {
+        Err(EINVAL)
+    }
 }
 
 fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
-    Arc::pin_init(Path::new(info), GFP_KERNEL)
+    Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT)
 }
 
-/// Goes from one state to the next.
-fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
+/// Goes from one state to the next. Returns whether it did: not if an error has taken the queue
+/// pair to another one than `from`.
+///
+/// A side begins to work with its lock held since before the state has changed. So an error that
+/// comes later finds it at work, and stops it.
+#[must_use]
+fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
     match to {
         QpState::Reset => {
-            qp.set_state(to);
+            qp.state.reset();
             *known = QpAttr::default();
             Qp::end_recv(
                 qp.as_arc_borrow(),
@@ -261,23 +269,26 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
             send.reset();
             send.path = None;
         }
-        QpState::Init | QpState::Sqe => qp.set_state(to),
+        QpState::Init | QpState::Sqe => return qp.state.change(from, to),
         QpState::Rtr => {
-            qp.set_state(to);
+            let mut side = lock_bh(&qp.recv);
+            if !qp.state.change(from, to) {
+                return false;
+            }
             if qp.qp_type != QpType::XrcInitiator {
-                lock_bh(&qp.recv).responder.start();
+                side.responder.start();
             }
         }
         QpState::Rts => {
             {
                 let mut side = lock_bh(&qp.send);
+                if !qp.state.change(from, to) {
+                    return false;
+                }
                 side.tell_drained = false;
                 if qp.qp_type != QpType::XrcTarget {
                     side.requester.start();
                 }
-            }
-            if qp.state() != QpState::Error {
-                qp.set_state(to);
             }
             if from != QpState::Rtr {
                 // Work requests that waited.
@@ -285,9 +296,11 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
             }
         }
         QpState::Sqd => {
-            qp.set_state(to);
             {
                 let mut side = lock_bh(&qp.send);
+                if !qp.state.change(from, to) {
+                    return false;
+                }
                 side.requester.pause();
                 side.tell_drained = known.en_sqd_async_notify;
             }
@@ -297,6 +310,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) {
             Qp::enter_error_within(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
         }
     }
+    true
 }
 
 /// QUERY_QP.

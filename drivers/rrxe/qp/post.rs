@@ -37,7 +37,7 @@ impl Poster {
                 send <- new_spinlock!(Producer::new(send), "rrxe_post_send"),
                 recv <- new_spinlock!(Producer::new(recv), "rrxe_post_recv"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 }
@@ -144,7 +144,8 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
         None => Ok(()),
     };
     if handle.qp.state() == QpState::Error {
-        Qp::flush_recv(handle.qp.as_arc_borrow());
+        // Flushes them.
+        Qp::run_recv(handle.qp.as_arc_borrow());
     }
     result
 }

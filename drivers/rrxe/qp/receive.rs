@@ -266,6 +266,9 @@ impl Qp {
                 requester.held(slots, now, true, env)
             }));
         }
+        if outcome.sqe {
+            qp.state.fail_send_queue();
+        }
         left.responses.merge(outcome);
         left.any_responses = true;
         if let Some(due) = due {

@@ -2,10 +2,10 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{answer::Wait, recv::RecvSide, send::SendSide, After, Notices, Occasion, Qp};
+use super::{answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp};
 use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
-    sync::{atomic::Full, atomic::Relaxed, rcu, Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
 };
 use linux_rdma::{
@@ -88,12 +88,14 @@ impl Qp {
         }
     }
 
-    /// Runs the receive side: sends acknowledgements and responses.
+    /// Runs the receive side: sends acknowledgements and responses, and flushes what was posted in
+    /// the Error state. Any context; if interrupts are disabled, a softirq does it: the consumer
+    /// has locks that a softirq takes.
     pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
         if !this.recv_baton.take() {
             return;
         }
-        if this.device.is_deep() {
+        if irqs_disabled() || this.device.is_deep() {
             Self::recv_later(this);
         } else {
             Self::recv_rounds(this);
@@ -268,7 +270,7 @@ impl Qp {
         filled.round.more =
             !filled.round.blocked && (progress.more || (!filled.round.fatal && side.has_backlog()));
         if progress.sqe {
-            self.set_state(QpState::Sqe);
+            self.state.fail_send_queue();
         }
         if side.tell_drained && side.requester.is_drained(&side.slots) {
             side.tell_drained = false;
@@ -295,6 +297,9 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
+            if qp.state() == QpState::Error {
+                side.flush(qp, on, &mut notices);
+            }
             let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
                 let progress = responder.poll_transmit(on.now, path::BATCH, env);
                 blocked = progress.more && env.is_full();
@@ -326,9 +331,6 @@ impl Qp {
             let overflow = Self::report(this, after.send, &qp.send_cq);
             if after.responses.fatal || overflow {
                 Self::enter_error(this);
-            }
-            if after.responses.sqe {
-                qp.set_state(QpState::Sqe);
             }
             if after.responses.transmit || Self::has_send_work(this) {
                 Self::run_send(this);
@@ -501,15 +503,7 @@ impl Qp {
     /// Enters the Error state, as [`Qp::enter_error`]; sends at most `batches` batches.
     pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
-        // From every state but Reset, to which the consumer may be taking it right now.
-        let mut now = qp.state.load(Relaxed);
-        while now != QpState::Reset as u32 {
-            match qp.state.cmpxchg(now, QpState::Error as u32, Full) {
-                Ok(_) => break,
-                Err(other) => now = other,
-            }
-        }
-        let entered = now != QpState::Reset as u32 && now != QpState::Error as u32;
+        let failed = qp.state.fail();
 
         let mut notices = Notices::default();
         {
@@ -533,27 +527,13 @@ impl Qp {
                 side.flush(qp, on, notices);
             }
         });
-        if entered && qp.srq.is_some() {
+        if failed == Failed::Now && qp.srq.is_some() {
             // After the completion of the work request that it had taken (J-15).
             qp.raise(QpEvent::LastWqeReached);
             Self::report_events(this);
         }
         // What still waits in the send ring is flushed as it is taken.
         Self::run_send(this);
-    }
-
-    /// Flushes what was posted to the receive queue in the Error state.
-    pub(crate) fn flush_recv(this: ArcBorrow<'_, Self>) {
-        let qp = &*this;
-        let mut notices = Notices::default();
-        {
-            let rcu = rcu::read_lock();
-            let mut side = lock_bh(&qp.recv);
-            if qp.state() == QpState::Error {
-                side.flush(qp, Occasion::now(&rcu), &mut notices);
-            }
-        }
-        let _ = notices.report(&qp.recv_cq);
     }
 
     /// Has an event reported, as soon as [`Qp::report_events`] is called.

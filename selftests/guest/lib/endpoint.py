@@ -502,6 +502,14 @@ class Endpoint:
         target.wr_complete()
         return rkey
 
+    def command_file(self):
+        """The file that commands are written to."""
+        return self._context.cmd_fd
+
+    def handle(self, qp):
+        """The number by which commands name a queue pair."""
+        return self._handles[qp]
+
     # Completion queues
 
     def channel(self):
@@ -548,6 +556,10 @@ class Endpoint:
     def cq_size(self, cq):
         """How many completions a classic queue has room for."""
         return self._objects[cq].cqe
+
+    def resize(self, cq, depth):
+        """ibv_resize_cq of a classic queue."""
+        self._objects[cq].resize(depth)
 
     def arm(self, cq, solicited=False):
         """Ask for an event at the next (solicited) completion."""

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The state of a queue pair.
+//!
+//! Several contexts change it at once: its consumer by MODIFY_QP, a packet or a timer by an error.
+//! So each change names the state that it starts from, and is refused if that is not the state any
+//! more.
+
+use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
+use linux_rdma::rdma::qp::QpState;
+
+/// The state of a queue pair.
+///
+/// Only the consumer of the queue pair takes it to or out of the Reset state, with its attributes
+/// locked. A state in which a side works is entered with that side locked: an error that comes
+/// later waits for the lock, and stops the side.
+pub(super) struct State(Atomic<u32>);
+
+/// What [`State::fail`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The queue pair enters the Error state.
+    Now,
+    /// The queue pair was in the Error state.
+    Before,
+    /// The consumer has reset the queue pair, or is about to.
+    Never,
+}
+
+impl State {
+    /// Returns the Reset state.
+    pub(super) fn new() -> Self {
+        Self(Atomic::new(QpState::Reset as u32))
+    }
+
+    /// Returns the present state.
+    #[inline]
+    pub(super) fn get(&self) -> QpState {
+        QpState::from_raw(self.0.load(Acquire)).unwrap_or(QpState::Error)
+    }
+
+    /// Goes from one state to another. Returns whether it did: not if the state is not `from`.
+    #[must_use]
+    pub(super) fn change(&self, from: QpState, to: QpState) -> bool {
+        self.0.cmpxchg(from as u32, to as u32, Full).is_ok()
+    }
+
+    /// Enters the Reset state, from any other.
+    pub(super) fn reset(&self) {
+        self.0.store(QpState::Reset as u32, Release);
+    }
+
+    /// Enters the Error state, from any other but Reset.
+    pub(super) fn fail(&self) -> Failed {
+        loop {
+            match self.get() {
+                QpState::Reset => return Failed::Never,
+                QpState::Error => return Failed::Before,
+                now if self.change(now, QpState::Error) => return Failed::Now,
+                _ => {}
+            }
+        }
+    }
+
+    /// Enters the Send Queue Error state, if the send queue works.
+    pub(super) fn fail_send_queue(&self) {
+        for from in [QpState::Rts, QpState::Sqd, QpState::Rts] {
+            if self.change(from, QpState::Sqe) {
+                return;
+            }
+        }
+    }
+}
+
+#[kernel::prelude::kunit_tests(rrxe_state)]
+mod tests {
+    use super::*;
+
+    /// Returns a state that its consumer has changed so.
+    fn state(steps: &[QpState]) -> State {
+        let state = State::new();
+        for step in steps {
+            assert!(state.change(state.get(), *step));
+        }
+        state
+    }
+
+    #[test]
+    fn a_late_change_is_refused() {
+        let state = state(&[QpState::Init, QpState::Rtr, QpState::Rts]);
+        // The consumer has seen Ready to Send; then a request fails.
+        assert_eq!(state.fail(), Failed::Now);
+        assert!(!state.change(QpState::Rts, QpState::Sqd));
+        assert_eq!(state.get(), QpState::Error);
+        assert_eq!(state.fail(), Failed::Before);
+    }
+
+    #[test]
+    fn a_late_failure_of_the_send_queue_is_forgotten() {
+        for end in [QpState::Error, QpState::Reset] {
+            let state = state(&[QpState::Init, QpState::Rtr, QpState::Rts, end]);
+            state.fail_send_queue();
+            assert_eq!(state.get(), end);
+        }
+        for works in [QpState::Rts, QpState::Sqd] {
+            let state = state(&[works]);
+            state.fail_send_queue();
+            assert_eq!(state.get(), QpState::Sqe);
+        }
+    }
+
+    #[test]
+    fn what_is_reset_stays() {
+        let state = state(&[QpState::Init]);
+        state.reset();
+        assert_eq!(state.fail(), Failed::Never);
+        assert_eq!(state.get(), QpState::Reset);
+    }
+}

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A program's objects: what several calls at once make of them, and what they cost whom."""
+
+import contextlib
+import os
+import random
+import threading
+
+import testbed
+from harness import Skip, case, equal, log, wait_until
+
+bed = testbed.Bed()
+
+
+@contextlib.contextmanager
+def opened():
+    """An endpoint, with what opening it returned."""
+    import endpoint  # only a guest has verbs
+
+    here, end = bed.here, endpoint.Endpoint()
+    info = end.open(here.device, here.address, here.driver)
+    try:
+        yield end, info
+    finally:
+        end.leave()
+
+
+def connect(end, info, kind, *qps):
+    """Connect queue pairs to each other, from the Reset state."""
+    for qp, other in zip(qps, reversed(qps)):
+        end.to_init(qp["id"], kind)
+        end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=other["qpn"])
+        end.to_rts(qp["id"], kind)
+
+
+class Changing(threading.Thread):
+    """Changes the state of a queue pair to one of these after the other, until a change is refused."""
+
+    def __init__(self, end, qp, *states):
+        super().__init__(daemon=True)
+        self._end, self._qp, self._states = end, qp, states
+        self.began = threading.Event()
+
+    def run(self):
+        import verbs_commands  # only a guest has verbs
+
+        turn = 0
+        with contextlib.suppress(OSError):
+            while turn < 100_000:
+                verbs_commands.modify_state(self._end, self._qp, self._states[turn % len(self._states)])
+                self.began.set()
+                turn += 1
+        log(f"{turn} changes")
+
+
+@case(timeout=240)
+def error_while_changing():
+    """A queue pair that fails while its program changes its state stays in the Error state (J-12): the change is
+    refused, and the receives are flushed."""
+    if bed.here.driver != "rrxe":
+        raise Skip("the other driver is not ours to test")
+    rng = random.Random(1)
+    with opened() as (end, info):
+        pd, cq, receives = end.pd(), end.cq(), end.cq()
+        memory = end.memory(pd, 4096)
+        sge = [[memory["address"], 8, memory["lkey"]]]
+        victim = end.qp("rc", pd, cq, receives)
+        peer = end.qp("rc", pd, cq)
+        for turn in range(60):
+            connect(end, info, "rc", victim, peer)
+            end.post_recv(victim["id"], [{"id": 7, "sge": sge}])
+            changing = Changing(end, victim["id"], "sqd", "rts")
+            changing.start()
+            changing.began.wait(60)
+            for _ in range(rng.randrange(200)):
+                pass
+            # It refuses this request, and fails.
+            request = {"id": 1, "op": "write", "sge": sge, "rkey": memory["rkey"] ^ 0x5A, "raddr": memory["address"]}
+            end.post_send(peer["id"], [request])
+            (found,) = end.poll(cq, 1, 60)
+            equal("the request", found["status"], "REM_ACCESS_ERR")
+            changing.join(120)
+            equal(f"state in turn {turn}", end.state(victim["id"]), "error")
+            (found,) = end.poll(receives, 1, 60) or [{"status": "nothing"}]
+            equal("the receive", found["status"], "WR_FLUSH_ERR")
+            for qp in (victim, peer):
+                end.modify(qp["id"], ("STATE",), state="reset")
+        end.async_events()
+
+
+CGROUPS = "/sys/fs/cgroup"
+
+
+def write(path, text):
+    """Write to a file of a control group."""
+    with open(f"{CGROUPS}/{path}", "w", encoding="ascii") as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def control_group(*controllers):
+    """In the block, this process is in a control group of its own with these controllers; the group's name."""
+    with open(f"{CGROUPS}/cgroup.controllers", encoding="ascii") as file:
+        missing = set(controllers) - set(file.read().split())
+    if missing:
+        raise Skip(f"this kernel has no control groups for {', '.join(missing)}")
+    write("cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
+    name = "rrxe-objects"
+    os.mkdir(f"{CGROUPS}/{name}")
+    write(f"{name}/cgroup.procs", str(os.getpid()))
+    try:
+        yield name
+    finally:
+        write("cgroup.procs", str(os.getpid()))
+        wait_until("the group is empty", lambda: not statistics(name, "cgroup.events")["populated"])
+        os.rmdir(f"{CGROUPS}/{name}")
+
+
+def statistics(group, file):
+    """The numbers in a file of a control group, by name."""
+    with open(f"{CGROUPS}/{group}/{file}", encoding="ascii") as lines:
+        return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+# What a program makes many of, and how many bytes of the kernel each takes at least.
+MANY = {
+    "windows": (lambda end, info, pd: end.window(pd, 1), 250),
+    "address-handles": (lambda end, info, pd: end.ah(pd, info["gid"]), 250),
+}
+
+
+@case(timeout=300, each=MANY)
+def charged(what):
+    """The memory of a program's objects is charged to its control group, and given back when they go."""
+    make, least = what
+    count = 3000
+    with control_group("memory") as group:
+
+        def kernel():
+            return statistics(group, "memory.stat")["kernel"]
+
+        with opened() as (end, info):
+            pd = end.pd()
+            make(end, info, pd)
+            before = kernel()
+            for _ in range(count):
+                make(end, info, pd)
+            # The kernel adds up its statistics every two seconds.
+            wait_until("the objects are charged", lambda: kernel() - before >= count * least, seconds=20)
+            grown = kernel() - before
+            log(f"{grown / count} bytes each")
+        wait_until("their memory is given back", lambda: kernel() - before < grown / 4, seconds=20)
+
+
+@case(timeout=240)
+def completions_move():
+    """Completions that wait while their queue gets another ring are in that, in their order."""
+    with opened() as (end, info):
+        pd = end.pd()
+        cq, other = end.cq(4096), end.cq()
+        left, right = (end.qp("rc", pd, each, send_wr=64) for each in (cq, other))
+        connect(end, info, "rc", left, right)
+        memory = end.memory(pd, 4096)
+        request = {"op": "write", "sge": [[memory["address"], 8, memory["lkey"]]], "raddr": memory["address"] + 64}
+        request["rkey"] = memory["rkey"]
+        for turn in range(4):
+            for number in range(32):
+                end.post_send(left["id"], [{"id": number, **request}])
+            end.resize(cq, 1000 << turn)
+            found = end.poll(cq, 32, 30)
+            equal("completions", [(wc["id"], wc["status"]) for wc in found], [(n, "SUCCESS") for n in range(32)])
+
+
+def run():
+    """Run the suite."""
+    return bed.run()
