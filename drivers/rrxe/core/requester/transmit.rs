@@ -562,15 +562,16 @@ impl Requester {
     /// Starts the acknowledge timer if there is something that an acknowledgement must come for.
     ///
     /// IBA 9.7.6.1.3 allows for one to four times the consumer's timeout. The first expiry comes
-    /// after one, so that a lost tail is found early; each retry without progress doubles the
-    /// interval up to four, so that a path that stalls for a while (a busy host, a full queue) is
-    /// neither flooded nor given up on.
+    /// after one, so that a lost tail is found early; those after retries without progress come
+    /// after two and then three, so that a path that stalls for a while (a busy host, a full queue)
+    /// is neither flooded nor given up on. The fourth is a margin: an expired timer waits for a
+    /// processor.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
         let used = self.retry_count.saturating_sub(self.retries_left);
         let factor = match used {
             0 => 1,
             1 => 2,
-            _ => 4,
+            _ => 3,
         };
         self.ack_deadline = match self.ack_timeout {
             Some(timeout) if self.una != self.max_psn => {
