@@ -239,8 +239,9 @@ impl Requester {
                     _ => return self.drop_packet(),
                 };
                 let reach = self.acknowledge(slots, now, psn, env);
-                // A READ may be refused in the middle of its responses (G-28).
-                if reach == Reach::Unanswered && !self.tail_contains(slots, psn) {
+                // A READ may be refused in the middle of its responses (G-28), which come in order:
+                // a NAK of a later one has lost what precedes it, or is forged.
+                if reach == Reach::Unanswered {
                     return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
