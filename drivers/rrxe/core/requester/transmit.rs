@@ -68,10 +68,13 @@ impl Requester {
                 }
                 break;
             }
-            // A datagram is one packet (IBA 9.8.3); one that was posted too early may be longer.
+            // A datagram is one packet (IBA 9.8.3). A longer one is not sent, which is no error
+            // (C10-93.1.1, I-02).
             if self.service == Service::Ud && slot.length > self.mtu.bytes() {
-                slot.state = SlotState::Failed(Status::LocLen);
-                break;
+                slot.state = SlotState::Started;
+                self.next = self.next.wrapping_add(1);
+                self.complete_sent(slots, env);
+                continue;
             }
             if !self.rate.ready(now) {
                 break;

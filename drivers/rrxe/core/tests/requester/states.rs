@@ -49,7 +49,7 @@ fn j_05_send_queue_drained() {
 
 /// A datagram is one packet, also where it was posted before that could be told.
 #[test]
-fn long_datagram_posted_too_early() {
+fn i_02_datagrams_longer_than_the_mtu() {
     let mut host = Host::new(Service::Ud, 0, MTU);
     host.requester.reset();
     host.requester
