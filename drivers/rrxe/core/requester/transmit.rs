@@ -515,6 +515,8 @@ impl Requester {
     fn local_may_run(&self, slot: &SendSlot) -> bool {
         match slot.state {
             SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
+            // What precedes an invalidation may need the key once more, to be sent again (F-25).
+            SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
             SlotState::Started => true,
             SlotState::Failed(_) => false,
         }
