@@ -210,6 +210,13 @@ impl SendSlot {
         self.first_psn.add(self.packets.wrapping_sub(1))
     }
 
+    /// Returns whether it has been started, and this PSN is one of its later packets'.
+    #[inline]
+    pub(super) fn is_within(&self, psn: Psn) -> bool {
+        let at = psn.since(self.first_psn);
+        self.state == SlotState::Started && at != 0 && at < self.packets
+    }
+
     /// The completion with this status.
     #[inline]
     pub(super) fn completion(&self, status: Status, vendor_err: u32) -> SendCompletion {

@@ -38,6 +38,12 @@ impl Requester {
             return Outcome::default();
         }
         if !self.is_outstanding(packet.psn()) {
+            if self.is_credit_update(packet) {
+                return Outcome {
+                    transmit: self.can_send(slots),
+                    ..Outcome::default()
+                };
+            }
             if matches!(
                 packet.operation,
                 Operation::ReadResponseFirst | Operation::ReadResponseOnly
@@ -62,6 +68,7 @@ impl Requester {
             ) if is_ack(&aeth) => self.on_read_response(slots, now, packet, env),
             _ => self.drop_packet(),
         };
+        self.note_credits(packet);
         outcome.merge(self.settle_failed(slots, env));
         outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
         outcome
@@ -263,7 +270,7 @@ impl Requester {
         // It acknowledges everything before it. Where that stops at a READ or atomic, this one
         // included, something is missing in between: ask for it at once (F-12).
         if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-            if self.holding {
+            if self.holds() {
                 self.note_answer(slots, psn);
             }
             let mut outcome = self.implied_nak(slots, now, env);
@@ -458,7 +465,7 @@ impl Requester {
         now: u64,
         env: &mut E,
     ) -> Outcome {
-        if !self.holding {
+        if !self.holds() {
             return self.ask_again(slots, env);
         }
         let mut outcome = Outcome::default();
@@ -548,8 +555,10 @@ impl Requester {
             slot.completion(status, vendor_err),
         );
         if self.next == self.tail {
+            self.credits.sent(slot.op);
             self.next = self.next.wrapping_add(1);
         }
+        self.credits.completed(slot.op);
         self.tail = self.tail.wrapping_add(1);
         true
     }
@@ -610,6 +619,7 @@ impl Requester {
             self.complete_tail(slots, status, 0, env);
         }
         self.next = self.head;
+        self.credits.rewound();
         self.una = self.max_psn;
         self.send_psn = self.max_psn;
         self.response_psns = 0;

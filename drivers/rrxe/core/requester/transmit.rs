@@ -85,6 +85,7 @@ impl Requester {
             match result {
                 Ok(last) => {
                     if last {
+                        self.credits.sent(slot.op);
                         self.next = self.next.wrapping_add(1);
                         if !self.service.is_reliable() {
                             self.complete_sent(slots, env);
@@ -243,7 +244,7 @@ impl Requester {
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
-        may && self.in_flight() < self.room() && !self.holds_back()
+        may && self.in_flight() < self.room() && !self.holds_back() && self.has_credit(slot)
     }
 
     /// Whether this PSN, which is not acknowledged, may not be sent yet because of an RNR NAK.
@@ -514,9 +515,9 @@ impl Requester {
     #[inline]
     fn local_may_run(&self, slot: &SendSlot) -> bool {
         match slot.state {
-            SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
             // What precedes an invalidation may need the key once more, to be sent again (F-25).
             SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
+            SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
             SlotState::Started => true,
             SlotState::Failed(_) => false,
         }
@@ -557,6 +558,7 @@ impl Requester {
     /// Where transmission goes on after a retry: at the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
         self.next = self.tail;
+        self.credits.rewound();
         self.send_psn = self.una;
         self.response_psns = 0;
         self.since_ackreq = 0;
