@@ -19,6 +19,7 @@ pub mod cpu;
 pub mod crc32;
 pub mod errno;
 pub mod net;
+pub mod parameter;
 pub mod random;
 mod raw;
 pub mod rdma;

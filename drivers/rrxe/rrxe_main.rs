@@ -40,6 +40,7 @@ mod pd;
 mod plain_data;
 mod poll;
 mod qp;
+mod recovery;
 mod ring;
 mod rx;
 mod sockets;

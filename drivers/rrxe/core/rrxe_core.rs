@@ -74,7 +74,7 @@ pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;
 pub use reorder::{Held, Reorder};
 pub use requester::{
-    PostError, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
+    PostError, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
 };
 pub use responder::{
     AtomicOp, Flush, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Resource, ResourceRing,

@@ -106,7 +106,8 @@ impl Drop for Bound {
 
 impl Tables {
     /// Local invalidate, and SEND with invalidate (IBA 10.6.5): a fast registration or a window of
-    /// type 2; any other key is refused, and stays valid (K-08). Afterwards nobody uses it.
+    /// type 2 that is bound; any other key is refused, and stays valid (K-08). Afterwards nobody
+    /// uses it.
     pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: Consumer, key: u32) -> Result<(), Fault> {
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
@@ -114,6 +115,10 @@ impl Tables {
         }
         let mut state = lock_bh(&mr.changing);
         if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
+            return Err(Fault::Protection);
+        }
+        // A window that is invalid already (o10-37.2.26). A fast registration may be.
+        if matches!(mr.kind, Kind::Window(_)) && !state.valid {
             return Err(Fault::Protection);
         }
         state.valid = false;

@@ -18,6 +18,7 @@ use crate::{
     mr::BinderId,
     pd::Pd,
     poll::Poller,
+    recovery,
     ring::{Consumer, Ring},
 };
 use kernel::{
@@ -153,6 +154,7 @@ pub(crate) fn create(
     let send_consumer = Consumer::new(send_ring);
     // Nothing polls the send ring yet: each batch is announced.
     send_consumer.want_doorbell(true);
+    let recovery = recovery::mode();
     let send = SendSide::new(
         service,
         number,
@@ -161,6 +163,7 @@ pub(crate) fn create(
         cap.max_send_sge,
         cap.max_inline_data,
         HoldBack::new(state.clone()),
+        recovery,
     )?;
     let srq = init.srq.map(|handle| handle.srq.clone());
     let (consumer, max_recv_sge) = match &srq {
@@ -189,6 +192,7 @@ pub(crate) fn create(
         pin_init!(Qp {
             number,
             qp_type,
+            recovery,
             is_user,
             is_polled,
             signal_all,

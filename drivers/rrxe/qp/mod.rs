@@ -71,7 +71,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     congestion::NotificationPoint, requester::RequesterCounters, responder::ResponderCounters,
-    Service, Status,
+    RecoveryMode, Service, Status,
 };
 
 pub(crate) use receive::After;
@@ -81,6 +81,8 @@ pub(crate) use receive::After;
 pub(crate) struct Qp {
     pub(crate) number: u32,
     pub(crate) qp_type: QpType,
+    /// How losses are repaired.
+    recovery: RecoveryMode,
     is_user: bool,
     /// A thread looks at its send ring: see [`crate::poll`].
     is_polled: bool,

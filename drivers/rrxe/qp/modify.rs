@@ -200,6 +200,10 @@ pub(crate) fn modify(
     if !modify_is_ok(actual, next, qp.qp_type, mask) {
         return Err(EINVAL);
     }
+    // SQ Draining (IBA 10.3.1, J-08).
+    if actual == QpState::Sqd && next == QpState::Rts && !is_drained(qp) {
+        return Err(EINVAL);
+    }
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
@@ -239,6 +243,12 @@ pub(crate) fn modify(
     } else {
         Err(EINVAL)
     }
+}
+
+/// Returns whether nothing that was sent before the Send Queue Drained state is unacknowledged.
+fn is_drained(qp: &Qp) -> bool {
+    let side = lock_bh(&qp.send);
+    side.requester.is_drained(&side.slots)
 }
 
 fn new_path(info: AddressInfo) -> Result<Arc<Path>> {

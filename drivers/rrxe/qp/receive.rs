@@ -16,6 +16,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
+    RecoveryMode,
 };
 
 /// What packets have left to do at a queue pair, for all of them at once.
@@ -321,7 +322,7 @@ impl Qp {
             outcome
         };
         let mut outcome = handle(side, incoming);
-        if outcome.hold {
+        if outcome.hold && qp.recovery == RecoveryMode::Selective {
             let expected = Psn::new(side.responder.expected_psn());
             side.held.hold(incoming, expected);
         }

@@ -27,8 +27,8 @@ use linux_rdma::{
     sync::{object_of, smp_mb},
 };
 use rrxe_core::{
-    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
-    TxPacket,
+    Fault, Payload, PostError, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendSlot,
+    Service, TxError, TxPacket,
 };
 
 /// What the driver keeps of an outstanding work request; the core has the rest in its slot.
@@ -115,6 +115,7 @@ impl SendSide {
         max_sge: u32,
         max_inline: u32,
         held: HoldBack,
+        recovery: RecoveryMode,
     ) -> Result<impl Init<Self>> {
         let depth = capacity as usize;
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
@@ -133,6 +134,7 @@ impl SendSide {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
                 requester.set_holding(true);
+                requester.set_recovery(recovery);
                 requester
             },
             slots,
@@ -208,7 +210,7 @@ impl SendSide {
             }
             let mut result = self.requester.post(&mut self.slots, entry.request());
             if let Err(e) = result {
-                // An operation that the service has not, or a datagram that is too long.
+                // An operation that the service has not, or a message that is too long.
                 entry.refuse(match e {
                     PostError::Length => Fault::Length,
                     _ => Fault::Malformed,

@@ -16,9 +16,9 @@ PROGRAM = "/share/rrxe_script"
 
 bed = testbed.Bed()
 
-# The device that all cases use, made by the first.
+# The device that cases use, made by the first of those that need the same parameters of the module.
 _device = contextlib.ExitStack()
-_server = []
+_server = {}
 
 
 def _folder():
@@ -35,7 +35,7 @@ def _head(path):
     with open(path, encoding="utf-8") as file:
         for line in file:
             word, _, rest = line.strip().partition(" ")
-            if word in ("tests", "core-only", "guest-only"):
+            if word in ("tests", "core-only", "guest-only", "recovery"):
                 found[word] = rest
     return found
 
@@ -55,17 +55,25 @@ def _conversation(name):
     import scripts  # only a guest has verbs
 
     path = os.path.join(_folder(), name + ".rrx")
-    why = _head(path).get("core-only")
+    head = _head(path)
+    why = head.get("core-only")
     if why:
         raise Skip(f"over the core only: {why}")
     driver = bed.here.driver
+    if driver != "rrxe" and "recovery" in head:
+        raise Skip(f"{driver} has no choice of recoveries")
     differences = _known() if driver == "rdma_rxe" else {}
     if "!" + name in differences:
         raise Skip(f"not with rdma_rxe: {differences['!' + name]}")
-    if not _server:
-        _server.append(_device.enter_context(scripts.device(bed.here.machine, driver)))
+    parameters = f"recovery={head['recovery']}" if "recovery" in head else ""
+    if parameters not in _server:
+        _device.close()
+        _server.clear()
+        if parameters:
+            _device.enter_context(testbed.loaded_with(bed.here.machine, parameters))
+        _server[parameters] = _device.enter_context(scripts.device(bed.here.machine, driver))
     known = differences.get(name)
-    failure = scripts.run(PROGRAM, path, _server[0], fails=bool(known))
+    failure = scripts.run(PROGRAM, path, _server[parameters], fails=bool(known))
     if failure:
         harness.log(failure)
     if known and not failure:
@@ -75,7 +83,12 @@ def _conversation(name):
         raise Failure("; ".join(line.strip() for line in lines[:2]))
 
 
-for _name in sorted(name[:-4] for name in os.listdir(_folder()) if name.endswith(".rrx")):
+def _order(name):
+    """By what the module is loaded with, so that it is loaded twice."""
+    return "recovery" in _head(os.path.join(_folder(), name + ".rrx")), name
+
+
+for _name in sorted((name[:-4] for name in os.listdir(_folder()) if name.endswith(".rrx")), key=_order):
     harness.declare(_name, 120, _conversation, _name)
 
 

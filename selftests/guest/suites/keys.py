@@ -211,6 +211,15 @@ def invalidated_locally():
 
 
 @case()
+def invalidated_twice():
+    """A type 2 window that is invalid already can't be invalidated (o10-37.2.26)."""
+    with Owner(bench) as t:
+        rkey = t.bind(t.window(2))
+        t.invalidate(rkey)
+        t.invalidate(rkey, "LOC_QP_OP_ERR")
+
+
+@case()
 def invalidated_by_peer():
     """SEND with invalidate: the completion that reports the key comes after its end (G-22)."""
     with Owner(bench) as t:

@@ -10,7 +10,7 @@ import netem
 import programs
 import testbed
 import traffic
-from harness import case, equal
+from harness import Skip, case, equal, require
 
 bed = testbed.Bed()
 
@@ -121,6 +121,43 @@ def queue_pairs(words):
                 side.end.drop(made["id"])
             for side in sides:
                 side.destroy()
+
+
+@case(timeout=400, debug=False)
+def strict():
+    """This host recovers by plain go-back-N (recovery=strict), the other one does not: any operations by both
+    sides; every byte compared."""
+    if bed.here.driver != "rrxe":
+        raise Skip("only rrxe has a choice of recoveries")
+    words = WIRES["everything"]
+    rng = data_cases.seeded("loss/strict")
+    with testbed.parameters_of(bed.here, "recovery=strict"), endpoints() as ends:
+        left, right = (traffic.Side(end, info, "rc", False) for end, info in ends)
+        mtu = min(1024, left.info["mtu"], right.info["mtu"])
+        traffic.connect(left, right, mtu, rng)
+        with wire(words):
+            traffic.random_batches(rng, left, right, mtu, 5)
+        left.destroy()
+        right.destroy()
+
+
+@case(debug=False)
+def unknown_recovery():
+    """A recovery of another name: the module is not loaded, and the kernel's log says what is right."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip("only rrxe has a choice of recoveries")
+    testbed.delete_link(here.machine, here.device)
+    testbed.unload(here.machine, "rrxe")
+    try:
+        refused = here.machine.try_run("insmod /guest/rrxe/rrxe.ko recovery=quick")
+        require(refused.status != 0, "the module was loaded with recovery=quick")
+        told = here.machine.try_run("dmesg | tail -20").output
+        require("recovery must be selective or strict" in told, f"the kernel's log has no reason: {told}")
+        found = here.machine.try_run("modinfo /guest/rrxe/rrxe.ko").output
+        require("recovery:How losses" in found, f"modinfo says {found}")
+    finally:
+        testbed.bring_up(here)
 
 
 def run():

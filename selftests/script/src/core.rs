@@ -12,7 +12,7 @@ use crate::endpoint::{
 use crate::packet::{Seen, ROCE_PORT};
 use rrxe_core::{
     AtomicOp, Fault, Flush, Mtu, Outcome, Packet, Payload, Progress, RecvCompletion, RecvOpcode,
-    RecvRequest, RemoteAccess, Requester, RequesterEnv, Resource, ResponderEnv, ResponderEvent,
+    RecoveryMode, RecvRequest, RemoteAccess, Requester, RequesterEnv, Resource, ResponderEnv, ResponderEvent,
     SendCompletion, SendOp, SendRequest, SendSlot, Service, Status, TxError, TxPacket,
 };
 use std::collections::VecDeque;
@@ -331,9 +331,19 @@ pub struct Core {
     qp: Option<Qp>,
     /// Names of events that are the driver's to raise.
     events: VecDeque<String>,
+    /// Queue pairs recover by plain go-back-N.
+    strict: bool,
 }
 
 impl Core {
+    /// An end point whose queue pairs recover by plain go-back-N.
+    pub fn strict() -> Self {
+        Self {
+            strict: true,
+            ..Self::default()
+        }
+    }
+
     fn qp(&mut self) -> Result<(&mut Qp, &mut Memory)> {
         let qp = self.qp.as_mut().ok_or("no queue pair")?;
         Ok((qp, &mut self.memory))
@@ -512,6 +522,9 @@ impl EndPoint for Core {
         self.events.clear();
         let mut requester = Requester::new(service);
         requester.set_src_qpn(QPN);
+        if self.strict {
+            requester.set_recovery(RecoveryMode::Strict);
+        }
         self.qp = Some(Qp {
             service,
             state: State::Reset,
@@ -573,6 +586,10 @@ impl EndPoint for Core {
             (State::Rts, State::Sqd) => {
                 qp.drained = false;
                 qp.requester.pause();
+            }
+            // SQ Draining (J-08).
+            (State::Sqd, State::Rts) if !qp.requester.is_drained(&qp.slots) => {
+                return Err(Refused::Errno(22));
             }
             (State::Sqd, State::Rts) => qp.requester.resume(),
             (State::Sqe, State::Rts) => qp.requester.start(),

@@ -57,5 +57,10 @@ pub fn load(path: &Path) -> Result<Script, String> {
 ///
 /// What is not as the script says.
 pub fn run_on_core(script: &Script) -> Result<(), String> {
-    run(script, &mut core::Core::default())
+    let mut core = if script.strict {
+        core::Core::strict()
+    } else {
+        core::Core::default()
+    };
+    run(script, &mut core)
 }

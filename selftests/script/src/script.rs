@@ -17,6 +17,8 @@ pub struct Script {
     pub core_only: Option<String>,
     /// Why it runs in guests only.
     pub guest_only: Option<String>,
+    /// The driver is to recover by plain go-back-N.
+    pub strict: bool,
     pub lines: Vec<Line>,
 }
 

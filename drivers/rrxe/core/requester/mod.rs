@@ -9,6 +9,7 @@
 //! (where the next is posted). Nothing keeps sent packets: a retransmission makes them anew from
 //! the slots, and so has the same PSNs, opcodes and payload split (F-07).
 
+mod credits;
 mod gaps;
 mod local;
 mod recovery;
@@ -26,6 +27,7 @@ use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::wire::Class;
 use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
+use credits::Credits;
 use gaps::Gaps;
 use recovery::{Hole, Recovery};
 use request::SlotState;
@@ -40,6 +42,19 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 
 /// The value of the RNR retry count that means for ever.
 const RNR_RETRY_INFINITE: u8 = 7;
+
+/// How lost packets are found and sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecoveryMode {
+    /// Sends only what is missing to a peer that keeps packets beyond a gap, and probes for a lost
+    /// tail before the acknowledge timeout.
+    #[default]
+    Selective,
+    /// Go-back-N with the timers of the specification alone (IBA 9.7.6): everything from the oldest
+    /// unacknowledged packet on is sent again, after a NAK, an implied NAK or the acknowledge
+    /// timeout.
+    Strict,
+}
 
 /// What the requester needs from the driver. All slot numbers are indices into the slots.
 pub trait RequesterEnv {
@@ -147,8 +162,10 @@ pub struct Requester {
     implied_nak: bool,
     /// The driver holds packets that come before their turn.
     holding: bool,
+    mode: RecoveryMode,
     recovery: Recovery,
     gaps: Gaps,
+    credits: Credits,
 
     // Retries.
     retries_left: u8,
@@ -196,8 +213,10 @@ impl Requester {
             reads: 0,
             implied_nak: false,
             holding: false,
+            mode: RecoveryMode::Selective,
             recovery: Recovery::new(),
             gaps: Gaps::new(),
+            credits: Credits::new(),
             retries_left: 0,
             rnr_retries_left: 0,
             ack_deadline: None,
@@ -218,13 +237,27 @@ impl Requester {
     }
 
     /// Forgets everything, attributes and outstanding work requests included, without completing
-    /// them (the Reset state, IBA 10.3.1.2). Only [`Requester::set_src_qpn`] and
-    /// [`Requester::set_holding`] survive.
+    /// them (the Reset state, IBA 10.3.1.2). Only [`Requester::set_src_qpn`],
+    /// [`Requester::set_holding`] and [`Requester::set_recovery`] survive.
     pub fn reset(&mut self) {
-        let (src_qpn, holding) = (self.src_qpn, self.holding);
+        let (src_qpn, holding, mode) = (self.src_qpn, self.holding, self.mode);
         *self = Requester::new(self.service);
         self.src_qpn = src_qpn;
         self.holding = holding;
+        self.set_recovery(mode);
+    }
+
+    /// How lost packets are recovered. With [`RecoveryMode::Strict`] no answer is to be held
+    /// ([`crate::Outcome::hold`]), whatever [`Requester::set_holding`] says.
+    pub fn set_recovery(&mut self, mode: RecoveryMode) {
+        self.mode = mode;
+        self.recovery = Recovery::of(mode);
+    }
+
+    /// Returns whether the driver keeps answers that come before their turn.
+    #[inline]
+    fn holds(&self) -> bool {
+        self.holding && self.mode == RecoveryMode::Selective
     }
 
     /// Whether the driver holds the packets for which [`crate::Outcome::hold`] says so. Without

@@ -20,8 +20,11 @@
 //!
 //! The consumer's timer remains above all that: it alone uses up retries without an answer, and
 //! starts again from the oldest unacknowledged packet.
+//!
+//! In the mode [`RecoveryMode::Strict`] every peer counts as one that drops packets beyond a gap,
+//! there is no probe, and round trips only size the window.
 
-use super::{Requester, SendSlot};
+use super::{RecoveryMode, Requester, SendSlot};
 use crate::psn::{Psn, MAX_OUTSTANDING};
 
 /// Nanoseconds without progress before a probe, at least. Below that a busy host's scheduling is
@@ -227,6 +230,15 @@ impl Recovery {
         }
     }
 
+    /// What a requester begins with in this mode.
+    pub(super) const fn of(mode: RecoveryMode) -> Recovery {
+        let mut recovery = Recovery::new();
+        if matches!(mode, RecoveryMode::Strict) {
+            recovery.peer = Peer::Drops;
+        }
+        recovery
+    }
+
     /// Whether a round trip is known.
     fn is_measured(&self) -> bool {
         self.packets.mean != 0 || self.holes.mean != 0
@@ -387,6 +399,9 @@ impl Requester {
     /// A NAK for the oldest unacknowledged packet: whether it can't be about the last time that
     /// it was sent.
     pub(super) fn nak_is_stale(&self, now: u64) -> bool {
+        if self.mode == RecoveryMode::Strict {
+            return self.send_psn == self.una;
+        }
         match self.recovery.hole {
             // After a timer all of it may have been sent again while the NAK was on its way.
             Hole::None => {
@@ -425,7 +440,7 @@ impl Requester {
     /// What the peer does has shown.
     fn learn(&mut self, peer: Peer) {
         self.recovery.bare = 0;
-        if self.recovery.peer == peer {
+        if self.recovery.peer == peer || self.mode == RecoveryMode::Strict {
             return;
         }
         // What is sent beyond a gap to a peer that drops it is sent again.
@@ -682,11 +697,12 @@ impl Requester {
     }
 
     /// Starts the probe's timer, if there is something in flight: the time that answers take,
-    /// four times as long after each probe without one. Without a measurement there is no probe, nor where the
-    /// consumer wants no timer (F-02), nor when the consumer's own timer expires before.
+    /// four times as long after each probe without one. Without a measurement there is no probe, nor if the
+    /// consumer wants no timer (F-02), nor if its timer expires before, nor in the strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.recovery.probe_at = None;
-        if !self.recovery.is_measured() || self.ack_timeout.is_none() || self.send_psn == self.una {
+        let probes = self.mode == RecoveryMode::Selective && self.recovery.is_measured();
+        if !probes || self.ack_timeout.is_none() || self.send_psn == self.una {
             return;
         }
         let wait = self.recovery.patience();

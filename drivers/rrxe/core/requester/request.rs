@@ -3,7 +3,7 @@
 //! Send work requests, as the core knows them: without the addresses of local memory, which the
 //! driver keeps by slot.
 
-use super::{Requester, State, MAX_MESSAGE};
+use super::{Requester, MAX_MESSAGE};
 use crate::psn::Psn;
 use crate::wire::Operation;
 use crate::{Service, Status};
@@ -161,7 +161,7 @@ pub enum PostError {
     QueueFull,
     /// The service has no such operation (H-08).
     Operation,
-    /// Longer than 2^31 bytes, or for UD than the MTU; an atomic write of other than 8 bytes.
+    /// Longer than 2^31 bytes; an atomic write of other than 8 bytes.
     Length,
 }
 
@@ -208,6 +208,13 @@ impl SendSlot {
     #[inline]
     pub(super) fn last_psn(&self) -> Psn {
         self.first_psn.add(self.packets.wrapping_sub(1))
+    }
+
+    /// Returns whether it has been started, and this PSN is one of its later packets'.
+    #[inline]
+    pub(super) fn is_within(&self, psn: Psn) -> bool {
+        let at = psn.since(self.first_psn);
+        self.state == SlotState::Started && at != 0 && at < self.packets
     }
 
     /// The completion with this status.
@@ -287,15 +294,10 @@ impl Requester {
             op if op.is_atomic() || op.is_local() => 0,
             _ => request.length,
         };
-        let limit = match self.service {
-            // The MTU of a queue pair that is already in error does not matter: it is flushed.
-            Service::Ud if self.state == State::Ready => self.mtu.bytes(),
-            _ => MAX_MESSAGE,
-        };
         let fits = match request.op {
             SendOp::AtomicWrite => length == ATOMIC_WRITE_LEN,
             SendOp::Flush => length < MAX_MESSAGE,
-            _ => length <= limit,
+            _ => length <= MAX_MESSAGE,
         };
         if !fits {
             return Err(PostError::Length);

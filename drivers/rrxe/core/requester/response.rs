@@ -39,6 +39,12 @@ impl Requester {
             return Outcome::default();
         }
         if !self.is_outstanding(packet.psn()) {
+            if self.is_credit_update(packet) {
+                return Outcome {
+                    transmit: self.can_send(slots),
+                    ..Outcome::default()
+                };
+            }
             if matches!(
                 packet.operation,
                 Operation::ReadResponseFirst | Operation::ReadResponseOnly
@@ -65,6 +71,7 @@ impl Requester {
         };
         // An answer from farther off may be forged. What is missing is asked for again.
         outcome.hold &= packet.psn().since(self.una) < REACH;
+        self.note_credits(packet);
         outcome.merge(self.settle_failed(slots, env));
         outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
         outcome
@@ -242,8 +249,9 @@ impl Requester {
                     _ => return self.drop_packet(),
                 };
                 let reach = self.acknowledge(slots, now, psn, env);
-                // A READ may be refused in the middle of its responses (G-28).
-                if reach == Reach::Unanswered && !self.tail_contains(slots, psn) {
+                // A READ may be refused in the middle of its responses (G-28), which come in order:
+                // a NAK of a later one has lost what precedes it, or is forged.
+                if reach == Reach::Unanswered {
                     return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
@@ -265,7 +273,7 @@ impl Requester {
         // It acknowledges everything before it. Where that stops at a READ or atomic, this one
         // included, something is missing in between: ask for it at once (F-12).
         if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-            if self.holding {
+            if self.holds() {
                 self.note_answer(slots, psn);
             }
             let mut outcome = self.implied_nak(slots, now, env);
@@ -460,7 +468,7 @@ impl Requester {
         now: u64,
         env: &mut E,
     ) -> Outcome {
-        if !self.holding {
+        if !self.holds() {
             return self.ask_again(slots, env);
         }
         let mut outcome = Outcome::default();
@@ -550,8 +558,10 @@ impl Requester {
             slot.completion(status, vendor_err),
         );
         if self.next == self.tail {
+            self.credits.sent(slot.op);
             self.next = self.next.wrapping_add(1);
         }
+        self.credits.completed(slot.op);
         self.tail = self.tail.wrapping_add(1);
         true
     }
@@ -612,6 +622,7 @@ impl Requester {
             self.complete_tail(slots, status, 0, env);
         }
         self.next = self.head;
+        self.credits.rewound();
         self.una = self.max_psn;
         self.send_psn = self.max_psn;
         self.response_psns = 0;

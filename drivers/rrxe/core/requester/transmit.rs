@@ -68,10 +68,13 @@ impl Requester {
                 }
                 break;
             }
-            // A datagram is one packet (IBA 9.8.3); one that was posted too early may be longer.
+            // A datagram is one packet (IBA 9.8.3). A longer one is not sent, which is no error
+            // (C10-93.1.1, I-02).
             if self.service == Service::Ud && slot.length > self.mtu.bytes() {
-                slot.state = SlotState::Failed(Status::LocLen);
-                break;
+                slot.state = SlotState::Started;
+                self.next = self.next.wrapping_add(1);
+                self.complete_sent(slots, env);
+                continue;
             }
             if !self.rate.ready(now) {
                 break;
@@ -82,6 +85,7 @@ impl Requester {
             match result {
                 Ok(last) => {
                     if last {
+                        self.credits.sent(slot.op);
                         self.next = self.next.wrapping_add(1);
                         if !self.service.is_reliable() {
                             self.complete_sent(slots, env);
@@ -240,7 +244,7 @@ impl Requester {
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
-        may && self.in_flight() < self.room() && !self.holds_back()
+        may && self.in_flight() < self.room() && !self.holds_back() && self.has_credit(slot)
     }
 
     /// Whether this PSN, which is not acknowledged, may not be sent yet because of an RNR NAK.
@@ -511,6 +515,8 @@ impl Requester {
     #[inline]
     fn local_may_run(&self, slot: &SendSlot) -> bool {
         match slot.state {
+            // What precedes an invalidation may need the key once more, to be sent again (F-25).
+            SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
             SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
             SlotState::Started => true,
             SlotState::Failed(_) => false,
@@ -552,6 +558,7 @@ impl Requester {
     /// Where transmission goes on after a retry: at the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
         self.next = self.tail;
+        self.credits.rewound();
         self.send_psn = self.una;
         self.response_psns = 0;
         self.since_ackreq = 0;
@@ -562,15 +569,16 @@ impl Requester {
     /// Starts the acknowledge timer if there is something that an acknowledgement must come for.
     ///
     /// IBA 9.7.6.1.3 allows for one to four times the consumer's timeout. The first expiry comes
-    /// after one, so that a lost tail is found early; each retry without progress doubles the
-    /// interval up to four, so that a path that stalls for a while (a busy host, a full queue) is
-    /// neither flooded nor given up on.
+    /// after one, so that a lost tail is found early; those after retries without progress come
+    /// after two and then three, so that a path that stalls for a while (a busy host, a full queue)
+    /// is neither flooded nor given up on. The fourth is a margin: an expired timer waits for a
+    /// processor.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
         let used = self.retry_count.saturating_sub(self.retries_left);
         let factor = match used {
             0 => 1,
             1 => 2,
-            _ => 4,
+            _ => 3,
         };
         self.ack_deadline = match self.ack_timeout {
             Some(timeout) if self.una != self.max_psn => {

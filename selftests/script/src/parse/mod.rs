@@ -28,6 +28,7 @@ pub fn parse(file: &str, text: &str) -> Result<Script> {
         ids: Vec::new(),
         core_only: None,
         guest_only: None,
+        strict: false,
         lines: Vec::new(),
     };
     let wrong = |number: usize, why: String| format!("{file}:{number}: {why}");
@@ -67,6 +68,13 @@ pub fn parse(file: &str, text: &str) -> Result<Script> {
                 } else {
                     script.guest_only = Some(why);
                 }
+            }
+            Some("recovery") => {
+                if words.rest() != "strict" {
+                    let why = "`recovery` is followed by `strict`";
+                    return Err(wrong(number, why.into()));
+                }
+                script.strict = true;
             }
             _ => lines.push((number, line.to_string())),
         }

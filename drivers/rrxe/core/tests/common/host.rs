@@ -98,6 +98,13 @@ impl Host {
         self
     }
 
+    /// Plain go-back-N, as the module has it with `recovery=strict`.
+    pub fn strict(mut self) -> Host {
+        self.holds = false;
+        self.requester.set_recovery(RecoveryMode::Strict);
+        self
+    }
+
     /// Posts a send work request with this local memory (data to send, or room for a READ).
     pub fn post(&mut self, request: SendRequest, data: Vec<u8>) -> Result<u64, PostError> {
         let slot = self.requester.post(&mut self.slots, request)?;

@@ -160,18 +160,29 @@ fn f_16_naks_end_the_queue() {
     }
 }
 
-/// A READ that is refused in the middle of its answer (the other side of G-28).
+/// A READ that is refused in the middle of its answer (the other side of G-28). Answers come in
+/// order, so only a NAK of the oldest one that is missing is believed; a later one has the READ
+/// asked for again.
 #[test]
 fn a_nak_within_a_read() {
-    for arrived in [0, 1] {
-        let mut host = host();
+    let refused = Syndrome::Nak(NakCode::RemoteAccess);
+    for holds in [false, true] {
+        let mut host = if holds { holding_host() } else { host() };
         post(&mut host, SendOp::Read, 4 * MTU);
         host.drain(0);
-        if arrived == 1 {
-            let first = response(Operation::ReadResponseFirst, 0, 1024);
-            let _ = host.take(0, &first, &[0; 1024]);
+        for later in 1..4 {
+            ack(&mut host, later, refused);
         }
-        ack(&mut host, 1, Syndrome::Nak(NakCode::RemoteAccess));
+        assert!(host.statuses().is_empty());
+        assert_eq!(host.requester.counters().implied_naks, 1);
+        assert_eq!(psns(&host.drain(0)), [0]);
+        let first = response(Operation::ReadResponseFirst, 0, 1024);
+        let _ = host.take(0, &first, &[0; 1024]);
+        // Where it was held, its turn has come.
+        if !holds {
+            assert!(host.statuses().is_empty());
+            ack(&mut host, 1, refused);
+        }
         assert_eq!(host.statuses(), [Status::RemAccess]);
     }
 }
@@ -230,7 +241,7 @@ fn f_19_one_answer_completes_many() {
     assert_eq!(host.driver.sent[3].completion.byte_len, 8);
 }
 
-/// D-15, D-16: a peer that has no credits to give stops nobody: if it means it, it sends RNR NAKs.
+/// D-15: whatever credits a peer grants, one message after the other gets through.
 #[test]
 fn d_15_finite_credits() {
     let mut host = host();
@@ -242,39 +253,4 @@ fn d_15_finite_credits() {
         ack(&mut host, n, Syndrome::Ack { credit: 31 });
     }
     assert_eq!(host.statuses(), [Status::Success; 32]);
-}
-
-/// D-15: without credits each message still goes out, one behind the other, and asks for an
-/// acknowledgement; where the peer is not ready after all, an RNR NAK has it wait its time.
-#[test]
-fn d_15_messages_without_credits() {
-    let mut host = host();
-    host.requester.set_rnr_retry(7);
-    for _ in 0..8 {
-        post(&mut host, SendOp::Send, 2 * MTU);
-    }
-    assert_eq!(host.drain(0).len(), 16);
-    ack(&mut host, 1, Syndrome::Ack { credit: 0 });
-    let mut now = 0;
-    for n in 1..8 {
-        // Nothing received yet: it has no credits to give, and means it.
-        let _ = host.take(
-            now,
-            &acknowledge(psn(2 * n), Syndrome::RnrNak { timer: 1 }),
-            &[],
-        );
-        assert!(host.drain(now).is_empty());
-        now = host.requester.next_timeout().unwrap();
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, now, &mut host.driver);
-        let again = host.drain(now);
-        assert_eq!(psns(&again)[..2], [2 * n, 2 * n + 1]);
-        assert!(again.iter().skip(1).step_by(2).all(|p| p.0.bth.ackreq));
-        let bare = acknowledge(psn(2 * n + 1), Syndrome::Ack { credit: 0 });
-        let _ = host.take(now, &bare, &[]);
-        assert_eq!(host.statuses().len(), n as usize + 1);
-    }
-    assert_eq!(host.statuses(), [Status::Success; 8]);
-    assert_eq!(host.requester.counters().timeouts, 0);
 }

@@ -5,11 +5,13 @@
 mod answers;
 #[path = "../common/mod.rs"]
 mod common;
+mod credits;
 mod local;
 mod recovery;
 mod retries;
 mod sending;
 mod states;
+mod strict;
 
 use common::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};

@@ -89,7 +89,6 @@ fn post_refuses() {
     }
     let mut ud = Host::new(Service::Ud, 0, MTU);
     assert_eq!(post(&mut ud, SendOp::Write, 8), Err(PostError::Operation));
-    assert_eq!(post(&mut ud, SendOp::Send, MTU + 1), Err(PostError::Length));
     // A queue without slots is full, and asks nothing of anybody.
     let mut none = Host::new(Service::Rc, 0, MTU);
     none.slots.clear();
@@ -286,12 +285,49 @@ fn local_operations() {
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success; 3]);
     host.driver.local_fault = Some(Fault::Protection);
-    post(&mut host, SendOp::LocalInv, 0);
+    post(&mut host, SendOp::RegMr, 0);
     host.drain(0);
     assert!(!host.error);
     ack(&mut host, 1, ACK);
     assert_eq!(host.statuses()[3..], [Status::Success, Status::LocQpOp]);
     assert!(host.error);
+}
+
+/// F-25: a local invalidate waits until everything before it is acknowledged, which may have to be
+/// sent again with the key. What is behind it waits too; a registration waits for nothing.
+#[test]
+fn f_25_local_invalidate() {
+    let mut host = host();
+    post(&mut host, SendOp::Send, 1);
+    post(&mut host, SendOp::Read, 1);
+    post(&mut host, SendOp::LocalInv, 0);
+    post(&mut host, SendOp::RegMr, 0);
+    post(&mut host, SendOp::Send, 1);
+    assert_eq!(psns(&host.drain(0)), [0, 1]);
+    assert!(host.driver.local_ops.is_empty());
+    ack(&mut host, 0, ACK);
+    assert!(host.drain(0).is_empty());
+    // Sent again, and still not invalidated.
+    let deadline = host.requester.next_timeout().unwrap();
+    let _ = host
+        .requester
+        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    assert_eq!(psns(&host.drain(deadline)), [1]);
+    assert!(host.driver.local_ops.is_empty());
+    let outcome = host.take(
+        deadline,
+        &response(Operation::ReadResponseOnly, 1, 1),
+        &[7],
+    );
+    assert!(outcome.transmit);
+    assert_eq!(psns(&host.drain(deadline)), [2]);
+    assert_eq!(host.driver.local_ops, [2, 3]);
+    assert_eq!(host.statuses(), [Status::Success; 4]);
+    // Without anything before it, it is executed at once.
+    let _ = host.take(deadline, &acknowledge(psn(2), ACK), &[]);
+    post(&mut host, SendOp::LocalInv, 0);
+    assert!(host.drain(deadline).is_empty());
+    assert_eq!(host.statuses(), [Status::Success; 6]);
 }
 
 /// H-07: a UC message is complete when it has been handed over.

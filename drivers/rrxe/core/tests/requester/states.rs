@@ -47,18 +47,25 @@ fn j_05_send_queue_drained() {
     assert_eq!(psns(&host.drain(0)), [300, 301]);
 }
 
-/// A datagram is one packet, also where it was posted before that could be told.
+/// I-02: a datagram longer than a packet is not sent and completes with success, also if it was
+/// posted before the MTU was known. The next one takes the PSN.
 #[test]
-fn long_datagram_posted_too_early() {
+fn i_02_datagrams_longer_than_the_mtu() {
     let mut host = Host::new(Service::Ud, 0, MTU);
     host.requester.reset();
     host.requester
         .set_mtu(rrxe_core::Mtu::from_bytes(MTU).unwrap());
+    let first = host.requester.next_psn();
     post(&mut host, SendOp::Send, MTU + 1);
     host.requester.start();
     assert!(host.drain(0).is_empty());
-    assert_eq!(host.statuses(), [Status::LocLen]);
-    assert!(host.sqe);
+    post(&mut host, SendOp::Send, 5000);
+    post(&mut host, SendOp::Send, MTU);
+    let sent = host.drain(0);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].0.psn().get(), first);
+    assert_eq!(host.statuses(), [Status::Success; 3]);
+    assert!(!host.sqe);
 }
 
 /// J-09, J-10: UC and UD go to SQE, flush, and come back.

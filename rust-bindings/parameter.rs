@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Module parameters whose value is one of several words, beside the numbers of `module!`.
+//!
+//! C header: include/linux/moduleparam.h.
+
+use crate::raw;
+use core::{marker::PhantomData, ptr::from_ref};
+use kernel::{error::from_result, ffi, module_param::KernelParam, prelude::*, sync::SetOnce};
+
+/// A type whose values have names, for [`choice_parameter`].
+pub trait Choice: Copy + Default + Send + Sync + 'static {
+    /// Returns the value of this name.
+    fn from_name(name: &[u8]) -> Option<Self>;
+
+    /// Tells the kernel's log that a parameter has a value without a meaning.
+    fn complain();
+}
+
+/// The value of a module parameter, which is set before the module is initialized, if at all.
+pub struct ChoiceParameter<T>(SetOnce<T>);
+
+// SAFETY: All that a shared reference gives is a copy of the value, and `SetOnce` orders that after
+// the store of it (rust/kernel/sync/set_once.rs).
+unsafe impl<T: Choice> Sync for ChoiceParameter<T> {}
+
+impl<T: Choice> ChoiceParameter<T> {
+    /// A parameter that is not set.
+    #[expect(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
+        Self(SetOnce::new())
+    }
+
+    /// Returns the value, or the default if the parameter is not set.
+    pub fn value(&self) -> T {
+        self.0.copy().unwrap_or_default()
+    }
+}
+
+/// The operations of a parameter of this type.
+struct Operations<T>(PhantomData<T>);
+
+impl<T: Choice> Operations<T> {
+    const TABLE: &'static raw::kernel_param_ops = &raw::kernel_param_ops {
+        flags: 0,
+        set: Some(Self::set),
+        get: None,
+        free: None,
+    };
+
+    /// Sets the parameter, once.
+    ///
+    /// # Safety
+    ///
+    /// `value` is a string, and `parameter` was made by [`entry`] for this type.
+    unsafe extern "C" fn set(
+        value: *const ffi::c_char,
+        parameter: *const raw::kernel_param,
+    ) -> ffi::c_int {
+        from_result(|| {
+            if value.is_null() {
+                return Err(EINVAL);
+            }
+            // SAFETY: `parse_one()` of kernel/params.c passes a part of the command line that ends
+            // with a zero byte.
+            let name = unsafe { CStr::from_char_ptr(value) }.to_bytes();
+            let Some(choice) = T::from_name(name) else {
+                T::complain();
+                return Err(EINVAL);
+            };
+            // SAFETY: `parse_one()` passes an entry of the module's table, and `entry` has this
+            // pointer in each that has these operations: to a static.
+            let target = unsafe {
+                &*(*parameter)
+                    .__bindgen_anon_1
+                    .arg
+                    .cast::<ChoiceParameter<T>>()
+            };
+            target.0.populate(choice).then_some(0).ok_or(EEXIST)
+        })
+    }
+}
+
+/// Returns the entry of a module's table of parameters. For [`choice_parameter`].
+#[doc(hidden)]
+pub const fn entry<T: Choice>(
+    name: &'static CStr,
+    parameter: &'static ChoiceParameter<T>,
+) -> KernelParam {
+    KernelParam::new(raw::kernel_param {
+        name: kernel::str::as_char_ptr_in_const_context(name),
+        mod_: (&raw const raw::__this_module).cast_mut(),
+        ops: from_ref(Operations::<T>::TABLE),
+        // Not in sysfs, as those of `module!`.
+        perm: 0,
+        level: -1,
+        flags: 0,
+        __bindgen_anon_1: raw::kernel_param__bindgen_ty_1 {
+            arg: from_ref(parameter).cast_mut().cast(),
+        },
+    })
+}
+
+/// Returns the bytes of a text, of which there are so many. For [`choice_parameter`].
+#[doc(hidden)]
+pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
+    match text.as_bytes().first_chunk() {
+        Some(bytes) => *bytes,
+        None => [0; N],
+    }
+}
+
+/// Declares a module parameter of the name of the static, whose type is a [`Choice`]. It can be
+/// set when the module is loaded.
+#[macro_export]
+macro_rules! choice_parameter {
+    ($(#[$attribute:meta])* $visibility:vis $name:ident: $type:ty, $word:literal, $description:literal) => {
+        $(#[$attribute])*
+        $visibility static $name: $crate::parameter::ChoiceParameter<$type> =
+            $crate::parameter::ChoiceParameter::new();
+
+        const _: () = {
+            const TYPE: &str = concat!("parmtype=", $word, ":charp\0");
+            const TEXT: &str = concat!("parm=", $word, ":", $description, "\0");
+
+            #[link_section = ".modinfo"]
+            #[used(compiler)]
+            static TYPE_LINE: [u8; TYPE.len()] = $crate::parameter::bytes(TYPE);
+            #[link_section = ".modinfo"]
+            #[used(compiler)]
+            static TEXT_LINE: [u8; TEXT.len()] = $crate::parameter::bytes(TEXT);
+            #[link_section = "__param"]
+            #[used(compiler)]
+            static ENTRY: ::kernel::module_param::KernelParam =
+                $crate::parameter::entry(
+                    match ::core::ffi::CStr::from_bytes_with_nul(concat!($word, "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a zero byte in the name of a parameter"),
+                    },
+                    &$name,
+                );
+        };
+    };
+}
