@@ -57,8 +57,7 @@ const DOUBTFUL: u32 = 3;
 /// Batches that leave with ICRCs after a timeout; twice as many after each further one, so often.
 const WAIT: u32 = 64;
 const MOST_DOUBTS: u32 = 16;
-/// What something that was cut or forged counts for at least: if rows are cut on their way, each time that one leaves without
-/// ICRCs it is lost.
+/// The doubts that a cut or forged packet raises at least: if rows are cut on their way, each that leaves without ICRCs is lost.
 const CUT_DOUBTS: u32 = 4;
 
 impl Path {
@@ -146,7 +145,7 @@ impl Path {
         self.doubt(self.doubts.load(Relaxed));
     }
 
-    /// Begins to wait, for as long as so many doubts ask for.
+    /// Has packets leave with ICRCs for a number of batches that grows with the doubts.
     fn doubt(&self, doubts: u32) {
         self.wait.store(WAIT << doubts, Relaxed);
         let next = doubts.wrapping_add(1).min(MOST_DOUBTS);
@@ -200,8 +199,14 @@ impl Path {
         if let Some(route) = cached.as_ref().filter(|route| route.is_valid()) {
             return Some(route.clone());
         }
-        // The address may be that of a VLAN; where its device has gone, so has the path.
-        let dev = device.netdev.net(rcu).device(self.info.ifindex, rcu)?;
+        // The address may be that of a VLAN; where its device has gone, so has the path. One that
+        // is in another namespace than ours, as a container's macvlan, is not for us to use: its
+        // index may name any device here.
+        let net = device.netdev.net(rcu);
+        if self.info.namespace != Some(net.cookie()) {
+            return None;
+        }
+        let dev = net.device(self.info.ifindex, rcu)?;
         *cached = Route::lookup(
             dev,
             &Flow {

@@ -67,11 +67,13 @@ impl LocalPacket<'_> {
                 raw::shim_ipv4_protocol(self.skb)
             }
         };
+        if protocol == UDP {
+            return true;
+        }
         let sk = self.sk.as_ptr();
         // SAFETY: The socket is valid by the type invariant; a full one has a protocol
         // (`sk_fullsock()`, include/net/sock.h).
-        protocol == UDP
-            || unsafe { raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into() }
+        unsafe { raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into() }
     }
 
     /// Returns the destination port if the packet is a UDP datagram. A large one has not been cut

@@ -2,7 +2,10 @@
 
 //! Addresses of RoCEv2 paths (`struct rdma_ah_attr`).
 
-use crate::{net::IpAddr, raw};
+use crate::{
+    net::{IpAddr, NetDevice, NetNsCookie},
+    raw,
+};
 use core::mem::ManuallyDrop;
 use kernel::{prelude::*, sync::rcu};
 
@@ -29,6 +32,9 @@ pub struct AddressInfo {
     /// Interface of the source GID: the port's network device or a VLAN on it. 0 where it has
     /// gone.
     pub ifindex: u32,
+    /// Namespace of that interface, which alone knows it by the index. A device stacked on the
+    /// port's may be in another one than the port's.
+    pub namespace: Option<NetNsCookie>,
     /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Hop limit or TTL.
@@ -94,17 +100,19 @@ impl AddressInfo {
         if (network == NetworkType::Ipv4) != Self::is_v4_mapped(&dgid) {
             return Err(EINVAL);
         }
-        let ifindex = {
-            let _rcu = rcu::read_lock();
+        let (ifindex, namespace) = {
+            let rcu = rcu::read_lock();
             // SAFETY: The RCU read lock is held, as `rdma_read_gid_attr_ndev_rcu()` (cache.c)
             // asks; what it returns is valid or an error while it is.
             unsafe {
                 let ndev = raw::rdma_read_gid_attr_ndev_rcu(gid_attr);
                 match kernel::error::from_err_ptr(ndev) {
                     Ok(ndev) if !ndev.is_null() => {
-                        u32::try_from(raw::shim_netdev_ifindex(ndev)).unwrap_or(0)
+                        let ndev = NetDevice::from_raw(ndev);
+                        let ifindex = u32::try_from(ndev.ifindex()).unwrap_or(0);
+                        (ifindex, Some(ndev.net(&rcu).cookie()))
                     }
-                    _ => 0,
+                    _ => (0, None),
                 }
             }
         };
@@ -114,6 +122,7 @@ impl AddressInfo {
             sgid_index: attr.grh.sgid_index,
             network,
             ifindex,
+            namespace,
             flow_label: attr.grh.flow_label & 0xf_ffff,
             hop_limit: attr.grh.hop_limit,
             traffic_class: attr.grh.traffic_class,

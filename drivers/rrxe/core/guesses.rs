@@ -2,8 +2,8 @@
 
 //! A limit on wrong keys, for queue pairs that survive them.
 //!
-//! A reliable connection ends with the first wrong key. An unreliable one goes on, and its peer, or
-//! somebody who forges its packets, could try one key after the other as fast as packets arrive.
+//! A reliable connection ends with the first wrong key. An unreliable one goes on, so its peer, or a
+//! forger of the peer's packets, could try one key after the other as fast as packets arrive.
 
 /// Wrong keys within a period.
 pub const MOST: u32 = 8;

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import socket
 
 import harness
 import kernellog
@@ -263,6 +264,64 @@ def gid_of_vlan():
         index = testbed.wait_for_gid(device, "198.51.100.7")
         path = f"/sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/{index}"
         equal("the GID's network device", bed.here.machine.read(path), f"{name}.5")
+
+
+@case(debug=False)
+def gid_of_another_namespace():
+    """An address of a macvlan that is in another namespace has a GID, but nothing leaves by it: its index there is that
+    of another device here."""
+    need_rrxe()
+    with veth("v0") as name, veth("v1") as other, contextlib.ExitStack() as stack:
+        sh("ip netns add c")
+        stack.callback(sh, "ip netns delete c")
+        index = 1234
+        sh(f"ip link add link {name} name m0 index {index} type macvlan mode bridge && ip link set m0 netns c")
+        sh("ip netns exec c sysctl -qw net.ipv6.conf.m0.accept_dad=0 && ip -n c link set m0 up")
+        sh(f"ip link add index {index} link {other} name m1 type macvlan mode bridge && ip link set m1 up")
+        equal("indices", [sh(f"ip {ns} -o link show {dev}").split(":")[0] for ns, dev in (("-n c", "m0"), ("", "m1"))], [str(index)] * 2)
+        stack.enter_context(link(name))
+        here, there = "2001:db8:99::1", "2001:db8:99::2"
+        for where, dev in (("-n c", "m0"), ("", "m1")):
+            address = here if dev == "m0" else "2001:db8:99::9"
+            sh(f"ip {where} address add {address}/64 dev {dev} nodad")
+            sh(f"ip {where} neighbour add {there} lladdr 02:00:00:00:00:07 dev {dev} nud permanent")
+        testbed.wait_for_gid(DEVICE, here)
+        import endpoint  # only a guest has verbs
+
+        end = endpoint.Endpoint()
+        stack.callback(end.close)
+        end.open(DEVICE, here, "rrxe")
+        pd = end.pd()
+        send_cq, recv_cq = end.cq(8, False), end.cq(8, False)
+        qp = end.qp("ud", pd, send_cq, recv_cq)["id"]
+        end.to_init(qp, "ud")
+        end.to_rtr(qp, "ud")
+        end.to_rts(qp, "ud")
+        region = end.memory(pd, 4096)
+        handle = end.ah(pd, testbed.gid_of(there))
+        with packets_of("m1") as wire:
+            segment = [region["address"], 64, region["lkey"]]
+            end.post_send(qp, [{"id": 1, "op": "send", "sge": [segment], "ah": handle, "qpn": 77}])
+            equal("completions", [wc["status"] for wc in end.poll(send_cq, 1, 30)], ["SUCCESS"])
+            equal("packets", wire(), 0)
+
+
+@contextlib.contextmanager
+def packets_of(netdev):
+    """Yields a function that counts the RoCE packets over IPv6 that a network device has sent since."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003)) as sock:
+        sock.bind((netdev, 0x0003))
+        sock.settimeout(1)
+
+        def count():
+            found = 0
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    packet = sock.recv(2048)
+                    found += packet[0] >> 4 == 6 and packet[6] == 17 and packet[42:44] == b"\x12\xb7"
+            return found
+
+        yield count
 
 
 @case()
