@@ -3,8 +3,8 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    answer::Answers, hold::HoldBack, post::Poster, recv::RecvSide, send::SendSide, service,
-    state::State, stream::Talk, Qp, QpHandle,
+    answer::Answers, post::Poster, recv::RecvSide, send::SendSide, service, state::State,
+    stream::Talk, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
@@ -162,7 +162,7 @@ pub(crate) fn create(
         capacity,
         cap.max_send_sge,
         cap.max_inline_data,
-        HoldBack::new(state.clone()),
+        state.clone(),
         recovery,
     )?;
     let srq = init.srq.map(|handle| handle.srq.clone());
@@ -179,7 +179,7 @@ pub(crate) fn create(
         service,
         consumer,
         max_recv_sge,
-        HoldBack::new(state.clone()),
+        state.clone(),
         pd,
         xrc_domain.is_some(),
     )?;

@@ -6,6 +6,7 @@ use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
+    device::DeviceState,
     incoming::Incoming,
     mr::{Reference, Span},
     path::Path,
@@ -141,7 +142,7 @@ impl RecvSide {
         service: Service,
         consumer: Option<Consumer>,
         max_sge: u32,
-        held: HoldBack,
+        device: Arc<DeviceState>,
         pd: PdId,
         xrc: bool,
     ) -> Result<impl Init<Self>> {
@@ -162,7 +163,7 @@ impl RecvSide {
             source_port: 0,
             reads,
             guesses: Guesses::default(),
-            held,
+            held: HoldBack::new(device),
             direct: false,
         }))
     }

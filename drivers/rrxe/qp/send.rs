@@ -11,6 +11,7 @@ use super::{
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
     counters::Counter,
+    device::DeviceState,
     mr::{Bind, FastRegister, Reference},
     path::Path,
     ring::Consumer,
@@ -114,7 +115,7 @@ impl SendSide {
         capacity: u32,
         max_sge: u32,
         max_inline: u32,
-        held: HoldBack,
+        device: Arc<DeviceState>,
         recovery: RecoveryMode,
     ) -> Result<impl Init<Self>> {
         let depth = capacity as usize;
@@ -148,7 +149,7 @@ impl SendSide {
             path: None,
             source_port: 0,
             tell_drained: false,
-            held,
+            held: HoldBack::new(device),
             stream: Stream::default(),
             way: Way::default(),
         }))
