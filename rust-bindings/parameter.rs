@@ -101,7 +101,7 @@ pub const fn entry<T: Choice>(
     })
 }
 
-/// Returns the bytes of a text, of which there are so many. For [`choice_parameter`].
+/// Returns the bytes of a text that is `N` bytes long. For [`choice_parameter`].
 #[doc(hidden)]
 pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
     match text.as_bytes().first_chunk() {

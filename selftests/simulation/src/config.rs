@@ -72,6 +72,8 @@ pub struct Connection {
     pub receives: u32,
     /// Packets that may be held back before their turn, a power of two; without, all are dropped.
     pub places: usize,
+    /// Both ends recover by plain go-back-N, and hold nothing back.
+    pub strict: bool,
 }
 
 /// Everything together.
@@ -123,12 +125,15 @@ impl Config {
         let shared = random.pick(&[0, 0, 1, 1, 2]);
         let xrc_shared = random.pick(&[1, 2, 3]);
         let count = random.pick(&[1, 1, 1, 2, 2, 3, 4]);
-        let connections = (0..count)
+        let mut connections: Vec<_> = (0..count)
             .map(|_| connection(random, hosts, shared, &network))
             .collect();
         // Whatever else follows from the seed stays the same.
         let mut aside = random.clone();
         let (rows, carries) = (aside.chance(500), aside.chance(500));
+        for connection in &mut connections {
+            connection.strict = aside.chance(250);
+        }
         let trouble = Trouble {
             forgeries: aside.pick(&[0, 0, 10, 100, 500]),
             ..trouble
@@ -231,5 +236,6 @@ fn connection(random: &mut Random, hosts: usize, shared: usize, network: &Networ
         packets: random.pick(&[1, 3, 3, 8, 8, 24]),
         receives: random.pick(&[1, 4, 8, 16, 16]),
         places: random.pick(&[0, 0, 4, reorder::HELD, reorder::HELD]),
+        strict: false,
     }
 }

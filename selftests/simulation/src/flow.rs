@@ -119,6 +119,12 @@ pub struct Flow {
     pub numbered: u32,
     /// One beyond the highest PSN seen on the wire.
     pub sent: u32,
+    /// One beyond the PSN seen last.
+    pub next: u32,
+    /// Messages that consume a receive work request, as far as the receiver has granted credits for
+    /// them; and whether it has none to give, but takes any number.
+    pub granted: usize,
+    pub unlimited: bool,
     /// Messages completed at the sender.
     pub completed: usize,
     /// One has failed: from here on all are flushed.
@@ -172,6 +178,9 @@ impl Flow {
             psns: 0,
             numbered: 0,
             sent: 0,
+            next: 0,
+            granted: 0,
+            unlimited: true,
             completed: 0,
             failed: false,
             reads: 0,

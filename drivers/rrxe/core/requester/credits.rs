@@ -3,9 +3,9 @@
 //! End-to-end credits: how many messages the peer has receive work requests for (IBA 9.7.7).
 //!
 //! An acknowledgement may say how many messages after the one that it acknowledges find a receive
-//! work request. Only messages that use one up need a credit. Without credits one such message may be
-//! on its way, so that its acknowledgement brings new ones; it asks for that with its last packet
-//! (D-15, D-19). A requester begins without a limit, and has none as long as the peer reports none.
+//! work request. Only messages that use one up need a credit. Without credits a single one of them is
+//! on its way, and its acknowledgement brings new credits; its last packet asks for that (D-15, D-19).
+//! A requester begins without a limit, and keeps to limits only if the peer reports them.
 
 use super::{Requester, SendOp, SendSlot};
 use crate::wire::{credits, Operation, Syndrome};
@@ -76,8 +76,8 @@ fn is_beyond(counter: u32, other: u32) -> bool {
 }
 
 impl Requester {
-    /// Returns whether the peer has room for this message, as far as it has said. What has begun
-    /// goes on.
+    /// Returns whether the peer has room for this message, as far as it has said. A message that has
+    /// begun goes on.
     #[inline]
     pub(super) fn has_credit(&self, slot: &SendSlot) -> bool {
         !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()

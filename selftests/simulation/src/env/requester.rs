@@ -43,6 +43,15 @@ impl Env<'_> {
                     "message {index} of queue pair {qp} ignores its fence"
                 );
             }
+            if message.receives() {
+                let receives = |message: &&Message| message.receives();
+                let before = flow.messages[..index].iter().filter(receives).count();
+                let waiting = flow.messages[flow.completed..index].iter().any(|m| m.receives());
+                assert!(
+                    flow.unlimited || before < flow.granted || !waiting,
+                    "message {index} of queue pair {qp} starts without a credit"
+                );
+            }
             if message.op.is_read_or_atomic() {
                 let max = u32::from(ground.connection(qp).max_rd_atomic);
                 assert!(
@@ -51,6 +60,10 @@ impl Env<'_> {
                 );
             }
         }
+        assert!(
+            !ground.connection(qp).strict || relative == flow.next || relative <= flow.executed,
+            "queue pair {qp} sends PSN {relative}, and goes neither on nor back"
+        );
         if let Some((until, from)) = flow.rnr {
             assert!(
                 ground.now >= until || relative < from,
@@ -153,6 +166,7 @@ impl RequesterEnv for Env<'_> {
             _ => relative + 1,
         };
         flow.sent = flow.sent.max(next);
+        flow.next = next;
         let truth = Truth {
             flow: qp,
             epoch: flow.epoch,
@@ -298,6 +312,10 @@ impl RequesterEnv for Env<'_> {
         let message = &mut flow.messages[index];
         assert!(message.op.is_local() && !message.done, "executed twice");
         assert!(sent >= message.first, "executed before its turn");
+        assert!(
+            message.op != SendOp::LocalInv || index == flow.completed,
+            "message {index} of queue pair {qp} invalidates before others are complete"
+        );
         assert!(
             !message.fence || flow.reads == 0,
             "message {index} of queue pair {qp} ignores its fence"

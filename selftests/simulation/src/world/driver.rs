@@ -217,7 +217,7 @@ impl World {
         let mut packet = Packet::parse(header, len as u32).expect("what was sent can be parsed");
         if let Ext::Aeth(aeth) = &mut packet.ext {
             if let Syndrome::Ack { .. } = Syndrome::decode(aeth.syndrome) {
-                // A peer may give any credits, or none: nothing waits for them (D-15).
+                // A peer may give any credits, or none: nothing waits for them for ever (D-15).
                 let credit = self.ground.random.below(32) as u8;
                 aeth.syndrome = Syndrome::Ack { credit }.encode();
             }
@@ -334,7 +334,11 @@ impl World {
             (outcome, Psn::new(expected))
         };
         self.ground.handling = None;
-        if outcome.hold && self.ground.connection(qp).places > 0 {
+        let connection = self.ground.connection(qp);
+        if truth.response && connection.strict {
+            assert!(!outcome.hold, "a strict requester has {qp} hold an answer");
+        }
+        if outcome.hold && connection.places > 0 && !connection.strict {
             trace!(self.ground, "    {qp} holds psn {}", truth.relative);
             let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
             let before = reorder.len();
@@ -413,10 +417,12 @@ impl World {
             self.ground.flows[qp].rnr_naks += 1;
             self.ground.flows[qp].rnr_now = 1;
         }
+        let outstanding = self.cores[qp].requester.expected_psn();
         let outcome = self.with(qp, |core, env| {
             core.requester
                 .handle_packet(&mut core.slots, now, packet, env)
         });
+        self.take_credits(qp, packet, outstanding);
         let after = *self.cores[qp].requester.counters();
         let expected = self.cores[qp].requester.expected_psn();
         let flow = &mut self.ground.flows[qp];
@@ -446,6 +452,28 @@ impl World {
             flow.rnr = None;
         }
         outcome
+    }
+
+    /// Notes what an answer grants, which was handled when this PSN was the oldest outstanding one.
+    /// What was old then may count, or not.
+    fn take_credits(&mut self, qp: usize, packet: &Packet, una: Psn) {
+        let (Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _)) = packet.ext else {
+            return;
+        };
+        let Syndrome::Ack { credit } = Syndrome::decode(aeth.syndrome) else {
+            return;
+        };
+        let flow = &mut self.ground.flows[qp];
+        let is_new = flow.relative(packet.psn()) >= flow.relative(una);
+        let completed = flow.messages[..flow.completed].iter();
+        let completed = completed.filter(|message| message.receives()).count();
+        match wire::credits(credit) {
+            None => flow.unlimited = true,
+            Some(more) => {
+                flow.granted = flow.granted.max(completed + more as usize);
+                flow.unlimited &= !is_new;
+            }
+        }
     }
 
     /// A congestion notification arrives: nothing changes but the rate (A-08, L-07).

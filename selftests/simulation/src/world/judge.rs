@@ -35,6 +35,9 @@ impl World {
         if !flow.service.is_reliable() {
             return;
         }
+        if ground.config.connections[side.connection].strict {
+            assert_eq!(core.requester.counters().probes, 0, "a strict requester probes");
+        }
         assert_eq!(
             core.requester.next_psn(),
             flow.psn(flow.sent).get(),

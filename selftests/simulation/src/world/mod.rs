@@ -179,6 +179,10 @@ impl World {
             } = &mut self.cores[qp];
             requester.set_src_qpn(own);
             requester.set_holding(connection.places > 0);
+            requester.set_recovery(match connection.strict {
+                true => RecoveryMode::Strict,
+                false => RecoveryMode::Selective,
+            });
             requester.set_dest_qpn(dest);
             requester.set_mtu(connection.mtu);
             requester.set_psn(mine.get());

@@ -40,7 +40,7 @@ fn d_15_one_message_without_credits() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// D-15, D-17: as many messages as are granted, counted from the acknowledged one.
+/// D-15, D-17: credits are counted from the acknowledged message on.
 #[test]
 fn d_15_as_many_as_granted() {
     for (code, granted) in [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (31, 9)] {
@@ -49,13 +49,14 @@ fn d_15_as_many_as_granted() {
             post(&mut host, SendOp::Send, 1);
         }
         assert_eq!(host.drain(0).len(), granted);
-        // What is granted stays so, whatever comes late.
+        // A grant is not taken back.
         ack(&mut host, 0, credit(0));
         assert!(host.drain(0).is_empty());
     }
 }
 
-/// What uses up no receive needs no credit; what waits for one holds up what is behind it.
+/// A request that uses up no receive needs no credit. One that waits for a credit holds up those
+/// behind it.
 #[test]
 fn d_15_other_requests_need_no_credit() {
     let mut host = host_with(0);
@@ -120,7 +121,7 @@ fn d_15_answers_bring_credits() {
     }
 }
 
-/// What is sent again needs its credits again: an RNR NAK does not bring two messages at once.
+/// Retransmissions need credits too: an RNR NAK does not bring two messages at once.
 #[test]
 fn d_15_retransmissions_need_credits() {
     let mut host = host();
