@@ -446,7 +446,8 @@ impl World {
         let reached = match syndrome {
             _ if outcome.hold => flow.relative(expected),
             Syndrome::Nak(_) => truth.relative,
-            _ => truth.relative + 1,
+            // The one before the first acknowledges nothing.
+            _ => flow.relative(packet.psn().next()),
         };
         if flow.rnr.is_some_and(|(_, from)| reached > from) {
             flow.rnr = None;
