@@ -13,6 +13,7 @@ use crate::{
     counters::Counter,
     mr::{Bind, FastRegister, Reference},
     path::Path,
+    recovery,
     ring::Consumer,
     tx::{Batch, Outgoing},
     wqe::{self, Behind, SendBounds, SendEntry},
@@ -27,8 +28,8 @@ use linux_rdma::{
     sync::{object_of, smp_mb},
 };
 use rrxe_core::{
-    Fault, Payload, PostError, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendSlot,
-    Service, TxError, TxPacket,
+    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
+    TxPacket,
 };
 
 /// What the driver keeps of an outstanding work request; the core has the rest in its slot.
@@ -115,7 +116,6 @@ impl SendSide {
         max_sge: u32,
         max_inline: u32,
         held: HoldBack,
-        recovery: RecoveryMode,
     ) -> Result<impl Init<Self>> {
         let depth = capacity as usize;
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
@@ -134,7 +134,7 @@ impl SendSide {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
                 requester.set_holding(true);
-                requester.set_recovery(recovery);
+                requester.set_recovery(recovery::mode());
                 requester
             },
             slots,
