@@ -7,8 +7,8 @@ use crate::hold::Hold;
 use crate::script::{extensions, Extension, Fed, Frame, Script, Service};
 use crate::world::{KEY, OWN, PEER, QKEY};
 use rrxe_core::{
-    Fault, Mtu, Packet, Payload, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest,
-    SendSlot, Status, TxError, TxPacket,
+    Fault, Mtu, Packet, Payload, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp,
+    SendRequest, SendSlot, Status, TxError, TxPacket,
 };
 use std::collections::VecDeque;
 
@@ -226,6 +226,8 @@ impl RequesterEnv for World {
             assert!(!self.failed, "success after failure");
             if work.op.is_local() {
                 assert!(work.executed);
+            } else if self.service == Service::Ud && work.length > self.mtu {
+                assert_eq!(work.sent, 0, "a part of a datagram (I-02)");
             } else {
                 assert_eq!(work.sent, packets(&work), "not all of it was sent");
             }
@@ -450,6 +452,9 @@ pub fn run(data: &[u8]) {
         requester.start();
     };
     requester.set_holding(reads & 0x80 != 0);
+    if reads & 0x40 != 0 {
+        requester.set_recovery(RecoveryMode::Strict);
+    }
     apply(&mut requester);
     let mut end = End {
         requester,

@@ -154,7 +154,6 @@ pub(crate) fn create(
     let send_consumer = Consumer::new(send_ring);
     // Nothing polls the send ring yet: each batch is announced.
     send_consumer.want_doorbell(true);
-    let recovery = recovery::mode();
     let send = SendSide::new(
         service,
         number,
@@ -163,7 +162,6 @@ pub(crate) fn create(
         cap.max_send_sge,
         cap.max_inline_data,
         state.clone(),
-        recovery,
     )?;
     let srq = init.srq.map(|handle| handle.srq.clone());
     let (consumer, max_recv_sge) = match &srq {
@@ -192,7 +190,7 @@ pub(crate) fn create(
         pin_init!(Qp {
             number,
             qp_type,
-            recovery,
+            recovery: recovery::mode(),
             is_user,
             is_polled,
             signal_all,

@@ -14,6 +14,7 @@ use crate::{
     device::DeviceState,
     mr::{Bind, FastRegister, Reference},
     path::Path,
+    recovery,
     ring::Consumer,
     tx::{Batch, Outgoing},
     wqe::{self, Behind, SendBounds, SendEntry},
@@ -28,8 +29,8 @@ use linux_rdma::{
     sync::{object_of, smp_mb},
 };
 use rrxe_core::{
-    Fault, Payload, PostError, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendSlot,
-    Service, TxError, TxPacket,
+    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
+    TxPacket,
 };
 
 /// What the driver keeps of an outstanding work request; the core has the rest in its slot.
@@ -116,7 +117,6 @@ impl SendSide {
         max_sge: u32,
         max_inline: u32,
         device: Arc<DeviceState>,
-        recovery: RecoveryMode,
     ) -> Result<impl Init<Self>> {
         let depth = capacity as usize;
         let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
@@ -135,7 +135,7 @@ impl SendSide {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
                 requester.set_holding(true);
-                requester.set_recovery(recovery);
+                requester.set_recovery(recovery::mode());
                 requester
             },
             slots,

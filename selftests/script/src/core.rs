@@ -11,9 +11,10 @@ use crate::endpoint::{
 };
 use crate::packet::{Seen, ROCE_PORT};
 use rrxe_core::{
-    AtomicOp, Fault, Flush, Mtu, Outcome, Packet, Payload, Progress, RecvCompletion, RecvOpcode,
-    RecoveryMode, RecvRequest, RemoteAccess, Requester, RequesterEnv, Resource, ResponderEnv, ResponderEvent,
-    SendCompletion, SendOp, SendRequest, SendSlot, Service, Status, TxError, TxPacket,
+    AtomicOp, Fault, Flush, Mtu, Outcome, Packet, Payload, Progress, RecoveryMode, RecvCompletion,
+    RecvOpcode, RecvRequest, RemoteAccess, Requester, RequesterEnv, Resource, ResponderEnv,
+    ResponderEvent, SendCompletion, SendOp, SendRequest, SendSlot, Service, Status, TxError,
+    TxPacket,
 };
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;

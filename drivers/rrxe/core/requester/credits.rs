@@ -3,9 +3,9 @@
 //! End-to-end credits: how many messages the peer has receive work requests for (IBA 9.7.7).
 //!
 //! An acknowledgement may say how many messages after the one that it acknowledges find a receive
-//! work request. Only messages that use one up need a credit. Without credits a single one of them is
-//! on its way, and its acknowledgement brings new credits; its last packet asks for that (D-15, D-19).
-//! A requester begins without a limit, and keeps to limits only if the peer reports them.
+//! work request. Only messages that use one up need a credit. Without credits a single one of them
+//! is on its way, and its acknowledgement brings new credits; its last packet asks for that (D-15,
+//! D-19). A requester begins without a limit, and keeps to limits only if the peer reports them.
 
 use super::{Requester, SendOp, SendSlot};
 use crate::wire::{credits, Operation, Syndrome};
@@ -56,8 +56,8 @@ impl Credits {
         self.sent == self.completed || is_beyond(limit, self.sent)
     }
 
-    /// Takes the credit code of an acknowledgement of all that is complete. A limit only rises: what
-    /// the peer has posted it can't take back.
+    /// Takes the credit code of an acknowledgement of all that is complete. A limit only rises: the
+    /// peer can't take back a receive work request.
     fn grant(&mut self, code: u8) {
         let Some(more) = credits(code) else {
             self.limit = None;
@@ -76,8 +76,8 @@ fn is_beyond(counter: u32, other: u32) -> bool {
 }
 
 impl Requester {
-    /// Returns whether the peer has room for this message, as far as it has said. A message that has
-    /// begun goes on.
+    /// Returns whether the peer has room for this message, as far as it has said. A message that
+    /// has begun goes on.
     #[inline]
     pub(super) fn has_credit(&self, slot: &SendSlot) -> bool {
         !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()
@@ -96,8 +96,7 @@ impl Requester {
     /// credits if it does: the peer has posted receive work requests (D-16).
     #[cold]
     pub(super) fn is_credit_update(&mut self, packet: &Packet) -> bool {
-        let repeats =
-            packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
+        let repeats = packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
         match credit_code(packet).filter(|_| repeats && self.credits.limit.is_some()) {
             Some(code) => {
                 self.credits.grant(code);

@@ -230,7 +230,7 @@ impl Recovery {
         }
     }
 
-    /// What a requester begins with in this mode.
+    /// Returns the initial state in this mode.
     pub(super) const fn of(mode: RecoveryMode) -> Recovery {
         let mut recovery = Recovery::new();
         if matches!(mode, RecoveryMode::Strict) {

@@ -46,7 +46,9 @@ impl Env<'_> {
             if message.receives() {
                 let receives = |message: &&Message| message.receives();
                 let before = flow.messages[..index].iter().filter(receives).count();
-                let waiting = flow.messages[flow.completed..index].iter().any(|m| m.receives());
+                let waiting = flow.messages[flow.completed..index]
+                    .iter()
+                    .any(|m| m.receives());
                 assert!(
                     flow.unlimited || before < flow.granted || !waiting,
                     "message {index} of queue pair {qp} starts without a credit"

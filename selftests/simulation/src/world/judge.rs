@@ -36,7 +36,11 @@ impl World {
             return;
         }
         if ground.config.connections[side.connection].strict {
-            assert_eq!(core.requester.counters().probes, 0, "a strict requester probes");
+            assert_eq!(
+                core.requester.counters().probes,
+                0,
+                "a strict requester probes"
+            );
         }
         assert_eq!(
             core.requester.next_psn(),

@@ -314,11 +314,7 @@ fn f_25_local_invalidate() {
         .handle_timeout(&mut host.slots, deadline, &mut host.driver);
     assert_eq!(psns(&host.drain(deadline)), [1]);
     assert!(host.driver.local_ops.is_empty());
-    let outcome = host.take(
-        deadline,
-        &response(Operation::ReadResponseOnly, 1, 1),
-        &[7],
-    );
+    let outcome = host.take(deadline, &response(Operation::ReadResponseOnly, 1, 1), &[7]);
     assert!(outcome.transmit);
     assert_eq!(psns(&host.drain(deadline)), [2]);
     assert_eq!(host.driver.local_ops, [2, 3]);

@@ -50,7 +50,7 @@ fn f_03_no_probes() {
     }
 }
 
-/// F-07, LT02: a NAK has everything sent again from its PSN on, at once, and whatever the answers to
+/// F-07, LT02: a NAK has everything sent again from its PSN on, at once, whatever the answers to
 /// the first of it say.
 #[test]
 fn f_07_nak_goes_back() {
