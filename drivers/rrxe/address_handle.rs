@@ -31,7 +31,11 @@ impl AddressHandle {
         may_sleep: bool,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Arc<Self>> {
-        let flags = if may_sleep { GFP_KERNEL_ACCOUNT } else { GFP_ATOMIC };
+        let flags = if may_sleep {
+            GFP_KERNEL_ACCOUNT
+        } else {
+            GFP_ATOMIC
+        };
         let tables = &device.tables;
         let ah = tables.addresses.insert(flags, |number| {
             Arc::pin_init(

@@ -136,7 +136,10 @@ impl CqRing {
         let next = self.producer.wrapping_add(1);
         match &mut self.storage {
             Storage::User(memory) => {
-                if memory.write(entry(self.producer, self.capacity), cqe).is_err() {
+                if memory
+                    .write(entry(self.producer, self.capacity), cqe)
+                    .is_err()
+                {
                     return Err(Overflow);
                 }
                 memory.store_release(RING_PRODUCER, next);
@@ -371,7 +374,11 @@ impl Cq {
                 }
                 used
             };
-            copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..waiting)?;
+            copy_entries(
+                (&*from, old_capacity, first),
+                (&*to, capacity),
+                moved..waiting,
+            )?;
             moved = waiting;
         };
         // Unpinning may sleep.

@@ -129,7 +129,8 @@ pub(crate) fn create(
         None => {
             let ring = Ring::for_kernel(attr.max_wr, stride)?;
             let producer = Producer::new(ring.clone());
-            let poster = KBox::pin_init(new_spinlock!(producer, "rrxe_srq_post"), GFP_KERNEL_ACCOUNT)?;
+            let poster =
+                KBox::pin_init(new_spinlock!(producer, "rrxe_srq_post"), GFP_KERNEL_ACCOUNT)?;
             (ring, Some(poster))
         }
     };

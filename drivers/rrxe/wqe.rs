@@ -10,6 +10,10 @@ use crate::{
 };
 use rrxe_core::{wire::Feth, Fault, SendOp, SendRequest};
 
+/// The flags that mean something. What an entry says beyond them is refused, and can mean something
+/// in a later version of the ABI.
+const FLAGS: u8 = WQE_FENCE | WQE_INLINE | WQE_SIGNALED | WQE_SOLICITED;
+
 /// What a send queue was created for.
 #[derive(Clone, Copy)]
 pub(crate) struct SendBounds {
@@ -97,6 +101,8 @@ impl SendEntry {
         };
         let malformed = op.is_none()
             || !fits
+            || wqe.flags & !FLAGS != 0
+            || wqe.reserved != 0
             || inline && op.is_some_and(|op| op.is_read_or_atomic() || op.is_local())
             || bare && wqe.num_sge != 0
             || inline && wqe.num_sge != 0;
@@ -184,7 +190,7 @@ impl RecvEntry {
     /// From the ring of a queue whose work requests have `max_sge` segments at most.
     pub(crate) fn decode(wqe: &RecvWqe, max_sge: usize) -> Self {
         let num_sge = wqe.num_sge as usize;
-        let malformed = num_sge > max_sge;
+        let malformed = num_sge > max_sge || wqe.reserved != 0;
         Self {
             num_sge: if malformed { 0 } else { num_sge },
             malformed,

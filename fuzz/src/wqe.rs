@@ -78,6 +78,9 @@ fn send(
         reserved: 0,
     };
     let mut entry = SendEntry::decode(&wqe, bounds);
+    if wqe.flags & 0xf0 != 0 {
+        assert!(matches!(entry.fault(), Some(Fault::Malformed)));
+    }
     let list = match entry.behind {
         Behind::Inline(n) => {
             assert!(n <= bounds.max_inline, "beyond the entry");

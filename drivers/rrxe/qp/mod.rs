@@ -55,9 +55,7 @@ use kernel::{
     impl_has_work,
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
-    sync::{
-        rcu, Arc, Mutex, SpinLock,
-    },
+    sync::{rcu, Arc, Mutex, SpinLock},
     workqueue::Work,
 };
 use linux_rdma::{

@@ -2,7 +2,9 @@
 
 //! Who runs the sides of a queue pair, and when.
 
-use super::{answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp};
+use super::{
+    answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp,
+};
 use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
 use kernel::{
     sync::{rcu, Arc, ArcBorrow},

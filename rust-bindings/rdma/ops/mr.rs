@@ -14,6 +14,7 @@ use crate::{
 };
 use core::ptr;
 use kernel::{
+    error::from_err_ptr,
     ffi::{c_int, c_uint},
     prelude::*,
 };
@@ -142,7 +143,7 @@ impl<D: Driver> Ops<D> {
         };
         // SAFETY: uverbs holds the region and both domains until this returns (uverbs_cmd.c,
         // `ib_uverbs_rereg_mr()`); `udata` is that of the command.
-        unsafe {
+        let new = unsafe {
             Self::new_mr_or_none(pd, || {
                 D::rereg_user_mr(
                     Device::from_raw((*pd).device),
@@ -152,7 +153,16 @@ impl<D: Driver> Ops<D> {
                     Udata::from_ptr(udata).as_mut(),
                 )
             })
+        };
+        // ib_core sets these of a region that stays, but not of another in its place
+        // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
+        if let (Ok(new), Some(memory)) = (from_err_ptr(new), &change.memory) {
+            // SAFETY: Null, or a region that is ours until we return it.
+            if let Some(new) = unsafe { new.as_mut() } {
+                (new.length, new.iova) = (memory.length, memory.iova);
+            }
         }
+        new
     }
 
     /// # Safety

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A program's objects: what several calls at once make of them, and what they cost whom."""
+"""A program's objects: several calls at once on them, and the memory that they take."""
 
 import contextlib
+import json
 import os
 import random
 import threading
@@ -122,7 +123,7 @@ def statistics(group, file):
         return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
-# What a program makes many of, and how many bytes of the kernel each takes at least.
+# Objects that a program makes many of, and the least bytes of kernel memory that each takes.
 MANY = {
     "windows": (lambda end, info, pd: end.window(pd, 1), 250),
     "address-handles": (lambda end, info, pd: end.ah(pd, info["gid"]), 250),
@@ -150,6 +151,19 @@ def charged(what):
             grown = kernel() - before
             log(f"{grown / count} bytes each")
         wait_until("their memory is given back", lambda: kernel() - before < grown / 4, seconds=20)
+
+
+@case()
+def length_of_other_memory():
+    """A region that was given other memory is listed with its length."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip("the other driver gives a region no other memory")
+    with opened() as (end, _):
+        region = end.memory(end.pd(), 8192)
+        end.reregister(region["id"], size=3 * 4096)
+        listed = json.loads(here.machine.run("rdma -j resource show mr"))
+        equal("lengths", [mr["mrlen"] for mr in listed if mr.get("pid") == os.getpid()], [3 * 4096])
 
 
 @case(timeout=240)

@@ -696,9 +696,9 @@ def wild_consumer():
             equal("consumer", s.end.peek(s.srq["ring"] + CONSUMER), number + 1)
 
 
-@case(each={"segments": (8, 4), "endless": (8, 0xFFFFFFFF)})
+@case(each={"segments": (8, 4), "endless": (8, 0xFFFFFFFF), "reserved": (12, 1)})
 def malformed_entry(what):
-    """An entry that says more than there is room for fails the queue pair that took it."""
+    """An entry that says more than there is room for, or than the ABI knows, fails the queue pair that took it."""
     rrxe_only()
     offset, value = what
     with Shared(max_wr=1024, ring=64) as s:
