@@ -56,7 +56,7 @@ class Changing(threading.Thread):
 
 @case(timeout=240)
 def error_while_changing():
-    """A queue pair that fails while its program changes its state stays in the Error state (J-12): the change is
+    """A queue pair that fails while its program changes its state stays in the Error state: the change is
     refused, and the receives are flushed."""
     if bed.here.driver != "rrxe":
         raise Skip("the other driver is not ours to test")
