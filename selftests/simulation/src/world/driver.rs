@@ -455,8 +455,8 @@ impl World {
         outcome
     }
 
-    /// Notes what an answer grants, which was handled when this PSN was the oldest outstanding one.
-    /// What was old then may count, or not.
+    /// Notes the credits of an answer, which was handled when `una` was the oldest outstanding PSN.
+    /// The requester may drop an answer to another PSN, so that one only raises the limit.
     fn take_credits(&mut self, qp: usize, packet: &Packet, una: Psn) {
         let (Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _)) = packet.ext else {
             return;
@@ -465,7 +465,7 @@ impl World {
             return;
         };
         let flow = &mut self.ground.flows[qp];
-        let is_new = flow.relative(packet.psn()) >= flow.relative(una);
+        let is_new = (flow.relative(una)..flow.sent).contains(&flow.relative(packet.psn()));
         let completed = flow.messages[..flow.completed].iter();
         let completed = completed.filter(|message| message.receives()).count();
         match wire::credits(credit) {
