@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! A keyed permutation of 24-bit numbers. It makes queue pair numbers and memory keys hard to guess
-//! although they derive from table indices (see DESIGN.md, rules for untrusted input).
+//! although they derive from table indices.
 //!
 //! A Feistel network with two 12-bit halves permutes all 2^24 numbers. For a smaller domain the
 //! permutation is repeated until the result is in the domain ("cycle walking"), which is again a
