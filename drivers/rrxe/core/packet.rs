@@ -97,6 +97,7 @@ impl Packet {
     ///
     /// Returns an error if the packet must be dropped silently. Nothing here depends on the payload
     /// or the ICRC.
+    // Inlined because otherwise the packet is returned through memory and copied.
     #[inline(always)]
     pub fn parse(head: &[u8], total_len: u32) -> Result<Packet, ParseError> {
         let mut rest = head;

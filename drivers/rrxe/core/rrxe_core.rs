@@ -21,13 +21,13 @@
 //! coalesces acknowledgements. Actions go through a trait that the driver implements
 //! ([`RequesterEnv`], [`ResponderEnv`]) and that is resolved at compile time.
 //!
-//! # Words
+//! # Terms
 //!
-//! | word | is |
+//! | term | meaning |
 //! |---|---|
 //! | BTH | Base Transport Header, at the start of every packet (IBA 9.2) |
 //! | RETH, AETH, DETH | extension headers: RDMA, acknowledge, datagram (IBA 9.3) |
-//! | AtomicETH, AtomicAckETH, ImmDt, IETH | extension headers: atomics, immediate data, invalidate |
+//! | AtomicETH, AtomicAckETH, ImmDt, IETH | extension headers: atomics, immediate, invalidate |
 //! | FETH, XRCETH | extension headers: FLUSH (IBA A19), extended reliable connection (IBA A14) |
 //! | PSN, ePSN | packet sequence number; the one that the responder expects next |
 //! | MSN | message sequence number: how many messages the responder has completed |

@@ -90,7 +90,7 @@ pub(super) enum Hole {
     Due {
         since: u64,
         /// Earliest time of the retransmission. `None` means the next poll: the driver has been
-        /// told, and a timer does not help a poll that waits for room or for the rate limiter.
+        /// told, and a timer does not help a poll that waits for room or for the send side.
         at: Option<u64>,
         cause: Cause,
     },
@@ -755,7 +755,7 @@ fn is_asked(recovery: &Recovery, una: Psn) -> bool {
         .is_some_and(|until| is_after(until, una))
 }
 
-/// Returns whether a PSN is one of the 2^23 after another.
+/// Returns whether a PSN is one of the 2^23 PSNs after another.
 pub(super) fn is_after(psn: Psn, other: Psn) -> bool {
     psn.since(other).wrapping_sub(1) < MAX_OUTSTANDING
 }

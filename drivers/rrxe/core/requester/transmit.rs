@@ -126,7 +126,7 @@ impl Requester {
             return true;
         }
         if !self.rate.ready(now) {
-            // No other packet may leave before it, either.
+            // The rate limiter holds back all other packets, too.
             return true;
         }
         let index = Self::index(slots, self.tail);

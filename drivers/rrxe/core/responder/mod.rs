@@ -95,7 +95,7 @@ pub struct RecvCompletion {
     pub status: Status,
     /// The operation.
     pub opcode: RecvOpcode,
-    /// Bytes received; for UD including the 40 bytes of the GRH.
+    /// Bytes received; for UD including the 40 bytes in front of the payload.
     pub byte_len: u32,
     /// Immediate data as in the `imm_data` of verbs (bytes in network order).
     pub imm: Option<u32>,
@@ -127,7 +127,7 @@ pub enum ResponderEvent {
     QkeyViolation,
 }
 
-/// Interface from the responder to the driver.
+/// Operations that the responder needs from the driver.
 pub trait ResponderEnv {
     /// Takes the next receive work request, which is the current one until
     /// [`ResponderEnv::complete_recv`]. Returns `None` if the receive queue is empty.
@@ -170,8 +170,9 @@ pub trait ResponderEnv {
     }
 
     /// XRC: takes the next receive work request of a shared receive queue, which is the current one
-    /// until [`ResponderEnv::complete_recv`]. Replaces [`ResponderEnv::fetch_recv`]. Returns
-    /// `Ok(None)` if the queue is empty, and an error if the queue pair's domain has no such queue.
+    /// until [`ResponderEnv::complete_recv`]. Called instead of
+    /// [`ResponderEnv::fetch_recv`]. Returns `Ok(None)` if the queue is empty, and an error if the
+    /// queue pair's domain has no such queue.
     fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
         let _ = srqn;
         Err(Fault::Protection)

@@ -102,9 +102,9 @@ impl<R: ResourceRing> Responder<R> {
     /// received packet and all held ones that were due. `taken` says that some held packets were
     /// handled just now, `left` that some are still held beyond another gap.
     ///
-    /// If packets around that gap were handled, the responder reports it at once, because no later
-    /// packet may do so. Otherwise the missing packets may still be on their way, and the responder
-    /// reports the gap with the next acknowledgement that the peer asks for.
+    /// If held packets were just handled, the responder reports the next gap at once, because no
+    /// later packet may do so. Otherwise the missing packets may still be on their way, and the
+    /// responder reports the gap with the next acknowledgement that the peer asks for.
     pub fn held(&mut self, taken: bool, left: bool) -> Outcome {
         self.holding = left;
         Outcome {

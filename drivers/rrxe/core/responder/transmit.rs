@@ -166,6 +166,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Returns the next response packet of a READ or atomic.
+    // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
     fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
