@@ -57,7 +57,7 @@ pub enum RecoveryMode {
     Strict,
 }
 
-/// Operations that the requester needs from the driver. All slot numbers are indices into the slots.
+/// Operations that the requester needs from the driver. Slot numbers are indices into the slots.
 pub trait RequesterEnv {
     /// Takes a packet to send. See [`TxError`] for the errors; `RemoteAccess` does not apply to a
     /// requester and counts as a malformed work request.

@@ -77,8 +77,8 @@ impl Requester {
     }
 
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
-    /// be handled at once: only those certain to be expected. Returns 1 if the packet must be handled
-    /// alone.
+    /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
+    /// handled alone.
     #[inline]
     pub fn takes_run(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
@@ -187,8 +187,8 @@ impl Requester {
                 if reach == Reach::Unanswered && self.tail_ends_by(slots, psn) {
                     let own = self.tail_contains(slots, psn);
                     let mut outcome = self.implied_nak(slots, now, env);
-                    // An acknowledgement within the READ is useless once the READ is answered, so it
-                    // is not held.
+                    // An acknowledgement within the READ is useless once the READ is answered, so
+                    // it is not held.
                     outcome.hold &= !own;
                     return outcome;
                 }

@@ -242,7 +242,7 @@ fn l_07_rate_falls() {
     }
 }
 
-/// L-07: the rate never falls below the minimum, and at most once per interval.
+/// L-07: the rate never falls below the minimum, and falls at most once per interval.
 #[test]
 fn l_07_minimum() {
     let (mut limiter, mut now) = warm(1_000_000_000);
