@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! End-to-end credits: the number of messages for which the peer has receive work requests (IBA
-//! 9.7.7).
+//! End-to-end credits (IBA 9.7.7): the number of messages for which the peer has receive work
+//! requests.
 //!
 //! An acknowledgement may carry the number of messages after the acknowledged one that will find a
 //! receive work request. Only messages that consume one need a credit. Without credits the

@@ -31,8 +31,8 @@ pub enum SendOp {
     CompareSwap,
     /// Atomic fetch and add of 8 bytes.
     FetchAdd,
-    /// FLUSH: makes earlier writes to remote memory visible or persistent before it completes (IBA
-    /// A19).
+    /// FLUSH (IBA A19): makes earlier writes to remote memory visible or persistent before it
+    /// completes.
     Flush,
     /// Atomic write of 8 bytes (IBA A19).
     AtomicWrite,

@@ -70,8 +70,8 @@ impl<R: ResourceRing> Responder<R> {
     ) -> Result<RecvRequest, Refusal> {
         if self.recv.is_none() {
             self.recv = match self.service {
-                // An error means that the queue does not exist, or not for this queue pair (IBA
-                // A14).
+                // An error means that the queue does not exist, or not for this queue pair
+                // (IBA A14).
                 Service::Xrc => env
                     .fetch_xrc_recv(packet.xrc_srqn)
                     .map_err(|_| Refusal::Invalid)?,
