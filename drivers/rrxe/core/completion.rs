@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Results: of work requests, of the driver's actions, and of the calls into the core.
+//! Results of work requests, of the driver's actions, and of calls into the core.
 
 /// The status of a completed work request. The values are those of `enum ibv_wc_status` and
 /// `enum ib_wc_status`.
@@ -9,26 +9,26 @@
 pub enum Status {
     /// Done.
     Success = 0,
-    /// The message does not fit into the receive work request, or a READ response has a length
-    /// that was not asked for.
+    /// The message does not fit into the receive work request, or a READ response has an unexpected
+    /// length.
     LocLen = 1,
     /// An inconsistency in the queue pair or the work request.
     LocQpOp = 2,
-    /// A data segment names memory that may not be used so.
+    /// A data segment refers to memory that may not be accessed this way.
     LocProt = 4,
     /// Not executed: the queue pair was in the Error (or SQE) state.
     WrFlush = 5,
     /// A memory window could not be bound.
     MwBind = 6,
-    /// The responder answered with something that does not belong to the request.
+    /// The response does not match the request.
     BadResp = 7,
     /// A protection error on a local buffer during a WRITE with immediate.
     LocAccess = 8,
-    /// The responder calls the request invalid.
+    /// The responder rejected the request as invalid.
     RemInvReq = 9,
-    /// The responder refuses access to the memory.
+    /// The responder refused access to the memory.
     RemAccess = 10,
-    /// The responder could not do it.
+    /// The responder failed to execute the request.
     RemOp = 11,
     /// No answer after all retries.
     RetryExc = 12,
@@ -40,19 +40,19 @@ pub enum Status {
     General = 21,
 }
 
-/// Why an action of the driver failed on memory or keys.
+/// Reason for the failure of a driver's action on memory or keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Key, domain, range or rights.
+    /// Wrong key, domain, range or rights.
     Protection,
     /// The work request itself is malformed.
     Malformed,
-    /// Its length is none that the operation or the service allows.
+    /// The operation or the service does not allow its length.
     Length,
 }
 
 impl Fault {
-    /// The status of a work request whose own memory failed so.
+    /// Returns the status of a work request whose own memory failed with this fault.
     #[inline]
     pub const fn status(self) -> Status {
         match self {
@@ -63,7 +63,7 @@ impl Fault {
     }
 }
 
-/// What the driver is to do after an event was handled.
+/// Actions for the driver after an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Outcome {
@@ -73,13 +73,13 @@ pub struct Outcome {
     pub fatal: bool,
     /// The queue pair (UC or UD) must go to the Send Queue Error state.
     pub sqe: bool,
-    /// The packet came before its turn and had no effect: it is worth keeping until then
-    /// ([`crate::Reorder`]). A driver that drops it loses a packet, no more.
+    /// The packet is out of order and had no effect: the driver should hold it until its turn
+    /// ([`crate::Reorder`]). To drop it is harmless: the packet is lost and will be retransmitted.
     pub hold: bool,
 }
 
 impl Outcome {
-    /// Adds up the outcomes of a batch, but for `hold`, which is about one packet.
+    /// Merges the outcomes of a batch, except `hold`, which concerns a single packet.
     #[inline]
     pub fn merge(&mut self, other: Outcome) {
         self.transmit |= other.transmit;
@@ -88,7 +88,7 @@ impl Outcome {
     }
 }
 
-/// What a call of `poll_transmit` did, and what the driver is to do next.
+/// Result of a call of `poll_transmit`, and actions for the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Progress {

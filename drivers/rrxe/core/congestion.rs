@@ -1,81 +1,81 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Congestion management (IBA A17.9): who tells of congestion, and who reacts.
+//! Congestion management (IBA A17.9).
 //!
-//! A switch that is filling up marks packets (the ECN field of their IP header becomes CE, RFC
-//! 3168). Who receives a marked packet is the *notification point*: [`NotificationPoint`] decides
-//! when it sends a congestion notification packet (CNP, [`notification`]) to the packet's sender.
-//! The sender is the *reaction point*: [`RateLimiter`] lowers the rate of that queue pair, and
-//! raises it again once no more notifications come.
+//! A switch with a growing queue marks packets: it sets the ECN field of their IP header to CE (RFC
+//! 3168). The receiver of a marked packet is the *notification point*. Its [`NotificationPoint`]
+//! decides when to send a congestion notification packet (CNP, [`notification`]) to the packet's
+//! sender. The sender is the *reaction point*. Its [`RateLimiter`] lowers the rate of that queue
+//! pair, and raises it again in the absence of further notifications.
 //!
-//! The reaction is that of DCQCN (Zhu and others, "Congestion Control for Large-Scale RDMA
-//! Deployments", SIGCOMM 2015), without its byte counter: a queue pair is unlimited until the first
-//! notification; this takes the rate that was measured for the rate to start from, since software
-//! knows no line rate. What the steps are is in the constants below.
+//! The algorithm is that of DCQCN (Zhu and others, "Congestion Control for Large-Scale RDMA
+//! Deployments", SIGCOMM 2015), without its byte counter. A queue pair has no limit until the first
+//! notification. The limit then starts at the measured rate, because software does not know the
+//! line rate. The constants below define the steps.
 //!
-//! Nothing here runs by itself: the rate at a time is worked out when somebody asks for it.
+//! Nothing here runs in the background: each query computes the rate for the given time.
 
 use crate::psn::Psn;
 use crate::wire::{Bth, Opcode};
 use crate::{Payload, TxPacket};
 
-/// The least rate, in bytes per second: 10 Mbit/s. At it a packet of 4096 bytes leaves every 3.3 ms,
-/// often enough for the peer's usual timeouts (67 ms). Hardware goes down to 1 Mbit/s.
+/// Minimum rate in bytes per second: 10 Mbit/s. At this rate a packet of 4096 bytes leaves every
+/// 3.3 ms, often enough for the usual timeouts of a peer (67 ms). Hardware goes down to 1 Mbit/s.
 pub const MIN_RATE: u64 = 10_000_000 / 8;
 
-/// The rate from which on there is no limit, in bytes per second: 100 Gbit/s, more than this
+/// Rate at which the limit is removed, in bytes per second: 100 Gbit/s, more than this
 /// implementation can send on a queue pair.
 pub const MAX_RATE: u64 = 100_000_000_000 / 8;
 
-/// The rate is lowered once in this time at most, whatever comes, in nanoseconds: the interval in
-/// which a notification point of DCQCN notifies once.
+/// Minimum time between two reductions of the rate, in nanoseconds: the interval in which a DCQCN
+/// notification point sends one notification.
 pub const REDUCE_INTERVAL: u64 = 50_000;
 
-/// After each of these intervals without a notification the estimate of congestion falls, in
-/// nanoseconds (DCQCN's timer of 55 us).
+/// Interval without a notification after which the congestion estimate falls, in nanoseconds
+/// (DCQCN's timer of 55 us).
 pub const ALPHA_INTERVAL: u64 = 55_000;
 
-/// After each of these intervals without a notification the rate rises a step, in nanoseconds
-/// (as the default of hardware, `rpg_time_reset`).
+/// Interval without a notification after which the rate rises by a step, in nanoseconds (the
+/// hardware default of `rpg_time_reset`).
 pub const RAISE_INTERVAL: u64 = 300_000;
 
-/// Steps that go half of the way back to where the rate was (fast recovery), and then steps that
-/// add [`ADDITIVE_INCREASE`] (DCQCN's F).
+/// Number of steps that each halve the distance to the target rate (fast recovery), and then of
+/// steps that add [`ADDITIVE_INCREASE`] (DCQCN's F).
 pub const RECOVERY_STEPS: u32 = 5;
 
-/// What an additive step adds to the rate aimed at, in bytes per second: 5 Mbit/s (as the default of
-/// hardware, `rpg_ai_rate`).
+/// Increase of the target rate by an additive step, in bytes per second: 5 Mbit/s (the hardware
+/// default of `rpg_ai_rate`).
 pub const ADDITIVE_INCREASE: u64 = 5_000_000 / 8;
 
-/// What the first step after that adds, the second twice, the third thrice, in bytes per second: 50
-/// Mbit/s (`rpg_hai_rate`). So a queue pair is free again after 25 ms, whatever its rate was.
+/// Increase of the target rate by the first hyper-increase step, in bytes per second: 50 Mbit/s
+/// (`rpg_hai_rate`). The second step adds twice that, the third three times. A queue pair is
+/// therefore free of a limit after 25 ms, whatever its rate was.
 pub const HYPER_INCREASE: u64 = 50_000_000 / 8;
 
-/// How much may leave at once: what the rate allows for in this time, in nanoseconds, and a packet
-/// at least.
+/// Burst size as time at the current rate, in nanoseconds. One packet may always leave.
 pub const BURST: u64 = 200_000;
 
-/// A limited sender asks for an acknowledgement at least this often, in nanoseconds: at a low rate
-/// a quarter of a window takes longer than a timeout.
+/// Maximum interval between acknowledgement requests of a limited sender, in nanoseconds. At a low
+/// rate, a quarter of a window takes longer than a timeout.
 const ACK_INTERVAL: u64 = 1_000_000;
 
-/// The sent bytes are measured in windows of 2^20 ns, about a millisecond.
+/// Log2 of the measurement window in nanoseconds: 2^20 ns are about a millisecond.
 const WINDOW_SHIFT: u32 = 20;
 
-/// Bytes that Ethernet, IPv4 and UDP put in front of a packet.
+/// Bytes of Ethernet, IPv4 and UDP headers in front of a packet.
 const OVERHEAD: u64 = 14 + 20 + 8;
 
-/// 1.0 as an estimate of congestion.
+/// A congestion estimate of 1.0.
 const ONE: u64 = 1 << 16;
 
-/// The weight of a new observation in the estimate: 1/256 (DCQCN's g).
+/// Log2 of the inverse weight of a new observation in the estimate: 1/256 (DCQCN's g).
 const WEIGHT_SHIFT: u32 = 8;
 
-/// What is behind the BTH of a notification.
+/// Reserved bytes after the BTH of a notification.
 const RESERVED: [u8; 16] = [0; 16];
 
-/// The congestion notification packet to a queue pair (IBA A17.9.3): BECN set, PSN 0, MigReq 0, as
-/// hardware sends it.
+/// Returns the congestion notification packet for a queue pair (IBA A17.9.3): BECN set, PSN 0, and
+/// MigReq 0 as hardware sends it.
 pub(crate) fn notification(dest_qpn: u32, pkey: u16) -> TxPacket {
     let bth = Bth {
         opcode: Opcode::CNP,
@@ -97,20 +97,21 @@ pub(crate) fn notification(dest_qpn: u32, pkey: u16) -> TxPacket {
     packet
 }
 
-/// Decides which marked packets of a queue pair are worth a notification.
+/// Decides which marked packets of a queue pair cause a notification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotificationPoint {
     last: Option<u64>,
 }
 
 impl NotificationPoint {
-    /// One that has sent nothing.
+    /// Returns a notification point that has not sent a notification.
     pub const fn new() -> NotificationPoint {
         NotificationPoint { last: None }
     }
 
-    /// A marked packet came in at `now`: whether a notification is to be sent, which is at most once
-    /// in `interval` (both in nanoseconds); with 0, for every packet (L-02).
+    /// Handles a marked packet that arrived at `now`. Returns whether to send a notification, at
+    /// most one per `interval` (both in nanoseconds). With an `interval` of 0 every packet causes
+    /// one (L-02).
     pub fn marked(&mut self, now: u64, interval: u64) -> bool {
         let due = match self.last {
             Some(last) => now.saturating_sub(last) >= interval,
@@ -123,42 +124,42 @@ impl NotificationPoint {
     }
 }
 
-/// A limit of the rate.
+/// A rate limit.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    /// Bytes per second.
+    /// Current rate in bytes per second.
     current: u64,
-    /// What it is on its way to.
+    /// Target rate in bytes per second.
     target: u64,
-    /// How much congestion there seems to be: 0 to [`ONE`].
+    /// Congestion estimate: 0 to [`ONE`].
     alpha: u64,
     /// Steps taken since the last notification.
     steps: u32,
     reduced: u64,
     alpha_from: u64,
     raise_from: u64,
-    /// When what was sent would have left at the rate exactly.
+    /// Time at which the packets handed over would have left at exactly the current rate.
     paid_until: u64,
-    /// Nanoseconds for a byte, times 2^16.
+    /// Nanoseconds per byte, times 2^16.
     ns_per_byte: u64,
-    /// When an acknowledgement was last asked for.
+    /// Time of the last acknowledgement request.
     asked: u64,
 }
 
-/// Limits the rate of one half of a queue pair.
+/// Rate limiter of one half of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateLimiter {
     window: u64,
     window_bytes: u64,
-    /// Bytes per second, from the windows before.
+    /// Bytes per second in earlier windows.
     measured: u64,
     limit: Option<Limit>,
-    /// When the next packet may leave, where one had to wait.
+    /// Time at which a delayed packet may leave.
     wake: Option<u64>,
 }
 
 impl RateLimiter {
-    /// Without a limit.
+    /// Returns a rate limiter without a limit.
     pub const fn new() -> RateLimiter {
         RateLimiter {
             window: 0,
@@ -169,7 +170,7 @@ impl RateLimiter {
         }
     }
 
-    /// Whether a packet may leave now. If not, [`RateLimiter::wake`] says when.
+    /// Returns whether a packet may leave now. If not, [`RateLimiter::wake`] returns when.
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {
         self.wake = None;
@@ -183,19 +184,19 @@ impl RateLimiter {
         if limit.paid_until < now.saturating_add(BURST) {
             return true;
         }
-        // Not before half of the burst is paid for: fewer timers, and none is late.
+        // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
         let half = BURST >> 1;
         self.wake = Some(limit.paid_until.saturating_sub(half));
         false
     }
 
-    /// Whether packets may leave as they come.
+    /// Returns whether there is no rate limit.
     #[inline]
     pub fn is_unlimited(&self) -> bool {
         self.limit.is_none()
     }
 
-    /// So many packets were handed over: `len` is the length of the UDP payload of each.
+    /// Accounts for `packets` packets handed over, each with a UDP payload of `len` bytes.
     #[inline]
     pub fn sent(&mut self, now: u64, len: u32, packets: u32) {
         let bytes = u64::from(len)
@@ -214,11 +215,11 @@ impl RateLimiter {
         }
     }
 
-    /// A notification came in.
+    /// Handles a notification: lowers the rate.
     pub fn notified(&mut self, now: u64) {
         let measured = self.measured_at(now >> WINDOW_SHIFT);
         if measured == 0 {
-            // What is congested is not from here.
+            // This sender did not cause the congestion.
             return;
         }
         self.advance(now);
@@ -242,11 +243,11 @@ impl RateLimiter {
                 asked: now,
             },
         };
-        // A limit far above what is sent means nothing, but a pause is no reason to fall far.
+        // A limit far above the sent rate has no effect, but a pause must not lower it too far.
         let twice = measured.saturating_mul(2);
         limit.current = limit.current.min(twice.max(limit.current >> 1));
         if limit.current <= MIN_RATE && self.limit.is_none() {
-            // It sends too little to be lowered.
+            // The sender is already below the minimum rate.
             return;
         }
         limit.target = limit.current.max(MIN_RATE);
@@ -263,19 +264,19 @@ impl RateLimiter {
         self.limit = Some(limit);
     }
 
-    /// When to poll again, where a packet had to wait.
+    /// Returns when to poll again for a delayed packet.
     #[inline]
     pub fn wake(&self) -> Option<u64> {
         self.wake
     }
 
-    /// Nothing waits any more.
+    /// Clears the pacing wake-up.
     #[inline]
     pub fn rest(&mut self) {
         self.wake = None;
     }
 
-    /// Whether the next packet is to ask for an acknowledgement for the rate's sake.
+    /// Returns whether the next packet must ask for an acknowledgement because of the low rate.
     #[inline]
     pub fn wants_ack(&mut self, now: u64) -> bool {
         match &mut self.limit {
@@ -287,14 +288,14 @@ impl RateLimiter {
         }
     }
 
-    /// The rate in bytes per second; `None` where there is no limit.
+    /// Returns the rate limit in bytes per second; `None` without a limit.
     pub fn rate(&mut self, now: u64) -> Option<u64> {
         self.advance(now);
         self.limit.map(|limit| limit.current)
     }
 
-    /// What is being sent, in bytes per second: the busiest of the last windows, of which each
-    /// counts half as much as the one after it.
+    /// Returns the measured sending rate in bytes per second: the maximum over the last windows,
+    /// where each window weighs half as much as the one after it.
     fn measured_at(&self, window: u64) -> u64 {
         let scale = |bytes: u64| bytes.saturating_mul(1_000_000_000) >> WINDOW_SHIFT;
         let latest = scale(self.window_bytes);
@@ -304,7 +305,7 @@ impl RateLimiter {
         }
     }
 
-    /// Brings the limit up to date.
+    /// Applies the steps that are due at `now`.
     fn advance(&mut self, now: u64) {
         let Some(limit) = &mut self.limit else {
             return;
@@ -316,7 +317,7 @@ impl RateLimiter {
                 return;
             }
         }
-        // As many times as fit into the raises of a limited sender.
+        // The number of rounds is bounded by the raise steps of a limited sender.
         while limit.alpha != 0 && now.saturating_sub(limit.alpha_from) >= ALPHA_INTERVAL {
             limit.alpha_from = limit.alpha_from.saturating_add(ALPHA_INTERVAL);
             limit.alpha = limit.alpha.saturating_sub(limit.alpha >> WEIGHT_SHIFT);
@@ -325,7 +326,7 @@ impl RateLimiter {
 }
 
 impl Limit {
-    /// A step up. Whether the limit is none any more.
+    /// Raises the rate by a step. Returns whether the limit is removed.
     fn raise(&mut self) -> bool {
         self.steps = self.steps.saturating_add(1);
         let additive = self.steps.saturating_sub(RECOVERY_STEPS);
@@ -341,7 +342,7 @@ impl Limit {
         self.current >= MAX_RATE
     }
 
-    /// The rate was changed.
+    /// Clamps the rate, and updates the values that depend on it.
     fn set(&mut self) {
         self.current = self.current.max(MIN_RATE);
         const NS_SHIFTED: u64 = 1_000_000_000 << 16;

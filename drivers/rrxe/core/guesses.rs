@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A limit on wrong keys, for queue pairs that survive them.
+//! A rate limit of wrong keys, for queue pairs that survive them.
 //!
-//! A reliable connection ends with the first wrong key. An unreliable one goes on, so its peer, or a
-//! forger of the peer's packets, could try one key after the other as fast as packets arrive.
+//! A reliable connection ends with the first wrong key. An unreliable one continues, so its peer,
+//! or a forger of the peer's packets, could try keys as fast as packets arrive.
 
-/// Wrong keys within a period.
+/// Maximum number of wrong keys in a period.
 pub const MOST: u32 = 8;
 
-/// Nanoseconds of a period.
+/// Length of a period in nanoseconds.
 pub const PERIOD: u64 = 1_000_000_000;
 
-/// The wrong keys that a queue pair has met with lately.
+/// Recent wrong keys of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guesses {
-    /// When the period began: with a wrong key.
+    /// Start of the period: the time of a wrong key.
     since: u64,
     wrong: u32,
 }
 
 impl Guesses {
-    /// Returns whether a key may be looked at, right or wrong: not in a period that has had
-    /// [`MOST`] wrong ones.
+    /// Returns whether the queue pair may check a key now: not after [`MOST`] wrong ones in the
+    /// current period.
     #[inline]
     pub fn may_try(&self, now: u64) -> bool {
         self.wrong < MOST || self.is_over(now)
     }
 
-    /// Takes note of a wrong key.
+    /// Counts a wrong key.
     pub fn note_wrong(&mut self, now: u64) {
         if self.wrong == 0 || self.is_over(now) {
             *self = Self {
@@ -58,7 +58,7 @@ mod tests {
         assert!(!guesses.may_try(start + 10));
         assert!(!guesses.may_try(start + PERIOD - 1));
         assert!(guesses.may_try(start + PERIOD));
-        // Another period begins with a wrong key, whenever that comes.
+        // Only a wrong key starts another period.
         guesses.note_wrong(start + 7 * PERIOD);
         for _ in 1..MOST {
             assert!(guesses.may_try(start + 7 * PERIOD + 1));

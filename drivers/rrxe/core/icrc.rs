@@ -3,14 +3,14 @@
 //! The invariant CRC of RoCEv2 (IBA 7.8.1, A17.3.3).
 //!
 //! It is the CRC-32 of Ethernet over eight bytes of ones (in place of an InfiniBand local route
-//! header), the IP header, the UDP header, BTH, extension headers, payload and padding, with the
-//! fields that change on the way replaced by ones: IPv4 type of service, time to live and header
+//! header), the IP header, the UDP header, BTH, extension headers, payload and padding. Ones
+//! replace the fields that change on the path: IPv4 type of service, time to live and header
 //! checksum; IPv6 traffic class, flow label and hop limit; the UDP checksum; the BTH's FECN, BECN
 //! and the six reserved bits beside them.
 //!
-//! The CRC function is a parameter, of the form of the kernel's `crc32_le`: state in, state out,
-//! no inversion at either end. [`crc32_le`] is a portable one. A state is passed on by hand, so
-//! that a payload in many pieces is fed piece by piece:
+//! The CRC function is a parameter with the signature of the kernel's `crc32_le`: state in, state
+//! out, no inversion at either end. [`crc32_le`] is a portable implementation. The caller passes
+//! the state along, so that it can feed a scattered payload piece by piece:
 //!
 //! ```
 //! use rrxe_core::icrc;
@@ -24,31 +24,31 @@
 
 use crate::wire::Bth;
 
-/// The value that [`crc32_le`] starts from.
+/// Initial state of [`crc32_le`].
 const SEED: u32 = !0;
 
-/// Bytes of ones in front.
+/// Number of leading bytes of ones.
 const ONES: usize = 8;
 
-/// The longest IP header that RoCEv2 packets have (A17.3).
+/// Longest IP header of a RoCEv2 packet (A17.3).
 const IP: usize = 40;
 
 const UDP: usize = 8;
 
-/// What an ICRC goes over up to the BTH, masked. Packets of one size in a row have it in common, but for the Identification
-/// of IPv4 and the BTH.
+/// Masked bytes that an ICRC covers up to and including the BTH. Successive packets of one size on
+/// a path share them, except for the IPv4 Identification and the BTH.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefix {
-    /// As IPv6 has it; over IPv4 it starts so much later.
+    /// In the IPv6 layout. An IPv4 prefix starts [`SHORTER`] bytes later.
     bytes: [u8; ONES + IP + UDP + Bth::LEN],
     is_ipv4: bool,
 }
 
-/// Bytes that an IPv4 header is shorter.
+/// Bytes by which an IPv4 header is shorter than an IPv6 header.
 const SHORTER: usize = IP - 20;
 
 impl Prefix {
-    /// Of IPv4 packets with these headers.
+    /// Returns the prefix of IPv4 packets with these headers.
     #[inline]
     pub fn ipv4(ip: &[u8; 20], udp: &[u8; 8]) -> Prefix {
         let mut prefix = Prefix {
@@ -66,7 +66,7 @@ impl Prefix {
         prefix
     }
 
-    /// Of IPv6 packets with these headers.
+    /// Returns the prefix of IPv6 packets with these headers.
     #[inline]
     pub fn ipv6(ip: &[u8; 40], udp: &[u8; 8]) -> Prefix {
         let mut prefix = Prefix {
@@ -86,7 +86,7 @@ impl Prefix {
         prefix
     }
 
-    /// IP header, UDP header and BTH.
+    /// Returns the IP header, UDP header and BTH.
     #[inline]
     fn parts(&mut self) -> (&mut [u8], &mut [u8], &mut [u8]) {
         let (_, rest) = self.bytes.split_at_mut(ONES);
@@ -95,7 +95,7 @@ impl Prefix {
         (ip, udp, bth)
     }
 
-    /// Sets the Identification. Nothing over IPv6, which has none.
+    /// Sets the IPv4 Identification. Does nothing for IPv6.
     #[inline]
     pub fn set_ident(&mut self, ident: u16) {
         if self.is_ipv4 {
@@ -107,9 +107,9 @@ impl Prefix {
         }
     }
 
-    /// Starts the ICRC of a packet: everything up to and including `headers`, which are BTH and extension
-    /// headers as they stand in the packet. The caller feeds payload and padding, and calls [`finish`]. Headers shorter
-    /// than a BTH are no packet: what is missing counts as ones.
+    /// Starts the ICRC of a packet: everything up to and including `headers`, which are the BTH and
+    /// extension headers of the packet. The caller then feeds payload and padding, and calls
+    /// [`finish`]. If `headers` is shorter than a BTH, which no packet is, ones replace the BTH.
     #[inline]
     pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
         let (_, _, to_bth) = self.parts();
@@ -130,13 +130,14 @@ impl Prefix {
     }
 }
 
-/// The prefix of the last packet: the next one on the same path, if it is as long, begins alike.
+/// Cache of the last packet's prefix. The next packet on the same path shares it if it has the same
+/// length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastPrefix(Option<(usize, Prefix)>);
 
 impl LastPrefix {
-    /// The prefix of a packet with `len` bytes of UDP payload and this Identification; `make` makes one where it begins
-    /// otherwise.
+    /// Returns the prefix of a packet with `len` bytes of UDP payload and this Identification.
+    /// Calls `make` if the cached prefix is of another length.
     #[inline]
     pub fn prefix(
         &mut self,
@@ -152,19 +153,19 @@ impl LastPrefix {
     }
 }
 
-/// Starts the ICRC of an IPv4 packet: [`Prefix::start`].
+/// Starts the ICRC of an IPv4 packet. See [`Prefix::start`].
 #[inline]
 pub fn ipv4(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
     Prefix::ipv4(ip, udp).start(crc, headers)
 }
 
-/// As [`ipv4`], for an IPv6 packet.
+/// Starts the ICRC of an IPv6 packet. See [`Prefix::start`].
 #[inline]
 pub fn ipv6(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 40], udp: &[u8; 8], headers: &[u8]) -> u32 {
     Prefix::ipv6(ip, udp).start(crc, headers)
 }
 
-/// The four bytes that stand at the end of the packet.
+/// Returns the four ICRC bytes at the end of the packet.
 #[inline]
 pub const fn finish(state: u32) -> [u8; 4] {
     (!state).to_le_bytes()
@@ -222,10 +223,10 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// CRC-32 as the kernel's `crc32_le` computes it, eight bytes at a time.
+/// Computes CRC-32 as the kernel's `crc32_le` does, eight bytes at a time.
 pub fn crc32_le(mut crc: u32, bytes: &[u8]) -> u32 {
     let [t0, t1, t2, t3, t4, t5, t6, t7] = &TABLES;
-    // The index has eight bits: there always is an entry, and the compiler knows.
+    // An eight-bit index is always in range, and the compiler removes the check.
     let at = |table: &[u32; 256], i: u8| table.get(usize::from(i)).copied().unwrap_or(0);
     let mut rest = bytes;
     while let Some((chunk, tail)) = rest.split_first_chunk::<8>() {

@@ -16,7 +16,7 @@ impl Default for Mtu {
 }
 
 impl Mtu {
-    /// From bytes; `None` for anything but the five sizes.
+    /// Returns the MTU of this many bytes; `None` if it is not one of the five sizes.
     pub const fn from_bytes(bytes: u32) -> Option<Mtu> {
         let shift = match bytes {
             256 => 8,
@@ -29,13 +29,13 @@ impl Mtu {
         Some(Mtu { shift })
     }
 
-    /// In bytes.
+    /// Returns the MTU in bytes.
     #[inline]
     pub const fn bytes(self) -> u32 {
         1u32.wrapping_shl(self.shift as u32)
     }
 
-    /// Packets that a message of `length` bytes takes: at least one, also for none.
+    /// Returns the number of packets of a message of `length` bytes. An empty message takes one.
     #[inline]
     pub const fn packets(self, length: u32) -> u32 {
         match length {
@@ -47,7 +47,7 @@ impl Mtu {
         }
     }
 
-    /// Offset in bytes of the packet with this index in its message.
+    /// Returns the offset in bytes of the packet with this index in its message.
     #[inline]
     pub const fn offset(self, index: u32) -> u32 {
         index.wrapping_shl(self.shift as u32)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A received packet, parsed: BTH, the extension headers its opcode calls for, and lengths.
+//! Parsed packets: BTH, the extension headers of the opcode, and lengths.
 
 use crate::psn::Psn;
 use crate::wire::{
@@ -8,35 +8,35 @@ use crate::wire::{
     ICRC_LEN,
 };
 
-/// A received packet, or a run of them: packets that came one behind the other and are alike but for the PSN, which counts
-/// up. The payload stays where the driver has it.
+/// A received packet, or a burst: successive packets that differ only in the PSN, which increments.
+/// The payload stays in the driver's memory.
 ///
-/// What says that it takes a run ([`crate::Responder::takes_run`], [`crate::Requester::takes_run`]) takes it as it would take
-/// a packet with all of the payload.
+/// The halves of a queue pair that accept a burst ([`crate::Responder::takes_run`],
+/// [`crate::Requester::takes_run`]) handle it like a single packet with all of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The Base Transport Header.
     pub bth: Bth,
-    /// The operation of the BTH's opcode.
+    /// Operation of the BTH's opcode.
     pub operation: Operation,
-    /// XRC requests: the shared receive queue that they are for. Otherwise 0.
+    /// The shared receive queue of an XRC request. Otherwise 0.
     pub xrc_srqn: u32,
-    /// The extension headers, but for the XRCETH.
+    /// The extension headers except the XRCETH.
     pub ext: Ext,
-    /// Bytes of BTH and extension headers together; the payload starts behind them.
+    /// Length of BTH and extension headers in bytes. The payload follows them.
     pub header_len: u8,
-    /// Zero bytes between payload and ICRC: 0 to 3.
+    /// Number of zero bytes between payload and ICRC: 0 to 3.
     pub pad: u8,
-    /// Bytes of payload, without padding and ICRC; of a run, of all packets together.
+    /// Bytes of payload without padding and ICRC; for a burst, of all packets together.
     pub payload_len: u32,
-    /// Packets: more than 1 for a run.
+    /// Number of packets; more than 1 for a burst.
     pub packets: u32,
 }
 
-/// The extension headers of a packet: each combination that exists.
+/// The extension headers of a packet: every valid combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ext {
-    /// None (or none that the opcode's lack of meaning lets us know).
+    /// None, or unknown because the opcode is unsupported.
     None,
     /// Immediate data.
     Imm(ImmDt),
@@ -62,23 +62,23 @@ pub enum Ext {
     Cnp,
 }
 
-/// Why a packet is to be dropped without an answer.
+/// Reason for dropping a packet without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// Shorter than its headers, padding and ICRC, or no multiple of four bytes.
+    /// Shorter than headers, padding and ICRC, or not a multiple of four bytes.
     Length,
     /// A transport version other than 0.
     Version,
-    /// An opcode that means nothing here.
+    /// An opcode without a meaning here.
     Opcode,
     /// Queue pair 0 does not exist on RoCE.
     DestQp,
 }
 
-/// Bytes of reserved space behind the BTH of a congestion notification (IBA A17.9.3).
+/// Reserved bytes after the BTH of a congestion notification (IBA A17.9.3).
 const CNP_RESERVED: usize = 16;
 
-/// Takes the next `N` bytes off the front.
+/// Splits off the first `N` bytes.
 #[inline]
 fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Result<&'a [u8; N], ParseError> {
     let (chunk, rest) = bytes.split_first_chunk::<N>().ok_or(ParseError::Length)?;
@@ -89,14 +89,15 @@ fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Result<&'a [u8; N], ParseEr
 impl Packet {
     /// Parses the headers.
     ///
-    /// `head` is what the UDP payload starts with: all of it, or as much as holds the headers
-    /// ([`crate::MAX_HEADER`] bytes always do). `total_len` is the length of the whole UDP payload, padding
-    /// and ICRC included.
+    /// `head` is the start of the UDP payload, and must include all headers ([`crate::MAX_HEADER`]
+    /// bytes are always enough). `total_len` is the length of the whole UDP payload, including
+    /// padding and ICRC.
     ///
     /// # Errors
     ///
-    /// The packet must be dropped silently. Nothing here depends on the payload or the ICRC.
-    // A packet is returned through memory otherwise, and copied.
+    /// Returns an error if the packet must be dropped silently. Nothing here depends on the payload
+    /// or the ICRC.
+    // Inlined because otherwise the packet is returned through memory and copied.
     #[inline(always)]
     pub fn parse(head: &[u8], total_len: u32) -> Result<Packet, ParseError> {
         let mut rest = head;
@@ -120,8 +121,8 @@ impl Packet {
         let header_len = head.len().wrapping_sub(rest.len());
         let header_len = u8::try_from(header_len).map_err(|_| ParseError::Length)?;
 
-        // Headers, padding and ICRC must fit; headers are multiples of four bytes and so, with its
-        // padding, is the payload.
+        // Headers, padding and ICRC must fit. Headers are multiples of four bytes, and so is the
+        // payload with its padding.
         let payload_len = total_len
             .checked_sub(u32::from(header_len))
             .and_then(|n| n.checked_sub(ICRC_LEN))
@@ -191,15 +192,16 @@ impl Packet {
         })
     }
 
-    /// Whether it is for the requester ([`crate::Requester`]); otherwise it is for the responder.
+    /// Returns whether the packet is for the requester ([`crate::Requester`]) instead of the
+    /// responder.
     #[inline]
     pub fn is_response(&self) -> bool {
         self.operation.is_response()
     }
 
-    /// Whether this may be `other` again, as far as headers say so: a request whose headers are the
-    /// same but for what may change when it is sent again, or a response of the same length. The
-    /// responses of a READ that starts elsewhere have other headers.
+    /// Returns whether this may be a copy of `other` according to its headers. A request may differ
+    /// only in the fields that can change in a retransmission. A response must have the same
+    /// length. (The responses to a READ with another start have other headers.)
     pub fn repeats(&self, other: &Packet) -> bool {
         if self.is_response() {
             return other.is_response() && self.payload_len == other.payload_len;
@@ -216,13 +218,14 @@ impl Packet {
         again(self) == again(other)
     }
 
-    /// The packet sequence number; of a run, the first.
+    /// Returns the packet sequence number; for a burst, the first one.
     #[inline]
     pub fn psn(&self) -> Psn {
         self.bth.psn
     }
 
-    /// Whether others like it may make a run with it: it is in the middle of a message, and has a BTH and no other header.
+    /// Returns whether a burst can start with this packet: it is in the middle of a message, and
+    /// has no header but the BTH.
     #[inline]
     pub fn starts_run(&self) -> bool {
         matches!(
@@ -233,7 +236,7 @@ impl Packet {
             && self.payload_len != 0
     }
 
-    /// A run of so many packets, of which this is the first.
+    /// Returns the burst of `packets` packets that starts with this one.
     #[inline]
     pub fn run(self, packets: u32) -> Packet {
         Packet {
@@ -243,8 +246,8 @@ impl Packet {
         }
     }
 
-    /// The header of the packet that would be the next of a run, where this is the one before: `header` is of what
-    /// [`starts_run`](Self::starts_run).
+    /// Returns the header of the next packet of a burst. `header` belongs to a packet for which
+    /// [`starts_run`](Self::starts_run) holds.
     #[inline]
     pub fn next_header(header: &[u8; Bth::LEN]) -> [u8; Bth::LEN] {
         let mut next = *header;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A keyed permutation of 24-bit numbers, so that queue pair numbers and memory keys can't be
-//! guessed although they are made from table indices (see DESIGN.md, rules for untrusted input).
+//! A keyed permutation of 24-bit numbers. It makes queue pair numbers and memory keys hard to guess
+//! although they derive from table indices.
 //!
-//! A Feistel network of two 12-bit halves permutes all 2^24 numbers. For a smaller domain the
-//! permutation is walked until it comes back into the domain ("cycle walking"), which is again a
-//! permutation. It keeps a stranger from guessing; it is no cipher.
+//! A Feistel network with two 12-bit halves permutes all 2^24 numbers. For a smaller domain the
+//! permutation is repeated until the result is in the domain ("cycle walking"), which is again a
+//! permutation. This prevents guesses by outsiders, but is not a cipher.
 
-/// Rounds of the Feistel network.
+/// Number of rounds of the Feistel network.
 const ROUNDS: usize = 8;
 
-/// Bits of a half.
+/// Number of bits in a half.
 const HALF: u32 = 12;
 
 const HALF_MASK: u32 = (1 << HALF) - 1;
 
-/// A round's function: of the numbers that differ, any two become any two with the same probability
-/// over all keys (multiply, add, and take the highest bits: Dietzfelbinger 1996).
+/// A round function: over all keys, two different inputs have every pair of outputs with equal
+/// probability (multiply, add, and take the highest bits: Dietzfelbinger 1996).
 #[derive(Clone, Copy, Default)]
 struct Round {
     factor: u64,
@@ -39,7 +39,7 @@ pub struct Permutation {
     last: u32,
 }
 
-/// The finisher of SplitMix64: every input bit reaches every output bit.
+/// The SplitMix64 finalizer: every input bit affects every output bit.
 #[inline]
 const fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -48,9 +48,9 @@ const fn mix(x: u64) -> u64 {
 }
 
 impl Permutation {
-    /// A permutation of `first..=last`, numbers below 2^24, by a random key. `None` if the range
-    /// is empty, goes beyond 24 bits, or holds less than a sixteenth of them (the walk would take
-    /// long).
+    /// Returns the permutation of `first..=last` (numbers below 2^24) for a random key. `None` if
+    /// the range is empty, exceeds 24 bits, or has less than a sixteenth of all numbers (cycle
+    /// walking would take long).
     pub fn new(key: [u64; 2], first: u32, last: u32) -> Option<Permutation> {
         let size = last.checked_sub(first)?;
         if last >= crate::psn::MODULUS || size < crate::psn::MODULUS / 16 {
@@ -95,8 +95,8 @@ impl Permutation {
         self.first <= x && x <= self.last
     }
 
-    /// Walks until a number of the domain comes. It ends: a walk that starts in the domain comes
-    /// back to its start at the latest.
+    /// Steps until the number is in the domain. This terminates: a cycle that starts in the domain
+    /// returns to its start at the latest.
     #[inline]
     fn walk(&self, x: u32, step: impl Fn(&Self, u32) -> u32) -> Option<u32> {
         if !self.contains(x) {
@@ -109,13 +109,13 @@ impl Permutation {
         Some(y)
     }
 
-    /// What the number becomes; `None` if it is not in the domain.
+    /// Returns the image of `x`; `None` if `x` is not in the domain.
     #[inline]
     pub fn apply(&self, x: u32) -> Option<u32> {
         self.walk(x, Self::forward)
     }
 
-    /// The number that becomes `y`; `None` if `y` is not in the domain.
+    /// Returns the number whose image is `y`; `None` if `y` is not in the domain.
     #[inline]
     pub fn invert(&self, y: u32) -> Option<u32> {
         self.walk(y, Self::backward)

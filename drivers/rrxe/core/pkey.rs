@@ -2,11 +2,11 @@
 
 //! Partition keys (IBA 10.9).
 
-/// The default partition, full membership: the one entry of a RoCE port's table.
+/// The default partition with full membership: the only entry of a RoCE port's table.
 pub const DEFAULT: u16 = 0xffff;
 
-/// Whether two members of partitions may talk: the same partition, and at least one of them a
-/// full member (IBA 10.9.3).
+/// Returns whether members with these keys may communicate: both are in one partition, and at least
+/// one is a full member (IBA 10.9.3).
 #[inline]
 pub const fn matches(a: u16, b: u16) -> bool {
     let full = (a | b) & 0x8000 != 0;

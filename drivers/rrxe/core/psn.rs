@@ -2,75 +2,75 @@
 
 //! Packet sequence numbers: 24 bits, modulo 2^24 (IBA 9.7.1).
 
-/// Distances between packet sequence numbers are below this: 2^24.
+/// Number of packet sequence numbers: 2^24.
 pub const MODULUS: u32 = 1 << 24;
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// The most packet sequence numbers that a requester may have outstanding: 2^23, so that the
-/// responder can tell old ones from new ones (IBA 9.7.1).
+/// Maximum number of packet sequence numbers that a requester may have outstanding: 2^23, so that
+/// the responder can tell old ones from new ones (IBA 9.7.1).
 pub const MAX_OUTSTANDING: u32 = 1 << 23;
 
 /// A packet sequence number (or, with the same arithmetic, a message sequence number).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
-/// Where a packet's PSN stands as seen from the expected one (IBA 9.7.1, figure on the regions of
-/// the responder's PSN space).
+/// Region of a PSN relative to the expected one (IBA 9.7.1, figure on the regions of the
+/// responder's PSN space).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    /// It is the expected one.
+    /// The expected PSN.
     Expected,
-    /// One of the 2^23 - 1 after it: packets in between are missing.
+    /// One of the 2^23 - 1 PSNs after it: packets in between are missing.
     Future,
-    /// One of the 2^23 before it.
+    /// One of the 2^23 PSNs before it.
     Duplicate,
 }
 
 impl Psn {
-    /// The low 24 bits of `value`.
+    /// Returns the PSN of the low 24 bits of `value`.
     #[inline]
     pub const fn new(value: u32) -> Psn {
         Psn(value & MASK)
     }
 
-    /// The value, below 2^24.
+    /// Returns the value, below 2^24.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The PSN `n` later.
+    /// Returns the PSN `n` later.
     #[inline]
     pub const fn add(self, n: u32) -> Psn {
         Psn(self.0.wrapping_add(n) & MASK)
     }
 
-    /// The PSN `n` earlier.
+    /// Returns the PSN `n` earlier.
     #[inline]
     pub const fn sub(self, n: u32) -> Psn {
         Psn(self.0.wrapping_sub(n) & MASK)
     }
 
-    /// The next PSN.
+    /// Returns the next PSN.
     #[inline]
     pub const fn next(self) -> Psn {
         self.add(1)
     }
 
-    /// The PSN before.
+    /// Returns the previous PSN.
     #[inline]
     pub const fn prev(self) -> Psn {
         self.sub(1)
     }
 
-    /// How far this PSN is after `base`, going forward only: 0 to 2^24 - 1.
+    /// Returns the forward distance from `base` to this PSN: 0 to 2^24 - 1.
     #[inline]
     pub const fn since(self, base: Psn) -> u32 {
         self.0.wrapping_sub(base.0) & MASK
     }
 
-    /// How this PSN stands to the expected one.
+    /// Returns the region of this PSN relative to the expected one.
     #[inline]
     pub const fn region(self, expected: Psn) -> Region {
         match self.since(expected) {

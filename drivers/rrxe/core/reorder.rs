@@ -1,80 +1,81 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Packets that came before their turn, in the order of their PSNs.
+//! Buffer for out-of-order packets, sorted by PSN.
 //!
-//! The core decides which packets are worth keeping ([`crate::Outcome::hold`]) and when their turn
-//! comes; the driver owns them and the storage. Each half of a queue pair has a [`Reorder`] of its
-//! own. What a host does with one, after every packet:
+//! The core decides which packets to keep ([`crate::Outcome::hold`]) and when their turn comes. The
+//! driver owns the packets and the storage. Each half of a queue pair has its own [`Reorder`].
+//! After every packet the driver does this:
 //!
-//! 1. Where the outcome says `hold`, [`Reorder::hold`] the packet.
-//! 2. While [`Reorder::next`] returns one that is due (`Responder::is_due`, `Requester::is_due`),
-//!    hand it to `handle_packet` again, and hold it again where the outcome says so.
-//! 3. Tell what is left (`Responder::held`, `Requester::held`), which may have a gap to report.
-//!
+//! 1. If the outcome says `hold`, [`Reorder::hold`] the packet.
+//! 2. While [`Reorder::next`] returns a packet that is due (`Responder::is_due`,
+//!    `Requester::is_due`), pass it to `handle_packet` again, and hold it again if the outcome says
+//!    so.
+//! 3. Report whether packets are left (`Responder::held`, `Requester::held`), because there may be
+//!    a gap to report.
 //! 4. Call [`Reorder::expire`] before all that, and at the time of [`Reorder::expires`].
 //!
-//! A packet that is held has had no effect: no memory was written, nothing was acknowledged and
-//! nothing completed (B-14). Dropping one is the loss of a packet.
+//! A held packet has had no effect: it wrote no memory, and nothing was acknowledged or completed
+//! (B-14). To drop it is the same as to lose it in the network.
 
 use crate::psn::{Psn, Region};
 
-/// The places that a host should have for each half of a queue pair: the largest window's worth,
-/// since a peer sends no more beyond a gap.
+/// Number of places for each half of a queue pair: the largest window, since a peer sends at most
+/// that many packets beyond a gap.
 pub const HELD: usize = REACH as usize;
 
-/// How far beyond the expected PSN a packet may be that is held, in PSNs: the largest window. One
-/// that is farther off is left to be sent again.
+/// Maximum distance of a held packet from the expected PSN, in PSNs: the largest window. Packets
+/// farther away are dropped, and the peer retransmits them.
 pub const REACH: u32 = crate::requester::MOST_WINDOW;
 
-/// How long a packet is held at most, in nanoseconds: several acknowledge timeouts of a usual peer
-/// (67 ms each), which has sent again by then what is missing before it. One that has waited for
-/// longer may be stale or forged. It is let go within half of this time more.
+/// Maximum age of a held packet, in nanoseconds: several acknowledge timeouts of a typical peer (67
+/// ms each), which has retransmitted the missing packets by then. Older packets may be stale or
+/// forged. They are dropped within half of this time more.
 pub const MAX_AGE: u64 = 500_000_000;
 
-/// Whether a packet of a connection may have this PSN, as seen from the expected one: whether it is
-/// at most [`REACH`] PSNs before or after it.
+/// Returns whether a packet of a connection can have this PSN: at most [`REACH`] PSNs before or
+/// after the expected one.
 #[inline]
 pub const fn is_near(psn: Psn, expected: Psn) -> bool {
     psn.since(expected.sub(REACH)) < 2 * REACH
 }
 
-/// Returns the bytes that one of several owners of held packets may take, which has taken `own` of
-/// the `all` bytes taken so far: as much as it leaves of `most` to the others. So n owners get one
-/// part in n + 1 each, and there is always something left for another.
+/// Returns the bytes that one of several owners of held packets may take, given that it has `own`
+/// of the `all` bytes taken so far: half of what the others leave of `most`. With n owners, each
+/// gets one part in n + 1, and a new owner always finds something left.
 #[inline]
 pub const fn share(most: usize, all: usize, own: usize) -> usize {
     most.saturating_sub(all).saturating_add(own) / 2
 }
 
-/// A packet in its place.
+/// A held packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<P> {
     /// Its PSN.
     pub psn: Psn,
-    /// When it came, in nanoseconds.
+    /// Arrival time in nanoseconds.
     pub came: u64,
-    /// Bytes of memory that it takes.
+    /// Memory that it takes, in bytes.
     pub bytes: u32,
-    /// What it is to its owner.
+    /// The owner's packet.
     pub packet: P,
 }
 
-/// Where the packets are in a ring, whose length must be a power of two: without that nothing is
-/// held. The same ring must be passed every time.
+/// State of a reorder buffer. Its packets are in a ring of the driver, whose length must be a power
+/// of two; otherwise nothing is held. Every call must pass the same ring.
 #[derive(Clone, Debug, Default)]
 pub struct Reorder {
-    /// Place of the first in the ring.
+    /// Index of the first packet in the ring.
     head: u32,
-    /// How many there are.
+    /// Number of packets.
     len: u32,
-    /// Bytes that they take.
+    /// Memory that the packets take, in bytes.
     bytes: usize,
-    /// None of them came earlier.
+    /// Lower bound of the arrival times of the packets.
     oldest: u64,
 }
 
 impl Reorder {
-    /// Nothing is held.
+    /// Returns an empty buffer.
     pub const fn new() -> Reorder {
         Reorder {
             head: 0,
@@ -84,37 +85,37 @@ impl Reorder {
         }
     }
 
-    /// Bytes that the packets take, as their owner has counted them.
+    /// Returns the memory that the packets take in bytes, as their owner counted them.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// When to call [`Reorder::expire`] if nothing happens before, in nanoseconds.
+    /// Returns when to call [`Reorder::expire`] unless something happens before, in nanoseconds.
     #[inline]
     pub fn expires(&self) -> Option<u64> {
         (self.len != 0).then(|| self.oldest.saturating_add(MAX_AGE))
     }
 
-    /// Packets held.
+    /// Returns the number of packets held.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether nothing is held.
+    /// Returns whether no packet is held.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The place of the n-th packet.
+    /// Returns the ring index of the n-th packet.
     #[inline]
     fn place(&self, capacity: usize, n: u32) -> usize {
         (self.head.wrapping_add(n) as usize) & capacity.wrapping_sub(1)
     }
 
-    /// The packet with the farthest PSN.
+    /// Returns the packet with the farthest PSN.
     pub fn last<'a, P>(&self, ring: &'a [Option<Held<P>>]) -> Option<&'a Held<P>> {
         let last = self.len.checked_sub(1)?;
         ring.get(self.place(ring.len(), last))?.as_ref()
@@ -126,7 +127,7 @@ impl Reorder {
             .map(|held| held.psn)
     }
 
-    /// Takes the n-th packet out of its place.
+    /// Removes the n-th packet from the ring.
     fn take<P>(&mut self, ring: &mut [Option<Held<P>>], n: u32) -> Option<Held<P>> {
         let held = ring.get_mut(self.place(ring.len(), n))?.take()?;
         self.bytes = self.bytes.saturating_sub(held.bytes as usize);
@@ -140,7 +141,7 @@ impl Reorder {
         first.map(|held| held.packet)
     }
 
-    /// Takes out the packets for which `leave` says so, and closes the ranks.
+    /// Removes the packets for which `leave` returns true, and closes the gaps.
     fn remove<P>(&mut self, ring: &mut [Option<Held<P>>], leave: impl Fn(&Held<P>) -> bool) {
         let mut kept = 0u32;
         for n in 0..self.len {
@@ -155,12 +156,12 @@ impl Reorder {
         self.len = kept;
     }
 
-    /// Lets go of packets that came too long ago ([`MAX_AGE`]).
+    /// Drops packets that are older than [`MAX_AGE`].
     pub fn expire<P>(&mut self, ring: &mut [Option<Held<P>>], now: u64) {
         if self.expires().is_none_or(|at| at > now) {
             return;
         }
-        // Those that are about to be leave with them: so there are few rounds.
+        // Dropping packets that would expire soon, too, keeps the number of passes low.
         let until = now.saturating_sub(MAX_AGE / 2);
         self.remove(ring, |held| held.came <= until);
         let packets = (0..self.len).filter_map(|n| {
@@ -170,14 +171,14 @@ impl Reorder {
         self.oldest = packets.map(|held| held.came).min().unwrap_or(now);
     }
 
-    /// Holds a packet that comes after `expected`, the PSN whose turn it is. All that are held may
-    /// take `room` bytes.
+    /// Holds a packet that comes after `expected`, the expected PSN. All held packets may take up
+    /// to `room` bytes.
     ///
-    /// Of two packets with one PSN that are not the same, at least one is stale or forged. Neither is
-    /// held then: the peer sends its own again.
+    /// If two packets with one PSN differ, at least one is stale or forged. Neither is held then:
+    /// the peer retransmits its own.
     ///
-    /// Returns the packet if it is not held: because there is one of its PSN, or because nearer ones
-    /// take all places or bytes. Farther ones are dropped to make room.
+    /// Returns the packet if it is not held, because its PSN is there already or because nearer
+    /// packets take all places or bytes. Farther packets are dropped to make room.
     #[must_use = "a packet that is not held is lost"]
     pub fn hold<P>(
         &mut self,
@@ -191,7 +192,7 @@ impl Reorder {
         if !capacity.is_power_of_two() {
             return Some(held.packet);
         }
-        // Nearly always it belongs behind all others, or not far from there.
+        // The packet nearly always belongs at or near the end.
         let distance = held.psn.since(expected);
         let mut at = self.len;
         while let Some(before) = at.checked_sub(1) {
@@ -224,7 +225,7 @@ impl Reorder {
         let mut n = self.len;
         while n > at {
             let before = n.wrapping_sub(1);
-            // Both are inside: the capacity is a power of two.
+            // Both indices are valid, because the capacity is a power of two.
             ring.swap(self.place(capacity, before), self.place(capacity, n));
             n = before;
         }
@@ -235,8 +236,8 @@ impl Reorder {
         None
     }
 
-    /// Takes out the first packet, if it is due. Those before `expected`, the PSN whose turn it
-    /// is, have come another way meanwhile, and are dropped.
+    /// Removes and returns the first packet if it is due. Drops packets before `expected`, the
+    /// expected PSN, because copies of them have been handled meanwhile.
     pub fn next<P>(
         &mut self,
         ring: &mut [Option<Held<P>>],
@@ -258,8 +259,8 @@ impl Reorder {
         None
     }
 
-    /// Moves everything to another ring, which is to be passed from now on. What it has no room for is dropped, the
-    /// farthest first.
+    /// Moves all packets to another ring, which the caller must pass from then on. Drops those
+    /// without room, the farthest first.
     pub fn move_to<P>(&mut self, from: &mut [Option<Held<P>>], to: &mut [Option<Held<P>>]) {
         let room = if to.len().is_power_of_two() {
             u32::try_from(to.len()).unwrap_or(u32::MAX)
@@ -281,7 +282,7 @@ impl Reorder {
         self.len = self.len.min(room);
     }
 
-    /// Drops everything.
+    /// Drops all packets.
     pub fn clear<P>(&mut self, ring: &mut [Option<Held<P>>]) {
         while self.len != 0 {
             drop(self.take_first(ring));
@@ -314,7 +315,8 @@ mod tests {
         reorder.hold(ring, expected, usize::MAX, held, |a, b| a == b)
     }
 
-    /// Packets come out in the order of their PSNs, however they came, and across the wrap.
+    /// Packets come out in the order of their PSNs, whatever their order of arrival, and across the
+    /// PSN wrap.
     #[test]
     fn in_order() {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
@@ -329,13 +331,13 @@ mod tests {
             let packet = reorder.next(&mut ring, expected, |psn| psn == expected);
             assert_eq!(packet, Some(n));
         }
-        // 4 came, and 5 too, by another way.
+        // Packets 4 and 5 have been handled without being held.
         assert_eq!(reorder.next(&mut ring, base.add(6), |_| true), None);
         assert!(reorder.is_empty());
         assert!(ring.iter().all(Option::is_none));
     }
 
-    /// Nearer packets push out farther ones, never the other way round.
+    /// Nearer packets push out farther ones, but never the reverse.
     #[test]
     fn full() {
         let (mut reorder, mut ring) = (Reorder::new(), ring(4));
@@ -349,12 +351,12 @@ mod tests {
         assert!(ring.iter().flatten().all(|held| held.packet != 40));
         reorder.clear(&mut ring);
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
-        // No place at all.
+        // A ring without places holds nothing.
         assert_eq!(hold(&mut reorder, &mut [], base, 1), Some(1));
         assert_eq!(reorder.bytes(), 0);
     }
 
-    /// A larger ring has all of it, a smaller one the nearest.
+    /// A larger ring gets all packets, a smaller one the nearest.
     #[test]
     fn moved() {
         let (mut reorder, mut small, mut large) = (Reorder::new(), ring(4), ring(8));
@@ -362,7 +364,7 @@ mod tests {
         for n in [1, 2, 3] {
             assert_eq!(hold(&mut reorder, &mut small, base, n), None);
         }
-        // The first is not in the first place.
+        // Now the first packet is not at index 0.
         assert_eq!(reorder.next(&mut small, base.add(1), |_| true), Some(1));
         for n in [5, 4] {
             assert_eq!(hold(&mut reorder, &mut small, base, n), None);
@@ -379,7 +381,7 @@ mod tests {
         assert!(reorder.is_empty());
     }
 
-    /// Of two packets with one PSN that differ, neither is kept; a copy changes nothing.
+    /// Of two different packets with one PSN neither is kept. A duplicate changes nothing.
     #[test]
     fn not_the_same() {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
@@ -403,7 +405,7 @@ mod tests {
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
     }
 
-    /// Owners that take all they may get equal parts, and leave one to whoever comes next.
+    /// Owners that take all they may get equal parts, and leave a part to the next owner.
     #[test]
     fn shares() {
         const MOST: usize = 1 << 20;
@@ -419,12 +421,12 @@ mod tests {
             assert!(own.iter().all(|own| own.abs_diff(part) <= owners));
             assert!(share(MOST, own.iter().sum(), 0) >= part / 2 - owners);
         }
-        // Others had taken it before.
+        // The other owners took their bytes before the limit was lowered.
         assert_eq!(share(10, 20, 4), 2);
         assert_eq!(share(usize::MAX, 0, usize::MAX), usize::MAX / 2);
     }
 
-    /// What is held for too long is let go, and nothing else.
+    /// Packets that are too old are dropped, and only those.
     #[test]
     fn old() {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
@@ -455,7 +457,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a plain sorted map would.
+        /// The buffer behaves like a sorted map.
         #[test]
         fn as_a_map(steps in prop::collection::vec((any::<bool>(), 1u32..40), 0..200)) {
             let (mut reorder, mut ring) = (Reorder::new(), ring(16));

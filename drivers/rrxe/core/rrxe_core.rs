@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The transport of rrxe: the RoCEv2 protocol, and nothing else.
+//! The transport of rrxe: the RoCEv2 protocol and nothing else.
 //!
-//! The crate takes events in (a work request was posted, a packet arrived, it is time T) and hands
-//! actions out (send this header with this span of that work request, place these bytes there,
-//! complete this work request, wake me at T). It has no I/O, no allocation, no clock, no lock and
-//! no `unsafe`; the same source is one of the crates of the kernel module and, under cargo, the
-//! thing that tests, simulations and fuzzers run.
+//! The crate takes events (a work request was posted, a packet arrived, it is time T) and returns
+//! actions (send this header with this part of that work request, write these bytes there, complete
+//! this work request, wake me at T). It has no I/O, no allocation, no clock, no lock and no
+//! `unsafe`. The same source is a crate of the kernel module and, under cargo, the target of tests,
+//! simulations and fuzzers.
 //!
 //! # Shape
 //!
-//! A queue pair has two halves that share nothing, so that the driver needs one lock for each:
+//! A queue pair has two halves that share nothing, so the driver can use one lock for each:
 //!
-//! * [`Requester`] sends requests and receives what answers them (it is what the InfiniBand
-//!   Architecture calls requester and completer);
+//! * [`Requester`] sends requests and receives the answers (the InfiniBand Architecture calls these
+//!   parts requester and completer);
 //! * [`Responder`] receives requests and sends the answers.
 //!
-//! Both follow one discipline: `handle_*` takes an event in and never transmits; `poll_transmit`
-//! transmits, within a budget. A driver handles a batch of packets, then polls for transmission
-//! once: that is what coalesces acknowledgements. Actions leave through a trait that the driver
-//! implements ([`RequesterEnv`], [`ResponderEnv`]) and that is resolved at compile time.
+//! Both follow one rule: `handle_*` takes an event and never transmits; `poll_transmit` transmits
+//! within a budget. A driver handles a batch of packets and then polls for transmission once, which
+//! coalesces acknowledgements. Actions go through a trait that the driver implements
+//! ([`RequesterEnv`], [`ResponderEnv`]) and that is resolved at compile time.
 //!
-//! # Words
+//! # Terms
 //!
-//! | word | is |
+//! | term | meaning |
 //! |---|---|
 //! | BTH | Base Transport Header, at the start of every packet (IBA 9.2) |
 //! | RETH, AETH, DETH | extension headers: RDMA, acknowledge, datagram (IBA 9.3) |
-//! | AtomicETH, AtomicAckETH, ImmDt, IETH | extension headers: atomics, immediate data, invalidate |
+//! | AtomicETH, AtomicAckETH, ImmDt, IETH | extension headers: atomics, immediate, invalidate |
 //! | FETH, XRCETH | extension headers: FLUSH (IBA A19), extended reliable connection (IBA A14) |
 //! | PSN, ePSN | packet sequence number; the one that the responder expects next |
 //! | MSN | message sequence number: how many messages the responder has completed |
@@ -91,14 +91,14 @@ pub enum Service {
     Uc,
     /// Unreliable datagram; also the general services queue pair (QP1).
     Ud,
-    /// Extended reliable connection (IBA A14): a reliable connection whose requests say which
-    /// shared receive queue they are for. The initiator's queue pair is a requester only, the
-    /// target's a responder only.
+    /// Extended reliable connection (IBA A14): a reliable connection whose requests name the shared
+    /// receive queue. The initiator's queue pair is only a requester, the target's only a
+    /// responder.
     Xrc,
 }
 
 impl Service {
-    /// Whether what is sent is acknowledged, and sent again until it is.
+    /// Returns whether packets are acknowledged, and retransmitted until they are.
     #[inline]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Service::Rc | Service::Xrc)

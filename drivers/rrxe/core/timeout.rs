@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The codes for times that queue pairs exchange, in nanoseconds.
+//! Decoding of the timer codes that queue pairs use, to nanoseconds.
 
-/// The acknowledge timeout `4.096 us * 2^code` (IBA 9.7.6.1.3); `None` for 0, which disables the
-/// timer. Only the low five bits count.
+/// Returns the acknowledge timeout `4.096 us * 2^code` (IBA 9.7.6.1.3); `None` for 0, which
+/// disables the timer. Ignores all but the low five bits.
 #[inline]
 pub const fn ack_timeout(code: u8) -> Option<u64> {
     match code & 0x1f {
@@ -12,8 +12,8 @@ pub const fn ack_timeout(code: u8) -> Option<u64> {
     }
 }
 
-/// The RNR NAK timer (IBA 9.7.5.2.8, table of the encodings): how long a requester waits at least.
-/// Only the low five bits count.
+/// Returns the minimum wait of the RNR NAK timer (IBA 9.7.5.2.8, table of the encodings). Ignores
+/// all but the low five bits.
 #[inline]
 pub const fn rnr_timer(code: u8) -> u64 {
     let hundredths_of_ms: u32 = match code & 0x1f {
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(ack_timeout(31), Some(8_796_093_022_208));
     }
 
-    /// E-04, in milliseconds as the specification prints them.
+    /// E-04: the table in milliseconds, as printed in the specification.
     #[test]
     fn e_04_rnr_table() {
         let ms = [

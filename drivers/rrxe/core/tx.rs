@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Packets on their way out: headers as bytes, payload by reference.
+//! Outgoing packets: headers as bytes, payload by reference.
 
 use crate::psn::Psn;
 use crate::wire::{Bth, Opcode, Operation};
 
-/// Most bytes that BTH and extension headers take together (atomics of XRC).
+/// Maximum length of BTH and extension headers in bytes (atomics of XRC).
 pub const MAX_HEADER: usize = 44;
 
-/// Where the payload of a packet is to be taken from.
+/// Source of a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// There is none.
+    /// The packet has no payload.
     None,
     /// From the data segments (or the inline data) of a send work request.
     Send {
         /// The work request's slot.
         slot: u32,
-        /// First byte, counted through the work request's scatter list.
+        /// Offset of the first byte in the work request's scatter list.
         offset: u32,
-        /// Bytes: 1 to PMTU.
+        /// Length in bytes: 1 to PMTU.
         len: u32,
     },
-    /// From the memory that an RDMA READ asks for. The driver checks key, range and rights anew
-    /// for each packet.
+    /// From the memory of an RDMA READ. The driver checks key, range and rights again for each
+    /// packet.
     Read {
         /// The region's key.
         rkey: u32,
-        /// First byte's address in the region.
+        /// Address of the first byte in the region.
         va: u64,
-        /// Bytes: 1 to PMTU.
+        /// Length in bytes: 1 to PMTU.
         len: u32,
     },
 }
 
 impl Payload {
-    /// Bytes of payload, without padding.
+    /// Returns the length in bytes, without padding.
     #[inline]
     pub const fn len(&self) -> u32 {
         match *self {
@@ -44,24 +44,25 @@ impl Payload {
         }
     }
 
-    /// Whether there is no payload.
+    /// Returns whether there is no payload.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A packet to send. On the wire: [`TxPacket::header`], the payload, [`TxPacket::pad`] zero bytes
-/// and the ICRC, which the driver computes since it knows the IP header.
+/// A packet to send. On the wire it consists of [`TxPacket::header`], the payload,
+/// [`TxPacket::pad`] zero bytes and the ICRC. The driver computes the ICRC, because only it knows
+/// the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxPacket {
     header: [u8; MAX_HEADER],
     header_len: u8,
-    /// Zero bytes after the payload: 0 to 3.
+    /// Number of zero bytes after the payload: 0 to 3.
     pub pad: u8,
-    /// Whether it is the first or only packet of a message.
+    /// Whether this is the first or only packet of a message.
     pub first: bool,
-    /// Whether it is the last or only packet of a message.
+    /// Whether this is the last or only packet of a message.
     pub last: bool,
     /// The BTH's opcode.
     pub opcode: Opcode,
@@ -74,8 +75,8 @@ pub struct TxPacket {
 }
 
 impl TxPacket {
-    /// A packet with this header and payload and no extension headers yet. The BTH's pad count is
-    /// set from the payload.
+    /// Returns a packet with this BTH and payload, and without extension headers. Sets the BTH's
+    /// pad count from the payload.
     #[inline]
     pub(crate) fn new(mut bth: Bth, payload: Payload) -> TxPacket {
         let pad = (payload.len() as u8).wrapping_neg() & 3;
@@ -109,7 +110,7 @@ impl TxPacket {
         }
     }
 
-    /// Returns whether it answers a request, and carries no payload.
+    /// Returns whether the packet is an answer without a payload.
     #[inline]
     pub fn is_acknowledgement(&self) -> bool {
         matches!(
@@ -118,7 +119,7 @@ impl TxPacket {
         )
     }
 
-    /// Becomes the next packet of a run: the PSN is one more, and the payload what follows.
+    /// Turns the packet into the next one of a burst: increments the PSN and advances the payload.
     #[inline]
     pub fn step(&mut self) {
         self.psn = self.psn.next();
@@ -132,7 +133,8 @@ impl TxPacket {
         }
     }
 
-    /// Hands over a run packet by packet: how many were taken, and why the next one was not.
+    /// Hands over a burst packet by packet. Returns how many were taken, and why the next one was
+    /// not.
     pub fn each_of_run(
         &self,
         count: u32,
@@ -148,7 +150,7 @@ impl TxPacket {
         (count, Ok(()))
     }
 
-    /// BTH and extension headers.
+    /// Returns BTH and extension headers.
     #[inline]
     pub fn header(&self) -> &[u8] {
         self.header
@@ -156,7 +158,7 @@ impl TxPacket {
             .unwrap_or(&self.header)
     }
 
-    /// Bytes from the first of the BTH to the last of the ICRC: the UDP payload length.
+    /// Returns the UDP payload length: bytes from the BTH to the end of the ICRC.
     #[inline]
     pub fn udp_payload_len(&self) -> u32 {
         u32::from(self.header_len)
@@ -166,20 +168,19 @@ impl TxPacket {
     }
 }
 
-/// Why the driver did not take a packet. A packet that it took and could not send is a lost
-/// packet, for which it reports success: the protocol recovers.
+/// Reason why the driver did not take a packet. If the driver takes a packet but cannot send it, it
+/// reports success: the packet is lost, and the protocol recovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
-    /// No room in the batch. Transmission stops here and resumes with the same packet when polled
-    /// again.
+    /// The batch is full. Transmission stops, and continues with this packet at the next poll.
     NoRoom,
     /// Requester: the work request's own memory could not be read (L_Key, range, malformed).
     Local(crate::Fault),
-    /// Responder: the memory that a READ asked for is not (or no longer) accessible.
+    /// Responder: the memory of a READ is not (or no longer) accessible.
     RemoteAccess,
 }
 
-/// How many packets were taken of one.
+/// Returns how many packets of one were taken: 0 or 1.
 #[inline]
 pub(crate) fn taken(result: Result<(), TxError>) -> (u32, Result<(), TxError>) {
     (u32::from(result.is_ok()), result)

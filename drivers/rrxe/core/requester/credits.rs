@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! End-to-end credits: how many messages the peer has receive work requests for (IBA 9.7.7).
+//! End-to-end credits (IBA 9.7.7): the number of messages for which the peer has receive work
+//! requests.
 //!
-//! An acknowledgement may say how many messages after the one that it acknowledges find a receive
-//! work request. Only messages that use one up need a credit. Without credits a single one of them
-//! is on its way, and its acknowledgement brings new credits; its last packet asks for that (D-15,
-//! D-19). A requester begins without a limit, and keeps to limits only if the peer reports them.
+//! An acknowledgement may carry the number of messages after the acknowledged one that will find a
+//! receive work request. Only messages that consume one need a credit. Without credits the
+//! requester sends a single such message, whose last packet asks for an acknowledgement that brings
+//! new credits (D-15, D-19). A requester starts without a limit, and obeys limits only if the peer
+//! reports them.
 
 use super::{Requester, SendOp, SendSlot};
 use crate::wire::{credits, Operation, Syndrome};
 use crate::{Ext, Packet};
 
-/// Messages that use up a receive work request of the peer, counted since Reset. The counters wrap.
+/// Counts of messages that consume a receive work request of the peer, since Reset. They wrap.
 #[derive(Clone, Debug)]
 pub(super) struct Credits {
-    /// Those whose last packet has been sent, as far as transmission has come.
+    /// Messages whose last packet was sent; a rewind sets it back.
     sent: u32,
-    /// Those completed.
+    /// Messages completed.
     completed: u32,
-    /// As many as may be sent; `None`: any number.
+    /// Value of `sent` up to which messages may be sent; `None` without a limit.
     limit: Option<u32>,
 }
 
@@ -31,19 +33,19 @@ impl Credits {
         }
     }
 
-    /// Takes note that transmission has passed a message.
+    /// Notes that the last packet of a message was sent.
     #[inline]
     pub(super) fn sent(&mut self, op: SendOp) {
         self.sent = self.sent.wrapping_add(u32::from(op.uses_receive()));
     }
 
-    /// Takes note that the oldest message is complete.
+    /// Notes that the oldest message is complete.
     #[inline]
     pub(super) fn completed(&mut self, op: SendOp) {
         self.completed = self.completed.wrapping_add(u32::from(op.uses_receive()));
     }
 
-    /// Takes note that transmission goes on at the oldest message.
+    /// Notes that transmission restarts at the oldest message.
     pub(super) fn rewound(&mut self) {
         self.sent = self.completed;
     }
@@ -56,8 +58,8 @@ impl Credits {
         self.sent == self.completed || is_beyond(limit, self.sent)
     }
 
-    /// Takes the credit code of an acknowledgement of all that is complete. A limit only rises: the
-    /// peer can't take back a receive work request.
+    /// Applies the credit code of an acknowledgement of all completed messages. A limit only rises:
+    /// the peer cannot take back a receive work request.
     fn grant(&mut self, code: u8) {
         let Some(more) = credits(code) else {
             self.limit = None;
@@ -70,21 +72,21 @@ impl Credits {
     }
 }
 
-/// Returns whether one counter is ahead of the other, by less than half of their range.
+/// Returns whether one counter is ahead of the other, by less than half of the range.
 fn is_beyond(counter: u32, other: u32) -> bool {
     counter.wrapping_sub(other).wrapping_sub(1) < u32::MAX >> 1
 }
 
 impl Requester {
-    /// Returns whether the peer has room for this message, as far as it has said. A message that
-    /// has begun goes on.
+    /// Returns whether the peer has room for this message, as far as it has reported. A message
+    /// that has started continues.
     #[inline]
     pub(super) fn has_credit(&self, slot: &SendSlot) -> bool {
         !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()
     }
 
-    /// Reads the credits of an answer that has been handled. If it was beyond a READ or atomic
-    /// without an answer, they count from there, and so are fewer than they are.
+    /// Reads the credits of an answer after its processing. If the answer was beyond an unanswered
+    /// READ or atomic, the credits count from there, and are fewer than granted.
     #[inline]
     pub(super) fn note_credits(&mut self, packet: &Packet) {
         if let Some(code) = credit_code(packet) {
@@ -92,8 +94,8 @@ impl Requester {
         }
     }
 
-    /// Returns whether the packet acknowledges once more what was acknowledged last, and takes its
-    /// credits if it does: the peer has posted receive work requests (D-16).
+    /// Applies the credits of a packet that repeats the last acknowledgement, because the peer has
+    /// posted receive work requests (D-16). Returns whether the packet is one.
     #[cold]
     pub(super) fn is_credit_update(&mut self, packet: &Packet) -> bool {
         let repeats = packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
@@ -107,7 +109,7 @@ impl Requester {
     }
 }
 
-/// The credit code of a positive acknowledgement.
+/// Returns the credit code of a positive acknowledgement.
 #[inline]
 fn credit_code(packet: &Packet) -> Option<u8> {
     let (Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _)) = packet.ext else {

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! READ responses that are missing beyond the hole.
+//! Missing READ responses beyond the hole.
 //!
-//! A hole is asked for as soon as an answer beyond it comes, and so can be what is missing further on: an answer tells of
-//! everything before it. Without that, each loss would wait for the one before to be repaired, a round trip
-//! each. What waits for nothing but its turn is kept by the driver meanwhile.
+//! The requester asks for the hole as soon as an answer beyond it arrives. It can ask for later
+//! gaps in the same way, because each answer implies everything before it. Otherwise each loss
+//! would wait a round trip for the repair of the one before it. Meanwhile the driver holds the
+//! out-of-order packets.
 
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, SendOp, SendSlot};
 use crate::psn::Psn;
 use crate::{Progress, TxError};
 
-/// Most of them at a time. What is beyond is found when its turn comes.
+/// Maximum number of gaps tracked. Later ones are found when they become the hole.
 const MOST: usize = 8;
 
-/// Responses of one READ, from the first that is missing to its last.
+/// Responses of one READ, from the first missing one to the last.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     from: Psn,
     /// One beyond the last PSN of the READ.
     until: Psn,
-    /// The number of the READ among the work requests.
+    /// Counter value of the READ's work request; see `Requester::slot`.
     number: u32,
     asked: bool,
 }
 
-/// What is missing, as far as answers have told.
+/// Gaps that the answers received so far reveal.
 #[derive(Clone, Debug)]
 pub(super) struct Gaps {
-    /// One beyond the highest PSN that was answered; old where it is not beyond `una`.
+    /// One beyond the highest answered PSN; stale if not beyond `una`.
     seen: Psn,
-    /// One beyond the highest PSN that is missing and not in the list; old where it is not beyond `una`.
+    /// One beyond the highest missing PSN that is not in the list; stale if not beyond `una`.
     passed: Psn,
     list: [Option<Gap>; MOST],
 }
@@ -44,12 +45,12 @@ impl Gaps {
         }
     }
 
-    /// Some are to be asked for.
+    /// Returns whether a gap has not been asked for yet.
     pub(super) fn are_due(&self) -> bool {
         self.list.iter().flatten().any(|gap| !gap.asked)
     }
 
-    /// Whether this PSN was asked for again here.
+    /// Returns whether this PSN was asked for again as part of a gap.
     pub(super) fn was_asked(&self, psn: Psn) -> bool {
         self.list
             .iter()
@@ -57,7 +58,7 @@ impl Gaps {
             .any(|gap| gap.asked && psn.since(gap.from) < gap.until.since(gap.from))
     }
 
-    /// Everything is sent again, or nothing is in flight.
+    /// Forgets all gaps, because everything is retransmitted or nothing is in flight.
     pub(super) fn clear(&mut self, una: Psn) {
         *self = Gaps {
             seen: una,
@@ -66,7 +67,7 @@ impl Gaps {
         };
     }
 
-    /// Whether it is in the list now.
+    /// Adds a gap. Returns whether it is in the list now.
     fn push(&mut self, gap: Gap) -> bool {
         if self.list.iter().flatten().any(|g| g.until == gap.until) {
             return true;
@@ -78,13 +79,13 @@ impl Gaps {
         })
     }
 
-    /// Forgets what has been answered.
+    /// Forgets the gaps that have been answered.
     #[inline]
     pub(super) fn progress(&mut self, una: Psn, max: Psn) {
         let left = max.since(una);
         for place in &mut self.list {
-            // One beyond its end is at most `max`, where something of it is outstanding. (There are hardly ever any: what
-            // is not written is not copied.)
+            // An outstanding gap ends after `una` and at most at `max`. (The list is nearly always
+            // empty, so the loop avoids writes.)
             let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
             if place.as_ref().is_some_and(is_over) {
                 *place = None;
@@ -94,12 +95,12 @@ impl Gaps {
 }
 
 impl Requester {
-    /// A READ response beyond `una` has come.
+    /// Notes a READ response beyond `una`.
     pub(super) fn note_answer(&mut self, slots: &[SendSlot], psn: Psn) {
         let at = psn.since(self.una);
         let before = match self.gaps.seen.since(self.una) {
             seen if seen <= self.max_psn.since(self.una) => seen,
-            // What was seen has been answered since, and there is a new hole.
+            // The answers up to `seen` have all been acknowledged, and there is a new hole.
             _ => 0,
         };
         if at < before {
@@ -112,15 +113,17 @@ impl Requester {
         let Some(gap) = self.unanswered(slots, before, at) else {
             return;
         };
-        // What is missing from `una` on is the hole, and what is late is not asked for at once.
+        // A gap that starts at `una` is the hole. With reordering, a late packet is not asked for
+        // at once.
         let asks = before != 0 && self.recovery.lateness() == 0 && !self.is_passed(slots, &gap);
         if !asks || !self.gaps.push(gap) || gap.until.since(self.una) < at {
             self.gaps.passed = psn;
         }
     }
 
-    /// Whether something of the same READ may be missing that is not in the list. A part of a READ is not asked for before
-    /// another that comes before it: who has answered the later one may take that for all of the READ (rdma_rxe does).
+    /// Returns whether responses of the same READ may be missing that are not in the list. The
+    /// requester asks for the parts of a READ in order: a peer that answers a later part may take
+    /// that answer for the whole READ (rdma_rxe does).
     fn is_passed(&self, slots: &[SendSlot], gap: &Gap) -> bool {
         let passed = self.gaps.passed.since(self.una);
         passed <= self.max_psn.since(self.una)
@@ -129,7 +132,8 @@ impl Requester {
                 .is_some_and(|slot| slot.first_psn.since(self.una) < passed)
     }
 
-    /// The first READ with PSNs between these, counted from `una`, unless that is the oldest.
+    /// Returns the first started READ, other than the oldest work request, with PSNs in this range,
+    /// counted from `una`.
     fn unanswered(&self, slots: &[SendSlot], from: u32, to: u32) -> Option<Gap> {
         let mut number = self.tail.wrapping_add(1);
         while let Some(slot) = self.slot(slots, number) {
@@ -156,7 +160,7 @@ impl Requester {
         None
     }
 
-    /// Asks for what is missing beyond the hole. Whether there is room for more.
+    /// Asks for the gaps beyond the hole. Returns whether there is room for more packets.
     pub(super) fn send_gaps<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -182,12 +186,12 @@ impl Requester {
             if matches!(sent, Err(TxError::NoRoom)) {
                 return false;
             }
-            // What can't be asked for is found as its turn comes.
+            // A gap that cannot be asked for now is repaired when it becomes the hole.
             let asked = sent.is_ok().then_some(Gap { asked: true, ..gap });
             if let Some(place) = self.gaps.list.get_mut(n) {
                 *place = asked;
             }
-            // Karn: an answer might be to either.
+            // Karn's algorithm: an answer could be to either transmission.
             self.recovery.forget_timing();
         }
         true

@@ -1,127 +1,129 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Finding out what was lost, and sending no more than that again.
+//! Loss recovery: finds out which packets were lost and retransmits only those.
 //!
-//! The *hole* is the oldest unacknowledged packet (`una`), once it is known to be missing: from a
-//! NAK Sequence Error, from an answer beyond it, or because nothing has come for longer than
-//! round trips take (the *probe*). It alone is sent again, and asks for an acknowledgement. What
-//! comes back says whether the peer has kept what came after it:
+//! The *hole* is the oldest unacknowledged packet (`una`) once the requester believes it is
+//! missing. Evidence is a NAK Sequence Error, an answer beyond the hole, or no answer for longer
+//! than a round trip takes (the *probe*). The requester retransmits the hole alone and asks for an
+//! acknowledgement. The answer shows whether the peer keeps out-of-order packets:
 //!
-//! - An acknowledgement beyond the hole, or a NAK for the next one: it has. Transmission goes on
-//!   where it was.
-//! - An acknowledgement of the hole and no more: it has not (rdma_rxe keeps nothing). All that
-//!   follows is sent again, and on this queue pair from now on at once (go-back-N).
+//! - An acknowledgement beyond the hole, or a NAK for the next hole: it does. Transmission
+//!   continues where it was.
+//! - An acknowledgement of the hole alone: it does not (rdma_rxe keeps nothing). The requester
+//!   retransmits everything after the hole, and from then on does so at once on this queue pair
+//!   (go-back-N).
 //!
-//! The answer to a READ or atomic says nothing of what came after it. So the next one is asked for, too, unless it is
-//! answered right behind the first: a peer that answers only what was asked for again has not kept it.
+//! The answer to a READ or atomic says nothing about the packets after it. The requester therefore
+//! asks for the next unanswered packet too, unless its answer follows the first one immediately: a
+//! peer that answers only what was retransmitted has kept nothing.
 //!
-//! Packets get lost in a row, too: where the packet behind the hole turns out to be missing as well, twice as many are
-//! sent again at a time.
+//! Packets are also lost in bursts. If the packet after the hole is missing too, the requester
+//! doubles the number of packets that it retransmits at a time.
 //!
-//! The consumer's timer remains above all that: it alone uses up retries without an answer, and
-//! starts again from the oldest unacknowledged packet.
+//! The consumer's acknowledge timer stays on top of all this. It alone uses up retries without an
+//! answer, and it restarts transmission from the oldest unacknowledged packet.
 //!
-//! In the mode [`RecoveryMode::Strict`] every peer counts as one that drops packets beyond a gap,
-//! there is no probe, and round trips only size the window.
+//! In [`RecoveryMode::Strict`] every peer counts as one that drops out-of-order packets, there are
+//! no probes, and round trips only size the window.
 
 use super::{RecoveryMode, Requester, SendSlot};
 use crate::psn::{Psn, MAX_OUTSTANDING};
 
-/// Nanoseconds without progress before a probe, at least. Below that a busy host's scheduling is
-/// what would be measured.
+/// Minimum time without progress before a probe, in nanoseconds. Anything shorter would measure the
+/// scheduling delays of a busy host.
 pub const PROBE_FLOOR: u64 = 1_000_000;
 
-/// Each probe multiplies the time to the next one by four, this many times: up to 1024-fold. So the
-/// requester sends few packets again if round trips become much longer at once, as in front of a
-/// full queue.
+/// Maximum number of times that a probe multiplies the time to the next one by four (1024-fold in
+/// total). The back-off limits retransmissions if round trips suddenly become much longer, as they
+/// do in front of a full queue.
 const PROBE_STEPS: u32 = 5;
 
-/// Holes that a peer which was seen to hold packets may acknowledge one by one before it is taken
-/// for one that drops them: NAKs get lost, and then it looks so.
+/// Consecutive holes that a peer known to keep out-of-order packets may acknowledge alone before it
+/// counts as one that drops them. Lost NAKs cause such acknowledgements, too.
 const BARE_HOLES: u8 = 3;
 
-/// Packets that are sent again for a hole at most.
+/// Maximum number of packets retransmitted for one hole.
 const MOST_RUN: u32 = 64;
 
-/// As many in a row are lost where a queue overflows: the window is halved then.
+/// Length of a loss burst that indicates a queue overflow: the window is halved then.
 const BURST: u32 = 8;
 
-/// What follows from an acknowledgement of what was sent again.
+/// Consequence of an acknowledgement of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// Nothing more.
+    /// Nothing.
     Nothing,
-    /// The next unacknowledged packet is missing too.
+    /// The next unacknowledged packet is missing, too.
     NextHole,
-    /// All that follows is.
+    /// Everything after it is missing, too.
     GoBack,
 }
 
-/// What is known of the peer.
+/// The peer's handling of out-of-order packets, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     /// Nothing yet.
     Unknown,
-    /// It keeps packets beyond a gap.
+    /// The peer keeps packets beyond a gap.
     Holds,
-    /// It drops them.
+    /// The peer drops packets beyond a gap.
     Drops,
 }
 
-/// How a hole was found.
+/// How a hole was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The peer said so.
+    /// By a NAK Sequence Error.
     Nak,
-    /// An answer came that is beyond it.
+    /// By an answer beyond it.
     Gap,
-    /// Nothing came for too long.
+    /// By the probe timer.
     Probe,
 }
 
-/// The oldest unacknowledged packet is missing.
+/// State of the oldest unacknowledged packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hole {
-    /// Not as far as is known.
+    /// Not known to be missing.
     None,
-    /// Since then, and it is to be sent again.
+    /// Missing since `since`; the retransmission is pending.
     Due {
         since: u64,
-        /// Not before this time. Without, with the next poll: the driver has been told, and no
-        /// timer helps where the poll waits for room or for its turn.
+        /// Earliest time of the retransmission. `None` means the next poll: the driver has been
+        /// told, and a timer does not help a poll that waits for room or for the send side.
         at: Option<u64>,
         cause: Cause,
     },
-    /// It was sent again.
+    /// Retransmitted at `at`.
     Sent {
         since: u64,
         at: u64,
         cause: Cause,
-        /// One beyond the highest PSN sent before that.
+        /// One beyond the highest PSN sent before the retransmission.
         beyond: Psn,
     },
 }
 
-/// A READ or atomic that was asked for again, and what was behind it.
+/// A READ or atomic that was retransmitted because of a NAK or a probe.
 #[derive(Clone, Copy, Debug)]
 struct Again {
     cause: Cause,
     /// One beyond its last PSN.
     until: Psn,
-    /// One beyond the highest PSN sent before that.
+    /// One beyond the highest PSN sent before the retransmission.
     beyond: Psn,
-    /// It was asked for to find out whether the peer has kept it.
+    /// The retransmission tests whether the peer keeps out-of-order packets.
     trial: bool,
-    /// Its answer was not on its way already.
+    /// The answer is to the retransmission, not to the original request.
     fresh: bool,
 }
 
-/// A measured round trip, as RFC 6298 has it, in nanoseconds.
+/// Round-trip time estimate (RFC 6298), in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
-    /// Smoothed; 0 before the first sample.
+    /// Smoothed round-trip time; 0 before the first sample.
     mean: u64,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     deviation: u64,
 }
 
@@ -132,7 +134,7 @@ impl RoundTrip {
     };
 
     fn sample(&mut self, time: u64) {
-        // A clock that stands still says nothing.
+        // A sample of 0 (a coarse clock) must not look like "no sample".
         let time = time.max(1);
         if self.mean == 0 {
             self.mean = time;
@@ -151,55 +153,56 @@ impl RoundTrip {
             .max(1);
     }
 
-    /// How long an answer takes at most, as far as measured.
+    /// Returns the longest time that an answer is expected to take: mean plus four deviations.
     fn patience(&self) -> u64 {
         self.mean.saturating_add(self.deviation.saturating_mul(4))
     }
 }
 
-/// What recovery remembers. Times are in nanoseconds.
+/// State of loss recovery. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
     pub(super) hole: Hole,
     peer: Peer,
-    /// All from the hole on is being sent again, because of a NAK.
+    /// A NAK caused the retransmission of everything from the hole on (go-back-N).
     going_back: bool,
-    /// A READ was asked for again up to here: its responses are on their way.
+    /// A READ was retransmitted up to this PSN, and its responses have not all arrived.
     asked_until: Option<Psn>,
-    /// The READ or atomic that was asked for again because of a NAK or a probe.
+    /// The READ or atomic retransmitted because of a NAK or a probe.
     again: Option<Again>,
-    /// The hole is there to find out whether the peer has kept it.
+    /// The hole is a test of whether the peer keeps out-of-order packets.
     trial: bool,
-    /// Packets that the hole stands for, from the oldest unacknowledged one on.
+    /// Number of packets retransmitted for the hole, from the oldest unacknowledged one on.
     run: u32,
     /// Round trips of packets that were sent once.
     packets: RoundTrip,
-    /// From sending a hole to its answer. That is often shorter: behind a hole the window fills,
-    /// and what was queued on the way drains.
+    /// Time from the retransmission of a hole to its answer. This is often shorter than a round
+    /// trip: the window is full behind a hole, and the queues on the path drain.
     holes: RoundTrip,
-    /// The shortest of all; 0 before the first.
+    /// Shortest round trip of all; 0 before the first.
     least: u64,
-    /// A packet whose answer will be a sample, and when it was sent.
+    /// The packet whose answer will be the next sample, and its send time.
     timed: Option<(Psn, u64)>,
-    /// When the first packet of those in flight was sent, or one that has been answered since.
+    /// Send time of the oldest packet in flight, or of a later one that is already acknowledged.
     began: u64,
-    /// How late packets are that others have overtaken: holes wait that long.
+    /// Delay of reordered packets. A hole is retransmitted only after this time.
     lateness: u64,
-    /// The packet that closes the hole is the one that was late, not the one sent again.
+    /// The packet that closes the hole is the delayed original, not the retransmission.
     original: bool,
-    /// The response within a READ that was last asked for again.
+    /// First PSN of the last READ retransmission that began within the READ.
     asked_within: Option<Psn>,
-    /// The peer answers what was asked for again as a READ of its own, with FIRST or ONLY, as it should (C-07). Others go on
-    /// with MIDDLE and LAST (rdma_rxe), and can't be told from what is late.
+    /// The peer answers a retransmitted READ as a READ of its own, with FIRST or ONLY, as it should
+    /// (C-07). Other peers (rdma_rxe) continue with MIDDLE and LAST, which cannot be told from
+    /// delayed responses.
     starts_anew: bool,
-    /// What was acknowledged last came too early for an answer to the hole that it closed.
+    /// The last acknowledgement came too early to be an answer to the retransmission.
     early: bool,
     pub(super) probe_at: Option<u64>,
     /// Probes since the last progress.
     probes: u32,
-    /// Probes for the hole that is being sent.
+    /// Probes for the current hole.
     hole_probes: u32,
-    /// Holes in a row that a peer known to hold packets has acknowledged without more.
+    /// Consecutive holes acknowledged alone by a peer known to keep out-of-order packets.
     bare: u8,
 }
 
@@ -230,7 +233,7 @@ impl Recovery {
         }
     }
 
-    /// Returns the initial state in this mode.
+    /// Returns the initial state for this mode.
     pub(super) const fn of(mode: RecoveryMode) -> Recovery {
         let mut recovery = Recovery::new();
         if matches!(mode, RecoveryMode::Strict) {
@@ -239,12 +242,12 @@ impl Recovery {
         recovery
     }
 
-    /// Whether a round trip is known.
+    /// Returns whether a round trip has been measured.
     fn is_measured(&self) -> bool {
         self.packets.mean != 0 || self.holes.mean != 0
     }
 
-    /// Round trips as they usually are.
+    /// Returns the round-trip estimate of ordinary packets, or of holes before the first sample.
     fn usual(&self) -> RoundTrip {
         match self.packets.mean {
             0 => self.holes,
@@ -252,12 +255,12 @@ impl Recovery {
         }
     }
 
-    /// Whether what was sent at that time can't have been answered yet.
+    /// Returns whether a packet sent at that time cannot have been answered yet.
     fn too_early(&self, at: u64, now: u64) -> bool {
         now.saturating_sub(at) < self.least >> 1
     }
 
-    /// How long an answer takes at most, as far as measured; not less than the floor.
+    /// Returns the longest time that an answer is expected to take, at least [`PROBE_FLOOR`].
     fn patience(&self) -> u64 {
         let measured = match self.hole {
             Hole::Sent { .. } if self.holes.mean != 0 => self.holes,
@@ -266,29 +269,29 @@ impl Recovery {
         measured.patience().max(PROBE_FLOOR)
     }
 
-    /// How late packets are that others have overtaken; 0 where none are.
+    /// Returns how late reordered packets arrive, in nanoseconds; 0 without reordering.
     pub(super) fn lateness(&self) -> u64 {
         self.lateness
     }
 
-    /// Whose answer would be a sample is no more.
+    /// Drops the pending sample, because its packet was retransmitted (Karn's algorithm).
     pub(super) fn forget_timing(&mut self) {
         self.timed = None;
     }
 
-    /// A READ response that begins one came, within a READ or for what has been answered by now.
+    /// Notes a FIRST or ONLY READ response within a READ or for a PSN already acknowledged.
     #[cold]
     pub(super) fn begins_within(&mut self, psn: Psn) {
         self.starts_anew |= self.asked_within == Some(psn);
     }
 
-    /// A READ response that goes on within one came.
+    /// Notes a MIDDLE or LAST READ response within a READ.
     #[inline]
     pub(super) fn goes_on_within(&mut self) {
         self.original = self.starts_anew;
     }
 
-    /// A packet was late by this much, not lost.
+    /// Notes that a packet was not lost but late by `by` nanoseconds.
     fn late(&mut self, by: u64) {
         let by = by.saturating_add(by >> 2).min(self.patience());
         self.lateness = self.lateness.max(by);
@@ -296,7 +299,7 @@ impl Recovery {
 }
 
 impl Requester {
-    /// What is missing is to be sent again, once the reordering that was seen has had its time.
+    /// Schedules the retransmission of the hole after the observed reordering delay.
     pub(super) fn open_hole(&mut self, now: u64, cause: Cause) {
         let wait = match cause {
             Cause::Probe => 0,
@@ -306,8 +309,9 @@ impl Requester {
             self.recovery.run = 1;
         }
         if cause != Cause::Probe && !self.recovery.is_measured() {
-            // Whatever the answer is to, it was not sent before that. Without this, a hole in the first
-            // flight that gets lost once more would wait for the consumer's timer.
+            // The answered packet was sent at or after `began`, so this is an upper bound. Without
+            // a sample, the loss of a retransmission in the first flight would wait for the
+            // consumer's timer.
             let longest = now.saturating_sub(self.recovery.began);
             self.recovery.holes.sample(longest);
         }
@@ -318,7 +322,8 @@ impl Requester {
         };
     }
 
-    /// As many again are missing behind what was sent for `before`, or something else is.
+    /// Sets the number of packets to retransmit next: twice the last number if the answer
+    /// acknowledged exactly the packets retransmitted for `before`, otherwise one.
     pub(super) fn next_run(&mut self, before: Hole, advanced: u32) {
         let run = self.recovery.run;
         let behind = matches!(before, Hole::Sent { cause, .. } if cause != Cause::Gap);
@@ -328,18 +333,18 @@ impl Requester {
             1
         };
         if self.recovery.run == BURST && !self.is_local_loss() {
-            // Some queue on the way has overflowed.
+            // A queue on the path has overflowed.
             self.window.overflowed();
         }
     }
 
-    /// Packets that the hole stands for.
+    /// Returns the number of packets to retransmit for the hole.
     pub(super) fn run(&self) -> u32 {
         self.recovery.run
     }
 
-    /// Whether the hole is to be sent now. If so it waits for the next poll, and for no timer any
-    /// more.
+    /// Returns whether the hole must be retransmitted now. If so, the retransmission waits for the
+    /// next poll and no longer for a timer.
     #[inline]
     pub(super) fn hole_is_due(&mut self, now: u64) -> bool {
         let Hole::Due { at, .. } = &mut self.recovery.hole else {
@@ -349,7 +354,7 @@ impl Requester {
         at.is_none()
     }
 
-    /// The hole was sent.
+    /// Notes that the hole was retransmitted.
     pub(super) fn hole_sent(&mut self, now: u64, slot: &SendSlot) {
         if let Hole::Due { since, cause, .. } = self.recovery.hole {
             self.recovery.hole = Hole::Sent {
@@ -376,12 +381,12 @@ impl Requester {
             _ => None,
         };
         self.recovery.trial = false;
-        // Karn: an answer might be to either.
+        // Karn's algorithm: an answer could be to either transmission.
         self.recovery.timed = None;
         self.arm_probe(now);
     }
 
-    /// New packets wait until it is known what the peer does with them.
+    /// Returns whether new packets wait until the peer's handling of out-of-order packets is known.
     #[inline]
     pub(super) fn holds_back(&self) -> bool {
         matches!(
@@ -396,14 +401,14 @@ impl Requester {
         ) && self.recovery.peer == Peer::Unknown
     }
 
-    /// A NAK for the oldest unacknowledged packet: whether it can't be about the last time that
-    /// it was sent.
+    /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
+    /// to the last transmission of that packet.
     pub(super) fn nak_is_stale(&self, now: u64) -> bool {
         if self.mode == RecoveryMode::Strict {
             return self.send_psn == self.una;
         }
         match self.recovery.hole {
-            // After a timer all of it may have been sent again while the NAK was on its way.
+            // After a timeout everything may have been retransmitted while the NAK was in flight.
             Hole::None => {
                 self.send_psn == self.una || self.recovery.too_early(self.recovery.began, now)
             }
@@ -412,19 +417,19 @@ impl Requester {
         }
     }
 
-    /// Whether a NAK is answered by sending everything again. `before` is the hole before the NAK
-    /// acknowledged what it acknowledges.
+    /// Returns whether to answer a NAK by retransmitting everything. `before` is the hole before
+    /// the requester processed the NAK's implicit acknowledgement.
     pub(super) fn goes_back(&mut self, before: Hole, advanced: u32) -> bool {
         if let Hole::Sent {
             cause: Cause::Nak, ..
         } = before
         {
-            // A peer that keeps nothing would have acknowledged the hole, and no more.
+            // A peer that keeps nothing would have acknowledged the hole alone.
             if advanced != 0 && !self.recovery.early {
                 self.learn(Peer::Holds);
             }
-            // What is behind the READ that was answered is missing, too: that is what was to be found out. There may be a NAK
-            // for each READ, and never an answer that would tell.
+            // The test shows that the packets after the answered READ are missing, too. The peer
+            // may send a NAK for each READ, and never an answer that would tell.
             if advanced == 0 && self.recovery.again.is_some_and(|again| again.trial) {
                 self.learn(Peer::Drops);
             }
@@ -437,13 +442,14 @@ impl Requester {
         back
     }
 
-    /// What the peer does has shown.
+    /// Records how the peer treats out-of-order packets.
     fn learn(&mut self, peer: Peer) {
         self.recovery.bare = 0;
         if self.recovery.peer == peer || self.mode == RecoveryMode::Strict {
             return;
         }
-        // What is sent beyond a gap to a peer that drops it is sent again.
+        // A peer that drops packets beyond a gap needs a smaller window, because each is sent
+        // again.
         match peer {
             Peer::Drops => self.window.drops(),
             _ if self.recovery.peer == Peer::Drops => self.window.keeps(),
@@ -452,8 +458,9 @@ impl Requester {
         self.recovery.peer = peer;
     }
 
-    /// An acknowledgement of what was sent again. Packets travel in order, nearly always: what was
-    /// sent before that and is not acknowledged by it is missing too.
+    /// Returns what to do after an acknowledgement of the retransmission `before`. Packets rarely
+    /// overtake each other: those sent before the retransmission and not acknowledged with it are
+    /// missing, too.
     pub(super) fn after_hole(&mut self, before: Hole, advanced: u32) -> After {
         let Hole::Sent { cause, beyond, .. } = before else {
             return After::Nothing;
@@ -468,20 +475,21 @@ impl Requester {
         if advanced != self.recovery.run {
             return match self.recovery.peer {
                 Peer::Holds => After::NextHole,
-                // The acknowledgement may be for what was sent before, and only late.
+                // The acknowledgement may be a delayed one for the original transmission.
                 _ => After::Nothing,
             };
         }
-        // The hole and no more.
+        // The acknowledgement covers the hole alone.
         match self.recovery.peer {
             Peer::Holds if self.recovery.bare < BARE_HOLES => {
                 self.recovery.bare = self.recovery.bare.saturating_add(1);
                 After::NextHole
             }
             _ => {
-                // A hole that was sent more than once may have been acknowledged before.
+                // A hole retransmitted more than once may have been acknowledged before.
                 if cause == Cause::Nak && self.recovery.hole_probes == 0 {
-                    // The answer to the hole alone, as round trips are without what waits in queues.
+                    // The time to the answer of the hole alone is a round trip without queueing
+                    // delay.
                     self.window.drained(self.recovery.least);
                     self.learn(Peer::Drops);
                     self.recovery.going_back = true;
@@ -491,13 +499,14 @@ impl Requester {
         }
     }
 
-    /// The oldest READ or atomic was answered whole. Whether all that follows is missing.
+    /// Handles the complete answer to the oldest READ or atomic. Returns whether everything after
+    /// it is missing.
     pub(super) fn after_read(&mut self, now: u64) -> bool {
         let Some(again) = self.recovery.again.take() else {
             return false;
         };
         if again.until != self.una {
-            // It is an earlier one, whose answer was late.
+            // The answer is a delayed one, to an earlier READ.
             self.recovery.again = Some(again).filter(|again| is_after(again.until, self.una));
             return false;
         }
@@ -513,7 +522,7 @@ impl Requester {
             return true;
         }
         if self.recovery.peer != Peer::Holds {
-            // From a peer that has kept it, its answer comes right behind the one that has just come.
+            // A peer that has kept the next request answers it immediately after this one.
             self.recovery.trial = true;
             let wait = match again.cause {
                 Cause::Probe => self.recovery.patience(),
@@ -529,19 +538,20 @@ impl Requester {
         false
     }
 
-    /// Whether the READ's responses from `una` on have been asked for again, and are on their way.
+    /// Returns whether the READ responses from `una` on have been asked for again and are on their
+    /// way.
     pub(super) fn is_asked(&self) -> bool {
         is_asked(&self.recovery, self.una) || self.gaps.was_asked(self.una)
     }
 
-    /// A packet is being sent while nothing is in flight.
+    /// Notes that a packet is being sent while nothing is in flight.
     #[inline]
     pub(super) fn flight_begins(&mut self, now: u64) {
         self.recovery.began = now;
         self.window.count_from(self.una, now, false);
     }
 
-    /// Packets that may be in flight now.
+    /// Returns the number of packets that may be in flight now.
     #[inline]
     pub(super) fn room(&self) -> u32 {
         let kept_beyond = match self.recovery.hole {
@@ -553,7 +563,7 @@ impl Requester {
         self.window.room(kept_beyond)
     }
 
-    /// A packet was sent for the first time.
+    /// Starts a round-trip sample with a packet that is sent for the first time.
     #[inline]
     pub(super) fn time_packet(&mut self, psn: Psn, now: u64) {
         if self.recovery.timed.is_none() {
@@ -561,7 +571,7 @@ impl Requester {
         }
     }
 
-    /// What was not acknowledged before, from `before` on, is now.
+    /// Notes that the packets from `before` up to `una` have been acknowledged.
     #[inline]
     pub(super) fn recovery_progress(&mut self, before: Psn, jumped: bool, now: u64) {
         let advanced = self.una.since(before);
@@ -606,21 +616,21 @@ impl Requester {
         self.gaps.progress(self.una, self.max_psn);
         let recovery = &mut self.recovery;
         if jumped && recovery.going_back {
-            // It had what came after a gap, after all.
+            // The peer had kept the packets after a gap.
             recovery.going_back = false;
             self.learn(Peer::Unknown);
         }
         self.arm_probe(now);
     }
 
-    /// The same, for the hole that there was.
+    /// Handles the acknowledgement of the packets of `hole`.
     #[cold]
     fn hole_progress(&mut self, hole: Hole, advanced: u32, now: u64) {
         let recovery = &mut self.recovery;
         recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
         let late = recovery.original || recovery.early;
         let soon = matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual().mean >> 1);
-        // Answered without having been asked for: the peer has kept it.
+        // The peer answered without a retransmission: it had kept the packet.
         let kept = match &mut recovery.again {
             _ if recovery.trial => true,
             Some(again) if matches!(hole, Hole::Sent { .. }) => {
@@ -632,7 +642,7 @@ impl Requester {
         recovery.trial = false;
         match hole {
             Hole::None => {}
-            // That it lacked nothing, where only an answer was lost, says nothing.
+            // If only an answer was lost, the peer had no gap, and the test shows nothing.
             Hole::Due {
                 cause: Cause::Nak, ..
             }
@@ -640,7 +650,7 @@ impl Requester {
                 cause: Cause::Nak, ..
             } if kept => self.learn(Peer::Holds),
             _ if kept => {}
-            // It was only late.
+            // The packet was only late.
             Hole::Due { since, .. } => recovery.late(now.saturating_sub(since)),
             Hole::Sent { since, cause, .. } if recovery.original || recovery.early => {
                 if cause != Cause::Probe {
@@ -651,16 +661,16 @@ impl Requester {
                 if recovery.hole_probes == 0 {
                     let time = now.saturating_sub(at);
                     recovery.holes.sample(time);
-                    // If the probe was answered, this is a round trip; if the packet before it was,
-                    // which was only slow, a round trip takes longer still. (READs take as long as
-                    // their responses.)
+                    // If the answer is to the probe, this is a round trip. If it is to the
+                    // original, which was only slow, a round trip takes even longer. (READs take as
+                    // long as their responses.)
                     let known = recovery.packets.mean;
                     let longer = known != 0 && time > known && recovery.asked_until.is_none();
                     if cause == Cause::Probe && longer {
                         recovery.packets.sample(time);
                     }
                 }
-                // Losses are what there is now: wait less.
+                // Losses have replaced reordering: shorten the wait.
                 recovery.lateness = recovery.lateness.saturating_sub(recovery.lateness >> 2);
                 if recovery.lateness < 1_000 {
                     recovery.lateness = 0;
@@ -673,8 +683,8 @@ impl Requester {
         let recovery = &mut self.recovery;
         recovery.original = false;
         if let Hole::Sent { at, cause, .. } = hole {
-            // What comes behind a probe may be the answer to what was sent before. Otherwise queues on the way have drained: round
-            // trips are shorter than they were when they were measured.
+            // An answer after a probe may be to the original transmission. Otherwise the queues on
+            // the path have drained, and round trips are shorter than the measured ones.
             if cause != Cause::Probe {
                 recovery.least = recovery.least.min(now.saturating_sub(at));
             }
@@ -682,7 +692,7 @@ impl Requester {
         recovery.hole = Hole::None;
     }
 
-    /// Transmission starts again at the oldest unacknowledged packet.
+    /// Resets recovery because transmission restarts at the oldest unacknowledged packet.
     pub(super) fn recovery_rewound(&mut self) {
         self.gaps.clear(self.una);
         self.recovery.hole = Hole::None;
@@ -696,9 +706,10 @@ impl Requester {
         self.recovery.hole_probes = 0;
     }
 
-    /// Starts the probe's timer, if there is something in flight: the time that answers take,
-    /// four times as long after each probe without one. Without a measurement there is no probe, nor if the
-    /// consumer wants no timer (F-02), nor if its timer expires before, nor in the strict mode.
+    /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
+    /// time, and quadruples after each probe without an answer. There is no probe without a
+    /// measurement, without a consumer's timeout (F-02), if the consumer's timer expires earlier,
+    /// or in strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.recovery.probe_at = None;
         let probes = self.mode == RecoveryMode::Selective && self.recovery.is_measured();
@@ -713,7 +724,7 @@ impl Requester {
         }
     }
 
-    /// The probe's timer has expired.
+    /// Handles the expiry of the probe timer.
     pub(super) fn probe(&mut self, now: u64) {
         self.recovery.probe_at = None;
         if self.send_psn == self.una {
@@ -721,7 +732,7 @@ impl Requester {
         }
         self.recovery.probes = self.recovery.probes.saturating_add(1);
         self.counters.probes = self.counters.probes.wrapping_add(1);
-        // What the peer is known to lack stays so.
+        // A hole already known keeps its cause.
         let cause = match self.recovery.hole {
             Hole::None => Cause::Probe,
             Hole::Due { cause, .. } => cause,
@@ -737,14 +748,14 @@ impl Requester {
     }
 }
 
-/// Whether what was asked for again goes beyond this PSN.
+/// Returns whether the retransmitted READ extends beyond this PSN.
 fn is_asked(recovery: &Recovery, una: Psn) -> bool {
     recovery
         .asked_until
         .is_some_and(|until| is_after(until, una))
 }
 
-/// Whether a PSN is one of the 2^23 after another.
+/// Returns whether a PSN is one of the 2^23 PSNs after another.
 pub(super) fn is_after(psn: Psn, other: Psn) -> bool {
     psn.since(other).wrapping_sub(1) < MAX_OUTSTANDING
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Send work requests, as the core knows them: without the addresses of local memory, which the
-//! driver keeps by slot.
+//! Send work requests in the form that the core needs: without the addresses of local memory, which
+//! the driver keeps by slot.
 
 use super::{Requester, MAX_MESSAGE};
 use crate::psn::Psn;
 use crate::wire::Operation;
 use crate::{Service, Status};
 
-/// Bytes of an atomic write (IBA A19).
+/// Length of an atomic write in bytes (IBA A19).
 pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendOp {
     /// SEND.
@@ -19,7 +19,7 @@ pub enum SendOp {
     Send,
     /// SEND with immediate data.
     SendImm,
-    /// SEND that invalidates a key of the receiver.
+    /// SEND that invalidates a key of the peer.
     SendInv,
     /// RDMA WRITE.
     Write,
@@ -31,34 +31,36 @@ pub enum SendOp {
     CompareSwap,
     /// Atomic fetch and add of 8 bytes.
     FetchAdd,
-    /// FLUSH: what was written to remote memory before is visible or persistent once it completes
-    /// (IBA A19).
+    /// FLUSH (IBA A19): makes earlier writes to remote memory visible or persistent before it
+    /// completes.
     Flush,
     /// Atomic write of 8 bytes (IBA A19).
     AtomicWrite,
-    /// Invalidates a key of this side: puts nothing on the wire.
+    /// Invalidates a local key: sends no packet.
     LocalInv,
-    /// Registers a fast memory region: puts nothing on the wire.
+    /// Registers a fast memory region: sends no packet.
     RegMr,
-    /// Binds a memory window: puts nothing on the wire.
+    /// Binds a memory window: sends no packet.
     BindMw,
 }
 
 impl SendOp {
-    /// READ or atomic, FLUSH or atomic write: the responder has an answer of its own for it, and
-    /// the work request completes with the last packet of that only.
+    /// Returns whether this is a READ, atomic, FLUSH or atomic write. The responder sends a
+    /// separate answer to these, and the work request completes only with the last packet of that
+    /// answer.
     #[inline]
     pub const fn is_read_or_atomic(self) -> bool {
         self.is_atomic() || matches!(self, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite)
     }
 
-    /// Its request packets carry the work request's data.
+    /// Returns whether the request packets carry the work request's data.
     #[inline]
     pub const fn carries_data(self) -> bool {
         !self.is_read_or_atomic() || matches!(self, SendOp::AtomicWrite)
     }
 
-    /// Uses up a receive work request of the peer, and so can be solicited (G-20).
+    /// Returns whether this consumes a receive work request of the peer, and so can be solicited
+    /// (G-20).
     #[inline]
     pub const fn uses_receive(self) -> bool {
         matches!(
@@ -67,20 +69,20 @@ impl SendOp {
         )
     }
 
-    /// Atomic, with an operand and an original value.
+    /// Returns whether this is an atomic with an operand and an original value.
     #[inline]
     pub const fn is_atomic(self) -> bool {
         matches!(self, SendOp::CompareSwap | SendOp::FetchAdd)
     }
 
-    /// Puts nothing on the wire.
+    /// Returns whether this sends no packet.
     #[inline]
     pub const fn is_local(self) -> bool {
         matches!(self, SendOp::LocalInv | SendOp::RegMr | SendOp::BindMw)
     }
 
-    /// The opcode of the completion: the value of `enum ib_wc_opcode` (the same as
-    /// `enum ibv_wc_opcode`, which has no number for RegMr).
+    /// Returns the opcode of the completion: the value of `enum ib_wc_opcode`, equal to that of
+    /// `enum ibv_wc_opcode`, which has no number for RegMr.
     pub const fn wc_opcode(self) -> u8 {
         match self {
             SendOp::Send | SendOp::SendImm | SendOp::SendInv => 0,
@@ -97,37 +99,37 @@ impl SendOp {
     }
 }
 
-/// A send work request, as it is posted.
+/// A send work request as posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendRequest {
     /// The operation.
     pub op: SendOp,
-    /// Not to start before all earlier READs and atomics are complete (F-24).
+    /// Starts only after all earlier READs and atomics are complete (F-24).
     pub fence: bool,
-    /// Its success is to be reported.
+    /// Reports a successful completion.
     pub signaled: bool,
     /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
     pub solicited: bool,
-    /// Bytes in all; for a READ those to be read, for a FLUSH those to be flushed (less than
-    /// 2^31), 8 for an atomic write; 0 for atomics and local operations.
+    /// Length in bytes: of a READ the bytes to read, of a FLUSH the bytes to flush (less than
+    /// 2^31), of an atomic write 8, of atomics and local operations 0.
     pub length: u32,
-    /// RDMA, atomics: the remote address.
+    /// RDMA and atomics: the remote address.
     pub remote_addr: u64,
-    /// RDMA, atomics: the remote key.
+    /// RDMA and atomics: the remote key.
     pub rkey: u32,
-    /// Immediate data as in the `imm_data` of verbs (bytes in network order), or the key to
-    /// invalidate (a number), or for a FLUSH the placement type in bits 0 to 3 and the
-    /// selectivity level in bits 4 and 5 ([`crate::wire::Feth`]).
+    /// Immediate data as in the `imm_data` of verbs (network byte order); or the key to invalidate
+    /// (host byte order); or for a FLUSH the placement type in bits 0 to 3 and the selectivity
+    /// level in bits 4 and 5 ([`crate::wire::Feth`]).
     pub imm_or_key: u32,
     /// FetchAdd: addend. CompareSwap: value to compare with.
     pub compare_add: u64,
     /// CompareSwap: the new value.
     pub swap: u64,
-    /// UD: destination queue pair. XRC: the receiver's shared receive queue.
+    /// UD: the destination queue pair. XRC: the peer's shared receive queue.
     pub remote_qpn: u32,
-    /// UD: Q_Key of the destination.
+    /// UD: the destination's Q_Key.
     pub qkey: u32,
-    /// UD: partition key to send with.
+    /// UD: the partition key of the packet.
     pub pkey: u16,
 }
 
@@ -136,62 +138,62 @@ pub struct SendRequest {
 pub struct SendCompletion {
     /// The status.
     pub status: Status,
-    /// The operation; [`SendOp::wc_opcode`] has the number for the completion.
+    /// The operation; [`SendOp::wc_opcode`] returns its number in the completion.
     pub op: SendOp,
-    /// READ and atomics: bytes placed. Otherwise the length of the message.
+    /// READ and atomics: bytes placed. Others: the length of the message.
     pub byte_len: u32,
-    /// As in the work request.
+    /// Copied from the work request.
     pub signaled: bool,
-    /// Detail of a failure for people: the syndrome of the NAK that ended it, or 0.
+    /// Detail of a failure for diagnosis: the syndrome of the fatal NAK, or 0.
     pub vendor_err: u32,
 }
 
 impl SendCompletion {
-    /// Whether the consumer is to see it: asked for, or not a success.
+    /// Returns whether the consumer gets a completion: it asked for one, or the request failed.
     #[inline]
     pub fn report(&self) -> bool {
         self.signaled || self.status != Status::Success
     }
 }
 
-/// Why a work request was not taken.
+/// Reason for refusing a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
-    /// All slots are taken.
+    /// All slots are in use.
     QueueFull,
-    /// The service has no such operation (H-08).
+    /// The service does not support the operation (H-08).
     Operation,
-    /// Longer than 2^31 bytes; an atomic write of other than 8 bytes.
+    /// The length exceeds 2^31 bytes, or is not 8 for an atomic write.
     Length,
 }
 
-/// How far the work request in a slot has come.
+/// Progress of the work request in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// Waits for its turn.
+    /// Not started.
     #[default]
     Posted,
-    /// Has its PSNs, or (local operations) was executed.
+    /// Has PSNs or, for a local operation, was executed.
     Started,
-    /// Failed on this side. It stops the queue, and is completed with this status once
-    /// everything before it is.
+    /// Failed locally. It stops the queue, and completes with this status after everything before
+    /// it.
     Failed(Status),
 }
 
-/// The core's part of an outstanding send work request. The driver gives it a place: a slice of
-/// them whose length is a power of two, the depth of the send queue.
+/// The core's part of an outstanding send work request. The driver provides the storage: a slice of
+/// slots whose length, a power of two, is the depth of the send queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendSlot {
     pub(super) remote_addr: u64,
     pub(super) compare_add: u64,
     pub(super) swap: u64,
     pub(super) length: u32,
-    /// R_Key, or for UD the Q_Key.
+    /// R_Key; for UD the Q_Key.
     pub(super) rkey_or_qkey: u32,
     pub(super) imm_or_key: u32,
     pub(super) remote_qpn: u32,
     pub(super) first_psn: Psn,
-    /// Packets: of the request, or for a READ of the response.
+    /// Number of packets: of the request or, for a READ, of the response.
     pub(super) packets: u32,
     pub(super) pkey: u16,
     pub(super) op: SendOp,
@@ -199,25 +201,26 @@ pub struct SendSlot {
     pub(super) fence: bool,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
-    /// Some of it was sent more than once.
+    /// Some packets were sent more than once.
     pub(super) retried: bool,
 }
 
 impl SendSlot {
-    /// The PSN of its last packet, if it has been started.
+    /// Returns the PSN of the last packet. Valid only after the start.
     #[inline]
     pub(super) fn last_psn(&self) -> Psn {
         self.first_psn.add(self.packets.wrapping_sub(1))
     }
 
-    /// Returns whether it has been started, and this PSN is one of its later packets'.
+    /// Returns whether the work request has started and this PSN is one of its packets after the
+    /// first.
     #[inline]
     pub(super) fn is_within(&self, psn: Psn) -> bool {
         let at = psn.since(self.first_psn);
         self.state == SlotState::Started && at != 0 && at < self.packets
     }
 
-    /// The completion with this status.
+    /// Returns the completion with this status.
     #[inline]
     pub(super) fn completion(&self, status: Status, vendor_err: u32) -> SendCompletion {
         let byte_len = if self.op.is_atomic() { 8 } else { self.length };
@@ -230,7 +233,8 @@ impl SendSlot {
         }
     }
 
-    /// The operation of the packet at this place of the message.
+    /// Returns the operation of a packet, given whether it is the first and the last of the
+    /// message.
     #[inline]
     pub(super) fn operation(&self, first: bool, last: bool) -> Operation {
         use Operation as O;
@@ -259,13 +263,13 @@ impl SendSlot {
 }
 
 impl Requester {
-    /// The slot of a free-running counter's value.
+    /// Returns the slot index for a free-running counter's value.
     #[inline]
     pub(super) fn index(slots: &[SendSlot], counter: u32) -> u32 {
         counter & (slots.len() as u32).wrapping_sub(1)
     }
 
-    /// The work request at this counter's value, if there is one.
+    /// Returns the work request at this counter value, if there is one.
     #[inline]
     pub(super) fn slot<'a>(&self, slots: &'a [SendSlot], counter: u32) -> Option<&'a SendSlot> {
         if counter == self.head {
@@ -275,11 +279,11 @@ impl Requester {
     }
 
     /// Queues a work request and returns its slot. Nothing is sent: call
-    /// [`Requester::poll_transmit`] after the batch. In the states SQE and Error that flushes it.
+    /// [`Requester::poll_transmit`] after the batch, which flushes it in the states SQE and Error.
     ///
     /// # Errors
     ///
-    /// The work request was not taken; the consumer must be told at once.
+    /// Returns an error if the work request was refused; the consumer must be told at once.
     #[inline]
     pub fn post(&mut self, slots: &mut [SendSlot], request: SendRequest) -> Result<u32, PostError> {
         let allowed = match self.service {

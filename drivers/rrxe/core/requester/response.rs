@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receiving direction of the requester: what answers and timers mean for the work requests
-//! outstanding (IBA 9.7.6, which calls this side the completer).
+//! The receive direction of the requester: applies answers and timers to the outstanding work
+//! requests (IBA 9.7.6, which calls this side the completer).
 
 use super::recovery::{is_after, After, Cause, Hole};
 use super::request::SlotState;
@@ -11,19 +11,18 @@ use crate::reorder::REACH;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
-/// How far an acknowledgement got.
+/// Result of processing an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// All of it was taken.
+    /// Everything that it covers is acknowledged.
     All,
-    /// It is beyond a READ or atomic that has not been answered: only its own answer will do
-    /// (F-11, F-18).
+    /// It is beyond an unanswered READ or atomic, which only its own answer completes (F-11, F-18).
     Unanswered,
 }
 
 impl Requester {
-    /// Takes an acknowledgement, a READ response or an atomic acknowledgement. Anything else is
-    /// dropped.
+    /// Handles an acknowledgement, a READ response or an atomic acknowledgement. Drops any other
+    /// packet.
     pub fn handle_packet<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -69,7 +68,7 @@ impl Requester {
             ) if is_ack(&aeth) => self.on_read_response(slots, now, packet, env),
             _ => self.drop_packet(),
         };
-        // An answer from farther off may be forged. What is missing is asked for again.
+        // A packet farther away may be forged. The requester asks for missing packets again.
         outcome.hold &= packet.psn().since(self.una) < REACH;
         self.note_credits(packet);
         outcome.merge(self.settle_failed(slots, env));
@@ -77,8 +76,9 @@ impl Requester {
         outcome
     }
 
-    /// How many packets may make a run that starts with this one ([`Packet::starts_run`]), and be handled at once: as many as
-    /// are sure to be expected. Where it is to be handled by itself, 1.
+    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
+    /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
+    /// handled alone.
     #[inline]
     pub fn takes_run(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
@@ -95,15 +95,16 @@ impl Requester {
                 && slot.first_psn != packet.psn()
                 && slot.contains(packet.psn())
         });
-        // The last one has another header; what was not asked for again is not outstanding.
+        // The last response has another header, and a PSN not yet asked for again is not
+        // outstanding.
         read.map_or(1, |slot| {
             let middle = slot.last_psn().since(packet.psn());
             middle.min(self.max_psn.since(packet.psn())).max(1)
         })
     }
 
-    /// Whether a packet with this PSN, which was held, is to be handled now: nothing is missing
-    /// that must come before it.
+    /// Returns whether a held packet with this PSN can be handled now: nothing that must precede it
+    /// is missing.
     #[inline]
     pub fn is_due(&self, slots: &[SendSlot], psn: Psn) -> bool {
         psn == self.una
@@ -112,9 +113,9 @@ impl Requester {
                 .is_some_and(|slot| slot.op.is_read_or_atomic())
     }
 
-    /// Tells that packets are held still ([`crate::Reorder`]), after the one that came in and
-    /// all that were due have been handled: what is missing before them is asked for at once
-    /// (F-12), if it has not been.
+    /// Notes whether the driver still holds packets ([`crate::Reorder`]) after it has handled the
+    /// received packet and all held ones that were due. If `left`, asks for the missing packets
+    /// before them at once (F-12), unless that has been done.
     pub fn held<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -133,7 +134,7 @@ impl Requester {
         outcome
     }
 
-    /// Looks at the timers. Calling it too early does no harm.
+    /// Handles expired timers. An early call is harmless.
     pub fn handle_timeout<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -158,7 +159,7 @@ impl Requester {
         outcome
     }
 
-    /// To the Error state: completes everything outstanding as flushed, in order (J-13).
+    /// Enters the Error state: completes all outstanding work requests as flushed, in order (J-13).
     pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot], env: &mut E) {
         self.state = State::Error;
         self.flush(slots, env);
@@ -169,7 +170,7 @@ impl Requester {
         Outcome::default()
     }
 
-    /// An ACKNOWLEDGE packet whose PSN is outstanding.
+    /// Handles an ACKNOWLEDGE packet whose PSN is outstanding.
     fn on_acknowledge<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -186,7 +187,8 @@ impl Requester {
                 if reach == Reach::Unanswered && self.tail_ends_by(slots, psn) {
                     let own = self.tail_contains(slots, psn);
                     let mut outcome = self.implied_nak(slots, now, env);
-                    // What is about the READ alone says nothing once that is answered.
+                    // An acknowledgement within the READ is useless once the READ is answered, so
+                    // it is not held.
                     outcome.hold &= !own;
                     return outcome;
                 }
@@ -201,7 +203,7 @@ impl Requester {
                 }
                 Outcome::default()
             }
-            // What it asks for has been arranged already, and nothing was sent since.
+            // The requested retransmission is already arranged, and nothing was sent since.
             Syndrome::RnrNak { .. } if psn == self.una && self.send_psn == self.una => {
                 self.drop_packet()
             }
@@ -221,9 +223,9 @@ impl Requester {
                         None => return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env),
                     }
                 }
-                // The packet arrived, and in its turn: nothing is lost that a retry would be for. (Peers that
-                // send Sequence NAKs for what was on its way behind it, against B-13, would use
-                // them up.)
+                // The packet arrived in order, so nothing is lost and the retry count starts again.
+                // (Peers that violate B-13 by sending Sequence NAKs for the packets after it would
+                // use up the retries.)
                 self.retries_left = self.retry_count;
                 self.rewind();
                 Outcome::default()
@@ -245,12 +247,12 @@ impl Requester {
                     NakCode::InvalidRequest => Status::RemInvReq,
                     NakCode::RemoteAccess => Status::RemAccess,
                     NakCode::RemoteOperational => Status::RemOp,
-                    // For reliable datagrams only.
+                    // Only for reliable datagrams.
                     _ => return self.drop_packet(),
                 };
                 let reach = self.acknowledge(slots, now, psn, env);
-                // A READ may be refused in the middle of its responses (G-28), which come in order:
-                // a NAK of a later one has lost what precedes it, or is forged.
+                // A responder may refuse a READ in the middle of its responses (G-28), which come
+                // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
                 if reach == Reach::Unanswered {
                     return self.implied_nak(slots, now, env);
                 }
@@ -260,7 +262,7 @@ impl Requester {
         }
     }
 
-    /// A READ response whose PSN is outstanding.
+    /// Handles a READ response whose PSN is outstanding.
     #[inline]
     fn on_read_response<E: RequesterEnv>(
         &mut self,
@@ -270,8 +272,8 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
-        // It acknowledges everything before it. Where that stops at a READ or atomic, this one
-        // included, something is missing in between: ask for it at once (F-12).
+        // A response acknowledges everything before it. If an unanswered READ or atomic (this one
+        // included) stops that, something in between is missing: ask for it at once (F-12).
         if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
             if self.holds() {
                 self.note_answer(slots, psn);
@@ -291,8 +293,8 @@ impl Requester {
 
         let at = psn.since(slot.first_psn);
         let last = psn == slot.last_psn();
-        // A READ that was asked for again has its first response anywhere (C-07), and late
-        // responses to the first asking arrive too.
+        // The first response to a retransmitted READ may have any place in it (C-07), and delayed
+        // responses to the original request arrive, too.
         let may_start = at == 0 || slot.retried;
         let fits = match packet.operation {
             Operation::ReadResponseFirst => may_start && !last,
@@ -302,9 +304,9 @@ impl Requester {
             _ => false,
         };
         if !fits {
-            // A responder that lost a response on its own side may go on with the kind of the next
-            // one (rdma_rxe does, where its host's queue is full). What is in it can't be trusted
-            // to be what was asked for; asked for again, it comes right.
+            // A responder that lost a response on its own side may continue with the opcode of the
+            // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
+            // requested one, so ask again.
             if self.retries_left == 0 {
                 return self.fail_tail(slots, Status::BadResp, 0, env);
             }
@@ -316,7 +318,7 @@ impl Requester {
                 let most = self.mtu.bytes().saturating_mul(packet.packets);
                 slot.length.saturating_sub(offset).min(most)
             }
-            // The answer is that it is done (G-25, G-26).
+            // The response only confirms completion (G-25, G-26).
             _ => 0,
         };
         if packet.payload_len != expected {
@@ -350,7 +352,7 @@ impl Requester {
         Outcome::default()
     }
 
-    /// An ATOMIC ACKNOWLEDGE whose PSN is outstanding.
+    /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
     fn on_atomic_ack<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -383,15 +385,15 @@ impl Requester {
         Outcome::default()
     }
 
-    /// A READ or atomic was answered whole.
+    /// Handles the complete answer to a READ or atomic.
     fn on_answer(&mut self, now: u64) {
         if self.after_read(now) {
             self.rewind();
         }
     }
 
-    /// Takes everything before `limit` as acknowledged: completes SENDs and WRITEs, and stops at a
-    /// READ or atomic. `limit` is at most one beyond the last PSN sent.
+    /// Acknowledges everything before `limit`: completes SENDs and WRITEs, and stops at a READ or
+    /// atomic. `limit` is at most one beyond the last PSN sent.
     fn acknowledge<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
@@ -426,8 +428,8 @@ impl Requester {
         reach
     }
 
-    /// Something new was acknowledged: all retries begin anew (E-09), and what has been answered
-    /// in the meantime is not sent again.
+    /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
+    /// acknowledged in the meantime.
     fn on_progress(&mut self, before: Psn, now: u64) {
         let jumped = self.send_psn.since(before) < self.una.since(before);
         if jumped {
@@ -443,7 +445,7 @@ impl Requester {
         let una = self.una;
         self.rnr_wait = self.rnr_wait.filter(|wait| !is_after(una, wait.from));
         self.implied_nak = false;
-        // The timer runs while something is in flight, not while it waits to be sent again.
+        // The timer runs only while something is in flight, not while it waits for retransmission.
         if self.send_psn == self.una {
             self.ack_deadline = None;
         } else {
@@ -452,16 +454,18 @@ impl Requester {
         self.recovery_progress(before, jumped, now);
     }
 
-    /// An RNR NAK for this PSN: neither it nor what follows is sent before that time (E-05). Where
-    /// such a wait goes on, this is the same NAK, repeated or held until its turn.
+    /// Handles an RNR NAK for this PSN: the packet and its successors are not sent before `until`
+    /// (E-05). If such a wait is in progress, this is the same NAK, repeated or held back for
+    /// reordering.
     fn wait_for_ready(&mut self, from: Psn, until: u64) {
         if self.rnr_wait.is_none_or(|wait| wait.from != from) {
             self.rnr_wait = Some(RnrWait { from, until });
         }
     }
 
-    /// An answer to the oldest READ or atomic is missing, and a later one has come. Asks once for
-    /// what is missing; the timers do the rest. The later one is worth holding.
+    /// Handles a later answer while the answer to the oldest READ or atomic is missing. Asks for
+    /// the missing answer once; the timers do the rest. The outcome tells the driver to hold the
+    /// later answer.
     fn implied_nak<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
@@ -472,7 +476,7 @@ impl Requester {
             return self.ask_again(slots, env);
         }
         let mut outcome = Outcome::default();
-        // Where everything is about to be sent again, this is too.
+        // A pending retransmission of everything includes this packet.
         let known =
             self.recovery.hole != Hole::None || self.is_asked() || self.send_psn == self.una;
         if !known {
@@ -483,8 +487,7 @@ impl Requester {
         outcome
     }
 
-    /// Asks again for everything from the oldest READ or atomic on, once until something new
-    /// arrives.
+    /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
     fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
         if self.implied_nak {
             return Outcome::default();
@@ -495,7 +498,7 @@ impl Requester {
         outcome
     }
 
-    /// Sends the oldest unacknowledged packet again, or gives up (F-06).
+    /// Retransmits the oldest unacknowledged packet, or gives up (F-06).
     fn retry_hole<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
@@ -506,7 +509,7 @@ impl Requester {
         if !self.use_retry() {
             return self.fail_tail(slots, Status::RetryExc, 0, env);
         }
-        // It begins anew when the packet is sent.
+        // The timer restarts when the packet is sent.
         self.ack_deadline = None;
         self.open_hole(now, cause);
         Outcome {
@@ -515,7 +518,7 @@ impl Requester {
         }
     }
 
-    /// Sends again from the oldest unacknowledged packet, or gives up (F-03, F-06).
+    /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).
     fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
         if !self.use_retry() {
             return self.fail_tail(slots, Status::RetryExc, 0, env);
@@ -527,19 +530,19 @@ impl Requester {
         }
     }
 
-    /// Whether the oldest work request's last PSN is at or before this one, which is outstanding.
+    /// Returns whether the oldest work request ends at or before this outstanding PSN.
     fn tail_ends_by(&self, slots: &[SendSlot], psn: Psn) -> bool {
         self.slot(slots, self.tail)
             .is_some_and(|slot| slot.last_psn().since(self.una) <= psn.since(self.una))
     }
 
-    /// Whether this PSN is one of the oldest work request's.
+    /// Returns whether this PSN belongs to the oldest work request.
     fn tail_contains(&self, slots: &[SendSlot], psn: Psn) -> bool {
         self.slot(slots, self.tail)
             .is_some_and(|slot| slot.contains(psn))
     }
 
-    /// Completes the oldest work request. Whether there was one.
+    /// Completes the oldest work request. Returns whether there was one.
     pub(super) fn complete_tail<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
@@ -566,7 +569,7 @@ impl Requester {
         true
     }
 
-    /// Completes the local operations at the tail that have been executed.
+    /// Completes the executed local operations at the tail.
     pub(super) fn complete_local<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
         while self
             .slot(slots, self.tail)
@@ -576,7 +579,7 @@ impl Requester {
         }
     }
 
-    /// If the oldest work request failed on this side, its time has come.
+    /// Completes the oldest work request if it failed locally.
     pub(super) fn settle_failed<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
@@ -588,8 +591,8 @@ impl Requester {
         }
     }
 
-    /// Completes the oldest work request with an error, which ends the queue: RC goes to Error,
-    /// UC and UD to SQE (J-09, J-11). What is behind it is flushed.
+    /// Completes the oldest work request with an error, which stops the queue: RC enters Error, UC
+    /// and UD enter SQE (J-09, J-11). Flushes the work requests after it.
     fn fail_tail<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
@@ -612,7 +615,7 @@ impl Requester {
         }
     }
 
-    /// Completes everything as flushed, and forgets what was in flight.
+    /// Completes all work requests as flushed, and forgets the packets in flight.
     pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
         while let Some(slot) = self.slot(slots, self.tail) {
             let status = match slot.state {
@@ -635,14 +638,14 @@ impl Requester {
     }
 }
 
-/// Whether the header of a response says what it must.
+/// Returns whether a response carries the positive syndrome that it must.
 #[inline]
 fn is_ack(aeth: &Aeth) -> bool {
     matches!(Syndrome::decode(aeth.syndrome), Syndrome::Ack { .. })
 }
 
 impl SendSlot {
-    /// Whether this PSN is one of the work request's.
+    /// Returns whether this PSN belongs to the work request.
     #[inline]
     fn contains(&self, psn: Psn) -> bool {
         psn.since(self.first_psn) < self.packets

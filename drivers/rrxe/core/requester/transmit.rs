@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The sending direction of the requester.
+//! The transmit direction of the requester.
 
 use super::recovery::Hole;
 use super::request::SlotState;
@@ -11,8 +11,8 @@ use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Re
 use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
 
 impl Requester {
-    /// Sends what may be sent now, `budget` packets at most; in the states SQE and Error, flushes
-    /// what is posted.
+    /// Sends at most `budget` packets of those that may be sent now. Flushes the posted work
+    /// requests in the states SQE and Error.
     pub fn poll_transmit<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -68,8 +68,8 @@ impl Requester {
                 }
                 break;
             }
-            // A datagram is one packet (IBA 9.8.3). A longer one is not sent, which is no error
-            // (C10-93.1.1, I-02).
+            // A datagram is one packet (IBA 9.8.3). A longer one is not sent, but completes without
+            // an error (C10-93.1.1, I-02).
             if self.service == Service::Ud && slot.length > self.mtu.bytes() {
                 slot.state = SlotState::Started;
                 self.next = self.next.wrapping_add(1);
@@ -108,8 +108,8 @@ impl Requester {
         progress
     }
 
-    /// Sends the oldest unacknowledged packet again, by itself, as soon as the rate allows for it.
-    /// Whether there is room for more.
+    /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
+    /// whether there is room for more packets.
     fn send_hole<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -126,7 +126,7 @@ impl Requester {
             return true;
         }
         if !self.rate.ready(now) {
-            // Nor is there a packet that may go before it.
+            // The rate limiter holds back all other packets, too.
             return true;
         }
         let index = Self::index(slots, self.tail);
@@ -152,7 +152,7 @@ impl Requester {
         true
     }
 
-    /// Sends what is behind the hole again, where that is believed to be missing, too.
+    /// Retransmits the packets after the hole that are believed to be missing, too.
     fn send_run<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -176,7 +176,7 @@ impl Requester {
                 continue;
             }
             let index = Self::index(slots, number);
-            // What can't be sent now is found as its turn comes.
+            // A packet that cannot be sent now is retransmitted when it becomes the hole.
             let sent = self.send_again(slots, index, psn, now, env, progress);
             if sent.is_err() {
                 return;
@@ -185,7 +185,7 @@ impl Requester {
         }
     }
 
-    /// Sends a packet of a work request again that has been started, the one in this slot. The slot.
+    /// Retransmits a packet of the started work request in this slot. Returns the slot.
     pub(super) fn send_again<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -212,7 +212,7 @@ impl Requester {
         Ok(*slot)
     }
 
-    /// Whether [`Requester::poll_transmit`] would do something now.
+    /// Returns whether [`Requester::poll_transmit`] would do something now.
     pub(super) fn can_send(&self, slots: &[SendSlot]) -> bool {
         let waits = self.waits_for_ready(self.send_psn);
         if self.state != State::Ready || waits || self.next == self.head {
@@ -225,8 +225,8 @@ impl Requester {
         }
     }
 
-    /// Whether the work request at `next` may send a packet. If not, it waits for something to
-    /// arrive, for a timer or to be resumed.
+    /// Returns whether the work request at `next` may send a packet. If not, it waits for an
+    /// answer, for a timer or for [`Requester::resume`].
     #[inline]
     fn may_send(&self, slot: &SendSlot) -> bool {
         let may = match slot.state {
@@ -234,7 +234,7 @@ impl Requester {
             SlotState::Started => true,
             SlotState::Posted => {
                 let outstanding = self.send_psn.since(self.una);
-                // Responses fill the way, too; a single READ may be larger than it is.
+                // READ responses fill the path, too. A single READ may exceed the window.
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
                     || slot.op == SendOp::Read
                         && self.reads > 0
@@ -247,14 +247,14 @@ impl Requester {
         may && self.in_flight() < self.room() && !self.holds_back() && self.has_credit(slot)
     }
 
-    /// Whether this PSN, which is not acknowledged, may not be sent yet because of an RNR NAK.
+    /// Returns whether an RNR NAK forbids sending this unacknowledged PSN for now.
     #[inline]
     fn waits_for_ready(&self, psn: Psn) -> bool {
         self.rnr_wait
             .is_some_and(|wait| psn.since(self.una) >= wait.from.since(self.una))
     }
 
-    /// Request packets sent and not acknowledged.
+    /// Returns the number of request packets sent and not acknowledged.
     #[inline]
     fn in_flight(&self) -> u32 {
         self.send_psn
@@ -262,7 +262,8 @@ impl Requester {
             .saturating_sub(self.response_psns)
     }
 
-    /// How many packets from `send_psn` on are alike, and may be sent at once: those in the middle of a message.
+    /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
+    /// which have the same headers.
     #[inline]
     fn run_length(&self, slot: &SendSlot, at: u32, most: u32) -> u32 {
         if slot.state != SlotState::Started
@@ -273,7 +274,7 @@ impl Requester {
         {
             return 1;
         }
-        // The last one has another header, and so has one that asks for an acknowledgement.
+        // The last packet has another header, and so has one that asks for an acknowledgement.
         let middle = slot.packets.saturating_sub(at).saturating_sub(1);
         let quiet = match self.service.is_reliable() {
             true => {
@@ -282,7 +283,7 @@ impl Requester {
             false => middle,
         };
         let room = self.room().saturating_sub(self.in_flight());
-        // What is sent again is counted, and what is not, is not.
+        // Only retransmissions are counted, so a burst must not mix them with new packets.
         let alike = match self.max_psn.since(self.send_psn) {
             0 => middle,
             again => again,
@@ -290,8 +291,9 @@ impl Requester {
         middle.min(quiet).min(room).min(alike).min(most).max(1)
     }
 
-    /// Builds and hands over the packet at `send_psn`, and those that are like it, `most` together. How many were sent, and
-    /// whether the last was the last of its message, or why there were no more.
+    /// Builds and hands over the packet at `send_psn`, together with a burst of similar packets, up
+    /// to `most`. Returns how many were sent, and whether they ended the message or why the next
+    /// one was not sent.
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
@@ -307,7 +309,7 @@ impl Requester {
         } else {
             self.send_psn
         };
-        // Where there was no room, it starts somewhere else the next time.
+        // If the driver has no room, the next attempt may start at another PSN.
         slot.first_psn = first_psn;
         let at = self.send_psn.since(first_psn);
         let remaining = slot.packets.saturating_sub(at);
@@ -340,7 +342,7 @@ impl Requester {
         (sent, result.map(|()| last))
     }
 
-    /// Packets have been handed over from `send_psn` on, which take so many PSNs.
+    /// Notes that `packets` packets from `send_psn` on were handed over. They take `psns` PSNs.
     #[inline]
     fn note_sent(&mut self, slot: &mut SendSlot, now: u64, packets: u32, psns: u32, ackreq: bool) {
         if slot.state != SlotState::Started {
@@ -354,7 +356,7 @@ impl Requester {
             slot.retried = true;
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
-            // Not behind a READ: it would be measured too.
+            // Not after a READ, whose time would be part of the sample.
             self.time_packet(self.send_psn, now);
         }
         let begins = self.send_psn == self.una;
@@ -366,19 +368,19 @@ impl Requester {
             if begins {
                 self.flight_begins(now);
             }
-            // A READ takes many, and is one packet.
+            // A READ request takes many PSNs but is one packet.
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
             if self.ack_deadline.is_none() {
                 self.arm_ack_timer(now);
                 self.arm_probe(now);
             }
         } else {
-            // Nobody answers (H-07): what was handed over is done with.
+            // Unreliable services have no answers (H-07): the packets are done.
             self.una = self.send_psn;
         }
     }
 
-    // A packet is returned through memory otherwise, and copied twice.
+    // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
     fn build(
         &self,
@@ -410,7 +412,7 @@ impl Requester {
         let datagram = self.service == Service::Ud;
         let bth = Bth {
             opcode: Opcode::new(self.service, operation),
-            // Only what consumes a receive work request can be solicited (G-20).
+            // Only a message that consumes a receive work request can be solicited (G-20).
             solicited: last && slot.solicited && slot.op.uses_receive(),
             migreq: true,
             pad: 0,
@@ -465,7 +467,7 @@ impl Requester {
                 packet.push(Reth { va, rkey, len }.to_bytes());
             }
             Operation::ReadRequest => {
-                // A READ that is asked for again starts where its first missing byte is.
+                // A retransmitted READ starts at its first missing byte.
                 let va = slot.remote_addr.wrapping_add(u64::from(offset));
                 packet.push(
                     Reth {
@@ -515,7 +517,7 @@ impl Requester {
     #[inline]
     fn local_may_run(&self, slot: &SendSlot) -> bool {
         match slot.state {
-            // What precedes an invalidation may need the key once more, to be sent again (F-25).
+            // An earlier work request may need the key again for a retransmission (F-25).
             SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
             SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
             SlotState::Started => true,
@@ -523,8 +525,8 @@ impl Requester {
         }
     }
 
-    /// Executes a local operation, unless that was done before a retransmission. Whether the queue
-    /// can go on.
+    /// Executes a local operation, unless it was executed before a retransmission. Returns whether
+    /// the queue can go on.
     fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot, index: u32, env: &mut E) -> bool {
         if !self.local_may_run(slot) {
             return false;
@@ -532,7 +534,7 @@ impl Requester {
         if slot.state == SlotState::Started {
             return true;
         }
-        // It has a place among the PSNs, and takes none.
+        // It has a position among the PSNs, but takes none.
         slot.first_psn = self.send_psn;
         match env.local_op(index) {
             Ok(()) => {
@@ -550,12 +552,12 @@ impl Requester {
         }
     }
 
-    /// UC, UD: completes everything handed over.
+    /// Completes every work request handed over (UC and UD).
     fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
         while self.tail != self.next && self.complete_tail(slots, Status::Success, 0, env) {}
     }
 
-    /// Where transmission goes on after a retry: at the oldest unacknowledged packet.
+    /// Restarts transmission at the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
         self.next = self.tail;
         self.credits.rewound();
@@ -566,13 +568,13 @@ impl Requester {
         self.recovery_rewound();
     }
 
-    /// Starts the acknowledge timer if there is something that an acknowledgement must come for.
+    /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
     ///
-    /// IBA 9.7.6.1.3 allows for one to four times the consumer's timeout. The first expiry comes
-    /// after one, so that a lost tail is found early; those after retries without progress come
-    /// after two and then three, so that a path that stalls for a while (a busy host, a full queue)
-    /// is neither flooded nor given up on. The fourth is a margin: an expired timer waits for a
-    /// processor.
+    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The first expiry comes after
+    /// one, to find a lost tail early. After retries without progress the timer takes two and then
+    /// three timeouts, so that the requester neither floods nor gives up on a path that stalls for
+    /// a while (a busy host, a full queue). The fourth is a margin, because an expired timer waits
+    /// for a CPU.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
         let used = self.retry_count.saturating_sub(self.retries_left);
         let factor = match used {
@@ -588,14 +590,14 @@ impl Requester {
         };
     }
 
-    /// Whether anything below this PSN was sent and is not acknowledged.
+    /// Returns whether this PSN was sent and is not acknowledged.
     #[inline]
     pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
         psn.since(self.una) < self.max_psn.since(self.una)
     }
 }
 
-/// What becomes of a work request whose packet could not be made.
+/// Returns the state of a work request whose packet could not be built.
 fn failed(error: TxError) -> SlotState {
     let fault = match error {
         TxError::Local(fault) => fault,

@@ -1,38 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How many packets may be in flight, and how that is found out.
+//! Limit of packets in flight, and its adaptation to the path.
 //!
-//! To a peer that keeps what is beyond a gap, a loss costs what was lost, so the window is twice what the way was seen to
-//! hold. What is beyond a gap to a peer that drops it is sent again, so there it is no more than twice what the way was seen to
-//! hold, halved with losses, and grows with what arrives between them.
+//! If the peer keeps out-of-order packets, a loss costs only the lost packets, so the window is
+//! twice the measured capacity of the path. A peer that drops them causes the retransmission of
+//! everything after a loss. Its window is at most twice the measured capacity, is halved by a loss,
+//! and grows with the acknowledgements between losses.
 
 use crate::psn::Psn;
 
-/// Packets that a requester has in flight at most, until it adapts to the path. READ and atomic
-/// requests count as one each, whatever comes back.
+/// Initial limit of packets in flight, until it adapts to the path. A READ or atomic request counts
+/// as one packet, whatever the size of its answer.
 pub const WINDOW: u32 = 256;
 
-/// Packets that a requester ever has in flight, on a path that holds so many.
+/// Largest limit of packets in flight.
 pub const MOST_WINDOW: u32 = 2048;
 
-/// The smallest window to a peer that drops what is beyond a gap, and the largest where the way was not seen to hold
-/// more than half of it: two messages of 64 KiB, one to be acknowledged while the other is under way.
+/// Smallest window for a peer that drops out-of-order packets, and its largest if the path was not
+/// seen to hold more than half of it. It holds two messages of 64 KiB: one waits for its
+/// acknowledgement while the other is in flight.
 const LEAST: u32 = 32;
 
-/// Packets without a loss after which losses are rare, and the window to such a peer grows faster: by half of what is
-/// acknowledged, not by an eighth.
+/// Packets without a loss after which losses count as rare. The window for such a peer then grows
+/// by half of the acknowledged packets instead of an eighth.
 const SMOOTH: u32 = 256;
 
-/// Nanoseconds that packets are counted for at least: on a short way what several round trips bring may be a burst.
+/// Minimum time of a measurement in nanoseconds. On a short path a burst may last several round
+/// trips.
 const STEADY: u64 = 2_000_000;
 
-/// Where a count of acknowledged packets began.
+/// Start of a count of acknowledged packets.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
-    /// In nanoseconds.
+    /// Time of the start, in nanoseconds.
     since: u64,
     from: Psn,
-    /// Behind a hole: packets may have arrived already that are counted only when they are acknowledged.
+    /// There was a hole: packets that had arrived earlier may be acknowledged, and counted, only
+    /// now.
     disturbed: bool,
 }
 
@@ -40,13 +44,13 @@ struct Counted {
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     size: u32,
-    /// Packets that the way holds, as far as measured.
+    /// Measured capacity of the path, in packets.
     way: u32,
-    /// The shortest round trip by then, in nanoseconds.
+    /// Shortest round trip at the time of that measurement, in nanoseconds.
     round_trip: u64,
     /// Packets acknowledged since the last loss.
     smooth: u32,
-    /// Since when acknowledged PSNs are counted to find out what the way holds.
+    /// The count in progress that measures the capacity.
     counted: Counted,
 }
 
@@ -65,8 +69,8 @@ impl Window {
         }
     }
 
-    /// Packets that may be in flight. What is beyond a hole and kept there has left the way: as much again may follow
-    /// until the hole is closed, which takes another round trip.
+    /// Returns the limit of packets in flight. Packets that the peer keeps beyond a hole have left
+    /// the path, so the limit doubles until the hole is closed, which takes another round trip.
     #[inline]
     pub(super) fn room(&self, kept_beyond: bool) -> u32 {
         if kept_beyond {
@@ -76,48 +80,49 @@ impl Window {
         }
     }
 
-    /// Packets after which one asks for an acknowledgement: some are always on their way to be acknowledged while others are
-    /// sent, and a peer is not asked for one with each few packets.
+    /// Returns the number of packets after which one asks for an acknowledgement. Some
+    /// acknowledgements are always on their way while packets are sent, but the peer need not send
+    /// one every few packets.
     #[inline]
     pub(super) fn ackreq_after(&self) -> u32 {
         (self.size >> 2).max(LEAST >> 1)
     }
 
-    /// The shortest round trip is known to be this now, in nanoseconds. What waited in queues in a longer one was taken for what
-    /// the way holds.
+    /// Scales the measured capacity to a newly measured shortest round trip, in nanoseconds. The
+    /// longer round trip included queueing delay, and the measured capacity the queued packets.
     pub(super) fn drained(&mut self, least: u64) {
         let shorter = least.min(self.round_trip);
         let way = u64::from(self.way).saturating_mul(shorter);
-        // No more than it was.
+        // The result is at most the old value.
         self.way = way.checked_div(self.round_trip).unwrap_or(0) as u32;
         self.round_trip = shorter;
     }
 
-    /// The peer turns out to drop what is beyond a gap.
+    /// Shrinks the window: the peer turned out to drop out-of-order packets.
     pub(super) fn drops(&mut self) {
-        // With a large window, bursts were taken for what the way holds.
+        // With a large window, bursts inflated the measured capacity.
         self.way >>= 1;
         self.size = LEAST.max(self.way);
     }
 
-    /// The peer turns out not to drop it.
+    /// Restores the window: the peer turned out to keep out-of-order packets.
     pub(super) fn keeps(&mut self) {
         self.size = WINDOW;
     }
 
-    /// A queue on the way to a peer that keeps what is beyond a gap has overflowed.
+    /// Halves the window after a queue overflow, for a peer that keeps out-of-order packets.
     pub(super) fn overflowed(&mut self) {
         self.size = (self.size >> 1).max(WINDOW);
     }
 
-    /// Something got lost on the way to a peer that drops what is beyond it.
+    /// Halves the window after a loss, for a peer that drops out-of-order packets.
     pub(super) fn lost(&mut self) {
         self.smooth = 0;
         self.way = self.way.saturating_sub(self.way >> 4);
         self.size = (self.size >> 1).max(LEAST).max(self.way);
     }
 
-    /// So many packets more have been acknowledged by a peer that drops what is beyond a gap.
+    /// Grows the window by the acknowledged packets, for a peer that drops out-of-order packets.
     pub(super) fn grow(&mut self, acknowledged: u32) {
         self.smooth = self.smooth.saturating_add(acknowledged);
         let more = if self.smooth > SMOOTH {
@@ -125,14 +130,15 @@ impl Window {
         } else {
             acknowledged.saturating_add(7) >> 3
         };
-        // What is measured on a short way, where a burst is as much as that holds, may be that.
+        // On a short path, whose capacity is about one burst, the measured value may be just a
+        // burst.
         let burst = self.way.saturating_mul(4).saturating_sub(LEAST << 1);
         let twice = self.way.saturating_mul(2).min(burst);
         let most = LEAST.max(twice).max(self.size);
         self.size = self.size.saturating_add(more).min(most);
     }
 
-    /// A count of what is acknowledged begins.
+    /// Starts a count of acknowledged packets.
     #[inline]
     pub(super) fn count_from(&mut self, una: Psn, now: u64, disturbed: bool) {
         self.counted = Counted {
@@ -142,18 +148,22 @@ impl Window {
         };
     }
 
-    /// Everything before `una` has been acknowledged, where the shortest round trip is `least` (0: not known). The window
-    /// grows to twice what the way holds: what is acknowledged within the time of two of the shortest round trips, on
-    /// average. (The other half is for what waits in queues, so that they never run empty.) For a peer that drops what is
-    /// beyond a gap it grows to once that.
+    /// Notes that everything before `una` has been acknowledged. `least` is the shortest round
+    /// trip, 0 if unknown.
+    ///
+    /// The window grows to twice the capacity of the path: twice the average number of packets
+    /// acknowledged within the shortest round trip. (The second half is for packets in queues, so
+    /// that they never run empty.) For a peer that drops out-of-order packets it grows to the
+    /// capacity only.
     pub(super) fn count(&mut self, una: Psn, now: u64, least: u64, disturbed: bool, drops: bool) {
         let time = now.saturating_sub(self.counted.since);
         if time == 0 {
-            // Acknowledged before the count began.
+            // These were acknowledged before the count began.
             self.counted.from = una;
             return;
         }
-        // One round trip may be a burst; and what has arrived before counts for little in a longer time.
+        // One round trip may be a burst. Over a longer time, packets that had arrived earlier
+        // matter little.
         let round_trips = if self.counted.disturbed { 4 } else { 2 };
         let steady = if drops { STEADY } else { 0 };
         if least == 0 || time < least.saturating_mul(round_trips).max(steady) {

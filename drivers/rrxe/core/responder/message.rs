@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! SENDs and RDMA WRITEs, packet by packet (IBA 9.7.4.1 on the order of opcodes and on lengths).
+//! Execution of SENDs and RDMA WRITEs, packet by packet (IBA 9.7.4.1 on the order of opcodes and on
+//! lengths).
 
 use super::{
     Message, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, ResourceRing, Responder,
@@ -9,26 +10,26 @@ use super::{
 use crate::wire::{Operation, Reth};
 use crate::{requester, Ext, Fault, Packet, Service, Status};
 
-/// Why a request is not executed.
+/// Reason for not executing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// There is no receive work request.
+    /// No receive work request is available.
     Rnr,
-    /// It is malformed, out of order, or of a kind that the queue pair does not allow.
+    /// The request is malformed, out of order, or of a kind that the queue pair does not allow.
     Invalid,
-    /// It is longer than the receive work request.
+    /// The message is longer than the receive work request.
     Length,
-    /// The memory may not be accessed so.
+    /// The peer lacks this access to the memory.
     Access,
-    /// The receive work request's own memory can't be used.
+    /// The memory of the receive work request cannot be used.
     Local(Fault),
-    /// The key to invalidate can't be.
+    /// The key cannot be invalidated.
     Invalidate,
-    /// There is nothing wrong with it, but its answer could not be kept. It is lost.
+    /// The request is valid, but its answer cannot be stored. The request is dropped.
     Busy,
 }
 
-/// Where a packet stands in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     First,
@@ -48,7 +49,7 @@ impl Place {
         matches!(self, Place::Last | Place::Only)
     }
 
-    /// Whether a packet here may have so many bytes of payload (G-04).
+    /// Returns whether a packet at this position may have `len` bytes of payload (G-04).
     #[inline]
     fn fits(self, len: u32, mtu: u32) -> bool {
         match self {
@@ -60,7 +61,7 @@ impl Place {
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// The current receive work request, or the next one of the queue that the packet is for.
+    /// Returns the current receive work request, or takes the next one of the packet's queue.
     #[inline]
     pub(super) fn current_recv<E: ResponderEnv>(
         &mut self,
@@ -69,7 +70,8 @@ impl<R: ResourceRing> Responder<R> {
     ) -> Result<RecvRequest, Refusal> {
         if self.recv.is_none() {
             self.recv = match self.service {
-                // A queue that does not exist, or not for this queue pair (IBA A14).
+                // An error means that the queue does not exist, or not for this queue pair
+                // (IBA A14).
                 Service::Xrc => env
                     .fetch_xrc_recv(packet.xrc_srqn)
                     .map_err(|_| Refusal::Invalid)?,
@@ -79,7 +81,7 @@ impl<R: ResourceRing> Responder<R> {
         self.recv.ok_or(Refusal::Rnr)
     }
 
-    /// Executes a packet of a SEND or WRITE; the PSN has been checked.
+    /// Executes a packet of a SEND or WRITE whose PSN has been checked.
     #[inline]
     pub(super) fn on_send_or_write<E: ResponderEnv>(
         &mut self,
@@ -98,7 +100,7 @@ impl<R: ResourceRing> Responder<R> {
             O::WriteOnly | O::WriteOnlyImm => (Place::Only, false),
             _ => return Err(Refusal::Invalid),
         };
-        // Only packets in the middle make a run.
+        // Only packets in the middle of a message form a burst.
         if !place.fits(
             packet.payload_len,
             self.mtu.bytes().saturating_mul(packet.packets),
@@ -182,8 +184,8 @@ impl<R: ResourceRing> Responder<R> {
             ) => (rkey, va, left, total),
             _ => return Err(Refusal::Invalid),
         };
-        // The payloads must add up to the length announced: neither more, nor less, nor nothing
-        // left for a last packet.
+        // The payloads must add up to exactly the announced length, with at least one byte left for
+        // the last packet.
         let enough = if place.ends() {
             len == left
         } else {
@@ -193,14 +195,14 @@ impl<R: ResourceRing> Responder<R> {
         if !enough || total > requester::MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
-        // G-09: a key is not even looked at where there is nothing to access.
+        // G-09: an access to 0 bytes does not check the key.
         if place.starts() && total != 0 {
             env.check_remote(rkey, va, total, RemoteAccess::Write)
                 .map_err(|_| Refusal::Access)?;
         }
         let with_imm = matches!(packet.ext, Ext::Imm(_) | Ext::RethImm(..));
         if with_imm {
-            // Nothing is placed where there is no work request to tell of it (E-01).
+            // Place no data without a work request to report it (E-01).
             self.current_recv(packet, env)?;
         }
         if len != 0 {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The responder: takes requests, places or reads memory through the driver, and sends the answers
-//! (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
-
+//! The responder: receives requests, writes or reads memory through the driver, and sends the
+//! answers (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
 //!
-//! A request is executed when it arrives. What is left to do is to answer, and
-//! [`Responder::poll_transmit`] does that in the order of the PSNs: first the READs and atomics
-//! that have not been answered, then a NAK or else one acknowledgement for everything before it.
+//! The responder executes a request when it arrives. [`Responder::poll_transmit`] later sends the
+//! answers in the order of the PSNs: first those to unanswered READs and atomics, then a NAK or a
+//! single acknowledgement for everything before it.
 
 mod message;
 mod receive;
@@ -24,16 +23,16 @@ use resources::Resources;
 pub use receive::GRH_LEN;
 pub use resources::Resource;
 
-/// READs and atomics that can be replayed at most: the largest `max_dest_rd_atomic`.
+/// Maximum number of READs and atomics that can be replayed: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 128;
 
-/// Where a responder keeps its resources: the driver's memory. Of what is longer than
-/// [`MAX_RESOURCES`], the rest is not used; an empty one is the default.
+/// Storage of a responder's resources, owned by the driver. The responder uses at most the first
+/// [`MAX_RESOURCES`] entries. The default is empty.
 pub trait ResourceRing: DerefMut<Target = [Resource]> + Default {}
 
 impl<R: DerefMut<Target = [Resource]> + Default> ResourceRing for R {}
 
-/// What a remote access wants to do.
+/// Kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
     /// RDMA READ.
@@ -44,14 +43,14 @@ pub enum RemoteAccess {
     Atomic,
 }
 
-/// What a FLUSH asks for.
+/// Guarantees and range of a FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// Everyone sees what was written before.
+    /// Earlier writes become globally visible.
     pub global: bool,
-    /// It outlives a loss of power.
+    /// Earlier writes become persistent.
     pub persistent: bool,
-    /// The bytes (address, length) that it is about; `None`: all of the region.
+    /// The bytes to flush (address, length); `None` for the whole region.
     pub range: Option<(u64, u32)>,
 }
 
@@ -60,26 +59,26 @@ pub struct Flush {
 pub enum AtomicOp {
     /// Stores `swap` if the memory holds `compare`.
     CompareSwap {
-        /// What must be there.
+        /// The value to compare with.
         compare: u64,
         /// The new value.
         swap: u64,
     },
-    /// Adds, wrapping.
+    /// Adds, wrapping on overflow.
     FetchAdd {
         /// The addend.
         add: u64,
     },
 }
 
-/// A receive work request, as far as the core needs to know it.
+/// A receive work request, as far as the core needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvRequest {
-    /// Bytes that its scatter list holds.
+    /// Length of its scatter list in bytes.
     pub length: u32,
 }
 
-/// What consumed a receive work request. The values are those of `enum ibv_wc_opcode`.
+/// Operation that consumed a receive work request. The values are those of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecvOpcode {
@@ -94,15 +93,15 @@ pub enum RecvOpcode {
 pub struct RecvCompletion {
     /// The status.
     pub status: Status,
-    /// What it was.
+    /// The operation.
     pub opcode: RecvOpcode,
-    /// Bytes received; UD: with the 40 bytes in front.
+    /// Bytes received; for UD including the 40 bytes in front of the payload.
     pub byte_len: u32,
     /// Immediate data as in the `imm_data` of verbs (bytes in network order).
     pub imm: Option<u32>,
     /// The key that a SEND with invalidate invalidated.
     pub invalidated: Option<u32>,
-    /// The sender asked for a solicited event.
+    /// Whether the sender asked for a solicited event.
     pub solicited: bool,
     /// UD: the sending queue pair.
     pub src_qp: u32,
@@ -110,35 +109,35 @@ pub struct RecvCompletion {
     pub pkey: u16,
 }
 
-/// Something to tell the consumer of the queue pair, or the port's counters.
+/// An event for the consumer of the queue pair, or for the port's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponderEvent {
-    /// The first request since [`Responder::start`] (J-21). The driver raises
-    /// IB_EVENT_COMM_EST if the queue pair is still in RTR.
+    /// First request since [`Responder::start`] (J-21). The driver raises IB_EVENT_COMM_EST if the
+    /// queue pair is still in RTR.
     CommEstablished,
-    /// IB_EVENT_QP_ACCESS_ERR: a remote access was refused (G-12).
+    /// IB_EVENT_QP_ACCESS_ERR: the responder refused a remote access (G-12).
     AccessError,
-    /// IB_EVENT_QP_REQ_ERR: an invalid request that used no receive work request.
+    /// IB_EVENT_QP_REQ_ERR: an invalid request that consumed no receive work request.
     RequestError,
-    /// IB_EVENT_QP_FATAL: an error of this side that used no receive work request.
+    /// IB_EVENT_QP_FATAL: a local error that consumed no receive work request.
     Fatal,
-    /// A packet's P_Key does not match: for the port's counter.
+    /// A packet's P_Key did not match, for the port's counter.
     PkeyViolation,
-    /// A datagram's Q_Key does not match: for the port's counter.
+    /// A datagram's Q_Key did not match, for the port's counter.
     QkeyViolation,
 }
 
-/// What the responder needs from the driver.
+/// Operations that the responder needs from the driver.
 pub trait ResponderEnv {
-    /// Takes the next receive work request of the receive queue, which stays the current one until
-    /// [`ResponderEnv::complete_recv`]. `None` if there is none.
+    /// Takes the next receive work request, which is the current one until
+    /// [`ResponderEnv::complete_recv`]. Returns `None` if the receive queue is empty.
     fn fetch_recv(&mut self) -> Option<RecvRequest>;
 
-    /// Copies the payload of the packet being handled, all of it, to byte `offset` of the current
-    /// receive work request. Never beyond its length.
+    /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
+    /// work request, never beyond its length.
     fn place_recv(&mut self, offset: u32) -> Result<(), Fault>;
 
-    /// Whether the peer may do so with these bytes of the region. Never with `len` 0.
+    /// Checks that the peer may access these bytes of the region. `len` is never 0.
     fn check_remote(
         &mut self,
         rkey: u32,
@@ -147,77 +146,79 @@ pub trait ResponderEnv {
         access: RemoteAccess,
     ) -> Result<(), Fault>;
 
-    /// Copies the payload of the packet being handled, all of it, to the region. Checks again
-    /// that the peer may write there.
+    /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
+    /// access again.
     fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault>;
 
-    /// Executes an atomic operation and returns the value before, both as numbers of this machine.
-    /// `va` is a multiple of 8. Checks that the peer may.
+    /// Executes an atomic operation and returns the old value; operands and result are in host byte
+    /// order. `va` is a multiple of 8. Checks the peer's access.
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault>;
 
-    /// Stores the payload of the packet being handled, 8 bytes, in one: nobody sees a part of
-    /// them. `va` is a multiple of 8. Checks that the peer may write there. Without it there is no
-    /// ATOMIC WRITE: each is refused.
+    /// Stores the 8-byte payload of the packet being handled atomically: no reader sees a part of
+    /// it. `va` is a multiple of 8. Checks the peer's write access. The default implementation
+    /// refuses every ATOMIC WRITE.
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let _ = (rkey, va);
         Err(Fault::Protection)
     }
 
-    /// Flushes what was written to a region before. Checks that the peer may, also where the range
-    /// is empty. Without it there is no FLUSH: each is refused.
+    /// Flushes earlier writes to a region. Checks the peer's access, even if the range is empty.
+    /// The default implementation refuses every FLUSH.
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
         let _ = (rkey, flush);
         Err(Fault::Protection)
     }
 
-    /// XRC: takes the next receive work request of a shared receive queue, which stays the current
-    /// one until [`ResponderEnv::complete_recv`]. `Ok(None)` if there is none; an error if there
-    /// is no such queue in the domain of the queue pair. Called in place of
-    /// [`ResponderEnv::fetch_recv`].
+    /// XRC: takes the next receive work request of a shared receive queue, which is the current one
+    /// until [`ResponderEnv::complete_recv`]. Called instead of
+    /// [`ResponderEnv::fetch_recv`]. Returns `Ok(None)` if the queue is empty, and an error if the
+    /// queue pair's domain has no such queue.
     fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
         let _ = srqn;
         Err(Fault::Protection)
     }
 
-    /// Invalidates a key for the peer.
+    /// Invalidates a key on behalf of the peer.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
-    /// Completes the current receive work request. If none was fetched (an error before), none is
-    /// current and this is not called.
+    /// Completes the current receive work request. Not called if there is no current one, because
+    /// an error occurred before it was fetched.
     fn complete_recv(&mut self, completion: RecvCompletion);
 
-    /// Tells of an event.
+    /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to be sent. See [`TxError`]; `Local` means the same as `RemoteAccess` here.
+    /// Takes a packet to send. See [`TxError`] for the errors; `Local` means the same as
+    /// `RemoteAccess` here.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
-    /// Takes a run: `count` packets, this one and those that follow by [`TxPacket::step`], which are alike but for PSN and
-    /// place: the middle of a message. How many were taken, and why the next one was not.
+    /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
+    /// [`TxPacket::step`], which differ only in PSN and payload position. Returns how many were
+    /// taken, and why the next one was not.
     fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         packet.each_of_run(count, |packet| self.transmit(packet))
     }
 }
 
-/// Where the responder stands.
+/// State of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not yet ready to receive: everything is dropped.
+    /// Not ready to receive: every packet is dropped.
     Idle,
     /// Ready to receive.
     Ready,
-    /// The queue pair is lost, but the NAK that says so has not been sent: nothing is taken.
+    /// The queue pair has failed, but the NAK is not sent yet: no packet is accepted.
     Failing,
-    /// Nothing is taken, nothing is sent.
+    /// No packet is accepted or sent.
     Error,
 }
 
-/// A message of several packets in the middle.
+/// Progress of a message of several packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
-    /// There is none.
+    /// No message is in progress.
     None,
-    /// A SEND into the current receive work request.
+    /// A SEND to the current receive work request.
     Send {
         /// Bytes placed.
         received: u32,
@@ -227,34 +228,34 @@ enum Message {
     /// An RDMA WRITE.
     Write {
         rkey: u32,
-        /// Where the next byte goes.
+        /// Address of the next byte.
         va: u64,
-        /// Bytes to come.
+        /// Bytes still to come.
         left: u32,
-        /// Bytes in all.
+        /// Total length in bytes.
         total: u32,
     },
 }
 
-/// What happened, for statistics. All counters wrap.
+/// Statistics of a responder. All counters wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponderCounters {
-    /// Requests that had been taken before.
+    /// Requests received before.
     pub duplicates: u32,
-    /// Gaps in the sequence of requests that a NAK was made for; without NAKs (UC), requests that
-    /// came too early.
+    /// Sequence gaps for which a NAK was created. For a service without NAKs (UC), requests that
+    /// arrived too early.
     pub out_of_sequence: u32,
     /// RNR NAKs sent.
     pub rnr_naks: u32,
-    /// Packets dropped: of a wrong kind, in a wrong state, or without room. Not those whose key
-    /// does not match, for which there is an event.
+    /// Packets dropped: of the wrong kind, in the wrong state, or without room. Excludes key
+    /// mismatches, which have an event.
     pub dropped: u32,
-    /// Requests refused since the peer may not access that memory so: keys that open nothing,
-    /// and those of other domains, rights or ranges.
+    /// Requests refused because the peer lacks access: invalid keys, and keys of other domains,
+    /// rights or ranges.
     pub wrong_keys: u32,
 }
 
-/// The receiving half of a queue pair. See the module's documentation.
+/// The receiving half of a queue pair. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Responder<R> {
     service: Service,
@@ -262,26 +263,26 @@ pub struct Responder<R> {
     mtu: Mtu,
     /// The PSN expected next.
     epsn: Psn,
-    /// Messages completed.
+    /// Message sequence number: messages completed.
     msn: Psn,
     message: Message,
     /// The current receive work request.
     recv: Option<RecvRequest>,
-    /// No request has been taken since [`Responder::start`].
+    /// No request was received since [`Responder::start`].
     quiet: bool,
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
-    /// A NAK is due: with this PSN.
+    /// A NAK with this PSN is due.
     nak_due: Option<(Psn, Syndrome)>,
-    /// A NAK was made for `epsn`: no other before it arrives (B-09, B-13).
+    /// A NAK was created for `epsn`: no second one before that packet arrives (B-09, B-13).
     nak_outstanding: bool,
-    /// That NAK was an RNR NAK: the peer is going to send all from there on again.
+    /// That NAK was an RNR NAK: the peer will retransmit everything from there on.
     not_ready: bool,
-    /// Packets beyond a gap at `epsn` are held, as far as [`Responder::held`] was told.
+    /// The driver holds packets beyond a gap at `epsn`, according to [`Responder::held`].
     holding: bool,
     resources: Resources<R>,
-    /// What congestion notifications have left of the rate of READ responses.
+    /// Rate limit of READ responses, set by congestion notifications.
     rate: RateLimiter,
 
     allow_read: bool,
@@ -298,7 +299,7 @@ pub struct Responder<R> {
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// A responder in the Reset state, without resources.
+    /// Returns a responder in the Reset state, without resources.
     pub fn new(service: Service) -> Responder<R> {
         Responder {
             service,
@@ -329,79 +330,81 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Forgets everything, attributes and the current receive work request included, without
-    /// completing it (the Reset state). Gives back the resources.
+    /// Returns to the Reset state: forgets everything, including attributes and the current receive
+    /// work request, without completing it. Returns the resource storage.
     pub fn reset(&mut self) -> R {
         core::mem::replace(self, Responder::new(self.service))
             .resources
             .into_ring()
     }
 
-    /// The PSN expected first: the low 24 bits (B-02).
+    /// Sets the first expected PSN: the low 24 bits (B-02).
     pub fn set_psn(&mut self, psn: u32) {
         self.epsn = Psn::new(psn);
     }
 
-    /// The path MTU; for UD the port's.
+    /// Sets the path MTU (for UD, the port's MTU).
     pub fn set_mtu(&mut self, mtu: Mtu) {
         self.mtu = mtu;
     }
 
-    /// Room for as many READs and atomics as the peer may have outstanding (`max_dest_rd_atomic`,
-    /// C-13 to C-15), at most [`MAX_RESOURCES`]. Those that are to be answered or could be replayed
-    /// move there, as far as there is room. Returns the memory that they were in.
+    /// Replaces the resource storage, which needs room for all READs and atomics that the peer may
+    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15), at most [`MAX_RESOURCES`]. Moves the
+    /// resources that await an answer or may be replayed, as far as there is room. Returns the old
+    /// storage.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
     }
 
-    /// The RNR NAK timer's code that is sent (E-03).
+    /// Sets the RNR NAK timer code to send (E-03).
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.min_rnr_timer = code & 0x1f;
     }
 
-    /// What the peer may do (G-13).
+    /// Sets the accesses that the peer is granted (G-13).
     pub fn set_access(&mut self, read: bool, write: bool, atomic: bool) {
         self.allow_read = read;
         self.allow_write = write;
         self.allow_atomic = atomic;
     }
 
-    /// Which guarantees the peer may FLUSH for (G-26).
+    /// Sets the guarantees for which the peer may FLUSH (G-26).
     pub fn set_flush_access(&mut self, global: bool, persistent: bool) {
         self.allow_flush_global = global;
         self.allow_flush_persistent = persistent;
     }
 
-    /// The peer's queue pair number (RC, UC).
+    /// Sets the peer's queue pair number (RC, UC).
     pub fn set_dest_qpn(&mut self, qpn: u32) {
         self.dest_qpn = qpn & QPN_MASK;
     }
 
-    /// The peer's queue pair number.
+    /// Returns the peer's queue pair number.
     #[inline]
     pub fn dest_qpn(&self) -> u32 {
         self.dest_qpn
     }
 
-    /// The Q_Key that datagrams must have.
+    /// Sets the Q_Key that datagrams must carry.
     pub fn set_qkey(&mut self, qkey: u32) {
         self.qkey = qkey;
     }
 
-    /// The partition key.
+    /// Sets the partition key.
     pub fn set_pkey(&mut self, pkey: u16) {
         self.pkey = pkey;
     }
 
-    /// To the Ready To Receive state.
+    /// Enters the Ready To Receive state.
     pub fn start(&mut self) {
         if self.state == State::Idle {
             self.state = State::Ready;
         }
     }
 
-    /// To the Error state: nothing is taken or sent any more. Completes the current receive work
-    /// request as flushed, if there is one; the driver then flushes the rest of the receive queue.
+    /// Enters the Error state, in which the responder accepts and sends nothing. Completes the
+    /// current receive work request, if any, as flushed; the driver then flushes the rest of the
+    /// receive queue.
     pub fn enter_error<E: ResponderEnv>(&mut self, env: &mut E) {
         self.state = State::Error;
         self.message = Message::None;
@@ -413,14 +416,14 @@ impl<R: ResourceRing> Responder<R> {
         self.fail_recv(Status::WrFlush, env);
     }
 
-    /// When to call [`Responder::poll_transmit`] again although nothing has happened: the absolute
-    /// time in nanoseconds. Ask again after every call of it.
+    /// Returns when to call [`Responder::poll_transmit`] even without an event, as an absolute time
+    /// in nanoseconds. The driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
         self.rate.wake()
     }
 
-    /// Whether a packet is of the kind and in the state to be looked at.
+    /// Returns whether the responder handles packets of this kind in its current state.
     #[inline]
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
@@ -428,10 +431,10 @@ impl<R: ResourceRing> Responder<R> {
             && !packet.is_response()
     }
 
-    /// The congestion notification to send for a request that came in marked, before it is
-    /// handled; `None` if the packet is going to be dropped for its header (L-03), if no request of
-    /// this connection can have its PSN now (it is stale or forged), and for datagrams, whose
-    /// senders have no connection to slow down.
+    /// Returns the congestion notification for a request that arrived marked. The driver asks
+    /// before it hands in the request. `None` for datagrams, whose senders have no connection to
+    /// slow down; if the responder will drop the packet because of its header (L-03); or if its PSN
+    /// is too far off for a request of this connection: it is stale or forged.
     pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
@@ -440,46 +443,45 @@ impl<R: ResourceRing> Responder<R> {
         notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
     }
 
-    /// Takes a congestion notification of the peer: the rate of READ responses falls (L-07).
-    /// Nothing else changes.
+    /// Handles a congestion notification from the peer: lowers the rate of READ responses (L-07)
+    /// and changes nothing else.
     pub fn notified(&mut self, now: u64) {
         if self.state == State::Ready {
             self.rate.notified(now);
         }
     }
 
-    /// The rate that READ responses may leave at, in bytes per second; `None` where there is no
-    /// limit.
+    /// Returns the rate limit of READ responses in bytes per second; `None` without a limit.
     pub fn rate(&mut self, now: u64) -> Option<u64> {
         self.rate.rate(now)
     }
 
-    /// Forgets what congestion notifications have left of the rate, before the last
-    /// [`Responder::poll_transmit`] of a queue pair that ends: nothing follows for which the
-    /// network would need room, and what is not sent then is never sent.
+    /// Forgets the rate limit, before the last [`Responder::poll_transmit`] of a queue pair that is
+    /// being destroyed. Nothing follows that would congest the network, and the responder sends now
+    /// or never.
     pub fn forget_rate(&mut self) {
         self.rate = RateLimiter::new();
     }
 
-    /// The expected PSN, for query_qp (J-18).
+    /// Returns the expected PSN, for query_qp (J-18).
     #[inline]
     pub fn expected_psn(&self) -> u32 {
         self.epsn.get()
     }
 
-    /// The message sequence number: messages completed, modulo 2^24.
+    /// Returns the message sequence number: messages completed, modulo 2^24.
     #[inline]
     pub fn msn(&self) -> u32 {
         self.msn.get()
     }
 
-    /// Statistics.
+    /// Returns the statistics.
     #[inline]
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
     }
 
-    /// Completes the current receive work request with an error. Whether there was one.
+    /// Completes the current receive work request with an error. Returns whether there was one.
     fn fail_recv<E: ResponderEnv>(&mut self, status: Status, env: &mut E) -> bool {
         if self.recv.take().is_none() {
             return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A packet arrives at the responder: whether it is to be executed, and what becomes of errors.
+//! Receive direction of the responder: checks packets, and handles errors.
 
 use super::message::Refusal;
 use super::{
@@ -12,10 +12,10 @@ use crate::reorder::REACH;
 use crate::wire::{NakCode, Operation, Syndrome};
 use crate::{pkey, requester, Ext, Outcome, Packet, Service, Status};
 
-/// Bytes in front of a datagram's payload, where the driver puts the GRH or the IPv4 header (I-03).
+/// Bytes in front of a datagram's payload, for the GRH or the IPv4 header (I-03).
 pub const GRH_LEN: u32 = 40;
 
-/// Something to send, nothing more.
+/// The outcome that only asks for transmission.
 const TRANSMIT: Outcome = Outcome {
     transmit: true,
     fatal: false,
@@ -24,7 +24,7 @@ const TRANSMIT: Outcome = Outcome {
 };
 
 impl<R: ResourceRing> Responder<R> {
-    /// Takes a request. Anything else is dropped.
+    /// Handles a request. Drops any other packet.
     pub fn handle_packet<E: ResponderEnv>(
         &mut self,
         _now: u64,
@@ -55,7 +55,8 @@ impl<R: ResourceRing> Responder<R> {
             }
             Region::Future => Outcome {
                 transmit: self.nak_gap(),
-                // A request from farther off may be stale or forged. A peer sends its own again.
+                // A request farther away may be stale or forged. The peer retransmits a genuine
+                // one.
                 hold: !self.not_ready && packet.psn().since(self.epsn) < REACH,
                 ..Outcome::default()
             },
@@ -66,8 +67,9 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// How many packets may make a run that starts with this one ([`Packet::starts_run`]), and be handled at once: as many as
-    /// are sure to be expected and to have room. Where it is to be handled by itself, 1.
+    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
+    /// be handled at once: only those certain to be expected and to have room. Returns 1 if the
+    /// packet must be handled alone.
     #[inline]
     pub fn takes_run(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
@@ -83,26 +85,26 @@ impl<R: ResourceRing> Responder<R> {
                 .length
                 .min(requester::MAX_MESSAGE)
                 .saturating_sub(received),
-            // There is something left for the last packet.
+            // At least one byte must be left for the last packet.
             (Operation::WriteMiddle, Message::Write { left, .. }, _) => left.saturating_sub(1),
             _ => 0,
         };
         room.checked_div(mtu).unwrap_or(0).max(1)
     }
 
-    /// Whether a packet with this PSN, which was held, is to be handled now.
+    /// Returns whether a held packet with this PSN can be handled now.
     #[inline]
     pub fn is_due(&self, psn: Psn) -> bool {
         psn == self.epsn
     }
 
-    /// Tells what became of the packets that are held ([`crate::Reorder`]), after the one that
-    /// came in and all that were due have been handled. `taken`: some were handled just now.
-    /// `left`: some are held still, beyond another gap.
+    /// Notes the state of the held packets ([`crate::Reorder`]) after the driver has handled the
+    /// received packet and all held ones that were due. `taken` says that some held packets were
+    /// handled just now, `left` that some are still held beyond another gap.
     ///
-    /// That gap is reported at once where the packets around it have been handled: nothing may
-    /// come that would do so. Where they haven't, packets may be on their way that close it; then
-    /// it is reported with the next acknowledgement that the peer asks for.
+    /// If held packets were just handled, the responder reports the next gap at once, because no
+    /// later packet may do so. Otherwise the missing packets may still be on their way, and the
+    /// responder reports the gap with the next acknowledgement that the peer asks for.
     pub fn held(&mut self, taken: bool, left: bool) -> Outcome {
         self.holding = left;
         Outcome {
@@ -111,8 +113,8 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// A packet is missing: has the NAK sent, if there was none for it (B-08, B-09). Whether it is
-    /// to be sent.
+    /// Schedules a NAK for the gap, unless there was one before (B-08, B-09). Returns whether a NAK
+    /// must be sent.
     fn nak_gap(&mut self) -> bool {
         if self.nak_outstanding {
             return false;
@@ -123,15 +125,15 @@ impl<R: ResourceRing> Responder<R> {
         true
     }
 
-    /// Before an acknowledgement is sent: where packets are held beyond a gap, a NAK says more.
+    /// Replaces a pending acknowledgement by a NAK if packets are held beyond a gap.
     pub(super) fn nak_instead(&mut self) {
         if self.holding && self.nak_due.is_none() {
             self.nak_gap();
         }
     }
 
-    /// A request of the peer has come (J-21). One that does not fit in its place may be stale or
-    /// forged, and says nothing.
+    /// Reports the first request of the peer (J-21). Not called for an unexpected request, which
+    /// may be stale or forged.
     #[inline]
     fn established<E: ResponderEnv>(&mut self, env: &mut E) {
         if self.quiet {
@@ -158,7 +160,7 @@ impl<R: ResourceRing> Responder<R> {
             (O::CompareSwap | O::FetchAdd, Ext::Atomic(eth)) => self.on_atomic(packet, eth, env),
             (O::Flush, Ext::Flush(feth, reth)) => self.on_flush(packet, feth, reth, env),
             (O::AtomicWrite, Ext::Reth(reth)) => self.on_atomic_write(packet, reth, env),
-            // This refuses what is neither.
+            // This refuses all other operations.
             _ => {
                 self.on_send_or_write(packet, env)?;
                 self.epsn = self.epsn.add(packet.packets);
@@ -168,7 +170,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// What a reliable connection says to the result of a request.
+    /// Prepares the answer of a reliable connection to a request.
     #[inline]
     fn answer<E: ResponderEnv>(
         &mut self,
@@ -199,7 +201,7 @@ impl<R: ResourceRing> Responder<R> {
                 ));
                 return TRANSMIT;
             }
-            // The peer sends it again.
+            // The peer will retransmit the request.
             Refusal::Busy => {
                 let transmit = self.resources.has_pending();
                 let _ = self.drop_packet();
@@ -233,7 +235,8 @@ impl<R: ResourceRing> Responder<R> {
             ),
             Refusal::Invalidate => {
                 self.count_wrong_key();
-                // G-22: the peer gets no NAK, but what came before it still has its answers.
+                // G-22: the peer gets no NAK for this request, but still the answers to earlier
+                // ones.
                 self.fail_recv(Status::RemInvReq, env);
                 self.message = Message::None;
                 self.state = State::Failing;
@@ -249,8 +252,8 @@ impl<R: ResourceRing> Responder<R> {
         TRANSMIT
     }
 
-    /// A request of an unreliable connection: never answered (H-01). After a gap the next message
-    /// is taken from its start (H-03, H-04).
+    /// Handles a request of an unreliable connection, which is never answered (H-01). After a gap
+    /// the responder waits for the start of the next message (H-03, H-04).
     fn on_unreliable<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
         let starts = matches!(
             packet.operation,
@@ -262,7 +265,7 @@ impl<R: ResourceRing> Responder<R> {
                 | Operation::WriteOnlyImm
         );
         if starts {
-            // The receive work request of a broken SEND stays current, and is used again (H-05).
+            // The receive work request of a broken SEND stays current and is reused (H-05).
             self.message = Message::None;
         } else if packet.psn() != self.epsn {
             self.message = Message::None;
@@ -293,7 +296,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// A datagram.
+    /// Handles a datagram.
     fn on_datagram<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
         let (deth, imm) = match packet.ext {
             Ext::Deth(deth) => (deth, None),
@@ -308,8 +311,8 @@ impl<R: ResourceRing> Responder<R> {
             return self.drop_packet();
         }
         let byte_len = packet.payload_len.saturating_add(GRH_LEN);
-        // Without a receive work request (E-12), or with one that is too small (I-04), the
-        // datagram is lost; the work request waits for the next one.
+        // If there is no receive work request (E-12), or it is too small (I-04), the datagram is
+        // lost. A work request that is too small waits for the next datagram.
         match self.current_recv(packet, env) {
             Ok(recv) if recv.length >= byte_len => {}
             _ => return self.drop_packet(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! READs and atomics: their execution, and what is kept of them to answer them, and to answer them
-//! again (the responder resources of IBA 9.7.4).
+//! READs and atomics: their execution, and the state for answering them, and for answering
+//! duplicates (the responder resources of IBA 9.7.4).
 
 use super::message::Refusal;
 use super::{
@@ -11,37 +11,37 @@ use crate::psn::Psn;
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
 use crate::{requester, Ext, Mtu, Outcome, Packet};
 
-/// What a resource remembers.
+/// Content of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing.
+    /// Unused.
     Empty,
-    /// A READ, to be executed again.
+    /// A READ. A duplicate executes it again.
     Read { rkey: u32, va: u64, len: u32 },
-    /// An atomic and its result: it must not be executed again.
+    /// An atomic and its result. A duplicate must not execute it again.
     Atomic {
         rkey: u32,
         va: u64,
         op: AtomicOp,
         original: u64,
     },
-    /// A FLUSH or atomic write: all there is to say is that it was executed.
+    /// A FLUSH or atomic write. The answer only confirms the execution.
     Done { operation: Operation, ext: Ext },
 }
 
-/// Room to remember a READ or atomic that was accepted.
+/// State of an accepted READ or atomic.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource {
     pub(super) kind: Kind,
-    /// PSN of the request, and of the first response packet.
+    /// PSN of the request and of its first response packet.
     pub(super) first: Psn,
-    /// Response packets.
+    /// Number of response packets.
     pub(super) packets: u32,
-    /// Index of the packet that the response being sent started with.
+    /// Index of the first packet of the response being sent.
     pub(super) start: u32,
-    /// Index of the packet to be sent next.
+    /// Index of the next packet to send.
     pub(super) at: u32,
-    /// It has been answered to the end at least once.
+    /// The last response packet was sent at least once.
     pub(super) answered: bool,
 }
 
@@ -60,14 +60,14 @@ impl Default for Resource {
     }
 }
 
-/// The last READs and atomics, in a ring.
+/// Ring of the latest READs and atomics.
 #[derive(Clone, Debug)]
 pub(super) struct Resources<R> {
-    /// Of as many as the peer may have outstanding.
+    /// One entry for each request that the peer may have outstanding.
     ring: R,
-    /// A bit for each that is to be answered.
+    /// Bitmap of the entries that await an answer.
     pending: u128,
-    /// Where the next one goes: the oldest.
+    /// Index of the next entry to fill, which is the oldest.
     head: u8,
 }
 
@@ -82,14 +82,14 @@ impl<R: ResourceRing> Resources<R> {
         new
     }
 
-    /// As many as the peer may have outstanding.
+    /// Returns the number of requests that the peer may have outstanding.
     #[inline]
     fn limit(&self) -> u8 {
         self.ring.len().min(MAX_RESOURCES) as u8
     }
 
-    /// Moves to another ring, and returns the old one. If the new one is smaller, only the newest
-    /// resources are kept.
+    /// Moves to another ring, and returns the old one. A smaller ring keeps only the newest
+    /// resources.
     pub(super) fn replace(&mut self, ring: R) -> R {
         let old = core::mem::replace(self, Resources::new(ring));
         let (places, limit) = (old.limit(), self.limit());
@@ -109,8 +109,8 @@ impl<R: ResourceRing> Resources<R> {
         old.into_ring()
     }
 
-    /// The index of the newest resource, for `age` 1; of the one before it, for 2; and so on, up to
-    /// the length of the ring.
+    /// Returns the index of the `age`-th newest resource, with `age` from 1 to the length of the
+    /// ring.
     #[inline]
     fn newest(&self, age: u8) -> u8 {
         match self.head.checked_sub(age) {
@@ -125,14 +125,14 @@ impl<R: ResourceRing> Resources<R> {
         self.head = if next >= self.limit() { 0 } else { next };
     }
 
-    /// Forgets all.
+    /// Forgets all resources.
     pub(super) fn clear(&mut self) {
         self.ring.fill(EMPTY);
         self.pending = 0;
         self.head = 0;
     }
 
-    /// The ring alone.
+    /// Returns the ring.
     pub(super) fn into_ring(self) -> R {
         self.ring
     }
@@ -147,15 +147,15 @@ impl<R: ResourceRing> Resources<R> {
         1u128.wrapping_shl(index as u32)
     }
 
-    /// Whether there is room: not while the oldest waits for its first answer (C-14, C-15). One
-    /// that is only to be answered again makes room: a peer that sends a new request has what it
-    /// asked for.
+    /// Returns whether there is room: not while the oldest resource waits for its first answer
+    /// (C-14, C-15). A resource that awaits only the answer to a duplicate can be replaced: a peer
+    /// that sends a new request has received that answer.
     fn has_room(&self) -> bool {
         let oldest = self.ring.get(usize::from(self.head));
         oldest.is_some_and(|oldest| oldest.answered)
     }
 
-    /// Remembers a READ or atomic, and that it is to be answered.
+    /// Stores a READ or atomic that awaits its answer.
     fn push(&mut self, kind: Kind, first: Psn, packets: u32) {
         let index = self.head;
         if let Some(place) = self.ring.get_mut(usize::from(index)) {
@@ -172,13 +172,13 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// The oldest that is to be answered.
+    /// Returns the oldest resource that awaits an answer.
     #[inline]
     pub(super) fn oldest_pending(&self) -> Option<u8> {
         if self.pending == 0 {
             return None;
         }
-        // From the oldest, at `head`, to the end of the ring, and then from its start.
+        // Search from the oldest, at `head`, to the end of the ring, and then from its start.
         let from_head = self.pending.wrapping_shr(u32::from(self.head));
         Some(match from_head {
             0 => self.pending.trailing_zeros() as u8,
@@ -191,7 +191,7 @@ impl<R: ResourceRing> Resources<R> {
         self.ring.get(usize::from(index))
     }
 
-    /// So many response packets were sent.
+    /// Notes that `packets` response packets were sent.
     #[inline]
     pub(super) fn advance(&mut self, index: u8, packets: u32) {
         let Some(resource) = self.ring.get_mut(usize::from(index)) else {
@@ -204,7 +204,7 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// It can't be answered any more.
+    /// Forgets a resource that cannot be answered anymore.
     pub(super) fn forget(&mut self, index: u8) {
         self.pending &= !Self::bit(index);
         if let Some(resource) = self.ring.get_mut(usize::from(index)) {
@@ -212,9 +212,9 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Arranges that a request that came again is answered again. `accept` says whether it is the
-    /// same one; it gets what is remembered and how many packets into it the request starts. Only
-    /// the newest resource of the PSN counts: an older one is from before the numbers went round.
+    /// Schedules the answer to a duplicate request. `accept` compares the request with the stored
+    /// one; it also gets the packet index at which the request starts. Only the newest resource
+    /// with this PSN counts: an older one is from before a PSN wrap.
     fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
             let index = self.newest(age);
@@ -238,13 +238,12 @@ impl<R: ResourceRing> Resources<R> {
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// Whether a request of a kind that is `allowed` or not stands alone, and there is room to
-    /// remember it.
+    /// Returns whether the request is allowed, is not inside another message, and can be stored.
     fn may_keep(&self, allowed: bool) -> bool {
         allowed && self.message == Message::None && self.resources.has_room()
     }
 
-    /// The expected request is a READ.
+    /// Handles a READ, the expected request.
     pub(super) fn on_read<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
@@ -273,7 +272,7 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// The expected request is an atomic.
+    /// Handles an atomic, the expected request.
     pub(super) fn on_atomic<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
@@ -302,7 +301,7 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// The expected request is a FLUSH.
+    /// Handles a FLUSH, the expected request.
     pub(super) fn on_flush<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
@@ -314,7 +313,7 @@ impl<R: ResourceRing> Responder<R> {
         let persistent = feth.placement & Feth::PERSISTENT != 0;
         let range = match feth.level {
             Feth::RANGE if reth.len < requester::MAX_MESSAGE => Some((reth.va, reth.len)),
-            // Address and length don't count.
+            // Address and length are ignored.
             Feth::REGION => None,
             _ => return Err(Refusal::Invalid),
         };
@@ -328,7 +327,8 @@ impl<R: ResourceRing> Responder<R> {
         if !valid {
             return Err(Refusal::Invalid);
         }
-        // Not as for READs (C-14): rdma_rxe does not count FLUSHes as outstanding when it sends.
+        // Unlike a READ (C-14), it is not refused: rdma_rxe sends FLUSHes without counting them as
+        // outstanding.
         if !self.resources.has_room() {
             return Err(Refusal::Busy);
         }
@@ -337,13 +337,13 @@ impl<R: ResourceRing> Responder<R> {
             persistent,
             range,
         };
-        // G-09 is about READ and WRITE: the key of an empty FLUSH counts.
+        // G-09 covers READ and WRITE only: an empty FLUSH does check the key.
         env.flush(reth.rkey, flush).map_err(|_| Refusal::Access)?;
         self.done(packet);
         Ok(())
     }
 
-    /// The expected request is an atomic write, for which WRITE must be allowed.
+    /// Handles an atomic write, the expected request. It requires WRITE access.
     pub(super) fn on_atomic_write<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
@@ -364,7 +364,7 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// Remembers a FLUSH or atomic write that was executed.
+    /// Stores an executed FLUSH or atomic write.
     fn done(&mut self, packet: &Packet) {
         let kind = Kind::Done {
             operation: packet.operation,
@@ -374,20 +374,20 @@ impl<R: ResourceRing> Responder<R> {
         self.accept(1);
     }
 
-    /// Moves on behind a READ or atomic. Its response acknowledges what came before.
+    /// Advances past a READ or atomic, whose response acknowledges everything before it.
     fn accept(&mut self, psns: u32) {
         self.epsn = self.epsn.add(psns);
         self.msn = self.msn.next();
         self.ack_due = false;
     }
 
-    /// A request that was executed before (IBA 9.7.4.3): nothing is executed but READs.
+    /// Handles a duplicate request (IBA 9.7.4.3): executes nothing but READs.
     pub(super) fn on_duplicate(&mut self, packet: &Packet) -> Outcome {
         let mtu = self.mtu;
         let transmit = match packet.ext {
             Ext::Reth(reth) if packet.operation == Operation::ReadRequest => {
                 self.resources.replay(packet.psn(), |kind, at| match kind {
-                    // C-06: any later packet of the original up to its end.
+                    // C-06: the READ may start at any packet of the original, and must end with it.
                     Kind::Read { rkey, va, len } => {
                         reth.rkey == rkey
                             && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
@@ -413,7 +413,7 @@ impl<R: ResourceRing> Responder<R> {
                     _ => false,
                 })
             }
-            // Nothing like that was executed.
+            // No such request was ever executed.
             _ if packet.operation == Operation::Unsupported => false,
             // C-02
             _ => {
@@ -428,7 +428,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 }
 
-/// What an atomic request asks for.
+/// Returns the operation of an atomic request.
 #[inline]
 fn atomic_op(operation: Operation, eth: AtomicEth) -> AtomicOp {
     match operation {
@@ -441,7 +441,7 @@ fn atomic_op(operation: Operation, eth: AtomicEth) -> AtomicOp {
 }
 
 impl Kind {
-    /// The part of a READ that one of its response packets carries: address and length.
+    /// Returns address and length of a READ response packet's payload.
     #[inline]
     pub(super) fn part(va: u64, len: u32, at: u32, mtu: Mtu) -> (u64, u32) {
         let offset = mtu.offset(at);

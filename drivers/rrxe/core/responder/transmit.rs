@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The sending direction of the responder.
+//! The transmit direction of the responder.
 
 use super::resources::{Kind, Resource};
 use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
@@ -10,7 +10,7 @@ use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome}
 use crate::{Payload, Progress, TxError, TxPacket};
 
 impl<R: ResourceRing> Responder<R> {
-    /// Sends responses and acknowledgements, `budget` packets at most.
+    /// Sends responses and acknowledgements, at most `budget` packets.
     pub fn poll_transmit<E: ResponderEnv>(
         &mut self,
         now: u64,
@@ -20,7 +20,7 @@ impl<R: ResourceRing> Responder<R> {
         let mut progress = Progress::default();
         self.rate.rest();
         if self.state == State::Failing {
-            // The consumer, and the peer behind the READ responses, are to learn of the error soon.
+            // Without the limit, the consumer and the peer learn of the error soon.
             self.forget_rate();
         }
         if !matches!(self.state, State::Ready | State::Failing) || !self.service.is_reliable() {
@@ -31,7 +31,7 @@ impl<R: ResourceRing> Responder<R> {
                 progress.more = true;
                 break;
             }
-            // What waits behind READ responses keeps its place.
+            // A NAK or acknowledgement behind READ responses keeps its place.
             if self.resources.has_pending() && !self.rate.ready(now) {
                 break;
             }
@@ -43,7 +43,7 @@ impl<R: ResourceRing> Responder<R> {
                     progress.more = true;
                     break;
                 }
-                // The READ behind it has been dealt with.
+                // The failed READ has been handled.
                 Err(_) => {}
             }
         }
@@ -54,14 +54,15 @@ impl<R: ResourceRing> Responder<R> {
         progress
     }
 
-    /// Whether there is something to send, though it may have to wait ([`Responder::next_timeout`]).
+    /// Returns whether there is something to send, even if it must wait for
+    /// [`Responder::next_timeout`].
     #[inline]
     pub fn has_output(&self) -> bool {
         self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
     }
 
-    /// Sends the next packet, if there is one, and those that are like it, `most` together. How many were sent, and why
-    /// no more.
+    /// Sends the next packet, if there is one, together with a burst of similar packets, up to
+    /// `most`. Returns how many were sent, and why the next one was not.
     #[inline]
     fn send_some<E: ResponderEnv>(
         &mut self,
@@ -76,7 +77,7 @@ impl<R: ResourceRing> Responder<R> {
             let packet = self.response(&resource);
             let run = match packet.opcode.operation() {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
-                    // The last one has another header.
+                    // The last response has another header.
                     let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
                     middle.min(most)
                 }
@@ -99,7 +100,7 @@ impl<R: ResourceRing> Responder<R> {
         taken(self.send_acknowledge(env))
     }
 
-    /// Sends the acknowledgement or NAK that is due.
+    /// Sends the pending acknowledgement or NAK.
     #[inline]
     fn send_acknowledge<E: ResponderEnv>(&mut self, env: &mut E) -> Result<(), TxError> {
         self.nak_instead();
@@ -107,26 +108,28 @@ impl<R: ResourceRing> Responder<R> {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
             None => self.acknowledge_all(),
         };
-        // Without payload there is nothing to fail: anything but a lack of room is a lost packet.
+        // A packet without payload cannot fail on memory: any error but a full batch counts as a
+        // loss.
         if env.transmit(&packet) == Err(TxError::NoRoom) {
             return Err(TxError::NoRoom);
         }
         self.nak_due = None;
-        // A NAK acknowledges what is before it.
+        // A NAK acknowledges everything before it.
         self.ack_due = false;
         Ok(())
     }
 
-    /// Whether an acknowledgement is all that is to be sent.
+    /// Returns whether the only thing to send is an acknowledgement.
     #[inline]
     pub fn owes_acknowledgement(&self) -> bool {
-        // Where packets are held beyond a gap, it would be a NAK.
+        // With packets held beyond a gap, it would be a NAK.
         let other = self.resources.has_pending() || self.nak_due.is_some() || self.holding;
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
     }
 
-    /// The acknowledgement that is due, if it is all that is to be sent: for a driver that sends it behind what its
-    /// requester sends, and does without [`Responder::poll_transmit`] then. It counts as sent.
+    /// Takes the pending acknowledgement if it is the only thing to send. A driver sends it after
+    /// the packets of its requester, and then does without [`Responder::poll_transmit`]. The
+    /// responder considers it sent.
     pub fn take_acknowledgement(&mut self) -> Option<TxPacket> {
         let owes = self.owes_acknowledgement();
         self.ack_due &= !owes;
@@ -149,7 +152,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// The acknowledgement of everything that was taken.
+    /// Returns the acknowledgement of everything received.
     fn acknowledge_all(&self) -> TxPacket {
         self.acknowledge(self.epsn.prev(), Syndrome::ACK_UNLIMITED)
     }
@@ -162,15 +165,15 @@ impl<R: ResourceRing> Responder<R> {
         packet
     }
 
-    /// The next response packet of a READ or atomic.
-    // A packet is returned through memory otherwise, and copied twice.
+    /// Returns the next response packet of a READ or atomic.
+    // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
     fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
         let (rkey, va, len) = match resource.kind {
             Kind::Read { rkey, va, len } => (rkey, va, len),
-            // The same as for a READ of nothing (IBA A19).
+            // Equal to the response to an empty READ (IBA A19).
             Kind::Done { .. } | Kind::Empty => (0, 0, 0),
             Kind::Atomic { original, .. } => {
                 let bth = self.bth(Operation::AtomicAcknowledge, psn);
@@ -204,8 +207,8 @@ impl<R: ResourceRing> Responder<R> {
         packet
     }
 
-    /// The memory of a READ can't be read any more. For the original that is an error of the
-    /// request, found late (G-28); a READ that comes again is dropped (C-18).
+    /// Handles the loss of access to a READ's memory. For the original READ this is an error of the
+    /// request that was found late (G-28). A duplicate READ is dropped (C-18).
     fn memory_gone<E: ResponderEnv>(&mut self, index: u8, resource: &Resource, env: &mut E) {
         self.resources.forget(index);
         if resource.answered {

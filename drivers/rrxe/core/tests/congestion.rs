@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Congestion notification, statement by statement: when a marked packet is worth a notification,
-//! and what one does to the rate.
+//! Congestion notification, statement by statement: marked packets that cause a notification, and
+//! the effect of a notification on the rate.
 
 #[expect(unused_imports, reason = "a pair of hosts is not needed here")]
 mod common;
@@ -17,18 +17,18 @@ use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
 const MTU: u32 = 1024;
 const SECOND: u64 = 1_000_000_000;
 
-/// Bytes that a packet takes on the wire beside what the core counts (Ethernet, IPv4, UDP).
+/// Bytes of a packet on the wire that the core does not see: Ethernet, IPv4 and UDP headers.
 const OVERHEAD: u64 = 42;
 
-/// Keeps a limiter busy with packets of this size from `now` to `end`: sends whenever it may, and
-/// otherwise waits as it says. Returns the bytes sent.
+/// Keeps a limiter busy with packets of this size from `now` to `end`: sends whenever permitted,
+/// and otherwise waits as told. Returns the bytes sent.
 fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited: u64) -> u64 {
     let mut bytes = 0;
     while now < end {
         if limiter.ready(now) {
             limiter.sent(now, size, 1);
             bytes += u64::from(size) + OVERHEAD;
-            // As fast as the link would take it.
+            // As fast as the link accepts packets.
             now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
         } else {
             let wake = limiter.wake().unwrap();
@@ -39,7 +39,7 @@ fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited:
     bytes
 }
 
-/// A limiter that has sent at this rate for 20 ms, which is the time now.
+/// Returns a limiter that has sent at this rate for 20 ms, and the current time.
 fn warm(rate: u64) -> (RateLimiter, u64) {
     let mut limiter = RateLimiter::new();
     let now = 20_000_000;
@@ -48,7 +48,7 @@ fn warm(rate: u64) -> (RateLimiter, u64) {
     (limiter, now)
 }
 
-/// L-02: one notification in each interval; with an interval of zero, one for every packet.
+/// L-02: one notification per interval; with an interval of zero, one for every packet.
 #[test]
 fn l_02_interval() {
     let mut point = NotificationPoint::new();
@@ -70,7 +70,7 @@ fn send() -> Packet {
     packet(Operation::SendOnly, psn(0), Ext::None, 4)
 }
 
-/// A notification is what hardware sends: opcode 0x81, BECN, 16 reserved bytes.
+/// A notification equals that of hardware: opcode 0x81, BECN, 16 reserved bytes.
 #[test]
 fn l_03_notification_packet() {
     let host = Host::new(Service::Rc, 0, MTU);
@@ -81,7 +81,7 @@ fn l_03_notification_packet() {
     assert_eq!(cnp.udp_payload_len(), 32);
 }
 
-/// L-03: nothing is sent for what is dropped for its header, nor for notifications.
+/// L-03: no notification for packets dropped because of their header, or for notifications.
 #[test]
 fn l_03_not_for_the_wrong() {
     let host = Host::new(Service::Rc, 0, MTU);
@@ -103,7 +103,7 @@ fn l_03_not_for_the_wrong() {
     cnp.bth.opcode = rrxe_core::wire::Opcode::CNP;
     assert!(silent(&cnp));
 
-    // Nobody has sent what can have no such PSN.
+    // No peer has sent a packet with a PSN so far off.
     let base = Psn::new(host.responder.expected_psn());
     let una = host.requester.expected_psn();
     for (off, near) in [
@@ -135,7 +135,7 @@ fn l_03_not_for_the_wrong() {
     assert!(uc.responder.notification(&unreliable).is_some());
 }
 
-/// A fatal error is told at once, with the READ responses in front of it, whatever the rate is.
+/// A fatal error is reported at once, after the READ responses in front of it, whatever the rate.
 #[test]
 fn a_fatal_nak_does_not_wait_for_the_rate() {
     let mut host = Host::new(Service::Rc, 0, MTU);
@@ -163,7 +163,7 @@ fn a_fatal_nak_does_not_wait_for_the_rate() {
     assert!(host.error);
 }
 
-/// L-04: for a READ it is the requester that notifies, and the responder that slows down.
+/// L-04: for a READ the requester notifies, and the responder slows down.
 #[test]
 fn l_04_read() {
     let mut host = Host::new(Service::Rc, 0, MTU);
@@ -214,11 +214,11 @@ fn l_04_read() {
     }
     assert_eq!(host.drain(now).len() + host.driver.out.len(), 128);
     assert!(waits > 1, "the rest left at once");
-    // Once the second half has left, the time that it takes has passed, but for a burst.
+    // The second half has left, so its transmission time has passed, except for a burst.
     assert!(now + BURST >= 64 * 1024 * SECOND / (rate * 2), "at {now}");
 }
 
-/// L-07: the first notification halves the rate that was measured.
+/// L-07: the first notification halves the measured rate.
 #[test]
 fn l_07_rate_falls() {
     for full in [100_000_000, 1_000_000_000, 10_000_000_000] {
@@ -229,7 +229,7 @@ fn l_07_rate_falls() {
             (full * 2 / 5..=full * 3 / 5).contains(&rate),
             "{rate} of {full}"
         );
-        // And that is what is sent, whatever the size of packets.
+        // The limiter enforces that rate for any packet size.
         for size in [64, 1024, 4096] {
             let mut limiter = limiter;
             let end = now + RAISE_INTERVAL - 1;
@@ -242,7 +242,7 @@ fn l_07_rate_falls() {
     }
 }
 
-/// L-07: never below the minimum, however many notifications come; and one interval lowers it once.
+/// L-07: the rate never falls below the minimum, and falls at most once per interval.
 #[test]
 fn l_07_minimum() {
     let (mut limiter, mut now) = warm(1_000_000_000);
@@ -263,7 +263,7 @@ fn l_07_minimum() {
         last = rate;
     }
     assert_eq!(last, MIN_RATE);
-    // It goes on at the minimum rate: ten packets in the time of ten.
+    // It continues at the minimum rate: ten packets in the time of ten.
     let time = 10 * (4096 + OVERHEAD) * SECOND / MIN_RATE;
     let mut slow = limiter;
     let mut sent = 0;
@@ -279,7 +279,7 @@ fn l_07_minimum() {
     assert!((9..=11).contains(&sent), "{sent}");
 }
 
-/// L-07: without notifications the rate goes up, step by step, and at last there is no limit.
+/// L-07: without notifications the rate rises step by step, until there is no limit.
 #[test]
 fn l_07_recovery() {
     let (mut limiter, mut now) = warm(1_000_000_000);
@@ -306,14 +306,14 @@ fn l_07_recovery() {
     };
     assert!(last > before);
     assert!(free <= 20_000_000 + 30_000_000, "{free}");
-    // The same for one that slept through it.
+    // A limiter that was idle meanwhile recovers as well.
     let (mut limiter, now) = warm(1_000_000_000);
     limiter.notified(now);
     assert_eq!(limiter.rate(now + 30_000_000), None);
     assert!(limiter.ready(u64::MAX));
 }
 
-/// L-07: who sends nothing, or little, has nothing to lower.
+/// L-07: an idle or nearly idle sender has no rate to lower.
 #[test]
 fn l_07_idle() {
     let mut limiter = RateLimiter::new();
@@ -339,7 +339,7 @@ fn post(host: &mut Host, length: u32) {
     host.post(request, vec![0x5a; length as usize]).unwrap();
 }
 
-/// L-07, A-08: a notification changes the rate of its queue pair, and nothing else of anything.
+/// L-07, A-08: a notification changes the rate of its queue pair and nothing else.
 #[test]
 fn l_07_that_queue_pair_only() {
     let mut hosts = [0, 1].map(|_| Host::new(Service::Rc, 0, MTU));
@@ -378,13 +378,13 @@ fn l_07_that_queue_pair_only() {
         rest, 200,
         "the other one goes on, as one batch with the first"
     );
-    // This one waits, and says until when.
+    // This one waits, and reports until when.
     let first = lowered.drain(0).len();
     assert!(first < 200, "{first}");
     let mut sent = first;
     let mut now = 0;
     let mut asked = false;
-    // What is sent again for want of an answer does not count.
+    // Retransmissions for lack of an answer do not count.
     let mut next = lowered.requester.next_psn();
     while sent < 200 {
         let wake = lowered.requester.next_timeout().unwrap();
@@ -410,8 +410,8 @@ fn l_07_that_queue_pair_only() {
     assert_eq!(lowered.statuses(), [rrxe_core::Status::Success]);
 }
 
-/// L-07: what is sent again waits for the rate as all else does: missing packets, where the peer
-/// keeps what is behind them, and all that follows, where it keeps nothing.
+/// L-07: retransmissions obey the rate like other packets: only missing packets if the peer keeps
+/// out-of-order packets, otherwise everything after the gap.
 #[test]
 fn l_07_what_is_sent_again() {
     for holds in [true, false] {
@@ -460,7 +460,7 @@ fn l_07_what_is_sent_again() {
                 let ack = acknowledge(psn(una), Syndrome::ACK_UNLIMITED);
                 let _ = host.take(now, &ack, &[]);
             }
-            // It has not been higher since the last time.
+            // The rate has not been higher since the last round.
             let Some(rate) = host.requester.rate(now) else {
                 break;
             };
@@ -475,7 +475,7 @@ fn l_07_what_is_sent_again() {
     }
 }
 
-/// A queue pair that goes to Error or Reset while it waits has no wish left to be woken.
+/// A queue pair that enters Error or Reset while it waits clears its wake-up.
 #[test]
 fn no_wish_left() {
     let mut host = Host::new(Service::Rc, 0, MTU);

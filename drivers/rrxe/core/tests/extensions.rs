@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! FLUSH, ATOMIC WRITE (IBA A19), SEND with invalidate and XRC (IBA A14), both ends together, and
-//! the requester's part of them.
+//! FLUSH, ATOMIC WRITE (IBA A19), SEND with invalidate and XRC (IBA A14): both ends together, and
+//! the requester's part.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn request(op: SendOp, length: u32) -> SendRequest {
     }
 }
 
-/// G-25, G-26, B-05: the requests, packet by packet.
+/// G-25, G-26, B-05: request packets.
 #[test]
 fn g_26_request_packets() {
     let mut host = Host::new(Service::Rc, 0, MTU);
@@ -54,14 +54,14 @@ fn g_26_request_packets() {
     };
     assert_eq!((reth.va, reth.rkey, reth.len), (BASE, RKEY, 8));
     assert_eq!(*eight, [1, 2, 3, 4, 5, 6, 7, 8]);
-    // A FLUSH takes one PSN, whatever length it is about.
+    // A FLUSH takes one PSN, whatever its length.
     assert_eq!(write.psn(), flush.psn().next());
     assert!([flush, write]
         .iter()
         .all(|p| p.bth.ackreq && !p.bth.solicited));
 }
 
-/// Lengths that make no sense, and services that have no such operation.
+/// Invalid lengths, and services that do not support the operation.
 #[test]
 fn refused_when_posted() {
     for length in [0, 4, 7, 9, 16] {
@@ -82,8 +82,8 @@ fn refused_when_posted() {
     }
 }
 
-/// F-18: an ACKNOWLEDGE is no answer to a FLUSH or atomic write, and completes what is before it
-/// only; F-14, F-15: nor is anything with a payload.
+/// F-18: an ACKNOWLEDGE does not answer a FLUSH or atomic write, and completes only the work
+/// requests before it. F-14, F-15: nor does an answer with a payload.
 #[test]
 fn f_18_only_their_own_answer() {
     for op in [SendOp::Flush, SendOp::AtomicWrite] {
@@ -109,7 +109,7 @@ fn f_18_only_their_own_answer() {
         let opcode = if op == SendOp::Flush { 8 } else { 9 };
         assert_eq!((done.op.wc_opcode(), done.byte_len), (opcode, 8));
 
-        // Eight bytes where there should be none.
+        // Eight bytes of payload where there must be zero.
         let mut host = started();
         let _ = host.take(0, &response(O::ReadResponseOnly, 8), &[1; 8]);
         assert_eq!(host.statuses(), [Status::Success, Status::LocLen]);
@@ -117,7 +117,7 @@ fn f_18_only_their_own_answer() {
     }
 }
 
-/// F-23, F-24: both count as outstanding, as READs do, and a fence waits for them.
+/// F-23, F-24: both count as outstanding like READs, and a fence waits for them.
 #[test]
 fn f_23_they_count_as_outstanding() {
     for op in [SendOp::Flush, SendOp::AtomicWrite] {
@@ -139,7 +139,7 @@ fn f_23_they_count_as_outstanding() {
     }
 }
 
-/// F-16: refused by the responder.
+/// F-16: the responder refuses a FLUSH.
 #[test]
 fn f_16_refused_flush() {
     let mut pair = Pair::new(Service::Rc, MTU, 1);
@@ -157,8 +157,8 @@ fn f_16_refused_flush() {
     );
 }
 
-/// WRITE, FLUSH, ATOMIC WRITE and SEND with invalidate in any order over a link that loses,
-/// repeats, reorders and damages: each is executed once, and all that is written arrives.
+/// Posts WRITE, FLUSH, ATOMIC WRITE and SEND with immediate in random order over a link that drops,
+/// duplicates, reorders and corrupts packets. Each is executed once, and all data arrives.
 fn mixture(service: Service, seed: u64) {
     let mut pair = Pair::new(service, 256, seed);
     pair.link.loss = 5;
@@ -219,7 +219,7 @@ fn mixture_over_a_bad_link() {
     }
 }
 
-/// XRC: the same, with everything behind the number of a shared receive queue.
+/// XRC: the mixture with the number of a shared receive queue in each request.
 #[test]
 fn xrc_mixture_over_a_bad_link() {
     for seed in 0..60 {
@@ -227,7 +227,7 @@ fn xrc_mixture_over_a_bad_link() {
     }
 }
 
-/// XRC: each request names the shared receive queue of its work request, in each packet.
+/// XRC: each request packet names the shared receive queue of its work request.
 #[test]
 fn xrc_request_packets() {
     let mut host = Host::new(Service::Xrc, 0, 256);
@@ -246,14 +246,14 @@ fn xrc_request_packets() {
     for (packet, _) in &sent {
         assert_eq!((packet.bth.opcode.0 >> 5, packet.xrc_srqn), (5, SRQ));
     }
-    // An answer of RC's class is none.
+    // The requester drops an answer of RC's class.
     let dropped = host.requester.counters().dropped;
     let ack = common::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
     let _ = host.take(0, &ack, &[]);
     assert_eq!(host.requester.counters().dropped, dropped + 1);
 }
 
-/// G-22 with both ends: the key is gone when the receiver hears of it.
+/// G-22 with both ends: the key is invalid when the receive completes.
 #[test]
 fn g_22_invalidate() {
     for length in [0, 8, 3000] {

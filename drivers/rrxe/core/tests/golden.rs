@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Packets that others made: each parses, is emitted again to the same bytes, and has the ICRC
-//! that we compute; and no bit of it can change without the ICRC noticing, but for those that may.
+//! Packets of other implementations. Each must parse, serialize to identical bytes, and have the
+//! ICRC that the core computes. The ICRC must detect every bit change except in masked fields.
 
 use rrxe_core::wire::{Bth, Class, Opcode, Operation, XrcEth};
 use rrxe_core::{icrc, Ext, Packet};
 use std::path::Path;
 
-/// A RoCEv2 packet, cut at its layers.
+/// A RoCEv2 packet, split into its layers.
 #[derive(Clone)]
 struct Frame {
     ip: Vec<u8>,
@@ -17,7 +17,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// From an Ethernet frame; `None` if it is not RoCEv2.
+    /// Returns the layers of an Ethernet frame; `None` if it is not RoCEv2.
     fn cut(eth: &[u8]) -> Option<Frame> {
         let (ip_len, total) = match (eth[12], eth[13]) {
             (0x08, 0x00) => (20, usize::from(u16::from_be_bytes([eth[16], eth[17]]))),
@@ -62,7 +62,7 @@ impl Frame {
     }
 }
 
-/// The frames of a capture (classic pcap, little-endian, link type Ethernet).
+/// Returns the frames of a capture (classic pcap, little-endian, link type Ethernet).
 fn read_pcap(bytes: &[u8]) -> Vec<Vec<u8>> {
     assert_eq!(bytes[..4], 0xa1b2_c3d4u32.to_le_bytes());
     let mut frames = Vec::new();
@@ -75,7 +75,7 @@ fn read_pcap(bytes: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Every RoCEv2 frame of every capture, with the name of its file.
+/// Returns every RoCEv2 frame of every capture, with the file name.
 fn captured() -> Vec<(String, Frame)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../selftests/vectors");
     let mut all = Vec::new();
@@ -109,7 +109,7 @@ fn hardware_cnp() -> Vec<u8> {
     )
 }
 
-/// An RC RDMA WRITE ONLY from ConnectX-4 Lx hardware, from the BTH on (it came over RoCEv1).
+/// An RC RDMA WRITE ONLY from ConnectX-4 Lx hardware, from the BTH on (captured over RoCEv1).
 fn hardware_write() -> Vec<u8> {
     hex(
         "0a 70 ff ff 00 00 01 0a 80 a7 88 bc 00 00 55 d4 c0 72 60 00 00 00 47 b3 00 00 00 05 00 00
@@ -117,12 +117,12 @@ fn hardware_write() -> Vec<u8> {
     )
 }
 
-/// The ACKNOWLEDGE that answers it.
+/// The ACKNOWLEDGE for that WRITE.
 fn hardware_ack() -> Vec<u8> {
     hex("11 40 ff ff 00 00 01 09 00 a7 88 c0 00 00 00 05 25 f0 c0 38")
 }
 
-/// The headers of a packet as bytes again.
+/// Serializes the headers of a packet.
 fn emit(packet: &Packet) -> Vec<u8> {
     let mut out = packet.bth.to_bytes().to_vec();
     if packet.bth.opcode.class() == Class::Xrc && !packet.is_response() {
@@ -166,7 +166,7 @@ fn parses_and_comes_back(ib: &[u8]) -> Packet {
         header_len + packet.payload_len as usize + usize::from(packet.pad) + 4,
         ib.len()
     );
-    // What is behind the headers plays no part.
+    // The bytes after the headers do not matter.
     assert_eq!(
         Packet::parse(&ib[..header_len], ib.len() as u32),
         Ok(packet)
@@ -196,7 +196,7 @@ fn captured_icrcs_are_right() {
     }
 }
 
-/// A-24, and the hardware's opinion of MigReq (A-41).
+/// A-24, and the MigReq bit of the hardware (A-41).
 #[test]
 fn a_24_hardware() {
     let cnp = Frame::cut(&hardware_cnp()).unwrap();
@@ -217,7 +217,7 @@ fn a_24_hardware() {
     assert!(ack.bth.migreq);
 }
 
-/// Which bits of the IP header may change on the way.
+/// Returns whether the ICRC masks this bit of the IP header, because it may change on the path.
 fn ip_is_masked(ip_len: usize, byte: usize, bit: u8) -> bool {
     match (ip_len, byte) {
         // Type of service, time to live, header checksum.
@@ -229,7 +229,7 @@ fn ip_is_masked(ip_len: usize, byte: usize, bit: u8) -> bool {
     }
 }
 
-/// A-16 to A-18, A-20 to A-22: every bit of the packet either may change, or the ICRC notices.
+/// A-16 to A-18, A-20 to A-22: every bit is either masked, or its change is detected by the ICRC.
 #[test]
 fn every_bit_counts_or_is_masked() {
     let mut frames = captured();
@@ -264,7 +264,7 @@ fn every_bit_counts_or_is_masked() {
                 changed.udp[byte] ^= 1 << bit;
                 check("UDP", changed, byte, bit, byte >= 6);
             }
-            // Headers, some of the payload, the padding and the ICRC itself.
+            // Headers, part of the payload, the padding and the ICRC itself.
             let len = frame.ib.len();
             for byte in (0..len.min(64)).chain(len.saturating_sub(12).max(64)..len) {
                 let mut changed = frame.clone();
@@ -275,7 +275,7 @@ fn every_bit_counts_or_is_masked() {
     }
 }
 
-/// BTH, FETH, RETH, as IBA A19 lays them out. Not captured: written by hand.
+/// BTH, FETH and RETH in the layout of IBA A19. Not captured, but written by hand.
 #[test]
 fn a_flush() {
     let ib = hex(
@@ -297,7 +297,7 @@ fn a_flush() {
     );
 }
 
-/// BTH, RETH and eight bytes, as IBA A19 lays them out. Not captured: written by hand.
+/// BTH, RETH and eight bytes in the layout of IBA A19. Not captured, but written by hand.
 #[test]
 fn an_atomic_write() {
     let ib = hex(
@@ -315,8 +315,8 @@ fn an_atomic_write() {
     assert_eq!(reth.len, 8);
 }
 
-/// XRC: the XRCETH stands behind the BTH of each request, and of no response (IBA A14). Not
-/// captured: RC packets from hardware, turned into what XRC's would be.
+/// XRC: the XRCETH follows the BTH of each request, and of no response (IBA A14). Not captured, but
+/// RC packets from hardware converted to XRC.
 #[test]
 fn xrc_packets() {
     let rc = hex(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The share of its own goodput that a queue pair keeps when the link misbehaves: 64 KiB messages,
-//! one queue pair, 64 under way, in simulated time. `--nocapture` prints the table.
+//! The share of goodput that a queue pair keeps on a bad link: 64 KiB messages on one queue pair,
+//! 128 in flight, in simulated time. `--nocapture` prints the table.
 
 mod common;
 
@@ -10,26 +10,26 @@ use rrxe_core::{Resource, SendOp, SendRequest, SendSlot, Service, Status};
 
 const MESSAGE: u32 = 65_536;
 const MTU: u32 = 4096;
-/// Messages of a run: enough for the few losses that are rare.
+/// Messages of a run: enough to include rare losses.
 const MESSAGES: u32 = 800;
-/// Messages under way: more than fit into the way.
+/// Messages in flight: more than the path holds.
 const UNDER_WAY: u32 = 128;
-/// A link of about 140 MB/s.
+/// Transmission time of a packet on a link of about 140 MB/s.
 const SERVICE: u64 = 28_000;
 
-/// Nanoseconds that so many messages take.
+/// Returns the time for this number of messages, in nanoseconds.
 fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
     let mut pair = Pair::new(Service::Rc, MTU, seed);
     pair.link = link;
     for host in &mut pair.hosts {
-        // 67 ms, as most programs have it.
+        // 67 ms, as in most programs.
         host.requester.set_timeout(14);
         host.requester.set_max_rd_atomic(128);
         host.responder.set_resources(vec![Resource::default(); 128]);
         host.budget = 64;
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }
-    // A peer that drops what is beyond a gap, as rdma_rxe does.
+    // If not, the peer drops out-of-order packets, as rdma_rxe does.
     pair.hosts[1].holds = holds;
     let start = pair.now;
     let (mut posted, mut done) = (0, 0);
@@ -57,7 +57,7 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
     pair.now - start
 }
 
-/// Percent of the goodput of a link that only delays.
+/// Returns the goodput in percent of that of a link that only delays.
 fn share(op: SendOp, link: Link, holds: bool) -> u64 {
     let clean = Link {
         delay: link.delay,
@@ -72,7 +72,7 @@ fn share(op: SendOp, link: Link, holds: bool) -> u64 {
     undisturbed * 100 / disturbed
 }
 
-/// A link with this round trip.
+/// Returns a link with this round trip.
 fn link(round_trip: u64) -> Link {
     Link {
         delay: round_trip / 2 - LATENCY,
@@ -83,7 +83,7 @@ fn link(round_trip: u64) -> Link {
 
 const RTT: u64 = 200_000;
 
-/// What is lost costs little: the least shares in percent for WRITE and READ.
+/// Loss costs little: minimum shares in percent for WRITE and READ.
 #[test]
 fn what_is_kept() {
     let cases = [
@@ -155,8 +155,8 @@ fn what_is_kept() {
     assert!(!failed);
 }
 
-/// A peer that holds nothing back is no deadlock, and is not left behind by much: what go-back-N
-/// gives.
+/// A peer that drops out-of-order packets causes no deadlock, and gets about the goodput of
+/// go-back-N.
 #[test]
 fn a_peer_that_drops() {
     let cases = [
@@ -182,8 +182,9 @@ fn a_peer_that_drops() {
     assert!(!failed);
 }
 
-/// Losses that follow each other unhappily cost no more than others: in one of these runs probes made the way look shorter each
-/// time, and the window smaller (18 % for a WRITE); in the other one READ after the other was found to be missing (4 %).
+/// Unlucky sequences of losses cost little more than others. In one of these runs each probe made
+/// the path look shorter, and the window smaller (18 % for a WRITE). In the other one READ after
+/// the other was found to be missing (4 %).
 #[test]
 fn a_peer_that_drops_and_bad_luck() {
     for (op, seed, least) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {

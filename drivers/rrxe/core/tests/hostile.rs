@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Input that nobody sane sends: whatever arrives, nothing panics, nothing is placed outside (the
-//! harness would panic), and no work request completes twice.
+//! Hostile input: whatever arrives, nothing panics, nothing is placed out of bounds (the harness
+//! would panic), and no work request completes twice.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendRequest, Service};
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
-    /// parsing is total, and what it reports lies within the packet.
+    /// parsing accepts any input, and reports only ranges within the packet.
     #[test]
     fn any_bytes_parse_or_not(head in prop::collection::vec(any::<u8>(), 0..80), total: u32) {
         for total in [total, head.len() as u32, u32::from(total as u8)] {
@@ -52,17 +52,17 @@ fn refused_by_the_parser() {
             Err(ParseError::Version)
         );
     }
-    // More padding than there are bytes.
+    // More padding than bytes.
     assert_eq!(Packet::parse(&with(1, 0x70), 16), Err(ParseError::Length));
     assert_eq!(Packet::parse(&with(7, 0), 16), Err(ParseError::DestQp));
     for opcode in (0x80..=0xff).filter(|&o| o != 0x81 && o >> 5 != 5) {
         assert_eq!(Packet::parse(&with(0, opcode), 16), Err(ParseError::Opcode));
     }
-    // A header that the opcode calls for is missing.
+    // A header that the opcode requires is missing.
     assert_eq!(Packet::parse(&with(0, 0x0a), 16), Err(ParseError::Length));
 }
 
-/// A packet that may or may not make sense.
+/// Returns a packet that may or may not be valid.
 fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -> Packet {
     let opcode = match service {
         Service::Rc => rng.below(0x20) as u8,
@@ -71,7 +71,7 @@ fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -
         Service::Xrc => 0xa0 | rng.below(0x20) as u8,
     };
     let operation = Opcode(opcode).operation().unwrap();
-    // Near what is expected, or anywhere.
+    // Near the expected PSN, or anywhere.
     let base = bases[usize::from(operation.is_response())];
     let psn = match rng.below(10) {
         0 => Psn::new(rng.next() as u32),
@@ -190,7 +190,7 @@ fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
     }
 }
 
-/// Random packets in random states, thousands of them, each seed a new queue pair until it fails.
+/// Thousands of random packets in random states. Each seed is a new queue pair.
 #[test]
 fn random_packets() {
     for seed in 0..1500 {
@@ -251,8 +251,8 @@ fn random_packets() {
     }
 }
 
-/// A conversation with a third party talking into it: the connection may fail, but each side ends
-/// in order and with everything completed.
+/// A connection with packets injected by a third party: it may fail, but each side ends properly
+/// with all work requests completed.
 #[test]
 fn injected_packets() {
     for seed in 0..200 {
@@ -281,7 +281,7 @@ fn injected_packets() {
             }
             pair.step();
         }
-        // One side may wait for a peer that is gone: that ends too.
+        // One side may wait for a peer that has failed: that ends, too.
         pair.run();
         for (side, host) in pair.hosts.iter().enumerate() {
             assert_eq!(host.statuses().len() as u64, host.posted, "side {side}");

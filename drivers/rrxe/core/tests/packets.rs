@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Which packets are packets: the rules of the wire format, each opcode on its own.
+//! The rules of the wire format, for each opcode.
 
 use rrxe_core::wire::{Bth, Opcode};
 use rrxe_core::{Packet, ParseError, MAX_HEADER};
 
-/// Bytes of extension headers that each opcode calls for (IBA 9.2.1 and A17, tables of the
-/// opcodes), of those that are understood.
+/// Returns the length of the extension headers that an opcode requires (IBA 9.2.1 and A17, tables
+/// of the opcodes); `None` for unknown opcodes.
 fn extension(opcode: u8) -> Option<usize> {
     const RETH: usize = 16;
     const IMM: usize = 4;
@@ -26,7 +26,7 @@ fn extension(opcode: u8) -> Option<usize> {
         // FLUSH, ATOMIC WRITE.
         0x1c => 4 + RETH,
         0x1d => RETH,
-        // Not known: answered as invalid, whatever is behind the BTH.
+        // Unsupported: answered as invalid, whatever follows the BTH.
         _ => 0,
     };
     match opcode {
@@ -36,7 +36,7 @@ fn extension(opcode: u8) -> Option<usize> {
         0x65 => Some(DETH + IMM),
         // Congestion notification.
         0x81 => Some(16),
-        // XRC: the responses, the requests, and what is none.
+        // XRC: the responses, the requests, and unsupported opcodes.
         0xad..=0xb2 => Some(rc),
         0xa0..=0xac | 0xb3 | 0xb4 | 0xb6 | 0xb7 | 0xbc | 0xbd => Some(XRCETH + rc),
         0xa0..=0xbf => Some(0),
@@ -44,7 +44,7 @@ fn extension(opcode: u8) -> Option<usize> {
     }
 }
 
-/// A packet of `len` bytes: a BTH and nothing that matters.
+/// Returns a packet of `len` bytes: a BTH and arbitrary bytes.
 fn bytes(opcode: u8, pad: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![0x5a; len.max(Bth::LEN)];
     bytes[..Bth::LEN].copy_from_slice(&[
@@ -69,8 +69,8 @@ fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
     Packet::parse(bytes, bytes.len() as u32)
 }
 
-/// each opcode, from nothing to a few bytes of payload: taken from BTH, extension headers,
-/// padding and ICRC on, and not one byte before.
+/// for each opcode, a packet is accepted if it holds BTH, extension headers, padding and
+/// ICRC, and not if it is one byte shorter.
 #[test]
 fn a_10_shortest_packets() {
     for opcode in 0..=255u8 {
@@ -92,7 +92,7 @@ fn a_10_shortest_packets() {
                 let packet = result.unwrap_or_else(|e| panic!("{opcode:#x} of {len}: {e:?}"));
                 assert_eq!(usize::from(packet.header_len), headers);
                 assert_eq!((packet.payload_len as usize, packet.pad), (payload, pad));
-                // G-05: whatever is taken has the padding that its length calls for.
+                // G-05: every accepted packet has the padding that its length requires.
                 assert_eq!(usize::from(pad), (4 - payload % 4) % 4);
             }
         }
@@ -121,8 +121,8 @@ fn a_04_queue_pair_0() {
     }
 }
 
-/// classes and opcodes that mean nothing here are dropped; those of RC and XRC that are
-/// reserved are not, since they have an answer (G-01).
+/// classes and opcodes without a meaning are dropped. Reserved opcodes of RC and XRC are not,
+/// because they have an answer (G-01).
 #[test]
 fn a_09_opcodes() {
     for opcode in 0..=255u8 {
@@ -134,8 +134,8 @@ fn a_09_opcodes() {
     }
 }
 
-/// what is reserved in the BTH makes no difference; A-40: nor do MigReq, FECN and BECN to
-/// what a packet is.
+/// the reserved bits of the BTH have no effect. A-40: MigReq, FECN and BECN do not change the
+/// kind of a packet.
 #[test]
 fn a_42_reserved_bits() {
     for opcode in (0..=255u8).filter(|&o| extension(o).is_some()) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Two hosts and a bad link, where a statement wants one case of its own. The simulation
-//! (selftests/simulation) does everything else at random.
+//! Two hosts and a bad link, for statements that need a case of their own. The simulation
+//! (selftests/simulation) covers everything else at random.
 
 mod common;
 
 use common::{Pair, Rng, BASE, MEMORY, RKEY};
 use rrxe_core::{SendOp, SendRequest, Service, Status};
 
-/// B-06: a READ whose responses cross the end of the PSN space, over a link that loses some.
+/// B-06: a READ whose responses cross the PSN wrap, over a link with losses.
 #[test]
 fn b_06_read_across_the_wrap() {
     for seed in 0..20 {
@@ -30,8 +30,8 @@ fn b_06_read_across_the_wrap() {
     }
 }
 
-/// One work request among many is refused: what is before it succeeds, what is behind it is
-/// flushed, in order, at both ends (J-13, F-16, G-10).
+/// One of many work requests is refused: earlier ones succeed, later ones are flushed in order, at
+/// both ends (J-13, F-16, G-10).
 #[test]
 fn a_refused_request_among_others() {
     for seed in 0..40 {

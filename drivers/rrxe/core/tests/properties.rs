@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What holds for all values: the ICRC is that of the specification, computed the slow way, however
-//! the payload is cut; headers come back from their bytes.
+//! Properties that hold for all values: the ICRC equals a slow implementation of the specification,
+//! however the payload is split; headers survive a round trip.
 
 use proptest::prelude::*;
 use rrxe_core::icrc;
 use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 
-/// CRC-32 of Ethernet, bit by bit, without inversion at either end.
+/// Computes the CRC-32 of Ethernet bit by bit, without inversion at either end.
 fn crc(state: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(state, |state, byte| {
         (0..8).fold(state ^ u32::from(*byte), |state, _| {
@@ -16,8 +16,8 @@ fn crc(state: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// IBA 7.8.1 and A17.3.3, word for word: ones in place of a local route header and of what changes
-/// on the way.
+/// Computes the ICRC of IBA 7.8.1 and A17.3.3 literally: ones in place of a local route header and
+/// of the fields that change on the path.
 fn plain(ip: &[u8], udp: &[u8; 8], ib: &[u8]) -> [u8; 4] {
     let mut bytes = vec![0xff; 8];
     bytes.extend(ip);
@@ -38,7 +38,7 @@ fn plain(ip: &[u8], udp: &[u8; 8], ib: &[u8]) -> [u8; 4] {
 }
 
 proptest! {
-    /// A-24, with the payload in pieces, as the driver has it in the fragments of a packet.
+    /// A-24, with the payload in pieces, like in the fragments of a packet in the driver.
     #[test]
     fn a_24_icrc_is_the_plain_one(
         ip4: [u8; 20],
@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(feed(state), plain(&ip6, &udp, &ib));
     }
 
-    /// what is not reserved comes back.
+    /// all bits that are not reserved survive a round trip.
     #[test]
     fn a_42_headers_come_back(b in prop::array::uniform28(any::<u8>())) {
         let first = |n: usize| &b[..n];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The driver's own ways to sum up and to copy on x86-64, which only the kernel uses, against the plain ones.
+//! Compares the driver's x86-64 routines for CRC and copy, which only the kernel uses, with the
+//! portable ones.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../../../../rust-bindings/crc32/fold.rs"]
@@ -12,7 +13,8 @@ mod copy;
 use proptest::prelude::*;
 use rrxe_core::icrc::crc32_le;
 
-/// It needs these instructions; without them, the kernel's own tests of it skip it as well.
+/// Returns whether the CPU has the required instructions. Without them, the kernel's own tests skip
+/// the routines, too.
 fn cpu_can() -> bool {
     is_x86_feature_detected!("avx") && is_x86_feature_detected!("pclmulqdq")
 }
@@ -31,7 +33,8 @@ proptest! {
         let sum = unsafe { fold::crc32(crc, bytes.as_ptr(), bytes.len()) };
         prop_assert_eq!(sum, expected);
         let mut copy = vec![0x5a; bytes.len() + 16];
-        // SAFETY: As above; there is room for as many bytes at `shift`.
+        // SAFETY: A slice is valid for reads, and the CPU has the instructions. `copy` has room for
+        // `bytes.len()` bytes at `shift`.
         let sum = unsafe {
             fold::crc32_copy(crc, copy.as_mut_ptr().add(shift), bytes.as_ptr(), bytes.len())
         };
@@ -48,7 +51,8 @@ proptest! {
     ) {
         prop_assume!(cpu_can());
         let mut to = vec![0x5a; bytes.len() + 32];
-        // SAFETY: As above.
+        // SAFETY: A slice is valid for reads, and the CPU has the instructions. `to` has room for
+        // `bytes.len()` bytes at `shift`.
         unsafe { copy::copy(to.as_mut_ptr().add(shift), bytes.as_ptr(), bytes.len()) };
         let (before, rest) = to.split_at(shift);
         let (copied, behind) = rest.split_at(bytes.len());

@@ -4,20 +4,20 @@
 
 use crate::psn::Psn;
 
-/// The AETH: what the responder thinks of a request.
+/// The AETH: the responder's verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Acknowledgement or the reason of its absence; see [`Syndrome`].
+    /// Acknowledgement or reason of a NAK; see [`Syndrome`].
     pub syndrome: u8,
-    /// Messages that the responder has completed, modulo 2^24.
+    /// Number of messages that the responder has completed, modulo 2^24.
     pub msn: Psn,
 }
 
 impl Aeth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
-    /// Puts a header together.
+    /// Builds a header.
     #[inline]
     pub const fn new(syndrome: Syndrome, msn: Psn) -> Aeth {
         Aeth {
@@ -26,7 +26,7 @@ impl Aeth {
         }
     }
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Aeth::LEN]) -> Aeth {
         let [syndrome, m0, m1, m2] = *b;
@@ -36,7 +36,7 @@ impl Aeth {
         }
     }
 
-    /// Writes the header.
+    /// Serializes the header.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Aeth::LEN] {
         let [_, m0, m1, m2] = self.msn.get().to_be_bytes();
@@ -47,44 +47,44 @@ impl Aeth {
 /// The meaning of an AETH's syndrome byte (IBA 9.7.5.2, D-05).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// 000ccccc: acknowledged; the code says how many messages the responder has room for, see
-    /// [`credits`].
+    /// 000ccccc: acknowledged. The code gives the number of messages for which the responder has
+    /// room; see [`credits`].
     Ack {
-        /// 0 to 31.
+        /// Credit code, 0 to 31.
         credit: u8,
     },
-    /// 001ttttt: receiver not ready; wait as long as the timer code says and send again.
+    /// 001ttttt: receiver not ready. The requester retries after the time of the timer code.
     RnrNak {
-        /// 0 to 31; see [`crate::timeout::rnr_timer`].
+        /// Timer code, 0 to 31; see [`crate::timeout::rnr_timer`].
         timer: u8,
     },
     /// 011nnnnn: not acknowledged.
     Nak(NakCode),
-    /// Anything else. To be ignored (D-07).
+    /// Any other value, which the requester ignores (D-07).
     Reserved(u8),
 }
 
-/// The reasons of a NAK (IBA 9.7.5.2.2 and following).
+/// Reason of a NAK (IBA 9.7.5.2.2 and following).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NakCode {
-    /// Packets are missing: send again from the PSN of the NAK.
+    /// Packets are missing; the requester must retransmit from the PSN of the NAK on.
     SequenceError = 0,
     /// The request is malformed, or not allowed by the queue pair.
     InvalidRequest = 1,
-    /// Key, range or rights.
+    /// Wrong key, range or rights.
     RemoteAccess = 2,
-    /// The responder failed for a reason of its own.
+    /// The responder failed to execute the request.
     RemoteOperational = 3,
-    /// Reliable datagram only.
+    /// For reliable datagrams only.
     InvalidRdRequest = 4,
 }
 
 impl Syndrome {
-    /// An acknowledgement from a responder that does not do end-to-end flow control.
+    /// Acknowledgement of a responder without end-to-end flow control.
     pub const ACK_UNLIMITED: Syndrome = Syndrome::Ack { credit: 31 };
 
-    /// Reads a syndrome byte.
+    /// Decodes a syndrome byte.
     #[inline]
     pub const fn decode(byte: u8) -> Syndrome {
         let low = byte & 0x1f;
@@ -100,7 +100,7 @@ impl Syndrome {
         }
     }
 
-    /// Writes a syndrome byte.
+    /// Encodes a syndrome byte.
     #[inline]
     pub const fn encode(self) -> u8 {
         match self {
@@ -112,14 +112,14 @@ impl Syndrome {
     }
 }
 
-/// Messages that a credit code stands for (IBA 9.7.7.2, D-17); `None` for 31: no limit. Only the
-/// low five bits count.
+/// Returns the number of messages of a credit code (IBA 9.7.7.2, D-17); `None` for 31, which means
+/// no limit. Ignores all but the low five bits.
 #[inline]
 pub const fn credits(code: u8) -> Option<u32> {
     match code & 0x1f {
         31 => None,
         n if n < 4 => Some(n as u32),
-        // Two codes for each power of two from 4 on: 2^k and 1.5 * 2^k.
+        // From 4 on, there are two codes for each power of two: 2^k and 1.5 * 2^k.
         n => {
             let power = 1u32.wrapping_shl((n as u32) >> 1);
             Some(if n & 1 == 0 {
@@ -131,7 +131,7 @@ pub const fn credits(code: u8) -> Option<u32> {
     }
 }
 
-/// The AtomicAckETH: what stood in the memory before the atomic operation.
+/// The AtomicAckETH: the value before an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
     /// The original value.
@@ -139,10 +139,10 @@ pub struct AtomicAckEth {
 }
 
 impl AtomicAckEth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; AtomicAckEth::LEN]) -> AtomicAckEth {
         AtomicAckEth {
@@ -150,7 +150,7 @@ impl AtomicAckEth {
         }
     }
 
-    /// Writes the header.
+    /// Serializes the header.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; AtomicAckEth::LEN] {
         self.original.to_be_bytes()
@@ -161,7 +161,7 @@ impl AtomicAckEth {
 mod tests {
     use super::*;
 
-    /// D-05, and D-07's list of what is reserved.
+    /// D-05, and D-07's list of reserved values.
     #[test]
     fn d_05_syndromes() {
         for byte in 0..=255u8 {

@@ -2,24 +2,24 @@
 
 //! Atomic Extended Transport Header (IBA 9.3.4).
 
-/// The AtomicETH: where an atomic operation works, and its operands.
+/// The AtomicETH: target and operands of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Virtual address in the remote region; must be a multiple of 8.
+    /// Virtual address in the remote region, a multiple of 8.
     pub va: u64,
-    /// The remote region's key.
+    /// Key of the remote region.
     pub rkey: u32,
     /// CmpSwap: the new value. FetchAdd: the addend.
     pub swap_add: u64,
-    /// CmpSwap: the value to compare with. FetchAdd: not used.
+    /// CmpSwap: the value to compare with. FetchAdd: unused.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 28;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; AtomicEth::LEN]) -> AtomicEth {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, s2, s3, s4, s5, s6, s7, c0, c1, c2, c3, c4, c5, c6, c7] =
@@ -32,7 +32,7 @@ impl AtomicEth {
         }
     }
 
-    /// Writes the header.
+    /// Serializes the header.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; AtomicEth::LEN] {
         let [a0, a1, a2, a3, a4, a5, a6, a7] = self.va.to_be_bytes();

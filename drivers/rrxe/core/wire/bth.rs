@@ -8,15 +8,15 @@ use crate::psn::Psn;
 /// The Base Transport Header: the first 12 bytes of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is, and which extension headers follow.
+    /// Kind of the packet, which determines the extension headers.
     pub opcode: Opcode,
-    /// Solicited event: the responder's consumer wants to be woken.
+    /// Solicited event: asks for a wake-up of the responder's consumer.
     pub solicited: bool,
-    /// MigReq: always set where automatic path migration is not used, ignored on receipt.
+    /// MigReq: always set without automatic path migration, ignored on receipt.
     pub migreq: bool,
-    /// Bytes of zero between the payload and the ICRC: 0 to 3.
+    /// Number of zero bytes between the payload and the ICRC: 0 to 3.
     pub pad: u8,
-    /// Transport version: 0 to 15; only 0 exists.
+    /// Transport version: 0 to 15. Only 0 is valid.
     pub version: u8,
     /// Partition key.
     pub pkey: u16,
@@ -24,22 +24,22 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward explicit congestion notification.
     pub becn: bool,
-    /// Destination queue pair: 24 bits.
+    /// Destination queue pair number: 24 bits.
     pub dest_qpn: u32,
-    /// The requester wants an acknowledgement.
+    /// The requester asks for an acknowledgement.
     pub ackreq: bool,
     /// Packet sequence number.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 12;
 
     /// Index of the byte that the ICRC masks: FECN, BECN and reserved bits (IBA 7.8.1).
     pub const RESV8A: usize = 4;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Bth::LEN]) -> Bth {
         let [opcode, flags, pk0, pk1, ecn, qp0, qp1, qp2, ack, p0, p1, p2] = *b;
@@ -58,14 +58,14 @@ impl Bth {
         }
     }
 
-    /// Writes another PSN into a header as bytes.
+    /// Replaces the PSN in a serialized header.
     #[inline]
     pub fn put_psn(header: &mut [u8; Bth::LEN], psn: Psn) {
         let [.., high, middle, low] = header;
         [_, *high, *middle, *low] = psn.get().to_be_bytes();
     }
 
-    /// Writes the header. Values wider than their field lose their upper bits.
+    /// Serializes the header. Values wider than their field lose their upper bits.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Bth::LEN] {
         let solicited = (self.solicited as u8) << 7;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     proptest! {
-        /// reserved bits are ignored, and sent as zero; everything else survives.
+        /// reserved bits are ignored and sent as zero; all other bits survive a round trip.
         #[test]
         fn a_42_round_trip(mut b: [u8; 12]) {
             let bth = Bth::from_bytes(&b);

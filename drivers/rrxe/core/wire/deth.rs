@@ -4,20 +4,20 @@
 
 use super::QPN_MASK;
 
-/// The DETH: who sends a datagram, and by what right.
+/// The DETH: the sender of a datagram, and its authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Must equal the receiving queue pair's Q_Key.
+    /// Q_Key, which must equal that of the receiving queue pair.
     pub qkey: u32,
-    /// The sending queue pair: 24 bits.
+    /// Sending queue pair number: 24 bits.
     pub src_qpn: u32,
 }
 
 impl Deth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Deth::LEN]) -> Deth {
         let [k0, k1, k2, k3, _, q0, q1, q2] = *b;
@@ -27,7 +27,7 @@ impl Deth {
         }
     }
 
-    /// Writes the header.
+    /// Serializes the header.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Deth::LEN] {
         let [k0, k1, k2, k3] = self.qkey.to_be_bytes();

@@ -2,10 +2,10 @@
 
 //! FLUSH Extended Transport Header (IBA A19.4.1).
 
-/// The FETH: what a FLUSH guarantees, and for how much of a region.
+/// The FETH: guarantees of a FLUSH, and the part of the region that it covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feth {
-    /// Placement type, four bits: [`Feth::GLOBAL`], [`Feth::PERSISTENT`] or both. The rest is
+    /// Placement type, four bits: [`Feth::GLOBAL`], [`Feth::PERSISTENT`] or both. Other bits are
     /// reserved.
     pub placement: u8,
     /// Selectivity level, two bits: [`Feth::RANGE`] or [`Feth::REGION`]. 2 and 3 are reserved.
@@ -13,20 +13,20 @@ pub struct Feth {
 }
 
 impl Feth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
-    /// [`Feth::placement`]: what was written is visible to everyone (`IBV_FLUSH_GLOBAL`).
+    /// [`Feth::placement`]: earlier writes become globally visible (`IBV_FLUSH_GLOBAL`).
     pub const GLOBAL: u8 = 1;
-    /// [`Feth::placement`]: what was written outlives a loss of power (`IBV_FLUSH_PERSISTENT`).
+    /// [`Feth::placement`]: earlier writes become persistent (`IBV_FLUSH_PERSISTENT`).
     pub const PERSISTENT: u8 = 2;
 
-    /// [`Feth::level`]: the range that the RETH names (`IBV_FLUSH_RANGE`).
+    /// [`Feth::level`]: the range in the RETH (`IBV_FLUSH_RANGE`).
     pub const RANGE: u8 = 0;
-    /// [`Feth::level`]: all of the region, whatever range the RETH names (`IBV_FLUSH_MR`).
+    /// [`Feth::level`]: the whole region, regardless of the range in the RETH (`IBV_FLUSH_MR`).
     pub const REGION: u8 = 1;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Feth::LEN]) -> Feth {
         let [_, _, _, low] = *b;
@@ -36,7 +36,7 @@ impl Feth {
         }
     }
 
-    /// Writes the header. Values wider than their field lose their upper bits.
+    /// Serializes the header. Values wider than their field lose their upper bits.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Feth::LEN] {
         [0, 0, 0, ((self.level & 3) << 4) | (self.placement & 0x0f)]

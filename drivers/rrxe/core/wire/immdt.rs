@@ -2,24 +2,24 @@
 
 //! Immediate data and invalidate headers (IBA 9.3.6, 9.3.7).
 
-/// Immediate data: four bytes that mean nothing to the transport.
+/// Immediate data: four bytes that the transport does not interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmDt(
-    /// The bytes as they stand in the packet.
+    /// The bytes in the order of the packet.
     pub [u8; ImmDt::LEN],
 );
 
 impl ImmDt {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
-    /// From the `imm_data` of verbs, which holds the bytes in network order whatever the machine.
+    /// Converts from the `imm_data` of verbs, which is in network order on every machine.
     #[inline]
     pub const fn from_verbs(imm_data: u32) -> ImmDt {
         ImmDt(imm_data.to_ne_bytes())
     }
 
-    /// As the `imm_data` of verbs.
+    /// Converts to the `imm_data` of verbs.
     #[inline]
     pub const fn to_verbs(self) -> u32 {
         u32::from_ne_bytes(self.0)
@@ -29,15 +29,15 @@ impl ImmDt {
 /// Invalidate extended transport header: the key that a SEND with invalidate invalidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth {
-    /// The receiver's R_Key.
+    /// R_Key of the receiver.
     pub rkey: u32,
 }
 
 impl Ieth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Ieth::LEN]) -> Ieth {
         Ieth {
@@ -45,7 +45,7 @@ impl Ieth {
         }
     }
 
-    /// Writes the header.
+    /// Serializes the header.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Ieth::LEN] {
         self.rkey.to_be_bytes()

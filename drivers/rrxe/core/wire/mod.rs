@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The headers as they stand in packets: one file for each, all fields big-endian (IBA 9.2, 9.3).
+//! Packet headers: one file for each, all fields big-endian (IBA 9.2, 9.3).
 //!
 //! A header is a plain struct with `from_bytes` and `to_bytes`, which are inverse to each other
-//! for everything but reserved bits: those are sent as zero and ignored on receipt.
+//! except for reserved bits: those are sent as zero and ignored on receipt.
 
 mod aeth;
 mod atomiceth;
@@ -30,10 +30,10 @@ pub use xrceth::XrcEth;
 /// The UDP destination port of RoCEv2 (IBA A17).
 pub const UDP_PORT: u16 = 4791;
 
-/// Bytes of the invariant CRC at the end of each packet.
+/// Length of the invariant CRC at the end of each packet, in bytes.
 pub const ICRC_LEN: u32 = 4;
 
-/// Queue pair numbers have 24 bits.
+/// Mask of a queue pair number, which has 24 bits.
 pub const QPN_MASK: u32 = 0x00ff_ffff;
 
 /// The destination queue pair number of multicast packets.

@@ -4,7 +4,7 @@
 
 use crate::Service;
 
-/// The opcode byte of a BTH; any value.
+/// The opcode byte of a BTH. Any value is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
@@ -15,7 +15,7 @@ pub enum Class {
     Rc,
     /// Unreliable connection, 001.
     Uc,
-    /// Reliable datagram, 010: nobody uses it.
+    /// Reliable datagram, 010: not used in practice.
     Rd,
     /// Unreliable datagram, 011.
     Ud,
@@ -23,7 +23,7 @@ pub enum Class {
     Cnp,
     /// Extended reliable connection, 101.
     Xrc,
-    /// Left to manufacturers, 110 and 111.
+    /// Reserved for manufacturers, 110 and 111.
     Manufacturer,
 }
 
@@ -73,13 +73,13 @@ pub enum Operation {
     AtomicWrite = 0x1d,
     /// A congestion notification packet (opcode 0x81 as a whole).
     Cnp = 0x1e,
-    /// An RC or XRC opcode that is reserved, or that this implementation does not know. It is answered
-    /// by NAK Invalid Request.
+    /// An RC or XRC opcode that is reserved, or unknown to this implementation. The responder
+    /// answers it with a NAK Invalid Request.
     Unsupported = 0x1f,
 }
 
 impl Operation {
-    /// Whether a requester, not a responder, is to look at it.
+    /// Returns whether the operation is for a requester instead of a responder.
     #[inline]
     pub const fn is_response(self) -> bool {
         matches!(
@@ -106,8 +106,8 @@ impl Opcode {
     /// Congestion notification packet (IBA A17).
     pub const CNP: Opcode = Opcode(0x81);
 
-    /// Puts an opcode together. [`Operation::Cnp`] and [`Operation::Unsupported`] stand for no
-    /// opcode and give a reserved one.
+    /// Builds an opcode. [`Operation::Cnp`] and [`Operation::Unsupported`] have no opcode of a
+    /// service and yield a reserved one.
     #[inline]
     pub const fn new(service: Service, operation: Operation) -> Opcode {
         let class: u8 = match service {
@@ -119,7 +119,7 @@ impl Opcode {
         Opcode(class | operation as u8)
     }
 
-    /// The transport class.
+    /// Returns the transport class.
     #[inline]
     pub const fn class(self) -> Class {
         match self.0 >> 5 {
@@ -133,8 +133,8 @@ impl Opcode {
         }
     }
 
-    /// The operation; `None` where the opcode means nothing, or nothing to this implementation,
-    /// and the packet is to be dropped silently.
+    /// Returns the operation. `None` if the opcode has no meaning, or none to this implementation,
+    /// in which case the packet must be dropped silently.
     #[inline]
     pub const fn operation(self) -> Option<Operation> {
         use Operation::*;
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(known, 25 + 12 + 2 + 25);
     }
 
-    /// the manufacturers' opcodes are not understood.
+    /// manufacturers' opcodes are unknown.
     #[test]
     fn a_09_manufacturers() {
         for byte in 0xc0..=0xffu8 {

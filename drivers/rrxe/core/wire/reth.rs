@@ -2,22 +2,22 @@
 
 //! RDMA Extended Transport Header (IBA 9.3.3).
 
-/// The RETH: which remote memory an RDMA READ or WRITE is about.
+/// The RETH: the remote memory of an RDMA READ or WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Virtual address in the remote region.
     pub va: u64,
-    /// The remote region's key.
+    /// Key of the remote region.
     pub rkey: u32,
-    /// DMA length: bytes of the whole message; at most 2^31 is legal.
+    /// DMA length: bytes of the whole message, at most 2^31.
     pub len: u32,
 }
 
 impl Reth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; Reth::LEN]) -> Reth {
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l0, l1, l2, l3] = *b;
@@ -28,7 +28,7 @@ impl Reth {
         }
     }
 
-    /// Writes the header.
+    /// Serializes the header.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; Reth::LEN] {
         let [a0, a1, a2, a3, a4, a5, a6, a7] = self.va.to_be_bytes();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What IP and UDP say of a packet's length.
+//! Consistency of the lengths in IP and UDP headers.
 
-/// Bytes of a UDP header.
+/// Length of a UDP header in bytes.
 const UDP_HEADER: u32 = 8;
-/// Bytes of an IPv4 header without options, which is the only one allowed (IBA A17.3).
+/// Length of an IPv4 header in bytes. RoCEv2 allows no options (IBA A17.3).
 const IPV4_HEADER: u32 = 20;
 
-/// Whether the total length of an IPv4 header, the length of the UDP header and the bytes of UDP
-/// payload there are agree.
+/// Returns whether the IPv4 total length, the UDP length and the actual number of UDP payload bytes
+/// agree.
 #[inline]
 pub fn ipv4_lengths_agree(ip: &[u8; 20], udp: &[u8; 8], payload: u32) -> bool {
     let [_, _, t0, t1, ..] = *ip;
@@ -16,7 +16,8 @@ pub fn ipv4_lengths_agree(ip: &[u8; 20], udp: &[u8; 8], payload: u32) -> bool {
     total == udp_length(udp).wrapping_add(IPV4_HEADER) && is_payload(udp, payload)
 }
 
-/// The same of an IPv6 header, whose payload length counts what is behind it.
+/// Returns whether the IPv6 payload length, the UDP length and the actual number of UDP payload
+/// bytes agree.
 #[inline]
 pub fn ipv6_lengths_agree(ip: &[u8; 40], udp: &[u8; 8], payload: u32) -> bool {
     let [_, _, _, _, l0, l1, ..] = *ip;
@@ -70,7 +71,7 @@ mod tests {
                 assert_eq!(agree, right, "{payload}: {ip_off} {udp_off} {off}");
             }
         }
-        // A UDP length below that of its own header.
+        // A UDP length below the length of the UDP header.
         assert!(!ipv4_lengths_agree(&[0; 20], &[0; 8], u32::MAX - 7));
     }
 }

@@ -4,18 +4,18 @@
 
 use super::QPN_MASK;
 
-/// The XRCETH, behind the BTH of every XRC request: which shared receive queue it is for.
+/// The XRCETH, after the BTH of every XRC request: names the shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
-    /// The receiver's shared receive queue: 24 bits.
+    /// Shared receive queue number of the receiver: 24 bits.
     pub srqn: u32,
 }
 
 impl XrcEth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Parses the header.
     #[inline]
     pub const fn from_bytes(b: &[u8; XrcEth::LEN]) -> XrcEth {
         let [_, s0, s1, s2] = *b;
@@ -24,7 +24,7 @@ impl XrcEth {
         }
     }
 
-    /// Writes the header. A number wider than 24 bits loses its upper bits.
+    /// Serializes the header. A number wider than 24 bits loses its upper bits.
     #[inline]
     pub const fn to_bytes(&self) -> [u8; XrcEth::LEN] {
         (self.srqn & QPN_MASK).to_be_bytes()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a driver would be: memory, queues, and the actions that the core asks for.
+//! A simulated driver: memory, queues, and the actions that the core asks for.
 
 use super::{BASE, DEPTH, MEMORY, RKEY};
 use rrxe_core::*;
@@ -19,53 +19,53 @@ pub struct RecvBuffer {
     pub data: Vec<u8>,
 }
 
-/// A send work request that is done.
+/// A completed send work request.
 pub struct SendDone {
     pub wr_id: u64,
     pub completion: SendCompletion,
     pub data: Vec<u8>,
 }
 
-/// A receive work request that is done.
+/// A completed receive work request.
 pub struct RecvDone {
     pub wr_id: u64,
     pub completion: RecvCompletion,
     pub data: Vec<u8>,
 }
 
-/// What a host's queue pair rests on.
+/// The resources of a host's queue pair.
 pub struct Driver {
     pub memory: Vec<u8>,
-    /// The key that opens the memory; `None` after it was revoked.
+    /// The valid memory key; `None` after its revocation.
     pub rkey: Option<u32>,
     pub sq: Vec<SendBuffer>,
     pub rq: VecDeque<RecvBuffer>,
-    /// The receive work request in use.
+    /// The current receive work request.
     current: Option<RecvBuffer>,
     pub sent: Vec<SendDone>,
     pub received: Vec<RecvDone>,
     pub events: Vec<ResponderEvent>,
     pub invalidated: Vec<u32>,
     pub local_ops: Vec<u32>,
-    /// Times that atomics were executed.
+    /// Number of executed atomics.
     pub atomics: u32,
-    /// FLUSHes that were executed.
+    /// Executed FLUSHes.
     pub flushes: Vec<Flush>,
-    /// XRC: the receive work requests of the shared receive queue of this number.
+    /// XRC: number of the shared receive queue, whose receive work requests are in `rq`.
     pub srq: Option<u32>,
-    /// Packets that the next batches have room for.
+    /// Number of packets that the next batches have room for.
     pub room: u32,
-    /// What becomes of packets instead of being sent.
+    /// Error returned for packets instead of sending them.
     pub refuse: Option<TxError>,
-    /// What local memory access of the requester does.
+    /// Error of the requester's local memory accesses.
     pub send_fault: Option<Fault>,
-    /// What placing into receive work requests does.
+    /// Error of accesses to receive work requests.
     pub recv_fault: Option<Fault>,
-    /// What local operations do.
+    /// Error of local operations.
     pub local_fault: Option<Fault>,
     /// Payload of the packet being handled.
     pub payload: Vec<u8>,
-    /// Packets on their way out: whole UDP payloads.
+    /// Outgoing packets: whole UDP payloads.
     pub out: Vec<Vec<u8>>,
 }
 
@@ -104,7 +104,7 @@ impl Driver {
         Ok(start..end)
     }
 
-    /// Puts a packet on the wire, with its payload, padding and ICRC.
+    /// Sends a packet with its payload, padding and ICRC.
     fn emit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         if let Some(error) = self.refuse {
             return Err(error);
@@ -139,7 +139,7 @@ impl Driver {
     }
 }
 
-/// The ICRC of a packet, with IP and UDP headers that are all zero.
+/// Returns the ICRC of a packet with all-zero IP and UDP headers.
 pub fn icrc_of(bytes: &[u8]) -> [u8; 4] {
     let state = icrc::ipv4(icrc::crc32_le, &[0; 20], &[0; 8], bytes);
     icrc::finish(state)

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! One end point.
+//! One endpoint.
 
 use super::{icrc_of, Driver, RecvBuffer, SendBuffer, DEPTH, QKEY};
 use rrxe_core::*;
 
-/// With resources in memory of its own.
+/// A responder with resources in its own memory.
 pub type Responder = rrxe_core::Responder<Vec<Resource>>;
 
-/// One end point: a queue pair and what it rests on.
+/// One endpoint: a queue pair and its driver.
 pub struct Host {
     pub requester: Requester,
     pub responder: Responder,
     pub slots: Vec<SendSlot>,
     pub driver: Driver,
-    /// The queue pair has gone to Error, or SQE.
+    /// The queue pair has entered Error.
     pub error: bool,
     pub sqe: bool,
     pub posted: u64,
-    /// Packets that one call of `poll_transmit` may send.
+    /// Maximum number of packets of one call of `poll_transmit`.
     pub budget: u32,
-    /// Packets that an answer was sent for, dropped by their ICRC.
+    /// Packets dropped because of a wrong ICRC.
     pub bad_icrc: u32,
-    /// Requests and answers that came before their turn.
+    /// Out-of-order requests and answers.
     pub held: [HoldBack; 2],
-    /// A driver may also drop them.
+    /// Whether the driver holds out-of-order packets instead of dropping them.
     pub holds: bool,
 }
 
 /// A packet and its payload.
 type Kept = (Packet, Vec<u8>);
 
-/// What came before its turn.
+/// Out-of-order packets of one side.
 #[derive(Default)]
 pub struct HoldBack {
     pub reorder: Reorder,
@@ -47,7 +47,7 @@ impl HoldBack {
     }
 }
 
-/// The packet sequence numbers that hosts start with: 0 sends from here, 1 from there.
+/// First packet sequence numbers that host 0 and host 1 send.
 pub const START_PSN: [u32; 2] = [0xff_fff0, 0x12_3456];
 
 impl Host {
@@ -91,14 +91,14 @@ impl Host {
         }
     }
 
-    /// The driver drops what comes before its turn.
+    /// Makes the driver drop out-of-order packets.
     pub fn holds_nothing(mut self) -> Host {
         self.holds = false;
         self.requester.set_holding(false);
         self
     }
 
-    /// Plain go-back-N, as the module has it with `recovery=strict`.
+    /// Switches to plain go-back-N, like the module with `recovery=strict`.
     pub fn strict(mut self) -> Host {
         self.holds = false;
         self.requester.set_recovery(RecoveryMode::Strict);
@@ -122,7 +122,7 @@ impl Host {
         });
     }
 
-    /// Hands a whole UDP payload to the side that it is for.
+    /// Hands a whole UDP payload to its side.
     pub fn receive(&mut self, now: u64, bytes: &[u8]) -> Outcome {
         let Some((body, icrc)) = bytes.split_last_chunk::<4>() else {
             return Outcome::default();
@@ -142,8 +142,8 @@ impl Host {
         )
     }
 
-    /// Hands a packet with this payload to the side that it is for, past the wire format; and then
-    /// those that were held for its sake.
+    /// Hands a packet with this payload to its side, bypassing the wire format, and then the held
+    /// packets that are due.
     pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         assert_eq!(packet.payload_len as usize, payload.len());
         for HoldBack { reorder, ring } in &mut self.held {
@@ -181,7 +181,7 @@ impl Host {
         outcome
     }
 
-    /// Hands a packet to its side, and holds it if that is wanted.
+    /// Hands a packet to its side, and holds it if asked to.
     fn handle(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         self.driver.payload = payload.to_vec();
         let (outcome, expected) = if packet.is_response() {
@@ -207,7 +207,7 @@ impl Host {
         outcome
     }
 
-    /// Lets the host send all it can, and returns the packets: parsed, and their payloads.
+    /// Lets the host send everything it can, and returns the parsed packets with their payloads.
     pub fn drain(&mut self, now: u64) -> Vec<(Packet, Vec<u8>)> {
         while self.transmit(now) {}
         let out = std::mem::take(&mut self.driver.out);
@@ -221,7 +221,7 @@ impl Host {
             .collect()
     }
 
-    /// Transmits what both sides have. Whether there is more.
+    /// Transmits the packets of both sides. Returns whether there are more.
     pub fn transmit(&mut self, now: u64) -> bool {
         let a = self
             .requester
@@ -240,7 +240,7 @@ impl Host {
         }
     }
 
-    /// What a driver does on a fatal error, and what modify_qp to Error does.
+    /// Does what a driver does on a fatal error and for modify_qp to Error.
     pub fn go_to_error(&mut self) {
         self.error = true;
         self.held = [HoldBack::new(), HoldBack::new()];
@@ -249,7 +249,8 @@ impl Host {
         self.responder.enter_error(&mut self.driver);
     }
 
-    /// Statuses of the send work requests, in the order of completion, which must be that of posting.
+    /// Returns the statuses of the send work requests in the order of completion. Asserts that this
+    /// is the order of posting.
     pub fn statuses(&self) -> Vec<Status> {
         for (i, done) in self.driver.sent.iter().enumerate() {
             assert_eq!(done.wr_id, i as u64, "completed out of order");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the tests of the core stand on.
+//! Common code of the core's tests.
 //!
-//! A [`Host`] is one end point: a queue pair, on a [`Driver`] that keeps its memory and queues.
-//! A [`Pair`] joins two of them. Everything that happens follows from the seed.
+//! A [`Host`] is one endpoint: a queue pair with a [`Driver`] that has its memory and queues. A
+//! [`Pair`] connects two hosts. The seed determines everything that happens.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -54,12 +54,12 @@ impl Rng {
     }
 }
 
-/// A packet for a host, as a reliable connection's peer would send it.
+/// Returns a packet for a host, as the peer of a reliable connection would send it.
 pub fn packet(operation: wire::Operation, psn: Psn, ext: Ext, payload_len: usize) -> Packet {
     packet_of(Service::Rc, operation, psn, ext, payload_len)
 }
 
-/// A packet for a host. Asks for an acknowledgement.
+/// Returns a packet for a host. It asks for an acknowledgement.
 pub fn packet_of(
     service: Service,
     operation: wire::Operation,
@@ -92,7 +92,7 @@ pub fn packet_of(
     }
 }
 
-/// An ACKNOWLEDGE with this syndrome.
+/// Returns an ACKNOWLEDGE with this syndrome.
 pub fn acknowledge(psn: Psn, syndrome: wire::Syndrome) -> Packet {
     let aeth = wire::Aeth::new(syndrome, Psn::new(0));
     packet(wire::Operation::Acknowledge, psn, Ext::Aeth(aeth), 0)

@@ -1,37 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Two end points, a link between them that misbehaves as told, and a clock of its own.
+//! Two endpoints, an unreliable link between them, and a simulated clock.
 
 use super::{Host, Rng};
 use rrxe_core::*;
 use std::collections::BinaryHeap;
 
-/// How the link treats packets: chances in percent.
+/// Behaviour of the link. Chances are in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Link {
     pub loss: u64,
     pub duplication: u64,
     pub corruption: u64,
-    /// Packets are late by up to this, in nanoseconds, and so overtake each other.
+    /// Maximum extra delay in nanoseconds, by which packets overtake each other.
     pub jitter: u64,
-    /// Nanoseconds that packets are delayed, each way.
+    /// Extra delay of packets each way, in nanoseconds.
     pub delay: u64,
-    /// Percent of packets that skip the delay, and so overtake others (netem's `reorder`).
+    /// Percentage of packets that skip the delay, and so overtake others (netem's `reorder`).
     pub early: u64,
-    /// Loss in thousandths, added to `loss`.
+    /// Loss in per mille, added to `loss`.
     pub loss_permille: u64,
-    /// Nanoseconds that a packet takes on the link, which carries one at a time each way.
+    /// Transmission time of a packet in nanoseconds. The link carries one packet at a time each
+    /// way.
     pub service: u64,
 }
 
-/// Nanoseconds that a packet travels at least.
+/// Minimum latency of a packet in nanoseconds.
 pub const LATENCY: u64 = 5_000;
 
-/// A packet on the link: due time, order of sending, receiver, bytes. Ordered by time, earliest
-/// first in a [`BinaryHeap`].
+/// A packet on the link: due time, order of sending, receiver, bytes. A [`BinaryHeap`] returns the
+/// earliest first.
 type Flight = std::cmp::Reverse<(u64, u64, usize, Vec<u8>)>;
 
-/// Says of a packet, and the host that sends it, whether it gets lost.
+/// Returns whether a packet of this host gets lost.
 pub type Filter = Box<dyn FnMut(usize, &Packet) -> bool>;
 
 /// Two hosts and the link between them.
@@ -40,13 +41,13 @@ pub struct Pair {
     pub link: Link,
     pub now: u64,
     pub rng: Rng,
-    /// When each direction of the link is free again.
+    /// Time at which each direction of the link is free again.
     free: [u64; 2],
     flights: BinaryHeap<Flight>,
     sequence: u64,
-    /// Everything that was put on the link: sender and bytes.
+    /// All packets sent: sender and bytes.
     pub trace: Vec<(usize, Vec<u8>)>,
-    /// Drops the packets that it says.
+    /// Drops the packets for which it returns true.
     pub filter: Option<Filter>,
 }
 
@@ -76,7 +77,7 @@ impl Pair {
         )));
     }
 
-    /// Moves what a host has sent onto the link.
+    /// Moves the packets that a host has sent to the link.
     fn ship(&mut self, from: usize) {
         for bytes in std::mem::take(&mut self.hosts[from].driver.out) {
             self.trace.push((from, bytes.clone()));
@@ -95,7 +96,8 @@ impl Pair {
                 let start = self.free[from].max(self.now);
                 self.free[from] = start + self.link.service;
                 let mut delay = self.free[from] - self.now;
-                // Nothing is drawn for what the link doesn't do: seeds mean what they always did.
+                // Draw random numbers only for enabled features, so that old seeds keep their
+                // meaning.
                 let Link {
                     delay: late,
                     early,
@@ -112,7 +114,7 @@ impl Pair {
                 }
                 let mut bytes = bytes.clone();
                 if self.rng.chance(self.link.corruption) {
-                    // The reserved byte of the BTH is not covered by the ICRC.
+                    // The ICRC does not cover the reserved byte of the BTH.
                     let len = bytes.len() as u64;
                     let at = loop {
                         let at = self.rng.below(len) as usize;
@@ -132,7 +134,7 @@ impl Pair {
         }
     }
 
-    /// Lets both hosts send all they can now.
+    /// Lets both hosts send everything they can now.
     pub fn transmit(&mut self) {
         for from in 0..2 {
             while self.hosts[from].transmit(self.now) {
@@ -142,8 +144,8 @@ impl Pair {
         }
     }
 
-    /// Goes on to the next thing that happens: packets arrive, or a timer fires. `false` if
-    /// nothing ever will.
+    /// Advances to the next event: packets arrive, or a timer fires. Returns `false` if there is
+    /// none.
     pub fn step(&mut self) -> bool {
         self.transmit();
         let arrival = self.flights.peek().map(|f| f.0 .0);
@@ -156,7 +158,7 @@ impl Pair {
             return false;
         };
         self.now = self.now.max(next);
-        // A batch of what has arrived, as a driver would handle it.
+        // Handles all arrived packets as a batch, like a driver.
         while self.flights.peek().is_some_and(|f| f.0 .0 <= self.now) {
             let std::cmp::Reverse((_, _, to, bytes)) = self.flights.pop().unwrap();
             let _ = self.hosts[to].receive(self.now, &bytes);
@@ -176,7 +178,7 @@ impl Pair {
         true
     }
 
-    /// Runs until nothing happens any more.
+    /// Runs until no event is left.
     pub fn run(&mut self) {
         let mut steps = 0;
         while self.step() {
@@ -192,7 +194,7 @@ impl Pair {
         }
     }
 
-    /// Runs for this long, in nanoseconds.
+    /// Runs for this time in nanoseconds.
     pub fn run_for(&mut self, time: u64) {
         let end = self.now + time;
         loop {
@@ -211,7 +213,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// The packets that a host has put on the link, parsed.
+    /// Returns the parsed packets that a host has sent.
     pub fn sent_by(&self, host: usize) -> Vec<Packet> {
         let bytes = self
             .trace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Answers, good and bad, and completions.
+//! Valid and invalid answers, and completions.
 
 use super::*;
 
-/// F-10: also F-30 and D-16: old acknowledgements, and those for what was never sent.
+/// F-10, and F-30 and D-16: old acknowledgements, and those for packets never sent.
 #[test]
 fn f_10_strange_acknowledgements() {
     let mut host = host();
@@ -48,7 +48,7 @@ fn f_14_bad_responses() {
     }
 }
 
-/// The work request ends with that answer, and the queue with it.
+/// Checks that the answer fails the work request and the queue.
 fn bad_response(host: &mut Host, op: SendOp, length: u32, packet: &Packet) {
     post(host, op, length);
     post(host, SendOp::Send, 1);
@@ -62,8 +62,8 @@ fn bad_response(host: &mut Host, op: SendOp, length: u32, packet: &Packet) {
     assert!(host.error);
 }
 
-/// F-14: a READ response out of its place in the sequence is asked for again, as rdma_rxe needs
-/// that; it ends the READ when no retry is left.
+/// F-14: a READ response out of sequence makes the requester ask again, because of rdma_rxe. It
+/// fails the READ when no retry is left.
 #[test]
 fn f_14_read_responses_out_of_sequence() {
     let mtu = MTU as usize;
@@ -83,7 +83,7 @@ fn f_14_read_responses_out_of_sequence() {
         let again = patient.drain(0);
         assert_eq!(again.len(), 1, "{operation:?}");
         assert_eq!(again[0].0.operation, Operation::ReadRequest);
-        // What was out of place was not placed: the right one still is.
+        // The wrong response was not placed; the right one still is.
         let right = if length == 1 {
             Operation::ReadResponseOnly
         } else {
@@ -111,7 +111,7 @@ fn f_14_read_responses_out_of_sequence() {
     assert_eq!(host.statuses(), [Status::BadResp]);
 }
 
-/// F-15: answers of the wrong length. (The harness panics if anything is placed outside.)
+/// F-15: answers of the wrong length. (The harness panics if anything is placed out of bounds.)
 #[test]
 fn f_15_wrong_lengths() {
     let mtu = MTU as usize;
@@ -160,9 +160,9 @@ fn f_16_naks_end_the_queue() {
     }
 }
 
-/// A READ that is refused in the middle of its answer (the other side of G-28). Answers come in
-/// order, so only a NAK of the oldest one that is missing is believed; a later one has the READ
-/// asked for again.
+/// A READ that is refused in the middle of its answer (the requester's side of G-28). Answers come
+/// in order, so the requester accepts only a NAK of the oldest missing one. A later NAK makes it
+/// ask for the READ again.
 #[test]
 fn a_nak_within_a_read() {
     let refused = Syndrome::Nak(NakCode::RemoteAccess);
@@ -178,7 +178,7 @@ fn a_nak_within_a_read() {
         assert_eq!(psns(&host.drain(0)), [0]);
         let first = response(Operation::ReadResponseFirst, 0, 1024);
         let _ = host.take(0, &first, &[0; 1024]);
-        // Where it was held, its turn has come.
+        // A held NAK is handled now.
         if !holds {
             assert!(host.statuses().is_empty());
             ack(&mut host, 1, refused);
@@ -209,7 +209,7 @@ fn d_07_reserved_syndromes() {
     assert_eq!(host.statuses(), [Status::Success]);
 }
 
-/// F-18, F-19, F-20, F-22: completions, all together and in order.
+/// F-18, F-19, F-20, F-22: one answer completes several work requests, in order.
 #[test]
 fn f_19_one_answer_completes_many() {
     let mut host = host();
@@ -241,7 +241,7 @@ fn f_19_one_answer_completes_many() {
     assert_eq!(host.driver.sent[3].completion.byte_len, 8);
 }
 
-/// D-15: whatever credits a peer grants, one message after the other gets through.
+/// D-15: with any credit value, one message after the other gets through.
 #[test]
 fn d_15_finite_credits() {
     let mut host = host();
@@ -249,7 +249,7 @@ fn d_15_finite_credits() {
         post(&mut host, SendOp::Send, 1);
         assert_eq!(psns(&host.drain(0)), [n]);
         ack(&mut host, n, Syndrome::Ack { credit: n as u8 });
-        // Once more, as a credit update would be.
+        // Again, as a credit update.
         ack(&mut host, n, Syndrome::Ack { credit: 31 });
     }
     assert_eq!(host.statuses(), [Status::Success; 32]);

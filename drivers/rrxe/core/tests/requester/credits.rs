@@ -4,12 +4,12 @@
 
 use super::*;
 
-/// Credit codes (D-17): 0 to 3 stand for themselves.
+/// Returns the syndrome of a credit code (D-17): 0 to 3 stand for themselves.
 fn credit(code: u8) -> Syndrome {
     Syndrome::Ack { credit: code }
 }
 
-/// A host whose peer has just acknowledged PSN 0 with this credit code.
+/// Returns a host whose peer has just acknowledged PSN 0 with this credit code.
 fn host_with(code: u8) -> Host {
     let mut host = host();
     post(&mut host, SendOp::Send, 1);
@@ -18,8 +18,8 @@ fn host_with(code: u8) -> Host {
     host
 }
 
-/// D-15: without credits one message that needs a receive is on its way, whole, and asks for an
-/// acknowledgement with its last packet.
+/// D-15: without credits, only one message that needs a receive work request is in flight. It is
+/// sent completely, and its last packet asks for an acknowledgement.
 #[test]
 fn d_15_one_message_without_credits() {
     let mut host = host_with(0);
@@ -31,7 +31,7 @@ fn d_15_one_message_without_credits() {
         assert_eq!(psns(&sent), [1 + 2 * n, 2 + 2 * n]);
         assert!(sent[1].0.bth.ackreq);
         assert!(host.drain(0).is_empty());
-        // A part of it brings nothing new.
+        // An acknowledgement of a part of it permits nothing new.
         ack(&mut host, 1 + 2 * n, credit(0));
         assert!(host.drain(0).is_empty());
         ack(&mut host, 2 + 2 * n, credit(0));
@@ -40,7 +40,7 @@ fn d_15_one_message_without_credits() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// D-15, D-17: credits are counted from the acknowledged message on.
+/// D-15, D-17: credits count from the acknowledged message on.
 #[test]
 fn d_15_as_many_as_granted() {
     for (code, granted) in [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (31, 9)] {
@@ -49,14 +49,14 @@ fn d_15_as_many_as_granted() {
             post(&mut host, SendOp::Send, 1);
         }
         assert_eq!(host.drain(0).len(), granted);
-        // A grant is not taken back.
+        // A grant is never revoked.
         ack(&mut host, 0, credit(0));
         assert!(host.drain(0).is_empty());
     }
 }
 
-/// A request that uses up no receive needs no credit. One that waits for a credit holds up those
-/// behind it.
+/// A request that uses up no receive work request needs no credit. A request that waits for a
+/// credit blocks those after it.
 #[test]
 fn d_15_other_requests_need_no_credit() {
     let mut host = host_with(0);
@@ -76,7 +76,7 @@ fn d_15_other_requests_need_no_credit() {
     assert_eq!(psns(&host.drain(0)), [5, 6]);
 }
 
-/// D-16: an acknowledgement of what was acknowledged last brings credits, and nothing else.
+/// D-16: a repetition of the last acknowledgement brings credits and has no other effect.
 #[test]
 fn d_16_credit_updates() {
     for code in [2, 31] {
@@ -85,7 +85,7 @@ fn d_16_credit_updates() {
             post(&mut host, SendOp::Send, 1);
         }
         assert_eq!(psns(&host.drain(0)), [1]);
-        // Stale: before what was acknowledged last.
+        // Stale: older than the last acknowledgement.
         let outcome = host.take(0, &acknowledge(psn(0).prev(), credit(8)), &[]);
         assert!(!outcome.transmit);
         assert!(host.drain(0).is_empty());
@@ -121,7 +121,7 @@ fn d_15_answers_bring_credits() {
     }
 }
 
-/// Retransmissions need credits too: an RNR NAK does not bring two messages at once.
+/// Retransmissions need credits, too: after an RNR NAK only one message is sent.
 #[test]
 fn d_15_retransmissions_need_credits() {
     let mut host = host();
@@ -147,7 +147,7 @@ fn d_15_retransmissions_need_credits() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// A reset queue pair has a new peer, which has not said anything yet.
+/// A reset queue pair has a new peer, which has not reported credits yet.
 #[test]
 fn reset_forgets_the_credits() {
     let mut host = host_with(0);

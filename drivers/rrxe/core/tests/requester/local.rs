@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Queues of the requester's own host.
+//! Packets in the queues of the requester's own host.
 
 use super::*;
 
-/// Lets the host's timer expire, with packets in a queue of the host or not.
+/// Lets the host's timer expire. `waiting`: packets are in a queue of the host.
 fn expire(host: &mut Host, waiting: bool) {
     let now = host.requester.next_timeout().unwrap();
     if waiting {
@@ -16,7 +16,7 @@ fn expire(host: &mut Host, waiting: bool) {
     host.drain(now);
 }
 
-/// A host whose packet has waited here for as long as the requester allows.
+/// Returns a host whose packet has waited locally for as long as the requester allows.
 fn impatient_host() -> Host {
     let mut host = host();
     host.requester.set_retry_count(1);
@@ -28,8 +28,8 @@ fn impatient_host() -> Host {
     host
 }
 
-/// The acknowledge timer starts again as long as packets wait in a queue of this host: nothing is
-/// sent again, and no retry is used up.
+/// The acknowledge timer restarts while packets wait in a queue of this host: nothing is sent
+/// again, and no retry is used up.
 #[test]
 fn packets_that_wait_here_use_up_no_retry() {
     let mut host = host();
@@ -58,7 +58,7 @@ fn patience_with_this_host_ends() {
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
 
-/// Progress restores the patience with this host.
+/// Progress resets the limit of local waits.
 #[test]
 fn progress_restores_the_patience() {
     let mut host = impatient_host();
@@ -69,7 +69,7 @@ fn progress_restores_the_patience() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// A packet that this host has dropped is sent again as often as it takes; the next one has all its
+/// A packet dropped by this host is sent again as often as necessary. The next one has all its
 /// retries.
 #[test]
 fn packets_dropped_here_use_up_no_retry() {
@@ -91,7 +91,7 @@ fn packets_dropped_here_use_up_no_retry() {
     assert_eq!(host.statuses(), [Status::Success, Status::RetryExc]);
 }
 
-/// NAKs for packets that this host has dropped use up no retry either.
+/// NAKs for packets dropped by this host use up no retry either.
 #[test]
 fn naks_for_packets_dropped_here_use_up_no_retry() {
     let mut host = host();

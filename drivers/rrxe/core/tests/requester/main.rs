@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a requester does, statement by statement: against a peer made of single packets.
+//! Tests of the requester, statement by statement, against a peer made of single packets.
 
 mod answers;
 #[path = "../common/mod.rs"]
@@ -26,17 +26,17 @@ const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 /// The acknowledge timeout of the hosts (code 8).
 const TIMEOUT: u64 = 4_096 << 8;
 
-/// A host whose driver holds nothing back: a packet before its turn is a packet lost.
+/// Returns a host whose driver drops out-of-order packets.
 fn host() -> Host {
     holding_host().holds_nothing()
 }
 
-/// A host that holds back what comes before its turn.
+/// Returns a host whose driver holds out-of-order packets.
 fn holding_host() -> Host {
     Host::new(Service::Rc, 0, MTU)
 }
 
-/// The requester's PSN with this index.
+/// Returns the requester's PSN with this index.
 fn psn(n: u32) -> Psn {
     Psn::new(START_PSN[0]).add(n)
 }

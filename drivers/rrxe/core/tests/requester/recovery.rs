@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Finding out what was lost, and sending no more than that.
+//! Loss recovery: detection of lost packets, and minimal retransmission.
 
 use super::*;
 use rrxe_core::reorder::REACH;
@@ -10,7 +10,7 @@ fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
     let _ = host.take(now, &acknowledge(psn(n), syndrome), &[]);
 }
 
-/// A host that has `count` WRITEs of a packet in flight, and a measured round trip of 100 us.
+/// Returns a host with `count` single-packet WRITEs in flight and a measured round trip of 100 us.
 fn in_flight(count: u32) -> Host {
     let mut host = holding_host();
     post(&mut host, SendOp::Write, 1);
@@ -30,13 +30,13 @@ fn expire(host: &mut Host, at: u64) {
     host.note(outcome.fatal, outcome.sqe);
 }
 
-/// A peer that keeps what is beyond a gap gets the missing packet, and new ones.
+/// A peer that keeps out-of-order packets gets the missing packet, and new ones.
 #[test]
 fn a_peer_that_holds() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
     post(&mut host, SendOp::Write, 1);
-    // Nothing new before it is known what becomes of it.
+    // No new packet before it is known whether the peer keeps it.
     assert_eq!(psns(&host.drain(300_000)), [2]);
     ack_at(&mut host, 400_000, 6, ACK);
     assert_eq!(host.statuses(), [Status::Success; 7]);
@@ -57,7 +57,7 @@ fn a_peer_that_holds() {
     assert_eq!(host.requester.counters().retransmitted, 3);
 }
 
-/// An answer from farther off than the largest window may be forged, and is not held.
+/// An answer farther ahead than the largest window may be forged, and is not held.
 #[test]
 fn answers_from_far_ahead() {
     let mut host = holding_host();
@@ -71,7 +71,7 @@ fn answers_from_far_ahead() {
     assert_eq!(host.held[1].reorder.len(), 2);
 }
 
-/// What was lost counts as any other packet does.
+/// A retransmission counts against the budget like any other packet.
 #[test]
 fn a_lost_packet_waits_for_the_budget_too() {
     let mut host = in_flight(6);
@@ -83,8 +83,8 @@ fn a_lost_packet_waits_for_the_budget_too() {
     assert_eq!(psns(&host.drain(300_000)), [2]);
 }
 
-/// A hole that is due waits to be polled for, not for time: no timer is asked for that would fire
-/// at once, again and again, while there is no room or the send side is busy.
+/// A pending hole waits for a poll, not for a timer. A timer would fire again and again while there
+/// is no room or the send side is busy.
 #[test]
 fn a_hole_that_is_due_asks_for_no_timer() {
     let mut host = in_flight(6);
@@ -97,14 +97,14 @@ fn a_hole_that_is_due_asks_for_no_timer() {
         assert!(host.driver.out.is_empty());
         assert!(later(&host, 310_000));
     }
-    // A timer says so once more, to whoever comes to poll.
+    // A timer repeats it to the next poll.
     let outcome = host
         .requester
         .handle_timeout(&mut host.slots, 320_000, &mut host.driver);
     assert!(outcome.transmit && later(&host, 320_000));
     host.driver.room = u32::MAX;
     assert_eq!(psns(&host.drain(320_000)), [2]);
-    // One that waits for late packets does so by a timer, and only that long.
+    // A hole that waits for reordered packets uses a timer, for that time only.
     ack_at(&mut host, 330_000, 2, ACK);
     ack_at(&mut host, 340_000, 4, SEQUENCE_ERROR);
     let at = host.requester.next_timeout().unwrap();
@@ -117,7 +117,7 @@ fn a_hole_that_is_due_asks_for_no_timer() {
     assert_eq!(psns(&host.drain(at)), [4]);
 }
 
-/// A peer that drops what is beyond a gap (rdma_rxe) gets everything from there on, from the
+/// A peer that drops out-of-order packets (rdma_rxe) gets everything from the hole on, and from the
 /// second time on at once.
 #[test]
 fn a_peer_that_drops() {
@@ -133,8 +133,8 @@ fn a_peer_that_drops() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// What was taken for a peer that drops turns out to hold: an acknowledgement beyond what was sent
-/// again.
+/// A peer that was considered to drop out-of-order packets turns out to keep them: an
+/// acknowledgement arrives beyond the retransmission.
 #[test]
 fn a_peer_that_holds_after_all() {
     let mut host = in_flight(6);
@@ -144,7 +144,7 @@ fn a_peer_that_holds_after_all() {
     host.budget = 1;
     host.transmit(400_000);
     host.driver.out.clear();
-    // 2 went out; 3 to 6 did not.
+    // Packet 2 was sent again; 3 to 6 were not.
     ack_at(&mut host, 500_000, 5, ACK);
     host.budget = 16;
     assert_eq!(psns(&host.drain(500_000)), [6]);
@@ -156,7 +156,7 @@ fn a_peer_that_holds_after_all() {
     assert_eq!(psns(&host.drain(600_000)), [7]);
 }
 
-/// A NAK that can't be about the last time that the packet was sent: repeated by the network, or
+/// A NAK that cannot be about the last transmission of the packet: repeated by the network, or
 /// late.
 #[test]
 fn naks_that_say_nothing_new() {
@@ -173,13 +173,13 @@ fn naks_that_say_nothing_new() {
     assert_eq!(host.requester.counters().sequence_naks, 2);
 }
 
-/// Packets that are late, not lost: the next one gets the time that the last one took.
+/// For a packet that is late, not lost, the next hole waits as long as that packet took.
 #[test]
 fn late_packets_get_their_time() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(300_000)), [1]);
-    // Too soon to be an answer.
+    // Too early for an answer to the retransmission.
     ack_at(&mut host, 340_000, 2, ACK);
     ack_at(&mut host, 350_000, 3, SEQUENCE_ERROR);
     assert!(host.drain(350_000).is_empty());
@@ -189,8 +189,8 @@ fn late_packets_get_their_time() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// A lost tail: the oldest packet goes out again, after the time that answers take and no sooner
-/// than the floor; then less and less often. Retries are for the consumer's timer.
+/// A lost tail: the oldest packet is sent again after the expected answer time, but no earlier than
+/// the floor, and then less and less often. Only the consumer's timer uses up retries.
 #[test]
 fn a_probe_finds_a_lost_tail() {
     let mut host = in_flight(3);
@@ -203,11 +203,11 @@ fn a_probe_finds_a_lost_tail() {
     let sent = host.drain(now);
     assert_eq!(psns(&sent), [1]);
     assert!(sent[0].0.bth.ackreq);
-    // The consumer's timer is before the next probe.
+    // The consumer's timer expires before the next probe.
     assert_eq!(host.requester.next_timeout(), Some(200_000 + TIMEOUT));
     assert_eq!(host.requester.counters().probes, 1);
     assert_eq!(host.requester.counters().timeouts, 0);
-    // The answer shows that all of the tail is lost.
+    // The answer shows that the whole tail is lost.
     ack_at(&mut host, now + 40_000, 1, ACK);
     assert!(
         host.drain(now + 40_000).is_empty(),
@@ -220,8 +220,8 @@ fn a_probe_finds_a_lost_tail() {
     assert_eq!(psns(&host.drain(now + 100_000)), [2, 3]);
 }
 
-/// What comes soon after a probe is the answer to what was sent before, and says nothing of how short the way is: a NAK is
-/// still known to be too early for what was sent again.
+/// An answer soon after a probe is to the original packet and says nothing about the minimum round
+/// trip: a NAK is still recognized as too early for the retransmission.
 #[test]
 fn a_late_answer_makes_the_way_no_shorter() {
     let mut host = in_flight(3);
@@ -242,7 +242,8 @@ fn a_late_answer_makes_the_way_no_shorter() {
     assert_eq!(host.requester.counters().sequence_naks, 1);
 }
 
-/// Where packets were lost in a row, twice as many are sent again each time, until one was not lost.
+/// If packets were lost in a burst, the number of packets sent again doubles each time, until one
+/// was not lost.
 #[test]
 fn lost_in_a_row() {
     let mut host = in_flight(20);
@@ -254,7 +255,7 @@ fn lost_in_a_row() {
     }
     ack_at(&mut host, now, 20, ACK);
     assert_eq!(host.statuses(), [Status::Success; 21]);
-    // The next loss is one by itself.
+    // The next loss is a single one.
     for _ in 0..3 {
         post(&mut host, SendOp::Write, 1);
     }
@@ -263,23 +264,23 @@ fn lost_in_a_row() {
     assert_eq!(psns(&host.drain(now + 100_000)), [21]);
 }
 
-/// The window becomes twice what a path holds: what is acknowledged in the shortest round trip. What
-/// only waits in queues makes it no larger.
+/// The window grows to twice the capacity of the path: the packets acknowledged in the shortest
+/// round trip. Queued packets do not enlarge it.
 #[test]
 fn the_window_follows_the_path() {
     let mut host = in_flight(0);
     host.budget = 2048;
     post(&mut host, SendOp::Write, 4000 * MTU);
     assert_eq!(host.drain(1_000_000).len(), 256);
-    // 100 us: that may be a burst.
+    // 100 us may be a burst.
     ack_at(&mut host, 1_100_000, 255, ACK);
     assert_eq!(host.drain(1_100_000).len(), 255);
     ack_at(&mut host, 1_200_000, 511, ACK);
     assert_eq!(host.drain(1_200_000).len(), 510);
-    // 200 us: half of it was in queues.
+    // 200 us: half of the packets were in queues.
     ack_at(&mut host, 1_400_000, 1021, ACK);
     assert_eq!(host.drain(1_400_000).len(), 510);
-    // A hole: what the peer keeps behind it is on the way no more.
+    // Packets that the peer keeps beyond a hole are no longer in flight.
     ack_at(&mut host, 1_500_000, 1022, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(1_500_000)), [1022]);
     ack_at(&mut host, 1_600_000, 1531, ACK);
@@ -287,23 +288,23 @@ fn the_window_follows_the_path() {
     ack_at(&mut host, 1_700_000, 1532, SEQUENCE_ERROR);
     let sent = psns(&host.drain(1_700_000));
     assert_eq!((sent[0], sent.len()), (1532, 1 + 510));
-    // When it is closed, the larger window has gone.
+    // When the hole is closed, the larger window ends.
     ack_at(&mut host, 1_800_000, 2041, ACK);
     assert_eq!(host.drain(1_800_000).len(), 0);
 }
 
-/// Where the peer turns out to drop what is beyond a gap, what waited in queues until then is not taken for what the path holds.
+/// If the peer turns out to drop out-of-order packets, queued packets no longer count as capacity.
 #[test]
 fn the_window_to_a_peer_that_drops_is_without_queues() {
     let mut host = holding_host();
     host.budget = 2048;
     post(&mut host, SendOp::Write, 4000 * MTU);
-    // Round trips of 1 ms, most of which is a queue.
+    // Round trips of 1 ms, most of which is queueing delay.
     let mut now = 1_000_000;
     let mut sent = psns(&host.drain(now));
     for _ in 0..4 {
         now += 1_000_000;
-        // All but one.
+        // All but one packet.
         ack_at(&mut host, now, *sent.last().unwrap() - 1, ACK);
         sent = psns(&host.drain(now));
     }
@@ -311,7 +312,7 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     let first = sent[0];
     ack_at(&mut host, now + 500_000, first + 8, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(now + 500_000)), [first + 8]);
-    // That is no answer yet, it seems, at a tenth of a round trip. It was.
+    // A tenth of a round trip seems too short for an answer, but this was one.
     ack_at(&mut host, now + 600_000, first + 8, ACK);
     host.drain(now + 600_000);
     ack_at(&mut host, now + 700_000, first + 9, SEQUENCE_ERROR);
@@ -320,7 +321,7 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     ack_at(&mut host, hole + 100_000, first + 9, ACK);
     let again = psns(&host.drain(hole + 100_000));
     assert_eq!((again[0], again.len()), (first + 10, 32));
-    // A loss in what goes on costs no more.
+    // Another loss costs nothing more.
     ack_at(&mut host, hole + 200_000, first + 25, ACK);
     assert!((16..20).contains(&host.drain(hole + 200_000).len()));
     ack_at(&mut host, hole + 300_000, first + 28, SEQUENCE_ERROR);
@@ -328,7 +329,7 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     assert_eq!((again[0], again.len()), (first + 28, 32));
 }
 
-/// READs start as long as the path has room for their responses, but one of them always may.
+/// READs start while the path has room for their responses, but a single READ may always start.
 #[test]
 fn the_window_is_for_read_responses_too() {
     let mut host = holding_host();
@@ -347,7 +348,7 @@ fn the_window_is_for_read_responses_too() {
         };
         respond(&mut host, kind, n);
         let next = psns(&host.drain(0));
-        // One more whenever fewer than 256 packets are outstanding.
+        // One more READ whenever fewer than 256 packets are outstanding.
         let expected: &[u32] = match n {
             44 => &[300],
             144 => &[400],
@@ -360,8 +361,8 @@ fn the_window_is_for_read_responses_too() {
     assert_eq!(host.statuses(), [Status::Success; 6]);
 }
 
-/// In the first flight no round trip has been measured, but a NAK says how long one takes at most:
-/// what it makes us send again, and is lost once more, does not wait for the consumer's timer.
+/// No round trip is measured in the first flight, but a NAK gives an upper bound. If the
+/// retransmission is lost again, it does not wait for the consumer's timer.
 #[test]
 fn a_hole_in_the_first_flight_is_probed_for() {
     let mut host = holding_host();
@@ -372,21 +373,21 @@ fn a_hole_in_the_first_flight_is_probed_for() {
     }
     ack_at(&mut host, 1_100_000, 0, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(1_100_000)), [0]);
-    // A round trip of 1 ms, and four times its deviation, which is taken for half of that.
+    // A round trip of 1 ms plus four times its deviation, which is assumed to be half of that.
     assert_eq!(host.requester.next_timeout(), Some(1_100_000 + 3_000_000));
     expire(&mut host, 4_100_000);
     assert_eq!(psns(&host.drain(4_100_000)), [0]);
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// Probes back off, and use up no retries.
+/// Probes back off and use up no retries.
 #[test]
 fn probes_back_off() {
     let mut host = in_flight(1);
     host.requester.set_timeout(14);
     host.requester.set_retry_count(0);
     post(&mut host, SendOp::Write, 1);
-    // Progress: the timers begin anew.
+    // Progress restarts the timers.
     ack_at(&mut host, 300_000, 1, ACK);
     host.drain(300_000);
     let (mut now, mut wait) = (300_000, PROBE_FLOOR);
@@ -405,7 +406,7 @@ fn probes_back_off() {
     assert_eq!(host.statuses()[2], Status::RetryExc);
 }
 
-/// F-02: where the consumer wants no timer there is no probe either.
+/// F-02: without the consumer's timer there is no probe either.
 #[test]
 fn f_02_no_probe_without_a_timer() {
     let mut host = in_flight(0);
@@ -415,8 +416,8 @@ fn f_02_no_probe_without_a_timer() {
     assert_eq!(host.requester.next_timeout(), None);
 }
 
-/// LT34: the consumer's timer: once its value at first, then twice, then three times, which leaves
-/// a margin to the four that are allowed.
+/// LT34: the consumer's timer expires after its value, then after twice, then after three times the
+/// value, which leaves a margin to the four that are allowed.
 #[test]
 fn f_03_the_timer_backs_off() {
     let mut host = host();
@@ -430,7 +431,7 @@ fn f_03_the_timer_backs_off() {
         expire(&mut host, now);
     }
     assert_eq!(psns(&host.drain(now)), [0]);
-    // Progress begins anew.
+    // Progress starts again with the first value.
     post(&mut host, SendOp::Write, 1);
     host.drain(now);
     ack_at(&mut host, now, 0, ACK);
@@ -438,8 +439,8 @@ fn f_03_the_timer_backs_off() {
     assert!(next <= now + TIMEOUT);
 }
 
-/// The READ behind the one that was answered is asked for to find out whether the peer has kept it. A NAK says that it has
-/// not: everything is asked for again, and not one READ after the other.
+/// After an answered READ, the next one is asked for as a test of whether the peer has kept it. A
+/// NAK says that it has not: everything is asked for again at once, not one READ at a time.
 #[test]
 fn a_peer_that_drops_reads() {
     let mut host = in_flight(0);
@@ -464,7 +465,7 @@ fn a_peer_that_drops_reads() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// A READ of `packets` packets, and another, sent.
+/// Returns a host that has sent a READ of `packets` packets and another READ.
 fn reading(packets: u32) -> Host {
     let mut host = holding_host();
     post(&mut host, SendOp::Read, packets * MTU);
@@ -477,8 +478,8 @@ fn respond(host: &mut Host, operation: Operation, n: u32) {
     let _ = host.take(0, &response(operation, n, 1024), &[n as u8; 1024]);
 }
 
-/// F-12: the first missing response is asked for at once, and once; those beyond it are kept, and
-/// need not come again.
+/// F-12: the first missing response is asked for at once, and once. Responses beyond it are kept
+/// and need not be repeated.
 #[test]
 fn f_12_responses_beyond_a_gap_are_kept() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
@@ -501,15 +502,16 @@ fn f_12_responses_beyond_a_gap_are_kept() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
     let data = &host.driver.sent[0].data;
     assert!((0..5 * 1024).all(|i| data[i] == (i / 1024) as u8));
-    // The rest of the second answer says nothing new.
+    // The rest of the second answer contains nothing new.
     respond(&mut host, M, 2);
     respond(&mut host, L, 4);
     assert!(host.drain(0).is_empty());
     assert_eq!(host.requester.counters().retransmitted, 1);
 }
 
-/// Some answer what was asked for again in the middle of a READ with MIDDLE and LAST (rdma_rxe), not as a READ of its own
-/// (C-07): the answer isn't taken for one that was late, and the next hole doesn't wait.
+/// Some peers (rdma_rxe) answer a request for the middle of a READ with MIDDLE and LAST, not as a
+/// READ of its own (C-07). That answer does not count as a late one, and the next hole does not
+/// wait.
 #[test]
 fn c_07_answers_that_go_on() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
@@ -528,7 +530,7 @@ fn c_07_answers_that_go_on() {
         assert_eq!(answer(400_000, if anew { F } else { M }, 2), []);
         assert_eq!(answer(500_000, F, 4), []);
         assert_eq!(answer(500_000, L, 6), [5]);
-        // From one that begins anew otherwise, this is what was late.
+        // From a peer that begins with FIRST otherwise, this is a late response.
         assert_eq!(answer(600_000, M, 5), []);
         assert_eq!(answer(700_000, F, 7), []);
         let asked = answer(700_000, L, 9);
@@ -540,8 +542,9 @@ fn c_07_answers_that_go_on() {
     }
 }
 
-/// Who answers a later part of a READ may take an earlier one for answered (rdma_rxe): behind the hole, what is missing in a
-/// READ is asked for from its first on, or not before its turn.
+/// A peer that answers a later part of a READ may treat an earlier part as answered (rdma_rxe).
+/// Behind the hole, a READ is therefore asked for from its first missing response on, or only in
+/// its turn.
 #[test]
 fn f_12_no_gap_before_an_earlier_one() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
@@ -555,15 +558,15 @@ fn f_12_no_gap_before_an_earlier_one() {
         }
         psns(&host.drain(0))
     };
-    // The third READ's start, and something behind it.
+    // The start of the third READ arrives, and a later response.
     assert_eq!(asked(&[(L, 1), (F, 2), (L, 3), (M, 5), (M, 7)]), [0, 4]);
-    // Its start is missing along with the hole, or with the end of the READ before.
+    // The start is missing together with the hole, or with the end of the READ before.
     assert_eq!(asked(&[(F, 0), (M, 5), (M, 7)]), [1]);
     assert_eq!(asked(&[(L, 1), (F, 2), (M, 5), (M, 7)]), [0, 3]);
 }
 
-/// Two gaps in one READ: the second is in what was asked for again. One in the next READ is asked for at the same
-/// time, and once.
+/// Two gaps in one READ: the second is part of the retransmission. A gap in the next READ is asked
+/// for at the same time, and once.
 #[test]
 fn f_12_several_gaps() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
@@ -582,7 +585,8 @@ fn f_12_several_gaps() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
-/// What is acknowledged by answers beyond it is no gap: only READs have answers of their own.
+/// Requests that answers beyond them acknowledge leave no gap: only READs have answers of their
+/// own.
 #[test]
 fn f_12_no_gap_where_no_answers_are() {
     use Operation::{ReadResponseLast as L, ReadResponseOnly as O};
@@ -602,7 +606,7 @@ fn f_12_no_gap_where_no_answers_are() {
     assert_eq!(psns(&host.drain(0)), [0]);
 }
 
-/// A second answer that is lost once more is asked for again by the probe, in its turn.
+/// If the response to a retransmission is lost again, the probe asks for it in its turn.
 #[test]
 fn f_12_a_gap_that_is_lost_again() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L};
@@ -625,8 +629,8 @@ fn f_12_a_gap_that_is_lost_again() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
-/// F-11, F-12: what comes behind an unanswered READ or atomic completes in its turn, and is not
-/// sent again.
+/// F-11, F-12: answers after an unanswered READ or atomic complete their requests in their turn,
+/// and the requests are not sent again.
 #[test]
 fn f_11_answers_beyond_a_gap_are_kept() {
     let mut host = holding_host();
@@ -643,7 +647,7 @@ fn f_11_answers_beyond_a_gap_are_kept() {
     assert_eq!(host.driver.sent[2].data, 9u64.to_ne_bytes());
 }
 
-/// An acknowledgement within a READ that has no answer is not kept: it never gets its turn.
+/// An acknowledgement within a READ without an answer is not kept, because its turn never comes.
 #[test]
 fn an_ack_for_a_read_is_not_kept() {
     let mut host = holding_host();
@@ -654,7 +658,7 @@ fn an_ack_for_a_read_is_not_kept() {
     assert_eq!(psns(&host.drain(0)), [0]);
 }
 
-/// F-06: gaps without progress use up the retries too.
+/// F-06: gaps without progress use up the retries, too.
 #[test]
 fn f_06_gaps_use_up_retries() {
     let mut host = reading(5);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Timers, and sending again.
+//! Timers and retransmission.
 
 use super::*;
 
-/// F-02: without a timeout nothing ever fires.
+/// F-02: without a timeout no timer ever fires.
 #[test]
 fn f_02_no_timer() {
     let mut host = host();
@@ -14,7 +14,7 @@ fn f_02_no_timer() {
     assert_eq!(host.requester.next_timeout(), None);
 }
 
-/// F-03, F-04: n retries, seven too, then RETRY_EXC; the timer fires between one and four times
+/// F-03, F-04: n retries (up to seven), then RETRY_EXC. The timer fires between one and four times
 /// the timeout.
 #[test]
 fn f_03_retries_are_counted() {
@@ -50,7 +50,7 @@ fn f_06_sequence_naks_use_up_retries() {
         assert_eq!(psns(&host.drain(0)), [0]);
         ack(&mut host, 0, SEQUENCE_ERROR);
         assert!(!host.error);
-        // The same NAK once more, before anything was sent again, means nothing.
+        // A repetition of the NAK before the retransmission is ignored.
         ack(&mut host, 0, SEQUENCE_ERROR);
     }
     assert_eq!(psns(&host.drain(0)), [0]);
@@ -58,7 +58,7 @@ fn f_06_sequence_naks_use_up_retries() {
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
 
-/// F-07: from the oldest unacknowledged PSN, the same packets.
+/// F-07: a retransmission repeats the packets from the oldest unacknowledged PSN on.
 #[test]
 fn f_07_retransmission_repeats() {
     let mut host = host();
@@ -78,7 +78,7 @@ fn f_07_retransmission_repeats() {
     assert_eq!(host.requester.counters().retransmitted, 5);
 }
 
-/// F-08: what a NAK names is the first that is missing.
+/// F-08: a NAK names the first missing packet.
 #[test]
 fn f_08_a_nak_acknowledges() {
     let mut host = host();
@@ -88,13 +88,13 @@ fn f_08_a_nak_acknowledges() {
     host.drain(0);
     ack(&mut host, 2, SEQUENCE_ERROR);
     assert_eq!(host.statuses(), [Status::Success; 2]);
-    // Whether the other one is missing too is to be seen.
+    // Whether the other one is missing, too, is not known yet.
     assert_eq!(psns(&host.drain(0)), [2]);
     ack(&mut host, 2, ACK);
     assert_eq!(psns(&host.drain(0)), [3]);
 }
 
-/// F-11: an ACK beyond a READ does not complete what is behind it.
+/// F-11: an ACK beyond a READ does not complete the work requests after the READ.
 #[test]
 fn f_11_implied_nak() {
     for (op, length, psns_taken) in [(SendOp::Read, 3 * MTU, 3), (SendOp::FetchAdd, 8, 1)] {
@@ -106,7 +106,7 @@ fn f_11_implied_nak() {
         ack(&mut host, 1 + psns_taken, ACK);
         assert_eq!(host.statuses(), [Status::Success]);
         assert_eq!(psns(&host.drain(0)), [1, 1 + psns_taken]);
-        // Only once: more of the same must not use up the retries.
+        // Only once: repeated ACKs must not use up the retries.
         for _ in 0..20 {
             ack(&mut host, 1 + psns_taken, ACK);
         }
@@ -140,7 +140,7 @@ fn f_12_gap_is_asked_for_at_once() {
     let Ext::Reth(reth) = again.ext else { panic!() };
     assert_eq!(again.psn(), psn(1));
     assert_eq!((reth.va, reth.len), (BASE + 1024, 3 * MTU + 100));
-    // The rest of the first answer is of no use, and no reason to ask again.
+    // The rest of the first answer is useless, and no reason to ask again.
     let _ = host.take(
         0,
         &response(Operation::ReadResponseMiddle, 3, mtu),
@@ -148,7 +148,7 @@ fn f_12_gap_is_asked_for_at_once() {
     );
     let _ = host.take(0, &response(Operation::ReadResponseLast, 4, 100), &[5; 100]);
     assert!(host.drain(0).is_empty());
-    // The second answer starts in the middle. (C-07: with FIRST.)
+    // The second answer starts in the middle (C-07: with FIRST).
     let _ = host.take(
         0,
         &response(Operation::ReadResponseFirst, 1, mtu),
@@ -172,7 +172,7 @@ fn f_12_gap_is_asked_for_at_once() {
     assert_eq!(host.requester.counters().timeouts, 0);
 }
 
-/// E-05, E-13: waits at least as long as told.
+/// E-05, E-13: the requester waits at least as long as the RNR NAK says.
 #[test]
 fn e_05_rnr_wait() {
     for code in 0..32u8 {
@@ -189,7 +189,7 @@ fn e_05_rnr_wait() {
         let deadline = now + timeout::rnr_timer(code);
         assert_eq!(host.requester.next_timeout(), Some(deadline));
         assert!(host.drain(deadline - 1).is_empty());
-        // The network may repeat it: it has been heard.
+        // The network may repeat the NAK, which has been handled.
         let _ = host.take(
             now,
             &acknowledge(psn(0), Syndrome::RnrNak { timer: 0 }),
@@ -205,7 +205,7 @@ fn e_05_rnr_wait() {
         assert!(outcome.transmit);
         assert_eq!(psns(&host.drain(deadline)), [0, 1]);
         assert_eq!(host.requester.counters().rnr_naks, 1);
-        // Stale: already acknowledged.
+        // Stale: the packet is already acknowledged.
         ack(&mut host, 0, ACK);
         ack(&mut host, 0, Syndrome::RnrNak { timer: 1 });
         assert_eq!(host.requester.counters().rnr_naks, 1);
@@ -227,7 +227,7 @@ fn rnr_round(host: &mut Host, n: u32) {
     host.drain(now);
 }
 
-/// E-07, E-08: RNR retries are counted on their own; 7 is for ever.
+/// E-07, E-08: RNR retries have their own count; 7 means unlimited.
 #[test]
 fn e_07_rnr_retries() {
     for retries in 0..=7u8 {
@@ -252,8 +252,9 @@ fn e_07_rnr_retries() {
     }
 }
 
-/// E-08: a peer that is not ready for long, and says of what follows that it came too early (which B-13
-/// forbids; rdma_rxe does it), does not use up the retries: its RNR NAKs show that nothing is lost.
+/// E-08: a peer that is not ready for a long time and sends Sequence NAKs for the packets after it
+/// (B-13 forbids that; rdma_rxe does it) does not use up the retries: its RNR NAKs show that
+/// nothing is lost.
 #[test]
 fn e_08_sequence_naks_behind_rnr_naks() {
     let mut host = host();
@@ -279,7 +280,7 @@ fn e_08_sequence_naks_behind_rnr_naks() {
         assert!(!host.error);
         host.drain(now);
     }
-    // Without them, NAKs do.
+    // Without RNR NAKs, the Sequence NAKs do.
     for _ in 0..3 {
         now += 1_000_000;
         let _ = host.take(now, &acknowledge(psn(0), SEQUENCE_ERROR), &[]);
@@ -288,7 +289,7 @@ fn e_08_sequence_naks_behind_rnr_naks() {
     assert_eq!(host.statuses()[0], Status::RetryExc);
 }
 
-/// E-09: progress reloads the RNR counter. E-11: for any request.
+/// E-09: progress reloads the RNR counter. E-11: for every kind of request.
 #[test]
 fn e_09_progress_reloads() {
     let mut host = host();
@@ -305,8 +306,9 @@ fn e_09_progress_reloads() {
     assert!(host.error);
 }
 
-/// E-05, F-11: an RNR NAK beyond an unanswered READ or atomic acknowledges neither: they are asked
-/// for again at once. What the NAK is about waits as long as the peer has said, from then on.
+/// E-05, F-11: an RNR NAK beyond an unanswered READ or atomic does not acknowledge it: the
+/// requester asks for its answer again at once. The refused request waits as long as the peer has
+/// said, from then on.
 #[test]
 fn e_05_rnr_beyond_an_unanswered_read() {
     let ops = [(SendOp::FetchAdd, 8, 1), (SendOp::Read, 3 * MTU, 3)];
@@ -352,7 +354,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
     }
 }
 
-/// E-05: nor does a timeout of the READ or atomic end the wait.
+/// E-05: a timeout of the READ or atomic does not end the wait either.
 #[test]
 fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let mut host = holding_host();
@@ -364,7 +366,7 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let _ = host.take(0, &nak, &[]);
     assert_eq!(psns(&host.drain(0)), [0]);
     while host.requester.counters().timeouts == 0 {
-        // A probe, or the acknowledge timer.
+        // A probe or the acknowledge timer.
         let expiry = host.requester.next_timeout().unwrap();
         assert!(expiry < timeout::rnr_timer(0));
         let _ = host
@@ -374,8 +376,8 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     }
 }
 
-/// A NAK that was on its way when the timer expired asks for what has been sent again meanwhile: one loss
-/// uses up one retry.
+/// A NAK that was in flight when the timer expired asks for packets that have been sent again
+/// meanwhile: one loss uses up one retry.
 #[test]
 fn a_nak_that_the_timer_overtook_is_stale() {
     let mut host = holding_host();
@@ -399,12 +401,12 @@ fn a_nak_that_the_timer_overtook_is_stale() {
     let _ = host.take(now + 40_000, &nak, &[]);
     assert!(host.drain(now + 40_000).is_empty());
     assert_eq!(host.statuses(), [Status::Success]);
-    // Later it is about what was sent again, and there is no retry left.
+    // Later, the NAK is about the retransmission, and no retry is left.
     let _ = host.take(now + 60_000, &nak, &[]);
     assert_eq!(host.statuses()[1], Status::RetryExc);
 }
 
-/// An acknowledgement that overtook an RNR NAK: there is nothing to wait for.
+/// An acknowledgement overtook an RNR NAK: there is no reason to wait.
 #[test]
 fn progress_ends_an_rnr_wait() {
     let mut host = host();
@@ -417,7 +419,7 @@ fn progress_ends_an_rnr_wait() {
     assert_eq!(psns(&host.drain(0)), [1]);
 }
 
-/// The timer runs for what is in flight, not for what waits to be sent again.
+/// The timer runs for packets in flight, not for packets that wait for retransmission.
 #[test]
 fn no_timer_while_nothing_is_in_flight() {
     let mut host = host();
@@ -426,7 +428,7 @@ fn no_timer_while_nothing_is_in_flight() {
     }
     host.drain(0);
     let outcome = host.take(0, &acknowledge(psn(0), SEQUENCE_ERROR), &[]);
-    // It is to be sent at once, and until then there is nothing to wait for.
+    // The packet must be sent at once, and until then there is nothing to wait for.
     assert!(outcome.transmit);
     assert_eq!(host.requester.next_timeout(), None);
     // Late: the packet had arrived after all.
@@ -448,7 +450,7 @@ fn an_ack_within_a_read() {
     assert_eq!(host.requester.counters().implied_naks, 0);
 }
 
-/// The window is what it was after a READ was asked for again.
+/// A retransmitted READ leaves the window unchanged.
 #[test]
 fn window_after_a_retry() {
     let mut host = host();

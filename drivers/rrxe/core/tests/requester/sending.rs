@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is sent, when, and what is refused.
+//! Transmission of requests, and requests that are refused.
 
 use super::*;
 
@@ -89,7 +89,7 @@ fn post_refuses() {
     }
     let mut ud = Host::new(Service::Ud, 0, MTU);
     assert_eq!(post(&mut ud, SendOp::Write, 8), Err(PostError::Operation));
-    // A queue without slots is full, and asks nothing of anybody.
+    // A queue without slots is full and sends nothing.
     let mut none = Host::new(Service::Rc, 0, MTU);
     none.slots.clear();
     assert_eq!(post(&mut none, SendOp::Send, 0), Err(PostError::QueueFull));
@@ -127,7 +127,7 @@ fn f_23_reads_outstanding() {
     }
 }
 
-/// A READ that could never start fails, after what is before it.
+/// A READ that could never start fails, after everything before it.
 #[test]
 fn no_reads_at_all() {
     let mut host = host();
@@ -157,7 +157,7 @@ fn f_24_fence() {
     assert_eq!(psns(&host.drain(0)), [1, 2]);
 }
 
-/// F-28, B-04, B-05: what READs take of the PSNs.
+/// F-28, B-04, B-05: PSNs that READs take.
 #[test]
 fn f_28_zero_length_read() {
     let mut host = host();
@@ -170,7 +170,7 @@ fn f_28_zero_length_read() {
     assert_eq!(host.statuses(), [Status::Success]);
 }
 
-/// The largest READ with the smallest packets takes all PSNs that may be outstanding.
+/// The largest READ with the smallest packets takes every PSN that may be outstanding.
 #[test]
 fn largest_read() {
     let mut host = Host::new(Service::Rc, 0, 256);
@@ -211,7 +211,7 @@ fn window() {
     assert_eq!(host.drain(0).len(), 64);
 }
 
-/// For what is no READ, a READ counts once in the window, however much it brings.
+/// For other requests a READ counts as one packet of the window, whatever its length.
 #[test]
 fn reads_do_not_fill_the_window() {
     let mut host = host();
@@ -222,7 +222,7 @@ fn reads_do_not_fill_the_window() {
     assert_eq!(psns(&host.drain(0)), [0, 500, 501, 502]);
 }
 
-/// What READ responses leave of the window is not for more packets than it holds.
+/// READ responses do not let more request packets into the window.
 #[test]
 fn responses_do_not_widen_the_window() {
     let mut host = host();
@@ -230,7 +230,7 @@ fn responses_do_not_widen_the_window() {
     post(&mut host, SendOp::Write, 1000 * MTU);
     let sent = host.drain(0);
     assert_eq!(sent.len(), 256);
-    // What opens the window has been asked for, and not long ago.
+    // The acknowledgement that opens the window was requested recently.
     assert!(sent[192..].iter().any(|(packet, _)| packet.bth.ackreq));
     for n in 0..499 {
         let operation = match n {
@@ -248,7 +248,7 @@ fn responses_do_not_widen_the_window() {
     assert_eq!(host.drain(0).len(), 1);
 }
 
-/// No room in the batch: resumes with the same packet.
+/// If the batch is full, transmission resumes with the same packet.
 #[test]
 fn no_room() {
     let mut host = host();
@@ -263,7 +263,7 @@ fn no_room() {
     assert_eq!(psns(&host.drain(0)), [0, 1, 2]);
 }
 
-/// Local operations run in their turn, once, and complete in order.
+/// Local operations run once, in their turn, and complete in order.
 #[test]
 fn local_operations() {
     let mut host = host();
@@ -275,7 +275,7 @@ fn local_operations() {
     post(&mut host, SendOp::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0, 1]);
     assert_eq!(host.statuses(), [Status::Success]);
-    // A retransmission passes over it.
+    // A retransmission skips it.
     let deadline = host.requester.next_timeout().unwrap();
     let _ = host
         .requester
@@ -293,8 +293,9 @@ fn local_operations() {
     assert!(host.error);
 }
 
-/// F-25: a local invalidate waits until everything before it is acknowledged, which may have to be
-/// sent again with the key. What is behind it waits too; a registration waits for nothing.
+/// F-25: a local invalidate waits until everything before it is acknowledged, because a
+/// retransmission may need the key. Work requests after it wait, too. A registration waits for
+/// nothing.
 #[test]
 fn f_25_local_invalidate() {
     let mut host = host();
@@ -307,7 +308,7 @@ fn f_25_local_invalidate() {
     assert!(host.driver.local_ops.is_empty());
     ack(&mut host, 0, ACK);
     assert!(host.drain(0).is_empty());
-    // Sent again, and still not invalidated.
+    // Retransmitted, and the key is still valid.
     let deadline = host.requester.next_timeout().unwrap();
     let _ = host
         .requester
@@ -319,7 +320,7 @@ fn f_25_local_invalidate() {
     assert_eq!(psns(&host.drain(deadline)), [2]);
     assert_eq!(host.driver.local_ops, [2, 3]);
     assert_eq!(host.statuses(), [Status::Success; 4]);
-    // Without anything before it, it is executed at once.
+    // With nothing before it, it is executed at once.
     let _ = host.take(deadline, &acknowledge(psn(2), ACK), &[]);
     post(&mut host, SendOp::LocalInv, 0);
     assert!(host.drain(deadline).is_empty());
@@ -338,7 +339,7 @@ fn h_07_uc_sends() {
     assert_eq!(host.requester.next_timeout(), None);
 }
 
-/// A-34, I-05: what a datagram says.
+/// A-34, I-05: contents of a datagram.
 #[test]
 fn a_34_datagrams() {
     let mut host = Host::new(Service::Ud, 0, MTU);

@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// A local protection error is reported when its turn has come, not before what is older.
+/// A local protection error is reported in its turn, after older work requests.
 #[test]
 fn local_fault_waits_for_its_turn() {
     for (fault, status) in [
@@ -35,7 +35,7 @@ fn j_05_send_queue_drained() {
     host.requester.pause();
     assert!(!host.requester.is_drained(&host.slots));
     ack(&mut host, 255, ACK);
-    // The message in progress goes on to its end.
+    // The message in progress continues to its end.
     assert_eq!(host.drain(0).len(), 44);
     assert!(!host.requester.is_drained(&host.slots));
     ack(&mut host, 299, ACK);
@@ -47,8 +47,8 @@ fn j_05_send_queue_drained() {
     assert_eq!(psns(&host.drain(0)), [300, 301]);
 }
 
-/// I-02: a datagram longer than a packet is not sent and completes with success, also if it was
-/// posted before the MTU was known. The next one takes the PSN.
+/// I-02: a datagram longer than a packet is not sent and completes with success, even if it was
+/// posted before the MTU was set. The next datagram takes the PSN.
 #[test]
 fn i_02_datagrams_longer_than_the_mtu() {
     let mut host = Host::new(Service::Ud, 0, MTU);
@@ -68,7 +68,7 @@ fn i_02_datagrams_longer_than_the_mtu() {
     assert!(!host.sqe);
 }
 
-/// J-09, J-10: UC and UD go to SQE, flush, and come back.
+/// J-09, J-10: UC and UD enter SQE, flush, and recover.
 #[test]
 fn j_09_send_queue_error() {
     for service in [Service::Uc, Service::Ud] {
@@ -93,7 +93,7 @@ fn j_09_send_queue_error() {
     }
 }
 
-/// J-13, J-14: each once, in order; and after the error too.
+/// J-13, J-14: each work request is flushed once, in order, also if posted after the error.
 #[test]
 fn j_13_flush() {
     let mut host = host();
@@ -117,7 +117,7 @@ fn j_13_flush() {
     assert!(host.drain(0).is_empty());
 }
 
-/// J-17: the same queue pair again, from Reset.
+/// J-17: the queue pair is reused after Reset.
 #[test]
 fn j_17_reset() {
     let mut host = host();
@@ -127,7 +127,7 @@ fn j_17_reset() {
     host.requester.reset();
     host.requester.set_psn(0x77);
     host.requester.set_dest_qpn(101);
-    // not before it is ready to send.
+    // nothing is sent before it is ready to send.
     post(&mut host, SendOp::Send, 1);
     assert!(host.drain(0).is_empty());
     host.requester.start();

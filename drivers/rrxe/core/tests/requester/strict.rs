@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The mode [`RecoveryMode::Strict`]: go-back-N, and the timers of the specification.
+//! [`RecoveryMode::Strict`]: go-back-N, and the timers of the specification.
 
 use super::*;
 
@@ -8,8 +8,8 @@ fn strict_host() -> Host {
     holding_host().strict()
 }
 
-/// A host that has measured a round trip of 50 us, with this many more WRITEs in flight from
-/// PSN 1 on.
+/// Returns a host that has measured a round trip of 50 us, with this many more WRITEs in flight
+/// from PSN 1 on, and the current time.
 fn measured(writes: u32) -> (Host, u64) {
     let mut host = strict_host();
     post(&mut host, SendOp::Write, 1);
@@ -28,8 +28,8 @@ fn expire(host: &mut Host, now: u64) {
         .handle_timeout(&mut host.slots, now, &mut host.driver);
 }
 
-/// F-03, LT05, LT35: with a known round trip, too, nothing is sent again before the timeout, and as
-/// often as the retry count says.
+/// F-03, LT05, LT35: even with a known round trip, nothing is sent again before the timeout, and
+/// only as often as the retry count permits.
 #[test]
 fn f_03_no_probes() {
     for retries in [0, 1, 3, 7u8] {
@@ -50,35 +50,36 @@ fn f_03_no_probes() {
     }
 }
 
-/// F-07, LT02: a NAK has everything sent again from its PSN on, at once, whatever the answers to
-/// the first of it say.
+/// F-07, LT02: a NAK causes the retransmission of everything from its PSN on, at once, whatever the
+/// answers to the first transmission say.
 #[test]
 fn f_07_nak_goes_back() {
     let (mut host, now) = measured(6);
     let _ = host.take(now, &acknowledge(psn(3), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [3, 4, 5, 6]);
-    // An answer beyond shows that it was kept: nothing that is acknowledged is sent again.
+    // An answer beyond the hole shows that the peer kept packets: acknowledged packets are not sent
+    // again.
     let _ = host.take(now, &acknowledge(psn(4), ACK), &[]);
     let _ = host.take(now, &acknowledge(psn(5), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [5, 6]);
     assert_eq!(host.requester.counters().sequence_naks, 2);
 }
 
-/// LT08, LT22: a retransmission that is lost waits for the timer.
+/// LT08, LT22: a lost retransmission waits for the timer.
 #[test]
 fn f_07_lost_retransmission() {
     let (mut host, now) = measured(3);
     let _ = host.take(now, &acknowledge(psn(1), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [1, 2, 3]);
-    // One retry is used.
+    // One retry is used up.
     let deadline = now + 2 * TIMEOUT;
     assert_eq!(host.requester.next_timeout(), Some(deadline));
     expire(&mut host, deadline);
     assert_eq!(psns(&host.drain(deadline)), [1, 2, 3]);
 }
 
-/// F-11, F-12: a gap in READ responses has the rest asked for again, with all that follows, and no
-/// response beyond it is kept.
+/// F-11, F-12: after a gap in READ responses the requester asks for the rest again, with everything
+/// after it, and keeps no response beyond the gap.
 #[test]
 fn f_12_gap_in_answers() {
     let mut host = strict_host();
@@ -94,7 +95,7 @@ fn f_12_gap_in_answers() {
     assert_eq!(host.requester.counters().implied_naks, 1);
 }
 
-/// The mode belongs to the queue pair, and survives Reset.
+/// The mode belongs to the queue pair and survives Reset.
 #[test]
 fn reset_keeps_the_mode() {
     let mut host = strict_host();
@@ -113,8 +114,8 @@ fn reset_keeps_the_mode() {
     assert_eq!(psns(&host.drain(0)), [1, 2, 3]);
 }
 
-/// Two strict ends over a link that loses, repeats, delays and corrupts: all arrives, each byte in
-/// its place.
+/// Two strict hosts over a link that drops, duplicates, delays and corrupts packets: all data
+/// arrives in its place.
 #[test]
 fn strict_ends_on_a_bad_link() {
     for seed in 0..20 {

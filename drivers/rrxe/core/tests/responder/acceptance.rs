@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Which packets are taken, and how they are acknowledged.
+//! Acceptance of packets, and their acknowledgement.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn send_and_its_completion() {
     let mut last = packet(O::SendLastImm, psn(2), Ext::Imm(ImmDt([9, 8, 7, 6])), 5);
     last.bth.solicited = true;
     give(&mut host, &last, 3);
-    // One acknowledgement for all three. D-13
+    // D-13: one acknowledgement for all three.
     let answers = host.drain(0);
     expect(&answers, 2, ACK);
     let bth = answers[0].0.bth;
@@ -25,12 +25,12 @@ fn send_and_its_completion() {
     assert_eq!(done.completion.byte_len, 2 * MTU as u32 + 5);
     assert_eq!(done.completion.imm, Some(u32::from_ne_bytes([9, 8, 7, 6])));
     assert!(done.completion.solicited);
-    // G-06: what is behind the message is untouched.
+    // G-06: the bytes after the message are untouched.
     assert_eq!(done.data[2 * MTU..2 * MTU + 6], [3, 3, 3, 3, 3, 0xee]);
     assert_eq!(host.responder.msn(), 1);
 }
 
-/// not for us.
+/// packets of other classes.
 #[test]
 fn a_06_other_classes_are_dropped() {
     let mut host = host();
@@ -50,7 +50,7 @@ fn a_06_other_classes_are_dropped() {
     expect(&ask(&mut host, &send(0)), 0, ACK);
 }
 
-/// partitions that do not match.
+/// P_Keys that do not match.
 #[test]
 fn a_26_pkey() {
     let mut host = host();
@@ -89,14 +89,14 @@ fn b_08_one_sequence_nak() {
     assert!(statuses(&host).is_empty());
     expect(&ask(&mut host, &send(0)), 0, ACK);
     expect(&ask(&mut host, &send(2)), 1, SEQUENCE);
-    // The packet arrives before the NAK leaves: it need not be sent.
+    // The missing packet arrives before the NAK leaves, so the NAK need not be sent.
     expect(&ask(&mut host, &send(1)), 1, ACK);
     give(&mut host, &send(3), 0);
     give(&mut host, &send(2), 0);
     expect(&host.drain(0), 2, ACK);
 }
 
-/// B-12: what is wrong with a packet does not matter as long as it is not its turn.
+/// B-12: an invalid packet is not refused while it is out of order.
 #[test]
 fn b_12_only_sequence_naks_out_of_turn() {
     let mut host = host();
@@ -111,7 +111,7 @@ fn b_12_only_sequence_naks_out_of_turn() {
     expect(&ask(&mut host, &send(0)), 0, ACK);
 }
 
-/// B-13, E-01, E-03: RNR, and silence until it is resolved.
+/// B-13, E-01, E-03: an RNR NAK, and no other answer until it is resolved.
 #[test]
 fn b_13_rnr() {
     let mut host = host();
@@ -123,7 +123,7 @@ fn b_13_rnr() {
     expect(&ask(&mut host, &send(0)), 0, rnr);
     host.post_recv(0, 64);
     expect(&ask(&mut host, &send(0)), 0, ACK);
-    // WRITE with immediate too, and nothing is written before.
+    // A WRITE with immediate gets an RNR NAK, too, and writes nothing before.
     let imm = Ext::RethImm(
         Reth {
             va: BASE,
@@ -162,7 +162,7 @@ fn b_04_psns_and_msn() {
     give(&mut host, &packet(O::WriteOnly, psn(7), reth(0, 0), 0), 0);
     assert_eq!(host.responder.expected_psn(), psn(8).get());
     assert_eq!(host.responder.msn(), 5);
-    // D-03, D-04, D-12: in order, the READs with their own answers.
+    // D-03, D-04, D-12: answers in order, and READs with their own.
     let answers = host.drain(0);
     let ack = Some(ACK);
     assert_eq!(
@@ -182,7 +182,7 @@ fn b_04_psns_and_msn() {
         .all(|(p, _)| !p.bth.ackreq && !p.bth.solicited));
 }
 
-/// D-01, D-20: an acknowledgement that is asked for in the middle.
+/// D-01, D-20: an acknowledgement requested in the middle of a message.
 #[test]
 fn d_20_middle() {
     let mut host = host();
@@ -197,7 +197,7 @@ fn d_20_middle() {
     );
 }
 
-/// No room in the batch: resumes with the same packet.
+/// If the batch is full, transmission resumes with the same packet.
 #[test]
 fn no_room() {
     let mut host = host();
@@ -212,7 +212,7 @@ fn no_room() {
     );
 }
 
-/// J-13: the receive work request in use is flushed.
+/// J-13: the current receive work request is flushed.
 #[test]
 fn j_13_flush() {
     let mut host = host();
@@ -234,7 +234,7 @@ fn j_21_communication_established() {
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
-/// J-21: a request that does not fit in its place may be stale or forged, and establishes nothing.
+/// J-21: an unexpected request may be stale or forged, and does not establish communication.
 #[test]
 fn j_21_not_by_what_is_out_of_place() {
     let mut host = host();
@@ -257,7 +257,7 @@ fn j_21_not_by_what_is_out_of_place() {
     assert_eq!(unreliable.driver.events, [ResponderEvent::CommEstablished]);
 }
 
-/// Requests that come early count once for the NAK that they cause.
+/// Several early requests count once, for the NAK that they cause.
 #[test]
 fn out_of_sequence_counts_naks() {
     let mut host = host();
@@ -271,7 +271,7 @@ fn out_of_sequence_counts_naks() {
     assert_eq!(host.responder.counters().out_of_sequence, 2);
 }
 
-/// Whatever a driver says of a packet without payload, the responder comes to an end.
+/// The responder terminates even if the driver returns errors for packets without payload.
 #[test]
 fn a_driver_that_fails_everything() {
     let mut host = host();
@@ -284,7 +284,7 @@ fn a_driver_that_fails_everything() {
     assert!(host.error);
 }
 
-/// A READ response acknowledges what came before the READ: no packet more.
+/// A READ response acknowledges everything before the READ, without an extra packet.
 #[test]
 fn a_response_acknowledges() {
     let mut host = host();
@@ -295,7 +295,7 @@ fn a_response_acknowledges() {
     assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
 }
 
-/// what every answer says of partition and path.
+/// partition and path fields of every answer.
 #[test]
 fn a_30_a_41_answers() {
     let mut host = host();
@@ -314,7 +314,7 @@ fn a_30_a_41_answers() {
     }
 }
 
-/// MigReq of a peer's packets makes no difference.
+/// the MigReq bit of a peer's packets has no effect.
 #[test]
 fn a_40_migreq_is_not_looked_at() {
     let mut host = host();
@@ -328,7 +328,7 @@ fn a_40_migreq_is_not_looked_at() {
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
-/// an answer that nobody waits for, in every state before Ready To Send.
+/// an unsolicited answer before Ready To Send.
 #[test]
 fn a_38_responses_before_rts() {
     let mut host = host();
@@ -341,8 +341,8 @@ fn a_38_responses_before_rts() {
     assert!(!host.error);
 }
 
-/// B-01: expected PSNs at the edges of the number space, and both borders of each region, as the
-/// responder tells them apart.
+/// B-01: both borders of each region at the responder, with the expected PSN at the edges of the
+/// number space.
 #[test]
 fn b_01_regions_at_the_responder() {
     for expected in [0, 1, 0x7f_ffff, 0x80_0000, 0xff_ffff] {
@@ -364,7 +364,7 @@ fn b_01_regions_at_the_responder() {
             assert_eq!(answer, (expected.prev(), ACK), "{n} before {expected:?}");
         }
         for n in [1, 2, (1 << 23) - 1] {
-            // Each the first of its kind.
+            // Each packet is the first early one.
             host.responder.reset();
             host.responder.set_psn(expected.get());
             host.responder.set_dest_qpn(101);
@@ -389,7 +389,7 @@ fn b_02_first_psn() {
     assert_eq!(host.requester.next_psn(), 0x12_3456);
 }
 
-/// B-06: PSNs of a READ response across the end of the number space.
+/// B-06: PSNs of a READ response across the PSN wrap.
 #[test]
 fn b_06_read_across_the_wrap() {
     let mut host = host();
@@ -408,7 +408,7 @@ fn b_06_read_across_the_wrap() {
     let bytes: Vec<u8> = answers.into_iter().flat_map(|(_, data)| data).collect();
     assert_eq!(bytes, host.driver.memory[..len as usize]);
     assert_eq!(host.responder.expected_psn(), 3);
-    // And again from behind the wrap on.
+    // Again, from after the wrap on.
     let rest = packet(
         O::ReadRequest,
         Psn::new(1),
@@ -420,7 +420,7 @@ fn b_06_read_across_the_wrap() {
     assert_eq!(psns, [1, 2]);
 }
 
-/// B-14: what comes too early leaves no trace, whatever it is.
+/// B-14: an early request of any kind has no effect.
 #[test]
 fn b_14_too_early() {
     let mut host = host();
@@ -447,8 +447,8 @@ fn b_14_too_early() {
     );
 }
 
-/// B-13: while it waits for the RNR timer of its peer, nothing but the request itself or one that
-/// was taken before is answered.
+/// B-13: during the RNR wait of its peer, the responder answers only the refused request and
+/// duplicates.
 #[test]
 fn b_13_duplicates_during_an_rnr_wait() {
     let mut host = host();
@@ -459,12 +459,12 @@ fn b_13_duplicates_during_an_rnr_wait() {
     assert!(ask(&mut host, &send(2)).is_empty());
     host.post_recv(0, 64);
     expect(&ask(&mut host, &send(1)), 1, ACK);
-    // B-10: from here on there are NAKs again.
+    // B-10: from here on it sends NAKs again.
     expect(&ask(&mut host, &send(3)), 2, SEQUENCE);
 }
 
-/// D-01: whatever asks for an acknowledgement has one that covers its PSN, however many packets
-/// were handled before the answer; and what does not ask, none.
+/// D-01: every packet that asks for an acknowledgement gets one that covers its PSN, regardless of
+/// how many packets were handled before the answer. Packets that do not ask get none.
 #[test]
 fn d_01_all_that_ask() {
     for mask in 0..64u32 {
@@ -479,13 +479,13 @@ fn d_01_all_that_ask() {
         if mask == 0 {
             assert!(answers.is_empty());
         } else {
-            // D-03: coalesced, as nothing of its own is to be answered in between.
+            // D-03: coalesced, because no request in between has an answer of its own.
             expect(&answers, 5, ACK);
         }
     }
 }
 
-/// D-04: the PSNs of answers to a run without loss never go back, whatever it is made of.
+/// D-04: without loss, the PSNs of the answers never go back, for any mix of requests.
 #[test]
 fn d_04_answers_in_order() {
     let mut rng = common::Rng(4);
@@ -511,7 +511,7 @@ fn d_04_answers_in_order() {
                     n += 1;
                 }
             }
-            // No more unanswered READs and atomics than are allowed.
+            // Keep the number of unanswered READs and atomics within the limit.
             if message % 16 == 15 || rng.chance(50) {
                 answers.extend(host.drain(0));
             }
@@ -521,13 +521,13 @@ fn d_04_answers_in_order() {
         let psns: Vec<u32> = answers.iter().map(|(p, _)| says(p).0).collect();
         assert!(psns.windows(2).all(|w| w[0] < w[1]), "{psns:?}");
         assert_eq!(psns.last(), Some(&(n - 1)));
-        // D-08: and the last says how many messages there were.
+        // D-08: the last answer contains the number of messages.
         let last = &answers.last().unwrap().0;
         assert_eq!(msn(last), 30);
     }
 }
 
-/// D-08: 24 bits.
+/// D-08: the MSN has 24 bits.
 #[test]
 fn d_08_msn_wraps() {
     let mut host = host();
@@ -539,7 +539,7 @@ fn d_08_msn_wraps() {
     assert_eq!(msn(&answers[0].0), 3);
 }
 
-/// D-11: a message that is refused does not count.
+/// D-11: a refused message does not count.
 #[test]
 fn d_11_refused_messages_do_not_count() {
     let bad = [
@@ -548,9 +548,9 @@ fn d_11_refused_messages_do_not_count() {
         read(1, 0, 4),
         fetch_add(1, BASE + 1, 1),
         fetch_add(1, 0, 1),
-        // No receive work request, no error.
+        // RNR: no receive work request, but no error.
         send(1),
-        // Too early.
+        // Early.
         send(2),
     ];
     for packet in bad {
@@ -563,7 +563,7 @@ fn d_11_refused_messages_do_not_count() {
     }
 }
 
-/// G-05, G-06: the padding of what is sent.
+/// G-05, G-06: padding of responses.
 #[test]
 fn g_05_padding_of_responses() {
     let mut host = host();
@@ -583,7 +583,7 @@ fn g_05_padding_of_responses() {
     }
 }
 
-/// G-06: padding is neither counted nor copied, of a SEND or of a WRITE.
+/// G-06: padding of a SEND or WRITE is neither counted nor copied.
 #[test]
 fn g_06_padding_is_no_payload() {
     for len in 1..=8usize {
@@ -636,7 +636,7 @@ fn g_17_receive_requests_used() {
     give(&mut host, &read(9, BASE, 4), 0);
     give(&mut host, &fetch_add(10, BASE, 1), 0);
     used(&host, 0, "READ and atomic");
-    // C-01: and again all of it.
+    // C-01: the same requests again.
     give(&mut host, &send(0), 0);
     give(&mut host, &packet(O::WriteLastImm, psn(8), imm, MTU), 0);
     used(&host, 0, "duplicates");
@@ -645,7 +645,7 @@ fn g_17_receive_requests_used() {
     assert_eq!(ids, [0, 1, 2, 3]);
 }
 
-/// G-20: solicited is what the last packet says.
+/// G-20: the solicited bit of the last packet counts.
 #[test]
 fn g_20_solicited() {
     for (first, last) in [(true, false), (false, true)] {
@@ -677,7 +677,7 @@ fn g_20_solicited() {
     }
 }
 
-/// E-01: a WRITE with immediate of several packets waits where it stands, and goes on there.
+/// E-01: a WRITE with immediate of several packets waits at its last packet, and continues there.
 #[test]
 fn e_01_rnr_at_the_end_of_a_write() {
     let mut host = host();
@@ -695,7 +695,8 @@ fn e_01_rnr_at_the_end_of_a_write() {
     assert_eq!(host.responder.msn(), 1);
 }
 
-/// An acknowledgement that is all there is to send may leave behind what the queue pair sends; what says more may not.
+/// The driver may take a lone acknowledgement and send it after the requester's packets, but no
+/// other answer.
 #[test]
 fn an_acknowledgement_is_taken_alone() {
     let mut host = host();
@@ -714,20 +715,20 @@ fn an_acknowledgement_is_taken_alone() {
     let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("it is a packet");
     assert_eq!((answer.operation, answer.psn()), (O::Acknowledge, psn(1)));
     assert_eq!(answer.bth.dest_qpn, 101);
-    // It has left, as far as the responder knows.
+    // The responder considers it sent.
     none(&mut host);
     assert!(host.drain(0).is_empty());
-    // Not asked for.
+    // No acknowledgement requested.
     let mut quiet = send(2);
     quiet.bth.ackreq = false;
     give(&mut host, &quiet, 3);
     none(&mut host);
-    // Behind a READ's response it keeps its place.
+    // It keeps its place after a READ response.
     give(&mut host, &read(3, BASE, 8), 0);
     give(&mut host, &send(4), 4);
     none(&mut host);
     assert_eq!(host.drain(0).len(), 2);
-    // A gap is told of.
+    // A gap needs a NAK.
     give(&mut host, &send(6), 5);
     none(&mut host);
     assert_eq!(host.drain(0).len(), 1);

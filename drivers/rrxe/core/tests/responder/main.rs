@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a responder does, statement by statement: against a peer made of single packets.
+//! Tests of the responder, statement by statement, against a peer made of single packets.
 
 mod acceptance;
 #[path = "../common/mod.rs"]
@@ -27,17 +27,17 @@ const ACCESS: Syndrome = Syndrome::Nak(NakCode::RemoteAccess);
 const OPERATIONAL: Syndrome = Syndrome::Nak(NakCode::RemoteOperational);
 const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 
-/// A host whose driver holds nothing back: a packet before its turn is a packet lost.
+/// Returns a host whose driver drops out-of-order packets.
 fn host() -> Host {
     holding_host().holds_nothing()
 }
 
-/// A host that holds back what comes before its turn.
+/// Returns a host whose driver holds out-of-order packets.
 fn holding_host() -> Host {
     Host::new(Service::Rc, 0, MTU as u32)
 }
 
-/// The PSN with this index, from the first that is expected on.
+/// Returns the PSN with this index, counted from the first expected one.
 fn psn(n: u32) -> Psn {
     Psn::new(START_PSN[1]).add(n)
 }
@@ -79,7 +79,7 @@ fn ask(host: &mut Host, packet: &Packet) -> Vec<(Packet, Vec<u8>)> {
     host.drain(0)
 }
 
-/// What an answer says: index of its PSN, operation, syndrome if any.
+/// Returns the PSN index, operation and syndrome (if any) of an answer.
 fn says(answer: &Packet) -> (u32, O, Option<Syndrome>) {
     let syndrome = match answer.ext {
         Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => Some(Syndrome::decode(aeth.syndrome)),

@@ -10,7 +10,7 @@ fn flush_of(n: u32, feth: Feth, reth: Reth) -> Packet {
     packet(O::Flush, psn(n), Ext::Flush(feth, reth), 0)
 }
 
-/// A FLUSH of a range for global visibility.
+/// Returns a FLUSH of a range for global visibility.
 fn flush(n: u32, va: u64, len: u32) -> Packet {
     let feth = Feth {
         placement: Feth::GLOBAL,
@@ -24,7 +24,7 @@ fn atomic_write(n: u32, va: u64, len: u32, payload: usize) -> Packet {
     packet(O::AtomicWrite, psn(n), reth(va, len), payload)
 }
 
-/// The answer to both: a READ RESPONSE ONLY of nothing.
+/// Expects the answer to both: an empty READ RESPONSE ONLY.
 #[track_caller]
 fn expect_done(answers: &[(Packet, Vec<u8>)], n: u32, messages: u32) {
     assert_eq!(said(answers), [(n, O::ReadResponseOnly, Some(ACK))]);
@@ -32,7 +32,7 @@ fn expect_done(answers: &[(Packet, Vec<u8>)], n: u32, messages: u32) {
     assert_eq!(msn(&answers[0].0), messages);
 }
 
-/// G-26, B-05, D-08: a FLUSH takes a PSN, counts as a message, and is done before its answer.
+/// G-26, B-05, D-08: a FLUSH takes a PSN, counts as a message, and is executed before its answer.
 #[test]
 fn g_26_flush() {
     let mut host = host();
@@ -42,7 +42,7 @@ fn g_26_flush() {
         placement: Feth::PERSISTENT | Feth::GLOBAL,
         level: Feth::REGION,
     };
-    // Address and length don't count for the whole region.
+    // Address and length are ignored for the whole region.
     let anything = Reth {
         va: 3,
         rkey: RKEY,
@@ -64,14 +64,14 @@ fn g_26_flush() {
             }
         ]
     );
-    // Nothing else happens.
+    // There are no other effects.
     assert_eq!(host.driver.rq.len(), 1);
     assert_eq!(host.responder.expected_psn(), psn(2).get());
     assert!(host.driver.memory.iter().all(|&b| b == 0));
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
-/// G-26: after what was written before, and not before.
+/// G-26: the FLUSH is executed after the earlier WRITEs.
 #[test]
 fn g_26_flush_comes_after_writes() {
     let mut host = host();
@@ -85,7 +85,7 @@ fn g_26_flush_comes_after_writes() {
     expect_done(&host.drain(0), 1, 2);
 }
 
-/// G-26, G-13: FLUSHes that are invalid.
+/// G-26, G-13: invalid FLUSHes.
 #[test]
 fn g_26_invalid_flushes() {
     let rkey = RKEY;
@@ -98,7 +98,7 @@ fn g_26_invalid_flushes() {
         // Reserved levels.
         with(1, 2, len),
         with(1, 3, len),
-        // No guarantee at all, or reserved ones only.
+        // No guarantee, or only reserved ones.
         with(0, 0, len),
         with(0x0c, 0, len),
         // oA19: less than 2^31 bytes.
@@ -112,7 +112,7 @@ fn g_26_invalid_flushes() {
         assert!(host.driver.flushes.is_empty());
         assert!(host.error);
     }
-    // What the queue pair does not allow.
+    // Guarantees that the queue pair does not allow.
     for (global, persistent, placement, right) in [
         (false, true, Feth::GLOBAL, false),
         (true, false, Feth::PERSISTENT, false),
@@ -140,7 +140,7 @@ fn g_26_invalid_flushes() {
     expect(&host.drain(0), 1, INVALID);
 }
 
-/// G-10: a FLUSH needs its key, and its range where it names one, even an empty one.
+/// G-10: a FLUSH needs a valid key, and a valid range if it has one, even if empty.
 #[test]
 fn g_10_flush_of_foreign_memory() {
     let end = BASE + MEMORY as u64;
@@ -174,7 +174,7 @@ fn g_25_atomic_write() {
     assert_eq!(host.responder.expected_psn(), psn(1).get());
 }
 
-/// G-25: exactly 8 bytes, announced as such, aligned; and the right to WRITE is the one it needs.
+/// G-25: exactly 8 bytes, announced as such, and aligned. It requires WRITE access.
 #[test]
 fn g_25_invalid_atomic_writes() {
     let mut cases: Vec<Packet> = (0..=16)
@@ -211,7 +211,7 @@ fn g_25_invalid_atomic_writes() {
     expect(&ask(&mut host, &atomic_write(0, end, 8, 8)), 0, ACCESS);
 }
 
-/// C-10: neither is executed again; C-09, C-13: as long as it is remembered it is answered again.
+/// C-10: neither is executed again. C-09, C-13: both are answered again while stored.
 #[test]
 fn c_10_duplicates() {
     let mut host = host();
@@ -224,11 +224,11 @@ fn c_10_duplicates() {
     let first = ask(&mut host, &flush_it);
     assert_eq!(ask(&mut host, &flush_it), first);
     assert_eq!(host.driver.flushes.len(), 1);
-    // Another in the place of the one that was executed.
+    // Another request with the PSN of the executed one.
     assert!(ask(&mut host, &flush(0, BASE, 8)).is_empty());
     assert!(ask(&mut host, &atomic_write(1, BASE, 8, 8)).is_empty());
     assert!(ask(&mut host, &read(0, BASE, 8)).is_empty());
-    // Four later ones push them out.
+    // Four later requests replace them.
     for n in 2..6 {
         assert_eq!(ask(&mut host, &read(n, BASE, 8)).len(), 1);
     }
@@ -237,7 +237,7 @@ fn c_10_duplicates() {
     assert!(!host.error);
 }
 
-/// C-14, C-15: both need a place to be remembered in. A FLUSH too many is lost, not refused.
+/// C-14, C-15: both need a free resource. A FLUSH beyond the limit is dropped, not refused.
 #[test]
 fn c_14_outstanding() {
     for packet in [flush(0, BASE, 8), atomic_write(0, BASE, 8, 8)] {
@@ -252,7 +252,7 @@ fn c_14_outstanding() {
     }
     assert_eq!(host.driver.flushes.len(), 2);
     let answers: Vec<u32> = host.drain(0).iter().map(|(p, _)| says(p).0).collect();
-    // The third was lost; the fourth came too early.
+    // The third was dropped; the fourth was early.
     assert_eq!(answers, [0, 1, 2]);
     for n in 2..4 {
         expect_done(&ask(&mut host, &flush(n, BASE, 8)), n, n + 1);
@@ -265,7 +265,7 @@ fn c_14_outstanding() {
     assert_eq!(says(&answers[2].0), (6, O::Acknowledge, Some(INVALID)));
 }
 
-/// A driver that has neither refuses both.
+/// A driver that implements neither refuses both.
 #[test]
 fn without_the_extensions() {
     struct Plain;

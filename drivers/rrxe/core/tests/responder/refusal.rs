@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Requests that are refused.
+//! Refused requests.
 
 use super::*;
 
-/// G-01, G-02: opcodes out of order; and every other request that is refused as invalid.
+/// G-01, G-02: opcodes out of order, and all other invalid requests.
 #[test]
 fn g_01_invalid_requests() {
     let imm = Ext::Imm(ImmDt([0; 4]));
@@ -64,7 +64,7 @@ fn g_01_invalid_requests() {
         (&open_write, O::CompareSwap, atomic, 0),
         (&open_send, O::Unsupported, Ext::None, 0),
         (&open_write, O::Unsupported, Ext::None, 0),
-        // Lengths: G-04, and the sum of a WRITE.
+        // Lengths: G-04, and the total of a WRITE.
         (&fresh, O::SendOnly, Ext::None, MTU + 4),
         (&fresh, O::SendFirst, Ext::None, MTU - 4),
         (&fresh, O::SendFirst, Ext::None, MTU + 4),
@@ -82,7 +82,7 @@ fn g_01_invalid_requests() {
         (&fresh, O::ReadRequest, reth(BASE, (1 << 31) + 1), 0),
         (&fresh, O::WriteFirst, reth(BASE, (1 << 31) + 1), MTU),
         (&fresh, O::WriteOnly, reth(BASE, (1 << 31) + 1), MTU),
-        // A READ has no payload, nor has an atomic.
+        // A READ or atomic request has no payload.
         (&fresh, O::ReadRequest, reth(BASE, 4), 4),
         (&fresh, O::FetchAdd, atomic, 8),
         (&fresh, O::CompareSwap, atomic, 1),
@@ -106,12 +106,12 @@ fn g_01_invalid_requests() {
                 "{what}"
             );
         }
-        // Nothing is answered any more.
+        // No request is answered anymore.
         assert!(ask(&mut host, &send(n)).is_empty(), "{what}");
     }
 }
 
-/// G-09: no key is needed where nothing is accessed.
+/// G-09: an access to 0 bytes needs no key.
 #[test]
 fn g_09_zero_length() {
     let mut host = host();
@@ -219,7 +219,7 @@ fn g_16_bad_receive_request() {
     }
 }
 
-/// A SEND that is too long for the receive work request.
+/// A SEND longer than the receive work request.
 #[test]
 fn send_too_long() {
     let mut host = host();
@@ -248,7 +248,7 @@ fn g_22_send_with_invalidate() {
     );
     assert_eq!(host.driver.invalidated, [RKEY]);
     assert_eq!(host.driver.received[0].completion.invalidated, Some(RKEY));
-    // It is gone now.
+    // The key is invalid now.
     assert!(ask(
         &mut host,
         &packet(O::SendOnlyInvalidate, psn(1), invalidate, 4)
@@ -258,7 +258,7 @@ fn g_22_send_with_invalidate() {
     assert_ne!(statuses(&host)[1], Status::Success);
 }
 
-/// G-22: what came before a failed invalidation still has its answers, and there is no NAK.
+/// G-22: requests before a failed invalidation are answered, and there is no NAK.
 #[test]
 fn g_22_answers_before_a_failed_invalidation() {
     let mut host = host();
@@ -279,16 +279,16 @@ fn g_22_answers_before_a_failed_invalidation() {
     assert_eq!(host.driver.rkey, Some(RKEY));
 }
 
-/// G-08: 2^31 bytes are not too many.
+/// G-08: 2^31 bytes are allowed.
 #[test]
 fn g_08_longest() {
     let mut host = host();
     let longest = packet(O::WriteFirst, psn(0), reth(BASE, 1 << 31), MTU);
-    // Refused for its range, not for its length.
+    // Refused because of its range, not its length.
     expect(&ask(&mut host, &longest), 0, ACCESS);
 }
 
-/// G-10: a request that is refused leaves what came before as it was, and ends all that follows.
+/// G-10: a refused request leaves earlier ones unaffected, and ends the queue pair.
 #[test]
 fn g_10_nothing_more_is_taken() {
     let mut host = host();
@@ -296,7 +296,7 @@ fn g_10_nothing_more_is_taken() {
     let good = packet(O::WriteOnly, psn(0), reth(BASE, 4), 4);
     expect(&ask(&mut host, &good), 0, ACK);
     give(&mut host, &read(1, 0, 4), 0);
-    // Before the NAK has left, too.
+    // Even before the NAK has left.
     give(
         &mut host,
         &packet(O::WriteOnly, psn(1), reth(BASE, 4), 4),
@@ -310,7 +310,7 @@ fn g_10_nothing_more_is_taken() {
     assert!(ask(&mut host, &good).is_empty());
 }
 
-/// G-12: no event where a receive work request tells of it.
+/// G-12: no event if a receive work request reports the error.
 #[test]
 fn g_12_one_report_of_an_error() {
     let mut host = host();
@@ -322,7 +322,7 @@ fn g_12_one_report_of_an_error() {
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
-/// G-13: a class that is not enabled is refused for what it is, with or without bytes.
+/// G-13: a disabled operation is refused as such, with or without bytes.
 #[test]
 fn g_13_empty_messages_need_rights_too() {
     let imm = Ext::RethImm(

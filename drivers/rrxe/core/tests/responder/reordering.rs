@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Requests that come before their turn, at a host that holds them.
+//! Out-of-order requests at a host that holds them.
 
 use super::*;
 use rrxe_core::reorder::{self, REACH};
@@ -11,8 +11,8 @@ fn write(n: u32, at: u64, ackreq: bool) -> Packet {
     packet
 }
 
-/// B-08, B-09, B-14: one NAK for a gap; what is beyond it has no effect before its turn, and then
-/// needs not come again.
+/// B-08, B-09, B-14: one NAK for a gap. Requests beyond it have no effect before their turn, and
+/// then need not be sent again.
 #[test]
 fn b_14_held_until_its_turn() {
     let mut host = holding_host();
@@ -45,8 +45,8 @@ fn b_10_a_nak_for_each_gap() {
     expect(&ask(&mut host, &write(3, 0, true)), 5, ACK);
 }
 
-/// A request from farther off than any window is reported as a gap and not held: acknowledgements
-/// stay what they are, and it has no effect when its turn comes.
+/// A request farther ahead than any window is reported as a gap and not held. It does not affect
+/// later acknowledgements, and has no effect when its turn comes.
 #[test]
 fn b_08_far_ahead() {
     for far in [REACH, 3000, 1 << 22, (1 << 23) - 1] {
@@ -61,7 +61,7 @@ fn b_08_far_ahead() {
     }
 }
 
-/// A request that is not held is not executed when its turn comes: the peer's own request is.
+/// A request that was not held is not executed in its turn; only the peer's own request is.
 #[test]
 fn b_14_nothing_from_far_ahead_in_its_turn() {
     let mut host = holding_host();
@@ -76,7 +76,7 @@ fn b_14_nothing_from_far_ahead_in_its_turn() {
     assert!(host.driver.received[0].data.starts_with(&[0xaa; 4]));
 }
 
-/// The farthest request that is held takes its turn.
+/// The farthest request that is held is executed in its turn.
 #[test]
 fn b_14_held_at_the_end_of_the_reach() {
     let mut host = holding_host();
@@ -89,8 +89,8 @@ fn b_14_held_at_the_end_of_the_reach() {
     assert_eq!(statuses(&host), [Status::Success]);
 }
 
-/// A gap of several packets: an acknowledgement that is asked for says that there is more to it.
-/// Without that nothing is said: the packets may only be late.
+/// A gap of several packets: a requested acknowledgement becomes a NAK for the rest of the gap.
+/// Without a request there is no NAK, because the packets may only be late.
 #[test]
 fn a_wide_gap() {
     let mut host = holding_host();
@@ -101,7 +101,7 @@ fn a_wide_gap() {
     expect(&ask(&mut host, &write(3, 0, false)), 4, ACK);
 }
 
-/// Packets that come again while they are held, or afterwards.
+/// Duplicates of held packets, before and after their turn.
 #[test]
 fn duplicates_of_what_is_held() {
     let mut host = holding_host();
@@ -115,8 +115,8 @@ fn duplicates_of_what_is_held() {
     assert_eq!(host.responder.msn(), 2);
 }
 
-/// B-14: of two requests with one PSN that differ, neither is believed; the peer sends its own again.
-/// A request that asks for an acknowledgement when it comes again is the same.
+/// B-14: of two different requests with one PSN, neither is accepted; the peer retransmits its own.
+/// A retransmission that asks for an acknowledgement does not count as different.
 #[test]
 fn two_of_one_number() {
     let mut host = holding_host();
@@ -128,7 +128,7 @@ fn two_of_one_number() {
     give(&mut host, &again, 0xaa);
     again.bth.ackreq = true;
     give(&mut host, &again, 0xaa);
-    // What is held beyond the first says that it is missing.
+    // Packets held beyond the first one reveal that it is missing.
     expect(&ask(&mut host, &send(0)), 1, SEQUENCE);
     expect(&ask(&mut host, &send(1)), 2, ACK);
     assert_eq!(host.driver.memory[8], 0xaa);
@@ -136,8 +136,8 @@ fn two_of_one_number() {
     assert!(host.driver.received[1].data.starts_with(&[0xaa; 4]));
 }
 
-/// A request that waits for its turn for too long is let go: it has no effect, and acknowledgements
-/// are acknowledgements again.
+/// A request held for too long is dropped: it has no effect, and acknowledgements are no longer
+/// replaced by NAKs.
 #[test]
 fn held_for_too_long() {
     let mut host = holding_host();
@@ -151,7 +151,7 @@ fn held_for_too_long() {
     assert_eq!(statuses(&host), [Status::Success; 2]);
 }
 
-/// B-12: what is wrong with a packet that is held is said in its turn.
+/// B-12: an invalid packet that is held is refused in its turn.
 #[test]
 fn b_12_refused_in_its_turn() {
     let mut host = holding_host();
@@ -162,7 +162,7 @@ fn b_12_refused_in_its_turn() {
     assert!(host.error);
 }
 
-/// A READ takes many PSNs at once: what is beyond is far away, and held too.
+/// A READ takes many PSNs at once, so the next request is far ahead, and held, too.
 #[test]
 fn beyond_a_read() {
     let mut host = holding_host();
@@ -173,7 +173,7 @@ fn beyond_a_read() {
     assert_eq!(says(&answers[600].0), (600, O::Acknowledge, Some(ACK)));
 }
 
-/// B-13: after an RNR NAK everything comes again: nothing is held, and nothing is said.
+/// B-13: after an RNR NAK the peer retransmits everything: no request is held or answered.
 #[test]
 fn b_13_nothing_is_held_after_an_rnr_nak() {
     let mut host = holding_host();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Requests that come again, and READs and atomics as they are remembered.
+//! Duplicate requests, and stored READs and atomics.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn filled() -> Host {
     host
 }
 
-/// C-05, C-06, C-07: a READ again, whole or from the middle on.
+/// C-05, C-06, C-07: a duplicate READ, whole or from the middle on.
 #[test]
 fn c_05_duplicate_read() {
     let mut host = filled();
@@ -70,7 +70,7 @@ fn c_05_duplicate_read() {
     assert_eq!(host.responder.msn(), 1);
 }
 
-/// C-09, C-13: the last max_dest_rd_atomic can be replayed, no older ones.
+/// C-09, C-13: the last max_dest_rd_atomic requests can be replayed, older ones cannot.
 #[test]
 fn c_13_replayable() {
     for max in [1u8, 3, 16] {
@@ -112,7 +112,7 @@ fn c_10_duplicate_atomic() {
     assert_eq!((host.driver.memory[16], host.driver.atomics), (77, 1));
 }
 
-/// C-12: what comes again with other operands is not the atomic that was executed.
+/// C-12: a request with other operands is not a duplicate of the executed atomic.
 #[test]
 fn c_12_other_operands() {
     let swap = |va, rkey, compare, swap_add| {
@@ -153,13 +153,13 @@ fn c_12_other_operands() {
         assert_eq!(ask(&mut host, &original), first);
         assert_eq!(host.driver.atomics, 1);
     }
-    // What FETCH ADD does not compare does not count.
+    // The compare field of FETCH ADD is ignored.
     let mut host = host();
     let first = ask(&mut host, &added);
     assert_eq!(ask(&mut host, &add(BASE, RKEY, 5, 77)), first);
 }
 
-/// C-12: FLUSH and ATOMIC WRITE as well.
+/// C-12: FLUSH and ATOMIC WRITE, too.
 #[test]
 fn c_12_other_atomic_write() {
     let mut host = host();
@@ -180,14 +180,14 @@ fn c_10_the_newest() {
     assert_ne!(old[0].0.ext, new[0].0.ext);
     assert_eq!(ask(&mut host, &fetch_add(0, BASE, 5)), new);
     assert_eq!(host.driver.atomics, 2);
-    // Where the newer one is another operation, the older one is not looked for.
+    // If the newer one is another operation, the older one is not considered.
     host.responder.set_psn(psn(0).get());
     assert_eq!(ask(&mut host, &read(0, BASE, 8)).len(), 1);
     assert!(ask(&mut host, &fetch_add(0, BASE, 5)).is_empty());
 }
 
-/// C-13: room for more or fewer READs and atomics keeps what is to be answered, and what may come
-/// again.
+/// C-13: a smaller or larger number of resources keeps the pending answers and the possible
+/// replays.
 #[test]
 fn c_13_other_room() {
     for room in [2, 3, 4, 5, 9, 128] {
@@ -209,7 +209,7 @@ fn c_13_other_room() {
                 assert!(again.is_empty());
             }
         }
-        // There is as much room as was asked for.
+        // There is exactly as much room as requested.
         for n in 0..room {
             give(&mut host, &read(7 + n, BASE, 1), 0);
         }
@@ -239,8 +239,8 @@ fn c_14_too_many() {
     }
 }
 
-/// C-17: the same READ again while its answer is being made. Every run of responses is in order,
-/// and every byte is right.
+/// C-17: a duplicate READ while its answer is being sent. Every burst of responses is in order, and
+/// every byte is correct.
 #[test]
 fn c_17_duplicate_during_the_answer() {
     let mut host = filled();
@@ -260,7 +260,7 @@ fn c_17_duplicate_during_the_answer() {
     }
 }
 
-/// C-18: the memory is gone.
+/// C-18: the memory is no longer accessible.
 #[test]
 fn c_18_replay_without_memory() {
     let mut host = host();
@@ -270,7 +270,7 @@ fn c_18_replay_without_memory() {
     assert!(!host.error);
 }
 
-/// G-28: the memory goes in the middle of the answer.
+/// G-28: access to the memory ends in the middle of the answer.
 #[test]
 fn g_28_memory_goes_during_the_answer() {
     let mut host = host();
@@ -285,7 +285,7 @@ fn g_28_memory_goes_during_the_answer() {
     assert!(host.driver.events.contains(&ResponderEvent::AccessError));
 }
 
-/// C-01: what is no request at all is not acknowledged either, out of turn.
+/// C-01: an unsupported request, or one never executed, gets no acknowledgement as a duplicate.
 #[test]
 fn c_01_duplicates_of_nothing() {
     let mut host = host();
@@ -297,7 +297,8 @@ fn c_01_duplicates_of_nothing() {
     assert!(!host.error);
 }
 
-/// C-02, C-03: within a message of several packets too; the current PSN is what is acknowledged.
+/// C-02, C-03: duplicates within a message of several packets are acknowledged with the current
+/// PSN.
 #[test]
 fn c_02_duplicates_within_a_message() {
     let mut host = host();
@@ -320,7 +321,7 @@ fn c_02_duplicates_within_a_message() {
     assert_eq!(host.responder.msn(), 1);
 }
 
-/// C-05: executed again, and so with what the memory holds now.
+/// C-05: a duplicate READ is executed again, and returns the current memory contents.
 #[test]
 fn c_05_a_read_again_reads_again() {
     let mut host = host();
@@ -334,7 +335,7 @@ fn c_05_a_read_again_reads_again() {
     assert_eq!(msn(&again[0].0), 1);
 }
 
-/// C-10: what is saved is the answer to that operation, not to another in its place.
+/// C-10: the stored answer belongs to that operation, not to another one with its PSN.
 #[test]
 fn c_10_another_atomic() {
     let mut host = host();
@@ -349,7 +350,7 @@ fn c_10_another_atomic() {
     assert_eq!(host.driver.atomics, 1);
 }
 
-/// C-14: a READ whose answer has begun still counts as outstanding; one that is done does not.
+/// C-14: a READ counts as outstanding until its last response is sent.
 #[test]
 fn c_14_until_the_last_response() {
     let mut host = filled();
@@ -361,7 +362,7 @@ fn c_14_until_the_last_response() {
     host.transmit(0);
     give(&mut host, &read(4, BASE, 1), 0);
     let answers = host.drain(0);
-    // D-03: the response is finished before the refusal.
+    // D-03: the response is completed before the refusal.
     assert_eq!(
         said(&answers),
         [
@@ -372,7 +373,7 @@ fn c_14_until_the_last_response() {
     );
 }
 
-/// C-17: two READs under way, the older one again, then the newer: all in order.
+/// C-17: two READs in progress, then duplicates of the older and the newer: all in order.
 #[test]
 fn c_17_two_reads() {
     let mut host = filled();
@@ -394,8 +395,8 @@ fn c_17_two_reads() {
     );
 }
 
-/// C-18: of the original that is still being answered the peer must know: G-28. Of one that is
-/// answered again while others wait, only that one is lost.
+/// C-18: a failure of the original, while it is being answered, is reported to the peer (G-28). A
+/// failure of a replay, while others wait, loses only the replay.
 #[test]
 fn c_18_only_the_replay_is_lost() {
     let mut host = filled();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Packets in the middle of a message that are handed over as one.
+//! Bursts of packets in the middle of a message.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn a_run_is_so_many_packets() {
     give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
     let first = middle(O::SendMiddle, 1);
     assert!(first.starts_run());
-    // As many as the receive has room for.
+    // As many as the receive work request has room for.
     assert_eq!(host.responder.takes_run(&first), 5);
     give(&mut host, &first.run(4), 2);
     assert_eq!(host.responder.expected_psn(), psn(5).get());
@@ -32,10 +32,10 @@ fn what_is_not_sure_to_be_taken_is_no_run() {
     let mut host = host();
     host.post_recv(1, 3 * MTU + 1);
     let alone = |host: &Host, packet: &Packet| assert_eq!(host.responder.takes_run(packet), 1);
-    // There is no message.
+    // No message is in progress.
     alone(&host, &middle(O::SendMiddle, 0));
     give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
-    // Not its turn, of another message, of another size, for another partition.
+    // Out of order, of another message, of another size, for another partition.
     alone(&host, &middle(O::SendMiddle, 2));
     alone(&host, &middle(O::WriteMiddle, 1));
     alone(&host, &packet(O::SendMiddle, psn(1), Ext::None, MTU - 4));
@@ -43,7 +43,7 @@ fn what_is_not_sure_to_be_taken_is_no_run() {
     other.bth.pkey = 0x8001;
     alone(&host, &other);
     assert_eq!(host.responder.takes_run(&middle(O::SendMiddle, 1)), 2);
-    // What starts or ends a message, or has more than a BTH.
+    // Packets that start or end a message, or have more headers than a BTH.
     for operation in [O::SendFirst, O::SendLast, O::SendOnly, O::WriteFirst] {
         assert!(!middle(operation, 1).starts_run());
     }
@@ -68,7 +68,7 @@ fn a_run_of_a_write_leaves_its_last_packet() {
     expect(&host.drain(0), 3, ACK);
 }
 
-/// The header of the next packet of a run, also where PSNs wrap.
+/// The header of the next packet of a burst, also across the PSN wrap.
 #[test]
 fn headers_of_a_run() {
     let mut bth = middle(O::WriteMiddle, 0).bth;

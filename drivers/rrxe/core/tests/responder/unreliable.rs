@@ -12,7 +12,7 @@ fn uc_packet(operation: O, n: u32, ext: Ext, len: usize) -> Packet {
     packet_of(Service::Uc, operation, psn(n), ext, len)
 }
 
-/// H-01, H-03, H-04: a lost packet costs its message, not the next.
+/// H-01, H-03, H-04: a lost packet costs its message, but not the next one.
 #[test]
 fn h_03_resynchronises() {
     let mut host = uc();
@@ -32,7 +32,7 @@ fn h_03_resynchronises() {
         assert!(ask(&mut host, &packet).is_empty());
     }
     assert_eq!(statuses(&host), [Status::Success]);
-    // After a gap that takes the start of a message along, too.
+    // Also after a gap that includes the start of a message.
     assert!(ask(&mut host, &uc_packet(O::WriteMiddle, 90, Ext::None, MTU)).is_empty());
     host.post_recv(0, 0);
     for packet in three(92) {
@@ -56,7 +56,7 @@ fn h_05_receive_request_is_used_again() {
     assert_eq!(host.driver.rq.len(), 1);
 }
 
-/// A wrong key of an unreliable connection counts under a name of its own, and harms nothing.
+/// A wrong key on an unreliable connection has a counter of its own, and no other effect.
 #[test]
 fn wrong_keys_are_counted() {
     let mut host = uc();
@@ -71,7 +71,7 @@ fn wrong_keys_are_counted() {
     for at in 0..3 {
         assert!(ask(&mut host, &wrong(at)).is_empty());
     }
-    // A range beyond the region is as wrong.
+    // A range beyond the region counts, too.
     let beyond = uc_packet(O::WriteOnly, 3, reth(BASE + MEMORY as u64, 4), 4);
     assert!(ask(&mut host, &beyond).is_empty());
     let counters = *host.responder.counters();
@@ -81,7 +81,7 @@ fn wrong_keys_are_counted() {
     assert_eq!(host.driver.memory[..4], [0xaa; 4]);
 }
 
-/// E-12, H-01: nothing is answered whatever is wrong.
+/// E-12, H-01: no error causes an answer.
 #[test]
 fn e_12_uc_drops() {
     let mut host = uc();
@@ -122,10 +122,10 @@ fn datagram(qkey: u32, n: u32, len: usize) -> Packet {
 #[test]
 fn i_01_datagrams() {
     let mut host = Host::new(Service::Ud, 0, MTU as u32);
-    // Nobody waits for it.
+    // No receive work request.
     assert!(ask(&mut host, &datagram(QKEY, 5, 4)).is_empty());
     host.post_recv(1, 40 + 8);
-    // Too long for what waits.
+    // Too long for the receive work request.
     assert!(ask(&mut host, &datagram(QKEY, 99, 9)).is_empty());
     // The wrong key.
     assert!(ask(&mut host, &datagram(QKEY + 1, 99, 8)).is_empty());
@@ -149,7 +149,7 @@ fn i_01_datagrams() {
     );
 }
 
-/// Both ends together: UC and UD over a clean link.
+/// Both hosts together: UC and UD over a clean link.
 #[test]
 fn unreliable_services_end_to_end() {
     for service in [Service::Uc, Service::Ud] {
@@ -183,7 +183,7 @@ fn unreliable_services_end_to_end() {
     }
 }
 
-/// H-01: every RC opcode that UC has not, and every state of a message, without an answer.
+/// H-01: no opcode has an answer, in any state of a message.
 #[test]
 fn h_01_never_an_answer() {
     for operation in [
@@ -204,7 +204,7 @@ fn h_01_never_an_answer() {
     }
 }
 
-/// H-03: the expected PSN after a gap is that of the packet that was taken, in either direction.
+/// H-03: after a gap, the expected PSN follows that of the accepted packet, in either direction.
 #[test]
 fn h_03_any_psn() {
     let mut host = uc();
@@ -216,7 +216,7 @@ fn h_03_any_psn() {
     assert_eq!(statuses(&host), [Status::Success; 5]);
 }
 
-/// H-05: of a SEND whose middle is lost nothing is completed, and what was placed is overwritten.
+/// H-05: a SEND that loses its middle does not complete, and its data is overwritten.
 #[test]
 fn h_05_after_a_lost_middle() {
     let mut host = uc();
@@ -232,8 +232,7 @@ fn h_05_after_a_lost_middle() {
     assert_eq!(done.data[MTU..MTU + 8], [3; 8]);
 }
 
-/// I-01: nothing is done with PSNs, of the past or the future. A-33: the key is compared as a
-/// whole.
+/// I-01: any PSN is accepted. A-33: all bits of the Q_Key are compared.
 #[test]
 fn i_01_any_psn() {
     let mut host = Host::new(Service::Ud, 0, MTU as u32);
@@ -252,7 +251,7 @@ fn i_01_any_psn() {
     assert_eq!(statuses(&host).len(), taken);
 }
 
-/// I-05: immediate data, the sender and the event bit in the completion of a datagram.
+/// I-05: immediate data, the sender and the solicited bit in the completion of a datagram.
 #[test]
 fn i_05_what_a_completion_tells() {
     let mut host = Host::new(Service::Ud, 0, MTU as u32);

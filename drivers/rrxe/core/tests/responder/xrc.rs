@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Extended reliable connections (IBA A14): the target's side.
+//! Extended reliable connections (IBA A14): the target.
 
 use super::*;
 
@@ -18,8 +18,8 @@ fn xrc(operation: O, n: u32, srqn: u32, ext: Ext, len: usize) -> Packet {
     packet
 }
 
-/// Each request is executed as one of RC is, receives come from the queue that it names, and the
-/// answers are of XRC's class.
+/// Each request is executed like one of RC, receive work requests come from the queue that it
+/// names, and the answers have XRC's class.
 #[test]
 fn requests_of_every_kind() {
     let mut host = target();
@@ -43,7 +43,7 @@ fn requests_of_every_kind() {
         xrc(O::WriteLastImm, 4, SRQ, imm, 4),
         xrc(O::ReadRequest, 5, SRQ, reth(BASE, mtu + 4), 0),
         xrc(O::FetchAdd, 7, SRQ, Ext::Atomic(atomic), 0),
-        // A plain WRITE takes nothing from any queue.
+        // A plain WRITE takes no receive work request from any queue.
         xrc(O::WriteOnly, 8, 0, reth(BASE, 4), 4),
     ] {
         answers.extend(ask(&mut host, &packet));
@@ -84,7 +84,7 @@ fn e_01_empty_shared_queue() {
     expect(&ask(&mut host, &packet), 0, ACK);
 }
 
-/// A queue that is not there, or another one in the middle of a message.
+/// A queue that does not exist, or another queue in the middle of a message.
 #[test]
 fn wrong_shared_queues() {
     let mut host = target();
