@@ -213,8 +213,8 @@ impl Notices {
         };
         match &self.to {
             Some(other) if !Arc::ptr_eq(other, cq) => {
-                // Packets of one batch rarely complete to several queues. `report` notifies the first
-                // queue, and a workqueue the others.
+                // Packets of one batch rarely complete to several queues. `report` notifies the
+                // first queue, a workqueue the others.
                 let result = cq.push(cqe, qp.identity);
                 self.overflow_elsewhere |= result.is_err();
                 Srq::completed(srq.as_arc_borrow(), &result, solicited || cqe.status != 0);

@@ -110,8 +110,8 @@ impl Way {
 }
 
 impl SendSide {
-    /// Returns an initializer. The side is initialized in place, because it is too large for the
-    /// kernel stack, where moves would copy it several times.
+    /// Returns an initializer: the side is initialized in place, because it is too large for the
+    /// kernel stack and a move would copy it several times.
     pub(crate) fn new(
         service: Service,
         number: u32,
