@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The structs of the user ABI may be copied from and to user space as bytes.
+//! Marks the structs of the user ABI as plain data, which may be copied from and to user space.
 
 use crate::abi;
 use kernel::transmute::{AsBytes, FromBytes};
