@@ -179,7 +179,7 @@ pub const WQE_SOLICITED: u8 = 4;
 pub const WQE_INLINE: u8 = 8;
 
 /// A send work-queue entry: these 64 bytes, then either `num_sge` [`Sge`]s or, with
-/// [`WQE_INLINE`], `length` bytes of payload.
+/// [`WQE_INLINE`], `inline_length` bytes of payload.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct SendWqe {
@@ -375,7 +375,7 @@ pub struct RingSpec {
 }
 
 impl RingSpec {
-    /// Returns the bytes of the whole ring, header included; `None` on overflow.
+    /// Returns the size of the whole ring in bytes, header included; `None` on overflow.
     pub const fn size(&self) -> Option<usize> {
         match (self.capacity as usize).checked_mul(self.stride as usize) {
             Some(n) => n.checked_add(RING_HEADER_SIZE),

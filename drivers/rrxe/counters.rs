@@ -29,10 +29,10 @@ macro_rules! counters {
             $($name,)*
         }
 
-        /// All of them, in order.
+        /// All statistics, in order.
         const ALL: &[Counter] = &[$(Counter::$name,)*];
 
-        /// Their names, in order.
+        /// The names of all statistics, in order.
         pub(crate) const NAMES: &[StatName] = &[$(StatName::new(c_str!($text)),)*];
     };
 }
@@ -173,8 +173,8 @@ impl Counters {
     }
 }
 
-/// Counters that `rdma statistic` binds to queue pairs, as ib_core refers to them. Each queue pair
-/// has a reference of its own.
+/// ib_core's handle of counters that `rdma statistic` binds to queue pairs. Each queue pair has a
+/// reference of its own.
 pub(crate) struct QpCounters {
     counters: Arc<Counters>,
     number: u32,
@@ -213,7 +213,7 @@ impl QpCounters {
 pub(crate) struct Bound(RcuArc<Counters>);
 
 impl Bound {
-    /// Returns no counters.
+    /// Returns an empty binding.
     pub(crate) const fn none() -> Self {
         Self(RcuArc::empty())
     }

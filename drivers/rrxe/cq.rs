@@ -105,8 +105,7 @@ fn entry(counter: u32, capacity: u32) -> usize {
         .wrapping_add(RING_HEADER_SIZE)
 }
 
-/// Copies the entries at the given distances from `first` to another ring, in which `first` becomes
-/// 0.
+/// Copies the entries at the given distances from `first` to another ring, which starts at 0.
 fn copy_entries(
     (from, from_capacity, first): (&SharedMemory, u32, u32),
     (to, capacity): (&SharedMemory, u32),

@@ -109,7 +109,7 @@ impl DeviceState {
         )
     }
 
-    /// Returns the bytes of out-of-order packets that the queue pairs buffer.
+    /// Returns the number of bytes of out-of-order packets that the queue pairs buffer.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held.load(Relaxed)
     }

@@ -166,7 +166,7 @@ impl Incoming<'_> {
         result
     }
 
-    /// Returns the bytes of the IP packet, or of all IP packets of a burst.
+    /// Returns the length of the IP packet in bytes, or the total length of those of a burst.
     pub(crate) fn ip_len(&self) -> u64 {
         let packets = self.packet.packets;
         let each = match &self.carried {
@@ -183,7 +183,7 @@ impl Incoming<'_> {
         (each as u64).wrapping_mul(packets.into())
     }
 
-    /// Returns the bytes of payload.
+    /// Returns the length of the payload in bytes.
     pub(crate) fn payload_len(&self) -> usize {
         self.packet.payload_len as usize
     }

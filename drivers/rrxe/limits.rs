@@ -86,8 +86,8 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
 }
 
 /// Bytes of memory for the out-of-order packets of all queue pairs of a device. A queue pair may
-/// use the same amount that it leaves to the others: half of the memory if it is alone, which is the
-/// largest window in packets of 4096 bytes; one part in n + 2 if n others use their full share.
+/// use the same amount that it leaves to the others: half of the memory if it is alone, which is
+/// the largest window in packets of 4096 bytes; one part in n + 2 if n others use their full share.
 /// Packets beyond that are dropped.
 pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
 

@@ -22,7 +22,7 @@ use linux_rdma::{
     },
 };
 
-/// Communication management is supported.
+/// Port capability flags: communication management is supported.
 pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
 
 /// Returns the number of entries of the GID table, which holds the addresses of the network device

@@ -8,7 +8,7 @@ use kernel::transmute::{AsBytes, FromBytes};
 macro_rules! plain_data {
     ($($ty:ty),* $(,)?) => {
         $(
-            // SAFETY: A `repr(C)` struct of integers: any bytes are a value of it.
+            // SAFETY: A `repr(C)` struct of integers: any byte pattern is a valid value.
             unsafe impl FromBytes for $ty {}
             // SAFETY: A `repr(C)` struct of integers without padding: abi.rs asserts its size,
             // which is the sum of its fields' sizes.

@@ -38,7 +38,7 @@ fn is_allowed() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::poll_mode.value()) != 0
 }
 
-/// A unit of the device's quota of threads.
+/// A permit for one thread, from the device's quota of [`MAX_POLL_THREADS`].
 struct Permit(Arc<DeviceState>);
 
 impl Permit {

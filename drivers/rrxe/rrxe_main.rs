@@ -107,8 +107,7 @@ pub(crate) struct State {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialized first thing in `Module::init`, before anything that uses it is
-    // registered.
+    // SAFETY: `Module::init` initializes it before it registers anything that uses it.
     unsafe(uninit) static STATE: Mutex<Option<Arc<State>>> = None;
 }
 

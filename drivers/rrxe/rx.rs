@@ -112,7 +112,7 @@ impl Receiver {
     fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
         let packet_len = u32::try_from(datagram.payload_len()).ok()?;
         let udp = datagram.udp_header();
-        // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
+        // IPv4 options and IPv6 extension headers are not supported (IBA A17.3).
         let (prefix, lengths_agree) = match datagram.packet().version() {
             IpVersion::V4 => {
                 let ip = datagram.ipv4_header()?;

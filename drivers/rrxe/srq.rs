@@ -85,7 +85,7 @@ struct Queue {
     limit: u32,
 }
 
-/// A shared receive queue, as ib_core refers to it.
+/// ib_core's handle of a shared receive queue.
 pub(crate) struct SrqHandle {
     pub(crate) srq: Arc<Srq>,
     /// For XRC: the queue's entry in the table.

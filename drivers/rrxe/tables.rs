@@ -29,7 +29,7 @@ use rrxe_core::permute::Permutation;
 /// reused soon after the object's end. A table uses 8 bytes for each number.
 const ROUND: u32 = 32_768;
 
-/// Indices of 24 bits. Those in `range` are allocated in turn.
+/// Allocator of 24-bit indices. Those in `range` are allocated in turn.
 #[pin_data]
 struct Numbers {
     #[pin]
@@ -48,7 +48,7 @@ struct Numbers {
 /// index, so entries never become stale.
 struct Recent([Atomic<u64>; RECENT]);
 
-/// Number of entries: 2 KiB.
+/// Number of entries, which take 2 KiB.
 const RECENT: usize = 256;
 
 impl Recent {
@@ -212,7 +212,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         self.numbers.reserve()
     }
 
-    /// Makes the object visible to packets.
+    /// Makes the object visible to the packet path.
     pub(crate) fn publish(&self, index: u32, object: Arc<T>) -> Result {
         self.table.insert(index, object, GFP_KERNEL_ACCOUNT)
     }
@@ -223,7 +223,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         self.table.get(self.numbers.index(number)?, rcu)
     }
 
-    /// Hides the object from packets.
+    /// Hides the object from the packet path.
     pub(crate) fn withdraw(&self, index: u32) {
         drop(self.table.remove(index));
     }

@@ -26,7 +26,7 @@ pub(crate) struct SendBounds {
     pub(crate) max_inline: usize,
 }
 
-/// The data that follows an entry in the ring and must be copied out. Within the bounds.
+/// The data that follows an entry in the ring and must be copied out, within [`SendBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
     /// Number of data segments.

@@ -2,8 +2,8 @@
 
 //! Memory regions and windows, and their keys (IBA 10.6).
 //!
-//! Packets look up regions and windows by key under the RCU read lock, without a reference count.
-//! Each access is checked at the moment of use: key, protection domain, rights and range.
+//! The packet path looks up regions and windows by key under the RCU read lock, without a reference
+//! count. Each access is checked at the moment of use: key, protection domain, rights and range.
 //!
 //! The memory of a registered region never changes. Reregistration changes its domain and rights,
 //! and waits until no access uses the old ones. Fast registrations and windows change while packets
@@ -83,7 +83,7 @@ struct Wish {
     need: u32,
 }
 
-/// A memory region or window, shared by packets.
+/// A memory region or window, as the packet path looks it up.
 #[pin_data]
 pub(crate) struct Mr {
     pd: PdCell,
@@ -169,7 +169,7 @@ impl Changing {
     }
 }
 
-/// A memory region or window, as ib_core refers to it. It owns the pinned memory.
+/// ib_core's handle of a memory region or window. It owns the pinned memory.
 pub(crate) struct MrHandle {
     tables: Arc<Tables>,
     index: u32,

@@ -104,9 +104,10 @@ impl Span<'_> {
         let memory = match &self.source {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
-                // SAFETY: By the type invariant the key is valid, and the lock is held under which
-                // it is invalidated. `driver.rs` passes on what ib_core's calls give, and to map
-                // memory anew, `MrHandle::unmap` makes the key invalid.
+                // SAFETY: By the type invariant the key is valid, and the source holds the lock
+                // under which the key is invalidated. `driver.rs` maps only addresses from
+                // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
+                // mapped.
                 (Some(pages), _) => return Ok(Place::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
                     Kind::Fixed(fixed) => &fixed.memory,
@@ -120,10 +121,10 @@ impl Span<'_> {
                 .access(self.rcu)
                 .map(Place::Mapped)
                 .ok_or(Fault::Protection),
-            // SAFETY: By the type invariant the key and the protection domain were checked. A
-            // program has no such domain (`Mr::kernel`), and a peer no rights to such a region. So
-            // a kernel consumer has named these bytes by the L_Key in a work request of this queue
-            // pair, which completes after its memory was accessed.
+            // SAFETY: By the type invariant the key and the protection domain were checked. User
+            // programs have no such domain (`Mr::kernel`), and peers have no rights to such a
+            // region. A kernel consumer has therefore named these bytes by the L_Key in a work
+            // request of this queue pair, which completes after its memory was accessed.
             Memory::Kernel(memory) => Ok(Place::Kernel(unsafe {
                 memory.span(self.offset, self.len.into())
             })),

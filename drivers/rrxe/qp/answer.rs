@@ -7,8 +7,8 @@
 //! [`ANSWERS`] requests in a row that were answered soon, the receive side therefore defers an ACK
 //! if it has nothing else to send.
 //!
-//! An ACK waits at most for `answer_wait_us` (a module parameter). If the program fails to answer
-//! once in that time, ACKs leave at once again.
+//! An ACK waits at most for `answer_wait_us` (a module parameter). If the program once fails
+//! to answer in that time, ACKs leave at once again.
 //!
 //! The only cost falls on a peer that waits for the completion of its send and not for the answer.
 

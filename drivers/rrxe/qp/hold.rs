@@ -159,7 +159,7 @@ impl HoldBack {
     }
 }
 
-/// Returns the bytes of a ring with `places` entries.
+/// Returns the size in bytes of a ring with `places` entries.
 fn ring_bytes(places: usize) -> usize {
     places.saturating_mul(size_of::<Place>())
 }

@@ -161,7 +161,7 @@ impl_has_soft_timer! {
     impl HasSoftTimer<Self> for Qp { self.timer }
 }
 
-/// A queue pair, as ib_core refers to it.
+/// ib_core's handle of a queue pair.
 pub(crate) struct QpHandle {
     pub(crate) qp: Arc<Qp>,
     /// The queue pair's index in the table; `None` for QP1.

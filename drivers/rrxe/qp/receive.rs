@@ -155,7 +155,7 @@ impl After<'_> {
 }
 
 impl Qp {
-    /// Takes a single packet.
+    /// Handles a single packet.
     pub(crate) fn receive_one(
         this: ArcBorrow<'_, Self>,
         incoming: &Incoming<'_>,
@@ -166,7 +166,7 @@ impl Qp {
         Self::after(this, after);
     }
 
-    /// Takes a packet, possibly one of a batch with the same addresses. The caller must pass
+    /// Handles a packet, possibly one of a batch with the same addresses. The caller must pass
     /// `after` to [`Qp::after`] at the end of the batch, before it does anything else.
     pub(crate) fn receive<'a>(
         this: ArcBorrow<'a, Self>,
@@ -197,7 +197,7 @@ impl Qp {
         incoming: &Incoming<'_>,
         after: &mut After<'a>,
     ) -> u32 {
-        // Each packet with an ECN mark must be examined.
+        // Packets with an ECN mark must be examined one by one.
         if is_marked(incoming.tos()) {
             return 1;
         }
@@ -214,7 +214,7 @@ impl Qp {
         most.unwrap_or(1)
     }
 
-    /// Takes an ACK or response.
+    /// Handles an ACK or response.
     fn receive_response<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,
@@ -278,7 +278,7 @@ impl Qp {
         }
     }
 
-    /// Takes a request.
+    /// Handles a request.
     fn receive_request<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,

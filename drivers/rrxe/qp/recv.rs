@@ -140,7 +140,7 @@ impl Current {
 }
 
 impl RecvSide {
-    /// Returns an initializer: the side is initialized in place, like the send side.
+    /// Returns an initializer: the side is initialized in place, to keep it off the kernel stack.
     pub(crate) fn new(
         service: Service,
         consumer: Option<Consumer>,
@@ -213,8 +213,8 @@ impl RecvSide {
         result
     }
 
-    /// Calls `f` as [`RecvSide::with`] does, without updating the counters: the caller updates them
-    /// once for a batch of packets.
+    /// Calls `f` with the responder and its environment. The caller updates the counters, once for
+    /// a batch of packets.
     #[inline]
     pub(super) fn act<R>(
         &mut self,
@@ -262,7 +262,8 @@ impl RecvSide {
             if let Some(consumer) = &env.consumer {
                 consumer.want_doorbell(true);
             }
-            // Orders the doorbell word before the ring: a program that posts later will call.
+            // Orders the store of the doorbell word before the loads of the ring: a program that
+            // posts later rings the doorbell.
             linux_rdma::sync::smp_mb();
             // At most the capacity of the ring: a program that posts as fast as it is flushed rings
             // the doorbell.

@@ -504,7 +504,8 @@ impl Qp {
         Self::enter_error_within(this, path::BATCHES);
     }
 
-    /// Enters the Error state as [`Qp::enter_error`] does, sending at most `batches` batches.
+    /// Enters the Error state. Sends at most `batches` batches of pending ACKs and responses. See
+    /// [`Qp::enter_error`].
     pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
         let failed = qp.state.fail();

@@ -327,8 +327,8 @@ impl SendSide {
         result
     }
 
-    /// Calls `f` as [`SendSide::with`] does, without updating the counters: the caller updates them
-    /// once for a batch of packets.
+    /// Calls `f` with the requester, its slots and its environment. The caller updates the
+    /// counters, once for a batch of packets.
     #[inline]
     pub(super) fn act<R>(
         &mut self,

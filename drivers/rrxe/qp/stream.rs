@@ -47,7 +47,7 @@ impl Fetched {
     }
 }
 
-/// Requests and ends of rounds, as reported to the send side by other contexts.
+/// Events reported to the send side: requests from the peer, and ends of send rounds.
 pub(super) struct Talk {
     state: Atomic<u32>,
     /// Time at which the last send round ended, in nanoseconds of CLOCK_MONOTONIC.
