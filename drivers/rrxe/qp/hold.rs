@@ -62,8 +62,8 @@ impl HoldBack {
         }
     }
 
-    /// Allocates the ring, or a larger one if it is full. Runs in softirqs. Without memory, or if
-    /// the new ring exceeds `room` bytes, the ring stays as it is.
+    /// Allocates the ring, or a larger one if it is full. Runs in softirqs. The ring stays as it is
+    /// if there is no memory, or if the packets and the new ring exceed `room` bytes.
     fn prepare(&mut self, room: usize) -> Result {
         let places = self.ring.len();
         if (self.reorder.len() as usize) < places || places >= HELD {

@@ -92,8 +92,9 @@ impl Qp {
     }
 
     /// Runs the receive side: sends ACKs and responses, and flushes receive work requests in the
-    /// Error state. May be called from any context. If interrupts are disabled, a softirq does the
-    /// work, because the consumer may hold locks that a softirq takes.
+    /// Error state. May be called from any context. A softirq does the work if interrupts are
+    /// disabled, because the consumer may hold locks that a softirq takes, and if `Parcel`
+    /// deliveries are nested too deeply.
     pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
         if !this.recv_baton.take() {
             return;

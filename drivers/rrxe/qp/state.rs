@@ -12,8 +12,8 @@ use linux_rdma::rdma::qp::QpState;
 /// The state of a queue pair.
 ///
 /// Only the consumer of the queue pair takes it into or out of the Reset state, with its attributes
-/// locked. The driver enters a state in which a side works with that side locked: a later error
-/// waits for the lock, and stops the side.
+/// locked. The driver holds a side's lock when it enters a state in which that side works: a later
+/// error waits for the lock, and stops the side.
 pub(super) struct State(Atomic<u32>);
 
 /// Result of [`State::fail`].
