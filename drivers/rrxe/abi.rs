@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The user ABI of rrxe: what the module and its rdma-core provider share.
+//! The user ABI of rrxe, shared by the module and its rdma-core provider.
 //!
 //! This one file is compiled into both. It holds the layout of the rings (work-queue entries,
-//! completion entries, ring headers) and of the driver-specific parts of the uverbs commands.
-//! Every layout is asserted at compile time at the end of the file.
+//! completion entries, ring headers) and of the driver-specific parts of the uverbs commands. Every
+//! layout is asserted at compile time at the end of the file.
 //!
 //! # Rings
 //!
 //! A ring is page-aligned memory that the *consumer* (the user program's provider) allocates and
-//! hands to the kernel in the create command; the kernel pins it, so it is charged to the
-//! consumer's `RLIMIT_MEMLOCK`, and it outlives neither the object nor the process. For
-//! in-kernel consumers the driver allocates the same layout itself.
+//! passes to the kernel in the create command. The kernel pins it, so it is charged to the
+//! consumer's `RLIMIT_MEMLOCK`, and it outlives neither the object nor the process. For in-kernel
+//! consumers the driver allocates the same layout itself.
 //!
-//! A ring is a [`RingHeader`] ([`RING_HEADER_SIZE`] bytes) followed by
-//! `capacity` entries of `stride` bytes each; `capacity` is a power of two, `stride` a multiple of
-//! 16.
-//! `producer` and `consumer` are free-running 32-bit counters: entry `i` lives in slot
-//! `i & (capacity - 1)`, the ring is empty where they are equal, and full where
-//! `producer - consumer == capacity` (wrapping).
+//! A ring is a [`RingHeader`] ([`RING_HEADER_SIZE`] bytes) followed by `capacity` entries of
+//! `stride` bytes each; `capacity` is a power of two, `stride` a multiple of 16. `producer` and
+//! `consumer` are free-running 32-bit counters: entry `i` lives in slot `i & (capacity - 1)`, the
+//! ring is empty if they are equal, and full if `producer - consumer == capacity` (wrapping).
 //!
 //! | ring | entries | producer | consumer |
 //! |---|---|---|---|
@@ -26,70 +24,74 @@
 //! | receive queue, shared or not | [`RecvWqe`] and its data segments | user | kernel |
 //! | completion queue | [`Cqe`] | kernel | user |
 //!
-//! Publishing an entry is a release store of the counter by the producer; taking one starts with
-//! an acquire load of it. The kernel keeps its own copy of every counter that it owns and treats
-//! what it reads from the ring as hostile: a counter that claims more than `capacity` entries is
-//! an error of the queue, and each entry is copied out once before it is looked at.
+//! The producer publishes an entry by a release store of its counter; taking an entry starts with
+//! an acquire load of that counter. The kernel keeps its own copy of every counter that it owns,
+//! and does not trust the values that it reads from the ring: a counter that claims more than
+//! `capacity` entries is an error of the queue, and each entry is copied out once before it is
+//! examined.
 //!
-//! The two rings of a queue pair may be in one piece of memory, the receive ring behind the send
-//! ring ([`RingSpec::behind`]): then the kernel pins that once, and no page counts twice. A kernel
-//! without [`FEATURE_PACKED`] wants each ring on pages of its own, and strides that are powers of
-//! two.
+//! The two rings of a queue pair may be in one piece of memory, the receive ring after the send
+//! ring ([`RingSpec::behind`]). The kernel then pins that memory once, and no page counts twice. A
+//! kernel without [`FEATURE_PACKED`] needs each ring on pages of its own, and strides that are
+//! powers of two.
 //!
 //! # Doorbells
 //!
-//! After publishing to a send or receive queue the user program executes a sequentially
-//! consistent fence and reads [`RingHeader::doorbell`]; if it is not zero, it must call the
-//! kernel (`POST_SEND` or `POST_RECV` with no work requests). A receive queue wants a doorbell only where
-//! the kernel must act on a posted receive at once, which is in the Error state, to flush it. A send queue wants
-//! one unless the program posts in a stream: then the kernel looks at the ring by itself from time to time, and the
-//! program
+//! After publishing to a send or receive queue, the user program executes a sequentially consistent
+//! fence and reads [`RingHeader::doorbell`]. If it is not zero, the program must call the kernel
+//! (`POST_SEND` or `POST_RECV` with no work requests). A receive queue asks for a doorbell only in
+//! the Error state, in which the kernel must flush a posted receive at once. A send queue asks for
+//! one unless the program posts a stream of messages. In a stream the kernel polls the ring at
+//! intervals, and the program
 //!
-//! - must call it where its producer counter has reached [`RingHeader::due`] (the difference is not negative), and
-//! - should where it is about to wait: for a completion of what it has posted, or as it finds no completion.
+//! - must call the kernel if its producer counter has reached [`RingHeader::due`] (the difference
+//!   is not negative), and
+//! - should call the kernel before it waits for a completion of something that it has posted, and
+//!   if it finds no completion.
 //!
-//! In poll mode ([`AllocUcontextCmd::poll_idle_us`], where the answer has [`FEATURE_POLL`]) a send queue's `doorbell` alone
-//! says whether to call, and [`RingHeader::due`] says nothing: it is zero while a thread of the kernel looks at the queues of
-//! the context, and not zero once that has found nothing for so long and sleeps. The kernel sets the word, executes a
-//! sequentially consistent fence, and looks once more.
+//! In poll mode ([`AllocUcontextCmd::poll_idle_us`], if the response has [`FEATURE_POLL`]) the
+//! `doorbell` word of a send queue alone tells whether to call, and [`RingHeader::due`] has no
+//! meaning. The word is zero while a thread of the kernel polls the queues of the context, and not
+//! zero after the thread has found nothing for the idle time and sleeps. The kernel sets the word,
+//! executes a sequentially consistent fence, and polls once more.
 //!
 //! # Arming a completion queue
 //!
 //! The user program ORs [`ARM_ANY`] or [`ARM_SOLICITED`] into [`RingHeader::arm`] and then polls
-//! once more, as the verbs require. The kernel, after publishing completions, executes a
-//! sequentially consistent fence, reads the word, and where the completions match, clears it and
-//! raises one completion event. No system call is needed to arm.
+//! once more, as the verbs require. After publishing completions, the kernel executes a
+//! sequentially consistent fence and reads the word. If the completions match, it clears the word
+//! and raises one completion event. No system call is needed to arm.
 //!
 //! # Arming a completion queue that is not empty
 //!
-//! Some programs arm and then sleep without polling once more: they rely on hardware that raises
-//! an event at once if completions wait. Others poll after they have armed, and an event for
-//! what they are about to find would only cost time. [`RingHeader::notified`] tells the two
-//! apart: if completions waited when the kernel last raised an event, it is the consumer counter
-//! of that moment, so the program has polled nothing since if its consumer counter is the same.
+//! Some programs arm and then sleep without polling once more: they rely on hardware that raises an
+//! event at once if completions wait. Others poll after they have armed, and an event for a
+//! completion that they are about to find would only cost time. [`RingHeader::notified`] tells the
+//! two apart. If completions waited when the kernel last raised an event, it is the consumer
+//! counter of that moment. If it equals the program's consumer counter, the program has polled
+//! nothing since.
 //!
-//! With [`FEATURE_NOTIFY_WAITING`], the user program, having armed, executes a sequentially
-//! consistent fence and reads the producer counter. If completions wait that the arming asks
-//! for, and its consumer counter is not [`RingHeader::notified`], it calls the kernel
-//! (`REQ_NOTIFY_CQ`), which raises the event unless it has taken the arming meanwhile. A program that
-//! has just taken an event and has not polled since is about to, so its arming needs no call.
+//! With [`FEATURE_NOTIFY_WAITING`], the user program arms, executes a sequentially consistent fence
+//! and reads the producer counter. If completions wait that the arming asks for, and its consumer
+//! counter is not [`RingHeader::notified`], it calls the kernel (`REQ_NOTIFY_CQ`), which raises the
+//! event unless it has taken the arming meanwhile. A program that has just taken an event and has
+//! not polled since is about to poll, so its arming needs no call.
 
-/// The version of rrxe, as Cargo.toml has it.
+/// The version of rrxe, as in Cargo.toml.
 pub const VERSION_TEXT: &core::ffi::CStr = c"0.1.0";
-/// The same version as QUERY_DEVICE reports it (`fw_ver`): major, minor and patch number, 16 bits
-/// each.
+/// The version as QUERY_DEVICE reports it (`fw_ver`): major, minor and patch number, 16 bits each.
 pub const VERSION: u64 = 1 << 16;
 
 /// The number that uverbs reports as the ABI version of this driver (`uverbs_abi_ver`).
 ///
-/// The provider matches on it together with [`DRIVER_ID`]. Outside the range that any other
-/// driver uses.
+/// The provider matches on it together with [`DRIVER_ID`]. It is outside the range of all other
+/// drivers.
 pub const ABI_VERSION: u32 = 64;
 
 /// `enum rdma_driver_id` value of rrxe: private, ASCII `rrxe`. Never `RDMA_DRIVER_RXE`.
 pub const DRIVER_ID: u32 = 0x7272_7865;
 
-/// The longest [`AllocUcontextCmd::poll_idle_us`]: longer ones would be a processor given away.
+/// The longest [`AllocUcontextCmd::poll_idle_us`]: longer times would give a CPU away.
 pub const MAX_POLL_IDLE_US: u32 = 1_000_000;
 
 /// Bytes from the start of a ring to its first entry.
@@ -108,9 +110,10 @@ pub const RING_ARM: usize = 192;
 /// Offset in bytes of [`RingHeader::notified`].
 pub const RING_NOTIFIED: usize = 196;
 
-/// First bytes of each ring. One cache line for each word, since each has its own writer.
+/// First bytes of each ring. Each word has a cache line of its own, because each has its own
+/// writer.
 ///
-/// All words are native-endian and accessed atomically only.
+/// All words are native-endian and accessed only atomically.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RingHeader {
@@ -122,9 +125,9 @@ pub struct RingHeader {
     pub consumer: u32,
     /// Not used, zero.
     pub _pad1: [u32; 15],
-    /// Work queues: not zero where the kernel must be called after publishing.
+    /// Work queues: not zero if the kernel must be called after publishing.
     pub doorbell: u32,
-    /// Send queues in whose `doorbell` there is zero: the value of `producer` from which on the kernel must be
+    /// Send queues with a zero `doorbell`: the value of `producer` from which on the kernel must be
     /// called nevertheless.
     pub due: u32,
     /// Not used, zero.
@@ -132,7 +135,7 @@ pub struct RingHeader {
     /// Completion queues: [`ARM_ANY`], [`ARM_SOLICITED`] or zero.
     pub arm: u32,
     /// Completion queues: the consumer counter of the last event, if completions waited then.
-    /// Initially [`NOT_NOTIFIED`]. Written by the kernel only.
+    /// Initially [`NOT_NOTIFIED`]. Only the kernel writes it.
     pub notified: u32,
     /// Not used, zero.
     pub _pad3: [u32; 14],
@@ -162,25 +165,25 @@ pub mod wr_opcode {
     pub const SEND_WITH_INV: u8 = 9;
     pub const FLUSH: u8 = 14;
     pub const ATOMIC_WRITE: u8 = 15;
-    /// Fast registration; of kernel consumers only.
+    /// Fast registration; only for kernel consumers.
     pub const REG_MR: u8 = 32;
 }
 
 /// [`SendWqe::flags`]: wait for earlier READs and atomics of this queue pair.
 pub const WQE_FENCE: u8 = 1;
-/// [`SendWqe::flags`]: raise a completion. (Ignored where the queue pair signals everything.)
+/// [`SendWqe::flags`]: raise a completion. (Ignored if the queue pair signals everything.)
 pub const WQE_SIGNALED: u8 = 2;
 /// [`SendWqe::flags`]: set the solicited event bit of the last packet.
 pub const WQE_SOLICITED: u8 = 4;
-/// [`SendWqe::flags`]: the payload follows the entry in place of data segments.
+/// [`SendWqe::flags`]: the payload follows the entry instead of data segments.
 pub const WQE_INLINE: u8 = 8;
 
 /// A send work-queue entry: these 64 bytes, then either `num_sge` [`Sge`]s or, with
-/// [`WQE_INLINE`], `length` bytes of payload.
+/// [`WQE_INLINE`], `inline_length` bytes of payload.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct SendWqe {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// One of [`wr_opcode`].
     pub opcode: u8,
@@ -196,13 +199,13 @@ pub struct SendWqe {
     pub inline_length: u32,
     /// UD: the address handle, [`CreateAhResp::ah`]. Otherwise zero.
     pub ah: u32,
-    /// What else the opcode needs.
+    /// Further parameters of the opcode.
     pub op: WqeOp,
     /// Zero.
     pub reserved: u64,
 }
 
-/// The part of a [`SendWqe`] that depends on the opcode: one layout for all of them, so that it
+/// The part of a [`SendWqe`] that depends on the opcode. All opcodes share one layout, so that it
 /// can be copied and read without a union.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -212,11 +215,12 @@ pub struct WqeOp {
     /// Atomics: compare operand or addend. Memory windows: length of the window. FLUSH: bytes to
     /// flush.
     pub compare_add: u64,
-    /// Atomics: swap operand. Memory windows: `IBV_ACCESS_*` flags. ATOMIC WRITE: the eight bytes to
-    /// write, as memory holds them. (It and FLUSH have neither data segments nor inline data.)
+    /// Atomics: swap operand. Memory windows: `IBV_ACCESS_*` flags. ATOMIC WRITE: the eight bytes
+    /// to write, as memory holds them. (ATOMIC WRITE and FLUSH have neither data segments nor
+    /// inline data.)
     pub swap: u64,
-    /// RDMA and atomics: R_Key. UD: Q_Key. Memory windows: the R_Key that the window gets, of
-    /// which the upper 24 bits say which window it is.
+    /// RDMA and atomics: R_Key. UD: Q_Key. Memory windows: the window's new R_Key, of which the
+    /// upper 24 bits name the window.
     pub rkey_or_qkey: u32,
     /// UD: destination queue pair number. Memory windows: L_Key of the region.
     pub remote_qpn: u32,
@@ -238,7 +242,7 @@ pub struct Sge {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RecvWqe {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Data segments that follow.
     pub num_sge: u32,
@@ -261,7 +265,7 @@ pub const CQE_SOLICITED: u8 = 16;
 pub struct Cqe {
     /// From the work request.
     pub wr_id: u64,
-    /// When the completion was raised: nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time at which the completion was raised: nanoseconds of `CLOCK_MONOTONIC`.
     pub timestamp: u64,
     /// Bytes received, read or atomically fetched.
     pub byte_len: u32,
@@ -279,7 +283,7 @@ pub struct Cqe {
     pub flags: u8,
     /// UD: service level.
     pub sl: u8,
-    /// Driver-specific detail of a failure, for people: see docs.
+    /// Driver-specific detail of a failure, for humans: see docs.
     pub vendor_err: u32,
     /// UD (RoCEv2): network header type of the packet, `enum rdma_network_type`:
     /// [`NETWORK_IPV4`] or [`NETWORK_IPV6`].
@@ -332,13 +336,13 @@ pub const FEATURE_PACKED: u64 = 2;
 /// of an armed completion queue that is not empty if `REQ_NOTIFY_CQ` asks for it.
 pub const FEATURE_NOTIFY_WAITING: u64 = 4;
 
-/// Driver part of GET_CONTEXT. A program that asks for nothing leaves it out: a kernel may not know it, and refuses
-/// with `EOPNOTSUPP` what is not zero.
+/// Driver part of GET_CONTEXT. A program that asks for nothing omits it: a kernel may not know it,
+/// and refuses anything but zero with `EOPNOTSUPP`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct AllocUcontextCmd {
-    /// Poll mode: microseconds for which the kernel goes on looking at send queues after it has found something;
-    /// 0: no poll mode. `EINVAL` above [`MAX_POLL_IDLE_US`].
+    /// Poll mode: microseconds for which the kernel continues to poll send queues after it has
+    /// found something; 0: no poll mode. `EINVAL` above [`MAX_POLL_IDLE_US`].
     pub poll_idle_us: u32,
     /// Zero.
     pub reserved: u32,
@@ -348,20 +352,21 @@ pub struct AllocUcontextCmd {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct AllocUcontextResp {
-    /// What the kernel does beyond this ABI version's base: `FEATURE_*`.
+    /// Features of the kernel beyond the base of this ABI version: `FEATURE_*`.
     pub features: u64,
-    /// Most bytes of inline data that a send queue can be created for.
+    /// Largest number of bytes of inline data that a send queue can be created for.
     pub max_inline: u32,
-    /// Most data segments of a work request.
+    /// Largest number of data segments of a work request.
     pub max_sge: u32,
 }
 
-/// Where a ring is and how big, in a create command.
+/// Location and size of a ring, in a create command.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RingSpec {
-    /// User address of the ring, page-aligned, or [`RingSpec::behind`] the send ring for a receive
-    /// ring; 0 for a queue of depth 0, and for the receive queue of a queue pair with a shared one.
+    /// User address of the ring: page-aligned, or, for a receive ring, [`RingSpec::behind`] the
+    /// send ring. 0 for a queue of depth 0, and for the receive queue of a queue pair with a shared
+    /// one.
     pub addr: u64,
     /// Entries; a power of two.
     pub capacity: u32,
@@ -370,7 +375,7 @@ pub struct RingSpec {
 }
 
 impl RingSpec {
-    /// Bytes of the whole ring, header included; `None` where that overflows.
+    /// Returns the size of the whole ring in bytes, header included; `None` on overflow.
     pub const fn size(&self) -> Option<usize> {
         match (self.capacity as usize).checked_mul(self.stride as usize) {
             Some(n) => n.checked_add(RING_HEADER_SIZE),
@@ -378,8 +383,8 @@ impl RingSpec {
         }
     }
 
-    /// Bytes from the start of this ring to that of another one behind it, a multiple of 64: no
-    /// two rings have a cache line in common. `None` where that overflows.
+    /// Returns the distance in bytes from the start of this ring to the start of the ring after it:
+    /// a multiple of 64, so that no two rings share a cache line. `None` on overflow.
     pub const fn behind(&self) -> Option<usize> {
         match self.size() {
             Some(size) => size.checked_next_multiple_of(64),
@@ -397,8 +402,7 @@ pub struct CreateCqCmd {
     pub ring: RingSpec,
 }
 
-/// Driver part of CREATE_QP. The core command's `cap` says what the consumer asked for; the rings
-/// must be at least as large.
+/// Driver part of CREATE_QP. The rings must be at least as large as the `cap` of the core command.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct CreateQpCmd {
@@ -410,17 +414,17 @@ pub struct CreateQpCmd {
     pub rq: RingSpec,
 }
 
-/// Driver part of CREATE_SRQ, and of MODIFY_SRQ where it resizes. The ring holds at least the
-/// `max_wr` entries of the core command.
+/// Driver part of CREATE_SRQ, and of MODIFY_SRQ if it resizes. The ring holds at least the `max_wr`
+/// entries of the core command.
 ///
-/// In a shared receive queue the consumer counter says which entries were taken: their places may
-/// be used again, although the work requests have not completed. No doorbell is ever wanted.
-/// MODIFY_SRQ copies the entries that wait to the new ring and goes on counting: entry `i` is
-/// still entry `i`. The user program publishes nothing meanwhile.
+/// The consumer counter of a shared receive queue counts the entries that were taken. Their slots
+/// may be used again, although the work requests have not completed. The queue never asks for a
+/// doorbell. MODIFY_SRQ copies the waiting entries to the new ring and keeps the counters: entry
+/// `i` is still entry `i`. The user program must not publish meanwhile.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct CreateSrqCmd {
-    /// The ring; stride as of a receive ring.
+    /// The ring; its stride is that of a receive ring.
     pub ring: RingSpec,
 }
 
@@ -428,14 +432,14 @@ pub struct CreateSrqCmd {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct CreateAhResp {
-    /// Names the address handle in work-queue entries.
+    /// The number of the address handle in work-queue entries.
     pub ah: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// Least stride in bytes of a send ring for work requests of `max_sge` segments or `max_inline`
-/// bytes. `None` where that overflows.
+/// Returns the smallest stride, in bytes, of a send ring for work requests of `max_sge` segments or
+/// `max_inline` bytes. `None` on overflow.
 pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
     let segments = match max_sge.checked_mul(16) {
         Some(n) => n,
@@ -452,8 +456,8 @@ pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
     }
 }
 
-/// Least stride in bytes of a receive ring for work requests of `max_sge` segments.
-/// `None` where that overflows.
+/// Returns the smallest stride, in bytes, of a receive ring for work requests of `max_sge`
+/// segments. `None` on overflow.
 pub const fn recv_stride(max_sge: u32) -> Option<u32> {
     match max_sge.checked_mul(16) {
         Some(n) => n.checked_add(16),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address handles: where datagrams go.
+//! Address handles: destinations of datagrams.
 
 use crate::{
     abi::CreateAhResp,
@@ -63,12 +63,12 @@ impl AddressHandle {
         Ok(ah)
     }
 
-    /// What work-queue entries call it by.
+    /// Returns the number that work-queue entries name it by.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// The protection domain that may use it.
+    /// Returns the protection domain that may use it.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The right to do something that one does at a time: to send for one side of a queue pair, to tell a consumer.
+//! A try-lock for work that one context does at a time: sending for one side of a queue pair,
+//! notifying a consumer.
 
 use kernel::{
     sync::atomic::{Atomic, Full, Relaxed},
@@ -9,12 +10,14 @@ use kernel::{
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and something came up since.
+/// Held, and more work is pending.
 const AGAIN: u32 = 2;
 const CLOSED: u32 = 3;
 
-/// One runner at a time. Who finds it held leaves a note, for which the holder looks before it
-/// lets go: so nothing is left undone, and nobody waits.
+/// A try-lock with a pending flag.
+///
+/// If [`Baton::take`] fails, it has marked more work as pending, and the owner runs again before it
+/// leaves. No caller blocks, and no work is lost.
 pub(crate) struct Baton(Atomic<u32>);
 
 impl Baton {
@@ -22,7 +25,7 @@ impl Baton {
         Self(Atomic::new(FREE))
     }
 
-    /// Takes it, or leaves a note with who has it.
+    /// Takes ownership, or marks more work as pending for the owner.
     #[must_use]
     pub(crate) fn take(&self) -> bool {
         let mut now = FREE;
@@ -39,20 +42,21 @@ impl Baton {
         }
     }
 
-    /// Lets go, unless there is a note: then the holder goes on.
+    /// Gives up ownership. Returns false if more work is pending: the caller is still the owner
+    /// then, and must run again.
     #[must_use]
     pub(crate) fn give_back(&self) -> bool {
         match self.0.cmpxchg(HELD, FREE, Full) {
             Ok(_) => true,
             Err(_) => {
-                // Only the holder takes notes down.
+                // Only the owner clears the pending flag.
                 let _ = self.0.cmpxchg(AGAIN, HELD, Full);
                 false
             }
         }
     }
 
-    /// Waits until nobody has it, and lets nobody have it any more. Sleeps.
+    /// Waits until the lock is free, and keeps it closed from then on. Sleeps.
     pub(crate) fn close(&self) {
         while self
             .0
@@ -64,7 +68,8 @@ impl Baton {
     }
 }
 
-/// What came up for the holder of a baton to do, a bit for each: raised before the baton is taken, so that whoever holds it does it.
+/// Kinds of work for the owner of a [`Baton`], one bit each. A context sets its bits before it
+/// tries to take the [`Baton`], so that the owner sees them.
 pub(crate) struct Raised(Atomic<u32>);
 
 impl Raised {
@@ -72,7 +77,7 @@ impl Raised {
         Self(Atomic::new(0))
     }
 
-    /// These bits are set, beside those that were.
+    /// Sets `bits`, in addition to those already set.
     pub(crate) fn raise(&self, bits: u32) {
         let mut now = self.0.load(Relaxed);
         while let Err(other) = self.0.cmpxchg(now, now | bits, Full) {
@@ -80,13 +85,13 @@ impl Raised {
         }
     }
 
-    /// Whether there are any.
+    /// Returns whether any bit is set.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.0.load(Relaxed) != 0
     }
 
-    /// Takes all that are set.
+    /// Clears and returns all bits.
     pub(crate) fn take(&self) -> u32 {
         self.0.xchg(0, Full)
     }

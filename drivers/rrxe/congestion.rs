@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Congestion management (IBA A17.9): the core decides, this file sends and takes notifications.
+//! Congestion management (IBA A17.9): the core decides, this file sends and receives notifications.
 //!
-//! Connected queue pairs take part: their packets leave as ECN-capable, what comes in marked is
-//! answered by a congestion notification packet, and one that comes in slows down its queue pair.
-//! docs/congestion.md has the settings and their reasons.
+//! Only connected queue pairs take part. Their packets leave as ECN-capable. A queue pair answers a
+//! marked packet with a congestion notification packet (CNP), and sends more slowly after it
+//! received one. docs/congestion.md has the settings and their reasons.
 
 use crate::{
     counters::Counter,
@@ -24,21 +24,21 @@ const ECN: u8 = 3;
 const ECT: u8 = 2;
 /// Congestion experienced.
 pub(crate) const CE: u8 = 3;
-/// What notifications leave with: DSCP 48 (network control), which is hardware's default; not
-/// capable of ECN, since nobody slows down for a notification.
+/// Type of service of notifications: DSCP 48 (network control), the default of hardware. Not
+/// ECN-capable, because nothing slows down for a notification.
 const NOTIFICATION: u8 = 48 << 2;
 
-/// Whether packets that come in marked are answered.
+/// Returns whether marked packets are answered with notifications.
 fn is_notification_point() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::roce_np.value()) != 0
 }
 
-/// Whether notifications slow down their queue pair.
+/// Returns whether notifications slow down their queue pair.
 fn is_reaction_point() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::roce_rp.value()) != 0
 }
 
-/// The type of service of connected queue pairs' packets, of which the consumer chooses the DSCP.
+/// Returns the type of service of a connected queue pair's packets. The consumer chooses the DSCP.
 pub(crate) fn connected_tos(traffic_class: u8) -> u8 {
     if is_reaction_point() {
         traffic_class & !ECN | ECT
@@ -47,7 +47,7 @@ pub(crate) fn connected_tos(traffic_class: u8) -> u8 {
     }
 }
 
-/// Whether a packet met with congestion on its way.
+/// Returns whether a packet met with congestion on its way.
 pub(crate) fn is_marked(tos: u8) -> bool {
     tos & ECN == CE
 }
@@ -60,7 +60,8 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// For a packet that came in: `notification` is what the core has to say of it.
+    /// Returns the notification for a received packet, if it is marked; `notification` makes the
+    /// core's part.
     #[inline]
     pub(crate) fn of(
         incoming: &Incoming<'_>,
@@ -80,8 +81,8 @@ impl Due {
 }
 
 impl Qp {
-    /// A packet came in marked: notifies the peer, unless that was done a moment ago. No lock may
-    /// be held.
+    /// Notifies the peer of a marked packet, unless the last notification was sent a moment ago.
+    /// The caller must hold no lock.
     pub(crate) fn notify(&self, due: Due, now: u64, rcu: &rcu::Guard) {
         self.count(Counter::MarkedPackets);
         if !is_notification_point() {
@@ -109,7 +110,7 @@ impl Qp {
         self.tally(|counters| counters.add(Counter::NotificationsSent, sent.into()));
     }
 
-    /// A notification came in (A-08: nobody but the rates learns of it).
+    /// Handles a notification. It affects only the rates.
     pub(crate) fn receive_notification(this: ArcBorrow<'_, Self>, incoming: &Incoming<'_>) {
         let qp = &*this;
         if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {

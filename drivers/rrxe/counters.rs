@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The statistics of a port: `rdma statistic show link`, and hw_counters in sysfs; and those of
-//! queue pairs: `rdma statistic qp show`.
+//! The statistics of a port (`rdma statistic show link`, and hw_counters in sysfs) and of queue
+//! pairs (`rdma statistic qp show`).
 //!
-//! docs/counters.md says what each counts. Names are those of mlx5 where it has one that means the
-//! same, else of another driver. What goes wrong with a packet is counted once, under one name.
+//! docs/counters.md describes each counter. A counter has the name that mlx5 uses for the same
+//! meaning, or else that of another driver. An error of a packet counts once, under one name.
 //!
-//! A queue pair counts in one place, too: in the counters bound to it, or else in its device's. For
-//! the port, ib_core adds up both.
+//! A queue pair also counts in one place only: in the counters bound to it, or else in those of its
+//! device. ib_core adds up both for the port.
 
 use crate::{device::DeviceState, limits, qp::Qp};
 use kernel::{
@@ -29,10 +29,10 @@ macro_rules! counters {
             $($name,)*
         }
 
-        /// All of them, in order.
+        /// All statistics, in order.
         const ALL: &[Counter] = &[$(Counter::$name,)*];
 
-        /// Their names, in order.
+        /// The names of all statistics, in order.
         pub(crate) const NAMES: &[StatName] = &[$(StatName::new(c_str!($text)),)*];
     };
 }
@@ -75,7 +75,7 @@ counters! {
     RefusedLocally = "local_guard_drops",
 }
 
-/// Statistics of packets that no queue pair has seen yet.
+/// Statistics of packets that have reached no queue pair.
 pub(crate) const PORT_ONLY: &[usize] = &[
     Counter::Malformed as usize,
     Counter::BadIcrc as usize,
@@ -105,13 +105,13 @@ impl Counters {
         }
     }
 
-    /// Adds what the core's numbers, which wrap at 2^32, have grown by.
+    /// Adds the growth of one of the core's counters, which wrap at 2^32.
     #[inline]
     fn grow(&self, counter: Counter, before: u32, after: u32) {
         self.add(counter, after.wrapping_sub(before).into());
     }
 
-    /// Adds what a requester has counted between two points in time.
+    /// Adds the difference between two snapshots of a requester's counters.
     #[inline]
     pub(crate) fn requester(&self, before: &RequesterCounters, after: &RequesterCounters) {
         self.grow(
@@ -134,7 +134,7 @@ impl Counters {
         self.grow(Counter::Discarded, before.dropped, after.dropped);
     }
 
-    /// Adds what a responder has counted between two points in time.
+    /// Adds the difference between two snapshots of a responder's counters.
     #[inline]
     pub(crate) fn responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
         self.grow(
@@ -152,7 +152,7 @@ impl Counters {
         self.grow(Counter::Discarded, before.dropped, after.dropped);
     }
 
-    /// A request was taken: counts the kinds that have a counter.
+    /// Counts an accepted request, if its kind has a counter.
     #[inline]
     pub(crate) fn request(&self, operation: Operation) {
         self.count(match operation {
@@ -165,7 +165,7 @@ impl Counters {
         });
     }
 
-    /// All of them, in order.
+    /// Reads all counters, in order.
     pub(crate) fn read(&self, values: &mut [u64]) {
         for (value, counter) in values.iter_mut().zip(ALL) {
             *value = self.0.sum(*counter as usize);
@@ -173,19 +173,19 @@ impl Counters {
     }
 }
 
-/// Counters that `rdma statistic` binds to queue pairs, as ib_core holds them. Each queue pair has
-/// a reference of its own.
+/// ib_core's handle of counters that `rdma statistic` binds to queue pairs. Each queue pair has a
+/// reference of its own.
 pub(crate) struct QpCounters {
     counters: Arc<Counters>,
     number: u32,
 }
 
 impl QpCounters {
-    /// Returns new counters with their number, which is free again after [`destroy`](Self::destroy).
+    /// Returns new counters with their number, which [`destroy`](Self::destroy) frees.
     pub(crate) fn create(device: &DeviceState) -> Result<(Self, u32)> {
         let counters = Counters(PerCpuCounters::new_accounted()?);
         let counters = Arc::new(counters, GFP_KERNEL_ACCOUNT)?;
-        // A queue pair is bound to each.
+        // At least one queue pair is bound to each set of counters.
         let number = device
             .counter_numbers
             .alloc(1..=limits::MAX_QP, GFP_KERNEL_ACCOUNT)?;
@@ -197,27 +197,28 @@ impl QpCounters {
         device.counter_numbers.free(self.number);
     }
 
-    /// Has a queue pair count here; `EBUSY` if it counts in others. Allocates nothing.
+    /// Makes a queue pair count here. Returns `EBUSY` if it counts in other counters. Allocates
+    /// nothing.
     pub(crate) fn bind(&self, qp: &Qp) -> Result {
         qp.counters.0.set(self.counters.clone())
     }
 
-    /// Returns the value of a counter by its place.
+    /// Returns the value of the counter at an index.
     pub(crate) fn value(&self, place: usize) -> u64 {
         self.counters.0.sum(place)
     }
 }
 
-/// The counters that are bound to a queue pair.
+/// The counters bound to a queue pair, if any.
 pub(crate) struct Bound(RcuArc<Counters>);
 
 impl Bound {
-    /// None.
+    /// Returns an empty binding.
     pub(crate) const fn none() -> Self {
         Self(RcuArc::empty())
     }
 
-    /// Unbinds them. When this returns, the queue pair has counted there for the last time: ib_core
+    /// Unbinds the counters. On return, the queue pair has counted there for the last time: ib_core
     /// reads the final values next. Sleeps.
     pub(crate) fn unbind(&self) {
         drop(self.0.take());
@@ -231,7 +232,8 @@ impl Qp {
         self.tally(|counters| counters.count(counter));
     }
 
-    /// Calls `count` with the counters in which the queue pair counts. Any context.
+    /// Calls `count` with the counters in which the queue pair counts. May be called from any
+    /// context.
     #[inline]
     pub(crate) fn tally(&self, count: impl FnOnce(&Counters)) {
         if self.counters.0.is_empty() {
@@ -241,12 +243,12 @@ impl Qp {
         }
     }
 
-    /// As [`tally`](Self::tally), if there are counters of the queue pair.
+    /// Calls `count` with the bound counters of the queue pair.
     #[cold]
     #[inline(never)]
     fn tally_bound(&self, count: impl FnOnce(&Counters)) {
         let rcu = rcu::read_lock();
-        // They may be unbound meanwhile.
+        // The counters may be unbound meanwhile.
         count(self.counters.0.get(&rcu).unwrap_or(&self.device.counters));
     }
 }

@@ -2,10 +2,11 @@
 
 //! Completion queues.
 //!
-//! Queue pairs push completions while they hold their own lock, and notify the consumer after
-//! they have released it: the consumer may call back into the driver. A consumer of the kernel's is notified by a softirq: it may
-//! be in the middle of a call that has led there, with locks of its own that its handler takes, and must not be called from
-//! that, nor by two at the same time (Documentation/infiniband/core_locking.rst).
+//! A queue pair pushes completions while it holds its own lock, and notifies the consumer after it
+//! has released the lock, because the consumer may call back into the driver. A softirq notifies
+//! kernel consumers. A kernel consumer may be inside a call that has led here, and hold locks that
+//! its completion handler takes, so the handler must not run from that call. Nor may it run
+//! concurrently with itself (Documentation/infiniband/core_locking.rst).
 
 use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
@@ -32,21 +33,21 @@ use linux_rdma::{
     sync::{lock_irqsave, smp_mb},
 };
 
-/// A completion queue, as queue pairs share it.
+/// A completion queue, shared by queue pairs.
 #[pin_data]
 pub(crate) struct Cq {
     #[pin]
     ring: SpinLock<CqRing>,
-    /// One change of the ring at a time.
+    /// Serializes resizing.
     #[pin]
     changing: Mutex<()>,
-    /// `None` for one that there is not.
+    /// `None` for the internal completion queue of a queue pair that was created without one.
     target: Option<Arc<CqTarget>>,
-    /// The consumer is the kernel's.
+    /// The consumer is in the kernel.
     is_kernel: bool,
-    /// Whether streams are posted whose completions come here.
+    /// Whether queue pairs that complete here are used for streams.
     pub(crate) streams: Habit,
-    /// What such a one is still to be told, and who tells it.
+    /// Events not yet delivered to a kernel consumer.
     untold: Raised,
     #[pin]
     work: Work<Cq>,
@@ -57,12 +58,12 @@ impl_has_work! {
     impl HasWork<Self> for Cq { self.work }
 }
 
-/// Completions that are moved to another ring with interrupts disabled, at most.
+/// Largest number of completions that a resize copies with interrupts disabled.
 const FEW: u32 = 64;
 
-/// Completions have come that it wants to know of.
+/// The consumer must be notified of completions.
 const COMPLETIONS: u32 = 1;
-/// One was lost.
+/// A completion was lost.
 const LOST: u32 = 2;
 
 struct CqRing {
@@ -74,12 +75,12 @@ struct CqRing {
     consumer: u32,
     /// Kernel consumers: `ARM_*`.
     armed: u32,
-    /// User programs: what [`abi::RingHeader::notified`] says. It only advances, so a program
-    /// that winds its consumer counter back gets no further event for a completion.
+    /// User programs: copy of [`abi::RingHeader::notified`]. It only advances: a program that moves
+    /// its consumer counter back gets no further event for a completion.
     notified: u32,
-    /// A completion was lost; nothing more is added.
+    /// A completion was lost: no further completion is added.
     overflow: bool,
-    /// The consumer was told so.
+    /// The consumer was told of the loss.
     overflow_reported: bool,
 }
 
@@ -88,14 +89,14 @@ enum Storage {
     User(Arc<SharedMemory>),
     /// A kernel consumer's completions, with the queue pairs that they belong to.
     Kernel(KVVec<Option<(Cqe, QpIdentity)>>),
-    /// Destroyed: completions go nowhere.
+    /// Destroyed: completions are discarded.
     Gone,
 }
 
-/// The completion queue is full: the queue pair must go to the Error state (IBA 10.8).
+/// The completion queue is full: the queue pair must enter the Error state (IBA 10.8).
 pub(crate) struct Overflow;
 
-/// Returns the offset of the entry of a counter in the ring of a user program.
+/// Returns the offset of the entry at a counter in the ring of a user program.
 #[inline]
 fn entry(counter: u32, capacity: u32) -> usize {
     let slot = counter & capacity.wrapping_sub(1);
@@ -104,7 +105,7 @@ fn entry(counter: u32, capacity: u32) -> usize {
         .wrapping_add(RING_HEADER_SIZE)
 }
 
-/// Copies the entries at these distances behind `first` to another ring, where `first` is 0.
+/// Copies the entries at the given distances from `first` to another ring, which starts at 0.
 fn copy_entries(
     (from, from_capacity, first): (&SharedMemory, u32, u32),
     (to, capacity): (&SharedMemory, u32),
@@ -118,7 +119,7 @@ fn copy_entries(
 }
 
 impl CqRing {
-    /// Entries between consumer and producer.
+    /// Returns the number of entries between the consumer and the producer.
     fn used(&self) -> u32 {
         let consumer = match &self.storage {
             Storage::User(memory) => memory.load_acquire(RING_CONSUMER),
@@ -164,7 +165,8 @@ impl CqRing {
         };
         match &self.storage {
             Storage::User(memory) => {
-                // Against the consumer, which arms and then looks for completions.
+                // Orders the new entry before the read of the arming. The consumer arms, and then
+                // polls.
                 smp_mb();
                 let hit = memory.load_relaxed(RING_ARM) & wanted != 0
                     && memory.exchange(RING_ARM, 0) & wanted != 0;
@@ -186,8 +188,8 @@ impl CqRing {
         }
     }
 
-    /// Takes the arming of a user program that has found completions in its queue, unless the
-    /// last event was for the oldest of them.
+    /// Takes the arming of a user program that has found completions in its queue, unless the last
+    /// event was for the oldest of them.
     fn disarm_for_waiting(&mut self) -> bool {
         let Some(consumer) = self.unnotified() else {
             return false;
@@ -201,8 +203,8 @@ impl CqRing {
         }
     }
 
-    /// The consumer counter of a user program, if completions wait and the last event was not
-    /// for the oldest of them. The program may have written anything there.
+    /// Returns the consumer counter of a user program, if completions wait and the last event was
+    /// not for the oldest of them. The program may have written any value.
     fn unnotified(&self) -> Option<u32> {
         let Storage::User(memory) = &self.storage else {
             return None;
@@ -279,7 +281,7 @@ impl Cq {
         Ok((cq, capacity))
     }
 
-    /// What stands in for a completion queue that a queue pair has not: completions go nowhere.
+    /// Creates the internal completion queue of a queue pair without one. It discards completions.
     pub(crate) fn none() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -326,12 +328,12 @@ impl Cq {
         Ok((Arc::new(memory, GFP_KERNEL_ACCOUNT)?, spec.capacity))
     }
 
-    /// RESIZE_CQ: moves the completions that wait to a new ring, whose consumer counter starts
-    /// at 0.
+    /// RESIZE_CQ: moves the waiting completions to a new ring, whose consumer counter starts at 0.
     ///
-    /// The program says by its consumer counter how many wait. So they are copied without the
-    /// lock, under which interrupts are disabled; so are those that come meanwhile, until they are
-    /// few. The program holds its consumer counter still, or harms itself.
+    /// The number of waiting completions depends on the program's consumer counter, so most of them
+    /// are copied without the lock, which disables interrupts. Completions that arrive meanwhile
+    /// are copied in the same way, until only a few are left. A program that changes its consumer
+    /// counter during this call harms only itself.
     pub(crate) fn resize(
         &self,
         device: &Device<Rrxe>,
@@ -403,8 +405,8 @@ impl Cq {
         lock_irqsave(&self.ring).push(cqe, qp)
     }
 
-    /// Tells the consumer of completions that were pushed, if it asked for that. No lock may be
-    /// held.
+    /// Notifies the consumer of pushed completions, if it has armed the queue. The caller must hold
+    /// no lock.
     pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
         let armed = lock_irqsave(&this.ring).disarm(solicited);
         if armed {
@@ -412,7 +414,8 @@ impl Cq {
         }
     }
 
-    /// Tells the consumer that a completion was lost: once, whichever queue pair lost it (K-01).
+    /// Tells the consumer that a completion was lost; only once, whichever queue pair lost it
+    /// (K-01).
     pub(crate) fn report_overflow(this: &Arc<Self>) {
         let told = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
         if !told {
@@ -427,7 +430,8 @@ impl Cq {
         }
         this.untold.raise(what);
         if this.baton.take() {
-            // It can't be queued already: only who holds the baton queues it.
+            // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued
+            // already.
             let _ = workqueue::system_bh().enqueue(this.clone());
         }
     }
@@ -466,8 +470,8 @@ impl Cq {
         count
     }
 
-    /// REQ_NOTIFY_CQ. A kernel consumer arms by it; true if completions wait. A user program has
-    /// armed already, and asks for the event because completions wait.
+    /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, and returns true if completions wait. A
+    /// user program has armed its queue already, and calls because completions wait.
     pub(crate) fn arm(this: &Arc<Self>, solicited_only: bool) -> bool {
         let mut ring = lock_irqsave(&this.ring);
         if !this.is_kernel {
@@ -499,11 +503,11 @@ impl WorkItem for Cq {
     }
 }
 
-// The provider has no other names for these.
+// The provider uses `abi`'s names for these values.
 const _: () =
     assert!(abi::NETWORK_IPV4 == wc::NETWORK_IPV4 && abi::NETWORK_IPV6 == wc::NETWORK_IPV6);
 
-/// A completion entry in the words of kernel consumers.
+/// Returns a completion entry in the form that kernel consumers use.
 fn contents(cqe: &Cqe) -> WcContents {
     let mut flags = 0;
     for (ours, theirs) in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the driver keeps for a device.
+//! The driver's state of a device.
 
 use crate::{
     counters::Counters, local_queue::LocalQueue, multicast::Groups, qp::Qp, sockets::SocketShare,
@@ -28,12 +28,12 @@ pub(crate) struct DeviceState {
     pub(crate) netdev: ARef<NetDevice>,
     /// Node and system image GUID.
     pub(crate) guid: [u8; 8],
-    /// Counters of packets without a queue pair, and of queue pairs without counters of their own.
+    /// Counters of packets without a queue pair, and of queue pairs without bound counters.
     pub(crate) counters: Counters,
-    /// Numbers of the counters that may be bound.
+    /// Allocator of numbers for counters that can be bound.
     #[pin]
     pub(crate) counter_numbers: IndexPool,
-    /// The sockets of the namespace; given back as soon as the network device leaves.
+    /// The sockets of the namespace; released as soon as the network device is unregistered.
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
     /// QP1.
@@ -43,13 +43,13 @@ pub(crate) struct DeviceState {
     pub(crate) multicast: Groups,
     bad_pkeys: Atomic<u32>,
     bad_qkeys: Atomic<u32>,
-    /// Packets that its queue pairs keep until their turn.
+    /// Bytes of out-of-order packets that the queue pairs buffer.
     held: Atomic<usize>,
-    /// Contexts in poll mode.
+    /// Number of contexts in poll mode.
     pub(crate) poll_threads: Atomic<u32>,
-    /// Its packets that wait on this host.
+    /// The device's packets that are queued on this host.
     pub(crate) local_queue: Arc<LocalQueue>,
-    /// Parcels that are being delivered: see [`crate::direct`].
+    /// Nested deliveries of `Parcel`s: see [`crate::direct`].
     pub(crate) deliveries: Nesting,
 }
 
@@ -109,33 +109,34 @@ impl DeviceState {
         )
     }
 
-    /// Returns the bytes of packets that the queue pairs keep until their turn.
+    /// Returns the number of bytes of out-of-order packets that the queue pairs buffer.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// One side of a queue pair that kept `before` bytes keeps `after` bytes now.
+    /// Updates the total after one side of a queue pair went from `before` to `after` buffered
+    /// bytes.
     pub(crate) fn recharge_held(&self, before: usize, after: usize) {
         if before != after {
-            // The sum wraps back: it is never less than the parts.
+            // A negative difference wraps around; the total never falls below zero.
             self.held.add(after.wrapping_sub(before), Relaxed);
         }
     }
 
-    /// Gives the namespace's sockets back: nothing is received any more.
+    /// Releases the namespace's sockets. No packet is received after that.
     pub(crate) fn release_sockets(&self) {
         let sockets = self.sockets.lock().take();
-        // Closing waits for packets under way.
+        // Closing waits for packets in flight.
         drop(sockets);
     }
 
-    /// ib_core has let go of the device.
+    /// Cleans up after ib_core has released the device.
     pub(crate) fn forget(&self) {
         let _ = self.set_gsi(None);
         self.local_queue.close();
     }
 
-    /// Makes a queue pair QP1; `EBUSY` where there is one.
+    /// Makes a queue pair QP1, or clears QP1. Returns `EBUSY` if there is one already.
     pub(crate) fn set_gsi(&self, qp: Option<Arc<Qp>>) -> Result {
         let old = {
             let mut gsi = lock_bh(&self.gsi);
@@ -148,22 +149,22 @@ impl DeviceState {
         Ok(())
     }
 
-    /// QP1.
+    /// Returns QP1.
     pub(crate) fn gsi(&self) -> Option<Arc<Qp>> {
         lock_bh(&self.gsi).clone()
     }
 
-    /// The P_Keys of so many packets did not match.
+    /// Counts packets whose P_Key did not match.
     pub(crate) fn count_bad_pkeys(&self, packets: u32) {
         count_up(&self.bad_pkeys, packets);
     }
 
-    /// A datagram's Q_Key did not match.
+    /// Counts a datagram whose Q_Key did not match.
     pub(crate) fn count_bad_qkey(&self) {
         count_up(&self.bad_qkeys, 1);
     }
 
-    /// P_Key and Q_Key violations so far.
+    /// Returns the P_Key and Q_Key violations so far.
     pub(crate) fn violations(&self) -> (u32, u32) {
         (self.bad_pkeys.load(Relaxed), self.bad_qkeys.load(Relaxed))
     }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From queue pair to queue pair of one device, without the stack.
+//! Packets between queue pairs of one device, which bypass the network stack.
 //!
-//! What a queue pair sends to another of its device, the stack would hand to the loopback device, and that back to the stack. So
-//! it is put into a *parcel* instead, header by header, and the parcel is delivered by who has sent it, once he holds no
-//! lock. Payload stays where it is, as a [`Reference`], if that is a program's region: it is copied from one region to the
-//! other. What may be gone by then is copied into the parcel: inline data, operands, memory of kernel consumers, and what is
-//! small.
+//! The network stack would pass these packets to the loopback device and take them back from there.
+//! Instead they are queued in a [`Parcel`], header by header, and the sender delivers it after it
+//! has released its locks. Payload in a user program's region stays in place, named by a
+//! [`Reference`], and is copied once, from one region to the other. Payload that may be gone by
+//! then, and payload that is small, is copied into the [`Parcel`]: inline data, operands, memory of
+//! kernel consumers.
 //!
-//! For both queue pairs these are packets like others, only that none gets lost, and none has an ICRC. docs/performance.md says
-//! when this way is taken.
+//! Both queue pairs treat these packets like any others, except that none of them is lost and none
+//! has an ICRC. docs/performance.md describes when packets take this path.
 
 use crate::{
     counters::Counter,
@@ -28,58 +29,60 @@ use linux_rdma::{
 };
 use rrxe_core::{Packet, TxError, TxPacket};
 
-/// Payload from this size on stays where it is: two look-ups cost as much as copying so many bytes once more.
+/// Smallest payload, in bytes, that stays in place: two lookups cost as much as copying this many
+/// bytes once more.
 pub(crate) const LARGE: u32 = 512;
 
-/// Parcels that may be delivered within each other on a CPU: one, and the answers to it. What would be more is sent by a softirq.
+/// Largest nesting of deliveries on a CPU: one `Parcel`, and the responses to it. A softirq sends
+/// anything beyond that.
 const DEPTH: u64 = 2;
 
-/// Places for packets to begin with: a large message is three. A stream of small ones has 64 in a parcel.
+/// Initial capacity for packets. A large message needs three; a batch of small messages needs 64.
 const FIRST: usize = 8;
 
-/// Packets for queue pairs of the same device, in their order.
+/// Packets for queue pairs of the same device, in order: a loopback batch.
 pub(crate) struct Parcel {
     source: IpAddr,
     destination: IpAddr,
     packets: KVec<Posted>,
-    /// Payload that was copied.
+    /// Copied payload.
     pocket: Pocket,
 }
 
-/// A packet of a parcel, or several that follow each other by [`TxPacket::step`].
+/// A packet in a [`Parcel`], or consecutive packets, related by [`TxPacket::step`].
 struct Posted {
     packet: TxPacket,
     count: u32,
     payload: Place,
 }
 
-/// Where a payload is.
+/// Location of a payload.
 #[derive(Clone, Copy)]
 enum Place {
-    /// From this byte of the pocket on.
+    /// In the pocket, from this offset on.
     Pocket(usize),
     Region(Reference),
 }
 
-/// What a parcel has that a packet of the stack would have.
+/// The part of a [`Parcel`] that stands in for a packet of the network stack.
 #[derive(Clone, Copy)]
 pub(crate) struct InParcel<'a> {
     parcel: &'a Parcel,
     payload: Found<'a>,
-    /// What bytes are copied with.
+    /// SIMD context for copying.
     pub(crate) vector: &'a Vector,
 }
 
-/// Where the payload of a packet is, as it is delivered.
+/// Location of a packet's payload at delivery.
 #[derive(Clone, Copy)]
 enum Found<'a> {
     Pocket(usize),
-    /// In this memory, from this byte on.
+    /// In this memory, from this offset on.
     Region(MappedMemory<'a>, u64),
 }
 
 impl Parcel {
-    /// An empty one, for the peer that a path leads to.
+    /// Returns an empty loopback batch for the peer of a path.
     pub(crate) fn new(path: &Path) -> Self {
         Self {
             source: *path.source(),
@@ -89,7 +92,8 @@ impl Parcel {
         }
     }
 
-    /// Puts packets in whose payload stays where it is. False where there is no memory for that: they are lost.
+    /// Adds consecutive packets whose payload stays in place. Returns false if there is no memory:
+    /// the packets are lost.
     pub(crate) fn refer(&mut self, packet: &TxPacket, count: u32, reference: Reference) -> bool {
         let posted = Posted {
             packet: *packet,
@@ -99,11 +103,12 @@ impl Parcel {
         self.push(posted).is_ok()
     }
 
-    /// Puts a packet in whose payload `gather` writes. `Ok(false)` where there is no memory for that: it is lost.
+    /// Adds a packet; `gather` writes the payload. Returns `Ok(false)` if there is no memory: the
+    /// packet is lost.
     ///
     /// # Errors
     ///
-    /// [`TxError::NoRoom`]: there is too much in it. What `gather` says.
+    /// [`TxError::NoRoom`] if the batch is full, or the error of `gather`.
     pub(crate) fn copy(
         &mut self,
         packet: &TxPacket,
@@ -136,7 +141,7 @@ impl Parcel {
         Ok(self.packets.push_within_capacity(posted)?)
     }
 
-    /// Bytes of the IP packet that the stack would have made of so much UDP payload.
+    /// Returns the length of the IP packet that the network stack would make of this UDP payload.
     fn ip_len(&self, udp_payload_len: usize) -> usize {
         let headers = match self.source {
             IpAddr::V4(_) => IPV4_HEADER + UDP_HEADER,
@@ -147,21 +152,22 @@ impl Parcel {
 }
 
 impl<'a> InParcel<'a> {
-    /// Whether the packet comes from the peer that a path leads to.
+    /// Returns whether the packet comes from the peer of a path.
     pub(crate) fn comes_along(&self, path: &Path) -> bool {
         path.joins(&self.parcel.source, &self.parcel.destination)
     }
 
-    /// Bytes of an IP packet with so much UDP payload.
+    /// Returns the length of an IP packet with this UDP payload.
     pub(crate) fn ip_len(&self, udp_payload_len: usize) -> usize {
         self.parcel.ip_len(udp_payload_len)
     }
 
-    /// Calls `f` for each piece of memory that `len` bytes of the payload, from `offset` on, are in, in their order.
+    /// Calls `f` for each contiguous piece of `len` bytes of the payload, from `offset` on, in
+    /// order.
     ///
     /// # Errors
     ///
-    /// They are not inside the payload.
+    /// `EINVAL` if the range is not inside the payload.
     pub(crate) fn for_each(
         &self,
         offset: usize,
@@ -185,7 +191,7 @@ impl<'a> InParcel<'a> {
         }
     }
 
-    /// The same payload, from this byte on.
+    /// Skips the first `offset` bytes of the payload.
     fn from(self, offset: u64) -> Self {
         let payload = match self.payload {
             Found::Region(memory, start) => Found::Region(memory, start.wrapping_add(offset)),
@@ -196,14 +202,15 @@ impl<'a> InParcel<'a> {
 }
 
 impl DeviceState {
-    /// Whether so many parcels are being delivered on this CPU that who would send another had better do that later.
+    /// Returns whether deliveries on this CPU are nested so deeply that a softirq must send further
+    /// packets.
     #[inline]
     pub(crate) fn is_deep(&self) -> bool {
         self.deliveries.depth() >= DEPTH
     }
 
-    /// Hands the packets of a parcel to their queue pairs, which act on them, and answer. Returns how
-    /// many packets and bytes of IP packets they were. No lock may be held.
+    /// Delivers the packets of a [`Parcel`] to their queue pairs, which may send responses. Returns
+    /// the number of packets and the bytes of their IP packets. The caller must hold no lock.
     pub(crate) fn deliver(&self, parcel: &Parcel) -> (u64, u64) {
         let _nested = self.deliveries.enter();
         let rcu = rcu::read_lock();
@@ -221,7 +228,7 @@ impl DeviceState {
         (packets, bytes)
     }
 
-    /// Hands a packet over, or those that follow each other.
+    /// Delivers one entry of a [`Parcel`].
     #[inline]
     fn deliver_some<'a>(
         &'a self,
@@ -243,7 +250,8 @@ impl DeviceState {
         };
         let (Some(qp), Some(payload)) = (
             row.last(number).or_else(find),
-            // What is gone by now is lost: who sends it again learns why.
+            // If the region is gone, the packet is lost. The sender learns the reason when it
+            // retransmits.
             posted.find(self, rcu),
         ) else {
             self.counters.count(Counter::Discarded);
@@ -275,7 +283,7 @@ impl DeviceState {
 }
 
 impl Posted {
-    /// Where the payload is now; `None` where it has gone.
+    /// Returns the current location of the payload; `None` if it is gone.
     #[inline]
     fn find<'a>(&self, device: &'a DeviceState, rcu: &'a rcu::Guard) -> Option<Found<'a>> {
         Some(match &self.payload {

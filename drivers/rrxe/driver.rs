@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver as ib_core sees it: each verb goes to the file of its object.
+//! The driver's interface to ib_core: forwards each verb to the file of its object.
 
 use crate::{
     abi,
@@ -33,10 +33,10 @@ use linux_rdma::{
     },
 };
 
-/// rrxe.
+/// The driver.
 pub(crate) struct Rrxe;
 
-/// Ignores what a command without a driver part has, and answers with nothing.
+/// Checks that a command without a driver part has no input, and writes no response.
 fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
     match udata {
         Some(udata) => udata.expect_nothing(),
@@ -91,7 +91,7 @@ impl Driver for Rrxe {
         attr.fw_ver(abi::VERSION)
             .sys_image_guid(device.data().guid)
             .max_mr_size(limits::MAX_MR_SIZE)
-            // Any size of page from 4 KiB.
+            // Any page size from 4 KiB.
             .page_size_cap(!0xfff)
             .vendor_id(limits::VENDOR_ID)
             .vendor_part_id(limits::VENDOR_PART_ID)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The guard of UDP port 4791: a program must not send a datagram that a queue pair, here or on
-//! another host, would take for a packet of ours.
+//! The guard of UDP port 4791: keeps programs from sending datagrams that a queue pair, on this or
+//! another host, would take for RoCEv2 packets.
 //!
-//! A packet of ours has no socket. Any other datagram to the port needs a socket whose opener had
-//! CAP_NET_RAW, with which it could have sent any packet anyway. docs/security.md.
+//! The driver's own packets have no socket. Any other datagram to the port needs a socket whose
+//! opener had CAP_NET_RAW, which allows sending arbitrary packets anyway. See docs/security.md.
 
 use crate::{counters::Counter, limits::ROCE_UDP_PORT, rx::device_on};
 use kernel::{
@@ -19,17 +19,17 @@ use linux_rdma::{
     time::monotonic_ns,
 };
 
-/// Nanoseconds between two lines of the log.
+/// Nanoseconds between two log messages.
 const BETWEEN_LINES: u64 = 60_000_000_000;
 
-/// Returns whether the guard is switched on.
+/// Returns whether the guard is enabled.
 pub(crate) fn is_wanted() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::local_guard.value()) != 0
 }
 
 /// The guard of all namespaces.
 pub(crate) struct Guard {
-    /// When the log may have another line.
+    /// Earliest time of the next log message.
     next_line: Atomic<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Guard {
         }
     }
 
-    /// Counts a datagram that was refused at the device that it would have seemed to come from.
+    /// Counts a refused datagram at the device that owns its source address, and logs it.
     #[cold]
     fn refused(&self, packet: &LocalPacket<'_>) {
         let rcu = rcu::read_lock();

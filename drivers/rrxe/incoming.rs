@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A packet that came in, by the stack or without it, and the row of those that came together.
+//! Received packets, from the network stack or from another queue pair of the device, in batches.
 
 use crate::{
     direct::InParcel,
@@ -22,42 +22,43 @@ use rrxe_core::{icrc::LastPrefix, Fault, Packet, MAX_HEADER};
 /// Bytes of the ICRC at the end of each packet.
 pub(crate) const ICRC: usize = 4;
 
-/// Bytes in front of a datagram's payload: a Global Route Header, or the last 20 of them an IPv4
-/// header (IBA 11.4.2.1, A17.4).
+/// Bytes in front of a datagram's payload: a Global Route Header, or an IPv4 header in the last 20
+/// of them (IBA 11.4.2.1, A17.4).
 const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 
-/// A packet with its headers parsed and its ICRC verified, or a run of them.
+/// A packet with parsed headers and a verified ICRC, or a burst of such packets.
 pub(crate) struct Incoming<'a> {
     pub(crate) packet: &'a Packet,
     carried: Carried<'a>,
-    /// The network device that received it; `None` for packets that were kept or never crossed
-    /// the stack, and for runs.
+    /// The network device that received the packet; `None` for bursts, for packets that were
+    /// buffered, and for packets that bypassed the network stack.
     netdev: Option<&'a NetDevice>,
     pub(crate) now: u64,
 }
 
-/// What a packet came in.
+/// The container of a packet.
 #[derive(Clone, Copy)]
 enum Carried<'a> {
-    /// A packet of the stack. Of a run it is the first, which the others are behind.
+    /// A packet of the network stack. For a burst it is the first one, and the others follow it.
     Datagram(Datagram<'a>),
-    /// The parcel of another queue pair of the device.
+    /// A packet from another queue pair of the device.
     Parcel(InParcel<'a>),
 }
 
 impl Incoming<'_> {
-    /// Where the payload starts, from the first byte of the BTH.
+    /// Returns the offset of the payload from the first byte of the BTH.
     fn payload_offset(&self) -> usize {
         self.packet.header_len.into()
     }
 
-    /// Whether it never was a packet of the stack.
+    /// Returns whether the packet bypassed the network stack.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
         matches!(self.carried, Carried::Parcel(_))
     }
 
-    /// IPv4 type of service or IPv6 traffic class. Nothing marks what never leaves the device.
+    /// Returns the IPv4 type of service or IPv6 traffic class; 0 for a packet that never left the
+    /// device, which nothing can mark.
     #[inline]
     pub(crate) fn tos(&self) -> u8 {
         match &self.carried {
@@ -66,7 +67,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Whether it comes from the peer that a path leads to.
+    /// Returns whether the packet comes from the peer of a path.
     #[inline]
     pub(crate) fn comes_along(&self, path: &Path) -> bool {
         match &self.carried {
@@ -75,7 +76,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Whether it is of a row that comes as it was made on this host.
+    /// Returns whether the packet is part of a GSO packet that arrived unmodified from this host.
     #[inline]
     pub(crate) fn is_of_row_from_here(&self) -> bool {
         match &self.carried {
@@ -84,8 +85,8 @@ impl Incoming<'_> {
         }
     }
 
-    /// Keeps it for longer than it is being received. `None` where that can't be, and it is lost: its payload is where its
-    /// sender has it.
+    /// Keeps the packet beyond its reception. Returns `None` if the packet can't be kept and is
+    /// lost, because its payload is still in the sender's memory.
     pub(crate) fn keep(&self) -> Option<KeptDatagram> {
         match &self.carried {
             Carried::Datagram(datagram) => Some(datagram.keep()),
@@ -111,8 +112,8 @@ impl Incoming<'_> {
         .map_err(|_| Fault::Malformed)
     }
 
-    /// The IP header that stands in front of a datagram of UD, as its consumer sees it: an IPv6 header, or an IPv4 header behind
-    /// 20 bytes of zeros.
+    /// Returns the IP header in front of a UD datagram as the consumer sees it: an IPv6 header, or
+    /// 20 zero bytes and an IPv4 header.
     pub(crate) fn grh(&self) -> [u8; GRH_LEN] {
         let mut grh = [0; GRH_LEN];
         if let Carried::Datagram(datagram) = &self.carried {
@@ -125,7 +126,7 @@ impl Incoming<'_> {
         grh
     }
 
-    /// The packet of the stack that it came in, maybe with others.
+    /// Returns the packet of the network stack that contains this one.
     pub(crate) fn skb(&self) -> Option<&RxSkb> {
         match &self.carried {
             Carried::Datagram(datagram) => Some(datagram.packet()),
@@ -134,12 +135,12 @@ impl Incoming<'_> {
     }
 
     /// Returns the VLAN identifier of the network device that a datagram is addressed to. The
-    /// packet has no tag any more: the VLAN device has removed it.
+    /// packet itself is untagged: the VLAN device has removed the tag.
     pub(crate) fn vlan_id(&self, rcu: &rcu::Guard) -> Option<u16> {
         with_addressed(self.netdev?, self.skb()?, rcu, |dev| dev.vlan_id(rcu))
     }
 
-    /// Copies `len` bytes of the payload at `offset` to the start of a span.
+    /// Copies `len` bytes of the payload, from `offset` on, to the start of a span.
     #[inline]
     pub(crate) fn place(&self, offset: usize, len: usize, to: &Span<'_>) -> Result<(), Fault> {
         let (mut at, mut result) = (0usize, Ok(()));
@@ -151,7 +152,7 @@ impl Incoming<'_> {
         };
         let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
         match &self.carried {
-            // What follows each other lies behind each other there.
+            // The payloads of a burst are contiguous in a `Parcel`.
             Carried::Parcel(parcel) => parcel.for_each(offset, len, write),
             Carried::Datagram(datagram) if packets == 1 => {
                 datagram.for_each(start.wrapping_add(offset), len, write)
@@ -165,7 +166,7 @@ impl Incoming<'_> {
         result
     }
 
-    /// Bytes of the IP packet, of a run of all of them.
+    /// Returns the length of the IP packet in bytes, or the total length of those of a burst.
     pub(crate) fn ip_len(&self) -> u64 {
         let packets = self.packet.packets;
         let each = match &self.carried {
@@ -182,14 +183,14 @@ impl Incoming<'_> {
         (each as u64).wrapping_mul(packets.into())
     }
 
-    /// Bytes of payload.
+    /// Returns the length of the payload in bytes.
     pub(crate) fn payload_len(&self) -> usize {
         self.packet.payload_len as usize
     }
 }
 
 impl<'a> Incoming<'a> {
-    /// A packet of the stack, or a run of which this is the first.
+    /// Returns a packet of the network stack, or a burst that starts with it.
     #[inline]
     pub(crate) fn of(packet: &'a Packet, datagram: Datagram<'a>, now: u64) -> Self {
         Self {
@@ -200,7 +201,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Names the network device that received it.
+    /// Sets the network device that received the packet.
     #[inline]
     pub(crate) fn received_by(self, netdev: &'a NetDevice) -> Self {
         Self {
@@ -209,7 +210,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// A packet, or a run, that another queue pair of the device has sent.
+    /// Returns a packet, or a burst, from another queue pair of the device.
     #[inline]
     pub(crate) fn in_parcel(packet: &'a Packet, parcel: InParcel<'a>, now: u64) -> Self {
         Self {
@@ -220,7 +221,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// What its bytes are copied with.
+    /// Returns the SIMD context for copying the payload.
     #[inline]
     pub(crate) fn vector(&self) -> &'a Vector {
         match &self.carried {
@@ -229,7 +230,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// The same of a packet that was verified before, and kept until now.
+    /// Calls `f` with a packet that was verified and buffered before.
     pub(crate) fn with_kept<R>(
         &self,
         kept: &KeptDatagram,
@@ -241,12 +242,13 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The headers of a datagram, which are read into `head`, maybe with more behind them. `None` where it is no packet.
-// A packet is returned through memory otherwise, and copied.
+/// Parses the headers of a datagram. Reads them into `head`, possibly with bytes that follow them.
+/// Returns `None` if the datagram is not a packet.
+// Otherwise the packet is returned through memory and copied.
 #[inline(always)]
 pub(crate) fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Option<Packet> {
     let total = datagram.payload_len();
-    // A copy whose length is known beforehand needs no call.
+    // A copy of constant length needs no function call.
     let start = if total >= MAX_HEADER {
         datagram.copy_bits(0, head).ok()?;
         head.as_slice()
@@ -258,8 +260,8 @@ pub(crate) fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Opt
     Packet::parse(start, u32::try_from(total).ok()?).ok()
 }
 
-/// Whether two datagrams are one packet that was sent twice. What may change when it is sent again
-/// does not count ([`Packet::repeats`]).
+/// Returns whether two datagrams are the same packet, sent twice. Fields that may change in a
+/// retransmission are ignored ([`Packet::repeats`]).
 #[cold]
 pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
     let parsed = (
@@ -290,13 +292,13 @@ pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
     true
 }
 
-/// The queue pair that packets which came together are for, and what they have left to do there.
+/// A batch of packets received together: the queue pair of the last one, and its deferred work.
 pub(crate) struct Row<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
     after: After<'a>,
-    /// What the ICRC of the packet before began with.
+    /// Cache of the ICRC prefix of the previous packet.
     pub(crate) prefix: LastPrefix,
-    /// What the packets are copied and summed up with: not held while anything else is done.
+    /// SIMD context for copying and checksums. Not held while other work is done.
     vector: &'a Vector,
 }
 
@@ -314,12 +316,12 @@ impl<'a> Row<'a> {
         self.vector
     }
 
-    /// The queue pair of the packet before, if it has this number.
+    /// Returns the queue pair of the previous packet, if it has this number.
     pub(crate) fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
         self.qp.filter(|qp| qp.number == number)
     }
 
-    /// The next packet is for this queue pair.
+    /// Makes `qp` the queue pair of the next packet. Finishes the work of the previous queue pair.
     pub(crate) fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After<'a> {
         let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
         if !same {
@@ -329,12 +331,12 @@ impl<'a> Row<'a> {
         &mut self.after
     }
 
-    /// The queue pair of the packet before.
+    /// Returns the queue pair of the previous packet.
     pub(crate) fn current(&mut self) -> Option<(ArcBorrow<'a, Qp>, &mut After<'a>)> {
         Some((self.qp?, &mut self.after))
     }
 
-    /// What is left to do is done.
+    /// Finishes the deferred work.
     pub(crate) fn finish(&mut self) {
         self.vector.release();
         if let Some(qp) = self.qp.take() {

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a device can hold, as `ibv_query_device` reports it, each with its reason.
+//! The limits of a device, as `ibv_query_device` reports them, each with its reason.
 
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;
 
-/// Vendor id: what a vendor without an IEEE number reports (IBA 14.2.5.3).
+/// Vendor id of vendors without an IEEE number (IBA 14.2.5.3).
 pub(crate) const VENDOR_ID: u32 = 0xff_ffff;
 /// Part number.
 pub(crate) const VENDOR_PART_ID: u32 = 1;
-/// Time to live of packets whose consumer chose none (RFC 1700).
+/// Time to live of packets if the consumer set none (RFC 1700).
 pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Queue pairs: numbers have 24 bits, of which few are in use, so that a guess misses.
+/// Queue pairs: numbers have 24 bits, and few of them are in use, so that a guess misses.
 pub(crate) const MAX_QP: u32 = 1 << 20;
-/// Work requests of a queue. A flush walks the queue in one go.
+/// Work requests of a queue. A flush processes the whole queue at once.
 pub(crate) const MAX_QP_WR: u32 = 1 << 15;
 /// Data segments of a work request.
 pub(crate) const MAX_SGE: u32 = 32;
 /// Bytes of inline data of a work request.
 pub(crate) const MAX_INLINE: u32 = 1024;
-/// The same of kernel consumers, whose data passes over the stack.
+/// Bytes of inline data of a kernel consumer's work request, which is copied on the kernel stack.
 pub(crate) const MAX_KERNEL_INLINE: u32 = 256;
 /// Completion queues.
 pub(crate) const MAX_CQ: u32 = 1 << 20;
@@ -28,12 +28,13 @@ pub(crate) const MAX_CQ: u32 = 1 << 20;
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Shared receive queues.
 pub(crate) const MAX_SRQ: u32 = 1 << 20;
-/// Work requests of a shared receive queue, and data segments of each: a ring as any other.
+/// Work requests of a shared receive queue, and data segments of each: the limits of any other
+/// ring.
 pub(crate) const MAX_SRQ_WR: u32 = MAX_QP_WR;
 pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 /// Memory regions: keys have 24 bits of index.
 pub(crate) const MAX_MR: u32 = 1 << 22;
-/// Bytes of a memory region: as much as user space can map.
+/// Bytes of a memory region: the size of the user address space.
 pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
 /// Memory windows: their keys come from the same table.
 pub(crate) const MAX_MW: u32 = 1 << 20;
@@ -41,40 +42,39 @@ pub(crate) const MAX_MW: u32 = 1 << 20;
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
 /// Protection domains.
 pub(crate) const MAX_PD: u32 = 1 << 20;
-/// Address handles: named by 24 bits.
+/// Address handles: their numbers have 24 bits.
 pub(crate) const MAX_AH: u32 = 1 << 20;
-/// Multicast groups of a device: as many as rdma_rxe. Each is an entry of the network device's
-/// filter.
+/// Multicast groups of a device: the limit of rdma_rxe. Each group is an entry of the network
+/// device's filter.
 pub(crate) const MAX_MCAST_GRP: u32 = 1 << 13;
 /// Queue pairs of a multicast group: one softirq delivers a packet to all of them.
 pub(crate) const MAX_MCAST_QP_ATTACH: u32 = 256;
 /// Queue pairs of all multicast groups of a device.
 pub(crate) const MAX_TOTAL_MCAST_QP_ATTACH: u32 = 1 << 16;
-/// READs and atomics outstanding as the requester, which keeps nothing for them: as many as
-/// rdma_rxe, which lets its peers have that many.
+/// READs and atomics outstanding as the requester, which keeps no state for them: the limit of
+/// rdma_rxe, which grants its peers the same number.
 pub(crate) const MAX_INIT_RD_ATOMIC: u32 = 128;
-/// READs and atomics outstanding as the responder: what it can replay.
+/// READs and atomics outstanding as the responder: those that it can replay.
 pub(crate) const MAX_RD_ATOMIC: u32 = rrxe_core::responder::MAX_RESOURCES as u32;
 /// Bytes of a message (IBA 9.7.2).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
-/// Entries that the GID table may have. An address names one by 8 bits (`struct ib_global_route`,
-/// include/rdma/ib_verbs.h), and ib_core refuses addresses whose index does not fit
-/// (`rdma_check_ah_attr()`, drivers/infiniband/core/verbs.c).
+/// Allowed number of entries of the GID table. An address names an entry by 8 bits (`struct
+/// ib_global_route`, include/rdma/ib_verbs.h), and ib_core refuses addresses whose index does not
+/// fit (`rdma_check_ah_attr()`, drivers/infiniband/core/verbs.c).
 pub(crate) const GID_TABLE_LENS: core::ops::RangeInclusive<u32> = 16..=256;
-/// The one P_Key of RoCE (IBA A16): full member of the default partition.
+/// The only P_Key of RoCE (IBA A16): full member of the default partition.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 /// Entries of the P_Key table.
 pub(crate) const PKEY_TABLE_LEN: u16 = 1;
-/// How long this end may take to answer: 4.096 us * 2^15 = 134 ms, as rdma_rxe and most software.
+/// Longest response time of this end: 4.096 us * 2^15 = 134 ms, as for rdma_rxe and most software.
 pub(crate) const LOCAL_ACK_DELAY: u8 = 15;
-/// Smallest and largest IB MTU.
+/// Largest IB MTU.
 pub(crate) const MAX_MTU: u32 = 4096;
-/// Bytes that IPv6, UDP, BTH, the longest extension headers, padding and ICRC take beside the
-/// payload.
+/// Bytes that IPv6, UDP, BTH, the longest extension headers, padding and ICRC add to the payload.
 pub(crate) const MTU_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
 
-/// The IB MTU in bytes of a network device with this MTU: the largest of 256, 512, 1024, 2048 and
-/// 4096 that fits with its headers.
+/// Returns the IB MTU, in bytes, for a network device's MTU: the largest of 256, 512, 1024, 2048
+/// and 4096 that fits with its headers.
 pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
     match netdev_mtu.saturating_sub(MTU_OVERHEAD) {
         4096.. => 4096,
@@ -85,47 +85,54 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
     }
 }
 
-/// Bytes of memory that the packets may take that the queue pairs of a device keep until their
-/// turn, where others were lost. A queue pair may have as much of it as it leaves to the others: if
-/// it is alone half of it, which is the largest window in packets of 4096 bytes; if n others have as
-/// much as they may, one part in n + 2. Packets beyond are lost, as if nothing were kept.
+/// Bytes of memory for the out-of-order packets of all queue pairs of a device. A queue pair may
+/// use the same amount that it leaves to the others: half of the memory if it is alone, which is
+/// the largest window in packets of 4096 bytes; one part in n + 2 if n others use their full share.
+/// Packets beyond that are dropped.
 pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// Contexts of a device that may be in poll mode at the same time. Nothing charges their threads to whoever has them.
+/// Contexts of a device that may be in poll mode at the same time. The CPU time of their threads is
+/// not charged to any program.
 pub(crate) const MAX_POLL_THREADS: u32 = 32;
 
 /// Budgets of the packet path.
 pub(crate) mod path {
-    /// Packets that a queue pair sends in one go, before it looks at other things: enough to fill
-    /// a window quarter, few enough to keep softirqs short.
+    /// Packets that a queue pair sends before it does other work: enough to fill a quarter of a
+    /// window, few enough to keep softirqs short.
     pub(crate) const BATCH: u32 = 64;
     /// Batches that a caller sends before a softirq worker takes over.
     pub(crate) const BATCHES: u32 = 4;
-    /// Batches that are sent for requests at most before a queue pair ends at its consumer's call:
-    /// acknowledgements, and the READ responses in front of them, 16 MiB of the largest packets. A
-    /// consumer that waits for one of them waits some milliseconds.
+    /// Largest number of batches that a queue pair sends before it ends at its consumer's call:
+    /// ACKs, and the READ responses before them, 16 MiB of the largest packets. A consumer whose
+    /// call sends that much waits for some milliseconds.
     pub(crate) const LAST_BATCHES: u32 = 64;
-    /// Doorbells in a row, for small messages, one soon after the other and with nothing heard from
-    /// the peer in between, that make a stream: more than a program rings for that sends some messages and waits for the answer.
+    /// Consecutive doorbells that start a stream: for small messages, each soon after the previous
+    /// one and with no request from the peer in between. More doorbells than a program rings that
+    /// sends a few messages and then waits for the answer.
     pub(crate) const STREAM: u32 = 8;
-    /// Nanoseconds from what one doorbell has started to the next: what a program takes to post, or another to
-    /// take what has come on the same processor.
+    /// Longest pause, in nanoseconds, between the work of one doorbell and the next doorbell of a
+    /// stream: the time that the program needs to post, or that a receiver on the same CPU needs to
+    /// take the messages.
     pub(crate) const STREAM_GAP: u64 = 50_000;
-    /// Largest message of a stream, in bytes: what is larger pays for its doorbell. As many bytes are enough for it to go on.
+    /// Largest message of a stream, in bytes: a larger one is worth its doorbell. Also the number
+    /// of bytes per poll that keeps a stream going.
     pub(crate) const STREAM_MESSAGE: u32 = 64 * 1024;
-    /// Work requests that a program in a stream may post before it calls; at most half of its queue.
+    /// Work requests that a streaming program may post before it rings the doorbell. Also limited
+    /// to half of its queue.
     pub(crate) const STREAM_BATCH: u32 = 64;
-    /// Bytes of messages likewise: a batch of the largest packets.
+    /// Bytes of messages that a streaming program may post before it rings the doorbell: a batch of
+    /// the largest packets.
     pub(crate) const STREAM_BYTES: u32 = BATCH * 4096;
-    /// Work requests to be found from one look to the next for it to go on, if they are small.
+    /// Number of small work requests per poll that keeps a stream going.
     pub(crate) const STREAM_LEAST: u32 = 4;
-    /// Nanoseconds after which the ring of a program in a stream is looked at, whatever it does. Programs wait that long for
-    /// a message only where they neither poll nor hear anything then, nor wait for an event.
+    /// Nanoseconds between two polls of the ring of a streaming program. A message waits this long
+    /// only if meanwhile the program neither polls nor waits for an event, and receives nothing.
     pub(crate) const STREAM_LOOK: u64 = 100_000;
-    /// Requests in a row that a program answers, each within the wait, for acknowledgements to wait for the answer. The wait is the module's parameter
-    /// `answer_wait_us`: by default longer than a program takes that has the answer at hand, and shorter than a requester waits that sends
-    /// again by the time it has measured (`PROBE_FLOOR` in the core).
+    /// Consecutive requests that a program must answer in time before ACKs are delayed. The time is
+    /// the module parameter `answer_wait_us`. Its default is longer than a program takes that has
+    /// the answer at hand, and shorter than the probe timeout of the requester (`PROBE_FLOOR` in
+    /// the core).
     pub(crate) const ANSWERS: u32 = 8;
-    /// Microseconds that it can be at most.
+    /// Largest delay of an ACK, in microseconds.
     pub(crate) const LONGEST_ANSWER_WAIT: u32 = 1_000_000;
 }

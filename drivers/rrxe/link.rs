@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `rdma link add`, and what happens to a device when its network device changes.
+//! `rdma link add`, and changes of a device's network device.
 //!
-//! ib_core gives `newlink` no way to tell the user more than an error number. So each refusal has
-//! a number of its own, and one line in the kernel log that says why and what to do.
+//! ib_core gives `newlink` no way to report more than an error number. Each refusal therefore has a
+//! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use crate::{
     device::DeviceState,
@@ -22,20 +22,20 @@ use linux_rdma::{
     },
 };
 
-/// Communication management is supported.
+/// Port capability flags: communication management is supported.
 pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
 
-/// Entries of the GID table, for the addresses of the network device and its VLANs: the module's
-/// parameter `gid_table_len`, which can't change while a device is there. ib_core makes three
-/// files of each entry, and again in every network namespace (`ib_setup_port_attrs()` in
-/// drivers/infiniband/core/sysfs.c): a long table is what adding a link takes its time for, and
-/// making a namespace.
+/// Returns the number of entries of the GID table, which holds the addresses of the network device
+/// and its VLANs. It is the module parameter `gid_table_len`, which can't change while a device
+/// exists. ib_core makes three files for each entry, and again in every network namespace
+/// (`ib_setup_port_attrs()` in drivers/infiniband/core/sysfs.c): with a long table, these files
+/// take most of the time for adding a link or creating a namespace.
 pub(crate) fn gid_table_len() -> u32 {
     linux_rdma::parameter::<u32>(crate::module_parameters::gid_table_len.value())
         .clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end())
 }
 
-/// How `rdma link add NAME type rrxe` reaches us.
+/// Operations for `rdma link add NAME type rrxe`.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
 
 /// Creates a device on a network device.
@@ -109,18 +109,18 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     Ok(())
 }
 
-/// Follows the network devices.
+/// Handles events of network devices.
 pub(crate) struct Follower;
 
 impl NetdevEvents for Follower {
     fn event(&self, dev: &NetDevice, event: NetdevEvent) {
-        // ib_core itself reports the port's state, and maintains the GID table.
+        // ib_core itself reports the port's state and maintains the GID table.
         if !matches!(event, NetdevEvent::Unregister) {
             return;
         }
         if let Some(device) = by_netdev::<Rrxe>(dev) {
             device.unregister_queued();
-            // At once: the namespace may go next.
+            // Synchronously, because the namespace may be destroyed next.
             device.data().release_sockets();
         }
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that wait on this host: in the queueing discipline of a network device, and in the ring
-//! of its hardware.
+//! Packets that are queued on this host: in the queueing discipline of a network device, and in the
+//! ring of its hardware.
 //!
-//! The stack takes packets as fast as they come, and drops those that its queues have no room for.
-//! So each device counts the packets that it has handed over and that have not left yet, as TCP
-//! does per socket (TCP small queues), and hands over what the network device needs to stay busy
-//! (the kernel's dynamic queue limits). Queue pairs that find no room wait in line; a packet
-//! that leaves wakes the first.
+//! The stack accepts packets at any rate, and drops those that do not fit into its queues. Each
+//! device therefore counts the packets that it has handed over and that have not left yet, as TCP
+//! does for each socket (TCP small queues), and hands over only what the network device needs to
+//! stay busy (the kernel's dynamic queue limits). Queue pairs that find no room wait in a list; a
+//! packet that leaves wakes the first one.
 //!
-//! Acknowledgements are not counted: the packets that come in bound their number. A veth or
-//! loopback device without a queueing discipline has no queue: nothing is counted there.
+//! ACKs do not count, because the received packets bound their number. A veth or loopback device
+//! without a queueing discipline has no queue, so nothing is counted there.
 
 use crate::{baton::Baton, qp::Qp};
 use kernel::{
@@ -29,18 +29,18 @@ use linux_rdma::{
     sync::lock_irqsave,
 };
 
-/// Packets that may wait, at least.
+/// Smallest limit of queued packets.
 const LEAST: u32 = 8;
-/// Packets that may wait, at most: half of what a queueing discipline takes by default
+/// Largest limit of queued packets: half of the default length of a queueing discipline
 /// (`txqueuelen`).
 const MOST: u32 = 500;
 
-/// The packets of a device that wait on this host.
+/// The packets of a device that are queued on this host.
 #[pin_data]
 pub(crate) struct LocalQueue {
     #[pin]
     state: SpinLock<State>,
-    /// Admits the first in line.
+    /// Admits the first waiting queue pairs.
     #[pin]
     work: Work<LocalQueue>,
     baton: Baton,
@@ -71,7 +71,7 @@ impl LocalQueue {
         )
     }
 
-    /// Puts a queue pair at the end of the line, unless it stands there.
+    /// Appends a queue pair to the list of waiting ones, unless it is in the list.
     fn wait(this: &Arc<Self>, qp: Arc<Qp>) {
         let room = {
             let mut state = lock_irqsave(&this.state);
@@ -87,12 +87,13 @@ impl LocalQueue {
 
     fn wake(this: &Arc<Self>) {
         if this.baton.take() {
-            // It can't be queued already: only the holder of the baton queues it.
+            // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued
+            // already.
             let _ = workqueue::system_bh().enqueue(this.clone());
         }
     }
 
-    /// Takes the first queue pair in line, if there is room for its packets.
+    /// Removes and returns the first waiting queue pair, if there is room for its packets.
     fn next(&self) -> Option<Arc<Qp>> {
         let mut state = lock_irqsave(&self.state);
         if state.limit.room() == 0 {
@@ -101,8 +102,8 @@ impl LocalQueue {
         state.line.pop_front().map(ListArc::into_arc)
     }
 
-    /// Ends the admission of queue pairs: afterwards none is in line, and nothing of this runs but
-    /// for the counting of packets that leave. Sleeps.
+    /// Ends the admission of queue pairs. On return, no queue pair waits, and only the counting of
+    /// packets that leave continues. Sleeps.
     pub(crate) fn close(&self) {
         self.baton.close();
         loop {
@@ -118,7 +119,7 @@ impl WorkItem for LocalQueue {
     type Pointer = Arc<LocalQueue>;
     fn run(this: Arc<LocalQueue>) {
         loop {
-            // Each of them takes room, or leaves the line.
+            // Each of them uses room, or has nothing to send.
             while let Some(qp) = this.next() {
                 Qp::has_room(qp.as_arc_borrow());
             }
@@ -129,13 +130,13 @@ impl WorkItem for LocalQueue {
     }
 }
 
-/// The packets of a queue pair that wait on this host.
+/// The packets of a queue pair that are queued on this host.
 pub(crate) struct LocalShare {
     queue: Arc<LocalQueue>,
     packets: Atomic<i32>,
-    /// It waits in line.
+    /// The queue pair waits for room.
     in_line: Atomic<u32>,
-    /// It has been first in line, and may send.
+    /// The queue pair was the first waiting one, and may send.
     admitted: Atomic<u32>,
 }
 
@@ -152,20 +153,20 @@ impl LocalShare {
         )?)
     }
 
-    /// Returns whether packets of the queue pair wait, or it waits for room for more: the packet
-    /// that asks for an acknowledgement may be one of these.
+    /// Returns whether packets of the queue pair are queued, or wait for room. The packet that asks
+    /// for an ACK may be one of these.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.packets.load(Relaxed) != 0 || self.in_line.load(Relaxed) != 0
     }
 
-    /// Lets the queue pair send before those in line.
+    /// Lets the queue pair send before those that wait.
     pub(crate) fn admit(&self) {
         self.in_line.store(0, Relaxed);
         self.admitted.store(1, Relaxed);
     }
 
-    /// Returns how many packets may be handed over now.
+    /// Returns the number of packets that may be handed over now.
     pub(crate) fn room(&self) -> u32 {
         let state = lock_irqsave(&self.queue.state);
         if !state.line.is_empty() && self.admitted.load(Relaxed) == 0 {
@@ -181,7 +182,7 @@ impl LocalShare {
         lock_irqsave(&self.queue.state).limit.queued(packets);
     }
 
-    /// Has the queue pair wait in line for room.
+    /// Makes the queue pair wait for room.
     pub(crate) fn wait(&self, qp: Arc<Qp>) {
         self.in_line.store(1, Relaxed);
         LocalQueue::wait(&self.queue, qp);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Multicast groups (IBA 10.5): which queue pairs receive what is sent to a multicast GID.
+//! Multicast groups (IBA 10.5): the queue pairs that receive packets for a multicast GID.
 //!
 //! RoCEv2 sends to IP multicast addresses (IBA A17.4.4), so the network device joins the IP group
-//! with the first queue pair and leaves it with the last. Receiving needs nothing more than the
-//! RCU read lock. A sender that is a member receives its own datagrams too, as from other
-//! software and hardware (IPoIB drops its own); the stack makes that copy.
+//! with the first queue pair and leaves it with the last. Reception needs only the RCU read lock. A
+//! sender that is a member receives its own datagrams too, as with other software and hardware
+//! (IPoIB drops its own); the stack makes that copy.
 
 use crate::{limits, qp::Qp};
 use kernel::{
@@ -22,7 +22,7 @@ use linux_rdma::{
 /// Destination queue pair number of multicasts.
 pub(crate) const QPN: u32 = 0xff_ffff;
 
-/// Lists that the groups are spread over, by a hash that a stranger does not know.
+/// Number of lists that the groups are spread over, by a secret hash.
 const LISTS: usize = 256;
 
 /// A queue pair in a group.
@@ -31,7 +31,7 @@ struct Member {
     qp: Arc<Qp>,
 }
 
-/// Numbers of what a device has.
+/// Totals of a device.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     groups: u32,
@@ -69,7 +69,7 @@ impl Groups {
             IpAddr::V4(a) => u128::from(u32::from_ne_bytes(*a)),
             IpAddr::V6(a) => u128::from_ne_bytes(*a),
         };
-        // Multiplication by a secret odd number spreads all bits to the top ones.
+        // Multiplication by a secret odd number moves the information of all bits to the top bits.
         let mix = |n: u64, by: u64| {
             let n = (n ^ by).wrapping_mul(self.key | 1);
             n ^ n >> 32
@@ -79,12 +79,12 @@ impl Groups {
         (hash.wrapping_mul(self.key | 1) >> 56) as usize
     }
 
-    /// Makes a queue pair a member.
+    /// Makes a queue pair a member of a group.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a member already or the GID is no group's, `ENOMEM` at a limit, `ENODEV` if
-    /// the network device lacks the group's version of IP.
+    /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` at a
+    /// limit, `ENODEV` if the network device lacks the group's version of IP.
     pub(crate) fn attach(&self, netdev: &NetDevice, gid: &[u8; 16], qp: &Arc<Qp>) -> Result {
         let address = AddressInfo::ip_of(gid);
         if !address.is_multicast() {
@@ -122,7 +122,7 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the queue pair is no member.
+    /// `EINVAL` if the queue pair is not a member.
     pub(crate) fn detach(&self, netdev: &NetDevice, gid: &[u8; 16], qp: &Arc<Qp>) -> Result {
         let address = AddressInfo::ip_of(gid);
         let mut writer = self.members.lock();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The path to a peer: addresses, headers and route, looked up once and used for many packets.
+//! The path to a peer: addresses, header fields and a cached route.
 
 use crate::{device::DeviceState, limits};
 use kernel::{
@@ -23,22 +23,22 @@ pub(crate) struct Path {
     info: AddressInfo,
     source: IpAddr,
     destination: IpAddr,
-    /// The route of the last packets; looked up again once the stack calls it stale.
+    /// The route of the last packets; looked up again once the stack reports it as stale.
     #[pin]
     route: SpinLock<Option<Route>>,
-    /// How far the peer is: one of those below.
+    /// Whether packets may omit the ICRC: one of the constants below.
     distance: Atomic<u32>,
-    /// While that is in doubt: batches that are yet to leave with ICRCs.
+    /// While `DOUBTFUL`: number of batches that must still leave with ICRCs.
     wait: Atomic<u32>,
-    /// How often it has been in doubt.
+    /// Number of changes to `DOUBTFUL`, which sets the length of the next one.
     doubts: Atomic<u32>,
-    /// The last row was long.
+    /// The last GSO packet was long.
     long_rows: Atomic<u32>,
-    /// The peer, which is on this host, has been told that its rows come as they were made.
+    /// The peer, on this host, has been told that its GSO packets arrive unmodified.
     told: Atomic<u32>,
 }
 
-/// Whether all packets are to have an ICRC, and to pass the stack.
+/// Returns whether all packets must have an ICRC and pass the network stack.
 #[inline]
 pub(crate) fn always_has_icrc() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::same_host_icrc.value()) != 0
@@ -46,18 +46,22 @@ pub(crate) fn always_has_icrc() -> bool {
 
 /// Not known yet.
 const UNKNOWN: u32 = 0;
-/// On this host, and our rows arrive there as they were made: it takes them without ICRCs.
+/// The peer is on this host, and our GSO packets arrive there unmodified: it accepts them without
+/// ICRCs.
 const NEAR: u32 = 1;
-/// All packets have an ICRC, by the module's parameter.
+/// All packets have an ICRC, as set by the module parameter.
 const FAR: u32 = 2;
-/// It was near, and then an acknowledgement did not come: maybe somebody cuts them now, and drops what has no ICRC; maybe the
-/// peer was only slow. Or the peer has received something without an ICRC that was cut, or forged.
+/// Packets left without ICRCs (`NEAR`), and then an ACK timed out, either because something on the
+/// path now segments packets and drops those without an ICRC, or because the peer was slow. Or the
+/// peer received a packet without an ICRC that was segmented or forged.
 const DOUBTFUL: u32 = 3;
 
-/// Batches that leave with ICRCs after a timeout; twice as many after each further one, so often.
+/// Number of batches that leave with ICRCs after a timeout. It doubles with each further timeout,
+/// up to [`MOST_DOUBTS`] times.
 const WAIT: u32 = 64;
 const MOST_DOUBTS: u32 = 16;
-/// The doubts that a cut or forged packet raises at least: if rows are cut on their way, each that leaves without ICRCs is lost.
+/// Smallest number of doubts after a segmented or forged packet: if the path segments GSO packets,
+/// each one that leaves without ICRCs is lost.
 const CUT_DOUBTS: u32 = 4;
 
 impl Path {
@@ -82,32 +86,33 @@ impl Path {
         })
     }
 
-    /// The address as the consumer gave it.
+    /// Returns the address as the consumer set it.
     pub(crate) fn info(&self) -> &AddressInfo {
         &self.info
     }
 
-    /// Our own address.
+    /// Returns the local address.
     pub(crate) fn source(&self) -> &IpAddr {
         &self.source
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub(crate) fn destination(&self) -> &IpAddr {
         &self.destination
     }
 
-    /// Whether a packet comes from the peer, to the address that we have for it.
+    /// Returns whether a packet comes from the peer, and to the local address of this path.
     pub(crate) fn carries(&self, skb: &RxSkb) -> bool {
         self.source == skb.destination() && self.destination == skb.source()
     }
 
-    /// The same of a packet between these two, that never was a packet of the stack.
+    /// Returns whether a packet that bypassed the network stack, with these addresses, comes from
+    /// the peer.
     pub(crate) fn joins(&self, source: &IpAddr, destination: &IpAddr) -> bool {
         self.source == *destination && self.destination == *source
     }
 
-    /// The peer has received a row of ours as it was made.
+    /// Records that the peer has received a GSO packet unmodified.
     pub(crate) fn arrives_whole(&self) {
         if self.distance.load(Relaxed) == UNKNOWN {
             let distance = if always_has_icrc() { FAR } else { NEAR };
@@ -115,19 +120,19 @@ impl Path {
         }
     }
 
-    /// Whether the peer has still to be told that its rows come as they were made.
+    /// Returns whether the peer must still be told that its GSO packets arrive unmodified.
     #[inline]
     pub(crate) fn is_untold(&self) -> bool {
         self.told.load(Relaxed) == 0
     }
 
-    /// The peer has been told.
+    /// Records that the peer has been told.
     pub(crate) fn set_told(&self) {
         self.told.store(1, Relaxed);
     }
 
-    /// The peer has received a packet without an ICRC that did not come as it was made: something was cut into pieces or
-    /// copied on its way, or is not ours. If nothing of ours leaves without ICRCs anyway, that is of no account.
+    /// Records that the peer has received a modified packet without an ICRC: a packet was segmented
+    /// or copied on its way, or is forged. Has no effect unless packets leave without ICRCs.
     #[cold]
     pub(crate) fn arrives_cut(&self) {
         if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed).is_ok() {
@@ -135,24 +140,24 @@ impl Path {
         }
     }
 
-    /// An acknowledgement has not come in time.
+    /// Records that an ACK has timed out.
     #[cold]
     pub(crate) fn is_silent(&self) {
-        // Both sides of a queue pair may be here: what they count then is as good.
+        // Both sides of a queue pair may race here. Either result is good enough.
         if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed) == Err(FAR) {
             return;
         }
         self.doubt(self.doubts.load(Relaxed));
     }
 
-    /// Has packets leave with ICRCs for a number of batches that grows with the doubts.
+    /// Makes packets leave with ICRCs for a number of batches that grows with the doubts.
     fn doubt(&self, doubts: u32) {
         self.wait.store(WAIT << doubts, Relaxed);
         let next = doubts.wrapping_add(1).min(MOST_DOUBTS);
         self.doubts.store(next, Relaxed);
     }
 
-    /// Whether the payload of rows needs no ICRC: asked once for each batch.
+    /// Returns whether the payload of GSO packets needs no ICRC. Called once for each batch.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
         match self.distance.load(Relaxed) {
@@ -169,13 +174,13 @@ impl Path {
         wait == 0 && self.distance.cmpxchg(DOUBTFUL, NEAR, Relaxed).is_ok()
     }
 
-    /// Whether small packets are expected to leave in long rows.
+    /// Returns whether small packets are expected to form long GSO packets.
     #[inline]
     pub(crate) fn has_long_rows(&self) -> bool {
         self.long_rows.load(Relaxed) != 0
     }
 
-    /// Whether the last row was long.
+    /// Records whether the last GSO packet was long.
     #[inline]
     pub(crate) fn set_long_rows(&self, long: bool) {
         if self.has_long_rows() != long {
@@ -183,12 +188,12 @@ impl Path {
         }
     }
 
-    /// Whether the other path leads back along this one.
+    /// Returns whether `other` is the reverse of this path.
     pub(crate) fn leads_back(&self, other: &Path) -> bool {
         self.source == other.destination && self.destination == other.source
     }
 
-    /// The route, as it is now. `None` where the stack knows none.
+    /// Returns the current route. `None` if the stack has no route.
     pub(crate) fn route(
         &self,
         device: &DeviceState,
@@ -199,9 +204,9 @@ impl Path {
         if let Some(route) = cached.as_ref().filter(|route| route.is_valid()) {
             return Some(route.clone());
         }
-        // The address may be that of a VLAN; where its device has gone, so has the path. One that
-        // is in another namespace than ours, as a container's macvlan, is not for us to use: its
-        // index may name any device here.
+        // The interface may be a VLAN: if the device is gone, so is the path. A device in another
+        // namespace, such as a container's macvlan, must not be used: its index may name any device
+        // in this one.
         let net = device.netdev.net(rcu);
         if self.info.namespace != Some(net.cookie()) {
             return None;

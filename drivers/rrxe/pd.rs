@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains: identities that keys, queue pairs and address handles are compared by.
+//! Protection domains: identities by which keys, queue pairs and address handles are compared.
 
 use kernel::sync::atomic::{Atomic, Relaxed};
 
-/// Names a protection domain; never used again for another.
+/// Identity of a protection domain. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PdId(u64);
 
-/// Says which protection domain a region is of, which reregistration may change.
+/// The protection domain of a region, which reregistration may change.
 pub(crate) struct PdCell(Atomic<u64>);
 
 impl PdCell {
@@ -46,7 +46,7 @@ impl Pd {
         self.id
     }
 
-    /// It belongs to a program, not to a kernel consumer.
+    /// Returns whether it belongs to a user program, and not to a kernel consumer.
     pub(crate) fn is_user(&self) -> bool {
         self.is_user
     }

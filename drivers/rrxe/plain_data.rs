@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The structs of the user ABI may be copied from and to user space as bytes.
+//! Marks the structs of the user ABI as plain data, which may be copied from and to user space.
 
 use crate::abi;
 use kernel::transmute::{AsBytes, FromBytes};
@@ -8,7 +8,7 @@ use kernel::transmute::{AsBytes, FromBytes};
 macro_rules! plain_data {
     ($($ty:ty),* $(,)?) => {
         $(
-            // SAFETY: A `repr(C)` struct of integers: any bytes are a value of it.
+            // SAFETY: A `repr(C)` struct of integers: any byte pattern is a valid value.
             unsafe impl FromBytes for $ty {}
             // SAFETY: A `repr(C)` struct of integers without padding: abi.rs asserts its size,
             // which is the sum of its fields' sizes.

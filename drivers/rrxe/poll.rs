@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Poll mode: a thread for a context, which looks at the send rings of its queue pairs.
+//! Poll mode: a thread for each context, which polls the send rings of the context's queue pairs.
 //!
-//! A program that has asked for it makes no system call to send as long as the thread is awake. The thread
-//! does for it what a doorbell does, wherever it finds that a producer counter has changed. Once it has found
-//! nothing for the context's idle time it goes to sleep; the next doorbell wakes it.
+//! A program in poll mode makes no system call to send as long as the thread is awake. When the
+//! thread finds that a producer counter has changed, it does the work of a doorbell. After it has
+//! found nothing for the context's idle time, it goes to sleep, and the next doorbell wakes it.
 //!
-//! What a program can do by writing to its rings is to keep the thread busy, as it could keep itself busy by
-//! calling: no look at a ring does more than a call.
+//! By writing to its rings a program can only keep the thread busy, as it could keep itself busy
+//! with system calls: polling a ring costs at most as much as a system call.
 //!
-//! | who holds what | |
+//! | owner | owned |
 //! |---|---|
 //! | ib_core's context | the [`Poller`]: the thread, which ends with it, and the [`Watch`] |
 //! | ib_core's queue pair | its [`Seat`]: the [`Watch`], and the thread's task to wake it |
-//! | [`Watch`] | queue pairs, until their destruction takes them out |
+//! | [`Watch`] | queue pairs, until their destruction removes them |
 
 use crate::{
     abi::MAX_POLL_IDLE_US, device::DeviceState, limits::MAX_POLL_THREADS, qp::Qp, ring::Ring,
@@ -33,12 +33,12 @@ use linux_rdma::{
     time::monotonic_ns,
 };
 
-/// Whether programs may have it at all.
+/// Returns whether programs may use poll mode.
 fn is_allowed() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::poll_mode.value()) != 0
 }
 
-/// One of the threads that a device may have.
+/// A permit for one thread, from the device's quota of [`MAX_POLL_THREADS`].
 struct Permit(Arc<DeviceState>);
 
 impl Permit {
@@ -63,8 +63,9 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Starts the thread of a context that asks for such an idle time in microseconds: `None` where it asks for
-    /// none, and where it can't have it. `EINVAL` where the time is too long.
+    /// Starts the thread of a context with an idle time in microseconds. Returns `None` if the idle
+    /// time is 0, or if the context can't have a thread. Returns `EINVAL` if the idle time is too
+    /// long.
     pub(crate) fn new(device: &Arc<DeviceState>, idle_us: u32) -> Result<Option<Self>> {
         if idle_us > MAX_POLL_IDLE_US {
             return Err(EINVAL);
@@ -89,7 +90,7 @@ impl Poller {
         }))
     }
 
-    /// Has the thread look at the send ring of a queue pair.
+    /// Adds the send ring of a queue pair to those that the thread polls.
     pub(crate) fn add(&self, qp: Arc<Qp>, ring: Ring) -> Result<Seat> {
         let watch = self.thread.body().clone();
         {
@@ -110,7 +111,7 @@ impl Poller {
     }
 }
 
-/// A queue pair's place among those of its context.
+/// The registration of a queue pair with the poll thread of its context.
 pub(crate) struct Seat {
     watch: Arc<Watch>,
     task: ARef<Task>,
@@ -118,7 +119,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// The program has called: from now on it need not.
+    /// Wakes the thread after a doorbell. The program needs no doorbells from now on.
     pub(crate) fn wake(&self) {
         let woken = {
             let rings = self.watch.rings.lock();
@@ -134,14 +135,15 @@ impl Seat {
         }
     }
 
-    /// The thread looks at it no more. It may be running the send side yet, as may who has found a packet for it.
+    /// Ends the registration. The thread may still be running the send side, as may a CPU that
+    /// received a packet for the queue pair.
     pub(crate) fn leave(&self) {
         let gone = {
             let mut rings = self.watch.rings.lock();
             let at = rings.iter().position(|w| Arc::ptr_eq(&w.qp, &self.qp));
             at.and_then(|at| rings.remove(at).ok())
         };
-        // Not with the mutex held: where it is the last to know the ring, that is unpinned.
+        // Dropped without the mutex: dropping the last reference to the ring unpins it.
         drop(gone);
     }
 }
@@ -152,11 +154,11 @@ impl Drop for Seat {
     }
 }
 
-/// A send ring that is looked at.
+/// A polled send ring.
 struct Watched {
     qp: Arc<Qp>,
     ring: Ring,
-    /// The producer counter when it was looked at last.
+    /// The producer counter at the last poll.
     seen: u32,
 }
 
@@ -172,14 +174,14 @@ fn want_doorbells(rings: &KVVec<Watched>, wanted: bool) {
     }
 }
 
-/// What the thread looks at.
+/// The rings that a thread polls.
 ///
-/// A ring wants no doorbells only while the thread is not asleep. Both change with `rings` locked.
+/// A ring wants no doorbells only while the thread is awake. Both change with `rings` locked.
 #[pin_data]
 pub(crate) struct Watch {
-    /// Nanoseconds for which it goes on looking after it has found something.
+    /// Nanoseconds for which the thread continues to poll after it has found something.
     idle: u64,
-    /// Not 0: the thread sleeps, or is about to.
+    /// Not 0 if the thread sleeps or is about to.
     asleep: Atomic<u32>,
     #[pin]
     rings: Mutex<KVVec<Watched>>,
@@ -190,7 +192,8 @@ impl Watch {
         self.asleep.load(Relaxed) != 0
     }
 
-    /// The next ring from a place on that has changed: its place and its queue pair.
+    /// Returns the index and the queue pair of the next ring, from index `from` on, that has
+    /// changed.
     fn next(&self, from: usize) -> Option<(usize, Arc<Qp>)> {
         let mut rings = self.rings.lock();
         let (at, watched) = rings
@@ -202,12 +205,12 @@ impl Watch {
         Some((at, watched.qp.clone()))
     }
 
-    /// Looks at each ring once. Whether anything was found.
+    /// Polls each ring once. Returns whether anything was found.
     fn look(&self, current: &CurrentThread) -> bool {
         let (mut from, mut found) = (0, false);
         while let Some((at, qp)) = self.next(from) {
-            // Not with the mutex held: what is posted may take its time, and this one's destruction must not
-            // wait for all others.
+            // Not with the mutex held: the doorbell may take long, and the destruction of this
+            // queue pair must not wait for all the others.
             Qp::doorbell(qp.as_arc_borrow());
             (from, found) = (at.wrapping_add(1), true);
             current.resched();
@@ -215,12 +218,13 @@ impl Watch {
         found
     }
 
-    /// Has programs call from now on, unless something was posted before they could know.
+    /// Asks programs to ring doorbells from now on, unless something was posted before they could
+    /// know.
     fn fall_asleep(&self) {
         let rings = self.rings.lock();
         want_doorbells(&rings, true);
-        // Pairs with the fence between publishing and reading the doorbell word: either the program sees
-        // that it must call, or we what it has posted.
+        // Pairs with the fence between publishing and reading the doorbell word: either the program
+        // sees that it must call, or this thread sees the posted work requests.
         smp_mb();
         if rings.iter().any(Watched::has_changed) {
             want_doorbells(&rings, false);

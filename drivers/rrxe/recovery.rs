@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module parameter `recovery`: how queue pairs find and repair losses (docs/transport.md).
+//! The module parameter `recovery`: how queue pairs detect and repair losses (docs/transport.md).
 
 use kernel::prelude::*;
 use linux_rdma::{choice_parameter, parameter::Choice};
@@ -30,7 +30,7 @@ choice_parameter!(
     "How losses are repaired: selective, or strict: go-back-N with the timers of the specification alone (default selective)"
 );
 
-/// Returns the mode of a queue pair that is created now.
+/// Returns the mode for a new queue pair.
 pub(crate) fn mode() -> RecoveryMode {
     PARAMETER.value().0
 }

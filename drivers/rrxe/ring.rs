@@ -10,7 +10,7 @@ use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
 use linux_rdma::rdma::{memory::SharedMemory, qp::QpCap, wr::DataSegment, Device};
 
-/// Where a ring's entries are.
+/// The memory and the shape of a ring.
 #[derive(Clone)]
 pub(crate) struct Ring {
     memory: Arc<SharedMemory>,
@@ -21,8 +21,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Pins the ring of a user program, if it has one. `EINVAL` where it is too small for `entries` entries of
-    /// `min_stride` bytes, or not shaped as the ABI says.
+    /// Pins the ring of a user program, if it has one. Returns `EINVAL` if the ring is too small
+    /// for `entries` entries of `min_stride` bytes, or if its shape violates the ABI.
     pub(crate) fn from_user<D: linux_rdma::rdma::Driver>(
         device: &Device<D>,
         spec: &RingSpec,
@@ -30,7 +30,7 @@ impl Ring {
         min_stride: u32,
     ) -> Result<Self> {
         if entries == 0 && spec.addr == 0 {
-            // There is none; nothing can be posted to what stands in for it.
+            // Nothing can be posted to this substitute.
             return Self::for_kernel(1, min_stride);
         }
         let size = Self::check(spec, entries, min_stride)?;
@@ -38,8 +38,8 @@ impl Ring {
         Ok(Self::at(Arc::new(memory, GFP_KERNEL_ACCOUNT)?, 0, spec))
     }
 
-    /// Pins the send and the receive ring of a queue pair; once, if they are in one piece of
-    /// memory. `EINVAL` as for [`Ring::from_user`].
+    /// Pins the send and the receive ring of a queue pair; only once, if they are in one piece of
+    /// memory. Returns `EINVAL` under the conditions of [`Ring::from_user`].
     pub(crate) fn pair_from_user<D: linux_rdma::rdma::Driver>(
         device: &Device<D>,
         cmd: &CreateQpCmd,
@@ -66,9 +66,10 @@ impl Ring {
         ))
     }
 
-    /// The bytes of a program's ring. `EINVAL` as for [`Ring::from_user`].
+    /// Returns the size of a program's ring in bytes. Returns `EINVAL` under the conditions of
+    /// [`Ring::from_user`].
     fn check(spec: &RingSpec, entries: u32, min_stride: u32) -> Result<usize> {
-        // A provider that knows no other strides rounds up to a power of two.
+        // A provider without `FEATURE_PACKED` rounds up to a power of two.
         let most = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
             .and_then(u32::checked_next_power_of_two)
             .ok_or(EINVAL)?;
@@ -84,7 +85,7 @@ impl Ring {
         spec.size().ok_or(EINVAL)
     }
 
-    /// A ring whose shape was checked, from byte `start` of the memory on.
+    /// Returns a ring of a verified shape that starts at byte `start` of the memory.
     fn at(memory: Arc<SharedMemory>, start: usize, spec: &RingSpec) -> Self {
         Self {
             memory,
@@ -105,18 +106,18 @@ impl Ring {
         Ok(Self::at(Arc::new(memory, GFP_KERNEL_ACCOUNT)?, 0, &spec))
     }
 
-    /// Entries that it holds.
+    /// Returns the number of entries that the ring can hold.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// What the producer says that it has published.
+    /// Returns the producer counter as the producer has published it.
     #[inline]
     pub(crate) fn producer(&self) -> u32 {
         self.load_acquire(RING_PRODUCER)
     }
 
-    /// Asks the producer to call the kernel after publishing, or no more.
+    /// Tells the producer whether to call the kernel after publishing.
     pub(crate) fn want_doorbell(&self, wanted: bool) {
         self.store_release(RING_DOORBELL, wanted.into());
     }
@@ -143,13 +144,13 @@ impl Ring {
             .wrapping_add(self.start)
     }
 
-    /// Copies the entry at a counter's value out.
+    /// Copies out the entry at a counter.
     #[inline]
     fn entry<T: FromBytes + Copy>(&self, counter: u32) -> Result<T> {
         self.memory.read(self.offset(counter))
     }
 
-    /// Copies the data segments behind an entry of `head` bytes out.
+    /// Copies out the data segments that follow the first `head` bytes of an entry.
     #[inline]
     fn segments(&self, counter: u32, head: usize, to: &mut [DataSegment]) -> Result {
         let mut offset = self.offset(counter).wrapping_add(head);
@@ -167,7 +168,7 @@ impl Ring {
 }
 
 impl Ring {
-    /// Copies entries of another ring to the places of the same counters.
+    /// Copies entries of another ring to the same counters of this one.
     pub(crate) fn copy_entries(&self, from: &Ring, first: u32, count: u32) -> Result {
         let bytes = self.stride.min(from.stride) as usize;
         let mut buffer = [0; 128];
@@ -188,14 +189,15 @@ impl Ring {
     }
 }
 
-/// The emptying side of a work queue.
+/// The consuming side of a work queue.
 pub(crate) struct Consumer {
     ring: Ring,
-    /// Entries taken so far. The kernel's own: what the ring says is for the other side to read.
+    /// Entries taken so far. This is the kernel's own copy: the counter in the ring is only for the
+    /// producer to read.
     taken: u32,
-    /// Entries whose work requests have completed: their places may be used again.
+    /// Entries whose work requests have completed: their slots may be used again.
     retired: u32,
-    /// The producer claimed the impossible: nothing more is taken until Reset.
+    /// The producer counter was impossible: no entry is taken until the next reset.
     broken: bool,
 }
 
@@ -209,8 +211,8 @@ impl Consumer {
         }
     }
 
-    /// Entries that wait to be taken. `EINVAL`, once, where the producer claims more than the ring
-    /// holds; none from then on.
+    /// Returns the number of entries that can be taken. Returns `EINVAL` once if the producer
+    /// claims more entries than the ring holds, and 0 from then on.
     #[inline]
     pub(crate) fn available(&mut self) -> Result<u32> {
         if self.broken {
@@ -226,24 +228,25 @@ impl Consumer {
         Ok(waiting)
     }
 
-    /// Whether there is something for who takes next: entries, or a producer that claims the impossible.
+    /// Returns whether [`Consumer::available`] has something to report: entries, or an impossible
+    /// producer counter.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         !self.broken && self.ring.producer() != self.taken
     }
 
-    /// Entries that the ring holds.
+    /// Returns the number of entries that the ring can hold.
     pub(crate) fn capacity(&self) -> u32 {
         self.ring.capacity
     }
 
-    /// The ring.
+    /// Returns the ring.
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// The counter of the next entry, and how many wait. `EINVAL` where the producer claimed the
-    /// impossible, now or before.
+    /// Returns the counter of the next entry, and the number of entries that can be taken. Returns
+    /// `EINVAL` if the producer counter is or was impossible.
     pub(crate) fn waiting(&mut self) -> Result<(u32, u32)> {
         let count = self.available()?;
         if self.broken {
@@ -252,8 +255,8 @@ impl Consumer {
         Ok((self.taken, count))
     }
 
-    /// Puts another ring in place, with the same counters; `producer` is the producer's. Returns
-    /// the old one.
+    /// Replaces the ring and keeps the counters; `producer` is the producer's counter. Returns the
+    /// old ring.
     pub(crate) fn replace(&mut self, ring: Ring, producer: u32) -> Ring {
         let old = core::mem::replace(&mut self.ring, ring);
         self.ring.store_release(RING_PRODUCER, producer);
@@ -261,13 +264,13 @@ impl Consumer {
         old
     }
 
-    /// The next entry, as it is now.
+    /// Reads the next entry.
     #[inline]
     pub(crate) fn next<T: FromBytes + Copy>(&self) -> Result<T> {
         self.ring.entry(self.taken)
     }
 
-    /// The data segments of the next entry, which follow its first `head` bytes.
+    /// Reads the data segments that follow the first `head` bytes of the next entry.
     #[inline]
     pub(crate) fn next_segments(&self, head: usize, to: &mut [DataSegment]) -> Result {
         if head.wrapping_add(to.len().wrapping_mul(16)) > self.ring.stride as usize {
@@ -276,7 +279,7 @@ impl Consumer {
         self.ring.segments(self.taken, head, to)
     }
 
-    /// The bytes behind the first `head` bytes of the next entry.
+    /// Reads the bytes that follow the first `head` bytes of the next entry.
     #[inline]
     pub(crate) fn next_bytes(&self, head: usize, to: &mut [u8]) -> Result {
         if head.wrapping_add(to.len()) > self.ring.stride as usize {
@@ -287,14 +290,14 @@ impl Consumer {
             .read_bytes(self.ring.offset(self.taken).wrapping_add(head), to)
     }
 
-    /// The next entry was copied out.
+    /// Advances past the next entry after it was copied out.
     #[inline]
     pub(crate) fn take(&mut self) {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// The oldest work request has completed: tells the producer that its place is free again.
-    /// Before the completion is pushed, since who sees that may post at once.
+    /// Frees the slot of the oldest work request, which has completed. Must be called before the
+    /// completion is pushed, because the consumer may post as soon as it sees that.
     #[inline]
     pub(crate) fn retire(&mut self) {
         self.retired = self.retired.wrapping_add(1);
@@ -305,7 +308,7 @@ impl Consumer {
         self.ring.store_release(RING_CONSUMER, self.retired);
     }
 
-    /// Forgets what is in the ring (the Reset state).
+    /// Discards the entries of the ring (Reset state).
     pub(crate) fn discard(&mut self) {
         self.taken = self.ring.load_acquire(RING_PRODUCER);
         self.retired = self.taken;
@@ -313,14 +316,14 @@ impl Consumer {
         self.publish();
     }
 
-    /// Asks the producer to call the kernel after publishing, or no more.
+    /// Tells the producer whether to call the kernel after publishing.
     pub(crate) fn want_doorbell(&self, wanted: bool) {
         self.ring.want_doorbell(wanted);
     }
 
-    /// Asks the producer to call the kernel only once it has published so many more.
+    /// Tells the producer to call the kernel only after it has published `more` further entries.
     pub(crate) fn want_doorbell_after(&self, more: u32) {
-        // Whatever it says: the number is for the producer only.
+        // The counter needs no check: only the producer uses the result.
         let producer = self.ring.load_acquire(RING_PRODUCER);
         let due = producer.wrapping_add(more);
         self.ring.store_release(RING_DUE, due);
@@ -328,7 +331,7 @@ impl Consumer {
     }
 }
 
-/// The filling side of a work queue of a kernel consumer.
+/// The producing side of a work queue of a kernel consumer.
 pub(crate) struct Producer {
     ring: Ring,
     produced: u32,
@@ -339,8 +342,8 @@ impl Producer {
         Self { ring, produced: 0 }
     }
 
-    /// Writes an entry with its data segments, or inline data, and publishes it. `ENOMEM` where
-    /// the ring is full, `EINVAL` where the entry does not fit.
+    /// Writes an entry with its data segments or inline data, and publishes it. Returns `ENOMEM` if
+    /// the ring is full, `EINVAL` if the entry does not fit.
     pub(crate) fn push<T: kernel::transmute::AsBytes + Copy>(
         &mut self,
         entry: &T,

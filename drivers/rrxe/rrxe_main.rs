@@ -2,8 +2,8 @@
 
 //! rrxe: a software RoCEv2 device.
 //!
-//! Users load this module, type `rdma link add rrxe0 type rrxe netdev eth0`, and have an RDMA
-//! device on an Ethernet interface. ARCHITECTURE.md is the map of it.
+//! After `rdma link add rrxe0 type rrxe netdev eth0`, the Ethernet interface has an RDMA device.
+//! ARCHITECTURE.md describes the structure of the module.
 
 #![deny(
     clippy::arithmetic_side_effects,
@@ -100,35 +100,34 @@ module! {
     },
 }
 
-/// What devices share: made when the module is loaded.
+/// State shared by all devices; created when the module is loaded.
 pub(crate) struct State {
     pub(crate) tables: Arc<tables::Tables>,
     pub(crate) sockets: Arc<sockets::Sockets>,
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialized first thing in `Module::init`, before anything that uses it is
-    // registered.
+    // SAFETY: `Module::init` initializes it before it registers anything that uses it.
     unsafe(uninit) static STATE: Mutex<Option<Arc<State>>> = None;
 }
 
-/// What devices share; `None` while the module is coming or going.
+/// Returns the shared state; `None` while the module is being loaded or unloaded.
 pub(crate) fn module_state() -> Option<Arc<State>> {
     STATE.lock().clone()
 }
 
 #[pin_data(PinnedDrop)]
 struct Module {
-    /// First, so that it is dropped first: no device can be added, and all are gone afterwards.
+    /// First, so that it is dropped first: after that, no device exists and none can be added.
     link: LinkRegistration<driver::Rrxe>,
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
     state: SharedState,
-    /// Last: nobody makes packets any more.
+    /// Dropped last, because until then packets may still be created.
     _packets: net::Prepared,
 }
 
-/// Owns what is in [`STATE`].
+/// Owner of the contents of [`STATE`].
 struct SharedState;
 
 impl SharedState {
@@ -144,8 +143,8 @@ impl SharedState {
 impl Drop for SharedState {
     fn drop(&mut self) {
         let state = STATE.lock().take();
-        // What tables let go waits for its grace period, and refers to the tables: they must not
-        // be dropped from there, since that sleeps.
+        // Objects removed from the tables refer to the tables and are dropped after a grace period.
+        // The tables must not be dropped from there, since dropping them sleeps.
         rcu_barrier();
         drop(state);
         rcu_barrier();

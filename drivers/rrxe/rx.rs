@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Incoming packets: from UDP port 4791 to the queue pair that they are for.
+//! Incoming packets: from UDP port 4791 to the destination queue pair.
 //!
-//! Everything here runs in the softirq that received the packet. What does not belong to a queue
-//! pair, or not to a packet as the specification wants it, is dropped without an answer.
+//! Everything here runs in the softirq that received the packet. A packet that belongs to no queue
+//! pair, or that violates the specification, is dropped without a response.
 
 use crate::{
     counters::Counter,
@@ -29,14 +29,15 @@ use rrxe_core::{
     Packet, MAX_HEADER,
 };
 
-/// What stands there where none was computed.
+/// The ICRC field of a packet without an ICRC.
 pub(crate) const NO_ICRC: [u8; ICRC] = [0; ICRC];
 
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;
 
-/// Calls `f` with the network device that a packet is addressed to: `dev`, which received it, or for
-/// a packet of this host that came over the loopback device the one with its destination address.
+/// Calls `f` with the network device that a packet is addressed to: `dev`, which received it, or,
+/// for a packet of this host that came over the loopback device, the device with its destination
+/// address.
 pub(crate) fn with_addressed<T>(
     dev: &NetDevice,
     skb: &RxSkb,
@@ -50,26 +51,26 @@ pub(crate) fn with_addressed<T>(
     f(&holder)
 }
 
-/// Returns the RDMA device of a network device, or of the nearest one below that has one.
+/// Returns the RDMA device of a network device, or of the nearest lower device that has one.
 pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
     by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
 }
 
-/// What packets are received for.
+/// The receiver of a UDP tunnel socket.
 #[repr(align(8))]
 pub(crate) struct Receiver {
     tables: Arc<Tables>,
 }
 
-/// Packets that are going to be handled as a run ([`Packet::run`]).
+/// Packets to be handled as one burst ([`Packet::run`]).
 struct Run<'a> {
     packet: Packet,
-    /// The first.
+    /// The first packet.
     datagram: Datagram<'a>,
-    /// The header that the next one must have.
+    /// The header that the next packet must have.
     next: [u8; Bth::LEN],
     packets: u32,
-    /// As many as the queue pair takes at once.
+    /// Number of packets that the queue pair accepts at once.
     most: u32,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a datagram is the next one, but for its ICRC.
+    /// Returns whether a datagram is the next packet of the burst. Does not check its ICRC.
     #[inline]
     fn is_next(&self, datagram: &Datagram<'_>) -> bool {
         let mut header = [0; Bth::LEN];
@@ -106,11 +107,12 @@ impl Receiver {
         Ok(Arc::new(Self { tables }, GFP_KERNEL)?)
     }
 
-    /// What the ICRC of a datagram begins with. `None` where it is no packet.
+    /// Returns the part of the ICRC's input in front of the BTH. `None` if the datagram is not a
+    /// packet.
     fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
         let packet_len = u32::try_from(datagram.payload_len()).ok()?;
         let udp = datagram.udp_header();
-        // IPv4 options and IPv6 extension headers are not allowed for (IBA A17.3).
+        // IPv4 options and IPv6 extension headers are not supported (IBA A17.3).
         let (prefix, lengths_agree) = match datagram.packet().version() {
             IpVersion::V4 => {
                 let ip = datagram.ipv4_header()?;
@@ -123,11 +125,13 @@ impl Receiver {
                 (Prefix::ipv6(&ip, &udp), agree)
             }
         };
-        // The stack cuts a packet to its UDP length, whatever IP says.
+        // The stack truncates a packet to its UDP length, regardless of the IP length.
         lengths_agree.then_some(prefix)
     }
 
-    /// Whether the ICRC is right, or else what it is; `None` where it is no packet. Where nobody can have changed it, it need not be computed.
+    /// Returns whether the ICRC is right, and the received ICRC if it is wrong. `None` if the
+    /// datagram is not a packet. The ICRC is not computed if nothing can have modified the
+    /// datagram.
     #[inline(always)]
     fn is_whole(
         datagram: &Datagram<'_>,
@@ -145,7 +149,7 @@ impl Receiver {
         })
     }
 
-    /// The ICRC as it should be, and as it is. `None` where it is no packet.
+    /// Returns the computed and the received ICRC. `None` if the datagram is not a packet.
     #[inline(always)]
     fn sums(
         datagram: &Datagram<'_>,
@@ -171,20 +175,20 @@ impl Receiver {
     }
 
     /// Returns whether a datagram that came in on `dev` may be for a queue pair of the network
-    /// device `own`: it came in there or on a device stacked on it (a VLAN, a bridge, a macvlan),
-    /// or came from this host to an address of one of these.
+    /// device `own`: it came in on `own` or on a device stacked on it (a VLAN, a bridge, a
+    /// macvlan), or it came from this host to an address of one of these.
     fn is_for(dev: &NetDevice, own: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> bool {
         let receives = |dev: &NetDevice| (dev == own || own.has_upper(dev, rcu)).then_some(());
         with_addressed(dev, skb, rcu, receives).is_some()
     }
 
-    /// Returns the RDMA device that a packet is for.
+    /// Returns the RDMA device that a packet is addressed to.
     fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
         with_addressed(dev, skb, rcu, |dev| device_on(dev, rcu))
     }
 
-    /// Gives a multicast to each member of its group. What one makes of it is nothing to the
-    /// others (I-07). Whether there is one.
+    /// Delivers a multicast to each member of its group. An error of one member does not affect the
+    /// others (I-07). Returns whether the group has a member.
     fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
         let device = match incoming.packet.bth.opcode.class() {
             wire::Class::Ud => device_on(dev, rcu),
@@ -201,7 +205,7 @@ impl Receiver {
         taken
     }
 
-    /// Counts a packet that no queue pair has seen.
+    /// Counts a packet that reached no queue pair.
     fn count(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard, counter: Counter) {
         if let Some(device) = Self::device(dev, skb, rcu) {
             device.data().counters.count(counter);
@@ -210,7 +214,7 @@ impl Receiver {
 }
 
 impl Receiver {
-    /// The end of a run: hands it to the queue pair of the row.
+    /// Ends a burst: hands it to the current queue pair of `row`.
     fn end_run(run: &mut Option<Run<'_>>, now: u64, row: &mut Row<'_>, rcu: &rcu::Guard) {
         let (Some(run), Some((qp, after))) = (run.take(), row.current()) else {
             return;
@@ -220,7 +224,7 @@ impl Receiver {
         Qp::receive(qp, &incoming, after, rcu);
     }
 
-    /// Takes a datagram. False where that was no packet.
+    /// Handles a datagram. Returns false if it was not a valid packet.
     fn datagram<'a, 'b>(
         &'a self,
         dev: &NetDevice,
@@ -245,11 +249,13 @@ impl Receiver {
             Self::count(dev, skb, rcu, Counter::Malformed);
             return false;
         };
-        // What is for the queue pair of the packet before has the same addresses, and came the same way.
+        // A packet for the same queue pair as the previous one has the same addresses and came the
+        // same way.
         let last = row.last(packet.bth.dest_qpn);
         let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
         if found.is_none() && !Self::is_special(skb, &packet) {
-            // Without an ICRC, which would be most of what a stranger's sweep of numbers costs.
+            // Dropped before its ICRC is computed, which would be most of the cost of a scan of
+            // queue pair numbers.
             self.count_unclaimed(dev, skb, &packet, rcu);
             return true;
         }
@@ -291,7 +297,7 @@ impl Receiver {
         true
     }
 
-    /// Counts a packet that nobody takes.
+    /// Counts a packet that has no receiver.
     #[cold]
     fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
         let number = packet.bth.dest_qpn;
@@ -304,14 +310,14 @@ impl Receiver {
         Self::count(dev, skb, rcu, counter);
     }
 
-    /// Returns whether a packet is a multicast, which goes to a number of its own, or for the
-    /// general services interface.
+    /// Returns whether a packet is a multicast, which has a queue pair number of its own, or
+    /// for the general services interface.
     #[inline]
     fn is_special(skb: &RxSkb, packet: &Packet) -> bool {
         packet.bth.dest_qpn == GSI || skb.destination().is_multicast()
     }
 
-    /// The queue pair that a packet is for, if that is one by itself, and may have it from there.
+    /// Returns the queue pair that a unicast packet is for, if it may receive packets from `dev`.
     fn find<'a>(
         &'a self,
         dev: &NetDevice,
@@ -332,8 +338,8 @@ impl Receiver {
         belongs.then_some(qp)
     }
 
-    /// Gives a packet to the members of its multicast group, or to the general services interface. Whether somebody
-    /// took it.
+    /// Delivers a packet to the members of its multicast group, or to the general services
+    /// interface. Returns whether there was a receiver.
     #[cold]
     fn special(
         &self,
@@ -375,7 +381,7 @@ impl UdpReceive for Receiver {
         }
         Self::end_run(&mut run, now, &mut row, &rcu);
         row.finish();
-        // What is no packet shows as dropped.
+        // An invalid packet shows as dropped.
         if good {
             skb.consume();
         }

@@ -23,13 +23,13 @@ struct Entry {
     _v4: UdpTunnelSocket<Receiver>,
     /// `None` on hosts without IPv6.
     _v6: Option<UdpTunnelSocket<Receiver>>,
-    /// `None` if it is switched off, or the kernel has no netfilter.
+    /// `None` if the guard is disabled or the kernel has no netfilter.
     _guard: Option<LocalOutHook<Guard>>,
     /// Devices in the namespace.
     users: usize,
 }
 
-/// Which namespaces have sockets: one pair for all devices of a namespace.
+/// The open sockets: one pair for all devices of a namespace.
 #[pin_data]
 pub(crate) struct Sockets {
     tunnels: Arc<UdpTunnels>,
@@ -39,7 +39,8 @@ pub(crate) struct Sockets {
     open: Mutex<KVec<Entry>>,
 }
 
-/// A device's share in the sockets of its namespace; the last one closes them, which sleeps.
+/// A device's share of the sockets of its namespace. Dropping the last share closes them, which
+/// sleeps.
 pub(crate) struct SocketShare {
     sockets: Arc<Sockets>,
     namespace: NetNsCookie,
@@ -60,8 +61,8 @@ impl Sockets {
         )
     }
 
-    /// A share in the sockets of the namespace that a network device is in. `EADDRINUSE` where
-    /// somebody else has the port.
+    /// Returns a share of the sockets of a network device's namespace. Returns `EADDRINUSE` if
+    /// another socket has the port.
     pub(crate) fn share(this: &Arc<Self>, netdev: &NetDevice) -> Result<SocketShare> {
         let net = netdev.hold_net().ok_or(ENODEV)?;
         let namespace = net.cookie();
@@ -99,7 +100,7 @@ impl Sockets {
         )
     }
 
-    /// Has the guard look at what the sockets of a namespace send, unless it is switched off.
+    /// Registers the guard for the sockets of a namespace, unless it is disabled.
     fn guard(&self, net: &HeldNet) -> Result<Option<LocalOutHook<Guard>>> {
         if !guard::is_wanted() {
             return Ok(None);

@@ -2,12 +2,13 @@
 
 //! Shared receive queues: one ring of receive work requests for many queue pairs (IBA 10.2.9).
 //!
-//! A queue pair that needs a work request takes the oldest one, under the queue's lock, which
-//! nests inside the queue pair's. It copies the entry out, and gives its place in the ring back at
-//! once: work requests end in another order than they began, and a ring knows only one. From then
-//! on the work request is the queue pair's: it fails that one alone if it makes no sense.
+//! A queue pair that needs a work request takes the oldest one, under the queue's lock, which nests
+//! inside the queue pair's lock. It copies the entry out and frees its slot at once, because work
+//! requests complete in a different order than they were taken, and a ring can free slots only in
+//! order. From then on the work request belongs to the queue pair: a malformed one fails only
+//! there.
 //!
-//! Nothing in the ring asks for doorbells: a shared receive queue is never flushed (J-15).
+//! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
 use crate::{
     abi::{recv_stride, CreateSrqCmd, RecvWqe},
@@ -37,12 +38,12 @@ use linux_rdma::{
 
 /// Events, in the order of their bits in `Srq::events`.
 const EVENTS: [SrqEvent; 2] = [SrqEvent::LimitReached, SrqEvent::Error];
-/// XRC: more bits, for the completion queue: a completion, a solicited one, a lost one.
+/// XRC: further bits, for the completion queue: completion, solicited completion, lost completion.
 const COMPLETED: u32 = 1 << 8;
 const SOLICITED: u32 = 1 << 9;
 const OVERFLOW: u32 = 1 << 10;
 
-/// A shared receive queue, as queue pairs hold it. It may outlive ib_core's object.
+/// A shared receive queue, used by queue pairs. It may outlive ib_core's object.
 #[pin_data]
 pub(crate) struct Srq {
     pd: PdId,
@@ -51,14 +52,14 @@ pub(crate) struct Srq {
     target: Arc<SrqTarget>,
     #[pin]
     queue: SpinLock<Queue>,
-    /// One change at a time.
+    /// Serializes MODIFY_SRQ.
     #[pin]
     changing: Mutex<()>,
-    /// Reports events: consumers may call back, and here is where a queue pair is locked.
+    /// Reports events. Consumers may call back, and events are raised with a queue pair locked.
     #[pin]
     event_work: Work<Srq>,
     event_baton: Baton,
-    /// Events to report, a bit for each.
+    /// Events to report, one bit each.
     events: Raised,
 }
 
@@ -66,34 +67,34 @@ impl_has_work! {
     impl HasWork<Self> for Srq { self.event_work }
 }
 
-/// What a queue for XRC has besides.
+/// The additional part of a queue for XRC.
 struct Xrc {
     domain: PdId,
-    /// Where its work requests complete, whatever queue pair takes them.
+    /// The completion queue of its work requests, whichever queue pair takes them.
     cq: Arc<Cq>,
 }
 
-/// An XRC domain: what its queues and its targets have in common.
+/// An XRC domain: the identity that its queues and its targets share.
 pub(crate) struct Xrcd(pub(crate) PdId);
 
 struct Queue {
-    /// `None` once the queue is destroyed.
+    /// `None` after the queue was destroyed.
     consumer: Option<Consumer>,
     max_wr: u32,
-    /// An event is due when fewer work requests are left; 0 where none was asked for.
+    /// An event is due when fewer work requests are left; 0 if none was requested.
     limit: u32,
 }
 
-/// A shared receive queue, as ib_core holds it.
+/// ib_core's handle of a shared receive queue.
 pub(crate) struct SrqHandle {
     pub(crate) srq: Arc<Srq>,
-    /// For XRC: the queue's place in the table.
+    /// For XRC: the queue's entry in the table.
     listed: Option<Listed>,
-    /// Where a kernel consumer posts.
+    /// The ring that a kernel consumer posts to.
     poster: Option<Pin<KBox<SpinLock<Producer>>>>,
 }
 
-/// A place in the table of queues for XRC. Given back when it is dropped.
+/// An entry in the table of queues for XRC. Released on drop.
 struct Listed {
     device: Arc<DeviceState>,
     index: u32,
@@ -106,7 +107,7 @@ impl Drop for Listed {
     }
 }
 
-/// CREATE_SRQ: a queue, and for XRC its number. The limit is none of its attributes: it is armed by MODIFY_SRQ.
+/// CREATE_SRQ. Returns a queue, and for XRC its number. Ignores the limit, which MODIFY_SRQ sets.
 pub(crate) fn create(
     device: &Device<Rrxe>,
     pd: &Pd,
@@ -184,7 +185,7 @@ pub(crate) fn create(
 }
 
 impl SrqHandle {
-    /// MODIFY_SRQ. Work requests that wait move to the new ring, at the same counters.
+    /// MODIFY_SRQ. Waiting work requests move to the new ring, at the same counters.
     pub(crate) fn modify(
         &self,
         device: &Device<Rrxe>,
@@ -198,7 +199,7 @@ impl SrqHandle {
         let srq = &self.srq;
         let _one = srq.changing.lock();
         let ring = if mask.has(SrqAttrMask::MAX_WR) {
-            // As for completion queues, kernel consumers can't.
+            // As with completion queues, kernel consumers can't resize.
             let udata = udata.ok_or(not_supported())?;
             if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
                 return Err(EINVAL);
@@ -243,8 +244,8 @@ impl SrqHandle {
         }
     }
 
-    /// DESTROY_SRQ. No queue pair has it any more: ib_core counts them. But an XRC target may
-    /// still find it, and finds it empty.
+    /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
+    /// it, and finds it empty.
     pub(crate) fn destroy(&self) {
         if let Some(listed) = &self.listed {
             listed.device.tables.srqs.withdraw(listed.index);
@@ -280,27 +281,27 @@ pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Re
 }
 
 impl Srq {
-    /// Whose memory its work requests name, whatever queue pair takes them.
+    /// Returns the protection domain of its work requests, whichever queue pair takes them.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
     }
 
-    /// Whether it is in this XRC domain.
+    /// Returns whether it belongs to this XRC domain.
     pub(crate) fn is_in(&self, domain: PdId) -> bool {
         self.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain)
     }
 
-    /// For XRC: where its work requests complete.
+    /// For XRC: returns the completion queue of its work requests.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
-    /// Data segments of a work request.
+    /// Returns the largest number of data segments of a work request.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// Takes the next work request, if there is one: `read` copies its entry.
+    /// Takes the next work request, if there is one; `read` copies its entry.
     pub(crate) fn fetch<R>(
         this: ArcBorrow<'_, Self>,
         read: impl FnOnce(&Consumer) -> Option<R>,
@@ -312,7 +313,7 @@ impl Srq {
             Ok(0) => return None,
             Ok(waiting) => waiting,
             Err(_) => {
-                // A ring that claims too much has nothing for us.
+                // A ring with an impossible producer counter is treated as empty.
                 Self::raise(this, SrqEvent::Error);
                 return None;
             }
@@ -328,10 +329,10 @@ impl Srq {
         Some(taken)
     }
 
-    /// Puts another ring in the place of the present one.
+    /// Replaces the ring.
     fn change_ring(&self, ring: Ring) -> Result {
-        // The producer holds still, or harms itself. So what waits can be copied without the lock,
-        // while queue pairs go on taking from the old ring.
+        // A program that posts during this call harms only itself. So the waiting entries can be
+        // copied without the lock, while queue pairs continue to take from the old ring.
         let (old, first, count) = {
             let mut queue = lock_bh(&self.queue);
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
@@ -349,19 +350,20 @@ impl Srq {
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
             consumer.replace(ring, first.wrapping_add(count))
         };
-        // Unpins it, which may sleep.
+        // Unpins the old ring, which may sleep.
         drop(old);
         Ok(())
     }
 
-    /// Has an event reported. Any context.
+    /// Records an event and starts to report it. May be called from any context.
     fn raise(this: ArcBorrow<'_, Self>, event: SrqEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
             Self::work_on(this, 1 << bit);
         }
     }
 
-    /// XRC: has the consumer told of a completion that was pushed, or lost. Any context.
+    /// XRC: notifies the consumer of a completion that was pushed or lost. May be called from any
+    /// context.
     pub(crate) fn completed(
         this: ArcBorrow<'_, Self>,
         result: &Result<(), Overflow>,

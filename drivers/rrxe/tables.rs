@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What packets and work requests look up by number: queue pairs, memory regions, address handles.
+//! Lookup tables for packets and work requests: queue pairs, memory regions, address handles,
+//! shared receive queues.
 //!
-//! The tables belong to the module, not to a device: a queue pair number finds its queue pair in
-//! one step, and everything else about a packet is compared with that queue pair. Numbers that a
-//! stranger sees are table indices behind a keyed permutation, so that they can't be guessed.
+//! The tables belong to the module and not to a device: a queue pair number finds its queue pair in
+//! one step, and all other fields of the packet are compared with that queue pair. Numbers that
+//! peers see are table indices after a keyed permutation, so that they can't be guessed.
 
 use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp, srq::Srq};
 use core::ops::RangeInclusive;
@@ -23,42 +24,42 @@ use linux_rdma::{
 };
 use rrxe_core::permute::Permutation;
 
-/// Numbers of a round, at least, in which each is given out once: a late packet, or a key that a
-/// peer has kept, then finds nothing. A number whose object has lived for a whole round may be given
-/// out again soon after its end. A table has 8 bytes for each.
+/// Smallest number of allocations before a number is reused, so that a late packet, or a key that a
+/// peer has kept, finds nothing. The number of an object that has lived for a whole round may be
+/// reused soon after the object's end. A table uses 8 bytes for each number.
 const ROUND: u32 = 32_768;
 
-/// Indices of 24 bits, of which those in `range` are given out in turn.
+/// Allocator of 24-bit indices. Those in `range` are allocated in turn.
 #[pin_data]
 struct Numbers {
     #[pin]
     pool: IndexPool,
     permutation: Permutation,
     range: RangeInclusive<u32>,
-    /// One above the index that was given out last.
+    /// One more than the index that was allocated last.
     #[pin]
     next: Mutex<u32>,
     used: Atomic<u32>,
     recent: Recent,
 }
 
-/// Numbers and their indices, as they were needed last: the way back through a permutation takes a hundred
-/// instructions, and packets in a row name the same few. What a number's index is never changes, so nothing of this
-/// gets old.
+/// Cache of recently used numbers and their indices. Inverting the permutation takes a hundred
+/// instructions, and consecutive packets use the same few numbers. A number always has the same
+/// index, so entries never become stale.
 struct Recent([Atomic<u64>; RECENT]);
 
-/// Places for those: 2 KiB.
+/// Number of entries, which take 2 KiB.
 const RECENT: usize = 256;
 
 impl Recent {
-    /// What no number is: they have 24 bits.
+    /// An empty entry. No number has this value, because numbers have 24 bits.
     const NONE: u64 = u64::MAX;
 
     fn new() -> Self {
         Self([const { Atomic::new(Self::NONE) }; RECENT])
     }
 
-    /// The index of a number: the one of its place, or what `find` says.
+    /// Returns the index of a number, from its cache entry or from `find`.
     #[inline]
     fn index(&self, number: u32, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
         let place = self.0.get(number as usize % RECENT)?;
@@ -72,8 +73,8 @@ impl Recent {
     }
 }
 
-/// First and last number of the domain that a permutation works on: 24 bits, without the numbers
-/// that mean something (0, 1 and 0xffffff as queue pairs).
+/// First and last number of the domain that the permutation works on: 24 bits, without the numbers
+/// with a special meaning (0, 1 and 0xffffff as queue pairs).
 const FIRST: u32 = 2;
 const LAST: u32 = 0xff_fffe;
 
@@ -87,7 +88,7 @@ fn permutation() -> Result<Permutation> {
 }
 
 impl Numbers {
-    /// At most `max` numbers at a time.
+    /// Returns an allocator for at most `max` numbers at a time.
     fn new(max: u32) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             pool <- IndexPool::new(),
@@ -99,10 +100,10 @@ impl Numbers {
         })
     }
 
-    /// Returns a free index and the number that stands for it outside.
+    /// Returns a free index and its external number.
     ///
-    /// Indices go round in the lowest part of the range, so that a table has few leaves. That part
-    /// has four times as many as are used, and [`ROUND`] at least.
+    /// Allocation cycles through the lowest part of the range, so that a table has few leaves. That
+    /// part is four times as large as the number of indices in use, and at least [`ROUND`].
     fn reserve(&self) -> Result<(u32, u32)> {
         let (first, last) = (*self.range.start(), *self.range.end());
         let part = self.used.load(Relaxed).saturating_mul(4).max(ROUND);
@@ -122,7 +123,7 @@ impl Numbers {
         }
     }
 
-    /// Lets an index be used again, when its turn has come.
+    /// Frees an index for later reuse.
     fn release(&self, index: u32) {
         self.used.fetch_sub(1, Relaxed);
         self.pool.free(index);
@@ -135,7 +136,7 @@ impl Numbers {
     }
 }
 
-/// Objects that packets name by numbers which can't be guessed.
+/// Objects that packets name by unguessable numbers.
 #[pin_data]
 pub(crate) struct NumberTable<T: Send + Sync + 'static> {
     #[pin]
@@ -149,14 +150,15 @@ pub(crate) type QpTable = NumberTable<Qp>;
 /// Shared receive queues for XRC by number.
 pub(crate) type SrqTable = NumberTable<Srq>;
 
-/// Memory regions by key: 24 bits of number, and 8 low bits that change with each use of it.
+/// Memory regions by key: 24 bits of number, and 8 low bits that the consumer changes with each
+/// use.
 #[pin_data]
 pub(crate) struct RegionTable {
     #[pin]
     regions: NumberTable<Mr>,
 }
 
-/// Address handles by number, which only their own process sees.
+/// Address handles by number. Only the owning process sees the numbers.
 #[pin_data]
 pub(crate) struct AddressTable {
     #[pin]
@@ -197,7 +199,7 @@ impl Tables {
 }
 
 impl<T: Send + Sync + 'static> NumberTable<T> {
-    /// Room for `max` objects.
+    /// Returns a table for `max` objects.
     fn new(max: u32) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             numbers <- Numbers::new(max),
@@ -205,70 +207,71 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         })
     }
 
-    /// An index and the number that stands for it.
+    /// Reserves an index. Returns it with its external number.
     pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
         self.numbers.reserve()
     }
 
-    /// Lets packets find the object.
+    /// Makes the object visible to the packet path.
     pub(crate) fn publish(&self, index: u32, object: Arc<T>) -> Result {
         self.table.insert(index, object, GFP_KERNEL_ACCOUNT)
     }
 
-    /// The object of this number.
+    /// Returns the object with this number.
     #[inline]
     pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
         self.table.get(self.numbers.index(number)?, rcu)
     }
 
-    /// No packet finds the object from now on.
+    /// Hides the object from the packet path.
     pub(crate) fn withdraw(&self, index: u32) {
         drop(self.table.remove(index));
     }
 
-    /// The number may be used again.
+    /// Frees the number for reuse.
     pub(crate) fn release(&self, index: u32) {
         self.numbers.release(index);
     }
 }
 
 impl RegionTable {
-    /// An index and the key that stands for it.
+    /// Reserves an index. Returns it with a key.
     pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
         let (index, number) = self.regions.reserve()?;
         Ok((index, number << 8 | random::u32() & 0xff))
     }
 
-    /// Lets work requests and packets find the region.
+    /// Makes the region visible to work requests and packets.
     pub(crate) fn publish(&self, index: u32, mr: Arc<Mr>) -> Result {
         self.regions.publish(index, mr)
     }
 
-    /// The region at the place of this key; whether it is its key is for the caller to check.
+    /// Returns the region with the number in this key. The caller must check the rest of the key.
     #[inline]
     pub(crate) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
         let NumberTable { numbers, table } = &self.regions;
         table.get_ref(numbers.index(key >> 8)?, rcu)
     }
 
-    /// A reference to it, to be kept.
+    /// Returns a counted reference to the region with the number in this key.
     pub(crate) fn get_arc(&self, key: u32, rcu: &rcu::Guard) -> Option<Arc<Mr>> {
         self.regions.get(key >> 8, rcu).map(Arc::from)
     }
 
-    /// Nobody finds the region from now on.
+    /// Hides the region from work requests and packets.
     pub(crate) fn withdraw(&self, index: u32) {
         self.regions.withdraw(index);
     }
 
-    /// The index may be used again.
+    /// Frees the index for reuse.
     pub(crate) fn release(&self, index: u32) {
         self.regions.release(index);
     }
 }
 
 impl AddressTable {
-    /// Lets work requests find the handle that `make` makes of its number.
+    /// Inserts the handle that `make` creates for its number, and makes it visible to work
+    /// requests.
     pub(crate) fn insert(
         &self,
         flags: Flags,
@@ -285,7 +288,7 @@ impl AddressTable {
         result
     }
 
-    /// The handle of this number.
+    /// Returns the handle with this number.
     #[inline]
     pub(crate) fn get<'a>(
         &'a self,
@@ -295,7 +298,7 @@ impl AddressTable {
         self.table.get(number, rcu)
     }
 
-    /// Nobody finds the handle from now on.
+    /// Hides the handle from work requests, and frees its number.
     pub(crate) fn remove(&self, number: u32) {
         if self.table.remove(number).is_some() {
             self.pool.free(number);

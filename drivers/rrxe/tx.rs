@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Outgoing packets: from the core's headers and payload references to packets of the stack.
+//! Outgoing packets: turns the core's headers and payload references into packets of the network
+//! stack.
 
 use crate::{
     congestion,
@@ -28,39 +29,39 @@ use rrxe_core::{
     Fault, TxError, TxPacket,
 };
 
-/// Bytes in front of a row of packets: Ethernet with a VLAN tag, IPv6, UDP.
+/// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
 const ROW_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
 
-/// Packets up to this size are worth room for others like them from the start: what one allocation
-/// can hold is cheaper than one for each.
+/// Packets smaller than this get a buffer for [`SMALL_ROW`] of them from the start: one larger
+/// allocation is cheaper than one for each packet.
 const SMALL: usize = 256;
 const SMALL_ROW: usize = 8;
 
-/// What the packets of a batch are written with.
+/// State for writing the packets of a batch.
 #[derive(Default)]
 pub(crate) struct Pen {
-    /// Held from the first one on.
+    /// SIMD context; held from the first packet on.
     vector: Vector,
     prefix: LastPrefix,
 }
 
-/// What packets on one path have in common, for the length of a batch.
+/// Route and header fields that the packets of one path share, for the duration of a batch.
 pub(crate) struct Carrier<'a> {
     path: &'a Path,
     route: Route,
     source_port: u16,
     tos: u8,
-    /// Bytes of UDP payload that may leave in a row, to be segmented by the stack; 0 where each packet
+    /// Largest UDP payload, in bytes, of a GSO packet, which the stack segments; 0 if each packet
     /// leaves alone.
     row: usize,
-    /// What is in page fragments needs no ICRC.
+    /// Payload in page fragments needs no ICRC.
     near: bool,
-    /// Packets may wait on this host.
+    /// Packets may be queued on this host.
     queues: bool,
 }
 
 impl<'a> Carrier<'a> {
-    /// `None` where there is no route: what is sent then is lost.
+    /// Returns `None` if there is no route: the packets are lost.
     pub(crate) fn new(
         path: &'a Path,
         device: &DeviceState,
@@ -79,7 +80,7 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    /// The same for the packets of a connected queue pair, which reacts to congestion.
+    /// Returns the carrier for a connected queue pair, which reacts to congestion.
     pub(crate) fn connected(
         path: &'a Path,
         device: &DeviceState,
@@ -88,19 +89,20 @@ impl<'a> Carrier<'a> {
     ) -> Option<Self> {
         let tos = congestion::connected_tos(path.info().traffic_class);
         let carrier = Self::new(path, device, source_port, rcu)?.with_tos(tos);
-        // A capture shows packets as they are on a wire.
+        // A capture must show packets as they are on a wire.
         if carrier.route.device(rcu).is_captured(rcu) {
             return Some(carrier);
         }
         Some(Self {
-            // A queue may segment what arrives whole otherwise.
+            // A queueing discipline may segment GSO packets.
             near: !carrier.queues && path.is_near(),
             ..carrier.in_rows()
         })
     }
 
-    /// The same for datagrams to one place, which nobody would miss if it could not be seen that they have changed. Multicasts leave
-    /// one by one: the stack copies them.
+    /// Returns the carrier for datagrams to one destination. They always carry an ICRC, because
+    /// without retransmission nothing would reveal that packets without one get lost. Multicasts
+    /// leave one by one, because the stack copies them.
     pub(crate) fn datagrams(
         path: &'a Path,
         device: &DeviceState,
@@ -112,14 +114,15 @@ impl<'a> Carrier<'a> {
         Some(if alone { carrier } else { carrier.in_rows() })
     }
 
-    /// The same with packets in rows, where the device takes that.
+    /// Enables GSO packets if the device supports them.
     fn in_rows(self) -> Self {
         let limit = self.route.segmentation_limit() as usize;
         let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
         Self { row, ..self }
     }
 
-    /// Whether the way leads straight back, through nothing that could want to see a packet.
+    /// Returns whether the route leads back over the loopback device, with neither a queueing
+    /// discipline nor a capture that must see the packets.
     #[inline]
     pub(crate) fn leads_back(&self, rcu: &rcu::Guard) -> bool {
         let dev = self.route.device(rcu);
@@ -129,7 +132,7 @@ impl<'a> Carrier<'a> {
             && !path::always_has_icrc()
     }
 
-    /// The same with another type of service, or traffic class.
+    /// Replaces the type of service or traffic class.
     pub(crate) fn with_tos(self, tos: u8) -> Self {
         Self { tos, ..self }
     }
@@ -139,7 +142,7 @@ impl<'a> Carrier<'a> {
         let [d0, d1] = limits::ROCE_UDP_PORT.to_be_bytes();
         // At most 64 KiB with all headers.
         let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
-        // No checksum: the ICRC protects more than it would.
+        // No checksum: the ICRC is the stronger protection.
         [s0, s1, d0, d1, l0, l1, 0, 0]
     }
 
@@ -204,7 +207,7 @@ impl<'a> Carrier<'a> {
         header
     }
 
-    /// What the ICRC of a packet begins with.
+    /// Returns the part of the ICRC's input in front of the BTH.
     fn prefix(&self, ident: u16, total: usize) -> Option<Prefix> {
         let udp = self.udp_header(total);
         match (self.path.source(), self.path.destination()) {
@@ -216,13 +219,13 @@ impl<'a> Carrier<'a> {
                 let ip = self.ipv6_header(source, destination, total);
                 Some(Prefix::ipv6(&ip, &udp))
             }
-            // There is no route between two versions, and so no carrier.
+            // There is no route between two IP versions, and so no carrier.
             _ => None,
         }
     }
 
-    /// What the ICRC of a packet begins with, headers included. `ident` is the Identification that the packet has over IPv4,
-    /// `last` has the prefix of the last one.
+    /// Returns the state of the ICRC after the headers of a packet. `ident` is the packet's IPv4
+    /// Identification. `last` caches the prefix of the previous packet.
     fn start_icrc(
         &self,
         packet: &TxPacket,
@@ -237,14 +240,15 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    /// Writes a UDP payload: headers, the payload by `gather`, padding and ICRC, or zeros where that is left out.
+    /// Writes a UDP payload: headers, the payload by `gather`, padding, and the ICRC, or zeros if
+    /// the ICRC is omitted.
     fn write(
         packet: &TxPacket,
         icrc: Option<u32>,
         room: &mut Room<'_>,
         gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        // The room is as large as the packet says it is: nothing of this fails.
+        // The room is as large as the packet's own length, so the calls can't fail.
         let _ = room.push(packet.header());
         if let Some(icrc) = icrc {
             room.start_sum(icrc);
@@ -256,7 +260,7 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// Writes the headers in front of the UDP payload. `None` where that can't be: the packet is
+    /// Writes the headers in front of the UDP payload. Returns `None` on failure: the packet is
     /// lost.
     fn finish(&self, mut skb: TxSkb, ident: u16) -> Option<TxSkb> {
         let len = skb.len();
@@ -275,8 +279,8 @@ impl<'a> Carrier<'a> {
         finished.is_ok().then_some(skb)
     }
 
-    /// Makes a packet; `gather` fills in the payload. `Ok(None)` where there is no memory for it:
-    /// the packet is lost.
+    /// Makes a packet; `gather` writes the payload. Returns `Ok(None)` if there is no memory: the
+    /// packet is lost.
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
@@ -294,19 +298,20 @@ impl<'a> Carrier<'a> {
     }
 }
 
-/// What a batch sends, each in its order.
+/// The packets that a batch sends. Each of the two queues keeps its order.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// By the stack.
+    /// Packets for the network stack.
     pub(crate) queue: TxQueue,
-    /// Packets of the queue that have an owner.
+    /// Packets in `queue` that have an owner.
     pub(crate) owned: u16,
-    /// Without it, if anything is.
+    /// Packets that bypass the network stack, if any.
     pub(crate) parcel: Option<Parcel>,
 }
 
 impl Batch {
-    /// What packets go into that need not pass the stack. `None` where nothing may be sent.
+    /// Returns the `Parcel` for packets that bypass the network stack. `None` if nothing may be
+    /// sent.
     #[inline]
     fn parcel<'a>(
         batch: &'a mut Option<&mut Self>,
@@ -318,45 +323,46 @@ impl Batch {
     }
 }
 
-/// Where the packets of a queue pair leave, for the length of a batch.
+/// Output of a queue pair, for the duration of a batch.
 ///
-/// Those in a row that are of one size, the last of which may be shorter, cross the stack as one where
-/// the device takes that: each with its own ICRC, for the lengths and the Identification that
-/// segmentation gives it.
+/// Consecutive packets of one size, the last of which may be shorter, cross the stack as one GSO
+/// packet if the device supports that. Each of them has its own ICRC, computed for the lengths and
+/// the Identification that segmentation gives it.
 pub(crate) struct Outgoing<'a> {
     qp: &'a Qp,
-    /// `None` without a route: what is sent then is lost.
+    /// `None` without a route: packets are lost.
     carrier: Option<Carrier<'a>>,
-    /// `None` where nothing may be sent.
+    /// `None` if nothing may be sent.
     batch: Option<&'a mut Batch>,
-    /// For a queue pair of the same device, without the stack.
+    /// The packets are for a queue pair of the same device, and bypass the network stack.
     direct: bool,
     row: Option<Row>,
     pen: Pen,
-    /// Packets that there is room for on this host.
+    /// Number of packets for which this host has room.
     room: u32,
 }
 
-/// Packets in a row that are not finished.
+/// A GSO packet under construction: packets of one size that cross the stack together.
 struct Row {
     skb: TxSkb,
-    /// Identification of the first.
+    /// Identification of the first packet.
     ident: u16,
-    /// Bytes of UDP payload of each.
+    /// Bytes of UDP payload of each packet.
     size: usize,
     count: u16,
-    /// It is for a peer nearby: nothing has an ICRC.
+    /// The peer is on this host: the packets have no ICRC.
     plain: bool,
-    /// It is counted as long as it waits on this host.
+    /// The packet counts against the local queue until it leaves this host.
     counted: bool,
 }
 
 impl Row {
-    /// Room for a row that starts with this packet. `None` where there is no memory for it.
+    /// Allocates a buffer for a GSO packet that starts with `packet`. Returns `None` if there is no
+    /// memory.
     #[inline]
     fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
-        // A small packet that stays alone is cheaper in one piece.
+        // A small single packet is cheaper without page fragments.
         let plain = carrier.near && (size >= SMALL || carrier.path.has_long_rows());
         let others = match size {
             ..SMALL if carrier.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
@@ -376,16 +382,18 @@ impl Row {
         })
     }
 
-    /// Whether another packet can follow. A shorter one ends the row: it had better be the last of
-    /// its message, for behind a FIRST, whose headers are longer, others come.
+    /// Returns whether another packet fits. A shorter packet ends the GSO packet, so it must be the
+    /// last of its message: the packets after a FIRST are shorter, because a FIRST has longer
+    /// headers, but more of them follow.
     fn takes(&self, packet: &TxPacket, size: usize, carrier: &Carrier<'_>) -> bool {
         (size == self.size || size < self.size && packet.last)
             && self.skb.len().saturating_add(size) <= carrier.row
             && u32::from(self.count) < MOST_SEGMENTS
     }
 
-    /// Writes packets of a run behind the others, `most` at most, each but the first by [`TxPacket::step`]. How many, 0
-    /// where there is no memory for them. The row takes the first.
+    /// Appends up to `most` packets of a burst, each derived from the previous one by
+    /// [`TxPacket::step`]. Returns their number, or 0 if there is no memory. The first packet
+    /// always fits.
     #[inline(always)]
     fn append(
         &mut self,
@@ -412,7 +420,7 @@ impl Row {
         let plain = self.plain;
         let written = self.skb.append(all, vector, |room| {
             for done in 0..count {
-                // It wraps as the Identification does.
+                // The cast wraps like the Identification.
                 let ident = first.wrapping_add(done as u16);
                 let gather = |room: &mut Room<'_>| gather(done, room);
                 let icrc = (!plain).then(|| carrier.start_icrc(packet, ident, vector, prefix));
@@ -429,7 +437,7 @@ impl Row {
         Ok(count)
     }
 
-    /// A packet for the stack. `None` where that can't be: all are lost.
+    /// Finishes the packet for the stack. Returns `None` on failure: all of its packets are lost.
     fn finish(self, carrier: &Carrier<'_>) -> Option<TxSkb> {
         if carrier.near {
             carrier
@@ -438,7 +446,7 @@ impl Row {
         }
         let mut skb = carrier.finish(self.skb, self.ident)?;
         if self.count > 1 {
-            // Packets are far smaller than 2^16.
+            // Packets are much smaller than 2^16 bytes.
             let size = self.size as u16;
             skb.segment(&carrier.route, size, self.count).ok()?;
         }
@@ -447,7 +455,7 @@ impl Row {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Nothing may be sent yet.
+    /// Returns an output to which nothing may be sent yet.
     #[inline]
     pub(crate) fn new(qp: &'a Qp) -> Self {
         Self {
@@ -461,14 +469,15 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Returns how many packets there is room for on this host.
+    /// Returns the number of packets for which this host has room.
     pub(crate) fn room(&self) -> u32 {
         self.room
     }
 
-    /// What is sent joins the batch, if there is one. `is_direct` says whether the peer is to be reached without the stack, and
-    /// is told whether the way leads back.
-    // In place: it is too large to be moved for nothing; and what only receives, which is most, has no batch.
+    /// Directs the output to `batch`, if there is one. `is_direct` decides whether packets bypass
+    /// the network stack; its argument tells whether the route leads back to this host.
+    // In place, because the struct is too large to move. Most calls handle received packets and
+    // have no batch.
     #[inline(always)]
     pub(crate) fn fill_batch(
         &mut self,
@@ -487,7 +496,7 @@ impl<'a> Outgoing<'a> {
         }
         let back = |carrier: &Carrier<'_>| carrier.leads_back(rcu);
         self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
-        // Datagrams, whose way is not known yet, are counted against the device of the queue pair.
+        // Datagrams count against the queue pair's device, because their routes are not known yet.
         let queues = match &self.carrier {
             Some(carrier) => carrier.queues,
             None => path.is_none() && self.qp.device.netdev.queues_packets(rcu),
@@ -497,9 +506,9 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Sends packets that follow each other by [`TxPacket::step`] without copying their payload, where that may stay in place
-    /// until they are delivered: `reference` says where so many bytes of it are. `None` where it can't stay there, and nothing
-    /// is sent.
+    /// Sends consecutive packets, related by [`TxPacket::step`], without copying their payload.
+    /// `reference` returns a reference to all of it. Returns `None`, and sends nothing, if the
+    /// payload can't stay in place until the packets are delivered.
     #[inline]
     pub(crate) fn refer(
         &mut self,
@@ -516,13 +525,13 @@ impl<'a> Outgoing<'a> {
             return Some((0, Err(TxError::NoRoom)));
         };
         if !parcel.refer(packet, count, reference) {
-            // A batch has no more packets than that.
+            // A batch has fewer than 2^16 packets.
             self.count_lost(count as u16);
         }
         Some((count, Ok(())))
     }
 
-    /// Sends packets without the stack, their payload copied.
+    /// Sends packets that bypass the network stack, and copies their payload.
     #[inline(never)]
     fn send_direct(
         &mut self,
@@ -547,8 +556,8 @@ impl<'a> Outgoing<'a> {
         sent
     }
 
-    /// Sends a packet; `gather` fills in the payload. What can't be
-    /// sent is lost: the protocol recovers.
+    /// Sends a packet; `gather` writes the payload. A packet that can't be sent is lost: the
+    /// protocol recovers.
     pub(crate) fn send(
         &mut self,
         packet: &TxPacket,
@@ -561,8 +570,9 @@ impl<'a> Outgoing<'a> {
             .map(|_| ())
     }
 
-    /// Sends packets that follow each other by [`TxPacket::step`]; `gather` fills in the payload of each, by its number. How many
-    /// were taken, and why the next one was not. What can't be sent is lost.
+    /// Sends consecutive packets, related by [`TxPacket::step`]; `gather` writes the payload of
+    /// each, given its index. Returns the number of packets taken, and the error of the next one.
+    /// Packets that can't be sent are lost.
     pub(crate) fn send_run(
         &mut self,
         packet: &TxPacket,
@@ -585,8 +595,8 @@ impl<'a> Outgoing<'a> {
         (done, Ok(()))
     }
 
-    /// The same, with the payload from a span, one part of it behind the other; `error` says what it means that it can't be
-    /// read.
+    /// Sends consecutive packets whose payloads follow each other in a span. `error` maps the fault
+    /// of reading the span.
     pub(crate) fn send_span(
         &mut self,
         packet: &TxPacket,
@@ -601,7 +611,8 @@ impl<'a> Outgoing<'a> {
         })
     }
 
-    /// The same for as many as are taken at once, and at least one. The packet becomes the one behind them.
+    /// Sends at least one packet, and up to `most` that fit into one GSO packet. Advances `packet`
+    /// past them.
     #[inline(always)]
     fn send_some(
         &mut self,
@@ -631,7 +642,7 @@ impl<'a> Outgoing<'a> {
             packet.step();
             return Ok(1);
         };
-        // A shorter one is the last.
+        // A shorter packet is the last one.
         let last = size < row.size || carrier.row == 0;
         let sent = row.append(carrier, packet, most, &mut self.pen, gather);
         if sent.is_err() && new {
@@ -648,7 +659,7 @@ impl<'a> Outgoing<'a> {
         Ok(sent.max(1))
     }
 
-    /// What is sent from here on goes along this path: datagrams of a batch may go to many places.
+    /// Sets the path of the following packets: the datagrams of a batch may have many destinations.
     pub(crate) fn along(
         &mut self,
         path: &'a Path,
@@ -663,9 +674,9 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// The end of the batch, and of a row: what is not finished yet goes to the queue.
+    /// Ends the batch: moves an unfinished GSO packet to the queue.
     pub(crate) fn finish(&mut self) {
-        // There may be no packet in it.
+        // It may be empty.
         let row = self.row.take().filter(|row| row.count != 0);
         let (Some(row), Some(carrier)) = (row, &self.carrier) else {
             return;
@@ -695,8 +706,9 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// The IPv4 Identification of a packet. It may be anything, since no router may fragment what we
-/// send (RFC 6864): so it needs no counter, and those of packets in a row are in a row.
+/// Returns the IPv4 Identification of a packet. Any value is valid, since no router may fragment
+/// our packets (RFC 6864). The PSN needs no counter, and consecutive packets get consecutive
+/// values.
 fn ident(packet: &TxPacket) -> u16 {
     packet.psn.get() as u16
 }

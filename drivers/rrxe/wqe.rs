@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work-queue entries, read with suspicion: what a ring holds becomes the core's words, or a fault.
+//! Work-queue entries: translates untrusted contents of a ring into the core's requests, or a
+//! fault.
 //!
-//! Nothing here touches the kernel: the fuzzer runs this file on a host (fuzz/).
+//! This file does not depend on the kernel: the fuzzer runs it on a host (fuzz/).
 
 use crate::{
     abi::{wr_opcode, RecvWqe, SendWqe, Sge, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
@@ -10,11 +11,11 @@ use crate::{
 };
 use rrxe_core::{wire::Feth, Fault, SendOp, SendRequest};
 
-/// The flags that mean something. What an entry says beyond them is refused, and can mean something
-/// in a later version of the ABI.
+/// The defined flags. Entries with other flags are refused, so that a later version of the ABI can
+/// define them.
 const FLAGS: u8 = WQE_FENCE | WQE_INLINE | WQE_SIGNALED | WQE_SOLICITED;
 
-/// What a send queue was created for.
+/// The capabilities of a send queue.
 #[derive(Clone, Copy)]
 pub(crate) struct SendBounds {
     /// Every work request raises a completion.
@@ -25,12 +26,12 @@ pub(crate) struct SendBounds {
     pub(crate) max_inline: usize,
 }
 
-/// What follows an entry in the ring, and is to be copied out: within the bounds.
+/// The data that follows an entry in the ring and must be copied out, within [`SendBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// So many data segments.
+    /// Number of data segments.
     Segments(usize),
-    /// So many bytes of payload.
+    /// Bytes of payload.
     Inline(usize),
 }
 
@@ -39,14 +40,14 @@ pub(crate) enum Behind {
 pub(crate) struct SendEntry {
     request: SendRequest,
     fault: Option<Fault>,
-    /// What follows it. [`SendEntry::set_length`] wants to hear how long that is.
+    /// The data that follows it. The caller must report its length by [`SendEntry::set_length`].
     pub(crate) behind: Behind,
-    /// It has no data of its own behind it.
+    /// No data of its own follows it.
     bare: bool,
 }
 
 impl SendEntry {
-    /// From the ring.
+    /// Decodes an entry of a ring.
     pub(crate) fn decode(wqe: &SendWqe, bounds: &SendBounds) -> Self {
         let op = match wqe.opcode {
             wr_opcode::SEND => Some(SendOp::Send),
@@ -78,10 +79,10 @@ impl SendEntry {
             qkey: wqe.op.rkey_or_qkey,
             pkey: limits::DEFAULT_PKEY,
         };
-        // These name no memory of this side.
+        // These operations name no local memory.
         let (bare, length) = match op {
             Some(SendOp::AtomicWrite) => (true, Some(8)),
-            // Of a whole region no length counts.
+            // The flush of a whole region has no length.
             Some(SendOp::Flush) if wqe.imm_or_key >> 4 == u32::from(Feth::REGION) => {
                 (true, Some(0))
             }
@@ -122,8 +123,8 @@ impl SendEntry {
         }
     }
 
-    /// From the ring of a kernel consumer, who has one operation more: programs register memory by
-    /// a verb, which pins it.
+    /// Decodes an entry of a kernel consumer's ring. It may also be a fast registration; programs
+    /// register memory by a verb, which pins it.
     pub(crate) fn decode_kernel(wqe: &SendWqe, bounds: &SendBounds) -> Self {
         let mut entry = Self::decode(wqe, bounds);
         if wqe.opcode == wr_opcode::REG_MR {
@@ -133,7 +134,7 @@ impl SendEntry {
         entry
     }
 
-    /// The bytes that what follows holds together.
+    /// Sets the total number of bytes of the data that follows.
     pub(crate) fn set_length(&mut self, bytes: u64) {
         if self.fault.is_some() || self.bare {
             return;
@@ -147,22 +148,23 @@ impl SendEntry {
         }
     }
 
-    /// The data of an atomic write, which stands in the entry itself.
+    /// Returns the data of an atomic write, which is part of the entry.
     pub(crate) fn operand(&self) -> Option<[u8; 8]> {
         (self.request.op == SendOp::AtomicWrite).then(|| self.request.swap.to_ne_bytes())
     }
 
-    /// The requester does not take it.
+    /// Records that the requester refuses the request.
     pub(crate) fn refuse(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
-    /// It makes no sense, and fails so when its turn comes.
+    /// Returns the fault with which a malformed work request fails when it is executed.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// For the requester. In the place of an entry that makes no sense, what fails on its turn.
+    /// Returns the request for the requester. A malformed entry becomes a request that fails when
+    /// it is executed.
     pub(crate) fn request(&self) -> SendRequest {
         match self.fault {
             None => self.request,
@@ -179,15 +181,15 @@ impl SendEntry {
 /// A receive work-queue entry.
 #[derive(Clone, Copy)]
 pub(crate) struct RecvEntry {
-    /// Data segments that follow: within the bounds.
+    /// Number of data segments that follow, within the bounds.
     pub(crate) num_sge: usize,
-    /// It makes no sense: it takes anything, and fails then.
+    /// The entry is malformed: it accepts any message, and fails then.
     pub(crate) malformed: bool,
     length: u32,
 }
 
 impl RecvEntry {
-    /// From the ring of a queue whose work requests have `max_sge` segments at most.
+    /// Decodes an entry of a queue whose work requests have up to `max_sge` segments.
     pub(crate) fn decode(wqe: &RecvWqe, max_sge: usize) -> Self {
         let num_sge = wqe.num_sge as usize;
         let malformed = num_sge > max_sge || wqe.reserved != 0;
@@ -198,7 +200,7 @@ impl RecvEntry {
         }
     }
 
-    /// The bytes that its segments hold together.
+    /// Sets the total number of bytes of the segments.
     pub(crate) fn set_length(&mut self, bytes: u64) {
         match u32::try_from(bytes) {
             Ok(length) if length <= limits::MAX_MESSAGE => self.length = length,
@@ -206,7 +208,7 @@ impl RecvEntry {
         }
     }
 
-    /// Bytes that it takes.
+    /// Returns the number of bytes that the work request accepts.
     pub(crate) fn length(&self) -> u32 {
         if self.malformed {
             limits::MAX_MESSAGE
@@ -216,13 +218,13 @@ impl RecvEntry {
     }
 }
 
-/// Bytes of data segments of these lengths together.
+/// Returns the sum of the lengths of data segments.
 pub(crate) fn total(lengths: impl Iterator<Item = u32>) -> u64 {
     lengths.map(u64::from).fold(0, u64::saturating_add)
 }
 
 /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the `len` bytes from
-/// `offset` on. `Fault::Malformed` where the list is shorter.
+/// `offset` on. Returns `Fault::Malformed` if the list is too short.
 pub(crate) fn for_each_piece(
     list: impl Iterator<Item = Sge>,
     offset: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests that change what a key means: fast registration, binding of windows, invalidation.
+//! Work requests that change a key: fast registration, binding of windows, invalidation.
 
 use super::{is_inside, Consumer, Kind, Mr, CLOSED, REMOTE, TYPE_1, TYPE_2};
 use crate::{pd::PdId, tables::Tables};
@@ -11,26 +11,27 @@ use kernel::sync::{
 use linux_rdma::{rdma::memory::access, sync::lock_bh};
 use rrxe_core::Fault;
 
-/// What a fast registration can ask for.
+/// Rights that a fast registration can have.
 const FAST_ACCESS: u32 = REMOTE | access::LOCAL_WRITE;
-/// What a window can be bound with. Local rights mean nothing: it has no L_Key.
+/// Rights that a window can be bound with. Local rights have no effect, because a window has no
+/// L_Key.
 const WINDOW_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::ZERO_BASED;
 
-/// What a window is to be bound to.
+/// Parameters of a bind operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Bind {
-    /// The key that it gets; the upper 24 bits say which window it is.
+    /// The window's new key. Its upper 24 bits name the window.
     pub(crate) rkey: u32,
-    /// The region.
+    /// The region's key.
     pub(crate) lkey: u32,
     pub(crate) address: u64,
-    /// 0 unbinds a window of type 1.
+    /// Bytes; 0 unbinds a window of type 1.
     pub(crate) length: u64,
     /// `IB_ACCESS_*` flags.
     pub(crate) access: u64,
 }
 
-/// What a fast registration is to become.
+/// Parameters of a fast registration.
 #[derive(Clone, Copy)]
 pub(crate) struct FastRegister {
     pub(crate) key: u32,
@@ -40,10 +41,10 @@ pub(crate) struct FastRegister {
     pub(crate) access: u64,
 }
 
-/// A window's hold on its region, which can't be deregistered as long as this lives.
+/// A window's hold on its region, which can't be deregistered while this exists.
 pub(super) struct Bound {
     region: Arc<Mr>,
-    /// Where the window starts, in bytes from the start of the region's memory.
+    /// Offset of the window's start in the region's memory, in bytes.
     start: u64,
 }
 
@@ -51,7 +52,7 @@ impl Bound {
     /// Returns `None` if the region is being deregistered.
     fn new(region: Arc<Mr>, start: u64) -> Option<Self> {
         let mut now = region.windows.load(Relaxed);
-        // Far below `CLOSED`: there are fewer windows.
+        // The count can't reach `CLOSED`: there are fewer windows.
         while now != CLOSED {
             match region.windows.cmpxchg(now, now.wrapping_add(1), Full) {
                 Ok(_) => return Some(Self { region, start }),
@@ -72,8 +73,8 @@ impl Bound {
 }
 
 impl Mr {
-    /// Binds this window, which has been found under RCU and may have been deallocated since: then
-    /// it must hold no region.
+    /// Binds this window. A window that was found under RCU may have been deallocated since, and
+    /// must hold no region then.
     fn bind(
         &self,
         mw_type: u32,
@@ -105,9 +106,9 @@ impl Drop for Bound {
 }
 
 impl Tables {
-    /// Local invalidate, and SEND with invalidate (IBA 10.6.5): a fast registration or a window of
-    /// type 2 that is bound; any other key is refused, and stays valid (K-08). Afterwards nobody
-    /// uses it.
+    /// Invalidates a key: local invalidate, and SEND with invalidate (IBA 10.6.5). The key must be
+    /// that of a fast registration or of a bound window of type 2; any other key is refused and
+    /// stays valid (K-08). On return, no access uses the key.
     pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: Consumer, key: u32) -> Result<(), Fault> {
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
@@ -117,7 +118,7 @@ impl Tables {
         if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
             return Err(Fault::Protection);
         }
-        // A window that is invalid already (o10-37.2.26). A fast registration may be.
+        // A window must not be invalid already (o10-37.2.26). A fast registration may be.
         if matches!(mr.kind, Kind::Window(_)) && !state.valid {
             return Err(Fault::Protection);
         }
@@ -127,8 +128,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Registers what was mapped for a fast registration under a key, whose low eight bits are the
-    /// consumer's (K-05).
+    /// Registers the mapped pages of a fast registration under a key, whose low eight bits the
+    /// consumer chooses (K-05).
     pub(crate) fn fast_register(
         &self,
         rcu: &rcu::Guard,
@@ -154,8 +155,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Binds a window (IBA 10.6.7.2, 11.4.1.1). One of type 1 may be bound again, or to nothing;
-    /// one of type 2 must have been invalidated.
+    /// Binds a window (IBA 10.6.7.2, 11.4.1.1). A window of type 1 may be bound again, or unbound;
+    /// a window of type 2 must have been invalidated.
     pub(crate) fn bind(&self, rcu: &rcu::Guard, by: Consumer, to: Bind) -> Result<(), Fault> {
         let window = self.regions.get(to.rkey, rcu).ok_or(Fault::Protection)?;
         let Kind::Window(mw_type) = window.kind else {
@@ -177,7 +178,7 @@ impl Tables {
         window.bind(mw_type, by, &to, bound)
     }
 
-    /// Returns a hold on the region that a window is to be bound to.
+    /// Returns a hold on the region to bind a window to.
     fn region_for_window(
         &self,
         rcu: &rcu::Guard,
@@ -236,13 +237,13 @@ mod tests {
         };
         let hold = || Bound::new(region.mr.clone(), 0);
 
-        // Bound, and bound again: the region has one window.
+        // Binding the window twice leaves one window on the region.
         assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
         assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
         assert_eq!(region.mr.windows.load(Relaxed), 1);
         assert_eq!(region.close(), Err(EBUSY));
 
-        // A CPU that has found the window binds it after another one has deallocated it.
+        // A CPU that has found the window binds it after another CPU has deallocated it.
         let found = window.mr.clone();
         let late = hold();
         window.close()?;

@@ -2,13 +2,13 @@
 
 //! Memory regions and windows, and their keys (IBA 10.6).
 //!
-//! Packets look them up by key under the RCU read lock, without a reference count. Each access is
-//! checked at the moment of use: key, protection domain, rights and range.
+//! The packet path looks up regions and windows by key under the RCU read lock, without a reference
+//! count. Each access is checked at the moment of use: key, protection domain, rights and range.
 //!
-//! The memory of a registered region stays as it is; domain and rights change by reregistration, which waits until
-//! nobody uses the old ones any more. Fast registrations and windows change while packets use
-//! them, so they have a lock, which an access holds until its bytes are copied: when a work
-//! request that invalidates a key completes, nobody uses it any more.
+//! The memory of a registered region never changes. Reregistration changes its domain and rights,
+//! and waits until no access uses the old ones. Fast registrations and windows change while packets
+//! use them, so they have a lock, which an access holds until its bytes are copied. When a work
+//! request that invalidates a key completes, no access uses the key.
 
 mod change;
 mod rereg;
@@ -44,60 +44,60 @@ use rrxe_core::{Fault, Flush, RemoteAccess};
 
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-/// Rights that a region of rrxe can have.
+/// Rights that a region can have.
 const SUPPORTED_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::MW_BIND | access::FLUSH_GLOBAL;
 
-/// [`Mr::windows`]: the region is deregistered, and no window can be bound to it any more.
+/// Value of [`Mr::windows`]: the region is deregistered, and no window can be bound to it.
 const CLOSED: u32 = u32::MAX;
 
-/// `IB_MW_TYPE_1` and `IB_MW_TYPE_2` (of which this is 2B, IBA 10.6.7.2.5).
+/// `IB_MW_TYPE_1` and `IB_MW_TYPE_2` (type 2B, IBA 10.6.7.2.5).
 const TYPE_1: u32 = 1;
 const TYPE_2: u32 = 2;
 
-/// Names a queue pair for the windows that are bound to it; never used again for another.
+/// Identity of a queue pair for the windows bound to it. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BinderId(u64);
 
 impl BinderId {
-    /// A new one.
+    /// Returns a new identity.
     pub(crate) fn new() -> Self {
         static NEXT: Atomic<u64> = Atomic::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
     }
 }
 
-/// Who wants to do something with a key.
+/// The user of a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Consumer {
     pub(crate) pd: PdId,
     pub(crate) qp: BinderId,
 }
 
-/// What somebody wants to do with memory.
+/// A requested memory access.
 #[derive(Clone, Copy)]
 struct Wish {
     pd: PdId,
-    /// For whom a window will do.
+    /// The queue pair, if the access may use a window.
     window: Option<BinderId>,
-    /// All of these rights.
+    /// Required rights; the access needs all of them.
     need: u32,
 }
 
-/// A memory region or window, as packets see it.
+/// A memory region or window, as the packet path looks it up.
 #[pin_data]
 pub(crate) struct Mr {
     pd: PdCell,
     kind: Kind,
-    /// Windows that are bound to it, or [`CLOSED`].
+    /// Number of windows bound to the region, or [`CLOSED`].
     windows: Atomic<u32>,
     #[pin]
     changing: SpinLock<Changing>,
 }
 
 enum Kind {
-    /// Registered by a verb, until it is deregistered or takes other memory.
+    /// Registered by a verb. Never changes its memory.
     Fixed(Fixed),
-    /// For fast registration.
+    /// A region for fast registration.
     Fast,
     /// A window of this type.
     Window(u32),
@@ -113,13 +113,14 @@ struct Fixed {
 }
 
 impl Fixed {
-    /// The rights that it has.
+    /// Returns the region's rights.
     #[inline]
     fn access(&self) -> u32 {
         self.access.load(Relaxed)
     }
 
-    /// Where the bytes `va..end` begin in the memory, if `key` is its key, and it has all of these rights.
+    /// Returns the offset of the bytes `va..end` in the memory, if `key` is the region's key and
+    /// the region has all of the rights in `need`.
     #[inline]
     fn find(&self, key: u32, need: u32, va: u64, end: u64) -> Option<u64> {
         let allowed = self.key == key
@@ -134,9 +135,9 @@ enum Memory {
     Kernel(KernelMemory),
 }
 
-/// What changes of a fast registration or a window.
+/// The variable state of a fast registration or a window.
 struct Changing {
-    /// Of a window of type 1, this is so from the start.
+    /// The key may be used. Always true for a window of type 1.
     valid: bool,
     key: u32,
     access: u32,
@@ -144,9 +145,9 @@ struct Changing {
     length: u64,
     /// Fast registration: its memory.
     pages: Option<KernelPages>,
-    /// Window: its hold on a region.
+    /// Window: the region that it is bound to.
     bound: Option<Bound>,
-    /// It was deregistered or deallocated: it can't be bound any more.
+    /// Deregistered or deallocated: it can't be bound.
     ended: bool,
     /// Window of type 2: the queue pair that it is bound to (K-06).
     binder: Option<BinderId>,
@@ -168,7 +169,7 @@ impl Changing {
     }
 }
 
-/// A memory region or window, as ib_core holds it: who may unpin it.
+/// ib_core's handle of a memory region or window. It owns the pinned memory.
 pub(crate) struct MrHandle {
     tables: Arc<Tables>,
     index: u32,
@@ -176,7 +177,7 @@ pub(crate) struct MrHandle {
     owner: Option<PinOwner>,
 }
 
-/// Whether `va..end` is inside `iova..iova + length`.
+/// Returns whether `va..end` is inside `iova..iova + length`.
 fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
     va >= iova && end <= iova.saturating_add(length)
 }
@@ -200,7 +201,7 @@ impl Mr {
             GFP_KERNEL_ACCOUNT,
         )
         .inspect_err(|_| tables.regions.release(index))?;
-        // From here on, the handle gives the index back.
+        // From here on, dropping the handle releases the index.
         let handle = MrHandle {
             tables: tables.clone(),
             index,
@@ -254,7 +255,8 @@ impl Mr {
         })
     }
 
-    /// The region of all kernel memory, for kernel consumers. Never for remote access (K-09).
+    /// Creates the region of all kernel memory, for kernel consumers. Never for remote access
+    /// (K-09).
     pub(crate) fn kernel(
         device: &DeviceState,
         pd: &Pd,
@@ -269,7 +271,7 @@ impl Mr {
         })
     }
 
-    /// ALLOC_MR: a region for fast registrations of up to `pages` pages.
+    /// ALLOC_MR: creates a region for fast registrations of up to `pages` pages.
     pub(crate) fn fast(device: &DeviceState, pd: &Pd, pages: u32) -> Result<(MrHandle, MrKeys)> {
         if pd.is_user() || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
@@ -280,7 +282,7 @@ impl Mr {
         })
     }
 
-    /// ALLOC_MW; returns the window with its key.
+    /// ALLOC_MW: creates a window. Returns it with its key.
     pub(crate) fn window(device: &DeviceState, pd: &Pd, mw_type: u32) -> Result<(MrHandle, u32)> {
         if !matches!(mw_type, TYPE_1 | TYPE_2) {
             return Err(EINVAL);
@@ -292,7 +294,7 @@ impl Mr {
         Ok((handle, keys.rkey))
     }
 
-    /// Has the key refused from now on, after those that use it have finished.
+    /// Invalidates the key, after the accesses in progress have finished.
     fn end(&self) {
         let mut changing = lock_bh(&self.changing);
         changing.valid = false;
@@ -302,11 +304,11 @@ impl Mr {
 }
 
 impl MrHandle {
-    /// DEREG_MR, DEALLOC_MW: the key is refused from now on. `EBUSY` where windows are bound to
-    /// the region (IBA 10.6.7.2.8).
+    /// DEREG_MR, DEALLOC_MW: invalidates the key. Returns `EBUSY` if windows are bound to the
+    /// region (IBA 10.6.7.2.8).
     pub(crate) fn close(&self) -> Result {
         match self.mr.windows.cmpxchg(0, CLOSED, Full) {
-            // Another region has taken its place.
+            // `CLOSED`: reregistration has replaced the region.
             Ok(_) | Err(CLOSED) => {}
             Err(_) => return Err(EBUSY),
         }
@@ -315,7 +317,7 @@ impl MrHandle {
         Ok(())
     }
 
-    /// A fast registration's pages are to be mapped anew.
+    /// Removes the pages of a fast registration, before new ones are mapped.
     pub(crate) fn unmap(&self) {
         let mut changing = lock_bh(&self.mr.changing);
         changing.valid = false;
@@ -330,7 +332,7 @@ impl MrHandle {
         changing.pages.as_mut().ok_or(EINVAL)?.push(address)
     }
 
-    /// All pages were added.
+    /// Completes the mapping after all pages were added.
     pub(crate) fn map_end(&self, address: u64, length: u64, page_size: u32) -> Result {
         let mut changing = lock_bh(&self.mr.changing);
         let pages = changing.pages.as_mut().ok_or(EINVAL)?;
@@ -347,7 +349,8 @@ impl Drop for MrHandle {
 }
 
 impl Tables {
-    /// The bytes `va..va + len` of what `key` names, if who wants them may have them.
+    /// Returns the bytes `va..va + len` of the region or window that `key` names, if the access is
+    /// allowed.
     #[inline]
     fn span<'a>(
         &'a self,
@@ -397,7 +400,8 @@ impl Tables {
         })
     }
 
-    /// As [`Tables::span`], for this side's own work requests.
+    /// Returns the bytes `va..va + len` for the queue pair's own work requests: see
+    /// [`Tables::span`].
     #[inline]
     pub(crate) fn local<'a>(
         &'a self,
@@ -416,7 +420,7 @@ impl Tables {
         self.span(rcu, wish, lkey, va, len)
     }
 
-    /// As [`Tables::span`], for the peer.
+    /// Returns the bytes `va..va + len` for a request from the peer: see [`Tables::span`].
     #[inline]
     pub(crate) fn remote<'a>(
         &'a self,
@@ -442,8 +446,8 @@ impl Tables {
 }
 
 impl Tables {
-    /// Makes what was written to a region before visible to everyone (IBA A19), if the region
-    /// allows that. No region is persistent.
+    /// Makes earlier writes to a region globally visible (IBA A19), if the region allows that. No
+    /// region is persistent.
     pub(crate) fn flush(
         &self,
         rcu: &rcu::Guard,
@@ -463,14 +467,14 @@ impl Tables {
         let Kind::Fixed(fixed) = &mr.kind else {
             return Err(Fault::Protection);
         };
-        // Without a range, all of it.
+        // Without a range, the whole region is flushed.
         let (va, len) = flush.range.unwrap_or((fixed.iova, 0));
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         let found = fixed.find(rkey, need, va, end);
         found
             .filter(|_| mr.pd.get() == pd)
             .ok_or(Fault::Protection)?;
-        // The CPU wrote it, and so all there is to do is to wait for the CPU: caches are coherent.
+        // The CPU wrote the data and caches are coherent, so a memory barrier is enough.
         linux_rdma::sync::smp_mb();
         Ok(())
     }

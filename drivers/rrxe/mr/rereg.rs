@@ -2,9 +2,9 @@
 
 //! Reregistration of a program's memory (IBA 11.2.8.6, `ibv_rereg_mr()`).
 //!
-//! Other rights and another protection domain are changes of the region, which keeps its keys: who uses it with what it
-//! has before and after does not notice. Other memory makes another region with other keys, so that what somebody still
-//! does by the old ones never gets to it.
+//! New rights and a new protection domain change the region, which keeps its keys. An access that
+//! both the old and the new settings allow is not disturbed. New memory makes a new region with new
+//! keys, so that no access by the old keys reaches it.
 
 use super::{Fixed, Kind, Mr, MrHandle, CLOSED, SUPPORTED_ACCESS};
 use crate::{driver::Rrxe, pd::Pd};
@@ -19,20 +19,21 @@ use linux_rdma::{
 };
 
 impl MrHandle {
-    /// REREG_MR: `None` where this is the region still, or the one that takes its place; this one is to be closed then.
-    /// On failure it is what it was.
+    /// REREG_MR. Returns `None` if the region was changed in place, or the new region. In the
+    /// latter case the caller must close this one. On failure the region is unchanged.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: windows are bound to it. `EOPNOTSUPP`: rights that no region can have. `EINVAL`: it has no memory of a
-    /// program. Those of registration.
+    /// `EBUSY` if windows are bound to the region, `EOPNOTSUPP` if no region can have the rights,
+    /// `EINVAL` if the region has no user memory, and the errors of registration.
     pub(crate) fn change(
         &self,
         device: &Device<Rrxe>,
         pd: &Pd,
         change: &MrChange,
     ) -> Result<Option<(MrHandle, MrKeys)>> {
-        // What a window allows, its region has to allow as well: none is bound meanwhile, and to an old one never again.
+        // A region must have the rights that its windows grant. No window can be bound during the
+        // change, nor ever again to a region that is replaced.
         if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
             return Err(EBUSY);
         }
@@ -60,7 +61,8 @@ impl MrHandle {
             return Mr::user(device, pd, memory, access).map(Some);
         }
         if !owner.allows(access) {
-            // It must be pinned anew, since a page that is only read may be another one once it is written to.
+            // The memory must be pinned anew, because the first write to a read-only page may
+            // replace the page.
             let (start, size) = owner.range();
             let memory = UserMemory {
                 start,
@@ -75,9 +77,11 @@ impl MrHandle {
 }
 
 impl Mr {
-    /// Gives a region another domain and other rights. Sleeps: afterwards nobody does what only the old ones allow.
+    /// Changes the domain and the rights of a region. Sleeps. On return, no access relies on the
+    /// old ones.
     fn set(&self, fixed: &Fixed, pd: &Pd, access: u32) {
-        // Nobody sees the rights of one with the domain of the other: first there is only what both allow.
+        // No access may see the new domain with old rights, or the reverse. So the rights are first
+        // reduced to those that both allow.
         let old = fixed.access();
         if old & !access != 0 {
             fixed.access.store(old & access, Relaxed);

@@ -12,33 +12,34 @@ use linux_rdma::{
 };
 use rrxe_core::{AtomicOp, Fault};
 
-/// Bytes that an access was checked for, while the RCU read lock is held.
+/// Bytes that an access was checked for, valid while the RCU read lock is held.
 ///
 /// # Invariants
 ///
-/// [`Tables::span`] has found them inside of what a valid key of their protection domain names. If
-/// the source is locked, the key stays valid.
+/// [`Tables::span`] has found the bytes inside the memory that a valid key of their protection
+/// domain names. If the source is locked, the key stays valid.
 pub(crate) struct Span<'a> {
     pub(super) source: Source<'a>,
     pub(super) rcu: &'a rcu::Guard,
-    /// Of its first byte in the memory.
+    /// Offset of the first byte in the memory.
     pub(super) offset: u64,
     /// Bytes.
     pub(super) len: u32,
 }
 
-/// Bytes that an access was checked for, to be looked up again soon: what may happen to the region until then is seen then.
+/// Bytes that an access was checked for, to be looked up again soon. The second lookup sees any
+/// change to the region.
 #[derive(Clone, Copy)]
 pub(crate) struct Reference {
     pub(crate) pd: PdId,
     pub(crate) key: u32,
     pub(crate) va: u64,
-    /// Rights: 0 for one's own work requests.
+    /// Required rights; 0 for the queue pair's own work requests.
     pub(crate) need: u32,
 }
 
 impl Reference {
-    /// Bytes of a data segment, to be sent.
+    /// Returns a reference to bytes of a data segment, to be sent.
     pub(crate) fn local(pd: PdId, lkey: u32, va: u64) -> Self {
         Self {
             pd,
@@ -48,7 +49,7 @@ impl Reference {
         }
     }
 
-    /// Bytes that a READ asks for.
+    /// Returns a reference to bytes that a READ asks for.
     pub(crate) fn to_read(pd: PdId, rkey: u32, va: u64) -> Self {
         Self {
             pd,
@@ -60,8 +61,9 @@ impl Reference {
 }
 
 impl Tables {
-    /// `len` bytes from there on, if they are a program's and pinned: whoever else has memory may use it for something else as
-    /// soon as its work request has completed. With the place of the first in the memory.
+    /// Returns the memory of `len` bytes, and the offset of the first one, if they are pinned user
+    /// memory. Other memory does not qualify: its owner may reuse it once the work request has
+    /// completed.
     #[inline]
     pub(crate) fn pinned<'a>(
         &'a self,
@@ -85,7 +87,7 @@ impl Tables {
 
 pub(super) enum Source<'a> {
     Fixed(&'a Memory),
-    /// Locked, so that nobody invalidates the key meanwhile.
+    /// Locked, so that the key can't be invalidated meanwhile.
     Changing(BhLocked<'a, Changing>),
 }
 
@@ -93,7 +95,7 @@ pub(super) enum Source<'a> {
 enum Place<'a> {
     /// The span starts at its offset.
     Mapped(MappedMemory<'a>),
-    /// All of it.
+    /// The whole memory is the span.
     Kernel(KernelSpan<'a>),
 }
 
@@ -102,9 +104,10 @@ impl Span<'_> {
         let memory = match &self.source {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
-                // SAFETY: By the type invariant the key is valid, and the lock is held under which
-                // it is invalidated. `driver.rs` passes on what ib_core's calls give, and to map
-                // memory anew, `MrHandle::unmap` makes the key invalid.
+                // SAFETY: By the type invariant the key is valid, and the source holds the lock
+                // under which the key is invalidated. `driver.rs` maps only addresses from
+                // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
+                // mapped.
                 (Some(pages), _) => return Ok(Place::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
                     Kind::Fixed(fixed) => &fixed.memory,
@@ -118,17 +121,17 @@ impl Span<'_> {
                 .access(self.rcu)
                 .map(Place::Mapped)
                 .ok_or(Fault::Protection),
-            // SAFETY: By the type invariant the key and the protection domain were checked. A
-            // program has no such domain (`Mr::kernel`), and a peer no rights to such a region. So
-            // a kernel consumer has named these bytes by the L_Key in a work request of this queue
-            // pair, which completes after its memory was accessed.
+            // SAFETY: By the type invariant the key and the protection domain were checked. User
+            // programs have no such domain (`Mr::kernel`), and peers have no rights to such a
+            // region. A kernel consumer has therefore named these bytes by the L_Key in a work
+            // request of this queue pair, which completes after its memory was accessed.
             Memory::Kernel(memory) => Ok(Place::Kernel(unsafe {
                 memory.span(self.offset, self.len.into())
             })),
         }
     }
 
-    /// Appends bytes from byte `offset` on to a packet. The caller asked for at least as many as that.
+    /// Appends `len` bytes, from byte `offset` on, to a packet. They must be inside the span.
     #[inline]
     pub(crate) fn read(&self, offset: u64, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
         let len = len as usize;
@@ -139,7 +142,7 @@ impl Span<'_> {
         .map_err(|_| Fault::Protection)
     }
 
-    /// Copies to byte `offset` from its start. The caller asked for at least that many bytes.
+    /// Copies bytes to the span, from byte `offset` on. They must fit.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let offset = offset as u64;
@@ -150,7 +153,7 @@ impl Span<'_> {
         .map_err(|_| Fault::Protection)
     }
 
-    /// As [`Span::write`], from a fragment of a packet.
+    /// Copies a fragment of a packet to the span, from byte `offset` on. It must fit.
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
         let offset = offset as u64;
@@ -161,7 +164,7 @@ impl Span<'_> {
         .map_err(|_| Fault::Protection)
     }
 
-    /// The word at its start.
+    /// Returns the word at the start.
     fn word(&self) -> Result<Word<'_>, Fault> {
         match self.place()? {
             Place::Mapped(memory) => memory.word(self.offset),
@@ -170,13 +173,13 @@ impl Span<'_> {
         .map_err(|_| Fault::Protection)
     }
 
-    /// Stores a word at its start in one, after everything that was written before.
+    /// Stores a word at the start with a single access, after all earlier writes.
     pub(crate) fn store(&self, value: u64) -> Result<(), Fault> {
         self.word()?.store(value);
         Ok(())
     }
 
-    /// Executes an atomic operation at its start; returns what was there.
+    /// Executes an atomic operation on the word at the start. Returns the old value.
     pub(crate) fn atomic(&self, op: AtomicOp) -> Result<u64, Fault> {
         let word = self.word()?;
         Ok(match op {

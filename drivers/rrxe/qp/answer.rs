@@ -1,43 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Programs that answer.
+//! Delayed ACKs.
 //!
-//! Where each request is answered by a message of our own soon after, an acknowledgement by itself costs a packet through two stacks that
-//! could leave behind the answer, in one packet of the stack. So once that is seen to happen, an acknowledgement that is all there is to send waits for the answer.
-//! It does not wait long (the module's parameter `answer_wait_us`), and whoever fails to answer once has his acknowledgements sent at once again.
+//! An ACK sent alone costs a packet through two stacks. If the program answers each request with a
+//! message soon afterwards, the ACK can follow that message in the same GSO packet. After
+//! [`ANSWERS`] requests in a row that were answered soon, the receive side therefore defers an ACK
+//! if it has nothing else to send.
 //!
-//! Nobody loses by it but who waits for the completion of his send, and not for the answer.
+//! An ACK waits at most for `answer_wait_us` (a module parameter). If the program once fails
+//! to answer in that time, ACKs leave at once again.
+//!
+//! The only cost falls on a peer that waits for the completion of its send and not for the answer.
 
 use crate::limits::path::{ANSWERS, LONGEST_ANSWER_WAIT};
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
-/// Nanoseconds that an acknowledgement waits at most.
+/// Returns the longest time, in nanoseconds, for which an ACK is deferred.
 fn longest_wait() -> u64 {
     let wait = linux_rdma::parameter::<u32>(crate::module_parameters::answer_wait_us.value());
     u64::from(wait.min(LONGEST_ANSWER_WAIT)).saturating_mul(1000)
 }
 
-/// Whether acknowledgements wait for answers, and whether one does now. An acknowledgement that waits is always taken by one of those who
-/// want it; who takes it together with the acknowledgement itself, or sees to what is left, does so under the lock of the receive side, as
-/// requests are handled: on another processor the answer may leave, and the next request come, before the first one is done with.
+/// State of the delayed ACK of a queue pair.
+///
+/// A deferred ACK is claimed exactly once, by [`Answers::take`]. The claimant takes the ACK itself
+/// from the responder under the receive lock, which also covers the handling of requests: while one
+/// CPU still handles a request, another CPU may send the answer and receive the next request.
 pub(super) struct Answers {
-    /// Requests in a row that were answered soon.
+    /// Requests in a row that were answered soon; at most [`ANSWERS`].
     in_row: Atomic<u32>,
-    /// When the last request came that has not been answered, in nanoseconds of CLOCK_MONOTONIC; 0 where there is none.
+    /// Arrival time of the last unanswered request, in nanoseconds of CLOCK_MONOTONIC; 0 if none.
     heard: Atomic<u64>,
-    /// When the acknowledgement that waits is to leave; 0 where none does.
+    /// Time at which the deferred ACK must leave, in nanoseconds of CLOCK_MONOTONIC; 0 if none.
     due: Atomic<u64>,
 }
 
-/// What becomes of the acknowledgement of a request that has come.
+/// When the ACK of a received request is sent.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It leaves at once.
+    /// At once.
     #[default]
     None,
-    /// It waits.
+    /// Later: the ACK is deferred.
     Begins,
-    /// It leaves at once, as does the one that has waited until now, which the caller is to send.
+    /// At once. The caller also sends the ACK that was deferred before.
     Ends,
 }
 
@@ -50,8 +56,11 @@ impl Answers {
         }
     }
 
-    /// A request has come, and is going to be handled: whoever waits for it may answer as soon as that has begun. What becomes of its
-    /// acknowledgement; where that waits, whoever sends takes it, and the caller sees in the end to what is left: see [`Answers::due`].
+    /// Decides when the ACK of a request is sent. Must be called before the request is handled,
+    /// because the program may answer as soon as handling begins.
+    ///
+    /// If it returns [`Wait::Begins`], the next send takes the ACK, and the caller checks
+    /// [`Answers::due`] after the request was handled.
     #[inline]
     pub(super) fn expect(&self, now: u64) -> Wait {
         if self.in_row.load(Relaxed) < ANSWERS {
@@ -61,7 +70,7 @@ impl Answers {
         if self.due.cmpxchg(0, due, Full).is_ok() {
             return Wait::Begins;
         }
-        // What waits already has waited in vain.
+        // The program has not answered the request whose ACK is deferred.
         self.in_row.store(0, Relaxed);
         match self.take() {
             true => Wait::Ends,
@@ -69,19 +78,20 @@ impl Answers {
         }
     }
 
-    /// When the acknowledgement that waits is to leave, if one does.
+    /// Returns the time at which the deferred ACK must leave, if there is one.
     #[inline]
     pub(super) fn due(&self) -> Option<u64> {
         Some(self.due.load(Relaxed)).filter(|due| *due != 0)
     }
 
-    /// A request comes at this time that is acknowledged at once. To be called before it is handled, as [`Answers::expect`].
+    /// Records the arrival of a request whose ACK is sent at once. Must be called before the
+    /// request is handled.
     #[inline]
     pub(super) fn hear(&self, heard: u64) {
         self.heard.store(heard, Relaxed);
     }
 
-    /// Messages of our own leave.
+    /// Records that the queue pair sends messages of its own.
     #[inline]
     pub(super) fn answered(&self, now: u64) {
         let heard = self.heard.load(Relaxed);
@@ -94,7 +104,8 @@ impl Answers {
         }
     }
 
-    /// Whether one has waited until now; when that is to be asked again, if one goes on waiting. A caller who is told so sends it.
+    /// Returns whether the caller must send an ACK whose time is up, and the time for the next
+    /// check if the ACK stays deferred.
     pub(super) fn late(&self, now: u64) -> (bool, Option<u64>) {
         match self.due.load(Relaxed) {
             0 => (false, None),
@@ -106,7 +117,7 @@ impl Answers {
         }
     }
 
-    /// Takes the acknowledgement that waits, if one does: the caller sends it.
+    /// Claims the deferred ACK, if there is one. If this returns true, the caller must send it.
     #[inline]
     pub(super) fn take(&self) -> bool {
         self.due.load(Relaxed) != 0 && self.due.xchg(0, Full) != 0
@@ -118,7 +129,7 @@ impl Answers {
 mod tests {
     use super::*;
 
-    /// One that expects answers, after as many requests as it takes, each answered in time.
+    /// Returns the state after enough requests that were answered in time.
     fn expecting() -> Answers {
         let answers = Answers::new();
         for _ in 0..ANSWERS {
@@ -158,7 +169,7 @@ mod tests {
     fn not_with_a_second_request() {
         let answers = expecting();
         assert!(answers.expect(5) == Wait::Begins);
-        // The caller has what has waited.
+        // The caller has the ACK that was deferred.
         assert!(answers.expect(6) == Wait::Ends);
         assert!(!answers.take());
         assert!(answers.expect(7) == Wait::None);
@@ -172,7 +183,7 @@ mod tests {
             answers.hear(1);
             answers.answered(1 + longest_wait());
         }
-        // Nor who sends by himself.
+        // Messages that answer no request do not count.
         for _ in 0..3 * ANSWERS {
             answers.answered(1);
         }

@@ -42,7 +42,7 @@ use rrxe_core::congestion::NotificationPoint;
 /// The number of QP1.
 const GSI: u32 = 1;
 
-/// Gives a reserved queue pair number back, unless it was kept.
+/// Releases a reserved queue pair number on drop, unless it was used.
 struct Reservation<'a> {
     device: &'a DeviceState,
     index: Option<u32>,
@@ -60,7 +60,7 @@ fn check(init: &QpInit<'_, Rrxe>, is_user: bool) -> Result {
     if init.create_flags != 0 {
         return Err(not_supported());
     }
-    // The kernel's work requests do not say which shared receive queue they are for.
+    // Kernel work requests do not name a shared receive queue.
     if init.qp_type == QpType::XrcInitiator && !is_user {
         return Err(not_supported());
     }
@@ -79,7 +79,8 @@ fn check(init: &QpInit<'_, Rrxe>, is_user: bool) -> Result {
     Ok(())
 }
 
-/// Send and receive ring.
+/// Creates the send and the receive ring. The last value tells whether they belong to a user
+/// program.
 fn rings(
     device: &Device<Rrxe>,
     cap: &mut QpCap,
@@ -106,7 +107,7 @@ fn rings(
     Ok((send, recv, is_user))
 }
 
-/// Creates a queue pair; returns it with its number.
+/// Creates a queue pair, and returns it with its number.
 pub(crate) fn create(
     device: &Device<Rrxe>,
     poller: Option<&Poller>,
@@ -115,7 +116,8 @@ pub(crate) fn create(
     target: Arc<QpTarget>,
     udata: Option<&mut Udata<'_>>,
 ) -> Result<(QpHandle, u32)> {
-    // There is no receive queue, or none at all, whatever was asked for.
+    // These queue pairs have no receive queue, and XRC targets no queues at all, whatever the
+    // caller asked for.
     match init.qp_type {
         QpType::XrcTarget => init.cap = QpCap::default(),
         QpType::XrcInitiator => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
@@ -146,13 +148,13 @@ pub(crate) fn create(
 
     let service = service(init.qp_type);
     let capacity = send_ring.capacity();
-    // Nothing is posted to a target.
+    // XRC targets have no send queue to poll.
     let watched = poller
         .filter(|_| is_user && init.qp_type != QpType::XrcTarget)
         .map(|poller| (poller, send_ring.clone()));
     let is_polled = watched.is_some();
     let send_consumer = Consumer::new(send_ring);
-    // Nothing polls the send ring yet: each batch is announced.
+    // No thread polls the send ring yet: the program must ring the doorbell for each batch.
     send_consumer.want_doorbell(true);
     let send = SendSide::new(
         service,
@@ -166,12 +168,12 @@ pub(crate) fn create(
     let srq = init.srq.map(|handle| handle.srq.clone());
     let (consumer, max_recv_sge) = match &srq {
         Some(srq) => (None, srq.max_sge()),
-        // Of any shared receive queue.
+        // The receive may come from any shared receive queue.
         None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
         None => (Some(Consumer::new(recv_ring)), cap.max_recv_sge),
     };
     let xrc_domain = init.xrcd.map(|xrcd| xrcd.0);
-    // An XRC target has no domain of its own: that of a fresh one fits no key.
+    // An XRC target has no protection domain of its own. A new one matches no key.
     let pd = pd.map_or_else(|| Pd::new(false).id(), Pd::id);
     let recv = RecvSide::new(
         service,
@@ -246,13 +248,13 @@ pub(crate) fn create(
     ))
 }
 
-/// Destroys a queue pair: afterwards nothing of it runs, and nothing of its consumer is touched.
+/// Destroys a queue pair. On return, no code of it runs, and no memory of its consumer is accessed.
 pub(crate) fn destroy(handle: &QpHandle) {
     let qp = &handle.qp;
     if let Some(seat) = &handle.seat {
         seat.leave();
     }
-    // What a program has posted is on its way, though it need not have called for it.
+    // Sends the work requests that a program has posted without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());
     match handle.index {
         Some(index) => qp.device.tables.qps.withdraw(index),
@@ -261,7 +263,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
         }
     }
     qp.state.reset();
-    // Packets that found the queue pair before find two empty sides from here on.
+    // Packets that have looked up the queue pair before find two empty sides from here on.
     let recv = Qp::end_recv(
         qp.as_arc_borrow(),
         limits::path::LAST_BATCHES,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that came before their turn, kept until then: the core's [`Reorder`] has their order,
-//! this has the packets.
+//! Buffer for out-of-order packets. The core's [`Reorder`] keeps their order, this file stores the
+//! packets.
 
 use crate::{
     device::DeviceState,
@@ -16,21 +16,21 @@ use rrxe_core::{
     Held, Psn, Reorder,
 };
 
-/// Places to begin with: a few losses on a short way.
+/// Initial number of entries: enough for a few losses on a short path.
 const FIRST: usize = 32;
 
-/// A place of the ring.
+/// An entry of the ring.
 type Place = Option<Held<KeptDatagram>>;
 
-/// What one side of a queue pair keeps. Its bytes, those of the ring included, count against the
-/// device's share.
+/// The out-of-order packets of one side of a queue pair. All bytes, including those of the ring,
+/// count against the device's share.
 pub(crate) struct HoldBack {
     device: Arc<DeviceState>,
     reorder: Reorder,
-    /// Made when the first packet comes early, larger as need be, and given back with the last
-    /// packet; most queue pairs never see one.
+    /// Allocated for the first out-of-order packet, grown on demand, and freed with the last
+    /// packet. Most queue pairs never need it.
     ring: KVec<Place>,
-    /// Bytes that the device's share was charged with.
+    /// Bytes charged to the device's share.
     charged: usize,
 }
 
@@ -48,13 +48,13 @@ impl HoldBack {
         self.reorder.is_empty()
     }
 
-    /// Returns the time at which [`HoldBack::expire`] has something to do, if nothing happens
-    /// before.
+    /// Returns the time at which [`HoldBack::expire`] must be called next, unless a packet comes
+    /// first.
     pub(crate) fn expires(&self) -> Option<u64> {
         self.reorder.expires()
     }
 
-    /// Lets go of what came too long ago.
+    /// Drops packets that were buffered for too long.
     pub(crate) fn expire(&mut self, now: u64) {
         if !self.is_empty() {
             self.reorder.expire(&mut self.ring, now);
@@ -62,8 +62,8 @@ impl HoldBack {
         }
     }
 
-    /// Makes the ring, or a larger one if it is full. Softirqs get here: if there is no memory, or
-    /// no `room` for so many bytes, the ring stays as it is.
+    /// Allocates the ring, or a larger one if it is full. Runs in softirqs. The ring stays as it is
+    /// if there is no memory, or if the packets and the new ring exceed `room` bytes.
     fn prepare(&mut self, room: usize) -> Result {
         let places = self.ring.len();
         if (self.reorder.len() as usize) < places || places >= HELD {
@@ -82,8 +82,8 @@ impl HoldBack {
         Ok(())
     }
 
-    /// Keeps a packet that comes after `expected`. If it can't be kept, or there is no room for it,
-    /// it is lost.
+    /// Buffers a packet that follows `expected`. The packet is dropped if it can't be kept or if
+    /// there is no room for it.
     pub(crate) fn hold(&mut self, incoming: &Incoming<'_>, expected: Psn) {
         if let Some(kept) = incoming.keep() {
             let psn = incoming.packet.psn();
@@ -91,7 +91,7 @@ impl HoldBack {
         }
     }
 
-    /// Keeps a packet that was kept before. `now` counts as the time at which it came.
+    /// Buffers a packet that was buffered before. `now` becomes its arrival time.
     pub(crate) fn hold_kept(
         &mut self,
         kept: KeptDatagram,
@@ -102,10 +102,10 @@ impl HoldBack {
     ) {
         let all = self.device.held_bytes();
         let room = share(limits::MAX_HELD_BYTES, all, self.charged);
-        // Without more places, nearer packets push out farther ones.
+        // If the ring can't grow, packets closer to `expected` replace those farther away.
         let _ = self.prepare(room);
         let bytes = match self.reorder.last(&self.ring) {
-            // The memory of a row counts once.
+            // The memory of a GSO packet counts once.
             Some(last) if last.psn.next() == psn && last.packet.shares_memory(&kept) => kept.len(),
             _ => kept.memory(),
         };
@@ -125,7 +125,7 @@ impl HoldBack {
         self.settle();
     }
 
-    /// Takes out the first packet, if it is due.
+    /// Removes and returns the first packet, if it is due.
     pub(crate) fn next(
         &mut self,
         expected: Psn,
@@ -139,13 +139,13 @@ impl HoldBack {
         next
     }
 
-    /// Lets everything go.
+    /// Drops all packets.
     pub(crate) fn clear(&mut self) {
         self.reorder.clear(&mut self.ring);
         self.settle();
     }
 
-    /// Gives an empty ring back, and charges the device's share with what is left.
+    /// Frees an empty ring, and updates the charge to the device's share.
     fn settle(&mut self) {
         if self.reorder.is_empty() && !self.ring.is_empty() {
             self.ring = KVec::new();
@@ -159,7 +159,7 @@ impl HoldBack {
     }
 }
 
-/// Bytes of a ring with so many places.
+/// Returns the size in bytes of a ring with `places` entries.
 fn ring_bytes(places: usize) -> usize {
     places.saturating_mul(size_of::<Place>())
 }

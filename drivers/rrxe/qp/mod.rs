@@ -2,25 +2,26 @@
 
 //! Queue pairs.
 //!
-//! A queue pair has two sides, each with a lock of its own and half of the core's transport:
-//! [`send`] with the requester, [`recv`] with the responder. Whoever has an event for a side (a
-//! doorbell, a packet, a timer) takes the lock, hands the event to the core, lets the core fill a
-//! batch of packets, releases the lock, and sends the batch. A [`Baton`] for each side sees to it
-//! that one CPU at a time sends, so that batches leave in order; who finds it taken leaves a note
-//! and goes on. Nothing waits for a workqueue, unless a budget is spent.
+//! A queue pair has two sides, each with its own lock and its own half of the core's transport:
+//! [`send`] with the requester, [`recv`] with the responder. A context that has an event for a side
+//! (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the core fill
+//! a batch of packets, releases the lock, and sends the batch. A [`Baton`] for each side ensures
+//! that only one CPU at a time sends, so that batches leave in order. A CPU that finds the
+//! [`Baton`] taken marks more work as pending and continues. Work goes to a workqueue only when a
+//! budget is used up.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | [`create`] | CREATE_QP, DESTROY_QP |
 //! | [`modify`] | MODIFY_QP, QUERY_QP |
 //! | [`post`] | posting by kernel consumers, doorbells of user programs |
-//! | [`send`] | the send side: work requests to packets, answers to completions |
-//! | [`recv`] | the receive side: packets to memory and completions, answers to packets |
-//! | [`run`] | who runs the sides, and when |
+//! | [`send`] | the send side: work requests to packets, responses to completions |
+//! | [`recv`] | the receive side: packets to memory and completions, requests to responses |
+//! | [`run`] | scheduling of both sides |
 //! | [`state`] | the state, which several contexts change |
-//! | [`answer`] | programs that answer so soon that an acknowledgement need not leave before |
-//! | [`stream`] | programs that post so fast that not each message is worth a call |
-//! | [`hold`] | packets that came before their turn |
+//! | [`answer`] | delayed ACKs |
+//! | [`stream`] | doorbell moderation for programs that post streams of small messages |
+//! | [`hold`] | buffer for out-of-order packets |
 //! | [`scatter`] | payload from and to data segments |
 
 mod answer;
@@ -74,20 +75,20 @@ use rrxe_core::{
 
 pub(crate) use receive::After;
 
-/// A queue pair, as packets and timers share it. It may outlive ib_core's object.
+/// A queue pair, shared by packet reception and timers. It may outlive ib_core's object.
 #[pin_data]
 pub(crate) struct Qp {
     pub(crate) number: u32,
     pub(crate) qp_type: QpType,
-    /// How losses are repaired.
+    /// The method of loss recovery.
     recovery: RecoveryMode,
     is_user: bool,
-    /// A thread looks at its send ring: see [`crate::poll`].
+    /// A thread polls its send ring: see [`crate::poll`].
     is_polled: bool,
     signal_all: bool,
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
-    /// Where it counts, if not in its device's.
+    /// Bound counters, if its packets do not count in those of the device.
     pub(crate) counters: Bound,
     pd: PdId,
     binder: BinderId,
@@ -95,13 +96,13 @@ pub(crate) struct Qp {
     identity: QpIdentity,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
-    /// Where its receives come from, if not from a ring of its own.
+    /// The shared receive queue, if it has no receive ring of its own.
     srq: Option<Arc<Srq>>,
-    /// XRC target: in which domain the shared receive queues are that requests may name.
+    /// XRC target: the domain of the shared receive queues that requests may name.
     xrc_domain: Option<PdId>,
-    /// Changed with `attr` locked, or to an error by anybody.
+    /// Consumers change the state with `attr` locked. Any context may change it to an error state.
     state: state::State,
-    /// Attributes as they were set.
+    /// Attributes as the consumer set them.
     #[pin]
     attr: Mutex<QpAttr>,
 
@@ -111,25 +112,25 @@ pub(crate) struct Qp {
     recv_baton: Baton,
     #[pin]
     pub(crate) recv: SpinLock<recv::RecvSide>,
-    /// Its packets that wait on this host.
+    /// Packets of this queue pair that are queued on this host.
     pub(crate) local: Arc<LocalShare>,
-    /// Its place in the line of queue pairs that wait for room there.
+    /// Entry in the list of queue pairs that wait for room in the local queue.
     #[pin]
     line: ListLinks,
     #[pin]
     in_line: AtomicTracker,
-    /// Whether the peer lets itself be heard, while we are streaming.
+    /// Requests from the peer, which end a stream.
     talk: stream::Talk,
-    /// Whether acknowledgements wait for what we send.
+    /// State of delayed ACKs.
     answers: answer::Answers,
 
-    /// When the peer was told of congestion.
+    /// Time of the last congestion notification to the peer.
     #[pin]
     pub(crate) notification: SpinLock<NotificationPoint>,
     /// The timers of both sides.
     #[pin]
     timer: SoftTimer<Qp>,
-    /// Goes on sending where a budget was spent.
+    /// Continues sending after a budget was used up.
     #[pin]
     send_work: Work<Qp, { run::SEND_WORK }>,
     #[pin]
@@ -138,7 +139,7 @@ pub(crate) struct Qp {
     #[pin]
     event_work: Work<Qp, { run::EVENT_WORK }>,
     event_baton: Baton,
-    /// Events to report, a bit for each.
+    /// Events to report, one bit each.
     events: Raised,
 }
 
@@ -160,18 +161,18 @@ impl_has_soft_timer! {
     impl HasSoftTimer<Self> for Qp { self.timer }
 }
 
-/// A queue pair, as ib_core holds it.
+/// ib_core's handle of a queue pair.
 pub(crate) struct QpHandle {
     pub(crate) qp: Arc<Qp>,
-    /// The queue pair's place in the table; `None` for QP1.
+    /// The queue pair's index in the table; `None` for QP1.
     index: Option<u32>,
-    /// Kernel consumers: where they post.
+    /// The rings that a kernel consumer posts to; `None` for user programs.
     poster: Option<Pin<KBox<post::Poster>>>,
-    /// Poll mode.
+    /// The registration with the poll thread, in poll mode.
     seat: Option<Seat>,
 }
 
-/// The core's service for a type.
+/// Returns the core's service for a queue pair type.
 fn service(qp_type: QpType) -> Service {
     match qp_type {
         QpType::Rc => Service::Rc,
@@ -181,10 +182,10 @@ fn service(qp_type: QpType) -> Service {
     }
 }
 
-/// What goes on while a side is locked.
+/// Context of an event that is handled while a side is locked.
 #[derive(Clone, Copy)]
 pub(crate) struct Occasion<'a> {
-    /// Under which tables and regions are looked up.
+    /// The RCU read lock that protects lookups of tables and regions.
     pub(crate) rcu: &'a rcu::Guard,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) now: u64,
@@ -198,22 +199,22 @@ pub(crate) struct Notices {
     pushed: bool,
     solicited: bool,
     overflow: bool,
-    /// XRC: where to, in place of the queue pair's completion queue.
+    /// XRC: the completion queue to notify instead of the queue pair's own.
     to: Option<Arc<Cq>>,
-    /// A completion was lost in another queue than that.
+    /// A completion was lost in a completion queue other than `to`.
     overflow_elsewhere: bool,
 }
 
 impl Notices {
-    /// As [`Notices::push`], to the completion queue of a shared receive queue.
+    /// Pushes a completion to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
         let Some(cq) = srq.cq() else {
             return;
         };
         match &self.to {
             Some(other) if !Arc::ptr_eq(other, cq) => {
-                // Messages for several queues in one go are rare: the first is told at once, the
-                // others from a workqueue.
+                // Packets of one batch rarely complete to several queues. `report` notifies the
+                // first queue, a workqueue the others.
                 let result = cq.push(cqe, qp.identity);
                 self.overflow_elsewhere |= result.is_err();
                 Srq::completed(srq.as_arc_borrow(), &result, solicited || cqe.status != 0);
@@ -225,7 +226,7 @@ impl Notices {
         }
     }
 
-    /// Pushes a completion, and notes that.
+    /// Pushes a completion and records that the consumer must be notified.
     fn push(&mut self, cq: &Cq, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
         match cq.push(cqe, qp.identity) {
             Ok(()) => {
@@ -237,7 +238,7 @@ impl Notices {
         }
     }
 
-    /// Tells the consumer. No lock may be held. True where a completion was lost.
+    /// Notifies the consumer. Returns true if a completion was lost. The caller must hold no lock.
     #[must_use]
     fn report(self, cq: &Arc<Cq>) -> bool {
         let cq = self.to.as_ref().unwrap_or(cq);
@@ -252,12 +253,12 @@ impl Notices {
 }
 
 impl Qp {
-    /// The state it is in.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> QpState {
         self.state.get()
     }
 
-    /// It, as the user of the keys of a domain.
+    /// Returns this queue pair as the user of keys in a protection domain.
     fn keys(&self, pd: PdId) -> Consumer {
         Consumer {
             pd,
@@ -265,7 +266,7 @@ impl Qp {
         }
     }
 
-    /// Counts what a requester has counted.
+    /// Adds the difference between two snapshots of the requester's counters to the queue pair's.
     #[inline]
     fn count_requester(
         &self,
@@ -281,13 +282,14 @@ impl Qp {
         if bad_pkeys != 0 {
             self.device.count_bad_pkeys(bad_pkeys);
         }
-        // Who cuts what we send may be one who drops it then; what merely gets lost is another matter.
+        // A device on the path may segment our packets and then drop those without an ICRC. Plain
+        // packet loss does not count here, only timeouts.
         if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
             path.is_silent();
         }
     }
 
-    /// Counts what a responder has counted.
+    /// Adds the difference between two snapshots of the responder's counters to the queue pair's.
     #[inline]
     fn count_responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
         if before != after {
@@ -295,12 +297,12 @@ impl Qp {
         }
     }
 
-    /// Whether what gets lost is sent again.
+    /// Returns whether the transport retransmits lost packets.
     fn is_reliable(&self) -> bool {
         service(self.qp_type).is_reliable()
     }
 
-    /// Counts a completion that is no success.
+    /// Counts a completion with an error status.
     #[inline]
     fn count_completion(&self, status: Status, failed: Counter, flushed: Counter) {
         match status {

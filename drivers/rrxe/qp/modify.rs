@@ -16,7 +16,7 @@ use linux_rdma::{
 };
 use rrxe_core::{Mtu, Resource, Service};
 
-/// The attributes that the specification knows (`IB_QP_ATTR_STANDARD_BITS`).
+/// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
 
 /// Largest code of the acknowledge timeout and of the RNR timer: five bits.
@@ -36,10 +36,10 @@ fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
             && u32::from(attr.max_rd_atomic) > limits::MAX_INIT_RD_ATOMIC
         || mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC)
             && u32::from(attr.max_dest_rd_atomic) > limits::MAX_RD_ATOMIC
-        // Neither resizing of queues nor path migration is a capability of this device.
+        // The device supports neither resizing of queues nor path migration.
         || mask.has(QpAttrMask::CAP)
         || mask.has(QpAttrMask::ALT_PATH)
-        // It is always in the state "migrated" (IBA 10.4, J-19).
+        // The migration state is always "migrated" (IBA 10.4, J-19).
         || mask.has(QpAttrMask::PATH_MIG_STATE) && !attr.migrated;
     if bad {
         return Err(EINVAL);
@@ -50,12 +50,12 @@ fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
             return Err(EINVAL);
         }
     }
-    // Who may set a Q_Key with the top bit (IBA 10.2.5, A-36), ib_core has checked: CAP_NET_RAW
-    // (uverbs_cmd.c, modify_qp()).
+    // ib_core has checked that the caller may set a Q_Key with the top bit (IBA 10.2.5, A-36): it
+    // needs CAP_NET_RAW (uverbs_cmd.c, modify_qp()).
     Ok(())
 }
 
-/// For each of these attributes that is in a mask, what is to be done with it.
+/// Executes the action of each attribute that is in the mask.
 macro_rules! for_each_in {
     ($mask:ident: $($bit:ident => $action:expr),* $(,)?) => {
         $(if $mask.has(QpAttrMask::$bit) {
@@ -64,7 +64,7 @@ macro_rules! for_each_in {
     };
 }
 
-/// Copies the attributes in `mask`.
+/// Stores the attributes in `mask`.
 fn remember(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
     for_each_in!(mask:
         ACCESS_FLAGS => to.access_flags = from.access_flags,
@@ -86,7 +86,7 @@ fn remember(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
     );
 }
 
-/// Sets the attributes in `mask` at the send side.
+/// Sets the attributes in `mask` on the send side.
 fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
     let mut side = lock_bh(&qp.send);
     if let Some(path) = path {
@@ -111,8 +111,8 @@ fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
     requester.set_pkey(limits::DEFAULT_PKEY);
 }
 
-/// Sets the attributes in `mask` at the receive side, `resources` among them. Returns those that it
-/// had, to be freed without a lock.
+/// Sets the attributes in `mask` on the receive side, and replaces its resources with `resources`.
+/// Returns the old resources, which the caller frees without a lock.
 fn set_recv(
     qp: &Qp,
     attr: &QpAttr,
@@ -143,7 +143,7 @@ fn set_recv(
     resources.map(|resources| responder.set_resources(resources))
 }
 
-/// Sets what requests may do, as `IB_ACCESS_*` flags say it.
+/// Sets the operations that requests may perform, from `IB_ACCESS_*` flags.
 fn set_access(responder: &mut Responder, flags: u32) {
     let has = |flag| flags & flag != 0;
     responder.set_access(
@@ -154,7 +154,7 @@ fn set_access(responder: &mut Responder, flags: u32) {
     responder.set_flush_access(has(access::FLUSH_GLOBAL), has(access::FLUSH_PERSISTENT));
 }
 
-/// The path MTU: as set for connected queue pairs, the port's for datagrams.
+/// Returns the path MTU: the attribute for connected queue pairs, the port's for datagrams.
 fn mtu(
     device: &Device<Rrxe>,
     qp: &Qp,
@@ -188,7 +188,7 @@ pub(crate) fn modify(
     let qp = &handle.qp;
     let mut known = qp.attr.lock();
     let actual = qp.state();
-    // A consumer may say which state it believes the queue pair to be in (IBA 11.2.5.2).
+    // The consumer may name the state that it believes the queue pair to be in (IBA 11.2.5.2).
     if mask.has(QpAttrMask::CUR_STATE) && attr.cur_state != actual {
         return Err(EINVAL);
     }
@@ -219,7 +219,8 @@ pub(crate) fn modify(
         None
     };
 
-    // Nothing fails from here on. What was posted before is sent before, called for or not.
+    // No error is possible from here on. Work requests posted earlier are sent first, with or
+    // without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());
     if !matches!(next, QpState::Reset | QpState::Error) {
         Qp::settle(qp.as_arc_borrow());
@@ -237,7 +238,7 @@ pub(crate) fn modify(
     let gone = !mask.has(QpAttrMask::STATE) || go(qp, actual, next, &mut known);
     drop(known);
     Qp::report_events(qp.as_arc_borrow());
-    // An error has come in between. What was set is as good as nothing then.
+    // If the change was refused, an error has come in between, and the attributes have no effect.
     if gone {
         Ok(())
     } else {
@@ -245,7 +246,7 @@ pub(crate) fn modify(
     }
 }
 
-/// Returns whether nothing that was sent before the Send Queue Drained state is unacknowledged.
+/// Returns whether everything sent before the Send Queue Drained state is acknowledged.
 fn is_drained(qp: &Qp) -> bool {
     let side = lock_bh(&qp.send);
     side.requester.is_drained(&side.slots)
@@ -255,11 +256,11 @@ fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
     Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT)
 }
 
-/// Goes from one state to the next. Returns whether it did: not if an error has taken the queue
-/// pair to another one than `from`.
+/// Changes the state from `from` to `to`. Returns false if an error has changed the state
+/// meanwhile.
 ///
-/// A side begins to work with its lock held since before the state has changed. So an error that
-/// comes later finds it at work, and stops it.
+/// A side starts with its lock held across the change of state. A later error therefore finds the
+/// side running, and stops it.
 #[must_use]
 fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
     match to {
@@ -301,7 +302,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
                 }
             }
             if from != QpState::Rtr {
-                // Work requests that waited.
+                // Sends the work requests that waited.
                 Qp::run_send(qp.as_arc_borrow());
             }
         }

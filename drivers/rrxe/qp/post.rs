@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Posting: by kernel consumers through rings of the same layout as those of user programs, whose
-//! doorbells arrive here too.
+//! Posting. Kernel consumers post to rings of the same layout as those of user programs. Doorbells
+//! of user programs arrive here too.
 
 use super::{Qp, QpHandle};
 use crate::{
@@ -21,7 +21,7 @@ use linux_rdma::{
     sync::lock_irqsave,
 };
 
-/// Where a kernel consumer posts.
+/// The rings that a kernel consumer posts to.
 #[pin_data]
 pub(crate) struct Poster {
     #[pin]
@@ -129,9 +129,10 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
     producer.push(&wqe, core::iter::empty::<DataSegment>(), bytes)
 }
 
-/// POST_RECV, likewise.
+/// POST_RECV: the work requests of a kernel consumer, or the doorbell of a user program.
 pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
-    // Whose receives come from a shared queue has none of its own.
+    // A queue pair with a shared receive queue, and an XRC queue pair, has no receive queue of its
+    // own.
     let is_xrc = matches!(handle.qp.qp_type, QpType::XrcInitiator | QpType::XrcTarget);
     if handle.qp.state() == QpState::Reset || handle.qp.srq.is_some() || is_xrc {
         return Err(EINVAL);
@@ -144,7 +145,7 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
         None => Ok(()),
     };
     if handle.qp.state() == QpState::Error {
-        // Flushes them.
+        // Flushes the new work requests.
         Qp::run_recv(handle.qp.as_arc_borrow());
     }
     result

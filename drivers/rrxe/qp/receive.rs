@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that come in, in a row: the side of the queue pair that they are for stays locked.
+//! Received packets. The side that handles them stays locked from one packet of a batch to the
+//! next.
 
 use super::{answer::Wait, hold::HoldBack, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
 use crate::{
@@ -19,38 +20,38 @@ use rrxe_core::{
     RecoveryMode,
 };
 
-/// What packets have left to do at a queue pair, for all of them at once.
+/// Work that a batch of received packets leaves for the end of the batch.
 #[derive(Default)]
 pub(crate) struct Left {
-    /// Of requests.
+    /// Completions of requests.
     pub(super) recv: Notices,
     pub(super) any_requests: bool,
-    /// Some of them were new.
+    /// At least one of the requests was new.
     pub(super) heard: bool,
-    /// Whether their acknowledgement waits for an answer, from before they were handled.
+    /// When their ACK is sent; decided before they were handled.
     pub(super) wait: Wait,
-    /// [`Outcome::hold`] is of no account here.
+    /// Outcome of the requests. [`Outcome::hold`] is not used here.
     pub(super) requests: Outcome,
-    /// Of responses.
+    /// Completions of responses.
     pub(super) send: Notices,
     pub(super) responses: Outcome,
-    /// There were some: they may have made room in the slots.
+    /// Responses have arrived, and may have freed slots.
     pub(super) any_responses: bool,
-    /// They came in a row, as it was made on this host, and the peer does not know that.
+    /// Packets arrived in a GSO packet unmodified from this host, and the peer has not been told.
     pub(super) whole: bool,
 }
 
-/// Packets in a row that a queue pair takes.
+/// A batch of received packets of one queue pair.
 #[derive(Default)]
 pub(crate) struct After<'a> {
     left: Left,
     turn: Turn<'a>,
     packets: u64,
-    /// Of IP packets.
+    /// Bytes of IP packets.
     bytes: u64,
 }
 
-/// Whose turn it is, which is locked until it is another's.
+/// The side that is locked for the current packets.
 #[derive(Default)]
 enum Turn<'a> {
     #[default]
@@ -59,19 +60,19 @@ enum Turn<'a> {
     Requester(Side<'a, SendSide, RequesterCounters>),
 }
 
-/// A side that is locked.
+/// A locked side.
 struct Side<'a, S, C> {
     side: BhLocked<'a, S>,
-    /// What it had counted before.
+    /// Counters at the time the side was locked.
     before: C,
-    /// The row comes from its peer: all packets of it have the same addresses.
+    /// The batch comes from the peer: all of its packets have the same addresses.
     from_peer: bool,
-    /// The peer does not know yet how its rows come.
+    /// The peer has not been told yet whether its GSO packets arrive unmodified.
     untold: bool,
 }
 
 impl<'a, S, C> Side<'a, S, C> {
-    /// Locks a side; `of` says what it has counted, and where its path is.
+    /// Locks a side. `of` returns its counters and its path.
     fn lock(
         lock: &'a SpinLock<S>,
         incoming: &Incoming<'_>,
@@ -91,7 +92,7 @@ impl<'a, S, C> Side<'a, S, C> {
 }
 
 impl<'a> Turn<'a> {
-    /// Unlocks the side.
+    /// Unlocks the side and updates the counters.
     fn end(&mut self, qp: &Qp) {
         match core::mem::take(self) {
             Turn::Nobody => {}
@@ -140,7 +141,7 @@ impl<'a> Turn<'a> {
 }
 
 impl After<'_> {
-    /// The end of the row: no lock is held any more.
+    /// Ends the batch: unlocks the side and returns the remaining work.
     pub(super) fn close(mut self, qp: &Qp) -> Left {
         self.turn.end(qp);
         if self.packets != 0 {
@@ -154,7 +155,7 @@ impl After<'_> {
 }
 
 impl Qp {
-    /// Takes a packet that came alone.
+    /// Handles a single packet.
     pub(crate) fn receive_one(
         this: ArcBorrow<'_, Self>,
         incoming: &Incoming<'_>,
@@ -165,8 +166,8 @@ impl Qp {
         Self::after(this, after);
     }
 
-    /// Takes a packet, maybe one of several with the same addresses. What it leaves to do is for [`Qp::after`], which the
-    /// caller is to call soon, and before he does anything else: once for packets that came together.
+    /// Handles a packet, possibly one of a batch with the same addresses. The caller must pass
+    /// `after` to [`Qp::after`] at the end of the batch, before it does anything else.
     pub(crate) fn receive<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,
@@ -184,19 +185,19 @@ impl Qp {
             Self::receive_request(this, incoming, after, rcu);
         }
         if after.left.requests.fatal || after.left.responses.fatal {
-            // Nothing else is to come before the work requests that are flushed.
+            // The flushed work requests complete before any later packet is handled.
             incoming.vector().release();
             Self::after(this, core::mem::take(after));
         }
     }
 
-    /// How many packets may be taken as a run of which this is the first.
+    /// Returns how many packets may be taken as a burst that starts with this one.
     pub(crate) fn takes_run<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,
         after: &mut After<'a>,
     ) -> u32 {
-        // A mark is looked at in each packet.
+        // Packets with an ECN mark must be examined one by one.
         if is_marked(incoming.tos()) {
             return 1;
         }
@@ -213,7 +214,7 @@ impl Qp {
         most.unwrap_or(1)
     }
 
-    /// Takes an acknowledgement or response.
+    /// Handles an ACK or response.
     fn receive_response<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,
@@ -277,7 +278,7 @@ impl Qp {
         }
     }
 
-    /// Takes a request.
+    /// Handles a request.
     fn receive_request<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,
@@ -343,15 +344,16 @@ impl Qp {
         }
     }
 
-    /// Has the timer look after what is kept. Called with the side locked, and its path there: so
-    /// the queue pair is not destroyed meanwhile, which cancels the timer.
+    /// Arms the timer for the expiry of buffered packets. The caller must hold the lock of a side
+    /// that still has its path: this keeps destruction, which cancels the timer, from completing
+    /// meanwhile.
     fn watch_held(this: ArcBorrow<'_, Self>, held: &HoldBack) {
         if let Some(expires) = held.expires() {
             SoftTimer::<Qp>::arm(this, expires);
         }
     }
 
-    /// Notifies the peer of congestion, between two turns.
+    /// Notifies the peer of congestion, with no side locked.
     #[cold]
     fn notify_peer(
         qp: &Qp,
@@ -365,10 +367,10 @@ impl Qp {
         qp.notify(due, incoming.now, rcu);
     }
 
-    /// A row of the peer came as it was made on this host: says so to it, once. It need not compute ICRCs for what is in page
-    /// fragments then. No lock may be held.
+    /// Tells the peer, once, that its GSO packets arrive unmodified because it is on this host. The
+    /// peer may then omit the ICRCs of payload in page fragments. The caller must hold no lock.
     pub(super) fn tell_peer(&self, rcu: &rcu::Guard) {
-        // Where nothing is sent again, nobody would notice that the way has changed.
+        // Without retransmission, a later change of the path would go unnoticed.
         if !self.is_reliable() {
             return;
         }
@@ -378,8 +380,8 @@ impl Qp {
         }
     }
 
-    /// A packet came without an ICRC, and not as it was made: if it is from the peer and that is on this host, says so to
-    /// it. No lock may be held.
+    /// Handles a packet that came without an ICRC and was modified on its way: tells the peer, if
+    /// it is on this host and has sent the packet. The caller must hold no lock.
     #[cold]
     pub(crate) fn complain(&self, skb: &RxSkb, rcu: &rcu::Guard) {
         if let Some((path, there)) = self.paths(rcu) {
@@ -389,7 +391,7 @@ impl Qp {
         }
     }
 
-    /// The path to the peer, and the peer's to us, if that is on this host.
+    /// Returns the path to the peer and the peer's path back, if the peer is on this host.
     fn paths(&self, rcu: &rcu::Guard) -> Option<(Arc<Path>, Arc<Path>)> {
         let of = |qp: &Qp| {
             let side = lock_bh(&qp.recv);
@@ -398,7 +400,7 @@ impl Qp {
         };
         let (path, number) = of(self)?;
         let peer = self.device.tables.qps.get(number, rcu)?;
-        // It may be another's of that number, on another host.
+        // The number may belong to a queue pair of another host.
         let (there, back) = of(&peer)?;
         (back == self.number && there.leads_back(&path)).then_some((path, there))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The receive side of a queue pair: the core's responder and what it works on.
+//! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
@@ -35,32 +35,35 @@ use rrxe_core::{
     TxPacket,
 };
 
-/// The core's responder; its resources are as many as the peer may have outstanding.
+/// The core's responder. It has one resource for each READ or atomic that the peer may have
+/// outstanding.
 pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
 
 /// The receive side.
 pub(crate) struct RecvSide {
     pub(crate) responder: Responder,
     current: Current,
-    /// `None` with a shared receive queue, and once the queue pair is destroyed.
+    /// `None` with a shared receive queue, and after the queue pair was destroyed.
     pub(crate) consumer: Option<Consumer>,
     /// Connected queue pairs: the path to the peer.
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
     reads: Reads,
     guesses: Guesses,
-    /// Requests that came before their turn.
+    /// Out-of-order requests.
     pub(crate) held: HoldBack,
-    /// The last request never was a packet of the stack, nor need answers be: [`crate::direct`].
+    /// The last request came without the network stack, and responses may leave that way too:
+    /// [`crate::direct`].
     pub(crate) direct: bool,
 }
 
-/// The READs that can be outstanding.
+/// Largest number of outstanding READs.
 const READS: usize = rrxe_core::responder::MAX_RESOURCES;
 
-/// The domains under which READs were accepted, which may be answered later. XRC: by key, as many as can be outstanding.
+/// The protection domains under which READs were accepted, to check later responses against. XRC:
+/// one domain for each key, up to the number of READs that can be outstanding.
 struct Reads {
-    /// That of the queue pair.
+    /// The domain of the queue pair.
     pd: PdId,
     list: KVec<Option<(u32, PdId)>>,
     next: usize,
@@ -87,8 +90,8 @@ impl Reads {
         found.map_or(self.pd, |(_, pd)| *pd)
     }
 
-    /// Where so many bytes are that READ responses carry which follow each other, if they may stay there until those are
-    /// delivered.
+    /// Returns a reference to the `whole` bytes that consecutive READ responses carry. `None` if
+    /// they can't stay in place until the responses are delivered.
     fn reference(
         &self,
         tables: &Tables,
@@ -109,16 +112,16 @@ impl Reads {
 struct Current {
     wr_id: u64,
     num_sge: usize,
-    /// As many as a receive may have.
+    /// Room for the largest number of segments of a receive.
     segments: KVVec<DataSegment>,
-    /// The entry made no sense: it fails when something is to be placed.
+    /// The entry is malformed: the work request fails when payload is placed.
     malformed: bool,
-    /// XRC: the queue that it comes from.
+    /// XRC: the shared receive queue that the work request comes from.
     srq: Option<Arc<Srq>>,
 }
 
 impl Current {
-    /// Becomes the next entry of a ring.
+    /// Reads the next entry of a ring.
     fn copy(&mut self, consumer: &Consumer) -> Option<RecvRequest> {
         let wqe: RecvWqe = consumer.next().ok()?;
         self.wr_id = wqe.wr_id;
@@ -137,7 +140,7 @@ impl Current {
 }
 
 impl RecvSide {
-    /// In place, as the send side.
+    /// Returns an initializer: the side is initialized in place, to keep it off the kernel stack.
     pub(crate) fn new(
         service: Service,
         consumer: Option<Consumer>,
@@ -168,7 +171,7 @@ impl RecvSide {
         }))
     }
 
-    /// Forgets everything (the Reset state).
+    /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         drop(self.responder.reset());
         self.current.srq = None;
@@ -179,7 +182,7 @@ impl RecvSide {
         }
     }
 
-    /// Lets go of the requests that were kept for too long.
+    /// Drops the requests that were buffered for too long.
     pub(crate) fn expire_held(&mut self, now: u64) {
         if !self.held.is_empty() {
             self.held.expire(now);
@@ -188,14 +191,14 @@ impl RecvSide {
         }
     }
 
-    /// The next request that was kept, if its turn has come.
+    /// Removes and returns the next buffered request, if it is due.
     pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
         let responder = &self.responder;
         let expected = Psn::new(responder.expected_psn());
         self.held.next(expected, |psn| responder.is_due(psn))
     }
 
-    /// Runs `f` with the responder and the environment that it acts on.
+    /// Calls `f` with the responder and its environment. Updates the counters afterwards.
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
@@ -210,7 +213,8 @@ impl RecvSide {
         result
     }
 
-    /// The same for one of several packets in a row, which are counted together.
+    /// Calls `f` with the responder and its environment. The caller updates the counters, once for
+    /// a batch of packets.
     #[inline]
     pub(super) fn act<R>(
         &mut self,
@@ -239,9 +243,9 @@ impl RecvSide {
         result
     }
 
-    /// Completes all receive work requests as flushed, and has the consumer call us for more
-    /// (the Error state). Those of a shared receive queue stay for others, but for the one that
-    /// this queue pair has taken (J-15).
+    /// Completes all receive work requests as flushed, and asks the consumer to ring the doorbell
+    /// for new ones (Error state). Work requests of a shared receive queue stay there for other
+    /// queue pairs, except for the one that this queue pair has taken (J-15).
     pub(crate) fn flush(&mut self, qp: &Qp, on: Occasion<'_>, notices: &mut Notices) {
         let flushed = RecvCompletion {
             status: Status::WrFlush,
@@ -258,9 +262,11 @@ impl RecvSide {
             if let Some(consumer) = &env.consumer {
                 consumer.want_doorbell(true);
             }
-            // After the word was set: whoever posts from here on will call.
+            // Orders the store of the doorbell word before the loads of the ring: a program that
+            // posts later rings the doorbell.
             linux_rdma::sync::smp_mb();
-            // No more than the ring holds: a program that posts as fast as we flush rings for it.
+            // At most the capacity of the ring: a program that posts as fast as it is flushed rings
+            // the doorbell.
             let most = env.consumer.as_ref().map_or(0, |c| c.capacity());
             for _ in 0..most {
                 if env.fetch_recv().is_none() {
@@ -272,7 +278,7 @@ impl RecvSide {
     }
 }
 
-/// What the responder acts on.
+/// The responder's environment.
 pub(crate) struct Env<'a> {
     qp: &'a Qp,
     on: Occasion<'a>,
@@ -311,15 +317,15 @@ impl Env<'_> {
         })
     }
 
-    /// XRC: the shared receive queue that the packet being handled names.
+    /// XRC: returns the shared receive queue that the current packet names.
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.qp.xrc_domain.ok_or(Fault::Protection)?;
         let srq = self.qp.device.tables.srqs.get(srqn, self.on.rcu);
         srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
     }
 
-    /// The protection domain that the peer's accesses are checked against: for XRC, that of the
-    /// shared receive queue that each request names (IBA A14).
+    /// Returns the protection domain that the peer's accesses are checked against. For XRC it is
+    /// the domain of the shared receive queue that each request names (IBA A14).
     fn remote_pd(&self) -> Result<PdId, Fault> {
         if self.qp.xrc_domain.is_none() {
             return Ok(self.qp.pd);
@@ -328,7 +334,8 @@ impl Env<'_> {
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
     }
 
-    /// The bytes at `va` that the peer wants to access, under the rights of a protection domain.
+    /// Returns the bytes at `va`, if the peer may access them under the rights of a protection
+    /// domain.
     fn remote(
         &self,
         pd: PdId,
@@ -341,7 +348,7 @@ impl Env<'_> {
         tables.remote(self.on.rcu, by, rkey, va, len, wants)
     }
 
-    /// What stands in front of a datagram.
+    /// Writes the Global Route Header in front of a datagram.
     fn place_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
         self.segments()?.scatter(0, &incoming.grh())
     }
@@ -353,7 +360,7 @@ impl ResponderEnv for Env<'_> {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         }
         let consumer = self.consumer.as_mut()?;
-        // A ring that claims too much has nothing for us.
+        // A ring with an impossible producer counter is treated as empty.
         if consumer.available().ok()? == 0 {
             return None;
         }
@@ -482,7 +489,7 @@ impl ResponderEnv for Env<'_> {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
-        // XRC: where its work requests complete is the shared receive queue's matter.
+        // XRC: the shared receive queue determines the completion queue.
         let srq = self.current.srq.take();
         match &srq {
             Some(srq) => self
@@ -506,7 +513,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        // Acknowledgements need not wait: the packets that come in bound their number.
+        // ACKs need not wait: the received packets bound their number.
         if self.outgoing.room() == 0 && !packet.payload.is_empty() {
             return Err(TxError::NoRoom);
         }
@@ -551,7 +558,7 @@ impl ResponderEnv for Env<'_> {
             return sent;
         }
         let by = self.qp.keys(reads.find(rkey));
-        // The key is looked up once.
+        // Looks up the key only once.
         let whole = len.checked_mul(count);
         let span = whole.and_then(|whole| {
             tables

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who runs the sides of a queue pair, and when.
+//! Scheduling of the two sides of a queue pair.
 
 use super::{
     answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp,
@@ -33,30 +33,30 @@ const EVENTS: [QpEvent; 6] = [
     QpEvent::LastWqeReached,
 ];
 
-/// What a batch has left to do.
+/// Work that remains after a batch.
 #[derive(Default)]
 struct Round {
     more: bool,
     fatal: bool,
-    /// There is more to send, for which there is no room on this host.
+    /// More packets are ready, but the local queue of this host has no room for them.
     blocked: bool,
 }
 
-/// What filling a batch of the send side has come to.
+/// Result of filling a batch of the send side.
 #[derive(Default)]
 struct Filled {
     round: Round,
     deadline: Option<u64>,
-    /// The queue has drained, which its consumer wants to know.
+    /// The send queue has drained, and the consumer must be told.
     drained: bool,
-    /// There was nothing to be done for a program in a stream.
+    /// The program is streaming, and there was nothing to do for it.
     waiting: bool,
-    /// The acknowledgement is in the batch, behind a message.
+    /// The batch includes the delayed ACK, after a message.
     carried: bool,
 }
 
 impl<'a> Occasion<'a> {
-    /// Nothing but that time goes on.
+    /// Returns the context of an event without a packet, at the current time.
     fn now(rcu: &'a rcu::Guard) -> Self {
         Self {
             rcu,
@@ -65,7 +65,7 @@ impl<'a> Occasion<'a> {
         }
     }
 
-    /// A packet came in.
+    /// Returns the context of a received packet.
     pub(super) fn of(incoming: &'a Incoming<'a>, rcu: &'a rcu::Guard) -> Self {
         Self {
             rcu,
@@ -76,9 +76,10 @@ impl<'a> Occasion<'a> {
 }
 
 impl Qp {
-    /// Runs the send side: takes work requests from the ring and sends what may be sent. Any
-    /// context; where interrupts are disabled, a softirq does it, since the stack can't be entered, and so
-    /// where parcels are delivered within parcels, since it is not endless.
+    /// Runs the send side: takes work requests from the ring and sends packets. May be called from
+    /// any context. A softirq does the work if interrupts are disabled, since the network stack
+    /// can't be entered then, and if `Parcel` deliveries are nested too deeply, to bound the use of
+    /// the kernel stack.
     pub(crate) fn run_send(this: ArcBorrow<'_, Self>) {
         if !this.send_baton.take() {
             return;
@@ -90,9 +91,10 @@ impl Qp {
         }
     }
 
-    /// Runs the receive side: sends acknowledgements and responses, and flushes what was posted in
-    /// the Error state. Any context; if interrupts are disabled, a softirq does it: the consumer
-    /// has locks that a softirq takes.
+    /// Runs the receive side: sends ACKs and responses, and flushes receive work requests in the
+    /// Error state. May be called from any context. A softirq does the work if interrupts are
+    /// disabled, because the consumer may hold locks that a softirq takes, and if `Parcel`
+    /// deliveries are nested too deeply.
     pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
         if !this.recv_baton.take() {
             return;
@@ -104,19 +106,19 @@ impl Qp {
         }
     }
 
-    /// Goes on in a softirq, which keeps the baton.
+    /// Continues the send side in a softirq, which keeps the [`Baton`].
     fn send_later(this: ArcBorrow<'_, Self>) {
-        // It can't be queued already: only who holds the baton queues it.
+        // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued already.
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, SEND_WORK>(this.into());
     }
 
-    /// The same for the receive side.
+    /// Continues the receive side in a softirq, which keeps the [`Baton`].
     fn recv_later(this: ArcBorrow<'_, Self>) {
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
     }
 
-    /// Does rounds of a side until nothing is left to do, and gives its baton back; where the
-    /// budget is spent before that, `later` goes on.
+    /// Runs rounds of a side until nothing is left to do, then releases its [`Baton`]. If the
+    /// budget is used up first, `later` continues.
     fn rounds(
         this: ArcBorrow<'_, Self>,
         baton: &Baton,
@@ -142,7 +144,7 @@ impl Qp {
         Self::rounds(this, &this.send_baton, Self::send_round, Self::send_later);
     }
 
-    /// Gives packets to the stack, and counts them.
+    /// Passes packets to the network stack and counts them.
     pub(crate) fn transmit(&self, queue: &mut TxQueue) -> XmitStats {
         let stats = queue.xmit_all();
         self.tally(|counters| {
@@ -153,8 +155,8 @@ impl Qp {
         stats
     }
 
-    /// Sends a batch, and counts its packets that may wait on this host. No lock may be held that
-    /// its receiver takes, nor that of the send side.
+    /// Sends a batch, and counts its packets that may be queued on this host. The caller must hold
+    /// neither the send lock nor any lock that the receiver of the batch takes.
     #[inline]
     fn send_batch(&self, batch: &mut Batch) {
         if batch.owned != 0 {
@@ -189,7 +191,7 @@ impl Qp {
             qp.count(Counter::CarriedAcknowledgements);
         }
         if gone {
-            // It has become something else.
+            // The receive side has replaced the ACK with another response.
             Self::run_recv(this);
         }
         if let Some(deadline) = filled.deadline {
@@ -206,7 +208,7 @@ impl Qp {
         round
     }
 
-    /// Sends what waits for room on this host, now that there is some.
+    /// Sends the packets that waited for room in the local queue.
     pub(crate) fn has_room(this: ArcBorrow<'_, Self>) {
         this.local.admit();
         Self::run_recv(this);
@@ -214,14 +216,14 @@ impl Qp {
         Self::run_send(this);
     }
 
-    /// Locks the send side for a round. If an acknowledgement waits for an answer, it is taken from
-    /// the receive side, to leave with this round; `Some(None)` if the receive side has something
-    /// else to send by now.
+    /// Locks the send side for a round. Takes the delayed ACK from the receive side, if there is
+    /// one, to send it in this round. Returns `Some(None)` if the receive side has something else
+    /// to send by now.
     ///
-    /// The send side is locked before the receive side is released. [`Qp::end_recv`] takes what is
-    /// owed from the receive side, and the send side may lose its path only after that. So an
-    /// acknowledgement is always on a side that can still send it. Nothing locks the receive side
-    /// while it holds the send side.
+    /// The send lock is taken before the receive lock is released. [`Qp::end_recv`] takes pending
+    /// ACKs from the receive side, and only after that may the send side lose its path. An ACK is
+    /// therefore always on a side that can still send it. No context takes the receive lock while
+    /// it holds the send lock.
     #[inline]
     fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
         if self.answers.due().is_some() {
@@ -234,8 +236,7 @@ impl Qp {
         (lock_bh(&self.send), None)
     }
 
-    /// Takes work requests, and fills a batch, with this acknowledgement behind it. Unlocks the
-    /// side.
+    /// Takes work requests and fills a batch, followed by `acknowledgement`. Unlocks the side.
     #[inline(always)]
     fn fill(
         &self,
@@ -322,7 +323,7 @@ impl Qp {
         }
     }
 
-    /// Does what packets have left to do: tells of completions, sends, reports.
+    /// Finishes a batch of received packets: reports completions, sends, reports events.
     pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After<'_>) {
         let qp = &*this;
         let after = after.close(qp);
@@ -339,7 +340,7 @@ impl Qp {
             }
         }
         if after.any_requests && qp.talk.hear() {
-            // Who answers waits for us, too.
+            // The peer may be waiting for the answer to its request.
             Self::end_stream(this);
         }
         let overflow = Self::report(this, after.recv, &qp.recv_cq);
@@ -352,9 +353,9 @@ impl Qp {
         Self::report_events(this);
     }
 
-    /// Whether a round of the send side would do something although there is nothing to send: an acknowledgement makes
-    /// room in the slots, for which work requests may wait in the ring, or tells that all is done. If not, a round has
-    /// ended.
+    /// Returns whether the send side must run although nothing is ready to transmit: an ACK may
+    /// have freed slots for work requests in the ring, or drained the queue. Otherwise, arms the
+    /// timer and ends the round.
     fn has_send_work(this: ArcBorrow<'_, Self>) -> bool {
         let qp = &*this;
         let deadline = {
@@ -373,17 +374,18 @@ impl Qp {
         false
     }
 
-    /// Sends what is to be sent for requests, but for an acknowledgement that waits for an answer.
+    /// Sends the pending ACKs and responses, except for an ACK that is deferred.
     fn respond(this: ArcBorrow<'_, Self>, transmit: bool, heard: bool, wait: Wait) {
         let qp = &*this;
         let begins = wait == Wait::Begins;
         if !begins && !transmit && wait != Wait::Ends {
             return;
         }
-        // Where it is another request's that waits, which has come to another processor since.
+        // The deferred ACK may also belong to another request, which another CPU has received
+        // since.
         if begins || qp.answers.due().is_some() {
             let side = lock_bh(&qp.recv);
-            // What comes again is waited for.
+            // The ACK of a retransmitted request is not deferred.
             let patient = !begins || (transmit && heard);
             let waits = patient && side.responder.owes_acknowledgement();
             if let Some(due) = qp.answers.due().filter(|_| waits) {
@@ -399,42 +401,41 @@ impl Qp {
         Self::run_recv(this);
     }
 
-    /// Sends the acknowledgement that waits for an answer, if one does: none may come.
+    /// Sends the delayed ACK, if there is one, without waiting for an answer.
     pub(crate) fn settle(this: ArcBorrow<'_, Self>) {
         if this.answers.take() {
             Self::run_recv(this);
         }
     }
 
-    /// Takes the receive side out of the states in which it acknowledges, by `end`. Sends first
-    /// what the queue pair owes for requests, at most `batches` batches. Any context but hard
-    /// interrupts.
+    /// Takes the receive side out of the states in which it acknowledges, by calling `end`. First
+    /// sends the pending ACKs and responses, in at most `batches` batches. May be called from any
+    /// context except hard interrupts.
     ///
-    /// Every way in which a queue pair ends leads here: destruction (by its consumer, with its
-    /// program, with its device or with the module), the Reset state and the Error state. The
-    /// consumer may have seen the completion of a request before the acknowledgement has left. If
-    /// the acknowledgement were forgotten, the peer would send the request again without an answer,
-    /// and its work request would fail although all of its data has arrived. These orders leave an
-    /// acknowledgement owed:
+    /// Every end of a queue pair leads here: destruction (by its consumer, with its program, with
+    /// its device or with the module), the Reset state and the Error state. The consumer may see
+    /// the completion of a request before its ACK was sent. If the ACK were dropped, the peer would
+    /// retry until its work request fails, although all data has arrived. An ACK may be pending
+    /// here because:
     ///
-    /// - it waits for an answer ([`super::answer`]);
-    /// - the CPU that has handled the request has released the lock, but has not sent yet;
-    /// - another CPU has the baton, and a note says that there is more to send;
-    /// - a softirq work item has the baton, since parcels were delivered within parcels, or since a
-    ///   budget was spent on READ responses.
+    /// - it is delayed ([`super::answer`]);
+    /// - the CPU that handled the request has released the lock but not sent yet;
+    /// - another CPU holds the `Baton`, and has more work marked as pending;
+    /// - a softirq work item holds the `Baton`, because `Parcel` deliveries were nested or because
+    ///   a budget was used up by READ responses.
     ///
-    /// In each of them the responder still has the acknowledgement, so it is taken from there. This
-    /// does not take the baton: its holder may be the context that this one has interrupted. Two
-    /// batches may therefore change their order; the peer takes a late response as long as it
-    /// waits for it. The last batch is filled, and the side ended, under one hold of the lock: no
-    /// request is executed in between. A batch that was filled leaves even if the queue pair is
-    /// gone, and [`Qp::lock_send`] keeps the acknowledgement that leaves with an answer.
+    /// In all of these cases the responder still holds the ACK, so this function takes it from
+    /// there. It does not take the `Baton`, because the owner may be the context that this one has
+    /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
+    /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
+    /// lock: no request is executed in between. A filled batch is sent even if the queue pair is
+    /// gone, and [`Qp::lock_send`] keeps an ACK that is sent with an answer.
     ///
-    /// This neither fails nor waits. A packet for which there is no memory is lost, as on a wire,
-    /// and so is one whose network device is gone. READ responses beyond `batches` are not sent,
-    /// nor is anything behind them. If the wire loses an acknowledgement after this, the peer's
-    /// work request fails, as it does with hardware: a queue pair answers nothing in the Reset
-    /// and Error states (IBA 10.3.1).
+    /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
+    /// for it or if its network device is gone. READ responses beyond `batches`, and everything
+    /// after them, are not sent. If the wire loses an ACK after this, the peer's work request
+    /// fails, as it does with hardware: a queue pair answers nothing in the Reset and Error states
+    /// (IBA 10.3.1).
     pub(super) fn end_recv<R>(
         this: ArcBorrow<'_, Self>,
         batches: u32,
@@ -449,8 +450,8 @@ impl Qp {
         Self::last_round(this, |_, side, on, notices| end(side, on, notices))
     }
 
-    /// Fills a batch with what is owed for requests, and sends it. Calls `then` before the side is
-    /// unlocked; its first argument says if there is more.
+    /// Fills a batch with pending ACKs and responses, and sends it. Calls `then` before the side is
+    /// unlocked; the first argument of `then` tells whether more is pending.
     fn last_round<R>(
         this: ArcBorrow<'_, Self>,
         then: impl FnOnce(bool, &mut RecvSide, Occasion<'_>, &mut Notices) -> R,
@@ -462,8 +463,8 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            // Each parcel is delivered by a call from the sender. If there are enough of these
-            // calls already, the packet takes the way of the network stack, which queues it.
+            // Each `Parcel` is delivered by a call from the sender. If these calls are nested too
+            // deeply, the packets go through the network stack, which queues them.
             side.direct &= !qp.device.is_deep();
             side.responder.forget_rate();
             let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
@@ -472,12 +473,14 @@ impl Qp {
             then(progress.more, &mut side, on, &mut notices)
         };
         qp.send_batch(&mut batch);
-        // A queue that overflows now loses what was flushed; nothing is left to stop.
+        // A completion queue that overflows now loses only flushed completions; the queue pair has
+        // ended.
         let _ = notices.report(&qp.recv_cq);
         result
     }
 
-    /// Has the program call for each batch again, and sends what it has posted without.
+    /// Ends a stream: the program must ring the doorbell again for each batch. Sends the work
+    /// requests that it posted without one.
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
         let ended = lock_bh(&this.send).end_stream();
         if ended {
@@ -487,22 +490,23 @@ impl Qp {
         }
     }
 
-    /// Looks at the send ring, for a program that has posted to it.
+    /// Polls the send ring after a doorbell from the program.
     pub(crate) fn doorbell(this: ArcBorrow<'_, Self>) {
-        // Before that, what is in the ring makes no difference.
+        // In earlier states the ring is not read.
         if this.state() >= QpState::Rts {
             Self::run_send(this);
             Self::report_events(this);
         }
     }
 
-    /// Enters the Error state: sends what is owed for requests, and completes everything
-    /// outstanding as flushed, in order. Any context but hard interrupts.
+    /// Enters the Error state: sends pending ACKs and responses, and completes all outstanding work
+    /// requests as flushed, in order. May be called from any context except hard interrupts.
     pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
         Self::enter_error_within(this, path::BATCHES);
     }
 
-    /// Enters the Error state, as [`Qp::enter_error`]; sends at most `batches` batches.
+    /// Enters the Error state. Sends at most `batches` batches of pending ACKs and responses. See
+    /// [`Qp::enter_error`].
     pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = &*this;
         let failed = qp.state.fail();
@@ -512,7 +516,8 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.send);
-            // The sides are reset after the state was set, under their locks: what is reset stays.
+            // The consumer's reset changes the state first and then resets each side under its
+            // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
                 side.held.clear();
                 side.end_stream();
@@ -521,7 +526,8 @@ impl Qp {
                 });
             }
         }
-        // A queue that overflows now loses what was flushed; nothing is left to stop.
+        // A completion queue that overflows now loses only flushed completions; the queue pair has
+        // ended.
         let _ = notices.report(&qp.send_cq);
         Self::end_recv(this, batches, |side, on, notices| {
             if qp.state() == QpState::Error {
@@ -530,34 +536,35 @@ impl Qp {
             }
         });
         if failed == Failed::Now && qp.srq.is_some() {
-            // After the completion of the work request that it had taken (J-15).
+            // After the completion of the receive work request that the queue pair had taken
+            // (J-15).
             qp.raise(QpEvent::LastWqeReached);
             Self::report_events(this);
         }
-        // What still waits in the send ring is flushed as it is taken.
+        // Flushes the work requests that are still in the send ring.
         Self::run_send(this);
     }
 
-    /// Has an event reported, as soon as [`Qp::report_events`] is called.
+    /// Records an event. [`Qp::report_events`] reports it.
     pub(crate) fn raise(&self, event: QpEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
             self.events.raise(1 << bit);
         }
     }
 
-    /// Tells the consumer of completions. No lock may be held. True where one was lost, which the
-    /// queue pair does not survive.
+    /// Notifies the consumer of completions. Returns true if a completion was lost, which is fatal
+    /// to the queue pair. The caller must hold no lock.
     fn report(this: ArcBorrow<'_, Self>, notices: Notices, cq: &Arc<Cq>) -> bool {
         let lost = notices.report(cq);
         if lost && this.state() != QpState::Error {
-            // A local work queue catastrophic error (IBA 11.6.3): it can't say so by a completion.
+            // A local work queue catastrophic error (IBA 11.6.3), which no completion can report.
             this.raise(QpEvent::Fatal);
             Self::report_events(this);
         }
         lost
     }
 
-    /// Starts the reporting of events that were raised. No lock may be held.
+    /// Starts to report the recorded events. The caller must hold no lock.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
         if this.events.any() && this.event_baton.take() {
             let _ = workqueue::system_long().enqueue::<Arc<Self>, EVENT_WORK>(this.into());
@@ -588,7 +595,7 @@ impl WorkItem<EVENT_WORK> for Qp {
                 if raised & 1 << bit == 0 {
                     continue;
                 }
-                // Communication is established by the consumer's own move to RTS, too.
+                // The consumer's own transition to RTS also establishes communication.
                 let late =
                     *event == QpEvent::CommunicationEstablished && this.state() != QpState::Rtr;
                 if !late {
@@ -620,7 +627,7 @@ impl TimerCallback for Qp {
             Some(next) => SoftTimer::<Qp>::arm(this, next),
             None => {}
         }
-        // READ responses may have waited for their time.
+        // READ responses may have been paced.
         let waiting = {
             let mut side = lock_bh(&qp.recv);
             side.expire_held(now);
@@ -640,7 +647,7 @@ impl TimerCallback for Qp {
 }
 
 impl Qp {
-    /// It is time for the send side to do something.
+    /// Handles a timeout of the send side.
     fn send_side_expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
         let mut notices = Notices::default();

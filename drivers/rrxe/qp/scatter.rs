@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Payload from and to the data segments of a work request.
+//! Copies payload from and to the data segments of a work request.
 
 use crate::{
     abi::Sge,
@@ -14,7 +14,7 @@ use kernel::sync::rcu;
 use linux_rdma::{net::Room, rdma::wr::DataSegment};
 use rrxe_core::Fault;
 
-/// The memory that a work request names, in the eyes of its queue pair.
+/// The memory that a work request names, with the protection domain to check it against.
 #[derive(Clone, Copy)]
 pub(crate) struct Segments<'a> {
     pub(crate) tables: &'a Tables,
@@ -24,7 +24,7 @@ pub(crate) struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// See [`wqe::for_each_piece`].
+    /// Calls `f` for each piece of the list: see [`wqe::for_each_piece`].
     fn for_each(
         &self,
         offset: u32,
@@ -39,7 +39,7 @@ impl Segments<'_> {
         wqe::for_each_piece(list, offset, len, f)
     }
 
-    /// Appends `len` bytes from byte `offset` of the list on to a packet.
+    /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
     pub(crate) fn gather(&self, offset: u32, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             self.tables
@@ -48,34 +48,35 @@ impl Segments<'_> {
         })
     }
 
-    /// `len` bytes from byte `offset` of the list on, if they are in one segment, and may be read.
+    /// Returns `len` bytes from byte `offset` of the list on, if they lie in one readable segment.
     pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
         let mut found = None;
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, false)?;
             found = Some(span).filter(|_| n == len);
-            // What is in several has ended with the first.
+            // Stops at the first segment if the range spans several.
             found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
         })
         .ok()?;
         found
     }
 
-    /// The same as a reference, if they are a program's.
+    /// Returns a reference to `len` bytes from byte `offset` of the list on, if they lie in one
+    /// segment of pinned user memory.
     pub(crate) fn reference(&self, offset: u32, len: u32) -> Option<Reference> {
         let mut found = None;
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             let reference = Reference::local(self.pd, lkey, addr);
             let pinned = self.tables.pinned(self.rcu, &reference, n.into());
             found = pinned.filter(|_| n == len).map(|_| reference);
-            // What is in several has ended with the first.
+            // Stops at the first segment if the range spans several.
             found.map(|_| ()).ok_or(Fault::Malformed)
         })
         .ok()?;
         found
     }
 
-    /// Copies bytes to byte `offset` of the list.
+    /// Copies bytes to the list, from byte `offset` on.
     pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
         self.for_each(offset, from.len(), |lkey, addr, done, n| {
             let piece = from
@@ -88,7 +89,7 @@ impl Segments<'_> {
         })
     }
 
-    /// Copies the payload of a packet to byte `offset` of the list.
+    /// Copies the payload of a packet to the list, from byte `offset` on.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &Incoming<'_>) -> Result<(), Fault> {
         self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
             let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The send side of a queue pair: the core's requester and what it works on.
+//! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
     hold::HoldBack,
@@ -33,23 +33,23 @@ use rrxe_core::{
     TxPacket,
 };
 
-/// What the driver keeps of an outstanding work request; the core has the rest in its slot.
+/// The driver's part of an outstanding work request; the core's part is in its slot.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct LocalRequest {
     wr_id: u64,
     num_sge: u16,
     /// The payload was copied from the work request.
     inline: bool,
-    /// The entry made no sense: it fails so when its turn comes.
+    /// The entry is malformed: the work request fails with this fault when it is executed.
     fault: Option<Fault>,
-    /// Atomic writes: the data.
+    /// Atomic writes: the data to write.
     operand: Option<[u8; 8]>,
     /// UD: the address handle.
     ah: u32,
     opcode: u8,
-    /// Of a work request that puts nothing on the wire.
+    /// Parameters of a local operation, which sends no packet.
     op: WqeOp,
-    /// The key that such a one invalidates.
+    /// The key that a LOCAL_INV invalidates.
     key: u32,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct LocalRequest {
 pub(crate) struct SendSide {
     pub(crate) requester: Requester,
     pub(crate) slots: KVVec<SendSlot>,
-    /// By slot, as the next three.
+    /// One element for each slot.
     local: KVVec<LocalRequest>,
     /// `max_sge` for each slot.
     segments: KVVec<DataSegment>,
@@ -65,34 +65,36 @@ pub(crate) struct SendSide {
     /// `max_inline` bytes for each slot.
     inline: KVVec<u8>,
     max_inline: usize,
-    /// Work requests given to the requester since Reset, which counts likewise.
+    /// Work requests posted to the requester since the last reset. The requester counts them
+    /// likewise.
     posted: u32,
     /// `None` once the queue pair is destroyed.
     pub(crate) consumer: Option<Consumer>,
     /// Connected queue pairs: the path to the peer.
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
-    /// The consumer wants to know when the queue has drained, and has not been told.
+    /// The consumer asked to be told when the send queue has drained, and has not been told yet.
     pub(crate) tell_drained: bool,
-    /// Answers that came before their turn.
+    /// Out-of-order responses.
     pub(crate) held: HoldBack,
     stream: Stream,
     way: Way,
 }
 
-/// How the peer is reached, where packets come back to this host.
+/// The transport of packets to a peer on this host.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Way {
-    /// Nothing has been sent.
+    /// Nothing has been sent yet.
     #[default]
     Open,
     Stack,
-    /// The peer is of the same device: [`crate::direct`].
+    /// The peer belongs to the same device: [`crate::direct`].
     Direct,
 }
 
 impl Way {
-    /// How what is sent now reaches the peer. What passes the stack is on its way for a while, and must not be overtaken.
+    /// Selects the transport for new packets. Packets that went through the network stack stay in
+    /// flight for a while and must not be overtaken.
     fn choose(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(requester.dest_qpn(), rcu);
         let is_here = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
@@ -108,7 +110,8 @@ impl Way {
 }
 
 impl SendSide {
-    /// In place: it is too large for a kernel's stack, on which a value is copied more than once.
+    /// Returns an initializer: the side is initialized in place, because it is too large for the
+    /// kernel stack and a move would copy it several times.
     pub(crate) fn new(
         service: Service,
         number: u32,
@@ -155,8 +158,8 @@ impl SendSide {
         }))
     }
 
-    /// Copies work requests from the ring to the slots, as many as there is room for. `EINVAL`
-    /// where the ring makes no sense: the queue pair must go to the Error state.
+    /// Copies work requests from the ring to free slots. Returns `EINVAL` if the ring is malformed:
+    /// the queue pair must enter the Error state.
     pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<Fetched> {
         let mut fetched = Fetched::default();
         let Some(consumer) = &mut self.consumer else {
@@ -175,7 +178,7 @@ impl SendSide {
             } else {
                 SendEntry::decode_kernel(&wqe, &bounds)
             };
-            // The slot that `post` is going to take.
+            // The slot that `post` is about to take.
             let slot = (self.posted as usize) & self.slots.len().wrapping_sub(1);
             let head = core::mem::size_of::<SendWqe>();
             let mut local = LocalRequest {
@@ -211,7 +214,7 @@ impl SendSide {
             }
             let mut result = self.requester.post(&mut self.slots, entry.request());
             if let Err(e) = result {
-                // An operation that the service has not, or a message that is too long.
+                // The service does not support the operation, or the message is too long.
                 entry.refuse(match e {
                     PostError::Length => Fault::Length,
                     _ => Fault::Malformed,
@@ -231,7 +234,7 @@ impl SendSide {
         Ok(fetched)
     }
 
-    /// Says when the program is to call next, after [`SendSide::fetch`].
+    /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
     pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
         let was = self.stream.is_on();
         if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
@@ -249,12 +252,12 @@ impl SendSide {
         }
     }
 
-    /// The program need not call for each batch.
+    /// Returns whether the program is streaming: it need not ring the doorbell for each batch.
     pub(crate) fn is_streaming(&self) -> bool {
         self.stream.is_on()
     }
 
-    /// The program is to call for each batch again. Whether it was not.
+    /// Asks the program to ring the doorbell for each batch again. Returns whether a stream was on.
     pub(crate) fn end_stream(&mut self) -> bool {
         let was = self.stream.is_on();
         if was {
@@ -268,12 +271,12 @@ impl SendSide {
         if let Some(consumer) = &self.consumer {
             consumer.want_doorbell(true);
         }
-        // Either the program sees that, or we what it has posted: who calls this looks at the ring
-        // once more.
+        // Either the program sees the request, or the caller, which polls the ring once more, sees
+        // what the program has posted.
         smp_mb();
     }
 
-    /// When something is to be done, if nothing happens before.
+    /// Returns the time of the next timeout or poll, if any is due.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         let look = self.stream.next_look();
         let timeout = self.requester.next_timeout();
@@ -282,7 +285,7 @@ impl SendSide {
         })
     }
 
-    /// Forgets everything (the Reset state).
+    /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
         self.held.clear();
@@ -295,20 +298,21 @@ impl SendSide {
         }
     }
 
-    /// Work requests wait in the ring for which there was no slot.
+    /// Returns whether work requests wait in the ring although a slot is free.
     pub(crate) fn has_backlog(&self) -> bool {
         self.requester.can_post(&self.slots)
             && self.consumer.as_ref().is_some_and(Consumer::is_waiting)
     }
 
-    /// The next answer that was kept, if its turn has come.
+    /// Removes and returns the next buffered response, if it is due.
     pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
         let (requester, slots) = (&self.requester, &self.slots);
         let due = |psn| requester.is_due(slots, psn);
         self.held.next(requester.expected_psn(), due)
     }
 
-    /// Runs `f` with the requester, its slots and the environment that it acts on.
+    /// Calls `f` with the requester, its slots and its environment. Updates the counters
+    /// afterwards.
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
@@ -323,7 +327,8 @@ impl SendSide {
         result
     }
 
-    /// The same for one of several packets in a row, which are counted together.
+    /// Calls `f` with the requester, its slots and its environment. The caller updates the
+    /// counters, once for a batch of packets.
     #[inline]
     pub(super) fn act<R>(
         &mut self,
@@ -361,7 +366,7 @@ impl SendSide {
     }
 }
 
-/// What the requester acts on.
+/// The requester's environment.
 pub(crate) struct Env<'a> {
     work: Work<'a>,
     consumer: Option<&'a mut Consumer>,
@@ -370,19 +375,19 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
-    /// Returns how many packets there is room for on this host.
+    /// Returns the number of packets for which this host has room.
     pub(super) fn room(&self) -> u32 {
         self.outgoing.room()
     }
 
-    /// Sends an acknowledgement behind what was sent.
+    /// Sends an ACK after the packets of this round.
     pub(super) fn carry(&mut self, acknowledgement: &TxPacket) {
-        // What can't be sent is lost, and asked for again.
+        // If the ACK can't be sent it is lost, and the peer asks again.
         let _ = self.outgoing.send(acknowledgement, |_| Ok(()));
     }
 }
 
-/// The work requests of a queue pair.
+/// Access to the work requests of a queue pair.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     qp: &'a Qp,
@@ -399,7 +404,7 @@ impl Work<'_> {
         self.local.get(slot as usize).ok_or(Fault::Malformed)
     }
 
-    /// The data segments of a work request.
+    /// Returns the data segments of a work request.
     fn segments(&self, slot: u32) -> Result<Segments<'_>, Fault> {
         let local = self.local(slot)?;
         let list = self
@@ -415,7 +420,8 @@ impl Work<'_> {
         })
     }
 
-    /// Where the payload of a packet of a connected queue pair is in the data segments of its work request, and its bytes.
+    /// Returns the data segments that hold the payload of a packet of a connected queue pair, with
+    /// its offset in them and its length. `None` if the payload is not in data segments.
     fn in_segments(&self, packet: &TxPacket) -> Option<(Segments<'_>, u32, u32)> {
         let Payload::Send { slot, offset, len } = packet.payload else {
             return None;
@@ -428,7 +434,8 @@ impl Work<'_> {
         Some((self.segments(slot).ok()?, offset, len))
     }
 
-    /// Where so many bytes of payload of packets that follow each other are, if they may stay there until the packets are delivered.
+    /// Returns a reference to `whole` bytes of payload, which belong to consecutive packets. `None`
+    /// if the payload can't stay in place until the packets are delivered.
     fn reference(&self, packet: &TxPacket, whole: u32) -> Option<Reference> {
         let (segments, offset, _) = self.in_segments(packet)?;
         segments.reference(offset, whole)
@@ -490,7 +497,7 @@ impl RequesterEnv for Env<'_> {
         let Some((segments, offset, len)) = work.in_segments(packet) else {
             return packet.each_of_run(count, |packet| self.transmit(packet));
         };
-        // The key is looked up once.
+        // Looks up the key only once.
         let whole = len.checked_mul(count);
         let span = whole.and_then(|whole| segments.whole(offset, whole));
         match span {

@@ -2,21 +2,21 @@
 
 //! The state of a queue pair.
 //!
-//! Several contexts change it at once: its consumer by MODIFY_QP, a packet or a timer by an error.
-//! So each change names the state that it starts from, and is refused if that is not the state any
-//! more.
+//! Several contexts change the state concurrently: the consumer by MODIFY_QP, a packet or a timer
+//! by an error. Each change therefore names the state that it starts from, and fails if the state
+//! has changed meanwhile.
 
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use linux_rdma::rdma::qp::QpState;
 
 /// The state of a queue pair.
 ///
-/// Only the consumer of the queue pair takes it to or out of the Reset state, with its attributes
-/// locked. A state in which a side works is entered with that side locked: an error that comes
-/// later waits for the lock, and stops the side.
+/// Only the consumer of the queue pair takes it into or out of the Reset state, with its attributes
+/// locked. The driver holds a side's lock when it enters a state in which that side works: a later
+/// error waits for the lock, and stops the side.
 pub(super) struct State(Atomic<u32>);
 
-/// What [`State::fail`] has found.
+/// Result of [`State::fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     /// The queue pair enters the Error state.
@@ -33,24 +33,24 @@ impl State {
         Self(Atomic::new(QpState::Reset as u32))
     }
 
-    /// Returns the present state.
+    /// Returns the current state.
     #[inline]
     pub(super) fn get(&self) -> QpState {
         QpState::from_raw(self.0.load(Acquire)).unwrap_or(QpState::Error)
     }
 
-    /// Goes from one state to another. Returns whether it did: not if the state is not `from`.
+    /// Changes the state from `from` to `to`. Returns false if the state is not `from`.
     #[must_use]
     pub(super) fn change(&self, from: QpState, to: QpState) -> bool {
         self.0.cmpxchg(from as u32, to as u32, Full).is_ok()
     }
 
-    /// Enters the Reset state, from any other.
+    /// Enters the Reset state from any other state.
     pub(super) fn reset(&self) {
         self.0.store(QpState::Reset as u32, Release);
     }
 
-    /// Enters the Error state, from any other but Reset.
+    /// Enters the Error state from any state except Reset.
     pub(super) fn fail(&self) -> Failed {
         loop {
             match self.get() {
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// Enters the Send Queue Error state, if the send queue works.
+    /// Enters the Send Queue Error state if the send queue works.
     pub(super) fn fail_send_queue(&self) {
         for from in [QpState::Rts, QpState::Sqd, QpState::Rts] {
             if self.change(from, QpState::Sqe) {
@@ -76,7 +76,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Returns a state that its consumer has changed so.
+    /// Returns a state after the given changes.
     fn state(steps: &[QpState]) -> State {
         let state = State::new();
         for step in steps {
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn a_late_change_is_refused() {
         let state = state(&[QpState::Init, QpState::Rtr, QpState::Rts]);
-        // The consumer has seen Ready to Send; then a request fails.
+        // The consumer reads Ready to Send. Then a request fails.
         assert_eq!(state.fail(), Failed::Now);
         assert!(!state.change(QpState::Rts, QpState::Sqd));
         assert_eq!(state.get(), QpState::Error);

@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Programs that post in a stream.
+//! Doorbell moderation for programs that post streams of small messages.
 //!
-//! A program that posts one small message behind the other pays for each with a system call, a packet
-//! and an acknowledgement, most of which many messages can share. So once a program is seen to do that
-//! and to hear nothing in between, the kernel looks at its ring by itself: from time to time, and where an
-//! acknowledgement comes in. The program calls for a batch of messages, for a completion that it
-//! wants, and as it begins to wait; `abi.rs` has the rules.
+//! A program that posts small messages one by one pays for each of them with a system call, a
+//! packet and an ACK. Many messages could share these. Once a program is seen to post a stream and
+//! to receive nothing in between, the kernel polls its send ring: at intervals, and when an ACK
+//! arrives. The program then rings the doorbell only once for a batch of messages, for a completion
+//! that it wants, and before it waits. `abi.rs` has the rules.
 //!
-//! Who waits for an answer posts no stream, nor who takes his time between messages: a request of the peer ends it, and so does a
-//! look that finds little, or one message at a time only. What sending itself takes does not count, which on a slow machine may be long.
+//! A program that waits for replies, or pauses between posts, is not streaming. A request from the
+//! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them
+//! at once. The time that sending takes does not count: on a slow machine it can be long.
 //!
-//! A program that posts a stream to one queue pair does so to others, and again after a while: it has a [`Habit`], by its completion queue, until a stream
-//! turns out to be none.
+//! A program that streams on one queue pair usually does so on others, and again later. The
+//! completion queue remembers this in its [`Habit`], until a stream ends without having been
+//! confirmed.
 
 use crate::limits::path::{
     STREAM, STREAM_BATCH, STREAM_BYTES, STREAM_GAP, STREAM_LEAST, STREAM_LOOK, STREAM_MESSAGE,
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
-/// What was taken from a send ring.
+/// Statistics of the work requests taken from a send ring.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fetched {
     count: u32,
     /// Bytes of the longest message.
     longest: u32,
-    /// Bytes of all.
+    /// Bytes of all messages.
     bytes: u32,
 }
 
 impl Fetched {
-    /// A message of so many bytes.
+    /// Adds a message of `length` bytes.
     #[inline]
     pub(super) fn add(&mut self, length: u32) {
         self.count = self.count.wrapping_add(1);
@@ -38,17 +40,17 @@ impl Fetched {
         self.bytes = self.bytes.saturating_add(length);
     }
 
-    /// Whether that was nothing.
+    /// Returns whether no work request was taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// What the send side is told of, by the receive side and as a round has ended.
+/// Events reported to the send side: requests from the peer, and ends of send rounds.
 pub(super) struct Talk {
     state: Atomic<u32>,
-    /// When a round has ended last, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the last send round ended, in nanoseconds of CLOCK_MONOTONIC.
     ended: Atomic<u64>,
 }
 
@@ -64,28 +66,28 @@ impl Talk {
         }
     }
 
-    /// A request has come in. Whether that ends a stream.
+    /// Records a request from the peer. Returns whether it ends a stream.
     #[inline]
     pub(super) fn hear(&self) -> bool {
         self.state.load(Relaxed) != HEARD && self.state.xchg(HEARD, Full) == STREAMING
     }
 
-    /// A round ends, and the program goes on.
+    /// Records that a send round has ended and the program continues.
     #[inline]
     pub(super) fn round_ended(&self, now: u64) {
         self.ended.store(now, Relaxed);
     }
 
-    /// Whether nothing has come in since this was asked last.
+    /// Returns whether no request has arrived since the last call.
     fn is_silent(&self) -> bool {
         self.state.load(Relaxed) != HEARD || self.state.cmpxchg(HEARD, SILENT, Full).is_err()
     }
 
-    /// Begins a stream, unless something has come in just now.
+    /// Begins a stream. Returns false if a request has arrived meanwhile.
     fn begin(&self) -> bool {
         match self.state.cmpxchg(SILENT, STREAMING, Full) {
             Ok(_) => true,
-            // One that ended with the state of the queue pair.
+            // A stream is still marked as on after a reset or an error of the queue pair.
             Err(now) => now == STREAMING,
         }
     }
@@ -95,7 +97,8 @@ impl Talk {
     }
 }
 
-/// Whether what a program posts to the queue pairs of a completion queue was a stream last time: then it is taken for one at once.
+/// Whether the last stream posted to the queue pairs of a completion queue was confirmed. If so,
+/// the next one is assumed at its first message.
 pub(crate) struct Habit(Atomic<u32>);
 
 impl Habit {
@@ -115,14 +118,14 @@ impl Habit {
     }
 }
 
-/// What was found from one look to the next.
+/// Statistics of the work requests found between two polls.
 #[derive(Clone, Copy, Default)]
 struct Found {
     /// Work requests.
     count: u32,
     /// Bytes of their messages.
     bytes: u32,
-    /// Work requests at once.
+    /// Largest number of work requests found by one round.
     most: u32,
 }
 
@@ -133,38 +136,41 @@ impl Found {
         self.most = self.most.max(fetched.count);
     }
 
-    /// Whether that is a lot. It takes as long to send a few large messages as many small ones.
+    /// Returns whether enough was found to continue. A few large messages take as long to send as
+    /// many small ones.
     fn is_much(&self) -> bool {
         self.count >= STREAM_LEAST || self.bytes >= STREAM_MESSAGE
     }
 }
 
-/// How a program posts.
+/// Moderation state of one send queue.
 #[derive(Default)]
 pub(super) struct Stream {
-    /// Rounds in a row that have found small messages only, one soon after the other.
+    /// Consecutive rounds that found only small messages, each soon after the previous one.
     rounds: u32,
-    /// While it is a stream: a look has found that it is.
+    /// In a stream: a poll has confirmed it.
     proven: bool,
-    /// While it is a stream: when the ring is to be looked at, in nanoseconds of CLOCK_MONOTONIC.
+    /// In a stream: the time of the next poll, in nanoseconds of CLOCK_MONOTONIC.
     look: Option<u64>,
-    /// What was found since the last look.
+    /// Statistics since the last poll.
     found: Found,
-    /// Work requests found at once, in the time before that.
+    /// Largest number of work requests found by one round, in the interval before the last poll.
     before: u32,
-    /// Bytes of the longest message that the last round has found.
+    /// Bytes of the longest message that the last round found.
     longest: u32,
 }
 
 impl Stream {
-    /// Work requests after which the program is to call, of a queue for so many. While it posts the other half, this one is sent.
+    /// Returns the number of work requests after which the program must ring the doorbell, for a
+    /// queue of `capacity` entries. At most half of the queue: the driver sends one half while the
+    /// program fills the other.
     pub(super) fn batch(&self, capacity: u32) -> u32 {
         let most = STREAM_BYTES.checked_div(self.longest);
         let most = most.map_or(STREAM_BATCH, |most| most.min(STREAM_BATCH));
         (capacity / 2).min(most).max(1)
     }
 
-    /// The program need not call for each batch.
+    /// Returns whether a stream is on: the program need not ring the doorbell for each batch.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.look.is_some()
@@ -175,7 +181,7 @@ impl Stream {
         self.look
     }
 
-    /// The ring has been looked at.
+    /// Updates the state after a round has taken `fetched` from the ring.
     pub(super) fn follow(&mut self, fetched: Fetched, talk: &Talk, habit: &Habit, now: u64) {
         if fetched.longest > STREAM_MESSAGE || !talk.is_silent() {
             talk.end();
@@ -201,7 +207,7 @@ impl Stream {
                 if now < look {
                     return;
                 }
-                // One at a time is what a program posts that waits for each.
+                // A program that waits for each message posts one at a time.
                 let several = self.found.most.max(self.before) >= 2;
                 let ended = talk.ended.load(Relaxed);
                 if several && self.found.is_much() {
@@ -209,7 +215,7 @@ impl Stream {
                     habit.learn(true);
                     self.next(now);
                 } else if self.found.count == 0 && now < ended.saturating_add(STREAM_LOOK) {
-                    // What has been found before has only just been sent.
+                    // The work requests found before have only just been sent.
                     self.look = Some(ended.saturating_add(STREAM_LOOK));
                 } else {
                     if !self.proven {
@@ -222,14 +228,14 @@ impl Stream {
         }
     }
 
-    /// Goes on until the next look.
+    /// Starts the next interval.
     fn next(&mut self, now: u64) {
         self.look = Some(now.saturating_add(STREAM_LOOK));
         self.before = self.found.most;
         self.found = Found::default();
     }
 
-    /// It is none any more.
+    /// Ends the stream.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
@@ -252,7 +258,7 @@ mod tests {
         fetched
     }
 
-    /// As many rounds as make a stream, at time 0.
+    /// Returns a stream that has just begun, at time 0.
     fn streaming(talk: &Talk, habit: &Habit) -> Stream {
         let mut stream = Stream::default();
         for _ in 1..STREAM {
@@ -272,9 +278,10 @@ mod tests {
         stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
         assert!(habit.is_known());
         stream.follow(Fetched::default(), &talk, &habit, 2 * STREAM_LOOK);
-        // It was one, and is over.
+        // The stream was confirmed, and has ended.
         assert!(!stream.is_on() && habit.is_known());
-        // Again, and to another queue pair; and then it was none.
+        // A new stream begins at once, on this queue pair and on another. Then one ends
+        // unconfirmed.
         let mut other = Stream::default();
         for stream in [&mut stream, &mut other] {
             let talk = Talk::new();
@@ -291,7 +298,7 @@ mod tests {
         let (habit, talk) = (Habit::new(), Talk::new());
         let mut stream = streaming(&talk, &habit);
         stream.follow(some(STREAM_LEAST, 64), &talk, &habit, STREAM_LOOK - 1);
-        // Enough has come since the last look.
+        // Enough work requests have come since the last poll.
         stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
         assert_eq!(stream.next_look(), Some(2 * STREAM_LOOK));
         for _ in 1..STREAM_LEAST {
@@ -312,7 +319,7 @@ mod tests {
         }
         stream.follow(of(64), &talk, &habit, STREAM_LOOK);
         assert!(!stream.is_on() && !habit.is_known());
-        // Nor where a stream has become that, as soon as two looks have found it so.
+        // A stream that turns into single messages ends after two polls.
         let mut stream = streaming(&talk, &habit);
         stream.follow(some(STREAM_LEAST, 64), &talk, &habit, STREAM_LOOK);
         for looks in [2, 3] {
@@ -332,10 +339,10 @@ mod tests {
         stream.follow(some(2, STREAM_MESSAGE), &talk, &habit, 1);
         stream.follow(Fetched::default(), &talk, &habit, STREAM_LOOK);
         assert!(stream.is_on() && habit.is_known());
-        // One of them is much, too, where there were two before.
+        // A single large message is enough if there were two before.
         stream.follow(of(STREAM_MESSAGE), &talk, &habit, 2 * STREAM_LOOK);
         assert!(stream.is_on());
-        // What it takes to send them is not the program's time.
+        // The time that sending takes does not count as the program's.
         stream.follow(some(2, STREAM_MESSAGE), &talk, &habit, 3 * STREAM_LOOK);
         let ended = 9 * STREAM_LOOK;
         talk.round_ended(ended);
@@ -353,11 +360,11 @@ mod tests {
             now += STREAM_GAP + 1;
             stream.follow(of(64), &talk, &habit, now);
             assert!(!stream.is_on());
-            // However long that took.
+            // The duration of the round does not matter.
             now += 1_000_000;
             talk.round_ended(now);
         }
-        // The last of them was the first of those that follow closely.
+        // The last of these rounds is also the first of a close sequence.
         for _ in 1..STREAM {
             assert!(!stream.is_on());
             now += STREAM_GAP;
@@ -373,7 +380,7 @@ mod tests {
         let (habit, talk) = (Habit::new(), Talk::new());
         let mut stream = streaming(&talk, &habit);
         assert!(talk.hear());
-        // Once only: whoever was told ends it.
+        // Only once: the first caller ends the stream.
         assert!(!talk.hear());
         stream.follow(of(64), &talk, &habit, 1);
         assert!(!stream.is_on());
@@ -410,7 +417,7 @@ mod tests {
                 [1, 2, 8, 64, STREAM_BATCH]
             );
         }
-        // Of larger ones, so many bytes.
+        // The batch of larger messages is limited by bytes.
         let batch = |longest| of(longest).batch(1 << 15);
         assert_eq!(batch(STREAM_BYTES / 3), 3);
         assert_eq!(batch(STREAM_MESSAGE), STREAM_BYTES / STREAM_MESSAGE);
