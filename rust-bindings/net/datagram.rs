@@ -368,7 +368,7 @@ impl KeptDatagram {
     }
 
     /// Returns the bytes of UDP payload.
-    #[expect(clippy::len_without_is_empty)] // An empty one is a datagram, too.
+    #[expect(clippy::len_without_is_empty)] // An empty datagram is valid.
     pub fn len(&self) -> usize {
         self.part.len
     }

@@ -92,6 +92,8 @@ impl<T: ThreadBody> Drop for KThread<T> {
     }
 }
 
+/// Runs the body of a thread.
+///
 /// # Safety
 ///
 /// Called by the thread of a [`KThread<T>`]. `body` points to the contents of its `body` field.
