@@ -289,8 +289,8 @@ impl<H: LocalOut> Drop for LocalOutHook<H> {
             false
         });
         // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
-        // include/linux/netfilter.h). SAFETY: synchronize_net() (net/core/dev.c) only requires a
-        // context that may sleep.
+        // include/linux/netfilter.h).
+        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
         unsafe { raw::synchronize_net() };
     }
 }

@@ -311,7 +311,7 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: the packet has the maximum number of fragments. `EOVERFLOW`: the offset or
+    /// `EMSGSIZE`: the packet has the maximum number of fragments. `EINVAL`: the offset or
     /// length does not fit in 31 bits.
     ///
     /// # Safety

@@ -120,8 +120,8 @@ impl PinnedDrop for UdpTunnels {
         *SOCKETS.lock() = KVec::new();
         local_out::end();
         // A softirq that found a socket before it was released may still be about to enter
-        // `encap_receive`, whose code may soon be unloaded. SAFETY: synchronize_net()
-        // (net/core/dev.c) only requires a context that may sleep.
+        // `encap_receive`, whose code may soon be unloaded.
+        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
         unsafe { raw::synchronize_net() };
     }
 }
@@ -254,8 +254,8 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
             false
         });
         // Releasing has cleared the user data; earlier readers of it are inside RCU read-side
-        // sections. SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may
-        // sleep.
+        // sections.
+        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
         unsafe { raw::synchronize_net() };
     }
 }

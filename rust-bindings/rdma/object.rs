@@ -66,8 +66,8 @@ impl<I, T> Object<I, T> {
         // SAFETY: The caller guarantees the requirements of `from_ptr`.
         let object = unsafe { Self::from_ptr(ib) };
         let data = create()?;
-        // INVARIANT: The create operation succeeds. SAFETY: The caller guarantees exclusive use, so
-        // there is no reference to the data yet.
+        // INVARIANT: The create operation succeeds.
+        // SAFETY: The caller guarantees exclusive use, so there is no reference to the data yet.
         unsafe { (*object.data.get()).write(data) };
         Ok(())
     }

@@ -86,8 +86,9 @@ impl<T: ThreadBody> KThread<T> {
 
 impl<T: ThreadBody> Drop for KThread<T> {
     fn drop(&mut self) {
-        // The return value only tells whether the body has run. SAFETY: By the type invariants,
-        // `task` is a kernel thread to which `self` has a reference and that nothing else stops.
+        // The return value only tells whether the body has run.
+        // SAFETY: By the type invariants, `task` is a kernel thread to which `self` has a reference
+        // and that nothing else stops.
         unsafe { raw::kthread_stop(self.task.as_ptr()) };
     }
 }
@@ -129,8 +130,9 @@ impl CurrentThread {
     pub fn wait_until(&self, mut ready: impl FnMut() -> bool) {
         loop {
             // The state is set before the condition is checked, so that a later wake-up cannot be
-            // missed. SAFETY: Changes the state of the current task, which below either resets it
-            // or sleeps.
+            // missed.
+            // SAFETY: Changes the state of the current task, which below either resets it or
+            // sleeps.
             unsafe { raw::shim_set_current_idle() };
             if self.should_stop() || ready() {
                 break;

@@ -99,8 +99,8 @@ impl<N: pin_init::Zeroable> Directory<N> {
         let entry = self.children.get(slot).ok_or(EINVAL)?;
         // INVARIANT: `new` came from `into_raw`, and only replaces null.
         if entry.cmpxchg(ptr::null_mut(), new, Full).is_err() {
-            // Another writer was faster. SAFETY: `new` was not published, so this function still
-            // owns it.
+            // Another writer was faster.
+            // SAFETY: `new` was not published, so this function still owns it.
             drop(unsafe { KBox::from_raw(new) });
         }
         self.child(slot).ok_or(EINVAL)

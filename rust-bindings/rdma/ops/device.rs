@@ -210,8 +210,9 @@ impl<D: Driver> Ops<D> {
     ///
     /// Called by ib_core: `ib` is a live context of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
-        // This cannot fail. SAFETY: The context is live, all of its objects have been destroyed,
-        // and ib_core calls this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
+        // This cannot fail.
+        // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
+        // this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
         let _ = unsafe { Ucontext::<D>::destroy(ib, |_| Ok(())) };
     }
 
