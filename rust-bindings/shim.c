@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Wrappers for C constructs that Rust cannot use: static inline functions, macros, and fields of
- * structs without a Rust type. One line each, without branches, loops or logic. Sorted alphabetically
- * in each section.
+ * structs without a Rust type. One line each, without branches, loops or logic. Sorted
+ * alphabetically in each section.
  *
  * If the kernel has CONFIG_RUST_INLINE_HELPERS, this file is compiled to bitcode and linked into
  * each Rust object, so that its functions are inlined into their Rust callers. Otherwise it is an

@@ -137,8 +137,8 @@ impl CurrentThread {
             if self.should_stop() || ready() {
                 break;
             }
-            // SAFETY: The thread is in process context. It holds no spin lock, because it could not
-            // call a function that sleeps.
+            // SAFETY: The thread is in process context, and the caller of this sleeping function
+            // holds no spin lock.
             unsafe { raw::schedule() };
         }
         // SAFETY: Sets the state of the current task to running, which is always allowed.
