@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The files in /sys/class/infiniband/DEVICE that say which device it is. DEVICE_ATTR_RO() is a
- * macro; the texts come from Rust.
+ * The files in /sys/class/infiniband/DEVICE that identify the device. They are in C because
+ * DEVICE_ATTR_RO() is a macro; Rust supplies the texts.
  */
 
 #include <linux/device.h>

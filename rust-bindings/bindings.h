@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What bindgen reads. Sorted alphabetically.
+ * Input of bindgen. Sorted alphabetically.
  *
- * bindgen_parameters says which items become Rust.
+ * bindgen_parameters lists the items for which Rust bindings are generated.
  */
 
-/* Avoids forward references to enum types, as the kernel's own bindings_helper.h does. */
+/* Avoids forward references to enum types, like the kernel's own bindings_helper.h. */
 #include <linux/hrtimer_types.h>
 
 #include <linux/capability.h>

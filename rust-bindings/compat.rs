@@ -2,8 +2,8 @@
 
 //! Differences between the kernel versions that this crate supports: Linux 7.2 and later.
 //!
-//! Kbuild sets `--cfg linux_7_2` for the oldest version. Code for the newest one needs no `cfg`. To
-//! drop a version, delete its items here and the `cfg` in Kbuild.
+//! Kbuild sets `--cfg linux_7_2` for the oldest version. Code for the newest version needs no
+//! `cfg`. To drop support for a version, delete its items here and the `cfg` in Kbuild.
 
 use core::borrow::Borrow;
 
@@ -43,8 +43,8 @@ macro_rules! this_module {
     };
 }
 
-/// Returns the value of a module parameter, given what `ModuleParamAccess::value()` returns: a
-/// reference to it in Linux 7.2, the value itself in later versions.
+/// Returns the value of a module parameter, given the result of `ModuleParamAccess::value()`: a
+/// reference in Linux 7.2, the value itself in later versions.
 #[inline]
 pub fn parameter<T: Copy>(value: impl Borrow<T>) -> T {
     *value.borrow()

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Processors.
+//! CPUs.
 //!
 //! C header: `include/linux/cpumask.h`.
 
 use crate::raw;
 
-/// How many processors there may be, present or not.
+/// Returns the number of possible CPUs, present or not.
 #[inline]
 pub fn num_possible() -> u32 {
-    // SAFETY: Reads a mask that does not change after boot.
+    // SAFETY: Reads the count of possible CPUs, which does not change after boot (linux/cpumask.h).
     unsafe { raw::shim_num_possible_cpus() }
 }

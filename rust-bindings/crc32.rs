@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC-32, by the kernel's library, and, where that has nothing better, by AVX's forms of its
-//! instructions: a third fewer for a checksum alone, half for a copy with one.
+//! CRC-32. If the kernel's library has nothing better, AVX forms of its instructions are used. They
+//! take a third fewer instructions for a checksum, and half the instructions for a copy with one.
 //!
 //! C header: `include/linux/crc32.h`.
 
@@ -12,16 +12,17 @@ use crate::{raw, shared_bytes, vector::Vector};
 #[cfg(CONFIG_X86_64)]
 mod fold;
 
-/// Bytes from which on taking the vector registers is worth it to us: the library, which takes them too, has
-/// a shorter way for less.
+/// Minimum length for which taking the vector registers pays off. For shorter data the library,
+/// which takes them too, has a shorter code path.
 #[cfg(CONFIG_X86_64)]
 const MANY: usize = 256;
 
-/// Bytes from which on a copy and its checksum are better made at once than one after the other.
+/// Minimum length for which copying and checksumming in one pass is faster than in two.
 pub(crate) const SOME: usize = 64;
 
-/// The right to use the vector registers for so many bytes, where that is better than the library: `vector`'s, or
-/// one of its own to be given back.
+/// Returns permission to use the vector registers for `len` bytes, or `None` if the library is the
+/// better choice. The inner value is `None` if `vector` holds the registers; otherwise the caller
+/// must release them.
 #[cfg(CONFIG_X86_64)]
 #[inline]
 fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
@@ -34,8 +35,8 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
     }
 }
 
-/// The least-significant-bit-first CRC-32 of IEEE 802.3 over memory that others may change meanwhile, going on from `crc`: neither
-/// the initial nor the final complement is applied.
+/// Returns the least-significant-bit-first CRC-32 of IEEE 802.3 over memory that may change
+/// concurrently, continued from `crc`. Applies neither the initial nor the final complement.
 ///
 /// # Safety
 ///
@@ -44,24 +45,25 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
 pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     #[cfg(CONFIG_X86_64)]
     if let Some(registers) = registers(vector, len) {
-        // SAFETY: The caller promises valid memory, which is no less than `LEAST`; the registers are
-        // ours, and the CPU has the instructions.
+        // SAFETY: The caller guarantees valid memory, which is at least `LEAST` bytes. The
+        // registers may be used, and the CPU has AVX and PCLMULQDQ: `Registers::for_checksums`
+        // granted them.
         let crc = unsafe { fold::crc32(crc, data, len) };
         drop(registers);
         let done = len & !15;
-        // SAFETY: The rest of what the caller promises.
+        // SAFETY: This is the part of the caller's memory that the fold has left.
         return unsafe { rest(crc, data.add(done), len & 15) };
     }
-    // SAFETY: The caller promises the same.
+    // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes.
     unsafe { rest(crc, data, len) }
 }
 
-/// Copies, and returns the CRC-32, as [`crc32_le_raw`], of what it has written.
+/// Copies bytes and returns the CRC-32 of the copy, as defined for [`crc32_le_raw`].
 ///
 /// # Safety
 ///
-/// `source` is valid for reads of `len` bytes, which others may change meanwhile; `to` is valid for writes
-/// of as many, and nobody else uses these.
+/// `source` is valid for reads of `len` bytes, which may change concurrently. `to` is valid for
+/// writes of `len` bytes, and nothing else uses them.
 #[inline]
 pub(crate) unsafe fn copy_raw(
     vector: &Vector,
@@ -72,33 +74,38 @@ pub(crate) unsafe fn copy_raw(
 ) -> u32 {
     #[cfg(CONFIG_X86_64)]
     if let Some(registers) = registers(vector, len) {
-        // SAFETY: As in `crc32_le_raw`, and nobody else uses what is written.
+        // SAFETY: The caller guarantees valid memory, which is at least `LEAST` bytes, and
+        // exclusive use of `to`. The registers may be used, and the CPU has AVX and PCLMULQDQ:
+        // `Registers::for_checksums` granted them.
         let crc = unsafe { fold::crc32_copy(crc, to, source, len) };
         drop(registers);
         let done = len & !15;
-        // SAFETY: The rest of what the caller promises, less than a block.
+        // SAFETY: This is the part of the caller's memory that the fold has left: less than 16
+        // bytes.
         return unsafe { copy_plain(crc, to.add(done), source.add(done), len & 15) };
     }
-    // SAFETY: The caller promises the same.
+    // SAFETY: The caller guarantees valid memory and exclusive use of `to`.
     unsafe { copy_plain(crc, to, source, len) }
 }
 
-/// As [`copy_raw`], one after the other.
+/// Copies bytes first, and then returns the CRC-32 of the copy.
 ///
 /// # Safety
 ///
-/// As [`copy_raw`].
+/// `source` is valid for reads of `len` bytes, which may change concurrently. `to` is valid for
+/// writes of `len` bytes, and nothing else uses them.
 #[inline]
 unsafe fn copy_plain(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u32 {
-    // SAFETY: The caller promises valid memory, which does not overlap since nobody else uses `to`; what
-    // is read for the checksum is what was written.
+    // SAFETY: The caller guarantees valid memory. It does not overlap, because nothing else uses
+    // `to`. The checksum reads the bytes that were written to `to`.
     unsafe {
         shared_bytes::copy(to, source, len);
         rest(crc, to, len)
     }
 }
 
-/// As [`crc32_le_raw`], of what a fold leaves, or of whatever the library is better for.
+/// Returns the CRC-32 of the bytes that a fold has left, or of data for which the library is
+/// better.
 ///
 /// # Safety
 ///
@@ -106,11 +113,11 @@ unsafe fn copy_plain(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u3
 #[inline]
 unsafe fn rest(crc: u32, data: *const u8, len: usize) -> u32 {
     if len == 0 {
-        // That is often so, and the call of a library's function is not free.
+        // This is common, and calling a library function is not free.
         return crc;
     }
-    // SAFETY: The caller promises the same. C code reads it, so that a concurrent change gives
-    // an unspecified checksum and nothing worse.
+    // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. C code reads
+    // them, so a concurrent change leads to an unspecified checksum and nothing worse.
     unsafe { raw::crc32_le(crc, data.cast(), len) }
 }
 
@@ -119,7 +126,7 @@ mod tests {
     use super::*;
     use kernel::prelude::*;
 
-    /// As the polynomial's definition says, a bit at a time.
+    /// Computes the CRC bit by bit, following the definition of the polynomial.
     fn by_bits(mut crc: u32, bytes: &[u8]) -> u32 {
         for byte in bytes {
             crc ^= u32::from(*byte);
@@ -139,7 +146,8 @@ mod tests {
         Ok(())
     }
 
-    /// Lengths around the blocks of every way, from any start, and to any place.
+    /// Tests lengths around the block sizes of every code path, with varying source and destination
+    /// alignment.
     #[test]
     fn copies_and_checksums_of_every_length() -> Result {
         crate::vector::prepare();
@@ -150,7 +158,7 @@ mod tests {
             *byte = seed.to_be_bytes()[0];
         }
         let mut copy = KVec::from_elem(0u8, 500, GFP_KERNEL)?;
-        // Half of them with the registers held.
+        // Even lengths are checked with the registers held.
         let vector = crate::vector::Vector::new();
         for len in 0usize..420 {
             if len % 2 == 0 {
@@ -164,7 +172,7 @@ mod tests {
             assert_eq!(vector.crc32_le(len as u32, bytes), expected);
             copy.fill(0x5a);
             let place = copy.get_mut(to..to + len).ok_or(EINVAL)?;
-            // SAFETY: Both are slices of that length.
+            // SAFETY: Both slices have `len` bytes and do not overlap.
             let crc =
                 unsafe { copy_raw(&vector, len as u32, place.as_mut_ptr(), bytes.as_ptr(), len) };
             assert_eq!(crc, expected);

@@ -2,8 +2,8 @@
 
 //! Kernel interfaces that the `kernel` crate does not cover yet: networking and RDMA.
 //!
-//! Written as if for `rust/kernel`: safe outwards, with the C contracts in safety comments
-//! inside, and without knowledge of the driver that uses them.
+//! The code is written as if for `rust/kernel`: it has a safe interface, documents the C contracts
+//! in safety comments, and does not depend on the driver that uses it.
 
 #![deny(
     clippy::arithmetic_side_effects,

@@ -47,20 +47,20 @@ pub const IPV6_HEADER: usize = 40;
 /// Bytes of a UDP header (RFC 768).
 pub const UDP_HEADER: usize = 8;
 
-/// Makes packets cheaper, and lets them have owners, as long as it exists. There is one at most; a
-/// module drops it last.
+/// Per-module state for packets: reuses their memory and allows them to have owners. At most one
+/// exists, and a module drops it last.
 ///
-/// Packets can be made without it, and while it is being dropped. They have no owners then.
+/// Packets can also be made without it or while it is being dropped. They then have no owners.
 pub struct Prepared {
     _blocks: blocks::Memory,
 }
 
 impl Prepared {
-    /// Prepares memory and the key of packets from here. Sleeps.
+    /// Prepares the per-CPU memory and the key that marks packets from this host. Sleeps.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: there is one already. `ENOMEM`.
+    /// `EBUSY`: a `Prepared` already exists. `ENOMEM`.
     pub fn new() -> kernel::error::Result<Self> {
         let blocks = blocks::Memory::new()?;
         origin::prepare();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Module parameters whose value is one of several words, beside the numbers of `module!`.
+//! Module parameters whose value is one of several words, in addition to the numbers of `module!`.
 //!
 //! C header: include/linux/moduleparam.h.
 
@@ -8,24 +8,24 @@ use crate::raw;
 use core::{marker::PhantomData, ptr::from_ref};
 use kernel::{error::from_result, ffi, module_param::KernelParam, prelude::*, sync::SetOnce};
 
-/// A type whose values have names, for [`choice_parameter`].
+/// A type whose values have names, for use with [`choice_parameter`].
 pub trait Choice: Copy + Default + Send + Sync + 'static {
-    /// Returns the value of this name.
+    /// Returns the value with this name.
     fn from_name(name: &[u8]) -> Option<Self>;
 
-    /// Tells the kernel's log that a parameter has a value without a meaning.
+    /// Logs that a parameter was set to an invalid value.
     fn complain();
 }
 
-/// The value of a module parameter, which is set before the module is initialized, if at all.
+/// The value of a module parameter, which can be set only before the module is initialized.
 pub struct ChoiceParameter<T>(SetOnce<T>);
 
-// SAFETY: All that a shared reference gives is a copy of the value, and `SetOnce` orders that after
-// the store of it (rust/kernel/sync/set_once.rs).
+// SAFETY: A shared reference only allows copying the value, and `SetOnce` orders the copy after the
+// store (rust/kernel/sync/set_once.rs).
 unsafe impl<T: Choice> Sync for ChoiceParameter<T> {}
 
 impl<T: Choice> ChoiceParameter<T> {
-    /// A parameter that is not set.
+    /// Creates a parameter that is not set.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(SetOnce::new())
@@ -37,7 +37,7 @@ impl<T: Choice> ChoiceParameter<T> {
     }
 }
 
-/// The operations of a parameter of this type.
+/// The `kernel_param_ops` of parameters of type `T`.
 struct Operations<T>(PhantomData<T>);
 
 impl<T: Choice> Operations<T> {
@@ -52,7 +52,7 @@ impl<T: Choice> Operations<T> {
     ///
     /// # Safety
     ///
-    /// `value` is a string, and `parameter` was made by [`entry`] for this type.
+    /// `value` is null or a C string, and [`entry`] has made `parameter` for this type.
     unsafe extern "C" fn set(
         value: *const ffi::c_char,
         parameter: *const raw::kernel_param,
@@ -61,15 +61,15 @@ impl<T: Choice> Operations<T> {
             if value.is_null() {
                 return Err(EINVAL);
             }
-            // SAFETY: `parse_one()` of kernel/params.c passes a part of the command line that ends
-            // with a zero byte.
+            // SAFETY: The value is not null. `parse_one()` (kernel/params.c) passes a part of the
+            // command line that ends with a zero byte.
             let name = unsafe { CStr::from_char_ptr(value) }.to_bytes();
             let Some(choice) = T::from_name(name) else {
                 T::complain();
                 return Err(EINVAL);
             };
-            // SAFETY: `parse_one()` passes an entry of the module's table, and `entry` has this
-            // pointer in each that has these operations: to a static.
+            // SAFETY: `parse_one()` passes an entry of the module's table. In each entry with these
+            // operations, `entry` has set `arg` to the address of a static `ChoiceParameter<T>`.
             let target = unsafe {
                 &*(*parameter)
                     .__bindgen_anon_1
@@ -81,7 +81,7 @@ impl<T: Choice> Operations<T> {
     }
 }
 
-/// Returns the entry of a module's table of parameters. For [`choice_parameter`].
+/// Returns an entry of a module's parameter table. Used by [`choice_parameter`].
 #[doc(hidden)]
 pub const fn entry<T: Choice>(
     name: &'static CStr,
@@ -91,7 +91,7 @@ pub const fn entry<T: Choice>(
         name: kernel::str::as_char_ptr_in_const_context(name),
         mod_: (&raw const raw::__this_module).cast_mut(),
         ops: from_ref(Operations::<T>::TABLE),
-        // Not in sysfs, as those of `module!`.
+        // Not visible in sysfs, like the parameters of `module!`.
         perm: 0,
         level: -1,
         flags: 0,
@@ -101,7 +101,7 @@ pub const fn entry<T: Choice>(
     })
 }
 
-/// Returns the bytes of a text that is `N` bytes long. For [`choice_parameter`].
+/// Returns the bytes of a text of length `N`. Used by [`choice_parameter`].
 #[doc(hidden)]
 pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
     match text.as_bytes().first_chunk() {
@@ -110,8 +110,8 @@ pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
     }
 }
 
-/// Declares a module parameter of the name of the static, whose type is a [`Choice`]. It can be
-/// set when the module is loaded.
+/// Declares a module parameter of a [`Choice`] type. `$name` is the static that holds the value,
+/// `$word` the name of the parameter. It can be set when the module is loaded.
 #[macro_export]
 macro_rules! choice_parameter {
     ($(#[$attribute:meta])* $visibility:vis $name:ident: $type:ty, $word:literal, $description:literal) => {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Generated bindings: the C names as they are, `unsafe` as they are.
+//! Generated bindings: the C items with their C names, `unsafe` as generated.
 //!
-//! What the kernel crate's bindings have is taken from there; the rest comes from bindgen over
+//! Items of the kernel crate's bindings are re-exported. bindgen generates the others from
 //! `bindings.h`. Nothing outside this crate uses this module.
 
 #![allow(
@@ -27,22 +27,22 @@
 use kernel::ffi;
 use pin_init::{MaybeZeroable, Zeroable};
 
-// Generated items come before these.
+// The generated items below shadow these.
 pub use kernel::bindings::*;
 
 include!(env!("LINUX_RDMA_BINDINGS"));
 
 // SAFETY: `__BindgenBitfieldUnit<Storage>` is a newtype around `Storage`. (bindgen does not derive
-// it, see <https://github.com/rust-lang/rust-bindgen/issues/3196>.)
+// this, see <https://github.com/rust-lang/rust-bindgen/issues/3196>.)
 unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
-/// Only pointers to it are used.
+/// An opaque type: only pointers to it are used.
 #[repr(C)]
 pub struct uverbs_attr_bundle {
     _private: [u8; 0],
 }
 
-/// Only pointers to it are used.
+/// An opaque type: only pointers to it are used.
 #[repr(C)]
 pub struct uapi_definition {
     _private: [u8; 0],

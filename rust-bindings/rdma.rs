@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RDMA devices: what a driver needs of ib_core.
+//! RDMA devices: the interface of ib_core for drivers.
 //!
-//! A driver implements [`Driver`], with a type of its own for each verbs object. ib_core allocates
-//! most objects itself (`size_ib_*` of `struct ib_device_ops`), with the ib struct first; the
-//! driver's data follows it in an [`Object`]. A driver creates a device with
-//! [`device::UnregisteredDevice`] and lets users create them by `rdma link add` with
-//! [`device::LinkOps`].
+//! A driver implements [`Driver`], with its own type for each verbs object. ib_core allocates most
+//! objects itself (`size_ib_*` of `struct ib_device_ops`), with the ib struct first; the driver's
+//! data follows it in an [`Object`]. A driver creates a device with [`device::UnregisteredDevice`],
+//! and lets users create devices through `rdma link add` with [`device::LinkOps`].
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h),

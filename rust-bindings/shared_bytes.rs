@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copies of memory that others may change meanwhile.
+//! Copies of memory that may change concurrently.
 //!
-//! A program may write to its memory while the kernel reads it. In Rust that is a data race, which
-//! is undefined. So bytes of such memory are copied by C's functions only: they copy unspecified
-//! bytes then, and nothing worse happens.
+//! A program may write to its memory while the kernel reads it. In Rust, that is a data race and
+//! undefined behaviour. Such memory is therefore only copied by C functions: a concurrent change
+//! leads to unspecified bytes and nothing worse.
 
 use crate::raw;
 
@@ -15,7 +15,7 @@ use crate::raw;
 /// `from` is valid for reads of `len` bytes and `to` for writes, and they do not overlap.
 #[inline]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: The caller promises what `memcpy()` asks for.
+    // SAFETY: The caller guarantees valid memory that does not overlap, as `memcpy()` requires.
     unsafe { raw::memcpy(to.cast(), from.cast(), len) };
 }
 
@@ -26,6 +26,6 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 /// `from` is valid for reads of `len` bytes and `to` for writes.
 #[inline]
 pub(crate) unsafe fn copy_within(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: The caller promises what `memmove()` asks for.
+    // SAFETY: The caller guarantees valid memory; `memmove()` accepts overlapping ranges.
     unsafe { raw::memmove(to.cast(), from.cast(), len) };
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Functions for what Rust can't call: static inline functions, macros, and fields of structs that
- * have no Rust type. One line each, without branches, loops or logic. Sorted alphabetically in
- * each section.
+ * Wrappers for C constructs that Rust cannot use: static inline functions, macros, and fields of
+ * structs without a Rust type. One line each, without branches, loops or logic. Sorted
+ * alphabetically in each section.
  *
- * Where the kernel has CONFIG_RUST_INLINE_HELPERS, this file is compiled to bitcode and linked
- * into each Rust object, so that these functions are inlined into their Rust callers; otherwise it
- * is an object like any other. So there must be no static data in it.
+ * If the kernel has CONFIG_RUST_INLINE_HELPERS, this file is compiled to bitcode and linked into
+ * each Rust object, so that its functions are inlined into their Rust callers. Otherwise it is an
+ * ordinary object. It must therefore not contain static data.
  *
- * bindgen reads it too. It ignores inline functions, hence the macro.
+ * bindgen also reads this file. The SHIM macro is needed because bindgen ignores inline functions.
  */
 
 #include <linux/bottom_half.h>

@@ -2,9 +2,9 @@
 
 //! Contexts, RCU-protected tables, timers, threads and gates.
 //!
-//! Everything that is shared is a plain [`Arc`](kernel::sync::Arc), so that it can also be a work
-//! item. A table entry and an armed timer own a reference; where that is the last one, the object
-//! is dropped in softirq context, and its `Drop` must not sleep.
+//! Shared objects are plain [`Arc`](kernel::sync::Arc)s, so that they can also be work items. A
+//! table entry and an armed timer own a reference. If that is the last one, the object is dropped
+//! in softirq context, so its `Drop` must not sleep.
 
 mod arc;
 mod bh;

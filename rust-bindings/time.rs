@@ -6,9 +6,9 @@
 
 use crate::raw;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`. Any context.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds. Any context.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    // SAFETY: No requirements.
+    // SAFETY: ktime_get_ns() (linux/timekeeping.h) has no requirements.
     unsafe { raw::shim_ktime_get_ns() }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Callbacks that have an enum in their signature. kCFI compares the type of an indirect call with
- * that of its target, and to it an enum of C is not an integer of Rust: so C calls these C
- * functions, which call Rust through types that both sides agree on.
+ * that of its target, and treats a C enum and a Rust integer as different types. Therefore C calls
+ * these C functions, which call Rust through types on which both sides agree.
  */
 #ifndef LINUX_RDMA_TRAMPOLINES_H
 #define LINUX_RDMA_TRAMPOLINES_H
@@ -18,7 +18,7 @@ struct rdma_enum_ops {
 	struct ib_mr *(*alloc_mr)(struct ib_pd *pd, u32 mr_type, u32 max_num_sg);
 };
 
-/* Which device it is, for people and programs (attributes.c). */
+/* /sys/class/infiniband attributes that identify the device (attributes.c). */
 struct rdma_identity {
 	const char *hca_type;
 	const char *hw_rev;
@@ -40,7 +40,7 @@ int rdma_trampoline_modify_srq(struct ib_srq *srq, struct ib_srq_attr *attr,
 			       enum ib_srq_attr_mask mask, struct ib_udata *udata);
 struct ib_mr *rdma_trampoline_alloc_mr(struct ib_pd *pd, enum ib_mr_type mr_type, u32 max_num_sg);
 
-/* A timer that does not restart by what its function returns. */
+/* A timer whose callback does not restart it through a return value. */
 struct rdma_soft_timer {
 	struct hrtimer timer;
 	void (*expired)(struct hrtimer *timer);

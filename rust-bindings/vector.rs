@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The vector registers: what of x86-64's to use, and copies by them.
+//! Use of the x86-64 vector registers, and copies with them.
 //!
 //! C header: `arch/x86/include/asm/fpu/api.h`.
 
@@ -16,7 +16,7 @@ mod registers {
     use core::marker::PhantomData;
     use kernel::sync::atomic::{Atomic, Relaxed};
 
-    /// What to use them for, a bit for each: set once.
+    /// Uses for which the registers are worthwhile, one bit each. Set once.
     static USES: Atomic<u32> = Atomic::new(0);
 
     const CHECKSUMS: u32 = 1;
@@ -24,21 +24,21 @@ mod registers {
 
     pub(super) fn prepare() {
         let has = |feature: u32| {
-            // SAFETY: Reads a bit of the boot CPU's capabilities (asm/cpufeature.h), of which there
-            // are as many as the header has numbers for.
+            // SAFETY: Reads a bit of the boot CPU's capabilities (asm/cpufeature.h), which has a
+            // bit for each feature number of the header.
             unsafe { raw::shim_boot_cpu_has(feature) }
         };
         let state = 1 << raw::xfeature_XFEATURE_YMM;
-        // SAFETY: Without a place for the names of features that are missing, it writes nothing
-        // (arch/x86/kernel/fpu/xstate.c).
+        // SAFETY: With a null pointer for feature names, cpu_has_xfeatures()
+        // (arch/x86/kernel/fpu/xstate.c) writes nothing.
         let saved = unsafe { raw::cpu_has_xfeatures(state, core::ptr::null_mut()) } != 0;
         let mut uses = 0;
         if saved && has(raw::X86_FEATURE_AVX) {
-            // The library's functions for VPCLMULQDQ are faster than ours.
+            // With VPCLMULQDQ, the library's functions are faster than those of this crate.
             if has(raw::X86_FEATURE_PCLMULQDQ) && !has(raw::X86_FEATURE_VPCLMULQDQ) {
                 uses |= CHECKSUMS;
             }
-            // Where there is no fast string instruction, memcpy() goes by 8 bytes
+            // Without fast string instructions, memcpy() copies 8 bytes at a time
             // (arch/x86/lib/memcpy_64.S).
             if !has(raw::X86_FEATURE_FSRM) {
                 uses |= COPIES;
@@ -47,34 +47,36 @@ mod registers {
         USES.store(uses, Relaxed);
     }
 
-    /// The right to use the vector registers. Whoever has it does not sleep, nor takes it a second
-    /// time, and nothing preempts it.
+    /// Permission to use the vector registers. While it exists, the CPU cannot be preempted, and
+    /// the owner must neither sleep nor take it again.
     pub(crate) struct Registers(PhantomData<*mut ()>);
 
     impl Registers {
-        /// On a CPU with AVX and PCLMULQDQ whose checksums are better made by hand.
+        /// Takes the registers on a CPU with AVX and PCLMULQDQ on which this crate's checksums are
+        /// faster than the library's.
         #[inline]
         pub(crate) fn for_checksums() -> Option<Self> {
             Self::take(CHECKSUMS)
         }
 
-        /// On a CPU with AVX whose copies are better made by hand.
+        /// Takes the registers on a CPU with AVX on which this crate's copies are faster than
+        /// memcpy().
         #[inline]
         pub(super) fn for_copies() -> Option<Self> {
             Self::take(COPIES)
         }
 
-        /// The right that [`Vector`](super::Vector) has.
+        /// Returns the permission that a [`Vector`](super::Vector) holds.
         ///
         /// # Safety
         ///
-        /// It was taken, is not given back by anybody else, and this is the CPU that it was taken on.
+        /// The permission was taken on this CPU, and nothing else releases it.
         #[inline]
         pub(super) unsafe fn held() -> Self {
             Self(PhantomData)
         }
 
-        /// Whether copies are better made by hand.
+        /// Returns whether this crate's copies are faster than memcpy().
         #[inline]
         pub(super) fn are_for_copies() -> bool {
             USES.load(Relaxed) & COPIES != 0
@@ -82,9 +84,9 @@ mod registers {
 
         #[inline]
         fn take(uses: u32) -> Option<Self> {
-            // SAFETY: Callable in every context but an NMI, where we are not (irq_fpu_usable() in
-            // arch/x86/kernel/fpu/core.c); where it says so, the registers may be taken, and are
-            // given back on this CPU, since nothing is preempted until then.
+            // SAFETY: irq_fpu_usable() (arch/x86/kernel/fpu/core.c) may be called in any context
+            // but an NMI, and this is not called from one. If it returns true, the registers may be
+            // taken. They are released on this CPU, because taking them disables preemption.
             unsafe {
                 if USES.load(Relaxed) & uses == 0 || !raw::irq_fpu_usable() {
                     return None;
@@ -98,7 +100,7 @@ mod registers {
     impl Drop for Registers {
         #[inline]
         fn drop(&mut self) {
-            // SAFETY: Taken by `take`, and not given back since.
+            // SAFETY: `take` took the registers, and they have not been released since.
             unsafe { raw::kernel_fpu_end() };
         }
     }
@@ -107,23 +109,25 @@ mod registers {
 #[cfg(CONFIG_X86_64)]
 pub(crate) use registers::Registers;
 
-/// The vector registers, for work on many pieces: taking them costs as much as a hundred bytes do.
+/// The vector registers, held across several pieces of work. Taking them costs about as much as
+/// processing a hundred bytes.
 ///
-/// While they are held nothing else can use them: the kernel's own functions that would, take slower ways. So
-/// who holds them neither sends nor wakes anybody, and releases them before. Nor does he sleep.
+/// While they are held, nothing else on this CPU can use them: other kernel functions fall back to
+/// slower code. The owner must therefore release them before it sends packets or wakes tasks. It
+/// must not sleep.
 ///
 /// # Invariants
 ///
-/// `held` says that this has the right to use the registers, on a CPU whose checksums are better made by hand, and has to give
-/// it back.
+/// If `held` is true, `self` owns the permission to use the registers and must release it. The CPU
+/// is one on which this crate's checksums are faster.
 pub struct Vector {
     held: Cell<bool>,
-    /// Of this CPU, and nothing preempts who has them.
+    /// Not `Send`: the permission is bound to this CPU, and its owner is not preempted.
     _here: PhantomData<*mut ()>,
 }
 
 impl Vector {
-    /// What holds nothing.
+    /// Creates a `Vector` that does not hold the registers.
     #[inline]
     pub const fn new() -> Self {
         Self {
@@ -132,27 +136,29 @@ impl Vector {
         }
     }
 
-    /// Takes them, unless it has them, where they are worth it and can be had. What is done by this works as well without.
+    /// Takes the registers, unless `self` holds them, if they are useful and available. All
+    /// functions that take a `Vector` also work without the registers.
     ///
-    /// (In a kernel for real time locks sleep, which who holds them must not.)
+    /// Does nothing with PREEMPT_RT, whose spin locks sleep, because the owner must not sleep.
     #[inline]
     pub fn hold(&self) {
         #[cfg(all(CONFIG_X86_64, not(CONFIG_PREEMPT_RT)))]
         if !self.held.get() {
             if let Some(registers) = Registers::for_checksums() {
                 core::mem::forget(registers);
-                // INVARIANT: Forgotten, not given back.
+                // INVARIANT: The permission was forgotten, not released.
                 self.held.set(true);
             }
         }
     }
 
-    /// Gives them back.
+    /// Releases the registers if they are held.
     #[inline]
     pub fn release(&self) {
         #[cfg(CONFIG_X86_64)]
         if self.held.replace(false) {
-            // SAFETY: By the type invariant, which holds again: `held` says so no more.
+            // SAFETY: `held` was true, so `self` owned the permission (type invariant); it is false
+            // now.
             drop(unsafe { Registers::held() });
         }
     }
@@ -162,8 +168,8 @@ impl Vector {
         self.held.get()
     }
 
-    /// The least-significant-bit-first CRC-32 of IEEE 802.3 over `bytes`, going on from `crc`: neither the initial nor the final
-    /// complement is applied.
+    /// Returns the least-significant-bit-first CRC-32 of IEEE 802.3 over `bytes`, continued from
+    /// `crc`. Applies neither the initial nor the final complement.
     #[inline]
     pub fn crc32_le(&self, crc: u32, bytes: &[u8]) -> u32 {
         // SAFETY: The slice is valid for reads of its length.
@@ -184,22 +190,23 @@ impl Drop for Vector {
     }
 }
 
-/// Looks at what the CPU can do. Without it everything works as well, and slower.
+/// Detects the CPU's features. Without this call everything works, but more slowly.
 pub fn prepare() {
     #[cfg(CONFIG_X86_64)]
     registers::prepare();
 }
 
-/// Bytes from which on a copy is worth taking the registers.
+/// Minimum length for which a copy takes the registers.
 #[cfg(CONFIG_X86_64)]
 const MANY: usize = 512;
 
-/// Bytes from which on it is where they have been taken.
+/// Minimum length for which a copy uses the registers if they are already held.
 #[cfg(CONFIG_X86_64)]
 const SOME: usize = copy::BLOCK;
 
-/// Copies bytes of memory that others may use meanwhile, in the order of their addresses as far as the
-/// last hundred are concerned: a program may look at the last byte to see that all have come.
+/// Copies bytes of memory that may be used concurrently. The last hundred bytes are written in
+/// ascending address order, because a program may poll the last byte to detect that all have
+/// arrived.
 ///
 /// # Safety
 ///
@@ -209,25 +216,27 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
     #[cfg(CONFIG_X86_64)]
     if vector.is_held() {
         if len >= SOME && Registers::are_for_copies() {
-            // SAFETY: As below; the registers are `vector`'s.
+            // SAFETY: The caller guarantees valid memory that does not overlap; it is at least a
+            // block. `vector` holds the registers, so the CPU has AVX.
             unsafe { copy::copy(to, from, len) };
             return;
         }
     } else if len >= MANY {
         if let Some(registers) = Registers::for_copies() {
-            // SAFETY: The caller promises valid memory, which is more than a block; the registers
-            // are ours, and the CPU has them.
+            // SAFETY: The caller guarantees valid memory that does not overlap; it is more than a
+            // block. `registers` allows the use of the vector registers, so the CPU has AVX.
             unsafe { copy::copy(to, from, len) };
             drop(registers);
             return;
         }
     }
-    // SAFETY: The caller promises valid memory that does not overlap.
+    // SAFETY: The caller guarantees valid memory that does not overlap.
     unsafe { shared_bytes::copy(to, from, len) }
 }
 
-/// As [`copy`], of bytes that may overlap: a queue pair may write to what it reads from, through another of its device. What
-/// becomes of such bytes is nobody's promise.
+/// Copies bytes of memory that may be used concurrently and may overlap. They overlap if a queue
+/// pair writes to memory that it also reads, through another queue pair of its device. The contents
+/// of overlapping bytes are unspecified.
 ///
 /// # Safety
 ///
@@ -235,7 +244,8 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
 #[inline]
 pub(crate) unsafe fn copy_within(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     let distance = (to as usize).wrapping_sub(from as usize);
-    // SAFETY: The caller promises valid memory; where it is far enough apart, it does not overlap.
+    // SAFETY: The caller guarantees valid memory. If the distance is at least `len` in both
+    // directions, it does not overlap.
     unsafe {
         if distance < len || distance.wrapping_neg() < len {
             shared_bytes::copy_within(to, from, len)
@@ -258,7 +268,7 @@ mod tests {
             *byte = (index * 7 + index / 256) as u8;
         }
         let mut to = KVec::from_elem(0u8, 1400, GFP_KERNEL)?;
-        // Half of them with the registers held.
+        // Even lengths are copied with the registers held.
         let vector = Vector::new();
         for len in 100usize..800 {
             if len % 2 == 0 {
@@ -270,7 +280,7 @@ mod tests {
             let bytes = from.get(read..read + len).ok_or(EINVAL)?;
             to.fill(0x5a);
             let place = to.get_mut(write..write + len).ok_or(EINVAL)?;
-            // SAFETY: Both are slices of that length.
+            // SAFETY: Both slices have `len` bytes and do not overlap.
             unsafe { copy(&vector, place.as_mut_ptr(), bytes.as_ptr(), len) };
             let (before, rest) = to.split_at(write);
             let (place, behind) = rest.split_at(len);

@@ -1,41 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC-32 by carry-less multiplication with AVX's forms of the instructions, and a copy on the way.
+//! CRC-32 by carry-less multiplication with the AVX forms of the instructions, optionally with a
+//! copy.
 //!
-//! What it does and why it is right: data are polynomials over GF(2), the first bit that of the
-//! highest degree. 128 bits `H * x^64 + L` may be replaced, `d` bits further on, by
-//! `H * (x^(d+64) mod P) + L * (x^d mod P)` without a change of the remainder, which two
-//! multiplications of 64 by 64 bits and two additions (exclusive or) do. Four such accumulators take
-//! 64 bytes at a time, and two such times are a round; at the end they are folded into one, and that into 32 bits, the last step by
-//! multiplication with the inverse of P (Barrett). Less than 64 bytes take one accumulator.
+//! Data are polynomials over GF(2), whose first bit has the highest degree. 128 bits `H * x^64 + L`
+//! can be replaced by `H * (x^(d+64) mod P) + L * (x^d mod P)`, placed `d` bits further on, without
+//! changing the remainder. This takes two multiplications of 64 by 64 bits and two additions
+//! (exclusive or). Four such accumulators take 64 bytes at a time, and a round does so twice. At
+//! the end they are folded into one accumulator and that into 32 bits; the last step multiplies
+//! with the inverse of P (Barrett reduction). Less than 64 bytes use one accumulator.
 //!
-//! A copy reads each byte once: others may change them meanwhile. It goes by 16 bytes, though there are registers of 32: where
-//! QEMU emulates these, by those of its host, the multiplications that follow take thirty times as long.
+//! A copy reads each byte only once, because it may change concurrently. It moves 16 bytes at a
+//! time although the registers have 32. QEMU emulates 32-byte moves with the host's 32-byte
+//! registers, after which the multiplications take thirty times as long.
 //!
-//! Bits are reflected: the lowest bit of a byte comes first, so the lowest bit of a register has the
-//! highest degree. The product of two reflected numbers of 64 bits comes out as if it had been
-//! multiplied by x once more; the constants have one x less for that.
+//! Bits are reflected: the lowest bit of a byte comes first, so the lowest bit of a register has
+//! the highest degree. The product of two reflected 64-bit numbers contains an extra factor x, so
+//! the constants are divided by x.
 //!
-//! Nothing here is of the kernel: the tests of the host take this file as it is.
+//! This file does not depend on the kernel: the host tests include it unchanged.
 
 use core::arch::asm;
 
-/// Bytes that it takes at least.
+/// Minimum length.
 pub(crate) const LEAST: usize = 16;
 
-/// Bytes that four accumulators take.
+/// Bytes that the four accumulators take at a time.
 const BLOCK: usize = 64;
 
-/// The polynomial, without its highest term, reflected.
+/// The reflected polynomial without its highest term.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// x^n modulo the polynomial, reflected, in the upper half of a word.
+/// Returns x^n modulo the polynomial, reflected, in the upper half of the result.
 const fn power(n: u32) -> u64 {
     // x^0
     let mut value = 1u32 << 31;
     let mut i = 0;
     while i < n {
-        // Times x: degrees grow towards the lowest bit.
+        // Multiply by x: degrees increase towards the lowest bit.
         let carry = value & 1;
         value >>= 1;
         if carry != 0 {
@@ -46,17 +48,17 @@ const fn power(n: u32) -> u64 {
     (value as u64) << 32
 }
 
-/// The quotient of x^64 by the polynomial, reflected in 33 bits.
+/// Returns the quotient of x^64 and the polynomial, reflected in 33 bits.
 const fn inverse() -> u64 {
-    // Long division. Degrees downwards from 64, the polynomial being of degree 32: a step for each bit
-    // of the quotient. `rest` holds the 33 highest degrees of what is left, unreflected.
+    // Long division from degree 64 down to that of the polynomial, 32: one step for each bit of the
+    // quotient. `rest` holds the 33 highest degrees of the remainder, unreflected.
     let divisor = (1u64 << 32) | POLYNOMIAL.reverse_bits() as u64;
     let mut rest = 1u64 << 32;
     let mut quotient = 0u64;
     let mut i = 0u32;
     while i <= 32 {
         let bit = (rest >> 32) & 1;
-        // The first bit of the quotient is that of x^32, which is the lowest reflected.
+        // The first bit of the quotient belongs to x^32, which is the lowest bit when reflected.
         quotient |= bit << i;
         if bit != 0 {
             rest ^= divisor;
@@ -67,19 +69,19 @@ const fn inverse() -> u64 {
     quotient
 }
 
-/// What is multiplied by: pairs for the lower half of a register, of the higher degrees, and for the
-/// upper half.
+/// The multipliers: pairs for the lower half of a register, which has the higher degrees, and for
+/// the upper half.
 #[repr(C, align(16))]
 struct Constants {
-    /// Across four accumulators.
+    /// Moves an accumulator past the four accumulators.
     by_512: [u64; 2],
-    /// From one to the next.
+    /// Moves an accumulator to the next one.
     by_128: [u64; 2],
-    /// An accumulator, times x^32, to 96 bits.
+    /// Reduces an accumulator, times x^32, to 96 bits.
     to_96: [u64; 2],
-    /// 96 bits to 64.
+    /// Reduces 96 bits to 64.
     to_64: [u64; 2],
-    /// 64 bits to 32: the inverse, and the polynomial, of 33 bits both.
+    /// Reduces 64 bits to 32: the inverse and the polynomial, each of 33 bits.
     to_32: [u64; 2],
 }
 
@@ -91,7 +93,7 @@ static CONSTANTS: Constants = Constants {
     to_32: [inverse(), ((POLYNOMIAL as u64) << 1) | 1],
 };
 
-/// The 16 bytes `$data`, into accumulator `$acc`; xmm7 has the constants.
+/// Folds the 16 bytes `$data` into accumulator `$acc`. xmm7 holds the constants.
 macro_rules! round {
     ($acc:literal, $data:literal) => {
         concat!(
@@ -115,7 +117,7 @@ macro_rules! round {
     };
 }
 
-/// Folds an accumulator into the next one.
+/// Folds one accumulator into the next.
 macro_rules! join {
     ($from:literal, $to:literal) => {
         concat!(
@@ -143,14 +145,14 @@ macro_rules! join {
     };
 }
 
-/// A copy of the 16 bytes at `$at`, into accumulator `$acc`.
+/// Copies the 16 bytes at `$at` and folds them into accumulator `$acc`.
 macro_rules! copy_round {
     ($acc:literal, $at:literal) => {
         concat!(copy!($at), round!($acc, "xmm5"))
     };
 }
 
-/// A copy of the 16 bytes at `$at`, by way of xmm5.
+/// Copies the 16 bytes at `$at` through xmm5.
 macro_rules! copy {
     ($at:literal) => {
         concat!(
@@ -164,8 +166,9 @@ macro_rules! copy {
     };
 }
 
-/// The whole of it. `$first` takes 64 bytes to begin with, where there are as many: the CRC so far, which is in xmm4, is added to
-/// the first of them. `$block` and `$next` take 64 bytes each, `$one` 16; and `$only` begins with 16.
+/// The complete computation. If there are at least 64 bytes, `$first` loads the first 64 and adds
+/// the CRC so far (xmm4) to the first 16 of them. `$block` and `$next` fold 64 bytes each, and
+/// `$one` folds 16. If there are fewer than 64 bytes, `$only` loads the first 16.
 macro_rules! fold {
     (
         $crc:ident, $src:ident, $len:ident,
@@ -173,7 +176,7 @@ macro_rules! fold {
         $($operand:tt)*
     ) => {{
         let blocks = $src.wrapping_add($len & !(BLOCK - 1));
-        // Where the last round of two blocks ends, of those behind the first block.
+        // End of the last round of two blocks, counted after the first block.
         let rounds = blocks.wrapping_sub(($len.wrapping_sub(BLOCK)) & BLOCK);
         let chunks = $src.wrapping_add($len & !(LEAST - 1));
         let crc: u64;
@@ -224,7 +227,7 @@ macro_rules! fold {
             "vmovdqa xmm7, [{k} + 48]",
             "vpclmulqdq xmm1, xmm0, xmm7, 0x00",
             "vpxor xmm0, xmm0, xmm1",
-            // 64 bits, of which the lower 32 have the degrees to get rid of.
+            // Of these 64 bits, the lower 32 hold the degrees to eliminate.
             "vpextrq {crc}, xmm0, 1",
             "vmovd xmm0, {crc:e}",
             "vmovdqa xmm7, [{k} + 64]",
@@ -250,16 +253,17 @@ macro_rules! fold {
     }};
 }
 
-/// CRC-32, going on from `crc`, over the first `len & !15` bytes, at least [`LEAST`].
+/// Returns the CRC-32, continued from `crc`, of the first `len & !15` bytes. `len` is at least
+/// [`LEAST`].
 ///
 /// # Safety
 ///
-/// `src` is valid for reads of `len` bytes; others may write to them meanwhile. The CPU has AVX and
-/// PCLMULQDQ, and its vector registers may be used.
+/// `src` is valid for reads of `len` bytes, which may change concurrently. `len` is at least
+/// [`LEAST`]. The CPU has AVX and PCLMULQDQ, and its vector registers may be used.
 #[inline]
 pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
-    // SAFETY: Reads from `src` to `chunks`, which is no more than `len` bytes, and the constants; writes
-    // to the registers that it names, which the caller says exist and are free.
+    // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most
+    // `len` bytes. The caller guarantees that the named registers exist and are free.
     unsafe {
         fold!(
             crc, src, len,
@@ -285,14 +289,19 @@ pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
     }
 }
 
-/// The same, of the bytes that it copies, each of which is read once.
+/// Copies the first `len & !15` bytes, reading each byte once, and returns their CRC-32, continued
+/// from `crc`.
 ///
 /// # Safety
 ///
-/// As [`crc32`]; `dst` is valid for writes of `len` bytes, and nobody else uses these.
+/// `src` is valid for reads of `len` bytes, which may change concurrently. `dst` is valid for
+/// writes of `len` bytes, and nothing else uses them. `len` is at least [`LEAST`]. The CPU has AVX
+/// and PCLMULQDQ, and its vector registers may be used.
 #[inline]
 pub(crate) unsafe fn crc32_copy(crc: u32, dst: *mut u8, src: *const u8, len: usize) -> u32 {
-    // SAFETY: As in `crc32`; what is read at `src` is written as far from `dst`.
+    // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most
+    // `len` bytes, and writes at the same offsets from `dst`. The caller guarantees that the named
+    // registers exist and are free.
     unsafe {
         fold!(
             crc, src, len,

@@ -11,7 +11,7 @@ pub enum IpVersion {
     V6,
 }
 
-/// An IP address: its bytes as they go on the wire.
+/// An IP address, as bytes in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpAddr {
     /// IPv4.
@@ -21,7 +21,7 @@ pub enum IpAddr {
 }
 
 impl IpAddr {
-    /// Which protocol the address belongs to.
+    /// Returns the version of the protocol that the address belongs to.
     #[inline]
     pub const fn version(&self) -> IpVersion {
         match self {
@@ -30,7 +30,7 @@ impl IpAddr {
         }
     }
 
-    /// Whether it names a group: 224.0.0.0/4 (RFC 1112), ff00::/8 (RFC 4291).
+    /// Returns whether this is a multicast address: 224.0.0.0/4 (RFC 1112) or ff00::/8 (RFC 4291).
     #[inline]
     pub const fn is_multicast(&self) -> bool {
         match self {

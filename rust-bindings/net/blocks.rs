@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of packets, in blocks that are used again.
+//! Allocation and reuse of the memory blocks that packets are made of.
 //!
-//! What stays on this host is soon consumed, and then its memory is warm: each CPU remembers the blocks that it has last written,
-//! and takes the oldest again, if nobody else has it any more.
+//! Packets that stay on this host are soon freed, while their memory is still in the cache. Each
+//! CPU therefore remembers the blocks that it wrote last. It reuses the oldest one if nothing else
+//! still refers to it.
 
 use crate::{raw, sync::synchronize_rcu};
 use core::ptr::NonNull;
@@ -13,39 +14,41 @@ use kernel::{
     sync::atomic::{Acquire, Atomic, Full, Release},
 };
 
-/// Pages of a block, as a power of 2: the largest that the page allocator keeps for each CPU (`PAGE_ALLOC_COSTLY_ORDER`).
+/// Pages per block, as a power of 2. This is the largest order that the page allocator keeps in its
+/// per-CPU lists (`PAGE_ALLOC_COSTLY_ORDER`).
 const ORDER: u32 = 3;
 
 /// Bytes of a block: 32 KiB.
 pub(super) const SIZE: usize = PAGE_SIZE << ORDER;
 
-/// Blocks that a CPU remembers: half a MiB, which is more than a batch.
+/// Blocks that a CPU remembers: 512 KiB, which is more than a batch.
 const REMEMBERED: usize = 16;
 
-/// What a CPU remembers. All zeros at first.
+/// The blocks that a CPU remembers. Initially all zeros.
 #[repr(C)]
 struct Remembered {
-    /// References of its own.
+    /// Blocks, each with a reference of its own, or null.
     pages: [*mut kernel::bindings::page; REMEMBERED],
-    /// The oldest.
+    /// Index of the oldest block.
     next: usize,
 }
 
-/// What the CPUs remember, as a number; 0 where they don't.
+/// Address of the per-CPU [`Remembered`], or 0 while no `Memory` exists.
 static MEMORY: Atomic<usize> = Atomic::new(0);
 
-/// Has the CPUs remember blocks as long as it exists. There is one at most.
+/// Enables the reuse of blocks while it exists. At most one exists.
 ///
 /// # Invariants
 ///
-/// `memory` is what `__alloc_percpu` returned for [`Remembered`], and each of its pages is null or a block with a reference.
+/// `memory` was returned by `__alloc_percpu` for [`Remembered`]. Each of its pages is null or a
+/// block to which it owns a reference.
 pub(super) struct Memory {
     memory: NonNull<Remembered>,
 }
 
-// SAFETY: Memory of all CPUs, which belongs to no thread.
+// SAFETY: The memory belongs to all CPUs, not to a thread.
 unsafe impl Send for Memory {}
-// SAFETY: Nothing is done by a reference.
+// SAFETY: No method takes a shared reference.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -53,14 +56,15 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `EBUSY`: there is one already. `ENOMEM`.
+    /// `EBUSY`: another `Memory` exists. `ENOMEM`.
     pub(super) fn new() -> Result<Self> {
         let (size, align) = (size_of::<Remembered>(), align_of::<Remembered>());
-        // SAFETY: Any size may be asked for. The memory is zeroed (mm/percpu.c), which is no page.
+        // SAFETY: Any size may be requested. The memory is zeroed (mm/percpu.c), so all pages are
+        // null.
         let memory = unsafe { raw::shim_alloc_percpu(size, align, raw::GFP_KERNEL) };
         let memory = NonNull::<Remembered>::new(memory.cast()).ok_or(ENOMEM)?;
         if MEMORY.cmpxchg(0, memory.as_ptr() as usize, Full).is_err() {
-            // SAFETY: Allocated just above, and nobody else has it.
+            // SAFETY: It was allocated just above, and the failed exchange did not publish it.
             unsafe { raw::free_percpu(memory.as_ptr().cast()) };
             return Err(EBUSY);
         }
@@ -70,18 +74,17 @@ impl Memory {
 }
 
 impl Drop for Memory {
-    /// Has the CPUs forget their blocks. Packets that are made afterwards take new ones. Sleeps.
+    /// Makes the CPUs release their blocks. Later packets use new blocks. Sleeps.
     fn drop(&mut self) {
         MEMORY.store(0, Release);
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
-        // (Documentation/RCU/whatisRCU.rst): from here on it sees 0.
+        // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees 0.
         synchronize_rcu();
-        // SAFETY: Reads a number that is set at boot (lib/cpumask.c).
+        // SAFETY: Reads `nr_cpu_ids`, which is set at boot (lib/cpumask.c).
         let cpus = unsafe { raw::shim_nr_cpu_ids() };
         for cpu in 0..cpus {
-            // SAFETY: The CPU is possible if its memory is looked at, which exists by the type
-            // invariant. Nobody else uses it: `take` does not find it, and a grace period has
-            // passed.
+            // SAFETY: The memory exists by the type invariant, and only possible CPUs are accessed.
+            // Nothing else uses it: `take` no longer finds it, and a grace period has passed.
             let remembered = unsafe {
                 if !raw::shim_cpu_possible(cpu) {
                     continue;
@@ -89,18 +92,18 @@ impl Drop for Memory {
                 &*raw::shim_per_cpu_ptr(self.memory.as_ptr().cast(), cpu).cast::<Remembered>()
             };
             for page in remembered.pages.iter().filter(|page| !page.is_null()) {
-                // SAFETY: The reference is ours by the type invariant.
+                // SAFETY: By the type invariant, the reference belongs to `self`.
                 unsafe { raw::shim_put_page(*page) };
             }
         }
-        // SAFETY: `__alloc_percpu()` returned it, by the type invariant, and nobody uses it: see
-        // above.
+        // SAFETY: `__alloc_percpu()` returned the memory (type invariant), and after the grace
+        // period above nothing uses it.
         unsafe { raw::free_percpu(self.memory.as_ptr().cast()) };
     }
 }
 
-/// Takes a block, with a reference that is the caller's; its bytes are whatever they are. Only with
-/// softirqs disabled, and outside of hard interrupts, it can be one that this CPU remembers. Any
+/// Returns a block, with a reference that the caller owns. Its contents are unspecified. A
+/// remembered block is reused only with softirqs disabled and outside of hard interrupts. Any
 /// context.
 ///
 /// # Errors
@@ -110,14 +113,15 @@ impl Drop for Memory {
 pub(super) fn take() -> Result<NonNull<u8>> {
     #[cfg(not(CONFIG_PREEMPT_RT))]
     {
-        // SAFETY: Reads the preemption count, in any context (include/linux/preempt.h).
+        // SAFETY: Reads the preemption count, which is possible in any context
+        // (include/linux/preempt.h).
         let alone = unsafe { raw::shim_in_softirq_level() };
         let memory = MEMORY.load(Acquire);
         if memory != 0 && alone {
-            // SAFETY: `Memory` allocated it, and waits for a grace period before it frees it:
-            // softirqs are disabled here, and so this is an RCU read-side section. Nobody else uses
+            // SAFETY: `Memory` allocated it and waits for a grace period before it frees it.
+            // Softirqs are disabled here, so this is an RCU read-side section. Nothing else uses
             // this CPU's part: with softirqs disabled a task is not preempted and no softirq runs,
-            // and hard interrupts and NMIs do not come here. `Remembered::take` does not call this
+            // and hard interrupts and NMIs do not get here. `Remembered::take` does not call this
             // function.
             let remembered =
                 unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
@@ -125,22 +129,22 @@ pub(super) fn take() -> Result<NonNull<u8>> {
         }
     }
     let page = allocate()?;
-    // SAFETY: A page that `allocate` returned.
+    // SAFETY: `allocate` returned the page, which is in the direct map.
     NonNull::new(unsafe { raw::shim_page_address(page) }.cast()).ok_or(ENOMEM)
 }
 
-/// Gives back what [`take`] gave.
+/// Releases a block that [`take`] returned.
 ///
 /// # Safety
 ///
-/// `block` is from `take`, and its reference has not been given away.
+/// `block` was returned by `take`, and the caller still owns its reference.
 pub(super) unsafe fn give_back(block: NonNull<u8>) {
-    // SAFETY: The caller promises a block with a reference.
+    // SAFETY: The caller guarantees a block to which it owns a reference.
     unsafe { raw::shim_put_page(raw::shim_virt_to_page(block.as_ptr().cast())) };
 }
 
 fn allocate() -> Result<*mut kernel::bindings::page> {
-    // SAFETY: Any order may be asked for.
+    // SAFETY: alloc_pages() may be called with any order; GFP_ATOMIC does not sleep.
     let page = unsafe { raw::shim_alloc_pages(raw::GFP_ATOMIC, ORDER) };
     Some(page).filter(|page| !page.is_null()).ok_or(ENOMEM)
 }
@@ -153,9 +157,10 @@ impl Remembered {
         let Some(slot) = self.pages.get_mut(at) else {
             return Err(ENOMEM);
         };
-        // SAFETY: What is remembered is a block with a reference of ours (invariant of `Memory`). If that is the only one, nobody
-        // can take another: the block is ours. If not, its other owners free it. Blocks of a reserve or from far away are
-        // not remembered.
+        // SAFETY: A remembered page is a block to which `Memory` owns a reference (its invariant).
+        // If that is the only reference, nothing else can take one, and the block can be reused.
+        // Otherwise its other owners free it. `dev_page_is_reusable()` (skbuff.h) excludes blocks
+        // of the emergency reserve and of distant memory nodes.
         unsafe {
             if slot.is_null() || raw::shim_page_ref_count(*slot) != 1 {
                 let old = core::mem::replace(slot, core::ptr::null_mut());
@@ -180,13 +185,14 @@ mod tests {
     use super::*;
     use crate::sync::BhGuard;
 
-    /// The module has the one memory that there is.
+    /// The module owns the only `Memory`.
     #[test]
     fn there_is_one_memory() {
         assert_eq!(Memory::new().err(), Some(EBUSY));
     }
 
-    /// What is taken is nobody else's, whether it is remembered or new; what has been given back is taken again.
+    /// A block that was taken, remembered or new, has one owner. A block that was given back is
+    /// reused.
     #[test]
     fn a_block_has_one_owner() -> Result {
         let _guard = BhGuard::new();
@@ -195,12 +201,12 @@ mod tests {
             let mut taken = KVec::new();
             for number in 0..2 * REMEMBERED {
                 let block = take()?;
-                // SAFETY: A block of so many bytes, which is ours.
+                // SAFETY: The test owns the block, which has `SIZE` bytes.
                 unsafe { block.as_ptr().write_bytes(number as u8, SIZE) };
                 taken.push(block, GFP_ATOMIC)?;
             }
             for (number, block) in taken.iter().enumerate() {
-                // SAFETY: As above; all bytes were written.
+                // SAFETY: The test owns the block, and all of its `SIZE` bytes were written above.
                 let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), SIZE) };
                 assert!(bytes.iter().all(|byte| *byte == number as u8));
             }
@@ -209,7 +215,7 @@ mod tests {
             }
             last = taken.last().copied();
             while let Some(block) = taken.pop() {
-                // SAFETY: From `take`, and its reference is ours.
+                // SAFETY: The block was returned by `take`, and the test owns its reference.
                 unsafe { give_back(block) };
             }
         }

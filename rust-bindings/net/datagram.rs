@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The datagrams of a received packet, and their bytes wherever these are.
+//! The datagrams of a received packet and access to their bytes.
 
 use super::{rx::RxSkb, UDP_HEADER};
 use crate::{crc32, raw, shared_bytes, vector::Vector};
@@ -8,13 +8,14 @@ use core::{marker::PhantomData, num::NonZero};
 use kernel::prelude::*;
 
 impl RxSkb {
-    /// The datagrams in the packet, in their order: one, unless the sender's stack has handed us
-    /// several whole (`SKB_GSO_UDP_L4`), as over a veth. Their bytes are copied and summed up with
-    /// `vector`.
+    /// Returns the datagrams in the packet, in order. There is one, unless the sender's stack has
+    /// passed on several without segmenting them (`SKB_GSO_UDP_L4`), for example over a veth.
+    /// Copies and checksums of their bytes use `vector`.
     #[inline]
     pub fn datagrams<'a>(&'a self, vector: &'a Vector) -> impl Iterator<Item = Datagram<'a>> {
         let total = self.payload_len();
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns a reference to the packet (type invariant), which keeps its shared
+        // info.
         let (size, kind) = unsafe {
             (
                 usize::from(raw::shim_skb_gso_size(self.as_raw())),
@@ -24,14 +25,14 @@ impl RxSkb {
         let segmented = kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
         let size = NonZero::new(size).filter(|size| segmented && size.get() < total);
         let several = size.is_some();
-        // An empty datagram is one, too.
+        // An empty packet holds one empty datagram.
         let count = size.map_or(1, |size| (total.wrapping_sub(1) / size).wrapping_add(1));
         let size = size.map_or(total, NonZero::get);
         let mut pieces = Pieces::new(self);
         let linear = pieces.len;
         let from_here = self.is_from_here() && self.lengths_agree();
         (0..count).map(move |index| {
-            // Inside the packet, whose length fits in 32 bits.
+            // The start is inside the packet, whose length fits in 32 bits.
             let start = index.wrapping_mul(size);
             let len = size.min(total.saturating_sub(start));
             Datagram {
@@ -41,7 +42,7 @@ impl RxSkb {
                     start,
                     len,
                     whole: pieces.whole(start, len),
-                    // It wraps as the Identification does.
+                    // It wraps like the Identification.
                     index: index as u16,
                     several,
                     from_here,
@@ -52,14 +53,16 @@ impl RxSkb {
     }
 }
 
-/// Walks through the pieces of memory that a packet's payload is in: the linear part, and page fragments.
+/// Iterates over the areas of memory that hold a packet's payload: the linear part, then the page
+/// fragments.
 struct Pieces<'a> {
     skb: &'a RxSkb,
-    /// The piece: where it starts in the payload, its bytes, and where they are, if the CPU can read them.
+    /// Offset of the current piece in the payload. `len` and `data` are its length and address; the
+    /// address is null if the CPU cannot read the memory.
     start: usize,
     len: usize,
     data: *const u8,
-    /// Fragments up to this piece's.
+    /// Number of fragments up to and including the current piece.
     taken: i32,
 }
 
@@ -76,14 +79,15 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Where `len` bytes of the payload at `start` are, if in one piece, which is valid as long as the packet. They lie
-    /// behind those that were asked for before.
+    /// Returns the address of `len` bytes of the payload at `start` if they are in one piece, valid
+    /// as long as the packet. Calls must be in ascending order of `start`.
     #[inline]
     fn whole(&mut self, start: usize, len: usize) -> Option<Whole> {
         while start >= self.start.saturating_add(self.len) {
             let skb = self.skb.as_raw();
-            // SAFETY: The packet is valid by its type invariant; the fragment is one of those that it has.
-            // `skb_frag_address_safe` gives no address for memory that the CPU can't read, or not always.
+            // SAFETY: The packet is valid by its type invariant, and `taken` is less than its
+            // number of fragments. `skb_frag_address_safe` (skbuff.h) returns null for memory that
+            // the CPU cannot always read.
             unsafe {
                 if self.taken >= i32::from(raw::shim_skb_nr_frags(skb)) {
                     return None;
@@ -98,32 +102,33 @@ impl<'a> Pieces<'a> {
         if self.data.is_null() || len > self.len.saturating_sub(at) {
             return None;
         }
-        // It is inside the piece.
+        // The offset is inside the piece.
         Some(Whole(self.data.wrapping_add(at)))
     }
 }
 
-/// Where a datagram is that is in one piece of memory, valid for reads of its length as long as its packet.
+/// Address of a datagram that is in one piece of memory, valid for reads of the datagram's length
+/// as long as its packet.
 #[derive(Clone, Copy)]
 struct Whole(*const u8);
 
-// SAFETY: It is memory of a packet, which belongs to no thread.
+// SAFETY: The pointer refers to memory of a packet, which belongs to no thread.
 unsafe impl Send for Whole {}
 
-/// Which part of a packet a datagram is.
+/// The part of a packet that a datagram occupies.
 #[derive(Clone, Copy)]
 struct Part {
-    /// Its payload, from the packet's first byte of payload.
+    /// Offset of the datagram's payload in the packet's payload.
     start: usize,
     len: usize,
     whole: Option<Whole>,
-    /// Datagrams before it.
+    /// Number of datagrams before it in the packet.
     index: u16,
-    /// The packet has others.
+    /// The packet holds more than one datagram.
     several: bool,
-    /// The packet was made on this host, and its lengths agree.
+    /// The packet was built on this host, and its length fields agree.
     from_here: bool,
-    /// All of it is in page fragments.
+    /// The datagram is entirely in page fragments.
     paged: bool,
 }
 
@@ -136,31 +141,32 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// The packet: addresses, marks and the like are all datagrams'.
+    /// Returns the packet. Its addresses, marks and other metadata apply to all of its datagrams.
     #[inline]
     pub fn packet(&self) -> &'a RxSkb {
         self.skb
     }
 
-    /// What its bytes are copied and summed up with.
+    /// Returns the `Vector` used to copy and checksum the datagram's bytes.
     #[inline]
     pub fn vector(&self) -> &'a Vector {
         self.vector
     }
 
-    /// Bytes of UDP payload.
+    /// Returns the bytes of UDP payload.
     #[inline]
     pub fn payload_len(&self) -> usize {
         self.part.len
     }
 
-    /// Bytes of the IP header.
+    /// Returns the bytes of the IP header.
     #[inline]
     pub fn ip_header_len(&self) -> usize {
         self.skb.ip_header().len()
     }
 
-    /// Its Identification over IPv4; of several datagrams, the one that segmentation gives this one.
+    /// Returns the Identification over IPv4: the one that segmentation would assign if the packet
+    /// holds several datagrams.
     #[inline]
     pub fn ident(&self) -> u16 {
         let first = u16::from_be_bytes(self.skb.ip_field(4));
@@ -171,9 +177,9 @@ impl<'a> Datagram<'a> {
         })
     }
 
-    /// The IPv4 header; `None` over IPv6, and where it has options. Of several datagrams it is the
-    /// one that segmentation gives this one (`inet_gso_segment`, net/ipv4/af_inet.c), but for the
-    /// header's checksum.
+    /// Returns the IPv4 header, or `None` over IPv6 or if the header has options. If the packet
+    /// holds several datagrams, this is the header that segmentation would give this datagram
+    /// (`inet_gso_segment`, net/ipv4/af_inet.c), except for the header checksum.
     #[inline]
     pub fn ipv4_header(&self) -> Option<[u8; 20]> {
         let mut header: [u8; 20] = self.skb.ip_header().try_into().ok()?;
@@ -186,8 +192,8 @@ impl<'a> Datagram<'a> {
         Some(header)
     }
 
-    /// The IPv6 header; `None` over IPv4, and where extensions follow. As
-    /// [`ipv4_header`](Self::ipv4_header) otherwise.
+    /// Returns the IPv6 header, or `None` over IPv4 or if extension headers follow. If the packet
+    /// holds several datagrams, it has the payload length of this datagram.
     #[inline]
     pub fn ipv6_header(&self) -> Option<[u8; 40]> {
         let mut header: [u8; 40] = self.skb.ip_header().try_into().ok()?;
@@ -198,7 +204,8 @@ impl<'a> Datagram<'a> {
         Some(header)
     }
 
-    /// The UDP header, as segmentation gives it, but for the checksum.
+    /// Returns the UDP header, with the length that segmentation would give it. The checksum is
+    /// unchanged.
     #[inline]
     pub fn udp_header(&self) -> [u8; UDP_HEADER] {
         let mut header = *self.skb.udp_header();
@@ -209,13 +216,15 @@ impl<'a> Datagram<'a> {
         header
     }
 
-    /// Bytes behind the IP header. Those of several datagrams together are less than 2^16.
+    /// Returns the bytes after the IP header. They fit in 16 bits even for all datagrams of a
+    /// packet together.
     #[inline]
     fn behind_ip(&self) -> u16 {
         self.part.len.wrapping_add(UDP_HEADER) as u16
     }
 
-    /// Whether `len` bytes at `offset` are inside the payload; where they are in the packet's.
+    /// Returns the offset in the packet's payload of byte `offset` of the datagram, if `len` bytes
+    /// from there are inside the datagram. Otherwise returns `EINVAL`.
     #[inline]
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
@@ -224,20 +233,20 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Copies a part of the payload.
+    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is not inside the payload. `EFAULT`: it is in memory that only the device can
-    /// read.
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
+    /// device can read.
     #[inline]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let at = self.place(offset, destination.len())?;
         let Some(Whole(data)) = self.part.whole else {
             return self.skb.copy_bits(at, destination);
         };
-        // SAFETY: `place` has found that the range is inside the datagram, which is valid for reads
-        // at `data`. The slice is no part of a packet.
+        // SAFETY: `place` has checked that the range is inside the datagram, which is valid for
+        // reads at `data`. The slice does not overlap a packet.
         unsafe {
             shared_bytes::copy(
                 destination.as_mut_ptr(),
@@ -248,13 +257,13 @@ impl<'a> Datagram<'a> {
         Ok(())
     }
 
-    /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in
-    /// their order. `f` must not sleep.
+    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
+    /// `offset`. `f` must not sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
-    /// only the device can read; `f` may have been called for what is before it.
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
+    /// the device can read; `f` may have been called for the bytes before that part.
     #[inline]
     pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
         let at = self.place(offset, len)?;
@@ -262,38 +271,42 @@ impl<'a> Datagram<'a> {
             return self.skb.for_each(at, len, self.vector, f);
         };
         if len != 0 {
-            // SAFETY: `place` has found that the range is inside the datagram, which is valid for
+            // SAFETY: `place` has checked that the range is inside the datagram, which is valid for
             // reads at `data` as long as its packet.
             f(unsafe { Fragment::new(data.add(offset), len, self.vector) });
         }
         Ok(())
     }
 
-    /// Whether its bytes are as they were written on this host ([`RxSkb::is_from_here`]): they are in page fragments, and of a
-    /// packet whose lengths agree.
+    /// Returns whether the bytes are unmodified since they were written on this host: they are in
+    /// page fragments of a packet built here ([`RxSkb::is_from_here`]), whose length fields agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
         self.part.from_here && self.part.paged
     }
 
-    /// Whether it came with others in a packet that is as it was made on this host, uncut.
+    /// Returns whether the datagram belongs to a GSO packet that was built on this host and has not
+    /// been segmented.
     #[inline]
     pub fn is_of_row_from_here(&self) -> bool {
         self.part.several && self.part.from_here
     }
 
-    /// Whether another follows in the packet.
+    /// Returns whether another datagram follows in the packet.
     #[inline]
     pub fn is_followed(&self) -> bool {
         self.part.start.saturating_add(self.part.len) < self.skb.payload_len()
     }
 
-    /// As [`for_each`](Self::for_each), for what this one and those behind it have from byte `skip` on, `each` bytes of each of
-    /// them: for `len` of these, behind the first `offset`.
+    /// Calls `f` for payload bytes of this datagram and those after it in the packet. Each datagram
+    /// contributes the `each` bytes that follow its first `skip` bytes. The function visits `len`
+    /// bytes of that sequence, starting at `offset`. `f` must not sleep.
     ///
     /// # Errors
     ///
-    /// As [`for_each`](Self::for_each); `EINVAL` also where a datagram has not as many bytes.
+    /// `EINVAL`: the range is not inside the packet, or this datagram is shorter than `skip + each`
+    /// bytes. `EFAULT`: a part of the range is in memory that only the device can read; `f` may
+    /// have been called for the bytes before that part.
     pub fn for_each_in_row(
         &self,
         skip: usize,
@@ -312,11 +325,12 @@ impl<'a> Datagram<'a> {
         let mut pieces = Pieces::new(self.skb);
         while left != 0 {
             let n = left.min(each.saturating_sub(at));
-            // What is beyond the packet is refused below.
+            // `check_range` below refuses a range that extends beyond the packet.
             let from = start.saturating_add(skip).saturating_add(at);
             self.skb.check_range(from, n)?;
             match pieces.whole(from, n) {
-                // SAFETY: `Pieces::whole` has found these bytes in one piece of the packet.
+                // SAFETY: `Pieces::whole` has found these `n` bytes in one piece of the packet,
+                // which `self` borrows.
                 Some(Whole(data)) => f(unsafe { Fragment::new(data, n, self.vector) }),
                 None => self.skb.for_each(from, n, self.vector, &mut f)?,
             }
@@ -327,7 +341,8 @@ impl<'a> Datagram<'a> {
         Ok(())
     }
 
-    /// Keeps it for longer than it is being received, with the memory of the whole packet.
+    /// Keeps the datagram after the receive call has returned, along with the memory of the whole
+    /// packet.
     pub fn keep(&self) -> KeptDatagram {
         KeptDatagram {
             skb: self.skb.keep(),
@@ -336,14 +351,14 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// A datagram that is kept: [`Datagram::keep`].
+/// A datagram that outlives the receive call; see [`Datagram::keep`].
 pub struct KeptDatagram {
     skb: RxSkb,
     part: Part,
 }
 
 impl KeptDatagram {
-    /// The datagram. Its bytes are copied and summed up with `vector`.
+    /// Returns the datagram. Copies and checksums of its bytes use `vector`.
     pub fn datagram<'a>(&'a self, vector: &'a Vector) -> Datagram<'a> {
         Datagram {
             skb: &self.skb,
@@ -352,13 +367,13 @@ impl KeptDatagram {
         }
     }
 
-    /// Returns how many bytes the datagram has.
-    #[expect(clippy::len_without_is_empty)] // An empty one is a datagram, too.
+    /// Returns the bytes of UDP payload.
+    #[expect(clippy::len_without_is_empty)] // An empty datagram is valid.
     pub fn len(&self) -> usize {
         self.part.len
     }
 
-    /// Returns the bytes of memory that it keeps: those of the whole packet.
+    /// Returns the bytes of memory that this datagram keeps allocated: those of the whole packet.
     pub fn memory(&self) -> usize {
         self.skb.truesize()
     }
@@ -368,16 +383,16 @@ impl KeptDatagram {
         core::ptr::eq(self.skb.as_raw(), other.skb.as_raw())
     }
 
-    /// Frees it as one that has served its purpose.
+    /// Frees the datagram without counting it as dropped.
     pub fn consume(self) {
         self.skb.consume();
     }
 }
 
-/// A piece of memory of a packet, or of a region that is copied from without one.
+/// A piece of a packet's memory, or of a memory region that is read without a packet.
 ///
-/// It is not a slice, since this can be memory that a user program has sent from and still writes to: its bytes may
-/// change while they are read.
+/// It is not a slice, because a user program may still write to the memory that it has sent from.
+/// The bytes may change while they are read.
 ///
 /// # Invariants
 ///
@@ -385,7 +400,7 @@ impl KeptDatagram {
 pub struct Fragment<'a> {
     data: *const u8,
     len: usize,
-    /// What its bytes are copied and summed up with.
+    /// Used to copy and checksum the bytes.
     vector: &'a Vector,
     _packet: PhantomData<&'a [u8]>,
 }
@@ -398,7 +413,7 @@ impl<'a> Fragment<'a> {
     /// `data` is valid for reads of `len` bytes for `'a`.
     #[inline]
     pub(crate) unsafe fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
-        // INVARIANT: The caller promises it.
+        // INVARIANT: The caller guarantees that `data` is valid for reads of `len` bytes.
         Self {
             data,
             len,
@@ -407,44 +422,45 @@ impl<'a> Fragment<'a> {
         }
     }
 
-    /// What its bytes are to be copied with.
+    /// Returns the `Vector` used to copy the bytes.
     #[inline]
     pub(crate) fn vector(&self) -> &'a Vector {
         self.vector
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty)] // There are no empty fragments.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Start of the memory, which is valid for reads of [`len`](Self::len) bytes.
+    /// Returns the start of the memory, which is valid for reads of [`len`](Self::len) bytes.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.data
     }
 
-    /// The CRC-32 over these bytes, as [`Vector::crc32_le`].
+    /// Returns the CRC-32 of these bytes, continued from `crc`; see [`Vector::crc32_le`].
     #[inline]
     pub fn crc32_le(&self, crc: u32) -> u32 {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: `data` is valid for reads of `len` bytes by the type invariant.
         unsafe { crc32::crc32_le_raw(self.vector, crc, self.data, self.len) }
     }
 
-    /// Copies these bytes.
+    /// Copies the bytes to `destination`.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: `destination` is not of the same length.
+    /// `EINVAL`: `destination` has another length.
     #[inline]
     pub fn copy_to(&self, destination: &mut [u8]) -> Result {
         if destination.len() != self.len {
             return Err(EINVAL);
         }
-        // SAFETY: Valid by the type invariant, and as long as the destination, which is no part of
-        // a packet or region: it is borrowed for writes.
+        // SAFETY: `data` is valid for reads of `len` bytes by the type invariant. `destination` has
+        // that length, and it is exclusively borrowed, so it overlaps neither a packet nor a
+        // region.
         unsafe { shared_bytes::copy(destination.as_mut_ptr(), self.data, self.len) };
         Ok(())
     }

@@ -14,18 +14,18 @@ use kernel::{
     types::Opaque,
 };
 
-/// Most datagrams that a packet which is to be segmented may have.
+/// Maximum number of datagrams in a GSO packet.
 pub const MOST_SEGMENTS: u32 = 16;
 
 /// A network device (`struct net_device`).
 ///
-/// `ARef<NetDevice>` holds it with `dev_hold`. Unregistering a device waits for all references to
-/// go, so who holds one listens to [`NetdevEvent::Unregister`](super::NetdevEvent::Unregister) and
-/// lets go.
+/// An `ARef<NetDevice>` holds a reference with `dev_hold`. Unregistering a device waits for all
+/// references, so their owners must release them on
+/// [`NetdevEvent::Unregister`](super::NetdevEvent::Unregister).
 ///
 /// # Invariants
 ///
-/// Made from pointers to a valid `struct net_device` only.
+/// Only created from pointers to a valid `struct net_device`.
 #[repr(transparent)]
 pub struct NetDevice(Opaque<raw::net_device>);
 
@@ -34,28 +34,28 @@ unsafe impl Send for NetDevice {}
 // SAFETY: All methods read fields that may be read without locks.
 unsafe impl Sync for NetDevice {}
 
-// SAFETY: `dev_hold` and `dev_put` count references, and unregistering the device waits until the
-// count is gone (netdev_wait_allrefs_any in net/core/dev.c).
+// SAFETY: `dev_hold` and `dev_put` count references. Unregistering the device waits until the count
+// is zero (netdev_wait_allrefs_any in net/core/dev.c).
 unsafe impl AlwaysRefCounted for NetDevice {
     fn inc_ref(&self) {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant, so a reference may be taken.
         unsafe { raw::shim_dev_hold(self.as_raw()) }
     }
 
     unsafe fn dec_ref(obj: NonNull<Self>) {
-        // SAFETY: The caller gives up a reference.
+        // SAFETY: The caller owns a reference and gives it up.
         unsafe { raw::shim_dev_put(obj.cast().as_ptr()) }
     }
 }
 
-/// Name of a device at the time of asking.
+/// Name of a device at the time of the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DeviceName {
     bytes: [u8; raw::IFNAMSIZ as usize],
 }
 
 impl DeviceName {
-    /// The name without its terminating zero.
+    /// Returns the name without its terminating zero.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.split(|byte| *byte == 0).next().unwrap_or(&[])
     }
@@ -76,28 +76,30 @@ impl NetDevice {
     /// `dev` points to a `struct net_device` that is valid for `'a`.
     #[inline]
     pub unsafe fn from_raw<'a>(dev: *mut raw::net_device) -> &'a Self {
-        // SAFETY: `Self` is transparent over `Opaque<net_device>`; the caller promises the rest.
+        // SAFETY: `Self` is transparent over `Opaque<net_device>`, and the caller guarantees that
+        // `dev` is valid for `'a`.
         unsafe { &*dev.cast() }
     }
 
-    /// The C struct.
+    /// Returns a pointer to the C struct.
     #[inline]
     pub fn as_raw(&self) -> *mut raw::net_device {
         self.0.get()
     }
 
-    /// Index of the device, unique in its namespace.
+    /// Returns the index of the device, unique in its namespace.
     #[inline]
     pub fn ifindex(&self) -> i32 {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; the shim reads the field with
+        // READ_ONCE().
         unsafe { raw::shim_netdev_ifindex(self.as_raw()) }
     }
 
-    /// Name of the device. One that is renamed meanwhile may give a mixture of both names.
+    /// Returns the name of the device. During a rename, it may be a mixture of both names.
     pub fn name(&self) -> DeviceName {
         let mut bytes = [0; raw::IFNAMSIZ as usize];
-        // SAFETY: The device is valid by the type invariant, and its name is an array of
-        // `IFNAMSIZ` bytes, which `dev_change_name()` (net/core/dev.c) may change meanwhile.
+        // SAFETY: The device is valid by the type invariant. Its name is an array of `IFNAMSIZ`
+        // bytes, which `dev_change_name()` (net/core/dev.c) may change during the copy.
         unsafe {
             let name = raw::shim_netdev_name(self.as_raw()).cast::<u8>();
             shared_bytes::copy(bytes.as_mut_ptr(), name, bytes.len());
@@ -105,22 +107,23 @@ impl NetDevice {
         DeviceName { bytes }
     }
 
-    /// Maximum transmission unit in bytes, Ethernet header excluded.
+    /// Returns the maximum transmission unit in bytes, without the Ethernet header.
     #[inline]
     pub fn mtu(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; the shim reads the field with
+        // READ_ONCE().
         unsafe { raw::shim_netdev_mtu(self.as_raw()) }
     }
 
-    /// Returns the Ethernet address; `None` for devices of other kinds.
+    /// Returns the Ethernet address, or `None` for devices of other types.
     pub fn ethernet_address(&self) -> Option<[u8; 6]> {
         if self.kind() != raw::ARPHRD_ETHER {
             return None;
         }
         let mut address = [0; 6];
         // SAFETY: The device is valid by the type invariant. Its address is in a buffer of
-        // `MAX_ADDR_LEN` bytes, which lives as long as the device and may be changed meanwhile
-        // (net/core/dev_addr_lists.c, `dev_addr_mod()`).
+        // `MAX_ADDR_LEN` bytes that lives as long as the device. `dev_addr_mod()`
+        // (net/core/dev_addr_lists.c) may change it during the copy.
         unsafe {
             let found = raw::shim_netdev_addr(self.as_raw());
             shared_bytes::copy(address.as_mut_ptr(), found, address.len());
@@ -128,8 +131,8 @@ impl NetDevice {
         Some(address)
     }
 
-    /// Returns whether the device carries IP packets: Ethernet, and tunnels without a link layer
-    /// of their own (tun, WireGuard, GRE, IPIP, SIT, PPP).
+    /// Returns whether the device carries IP packets: Ethernet, or a tunnel without its own link
+    /// layer (tun, WireGuard, GRE, IPIP, SIT, PPP).
     pub fn carries_ip(&self) -> bool {
         matches!(
             self.kind(),
@@ -147,52 +150,54 @@ impl NetDevice {
 
     /// Returns the hardware type (`ARPHRD_*`).
     fn kind(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; the shim reads one field.
         unsafe { raw::shim_netdev_type(self.as_raw()) }.into()
     }
 
-    /// Whether this is the loopback device.
+    /// Returns whether this is the loopback device.
     #[inline]
     pub fn is_loopback(&self) -> bool {
         self.flags() & raw::net_device_flags_IFF_LOOPBACK != 0
     }
 
-    /// Whether packets wait in a queueing discipline before they leave, which may delay, drop or change them: not as a loopback
-    /// device is to begin with.
+    /// Returns whether packets go through a queueing discipline before they leave, which may delay,
+    /// drop or change them. By default, the loopback device has no queue.
     #[inline]
     pub fn has_queue(&self, _guard: &rcu::Guard) -> bool {
-        // SAFETY: The device is valid by the type invariant, and has at least one queue, which has a discipline (net/core/dev.c,
-        // dev_init_scheduler()); that lives for the RCU section.
+        // SAFETY: The device is valid by the type invariant. It has at least one queue, which has a
+        // discipline (`dev_init_scheduler()`, net/sched/sch_generic.c) that is valid for the RCU
+        // section.
         unsafe { raw::shim_netdev_has_queue(self.as_raw()) }
     }
 
     /// Returns whether packets that leave through the device may wait on this host: in a queueing
-    /// discipline, in the ring of hardware, or in a device below. Without a discipline, a veth or
-    /// the loopback device hands each packet straight to the receiver's stack.
+    /// discipline, in a hardware ring, or in a lower device. Without a discipline, a veth or the
+    /// loopback device passes each packet straight to the receiver's stack.
     pub fn queues_packets(&self, rcu: &rcu::Guard) -> bool {
         self.has_queue(rcu) || !(self.is_loopback() || self.is_veth())
     }
 
     /// Returns whether this is one end of a veth pair.
     fn is_veth(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant. Link operations are static data of
-        // the module that the device belongs to, and have a kind.
+        // SAFETY: The device is valid by the type invariant. Link operations are static data of the
+        // module that the device belongs to, and have a kind.
         unsafe {
             let ops = raw::shim_netdev_link_ops(self.as_raw());
             !ops.is_null() && CStr::from_char_ptr(raw::shim_link_ops_kind(ops)) == c"veth"
         }
     }
 
-    /// Bytes of the largest IP packet, of several UDP datagrams that are to be segmented, which the
-    /// device takes whole, as long as they stay inside this host; 0 where it takes none.
+    /// Returns the maximum size in bytes of an IP packet that holds several UDP datagrams and that
+    /// the device passes on unsegmented inside this host. Returns 0 if it does not accept such
+    /// packets.
     ///
-    /// veth is the device that does: it hands them to the receiver's stack as they are. Hardware
-    /// that segments by itself is not meant: it would put UDP checksums into the datagrams.
+    /// Only veth qualifies: it passes them to the receiver's stack unchanged. Hardware that
+    /// segments packets does not, because it would write UDP checksums into the datagrams.
     pub fn segmentation_limit(&self) -> u32 {
         if !self.is_veth() {
             return 0;
         }
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; the shims read single fields.
         unsafe {
             if !raw::shim_netdev_can_segment_udp(self.as_raw())
                 || raw::shim_netdev_gso_max_segs(self.as_raw()) < MOST_SEGMENTS
@@ -204,14 +209,14 @@ impl NetDevice {
         }
     }
 
-    /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device: a
-    /// socket on the device itself, on all devices of its namespace, or on the other end of a veth
-    /// pair.
+    /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
+    /// The socket may be bound to the device, to all devices of its namespace, or to the other end
+    /// of a veth pair.
     pub fn is_captured(&self, _rcu: &rcu::Guard) -> bool {
         // SAFETY: The device is valid by the type invariant, and its operations are static data of
         // the module that it belongs to. The RCU read lock is held, as `dev_nit_active_rcu`
-        // (net/core/dev.c) and `ndo_get_peer_dev` (include/linux/netdevice.h) want; what the
-        // latter returns is null or valid while it is.
+        // (net/core/dev.c) and `ndo_get_peer_dev` (include/linux/netdevice.h) require. The latter
+        // returns null or a device that is valid under RCU.
         unsafe {
             raw::dev_nit_active_rcu(self.as_raw())
                 || raw::shim_netdev_peer_op(self.as_raw())
@@ -220,44 +225,48 @@ impl NetDevice {
         }
     }
 
-    /// Whether the device is set up (`IFF_UP`).
+    /// Returns whether the device is set up (`IFF_UP`).
     #[inline]
     pub fn is_up(&self) -> bool {
         self.flags() & raw::net_device_flags_IFF_UP != 0
     }
 
-    /// Whether the device sees its carrier.
+    /// Returns whether the device has a carrier.
     #[inline]
     pub fn has_carrier(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; netif_carrier_ok() (netdevice.h) tests
+        // a bit.
         unsafe { raw::shim_netif_carrier_ok(self.as_raw()) }
     }
 
-    /// Whether the device can carry traffic (RFC 2863 `ifOperStatus`).
+    /// Returns whether the device can carry traffic (RFC 2863 `ifOperStatus`).
     #[inline]
     pub fn is_operational(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; netif_oper_up() (netdevice.h) reads a
+        // field with READ_ONCE().
         unsafe { raw::shim_netif_oper_up(self.as_raw()) }
     }
 
-    /// Whether the device is registered, and not on its way out.
+    /// Returns whether the device is registered and not being unregistered.
     #[inline]
     pub fn is_registered(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; the shim reads the field with
+        // READ_ONCE().
         u32::from(unsafe { raw::shim_netdev_reg_state(self.as_raw()) })
             == raw::netdev_reg_state_NETREG_REGISTERED
     }
 
-    /// Whether this is a VLAN device.
+    /// Returns whether this is a VLAN device.
     #[inline]
     pub fn is_vlan(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; is_vlan_dev() (if_vlan.h) tests a
+        // flag.
         unsafe { raw::shim_is_vlan_dev(self.as_raw()) }
     }
 
     /// Returns the VLAN identifier of packets that the device receives: its own if it is a VLAN
-    /// device, or that of the first VLAN device below it, as ib_core has it for the GIDs of its
-    /// addresses (`rdma_read_gid_l2_fields()`, drivers/infiniband/core/cache.c).
+    /// device, otherwise that of the first VLAN device below it. ib_core uses the same rule for
+    /// GIDs (`rdma_read_gid_l2_fields()`, drivers/infiniband/core/cache.c).
     pub fn vlan_id(&self, rcu: &rcu::Guard) -> Option<u16> {
         self.own_vlan_id()
             .or_else(|| self.find_lower(rcu, Self::own_vlan_id))
@@ -267,19 +276,19 @@ impl NetDevice {
         if !self.is_vlan() {
             return None;
         }
-        // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) wants.
+        // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) requires.
         Some(unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
     }
 
-    /// Returns whether `upper` is stacked on this device, directly or not: a VLAN, a bridge, a
-    /// bond, a macvlan.
+    /// Returns whether `upper` is stacked on this device, directly or indirectly: a VLAN, a bridge,
+    /// a bond or a macvlan.
     pub fn has_upper(&self, upper: &NetDevice, _rcu: &rcu::Guard) -> bool {
-        // SAFETY: Both devices are valid, and the RCU read lock is held, as
-        // `netdev_has_upper_dev_all_rcu` (net/core/dev.c) wants.
+        // SAFETY: Both devices are valid by the type invariant, and the RCU read lock is held, as
+        // `netdev_has_upper_dev_all_rcu` (net/core/dev.c) requires.
         unsafe { raw::netdev_has_upper_dev_all_rcu(self.as_raw(), upper.as_raw()) }
     }
 
-    /// Calls `f` for the devices below this one, nearer ones first, and returns its first `Some`.
+    /// Calls `f` for the devices below this one, nearest first, and returns its first `Some`.
     pub fn find_lower<T>(
         &self,
         _rcu: &rcu::Guard,
@@ -290,28 +299,29 @@ impl NetDevice {
         let mut context: raw::netdev_nested_priv = pin_init::zeroed();
         context.data = (&raw mut search).cast();
         // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
-        // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) wants. It calls `step`, which is the
+        // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) requires. It calls `step`, the
         // callback of this `Search`, with `context` and with devices that are valid under RCU.
         unsafe { raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step), &mut context) };
         search.found
     }
 
-    /// The namespace that the device is in; it may move to another one.
+    /// Returns the namespace of the device, which may move to another one later.
     #[inline]
     pub fn net<'a>(&'a self, _guard: &'a rcu::Guard) -> &'a NetNs {
-        // SAFETY: The device is valid by the type invariant, and this is an RCU read-side section.
+        // SAFETY: The device is valid by the type invariant, and the guard holds the RCU read lock.
         // A namespace is freed a grace period after its last device has left it.
         unsafe { NetNs::from_raw(raw::shim_dev_net_rcu(self.as_raw())) }
     }
 
     #[inline]
     fn flags(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant.
+        // SAFETY: The device is valid by the type invariant; the shim reads the field with
+        // READ_ONCE().
         unsafe { raw::shim_netdev_flags(self.as_raw()) }
     }
 }
 
-/// A search among lower devices, for C.
+/// A search among lower devices, passed through C.
 struct Search<F, T> {
     f: F,
     found: Option<T>,
@@ -320,24 +330,24 @@ struct Search<F, T> {
 type Step = unsafe extern "C" fn(*mut raw::net_device, *mut raw::netdev_nested_priv) -> c_int;
 
 impl<F: FnMut(&NetDevice) -> Option<T>, T> Search<F, T> {
-    /// Returns the callback for a search of this type.
+    /// Returns the callback for this type of search.
     fn step(&self) -> Step {
         step::<F, T>
     }
 }
 
-/// Looks at one device. Returns 1, which ends the walk, if it is the one.
+/// Examines one device. Returns 1, which ends the walk, if the search has found its result.
 ///
 /// # Safety
 ///
-/// `dev` is valid for the call, and `context` is, whose `data` points to a `Search<F, T>` that
-/// nothing else uses meanwhile.
+/// `dev` and `context` are valid for the call. The `data` of `context` points to a `Search<F, T>`
+/// that nothing else uses during the call.
 unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,
 ) -> c_int {
     // SAFETY: `find_lower` passes the context to `netdev_walk_all_lower_dev_rcu()`
-    // (net/core/dev.c), which calls this for one device after the other, with RCU held.
+    // (net/core/dev.c), which calls this for one device after another with the RCU read lock held.
     // `find_lower` does not touch the search until the walk has ended.
     let (dev, search) = unsafe {
         (

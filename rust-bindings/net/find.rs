@@ -8,37 +8,39 @@ use core::ptr::{self, NonNull};
 use kernel::sync::{aref::ARef, rcu};
 
 impl NetNs {
-    /// The device with this index in the namespace.
+    /// Returns the device with this index in the namespace.
     #[inline]
     pub fn device<'a>(&self, ifindex: u32, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {
         let ifindex = i32::try_from(ifindex).ok()?;
-        // SAFETY: The namespace is valid, and the RCU read lock is held, as
-        // dev_get_by_index_rcu() (net/core/dev.c) asks.
+        // SAFETY: The namespace is valid, and the guard holds the RCU read lock, as
+        // dev_get_by_index_rcu() (net/core/dev.c) requires.
         let dev = unsafe { raw::dev_get_by_index_rcu(self.as_raw(), ifindex) };
-        // SAFETY: What it returns is valid under RCU.
+        // SAFETY: A device that dev_get_by_index_rcu() returns is valid while the guard exists.
         (!dev.is_null()).then(|| unsafe { NetDevice::from_raw(dev) })
     }
 
-    /// The device that has this local address in the namespace.
+    /// Returns the device that has this local address in the namespace.
     pub fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
         let _rcu = rcu::read_lock();
         let dev = match address {
-            // SAFETY: The namespace is valid. Without a reference, the device is valid under RCU
-            // (net/ipv4/devinet.c).
+            // SAFETY: The namespace is valid, and the RCU read lock is held, as __ip_dev_find()
+            // (net/ipv4/devinet.c) requires of a caller that does not ask for a reference.
             IpAddr::V4(a) => unsafe {
                 raw::__ip_dev_find(self.as_raw(), u32::from_ne_bytes(*a), false)
             },
             IpAddr::V6(a) => {
                 let mut in6 = raw::in6_addr::default();
-                // SAFETY: An in6_addr is sixteen bytes.
+                // SAFETY: Both are valid for sixteen bytes, the size of an in6_addr, and do not
+                // overlap.
                 unsafe { ptr::copy_nonoverlapping(a.as_ptr(), (&raw mut in6).cast(), 16) };
-                // SAFETY: The namespace is valid; no device is given to start from
-                // (net/ipv6/addrconf.c).
+                // SAFETY: The namespace is valid, and the RCU read lock is held, as ipv6_dev_find()
+                // (net/ipv6/addrconf.c) requires. It accepts a null device.
                 unsafe { raw::ipv6_dev_find(self.as_raw(), &in6, ptr::null_mut()) }
             }
         };
         let dev = NonNull::new(dev)?;
-        // SAFETY: Valid under RCU, so a reference may be taken.
+        // SAFETY: The device is valid under RCU, which is held while `ARef::from` takes a
+        // reference.
         Some(ARef::from(unsafe { NetDevice::from_raw(dev.as_ptr()) }))
     }
 }
@@ -49,24 +51,25 @@ pub struct HeldNet(NonNull<raw::net>);
 impl core::ops::Deref for HeldNet {
     type Target = NetNs;
     fn deref(&self) -> &NetNs {
-        // SAFETY: The reference keeps it valid.
+        // SAFETY: `self` holds a reference to the namespace.
         unsafe { NetNs::from_raw(self.0.as_ptr()) }
     }
 }
 
 impl Drop for HeldNet {
     fn drop(&mut self) {
-        // SAFETY: Balances the reference that `hold_net` took.
+        // SAFETY: Releases the reference that `hold_net` took.
         unsafe { raw::shim_put_net(self.0.as_ptr()) };
     }
 }
 
 impl NetDevice {
-    /// Keeps the namespace that the device is in from ending; `None` where that has begun.
+    /// Takes a reference that keeps the device's namespace from ending. Returns `None` if the
+    /// namespace has begun to end.
     pub fn hold_net(&self) -> Option<HeldNet> {
         let rcu = rcu::read_lock();
-        // SAFETY: The namespace is valid under RCU, and maybe_get_net() (net_namespace.h) takes a
-        // reference only where there is one left.
+        // SAFETY: The namespace is valid under RCU. maybe_get_net() (net_namespace.h) takes a
+        // reference only if the count is not yet zero.
         NonNull::new(unsafe { raw::shim_maybe_get_net(self.net(&rcu).as_raw()) }).map(HeldNet)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Decisions about the packets that sockets of this host send.
+//! A filter for packets that sockets of this host send.
 //!
 //! C header: `include/linux/netfilter.h`.
 
@@ -13,18 +13,18 @@ use core::{
 };
 use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
 
-/// UDP in an IP header (RFC 768).
+/// UDP's protocol number in an IP header (RFC 768).
 const UDP: u8 = 17;
 
-/// The place of the destination port in a UDP header.
+/// Offset of the destination port in a UDP header.
 const DESTINATION_PORT: i32 = 2;
 
 /// Decides whether packets may leave.
 pub trait LocalOut: Send + Sync + 'static {
-    /// Returns whether a packet of a socket may leave. If not, the sender gets `EPERM`. In an RCU
-    /// read-side section, in any context but a hard interrupt; calls run in parallel.
+    /// Returns whether a packet of a socket may leave. If not, the sender gets `EPERM`. Called in
+    /// an RCU read-side section, in any context but a hard interrupt, on several CPUs in parallel.
     ///
-    /// Packets that no socket sends are not asked about: they always leave.
+    /// Packets without a socket always leave, without a call.
     fn may_leave(&self, packet: &LocalPacket<'_>) -> bool;
 }
 
@@ -44,22 +44,22 @@ pub struct LocalPacket<'a> {
 impl LocalPacket<'_> {
     /// Returns the namespace that the packet leaves from.
     pub fn net(&self) -> &NetNs {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: By the type invariant, `net` is valid for longer than the borrow of `self`.
         unsafe { NetNs::from_raw(self.net) }
     }
 
-    /// Returns whether it is IPv6.
+    /// Returns whether the packet is IPv6.
     #[inline]
     fn is_ipv6(&self) -> bool {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: By the type invariant, `skb` is valid while `self` exists.
         u32::from(u16::from_be(unsafe { raw::shim_skb_protocol(self.skb) })) == raw::ETH_P_IPV6
     }
 
-    /// Returns whether it is UDP: by its header, or, since IPv6 extension headers may come first,
-    /// by its socket.
+    /// Returns whether the packet is UDP. The IP header decides; if it names another protocol,
+    /// perhaps because IPv6 extension headers come first, the socket decides.
     #[inline]
     fn is_udp(&self) -> bool {
-        // SAFETY: The packet is valid by the type invariant, and has that header.
+        // SAFETY: By the type invariant, `skb` is valid and has a whole IP header of this version.
         let protocol = unsafe {
             if self.is_ipv6() {
                 raw::shim_ipv6_nexthdr(self.skb)
@@ -71,24 +71,24 @@ impl LocalPacket<'_> {
             return true;
         }
         let sk = self.sk.as_ptr();
-        // SAFETY: The socket is valid by the type invariant; a full one has a protocol
+        // SAFETY: By the type invariant, the socket is valid; a full socket has a protocol
         // (`sk_fullsock()`, include/net/sock.h).
         unsafe { raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into() }
     }
 
-    /// Returns the destination port if the packet is a UDP datagram. A large one has not been cut
-    /// into fragments or segments yet.
+    /// Returns the destination port if the packet is a UDP datagram. A large datagram has not yet
+    /// been fragmented or segmented.
     #[inline]
     pub fn udp_destination_port(&self) -> Option<u16> {
         if !self.is_udp() {
             return None;
         }
         let mut port = [0; 2];
-        // SAFETY: The packet is valid by the type invariant, and `port` for two bytes.
-        // `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet. A function that
-        // makes a UDP header sets the transport header to it (`udp_send_skb()`, net/ipv4/udp.c;
-        // `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`,
-        // net/ipv4/udp_tunnel_core.c; `raw_send_hdrinc()`, net/ipv4/raw.c).
+        // SAFETY: By the type invariant, `skb` is valid; `port` is valid for two bytes.
+        // `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet. The functions
+        // that make UDP headers set the transport header to them (`udp_send_skb()`, net/ipv4/udp.c;
+        // `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`, net/ipv4/udp_tunnel_core.c;
+        // `raw_send_hdrinc()`, net/ipv4/raw.c).
         let result = unsafe {
             let offset = raw::shim_skb_transport_offset(self.skb);
             let at = offset.saturating_add(DESTINATION_PORT);
@@ -97,10 +97,10 @@ impl LocalPacket<'_> {
         (result == 0).then(|| u16::from_be_bytes(port))
     }
 
-    /// Returns its source address.
+    /// Returns the packet's source address.
     pub fn source(&self) -> IpAddr {
-        // SAFETY: The packet is valid by the type invariant, and has a whole header, which is
-        // linear: at least 20 bytes of IPv4, or 40 of IPv6.
+        // SAFETY: By the type invariant, `skb` is valid and has a whole, linear header: at least 20
+        // bytes of IPv4, or 40 of IPv6.
         unsafe {
             let header = raw::shim_skb_network_header(self.skb);
             if self.is_ipv6() {
@@ -111,15 +111,15 @@ impl LocalPacket<'_> {
         }
     }
 
-    /// Returns whether the process that opened the socket had CAP_NET_RAW over the namespace at
-    /// that moment. A socket that no process has open, or that a process has closed, has no opener.
+    /// Returns whether the process that opened the socket had CAP_NET_RAW over the namespace when
+    /// it did so. Returns false for a socket that was not opened by a process, or that was closed.
     pub fn opener_has_net_raw(&self) -> bool {
         let sk = self.sk.as_ptr();
-        // SAFETY: The socket and the namespace are valid by the type invariant. `sk_socket` is
-        // cleared under this lock (`sock_orphan()`, include/net/sock.h), when the file is being
-        // closed but has not been freed (`__sock_release()`, net/socket.c; `__fput()`,
-        // fs/file_table.c): so while the lock is held, both stay. `security_capable()` does not
-        // sleep: it is called with spin locks held all over the kernel.
+        // SAFETY: By the type invariant, the socket and the namespace are valid. `sock_orphan()`
+        // (include/net/sock.h) clears `sk_socket` under this lock, while the file is being closed
+        // but not yet freed (`__sock_release()`, net/socket.c; `__fput()`, fs/file_table.c). So
+        // both stay valid while the lock is held. `security_capable()` does not sleep: the kernel
+        // also calls it with spin locks held.
         unsafe {
             if !raw::shim_sk_fullsock(sk) {
                 return false;
@@ -142,10 +142,10 @@ impl LocalPacket<'_> {
         }
     }
 
-    /// Returns the user that owns the socket, as the initial user namespace numbers users.
+    /// Returns the UID of the socket's owner in the initial user namespace.
     pub fn owner(&self) -> u32 {
         let sk = self.sk.as_ptr();
-        // SAFETY: The socket is valid by the type invariant; a full one has an owner
+        // SAFETY: By the type invariant, the socket is valid; a full socket has an owner
         // (include/net/sock.h).
         unsafe {
             if raw::shim_sk_fullsock(sk) {
@@ -158,11 +158,11 @@ impl LocalPacket<'_> {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised by `prepare`, before there can be a hook.
+    // SAFETY: `prepare` initialises it, before there can be a hook.
     unsafe(uninit) static HOOKS: Mutex<KVec<Entry>> = KVec::new();
 }
 
-/// A hook that is registered.
+/// A registered hook.
 struct Entry {
     ops: *mut raw::nf_hook_ops,
     net: *mut raw::net,
@@ -176,9 +176,10 @@ impl Entry {
     ///
     /// # Safety
     ///
-    /// It is registered, and the namespace has not ended.
+    /// The hook is registered, and its namespace has not ended.
     unsafe fn unregister(&self) {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller guarantees that the hook is registered in `net`, as
+        // `nf_unregister_net_hook()` (net/netfilter/core.c) requires.
         #[cfg(CONFIG_NETFILTER)]
         unsafe {
             raw::nf_unregister_net_hook(self.net, self.ops)
@@ -186,40 +187,39 @@ impl Entry {
     }
 }
 
-/// Makes the list of hooks.
+/// Initialises the list of hooks.
 ///
 /// # Safety
 ///
 /// Called once, before there can be a hook.
 pub(super) unsafe fn prepare() {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees that this is the only call, and that there is no hook yet.
     unsafe { HOOKS.init() };
 }
 
-/// Frees the list of hooks, which is empty.
+/// Frees the list of hooks, which is empty by now.
 pub(super) fn end() {
-    // A static is not dropped; its memory would be lost.
+    // Statics are not dropped, so free the memory here.
     *HOOKS.lock() = KVec::new();
 }
 
-/// Unregisters the hooks of a namespace that ends.
+/// Unregisters the hooks of a namespace that is ending.
 pub(super) fn namespace_exit(net: *mut raw::net) {
     HOOKS.lock().retain(|entry| {
         if entry.net != net {
             return true;
         }
-        // SAFETY: Each entry of the list is registered, and we have its lock.
+        // SAFETY: Each entry of the list is registered, and the list is locked.
         unsafe { entry.unregister() };
         false
     });
 }
 
-/// Asks a [`LocalOut`] about the packets that sockets of a namespace send, over IPv4 and IPv6,
-/// while it exists. It comes after everything that may change the packet (`NF_IP_PRI_LAST`).
-///
+/// A registered [`LocalOut`] filter for the packets that sockets of one namespace send, over IPv4
+/// and IPv6. It runs after all hooks that may change the packet (`NF_IP_PRI_LAST`).
 /// # Invariants
 ///
-/// `ops` is registered as long as it is in [`HOOKS`]; its `priv` is what `handler` points to.
+/// While `ops` is in [`HOOKS`], it is registered, and its `priv` points to the handler.
 pub struct LocalOutHook<H: LocalOut> {
     ops: KBox<Opaque<raw::nf_hook_ops>>,
     _handler: Arc<H>,
@@ -228,32 +228,32 @@ pub struct LocalOutHook<H: LocalOut> {
 
 // SAFETY: A hook belongs to no thread; `H` is `Send` and `Sync`.
 unsafe impl<H: LocalOut> Send for LocalOutHook<H> {}
-// SAFETY: As above.
+// SAFETY: No method takes a shared reference.
 unsafe impl<H: LocalOut> Sync for LocalOutHook<H> {}
 
 impl<H: LocalOut> LocalOutHook<H> {
     /// Registers a hook. Sleeps.
     ///
-    /// `net` keeps the namespace from ending meanwhile. `tunnels` unregisters the hook if the
-    /// namespace ends later.
+    /// `net` keeps the namespace from ending during the call. If the namespace ends later,
+    /// `tunnels` unregisters the hook.
     ///
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the kernel was built without `CONFIG_NETFILTER`. `ENOMEM`.
     pub fn register(tunnels: &Arc<UdpTunnels>, net: &HeldNet, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
-        // Room first, so that nothing can fail after the hook is registered.
+        // Reserve an entry first, so that nothing can fail once the hook is registered.
         let mut hooks = HOOKS.lock();
         hooks.reserve(1, GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();
-        // SAFETY: It is ours, and nobody else has it yet.
+        // SAFETY: `ops` is valid for writes, and nothing else has its address yet.
         unsafe { raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data) };
         register(net, ops.get())?;
         hooks.push_within_capacity(Entry {
             ops: ops.get(),
             net: net.as_raw(),
         })?;
-        // INVARIANT: Just put into the list; its `priv` as above.
+        // INVARIANT: `ops` was added to the list above, and its `priv` points to `handler`.
         Ok(Self {
             ops,
             _handler: handler,
@@ -265,8 +265,8 @@ impl<H: LocalOut> LocalOutHook<H> {
 /// Registers a hook.
 #[cfg(CONFIG_NETFILTER)]
 fn register(net: &NetNs, ops: *mut raw::nf_hook_ops) -> Result {
-    // SAFETY: The namespace is valid, and `ops` is initialised; the caller keeps it until it is
-    // unregistered. `hook` may be called from here on.
+    // SAFETY: The namespace is valid, and `ops` is initialised. The caller keeps it until it is
+    // unregistered. Netfilter may call `hook` from here on.
     to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
 }
 
@@ -283,43 +283,45 @@ impl<H: LocalOut> Drop for LocalOutHook<H> {
             if entry.ops != self.ops.get() {
                 return true;
             }
-            // SAFETY: Each entry of the list is registered, and we have its lock: the namespace has
-            // not got to `namespace_exit`.
+            // SAFETY: Each entry of the list is registered. The list is locked, so `namespace_exit`
+            // has not yet run for the namespace.
             unsafe { entry.unregister() };
             false
         });
-        // Hooks are called inside RCU read-side sections (`nf_hook()`, include/linux/netfilter.h).
-        // SAFETY: No requirements but a context that may sleep.
+        // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
+        // include/linux/netfilter.h).
+        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
         unsafe { raw::synchronize_net() };
     }
 }
 
-/// Asks the handler about a packet.
+/// Asks the handler whether a packet may leave.
 ///
 /// # Safety
 ///
-/// Called by netfilter only, as the hook of a [`LocalOutHook<H>`] with its `priv`, in the place
-/// `NF_INET_LOCAL_OUT`: inside an RCU read-side section, with a packet that has a whole, linear IP
-/// header and `protocol` set (`__ip_local_out()`, net/ipv4/ip_output.c; `__ip6_local_out()`,
-/// net/ipv6/output_core.c).
+/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`, at
+/// `NF_INET_LOCAL_OUT`. The call is inside an RCU read-side section, and the packet has a whole,
+/// linear IP header and a `protocol` (`__ip_local_out()`, net/ipv4/ip_output.c;
+/// `__ip6_local_out()`, net/ipv6/output_core.c).
 unsafe extern "C" fn hook<H: LocalOut>(
     data: *mut c_void,
     skb: *mut raw::sk_buff,
     state: *const raw::nf_hook_state,
 ) -> c_uint {
-    // SAFETY: `nf_hook()` passes a valid state.
+    // SAFETY: `nf_hook()` (netfilter.h) passes a state on its stack.
     let state = unsafe { &*state };
     let Some(sk) = NonNull::new(state.sk) else {
         return raw::NF_ACCEPT;
     };
-    // INVARIANT: By the requirements. The caller of `nf_hook()` keeps the socket.
+    // INVARIANT: Netfilter passes a packet with a whole IP header inside an RCU read-side section.
+    // The caller of `nf_hook()` keeps the socket and the namespace.
     let packet = LocalPacket {
         skb,
         sk,
         net: state.net,
         _lifetime: PhantomData,
     };
-    // SAFETY: The handler lives until no hook is being called, see `drop`.
+    // SAFETY: `drop` keeps the handler until no CPU is in the hook.
     let handler = unsafe { &*data.cast::<H>() };
     if handler.may_leave(&packet) {
         raw::NF_ACCEPT

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lock classes of their own for sockets of the kernel.
+//! Separate lock classes for kernel sockets.
 //!
-//! All sockets of an address family share the class of their lock. A kernel socket that is made
-//! and released with locks held under which user sockets are locked too (RTNL, locks of an upper
-//! layer that can run over TCP as well as over this socket) would give lockdep cycles that can't
-//! happen.
+//! All sockets of an address family share one lock class. This kernel socket is created and
+//! released under locks that are also held while user sockets are locked: RTNL, and locks of an
+//! upper layer that can run over TCP as well as over this socket. In a shared class, lockdep would
+//! report cycles that cannot occur.
 //!
 //! C header: `include/net/sock.h`.
 
@@ -16,13 +16,13 @@ use kernel::{str::CStrExt as _, types::Opaque};
 /// A lock class that lives as long as the module.
 struct StaticKey(Opaque<raw::lock_class_key>);
 
-// SAFETY: Only lockdep uses a key, under its own lock.
+// SAFETY: Only lockdep uses the key, under its own lock.
 unsafe impl Sync for StaticKey {}
 
 impl StaticKey {
     const fn new() -> Self {
-        // A static key is in use by its address alone; all zero is its initial state
-        // (`static struct lock_class_key` in C).
+        // Lockdep identifies a static key by its address. All zeros is its initial state (`static
+        // struct lock_class_key` in C).
         Self(Opaque::zeroed())
     }
 }
@@ -30,12 +30,12 @@ impl StaticKey {
 static SOCK_KEYS: [StaticKey; 2] = [StaticKey::new(), StaticKey::new()];
 static SLOCK_KEYS: [StaticKey; 2] = [StaticKey::new(), StaticKey::new()];
 
-/// Gives the lock of a socket a class of its own.
+/// Gives the lock of a socket its own class.
 ///
 /// # Safety
 ///
-/// `sk` is a valid socket that nobody has locked or can look up, and that is released before the
-/// module goes.
+/// `sk` is a valid socket that is not locked and that nothing can look up. It is released before
+/// the module is unloaded.
 pub(super) unsafe fn reclassify(sk: *mut raw::sock, version: IpVersion) {
     let (index, slock_name, sock_name) = match version {
         IpVersion::V4 => (
@@ -52,9 +52,10 @@ pub(super) unsafe fn reclassify(sk: *mut raw::sock, version: IpVersion) {
     let (Some(slock_key), Some(sock_key)) = (SLOCK_KEYS.get(index), SOCK_KEYS.get(index)) else {
         return;
     };
-    // SAFETY: The caller promises that the socket is not in use; keys and names are static. The
-    // macro takes a reference to the module, for the keys' sake. Since the socket does not outlive
-    // the module, that is given back at once: it would keep the module loaded for good.
+    // SAFETY: The caller guarantees that the socket is not in use; keys and names are static. The
+    // macro takes a reference to the module to protect the keys. That reference would keep the
+    // module loaded forever. The socket does not outlive the module, so the reference is dropped
+    // here.
     unsafe {
         raw::shim_sock_lock_init_class_and_name(
             sk,

@@ -9,12 +9,13 @@ use crate::raw;
 use core::ptr;
 use kernel::{error::to_result, prelude::*};
 
-/// Holds RTNL, the lock of the network stack's configuration.
+/// A guard for RTNL, the lock of the network stack's configuration.
 struct Rtnl(());
 
 impl Rtnl {
     fn lock() -> Self {
-        // SAFETY: The context may sleep, and has not got the lock: what the kernel diagnoses.
+        // SAFETY: rtnl_lock() only requires a context that may sleep and a task that does not hold
+        // the lock. The kernel reports a violation of either.
         unsafe { raw::rtnl_lock() };
         Self(())
     }
@@ -22,26 +23,26 @@ impl Rtnl {
 
 impl Drop for Rtnl {
     fn drop(&mut self) {
-        // SAFETY: Taken in `lock`.
+        // SAFETY: `lock` acquired it.
         unsafe { raw::rtnl_unlock() };
     }
 }
 
 fn in6(address: &[u8; 16]) -> raw::in6_addr {
     let mut in6 = raw::in6_addr::default();
-    // SAFETY: An in6_addr is sixteen bytes.
+    // SAFETY: Both are valid for sixteen bytes, the size of an in6_addr, and do not overlap.
     unsafe { ptr::copy_nonoverlapping(address.as_ptr(), (&raw mut in6).cast(), 16) };
     in6
 }
 
 impl NetDevice {
-    /// Makes the device a member of an IP multicast group: it then receives the group's packets,
-    /// and says so to routers and switches (IGMP, MLD). Memberships are counted. Sleeps; without
-    /// RTNL.
+    /// Makes the device a member of an IP multicast group. It then receives the group's packets and
+    /// reports the membership to routers and switches (IGMP, MLD). Memberships are counted. Sleeps;
+    /// call without RTNL.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the address is no group's. `ENODEV`: the device has no such IP version.
+    /// `EINVAL`: not a multicast address. `ENODEV`: the device does not have this IP version.
     pub fn join_multicast(&self, group: &IpAddr) -> Result {
         if !group.is_multicast() {
             return Err(EINVAL);
@@ -49,8 +50,9 @@ impl NetDevice {
         match group {
             IpAddr::V4(address) => {
                 let _rtnl = Rtnl::lock();
-                // SAFETY: The device is valid by the type invariant. RTNL is held, as both ask
-                // (inetdevice.h; net/ipv4/igmp.c), and keeps what the first returns.
+                // SAFETY: The device is valid by the type invariant. RTNL is held, as
+                // `__in_dev_get_rtnl` (inetdevice.h) and `ip_mc_inc_group` (net/ipv4/igmp.c)
+                // require; it keeps `in_dev` valid.
                 unsafe {
                     let in_dev = raw::shim___in_dev_get_rtnl(self.as_raw());
                     if in_dev.is_null() {
@@ -61,21 +63,23 @@ impl NetDevice {
                 Ok(())
             }
             IpAddr::V6(address) => {
-                // SAFETY: The device is valid by the type invariant; the context may sleep
-                // (net/ipv6/mcast.c).
+                // SAFETY: The device is valid by the type invariant. `ipv6_dev_mc_inc`
+                // (net/ipv6/mcast.c) may sleep, as this function does.
                 let status = unsafe { raw::ipv6_dev_mc_inc(self.as_raw(), &in6(address)) };
                 to_result(status).map_err(|_| ENODEV)
             }
         }
     }
 
-    /// Ends a membership that [`NetDevice::join_multicast`] began. Where the stack has ended it
-    /// with the device, nothing happens. Sleeps; without RTNL.
+    /// Ends a membership that [`NetDevice::join_multicast`] began. Does nothing if the stack has
+    /// already ended it with the device. Sleeps; call without RTNL.
     pub fn leave_multicast(&self, group: &IpAddr) {
         match group {
             IpAddr::V4(address) => {
                 let _rtnl = Rtnl::lock();
-                // SAFETY: As in `join_multicast`.
+                // SAFETY: The device is valid by the type invariant. RTNL is held, as
+                // `__in_dev_get_rtnl` (inetdevice.h) requires; it keeps `in_dev` valid for
+                // `ip_mc_dec_group`.
                 unsafe {
                     let in_dev = raw::shim___in_dev_get_rtnl(self.as_raw());
                     if !in_dev.is_null() {
@@ -84,7 +88,9 @@ impl NetDevice {
                 }
             }
             IpAddr::V6(address) => {
-                // SAFETY: As in `join_multicast`. That there is nothing to leave is no harm.
+                // SAFETY: The device is valid by the type invariant, and the context may sleep.
+                // `ipv6_dev_mc_dec` (net/ipv6/mcast.c) only returns an error if there is no
+                // membership.
                 let _ = unsafe { raw::ipv6_dev_mc_dec(self.as_raw(), &in6(address)) };
             }
         }

@@ -9,26 +9,27 @@ use kernel::types::Opaque;
 
 /// A network namespace (`struct net`).
 ///
-/// Only ever borrowed from what keeps it alive: a reference of one's own would keep the namespace
-/// of a container that has ended. [`cookie`](Self::cookie) tells namespaces apart for longer.
+/// A namespace is only ever borrowed from an object that keeps it alive. An owned reference would
+/// keep the namespace of a container that has ended. A [`cookie`](Self::cookie) identifies the
+/// namespace beyond the borrow.
 ///
 /// # Invariants
 ///
-/// Made from pointers to a valid `struct net` only.
+/// Only created from pointers to a valid `struct net`.
 #[repr(transparent)]
 pub struct NetNs(Opaque<raw::net>);
 
-// SAFETY: `struct net` belongs to no thread; what is read of it here never changes.
+// SAFETY: A `struct net` belongs to no thread; the methods read only fields that never change.
 unsafe impl Send for NetNs {}
-// SAFETY: A shared reference reads what never changes.
+// SAFETY: A shared reference only reads fields that never change.
 unsafe impl Sync for NetNs {}
 
-/// Names a namespace; never used again for another one.
+/// Identifies a namespace. The kernel never reuses the number for another namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetNsCookie(u64);
 
 impl NetNsCookie {
-    /// The number, as `SO_NETNS_COOKIE` tells it.
+    /// Returns the number, as `SO_NETNS_COOKIE` reports it.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -42,21 +43,22 @@ impl NetNs {
     /// `net` points to a `struct net` that is valid for `'a`.
     #[inline]
     pub unsafe fn from_raw<'a>(net: *mut raw::net) -> &'a Self {
-        // SAFETY: `Self` is transparent over `Opaque<net>`; the caller promises the rest.
+        // SAFETY: `Self` is transparent over `Opaque<net>`, and the caller guarantees that `net` is
+        // valid for `'a`.
         unsafe { &*net.cast() }
     }
 
-    /// The C struct.
+    /// Returns a pointer to the C struct.
     #[inline]
     pub fn as_raw(&self) -> *mut raw::net {
         self.0.get()
     }
 
-    /// What names this namespace.
+    /// Returns the cookie of this namespace.
     #[inline]
     pub fn cookie(&self) -> NetNsCookie {
-        // SAFETY: The namespace is valid by the type invariant; the field is written once, before
-        // the namespace is visible.
+        // SAFETY: The namespace is valid by the type invariant. `preinit_net()`
+        // (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
         NetNsCookie(unsafe { raw::shim_net_cookie(self.as_raw()) })
     }
 }

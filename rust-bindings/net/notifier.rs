@@ -8,34 +8,34 @@ use super::NetDevice;
 use crate::raw;
 use kernel::{error::to_result, ffi, prelude::*, types::Opaque};
 
-/// What happened to a device (`enum netdev_cmd`).
+/// An event of a network device (`enum netdev_cmd`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetdevEvent {
-    /// It was registered, or came into this namespace.
+    /// The device was registered, or moved into this namespace.
     Register,
-    /// It goes, or leaves this namespace: give up references to it.
+    /// The device is being unregistered, or leaves this namespace: drop references to it.
     Unregister,
-    /// It was set up.
+    /// The device was set up.
     Up,
-    /// It was set down.
+    /// The device was set down.
     Down,
-    /// It is about to be set down.
+    /// The device is about to be set down.
     GoingDown,
-    /// Its flags or its operational state changed.
+    /// The device's flags or operational state changed.
     Change,
-    /// Its MTU changed.
+    /// The device's MTU changed.
     ChangeMtu,
-    /// Its hardware address changed.
+    /// The device's hardware address changed.
     ChangeAddress,
-    /// It was renamed.
+    /// The device was renamed.
     ChangeName,
-    /// Anything else, as the kernel numbers it.
+    /// Any other event, with the kernel's number.
     Other(usize),
 }
 
 impl NetdevEvent {
     fn from_raw(event: usize) -> Self {
-        // The kernel's numbers are small: what does not fit is not one of them.
+        // The kernel's numbers are small: a larger value matches none of them.
         match u32::try_from(event) {
             Ok(raw::netdev_cmd_NETDEV_REGISTER) => Self::Register,
             Ok(raw::netdev_cmd_NETDEV_UNREGISTER) => Self::Unregister,
@@ -51,13 +51,13 @@ impl NetdevEvent {
     }
 }
 
-/// Who wants to know what happens to devices.
+/// A handler for events of network devices.
 pub trait NetdevEvents: Send + Sync + 'static {
     /// Called with RTNL held, for all devices of all namespaces. May sleep.
     fn event(&self, dev: &NetDevice, event: NetdevEvent);
 }
 
-/// Calls a [`NetdevEvents`] for each event, while it exists.
+/// Calls a [`NetdevEvents`] handler for each event until it is dropped.
 ///
 /// Registering replays [`Register`](NetdevEvent::Register) and [`Up`](NetdevEvent::Up) of the
 /// devices that exist. Dropping takes RTNL, and replays [`Down`](NetdevEvent::Down) and
@@ -68,8 +68,8 @@ pub trait NetdevEvents: Send + Sync + 'static {
 /// `block` is registered, with `notify::<T>` as its function.
 #[pin_data(PinnedDrop)]
 pub struct NetdevNotifier<T: NetdevEvents> {
-    // Not the first field, since fields are initialised in order: events arrive while `block` is
-    // registered.
+    // The handler must be initialised before `block`, whose registration already delivers events.
+    // Fields are initialised in order.
     handler: T,
     #[pin]
     block: Opaque<raw::notifier_block>,
@@ -86,9 +86,10 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
     pub fn new(handler: T) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             handler,
-            // INVARIANT: Registered where this succeeds; otherwise there is no `Self`.
+            // INVARIANT: If this fails, there is no `Self`; otherwise the block is registered.
             block <- Opaque::try_ffi_init(|slot: *mut raw::notifier_block| {
-                // SAFETY: `slot` is memory for a notifier block, all of which is written.
+                // SAFETY: `slot` is valid for writes of a notifier block, and the write covers all
+                // of it.
                 unsafe {
                     slot.write(raw::notifier_block {
                         notifier_call: Some(notify::<T>),
@@ -96,15 +97,15 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
                         priority: 0,
                     })
                 };
-                // SAFETY: The block is initialised. It is pinned, and `drop` unregisters it before
-                // its memory goes. If this fails, the chain does not have it
-                // (`register_netdevice_notifier()`, net/core/dev.c).
+                // SAFETY: The block is initialised and pinned, and `drop` unregisters it before its
+                // memory is freed. On failure, `register_netdevice_notifier()` (net/core/dev.c)
+                // leaves it out of the chain.
                 to_result(unsafe { raw::register_netdevice_notifier(slot) })
             }),
         }? Error)
     }
 
-    /// The handler.
+    /// Returns the handler.
     pub fn handler(&self) -> &T {
         &self.handler
     }
@@ -113,13 +114,14 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
 #[pinned_drop]
 impl<T: NetdevEvents> PinnedDrop for NetdevNotifier<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by the type invariant. `unregister_netdevice_notifier()`
-        // (net/core/dev.c) takes RTNL, with which the chain is called: after it there are no calls.
+        // SAFETY: The block is registered by the type invariant. `unregister_netdevice_notifier()`
+        // (net/core/dev.c) takes RTNL, under which the chain is called, so no call is running
+        // afterwards.
         unsafe { raw::unregister_netdevice_notifier(self.block.get()) };
     }
 }
 
-/// Passes an event on.
+/// Passes an event to the handler.
 ///
 /// # Safety
 ///
@@ -133,12 +135,12 @@ unsafe extern "C" fn notify<T: NetdevEvents>(
     let notifier = block
         .wrapping_byte_sub(core::mem::offset_of!(NetdevNotifier<T>, block))
         .cast::<NetdevNotifier<T>>();
-    // SAFETY: The block is in a pinned `NetdevNotifier<T>`, whose handler was initialised before
-    // the block was registered, and is dropped after it was unregistered. It is borrowed alone: the
-    // block may not be initialised yet for Rust, and changes.
+    // SAFETY: The block is inside a pinned `NetdevNotifier<T>`, whose handler is initialised before
+    // the block is registered and dropped after it is unregistered. Only the handler is borrowed:
+    // the `block` field may still be uninitialised for Rust, and C changes it.
     let handler = unsafe { &(*notifier).handler };
-    // SAFETY: Netdevice chains are called by `call_netdevice_notifiers_info()` and
-    // `call_netdevice_notifier()` (net/core/dev.c) only, with RTNL held, and pass a `struct
+    // SAFETY: `call_netdevice_notifiers_info()` and `call_netdevice_notifier()` (net/core/dev.c)
+    // are the only callers of netdevice chains. They hold RTNL and pass a `struct
     // netdev_notifier_info`, whose device has a reference.
     let dev = unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) };
     handler.event(dev, NetdevEvent::from_raw(event));

@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that were made here, on this host, and arrive here as they were made.
+//! A mark for packets that were built on this host.
 //!
-//! Between namespaces of a host a packet may cross the stack without anybody looking at it but for its headers, as over a veth.
-//! Who made it can say so to who takes it: in the key of its transmit timestamp, of which it has none. `__alloc_skb`
-//! (net/core/skbuff.c) clears it, a clone shares it, and what is copied or cut from a packet does not have it, but for the first
-//! datagram of one that is segmented. That is what is wanted: its page fragments are the very memory that was written
-//! here.
+//! Between the namespaces of one host, for example over a veth, a packet may cross the stack with
+//! only its headers examined. The sender marks its packets in `tskey`, the key of a transmit
+//! timestamp, which they do not otherwise use. The receiver checks the mark. `__alloc_skb`
+//! (net/core/skbuff.c) clears the field, and a clone shares it. Packets that are copied or cut from
+//! another packet do not have it, except for the first datagram of a segmented packet. The mark
+//! therefore shows that the page fragments are the memory that was written on this host.
 //!
-//! It is no secret and no proof of anything but that: who may send packets from this host may send any packet.
+//! The mark is neither secret nor proof of anything else: a program that may send packets from this
+//! host can send any packet.
 
 use crate::{random, raw};
 use kernel::sync::atomic::{Atomic, Relaxed};
 
-/// The key of packets from here; 0 where there is none yet. Random, since keys are numbers of packets elsewhere, or what a
-/// program says.
+/// The key of packets built here, or 0 before [`prepare`]. It is random, because other users of the
+/// field store packet counters or values chosen by programs.
 static KEY: Atomic<u32> = Atomic::new(0);
 
-/// Makes up the key: to be called once, before there are packets. Any context.
+/// Chooses the key. Called once, before there are packets. Any context.
 pub(super) fn prepare() {
-    // Not one of those that are counted up from 0.
+    // The top bit keeps the key apart from counters that start at 0.
     KEY.store(random::u32() | 1 << 31, Relaxed);
 }
 
-/// Says of a packet that it was made here.
+/// Marks a packet as built on this host.
 ///
 /// # Safety
 ///
-/// `skb` is valid, and the caller's alone.
+/// `skb` is valid, and the caller has exclusive access to it.
 #[inline]
 pub(super) unsafe fn mark(skb: *mut raw::sk_buff) {
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees a valid packet that nothing else uses.
     unsafe { raw::shim_skb_set_tskey(skb, KEY.load(Relaxed)) }
 }
 
-/// Whether a packet was made here, and has its memory from there.
+/// Returns whether a packet was built on this host and still has the memory from there.
 ///
 /// # Safety
 ///
@@ -42,6 +44,6 @@ pub(super) unsafe fn mark(skb: *mut raw::sk_buff) {
 #[inline]
 pub(super) unsafe fn is_marked(skb: *const raw::sk_buff) -> bool {
     let key = KEY.load(Relaxed);
-    // SAFETY: As the caller promises.
+    // SAFETY: The caller guarantees a valid packet.
     key != 0 && unsafe { raw::shim_skb_tskey(skb) } == key
 }

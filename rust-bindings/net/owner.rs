@@ -14,34 +14,36 @@ use kernel::{
     time::{delay::fsleep, Delta},
 };
 
-/// The owner of packets that wait in queues of this host.
+/// An owner of packets in this host's transmit queues.
 pub trait TxOwner: Send + Sync + 'static {
-    /// Takes note that a packet has left: the network device has sent it, something has dropped
-    /// it, or it has reached another stack of this host. Any context but a hard interrupt.
+    /// Reports that a packet has left: the network device has sent it, it was dropped, or it has
+    /// reached another stack of this host. Called in any context but a hard interrupt.
     fn packet_left(&self);
 }
 
-/// Packets that have an owner and have not left, or that are about to get one.
+/// Number of packets that have an owner and have not left, or that are about to get one.
 static OWNED: Atomic<i64> = Atomic::new(0);
 
 /// Whether packets may have owners: 0 or 1.
 static OPEN: Atomic<u32> = Atomic::new(0);
 
 impl TxSkb {
-    /// Gives the packet an owner, which hears when it leaves. Returns whether it has it: a packet
-    /// has one owner at most, and none without [`Prepared`](super::Prepared).
+    /// Gives the packet an owner, which is notified when the packet leaves. Returns whether it
+    /// succeeded: a packet can have only one owner, and only while [`Prepared`](super::Prepared)
+    /// exists.
     pub fn set_owner<T: TxOwner>(&mut self, owner: Arc<T>) -> bool {
         let skb = self.as_raw();
-        // Full: either this sees that owners are closed, or `close` sees the packet.
+        // Full ordering: either this thread sees that `close` has begun, or `close` sees the
+        // packet.
         OWNED.fetch_add(1, Full);
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         if OPEN.load(Relaxed) == 0 || unsafe { raw::shim_skb_has_destructor(skb) } {
             OWNED.fetch_sub(1, Full);
             return false;
         }
-        // SAFETY: The packet is valid by the type invariant, and ours alone. The destructor takes
-        // the reference that is given up here. The stack calls it once, clears it, and does not
-        // give it to copies and clones (`skb_release_head_state()`, `skb_orphan()`,
+        // SAFETY: `self` owns the only reference to the packet (type invariant). The destructor
+        // takes over the reference to the owner. The stack calls the destructor once, clears it,
+        // and does not pass it to copies and clones (`skb_release_head_state()`, `skb_orphan()`,
         // `__skb_clone()`, net/core/skbuff.c).
         unsafe {
             raw::shim_skb_set_destructor_arg(skb, Arc::into_raw(owner).cast_mut().cast());
@@ -51,17 +53,17 @@ impl TxSkb {
     }
 }
 
-/// Tells the owner of a packet that it has left.
+/// Notifies the owner of a packet that it has left.
 ///
 /// # Safety
 ///
-/// `skb` is valid, and [`TxSkb::set_owner`] gave it an owner of type `T`, whose reference nobody
-/// has taken.
+/// `skb` is valid, and [`TxSkb::set_owner`] gave it an owner of type `T`, whose reference has not
+/// been taken yet.
 unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
-    // SAFETY: The stack is the only caller, and calls once for a packet
-    // (`skb_release_head_state()`, `skb_orphan()`, net/core/skbuff.c). The reference is the one
-    // that `set_owner` gave up: nothing else writes to the field, since only packets with
-    // `SKBFL_ZEROCOPY_ENABLE` have it from somewhere else, and `pskb_expand_head()` copies it.
+    // SAFETY: The stack is the only caller, once per packet (`skb_release_head_state()`,
+    // `skb_orphan()`, net/core/skbuff.c). The reference is the one that `set_owner` gave up.
+    // Nothing else writes to the field: only packets with `SKBFL_ZEROCOPY_ENABLE` use it
+    // differently, and `pskb_expand_head()` copies it.
     let owner =
         unsafe { Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const()) };
     owner.packet_left();
@@ -69,20 +71,20 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     OWNED.fetch_sub(1, Full);
 }
 
-/// Lets packets have owners.
+/// Allows packets to have owners.
 pub(super) fn open() {
     OPEN.store(1, Relaxed);
 }
 
-/// Has packets get no owners any more, and waits until none has one and no destructor runs: for the
-/// end of the module that has the code. Sleeps.
+/// Forbids new owners, and waits until no packet has an owner and no destructor runs, so that the
+/// module with the destructor can be unloaded. Sleeps.
 pub(super) fn close() {
-    // Full, as in `set_owner`.
+    // Full ordering, to pair with `set_owner`.
     OPEN.xchg(0, Full);
     while OWNED.load(Acquire) != 0 {
         fsleep(Delta::from_millis(10));
     }
-    // SAFETY: Sleeping is allowed here. A task that was preempted in a destructor, behind its last
-    // access, has left it when this returns (kernel/rcu/tasks.h).
+    // SAFETY: This context may sleep. A task that was preempted in a destructor after its last
+    // access has left it when synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns.
     unsafe { raw::shim_synchronize_rcu_tasks() };
 }

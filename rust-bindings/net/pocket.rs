@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bytes that are kept for a moment, in a block of the memory that packets are made of.
+//! Temporary storage of bytes in a block of packet memory.
 
 use super::{blocks, Fragment, Room};
 use crate::vector::Vector;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
-/// Up to 32 KiB, which are appended piece by piece, and read where they are. It takes no memory before there is something in
-/// it.
+/// A buffer of up to 32 KiB. Callers append pieces and read them in place. It allocates no memory
+/// before the first append.
 ///
 /// # Invariants
 ///
-/// `block` is from `blocks::take`, its reference is ours, and nobody else uses it. Its first `used` bytes are initialised.
+/// `block` was returned by `blocks::take`, `self` owns its reference, and nothing else uses it. Its
+/// first `used` bytes are initialised.
 pub struct Pocket {
     block: Option<NonNull<u8>>,
     used: usize,
 }
 
-// SAFETY: It is memory, which belongs to no thread.
+// SAFETY: It owns plain memory, which belongs to no thread.
 unsafe impl Send for Pocket {}
 
 impl Pocket {
-    /// An empty one.
+    /// Creates an empty buffer.
     #[inline]
     pub const fn new() -> Self {
         Self {
@@ -31,12 +32,12 @@ impl Pocket {
         }
     }
 
-    /// Appends `len` bytes, which `fill` writes; what it leaves out is zero. Returns where they begin. Where `fill` fails,
-    /// nothing is appended. Any context.
+    /// Appends `len` bytes that `fill` writes, and returns their offset. Bytes that it does not
+    /// write are zero. If `fill` fails, nothing is appended. Any context.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: there is no room for as many. `ENOMEM`.
+    /// `EMSGSIZE`: there are fewer than `len` bytes left. `ENOMEM`.
     #[inline]
     pub fn append<E>(
         &mut self,
@@ -50,25 +51,27 @@ impl Pocket {
         let block = match self.block {
             Some(block) => block,
             None => {
-                // INVARIANT: Taken just now, for us.
+                // INVARIANT: `take` has returned the block with a reference for `self`; no bytes
+                // are used.
                 let block = blocks::take()?;
                 self.block = Some(block);
                 block
             }
         };
         let start = self.used;
-        // SAFETY: It is ours by the type invariant, and has `len` bytes behind the used ones.
+        // SAFETY: By the type invariant, `self` owns the block, which has `len` bytes after the
+        // used ones.
         let mut room = unsafe { Room::new(block.as_ptr().add(start), len, vector) };
         let result = fill(&mut room);
         room.finish();
-        // INVARIANT: `finish` has written what was not.
+        // INVARIANT: `finish` has initialised the bytes that `fill` did not write.
         Ok(result.map(|()| {
             self.used = start.wrapping_add(len);
             start
         }))
     }
 
-    /// `len` of its bytes, from byte `start` on. `None` where there are not as many.
+    /// Returns `len` bytes from offset `start` on, or `None` if there are fewer.
     #[inline]
     pub fn fragment<'a>(
         &'a self,
@@ -78,8 +81,8 @@ impl Pocket {
     ) -> Option<Fragment<'a>> {
         let block = self.block?;
         let inside = start.checked_add(len).is_some_and(|end| end <= self.used);
-        // SAFETY: These bytes are inside the block, are initialised, and stay as they are while we
-        // are borrowed, by the type invariant.
+        // SAFETY: By the type invariant, these bytes are inside the block and initialised. They do
+        // not change while `self` is borrowed.
         inside.then(|| unsafe { Fragment::new(block.as_ptr().add(start), len, vector) })
     }
 }
@@ -94,7 +97,8 @@ impl Drop for Pocket {
     #[inline]
     fn drop(&mut self) {
         if let Some(block) = self.block {
-            // SAFETY: From `take`, and the reference is ours, by the type invariant.
+            // SAFETY: By the type invariant, the block came from `take`, and `self` owns its
+            // reference.
             unsafe { blocks::give_back(block) };
         }
     }
@@ -105,7 +109,8 @@ mod tests {
     use super::*;
     use crate::sync::BhGuard;
 
-    /// What was put in is found where it was said to be; what failed leaves nothing, and what is too much is refused.
+    /// Appended bytes stay at the offset that was returned. A failed or excessive append changes
+    /// nothing.
     #[test]
     fn bytes_stay_where_they_are() -> Result {
         let _guard = BhGuard::new();

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Dynamic queue limits: how much must wait in a queue so that its consumer never starves.
+//! Dynamic queue limits: how much to queue so that a consumer never runs out of work.
 //!
 //! C header: `include/linux/dynamic_queue_limits.h`.
 
 use crate::raw;
 
-/// A limit for what waits in a queue, which follows what the consumer takes (`struct dql`).
+/// A limit on the contents of a queue that adapts to the consumer (`struct dql`).
 ///
-/// It grows if the queue has run empty although more could have been queued, and shrinks if less
-/// would have been enough for a second.
+/// It grows if the queue ran empty although more could have been queued. It shrinks if a smaller
+/// limit would have sufficed for a second.
 pub struct QueueLimit(raw::dql);
 
 impl QueueLimit {
-    /// Creates a limit between `least` and `most` for an empty queue.
+    /// Creates a limit between `least` and `most`, for an empty queue.
     pub fn new(least: u32, most: u32) -> Self {
         let mut dql: raw::dql = pin_init::zeroed();
-        // SAFETY: The struct is valid for writes; it has no pointers, and may be moved.
+        // SAFETY: `dql` is valid for writes; the struct has no pointers, so it may be moved.
         unsafe { raw::shim_dql_init(&mut dql) };
         dql.min_limit = least;
         dql.max_limit = most;
@@ -25,30 +25,32 @@ impl QueueLimit {
         Self(dql)
     }
 
-    /// Counts `count` more in the queue.
+    /// Records `count` more objects in the queue.
     pub fn queued(&mut self, count: u16) {
         if count != 0 {
-            // SAFETY: The struct is valid, and nothing else uses it. 2^16 is less than
-            // `DQL_MAX_OBJECT`.
+            // SAFETY: `self` is exclusively borrowed, and `count` is less than `DQL_MAX_OBJECT`, as
+            // dql_queued() (dynamic_queue_limits.h) requires.
             unsafe { raw::shim_dql_queued(&mut self.0, count.into()) };
         }
     }
 
-    /// Counts `count` fewer in the queue. They must have been counted before.
+    /// Records that the consumer has taken `count` objects, which must have been recorded before.
     pub fn completed(&mut self, count: u32) {
         if count == 0 {
             return;
         }
         let queued = self.0.num_queued.wrapping_sub(self.0.num_completed);
-        // SAFETY: The struct is valid, and nothing else uses it. No more is completed than was
-        // queued, which would be a BUG (lib/dynamic_queue_limits.c).
+        // SAFETY: `self` is exclusively borrowed. `min` keeps the number of completed objects at
+        // most the number queued; more would be a BUG in dql_completed()
+        // (lib/dynamic_queue_limits.c).
         unsafe { raw::dql_completed(&mut self.0, count.min(queued)) };
     }
 
-    /// Returns how many more may be queued: up to the limit and one beyond it, which is how the
-    /// limit learns that more would have been queued.
+    /// Returns how many more objects may be queued: up to one beyond the limit, so that the limit
+    /// notices when more could have been queued.
     pub fn room(&self) -> u32 {
-        // SAFETY: The struct is valid.
+        // SAFETY: The struct is initialised and borrowed; dql_avail() (dynamic_queue_limits.h) only
+        // reads it.
         let available = unsafe { raw::shim_dql_avail(&self.0) };
         u32::try_from(available).map_or(0, |available| available.saturating_add(1))
     }

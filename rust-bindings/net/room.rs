@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a packet that is being written.
+//! A writer for packet memory.
 
 use crate::{
     crc32,
@@ -9,39 +9,41 @@ use crate::{
 use core::{marker::PhantomData, slice};
 use kernel::prelude::*;
 
-/// Memory that is written from its start to its end, once. It need not be initialised before.
+/// Memory that is written once, from start to end. It need not be initialised.
 ///
 /// # Invariants
 ///
-/// `start` is valid for writes of `len` bytes for `'a`, and nobody else uses these. The first
-/// `filled` of them are initialised, and `filled` is at most `len`.
+/// `start` is valid for writes of `len` bytes for `'a`, and nothing else uses these bytes. The
+/// first `filled` of them are initialised, and `filled` is at most `len`.
 pub struct Room<'a> {
     start: *mut u8,
     filled: usize,
     len: usize,
     sum: Option<Sum>,
-    /// What copies and sums are made with.
+    /// Used for copies and checksums.
     vector: &'a Vector,
     _memory: PhantomData<&'a mut [u8]>,
 }
 
-/// A checksum of what is written.
+/// A checksum of the written bytes.
 struct Sum {
     crc: u32,
-    /// Up to where it goes: all from there on is still to be summed up. At most `filled`.
+    /// Offset up to which `crc` covers the bytes; at most `filled`. Later bytes are not yet
+    /// included.
     end: usize,
 }
 
 impl<'a> Room<'a> {
-    /// A room that is all empty.
+    /// Creates a writer for `len` bytes, all of them unwritten.
     ///
     /// # Safety
     ///
-    /// `start` is valid for writes of `len` bytes as long as the room exists, and nobody else uses
-    /// them.
+    /// `start` is valid for writes of `len` bytes while the writer exists, and nothing else uses
+    /// these bytes.
     #[inline]
     pub(crate) unsafe fn new(start: *mut u8, len: usize, vector: &'a Vector) -> Self {
-        // INVARIANT: As the caller promises; nothing is filled.
+        // INVARIANT: The caller guarantees that the memory is valid and unshared; no byte is
+        // filled.
         Self {
             start,
             filled: 0,
@@ -52,20 +54,20 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Bytes that are still empty.
+    /// Returns the number of bytes not yet written.
     #[inline]
     pub fn left(&self) -> usize {
         self.len.saturating_sub(self.filled)
     }
 
-    /// What has been written.
+    /// Returns the bytes written so far.
     #[inline]
     pub fn filled(&self) -> &[u8] {
-        // SAFETY: Initialised by the type invariant, and written to by `&mut self` alone.
+        // SAFETY: By the type invariant, these bytes are initialised; writing requires `&mut self`.
         unsafe { slice::from_raw_parts(self.start, self.filled) }
     }
 
-    /// Starts a checksum of all that is appended from now on, going on from `crc`: see
+    /// Starts a checksum of all bytes appended from now on. It continues from `crc`: see
     /// [`Vector::crc32_le`].
     #[inline]
     pub fn start_sum(&mut self, crc: u32) {
@@ -73,14 +75,15 @@ impl<'a> Room<'a> {
         self.sum = Some(Sum { crc, end });
     }
 
-    /// The checksum, of everything since [`start_sum`](Self::start_sum). It ends; 0 where there is none.
+    /// Ends the checksum and returns its value over all bytes since [`start_sum`](Self::start_sum).
+    /// Returns 0 if none was started.
     #[inline]
     pub fn end_sum(&mut self) -> u32 {
         let Some(Sum { crc, end }) = self.sum.take() else {
             return 0;
         };
         match self.filled().get(end..) {
-            // A copy has summed up everything.
+            // The copy has already included all bytes.
             None | Some([]) => crc,
             Some(rest) => self.vector.crc32_le(crc, rest),
         }
@@ -90,18 +93,18 @@ impl<'a> Room<'a> {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: there are not as many left.
+    /// `EMSGSIZE`: there are fewer than `bytes.len()` bytes left.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result {
         // SAFETY: The slice is valid for reads of its length.
         unsafe { self.push_raw(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Appends bytes of memory that others may write to meanwhile.
+    /// Appends bytes of memory that may change during the copy.
     ///
     /// # Errors
     ///
-    /// As [`push`](Self::push).
+    /// `EMSGSIZE`: there are fewer than `len` bytes left.
     ///
     /// # Safety
     ///
@@ -111,13 +114,14 @@ impl<'a> Room<'a> {
         if len > self.left() {
             return Err(EMSGSIZE);
         }
-        // What is summed up where it is copied is read once; small pieces are summed up together.
+        // A copy with a checksum reads each byte once. Small pieces are left for a later checksum
+        // over several of them.
         let sum = match self.sum {
             Some(_) if len >= crc32::SOME => Some(self.end_sum()),
             _ => None,
         };
-        // SAFETY: There is room for `len` bytes behind the filled ones, which nobody else uses
-        // (type invariant). Whatever is copied are bytes.
+        // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.
+        // The caller guarantees that `source` is valid for reads; any value is a valid byte.
         unsafe {
             let to = self.start.add(self.filled);
             match sum {
@@ -129,7 +133,7 @@ impl<'a> Room<'a> {
                 None => vector::copy(self.vector, to, source, len),
             }
         }
-        // INVARIANT: These are initialised now.
+        // INVARIANT: The copy has initialised these bytes.
         self.filled = self.filled.wrapping_add(len);
         Ok(())
     }
@@ -138,24 +142,24 @@ impl<'a> Room<'a> {
     ///
     /// # Errors
     ///
-    /// As [`push`](Self::push).
+    /// `EMSGSIZE`: there are fewer than `len` bytes left.
     #[inline]
     pub fn push_zeros(&mut self, len: usize) -> Result {
         if len > self.left() {
             return Err(EMSGSIZE);
         }
-        // SAFETY: There is room for `len` bytes, as in `push_raw`.
+        // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.
         unsafe { self.start.add(self.filled).write_bytes(0, len) };
-        // INVARIANT: These are initialised now.
+        // INVARIANT: These bytes were initialised just above.
         self.filled = self.filled.wrapping_add(len);
         Ok(())
     }
 
-    /// Writes zeros to what is left.
+    /// Writes zeros to the remaining bytes.
     #[inline]
     pub(crate) fn finish(mut self) {
         let left = self.left();
-        // There is as much room.
+        // This cannot fail: exactly `left` bytes remain.
         let _ = self.push_zeros(left);
     }
 }

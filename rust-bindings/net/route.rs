@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Routes, looked up once and used for many packets.
+//! Routes that are looked up once and used for many packets.
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
@@ -12,13 +12,13 @@ use kernel::{
     sync::rcu,
 };
 
-/// Protocol number of UDP in IP headers (an enumerator without a name for its type in C).
+/// Protocol number of UDP in IP headers (a value of an anonymous enum in C).
 const IPPROTO_UDP: u8 = 17;
 
-/// What a route is looked up for: the fields of a UDP packet that routing may depend on.
+/// The key of a route lookup: the fields of a UDP packet that routing may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Source address; one of our own.
+    /// Source address, which belongs to this host.
     pub source: IpAddr,
     /// Destination address, of the same version.
     pub destination: IpAddr,
@@ -32,35 +32,37 @@ pub struct Flow {
     pub mark: u32,
 }
 
-/// What the stack says where there is no way; the kernel crate has no name for it.
+/// Returns `EHOSTUNREACH`, which the kernel crate does not name. The stack reports it if there is
+/// no route.
 fn host_unreachable() -> Error {
     Error::from_errno((raw::EHOSTUNREACH as i32).wrapping_neg())
 }
 
-/// The way that packets of a [`Flow`] take (`struct dst_entry`). The stack resolves the next hop.
+/// A route for packets of a [`Flow`] (`struct dst_entry`). The stack resolves the next hop.
 ///
 /// # Invariants
 ///
-/// Owns a reference to `dst`, which is a `struct rtable` or a `struct rt6_info` as `version` says.
+/// Owns a reference to `dst`, which is a `struct rtable` or a `struct rt6_info` according to
+/// `version`.
 pub struct Route {
     dst: NonNull<raw::dst_entry>,
-    /// What `dst_check` compares with: generation of the IPv6 tree; 0 for IPv4.
+    /// Argument of `dst_check`: generation of the IPv6 routing tree, or 0 for IPv4.
     cookie: u32,
     version: IpVersion,
 }
 
 // SAFETY: A `struct dst_entry` belongs to no thread, and its count is atomic.
 unsafe impl Send for Route {}
-// SAFETY: A `struct dst_entry` may be used by many at the same time.
+// SAFETY: Several CPUs may use a `struct dst_entry` at the same time.
 unsafe impl Sync for Route {}
 
 impl Route {
-    /// Looks up the way out through `dev`. Any context but a hard interrupt.
+    /// Looks up a route out through `dev`. Any context but a hard interrupt.
     ///
     /// # Errors
     ///
-    /// What the stack says: `EHOSTUNREACH`, `ENETUNREACH` and so on. `EINVAL` where the addresses
-    /// are of different versions.
+    /// Errors of the stack, such as `EHOSTUNREACH` or `ENETUNREACH`. `EINVAL`: the addresses are of
+    /// different versions.
     pub fn lookup(dev: &NetDevice, flow: &Flow) -> Result<Self> {
         match (flow.source, flow.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -81,8 +83,9 @@ impl Route {
     ) -> Result<Self> {
         let guard = rcu::read_lock();
         let mut fl4: raw::flowi4 = pin_init::zeroed();
-        // SAFETY: `fl4` is valid. The namespace is valid under RCU, and `ip_route_output_flow`
-        // (net/ipv4/route.c) needs no socket. What it returns is an error or a reference of ours.
+        // SAFETY: `fl4` is valid, and the namespace is valid under RCU. `ip_route_output_flow`
+        // (net/ipv4/route.c) accepts a null socket. It returns an error or a reference that the
+        // caller owns.
         let rt = unsafe {
             raw::shim_flowi4_init(
                 &mut fl4,
@@ -97,9 +100,10 @@ impl Route {
             raw::ip_route_output_flow(dev.net(&guard).as_raw(), &mut fl4, ptr::null())
         };
         let rt = from_err_ptr(rt)?;
-        // SAFETY: `rt` is a valid route.
+        // SAFETY: `ip_route_output_flow` returned a valid route; the shim takes the address of a
+        // field.
         let dst = unsafe { raw::shim_rtable_dst(rt) };
-        // INVARIANT: The reference of `rt` is the one to its `dst`.
+        // INVARIANT: The reference to `rt` is the reference to its `dst`.
         Ok(Self {
             dst: NonNull::new(dst).ok_or_else(host_unreachable)?,
             cookie: 0,
@@ -122,21 +126,22 @@ impl Route {
         fl6.daddr.in6_u.u6_addr8 = destination;
         fl6.uli.ports.sport = flow.source_port.to_be();
         fl6.uli.ports.dport = flow.destination_port.to_be();
-        // SAFETY: `fl6` is valid. The namespace is valid under RCU, and `ip6_dst_lookup_flow`
-        // (net/ipv6/ip6_output.c) needs no socket. What it returns is an error or a reference of
-        // ours.
+        // SAFETY: `fl6` is valid, and the namespace is valid under RCU. `ip6_dst_lookup_flow`
+        // (net/ipv6/ip6_output.c) accepts a null socket. It returns an error or a reference that
+        // the caller owns.
         let dst = unsafe {
             fl6.flowlabel = raw::shim_ip6_make_flowinfo(u32::from(flow.tos));
             raw::ip6_dst_lookup_flow(dev.net(&guard).as_raw(), ptr::null(), &mut fl6, ptr::null())
         };
         let dst = NonNull::new(from_err_ptr(dst)?).ok_or_else(host_unreachable)?;
-        // INVARIANT: `dst` is a reference of ours to an IPv6 route.
+        // INVARIANT: `ip6_dst_lookup_flow` returned a reference to an IPv6 route.
         let mut route = Self {
             dst,
             cookie: 0,
             version: IpVersion::V6,
         };
-        // SAFETY: `dst` is a valid IPv6 route. An unreachable one carries its errno.
+        // SAFETY: `route` owns `dst`, an IPv6 route. The `error` of an unreachable route is its
+        // errno.
         unsafe {
             to_result(raw::shim_dst_error(dst.as_ptr()))?;
             route.cookie = raw::shim_rt6_get_cookie(dst.as_ptr());
@@ -144,62 +149,64 @@ impl Route {
         Ok(route)
     }
 
-    /// The C struct.
+    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::dst_entry {
         self.dst.as_ptr()
     }
 
-    /// Version of the packets that go this way.
+    /// Returns the IP version of packets that use this route.
     #[inline]
     pub fn version(&self) -> IpVersion {
         self.version
     }
 
-    /// Whether this is still the way; if not, look it up again. Cheap enough for each batch.
+    /// Returns whether the route is still valid; if not, the caller must look it up again. Cheap
+    /// enough for each batch.
     #[inline]
     pub fn is_valid(&self) -> bool {
         let _guard = rcu::read_lock();
-        // SAFETY: `dst` is valid by the type invariant, and under RCU `dst_check` may follow what
-        // it points to.
+        // SAFETY: `self` owns a reference to `dst`. Under RCU, `dst_check` (dst.h) may follow its
+        // pointers.
         !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null()
     }
 
-    /// As [`NetDevice::segmentation_limit`], of the device that the packets leave through.
+    /// Returns the [`segmentation_limit`](NetDevice::segmentation_limit) of the device through
+    /// which the packets leave.
     #[inline]
     pub fn segmentation_limit(&self) -> u32 {
         let guard = rcu::read_lock();
         self.device(&guard).segmentation_limit()
     }
 
-    /// Whether the way leads back to this host through the loopback device.
+    /// Returns whether the route leads back to this host through the loopback device.
     #[inline]
     pub fn is_loopback(&self) -> bool {
         let guard = rcu::read_lock();
         self.device(&guard).is_loopback()
     }
 
-    /// The device that the packets leave through.
+    /// Returns the device through which the packets leave.
     #[inline]
     pub fn device<'a>(&'a self, _guard: &'a rcu::Guard) -> &'a NetDevice {
-        // SAFETY: `dst` is valid by the type invariant; under RCU its device is too (it changes
-        // to another one when it is unregistered, and a device outlives a grace period).
+        // SAFETY: `self` owns a reference to `dst`, whose device is valid under RCU: it is replaced
+        // when the device is unregistered, and the device outlives a grace period.
         unsafe { NetDevice::from_raw(raw::shim_dst_dev_rcu(self.as_raw())) }
     }
 }
 
 impl Clone for Route {
     fn clone(&self) -> Self {
-        // SAFETY: `dst` is valid by the type invariant.
+        // SAFETY: `self` owns a reference to `dst`.
         unsafe { raw::shim_dst_hold(self.as_raw()) };
-        // INVARIANT: The reference was taken just above.
+        // INVARIANT: The clone owns the reference taken just above.
         Self { ..*self }
     }
 }
 
 impl Drop for Route {
     fn drop(&mut self) {
-        // SAFETY: We own a reference by the type invariant.
+        // SAFETY: `self` owns a reference to `dst`, which this gives up.
         unsafe { raw::dst_release(self.as_raw()) };
     }
 }

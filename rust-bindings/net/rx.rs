@@ -9,18 +9,18 @@ use crate::{raw, vector::Vector};
 use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
 
-/// A received UDP packet over IPv4 or IPv6, with its payload wherever the stack has put it. It is one
-/// datagram, or several of the same size in a row (the last may be shorter) that the stack has not
+/// A received UDP packet over IPv4 or IPv6, with its payload as the stack has laid it out. It holds
+/// one datagram, or several of the same size (the last may be shorter) that the stack has not
 /// segmented: see [`RxSkb::datagrams`].
 ///
-/// Dropping it counts as a dropped packet (and shows in the kernel's drop monitor);
-/// [`consume`](RxSkb::consume) is for one that has served its purpose.
+/// Dropping it counts as a dropped packet, which the kernel's drop monitor shows. Use
+/// [`consume`](RxSkb::consume) for a packet that was processed.
 ///
 /// # Invariants
 ///
-/// - We own a reference to `skb`, and nobody changes its headers or its data pointers.
-/// - Its network and transport headers are set and linear: a whole IP header of the version that
-///   its `protocol` says, and a whole UDP header.
+/// - `self` owns a reference to `skb`, and nothing changes the packet's headers or data pointers.
+/// - Its network and transport headers are set and linear: a whole IP header of the version in its
+///   `protocol`, and a whole UDP header.
 /// - Its data starts after the UDP header and ends with the datagram.
 pub struct RxSkb {
     skb: NonNull<raw::sk_buff>,
@@ -30,26 +30,27 @@ pub struct RxSkb {
 unsafe impl Send for RxSkb {}
 
 impl RxSkb {
-    /// Takes over a packet from UDP.
+    /// Takes ownership of a packet from UDP.
     ///
     /// # Safety
     ///
-    /// The packet is ours; `encap_rcv` of a UDP socket was called with it: its data starts at the
-    /// UDP header, which is linear, and it is trimmed to the length of the datagram.
+    /// The caller owns the packet, which was passed to `encap_rcv` of a UDP socket: its data starts
+    /// at the UDP header, which is linear, and it is trimmed to the length of the datagram.
     pub(super) unsafe fn from_udp(skb: *mut raw::sk_buff) -> Self {
         // SAFETY: `__udp4_lib_rcv` (net/ipv4/udp.c) and `__udp6_lib_rcv` (net/ipv6/udp.c) have
         // made sure that the UDP header is linear.
         unsafe { raw::shim___skb_pull(skb, UDP_HEADER as u32) };
-        // INVARIANT: As the caller promises, and by the pull.
+        // INVARIANT: The caller guarantees the headers, and the pull moved the data past the UDP
+        // header.
         Self {
-            // SAFETY: UDP passes no null pointer.
+            // SAFETY: UDP dereferences the packet before it calls `encap_rcv`, so it is not null.
             skb: unsafe { NonNull::new_unchecked(skb) },
         }
     }
 
-    /// The device of the packet, which is valid only while it is being received.
+    /// Returns the device of the packet, which is valid only while the packet is being received.
     pub(super) fn raw_dev(&self) -> *mut raw::net_device {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns a reference to the packet (type invariant).
         unsafe { raw::shim_skb_dev(self.as_raw()) }
     }
 
@@ -58,10 +59,10 @@ impl RxSkb {
         self.skb.as_ptr()
     }
 
-    /// IP version of the packet.
+    /// Returns the IP version of the packet.
     #[inline]
     pub fn version(&self) -> IpVersion {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns a reference to the packet (type invariant).
         if u32::from(u16::from_be(unsafe {
             raw::shim_skb_protocol(self.as_raw())
         })) == raw::ETH_P_IPV6
@@ -72,15 +73,15 @@ impl RxSkb {
         }
     }
 
-    /// The IP header as it was received, with IPv4 options or IPv6 extension headers: at least 20
-    /// or 40 bytes. That of several datagrams has the length of all, and the first's
-    /// Identification.
+    /// Returns the IP header as it was received, with IPv4 options or IPv6 extension headers: at
+    /// least 20 or 40 bytes. If the packet holds several datagrams, the header has their total
+    /// length and the Identification of the first.
     ///
-    /// (The stack has decremented nothing and changed nothing in it: this is for us.)
+    /// The stack changes nothing in the header of a packet that it delivers locally.
     #[inline]
     pub(super) fn ip_header(&self) -> &[u8] {
-        // SAFETY: By the type invariant both headers are set and linear, the transport header
-        // after the network header.
+        // SAFETY: By the type invariant, both headers are set and linear. The transport header
+        // follows the network header.
         unsafe {
             let start = raw::shim_skb_network_header(self.as_raw());
             let end = raw::shim_skb_transport_header(self.as_raw());
@@ -88,8 +89,8 @@ impl RxSkb {
         }
     }
 
-    /// `N` bytes at `offset` of the IP header; zero where it is shorter than the type invariant
-    /// says.
+    /// Returns `N` bytes at `offset` of the IP header, or zeros if the header is too short, which
+    /// the type invariant rules out.
     #[inline]
     pub(super) fn ip_field<const N: usize>(&self, offset: usize) -> [u8; N] {
         self.ip_header()
@@ -99,14 +100,14 @@ impl RxSkb {
             .unwrap_or([0; N])
     }
 
-    /// The UDP header. That of several datagrams has the length of all.
+    /// Returns the UDP header. If the packet holds several datagrams, it has their total length.
     #[inline]
     pub(super) fn udp_header(&self) -> &[u8; UDP_HEADER] {
         // SAFETY: By the type invariant the transport header is a whole UDP header.
         unsafe { &*raw::shim_skb_transport_header(self.as_raw()).cast() }
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     pub fn source(&self) -> IpAddr {
         match self.version() {
@@ -115,7 +116,7 @@ impl RxSkb {
         }
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     pub fn destination(&self) -> IpAddr {
         match self.version() {
@@ -124,7 +125,7 @@ impl RxSkb {
         }
     }
 
-    /// IPv4 type of service or IPv6 traffic class: DSCP and ECN.
+    /// Returns the IPv4 type of service or IPv6 traffic class: DSCP and ECN.
     #[inline]
     pub fn tos(&self) -> u8 {
         match self.version() {
@@ -133,7 +134,7 @@ impl RxSkb {
         }
     }
 
-    /// IPv4 time to live or IPv6 hop limit.
+    /// Returns the IPv4 time to live or IPv6 hop limit.
     #[inline]
     pub fn ttl(&self) -> u8 {
         match self.version() {
@@ -142,24 +143,25 @@ impl RxSkb {
         }
     }
 
-    /// UDP source port.
+    /// Returns the UDP source port.
     #[inline]
     pub fn source_port(&self) -> u16 {
         let &[high, low, ..] = self.udp_header();
         u16::from_be_bytes([high, low])
     }
 
-    /// UDP destination port.
+    /// Returns the UDP destination port.
     #[inline]
     pub fn destination_port(&self) -> u16 {
         let &[_, _, high, low, ..] = self.udp_header();
         u16::from_be_bytes([high, low])
     }
 
-    /// Ethernet source address, where the packet came in through Ethernet.
+    /// Returns the Ethernet source address if the packet arrived over Ethernet.
     pub fn source_mac(&self) -> Option<[u8; 6]> {
-        // SAFETY: The packet is valid by the type invariant. Where the MAC header was set and has
-        // the length of an Ethernet header, there is one before the network header.
+        // SAFETY: `self` owns a reference to the packet (type invariant). If the MAC header was set
+        // and has at least the length of an Ethernet header, the latter precedes the network
+        // header.
         unsafe {
             if !raw::shim_skb_mac_header_was_set(self.as_raw())
                 || raw::shim_skb_mac_header_len(self.as_raw()) < raw::ETH_HLEN
@@ -170,15 +172,17 @@ impl RxSkb {
         }
     }
 
-    /// Whether it was made by [`TxSkb`](super::TxSkb) on this host, and is what was made then: nobody has copied or cut it. (That is
-    /// what is known of its page fragments; headers and linear data may have been changed on the way.)
+    /// Returns whether [`TxSkb`](super::TxSkb) built the packet on this host and nothing has copied
+    /// or cut it since. This covers its page fragments; headers and linear data may have changed on
+    /// the way.
     #[inline]
     pub(super) fn is_from_here(&self) -> bool {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns a reference to the packet (type invariant).
         unsafe { origin::is_marked(self.as_raw()) }
     }
 
-    /// Whether IP, UDP and the packet say the same of its length. (UDP cuts off what it does not know of.)
+    /// Returns whether IP, UDP and the packet agree on the length. (UDP trims bytes beyond its own
+    /// length.)
     #[inline]
     pub(super) fn lengths_agree(&self) -> bool {
         let &[_, _, _, _, high, low, _, _] = self.udp_header();
@@ -188,25 +192,24 @@ impl RxSkb {
                 let total = u16::from_be_bytes(self.ip_field(2));
                 usize::from(total).checked_sub(self.ip_header().len())
             }
-            // Behind the first header.
+            // This length excludes the IPv6 header.
             IpVersion::V6 => Some(u16::from_be_bytes(self.ip_field(4)).into()),
         };
         udp == self.payload_len().wrapping_add(UDP_HEADER) && ip == Some(udp)
     }
 
-    /// Bytes of UDP payload, of all datagrams.
+    /// Returns the bytes of UDP payload, of all datagrams together.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns a reference to the packet (type invariant).
         unsafe { (*self.as_raw()).len as usize }
     }
 
-    /// The linear part of the payload: as much of its start as the stack has put into one piece;
-    /// may be empty, or all of it.
+    /// Returns the linear part of the payload. It may be empty or hold the whole payload.
     #[inline]
     pub(super) fn head(&self) -> &[u8] {
-        // SAFETY: By the type invariant data starts at the payload; `skb_headlen` bytes from there
-        // are in the linear buffer, which is memory of the kernel alone, and nobody writes to it.
+        // SAFETY: By the type invariant, data starts at the payload. The next `skb_headlen` bytes
+        // are in the linear buffer, which only the kernel can access and nothing writes to.
         unsafe {
             slice::from_raw_parts(
                 (*self.as_raw()).data,
@@ -215,7 +218,7 @@ impl RxSkb {
         }
     }
 
-    /// Whether `len` bytes at `offset` are inside the payload.
+    /// Checks that `len` bytes at `offset` are inside the payload. Returns `EINVAL` if not.
     #[inline]
     pub(super) fn check_range(&self, offset: usize, len: usize) -> Result {
         match offset.checked_add(len) {
@@ -224,29 +227,30 @@ impl RxSkb {
         }
     }
 
-    /// Copies a part of the payload.
+    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is not inside the payload. `EFAULT`: it is in memory that only the device can
-    /// read.
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
+    /// device can read.
     #[inline]
     pub(super) fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         self.check_range(offset, destination.len())?;
         let (from, to) = (i32::try_from(offset)?, i32::try_from(destination.len())?);
-        // SAFETY: The packet is valid by the type invariant, and the slice for writes of its length.
+        // SAFETY: `self` owns a reference to the packet (type invariant), and `destination` is
+        // valid for writes of `to` bytes.
         to_result(unsafe {
             raw::skb_copy_bits(self.as_raw(), from, destination.as_mut_ptr().cast(), to)
         })
     }
 
-    /// Calls `f` for each piece of memory that `len` bytes of the payload at `offset` are in, in
-    /// their order. `f` must not sleep.
+    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
+    /// `offset`. `f` must not sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that
-    /// only the device can read; `f` may have been called for what is before it.
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
+    /// the device can read; `f` may have been called for the bytes before that part.
     pub(super) fn for_each(
         &self,
         offset: usize,
@@ -255,71 +259,75 @@ impl RxSkb {
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
         self.check_range(offset, len)?;
-        // Inside the payload.
+        // `check_range` has ruled out an overflow.
         let end = offset.wrapping_add(len);
         let (from, to) = (u32::try_from(offset)?, u32::try_from(end)?);
         let mut state: raw::skb_seq_state = pin_init::zeroed();
-        // SAFETY: The packet is valid by the type invariant, and the range is inside it.
+        // SAFETY: `self` owns a reference to the packet (type invariant), and the range is inside
+        // it.
         unsafe { raw::skb_prepare_seq_read(self.as_raw(), from, to, &mut state) };
         let mut done = 0;
         while done < len {
             let mut data = core::ptr::null();
-            // SAFETY: Prepared above, and `done` is the sum of what was returned.
+            // SAFETY: `state` was prepared above, and `done` is the sum of the lengths returned so
+            // far.
             let piece = unsafe { raw::skb_seq_read(done as u32, &mut data, &mut state) } as usize;
             if piece == 0 {
-                // `skb_seq_read` has unmapped what it had mapped.
+                // `skb_seq_read` has already unmapped the last piece.
                 return Err(EFAULT);
             }
-            // It returns the rest of the piece, even beyond the end of the range.
+            // `skb_seq_read` returns the rest of the piece, even beyond the end of the range.
             let piece = piece.min(len.saturating_sub(done));
             // SAFETY: `skb_seq_read()` (net/core/skbuff.c) returns how many bytes are valid at
-            // `data`, which stay mapped until it is called again.
+            // `data`. They stay mapped until the next call.
             f(unsafe { Fragment::new(data, piece, vector) });
             done = done.wrapping_add(piece);
         }
-        // SAFETY: Prepared above; this unmaps the last piece.
+        // SAFETY: `state` was prepared above; this unmaps the last piece.
         unsafe { raw::skb_abort_seq_read(&mut state) };
         Ok(())
     }
 
-    /// Another reference to the packet, to keep it for longer than it is being received: it holds
-    /// on to nothing then but its memory.
+    /// Takes another reference to the packet, to keep it after the receive call. The packet then
+    /// holds no resources other than its memory.
     pub(super) fn keep(&self) -> Self {
-        // SAFETY: The packet is valid by the type invariant, and ours: no one looks at its route,
-        // connection, extensions or socket at the same time. `skb_get` (include/linux/skbuff.h)
-        // returns its argument, with the reference that the new value owns.
+        // SAFETY: `self` owns a reference to the packet (type invariant), and nothing else uses its
+        // route, connection, extensions or socket at the same time. `skb_get`
+        // (include/linux/skbuff.h) returns its argument, with the reference that the new value
+        // owns.
         unsafe {
             let skb = self.as_raw();
             raw::shim_skb_orphan(skb);
             raw::shim_skb_dst_drop(skb);
             raw::shim_nf_reset_ct(skb);
             raw::shim_skb_ext_reset(skb);
-            // INVARIANT: A reference of its own; the headers and data stay as they are.
+            // INVARIANT: The new value owns the reference of `skb_get`; headers and data are
+            // unchanged.
             Self {
                 skb: NonNull::new_unchecked(raw::shim_skb_get(skb)),
             }
         }
     }
 
-    /// Returns the bytes of memory that the packet takes.
+    /// Returns the bytes of memory that the packet occupies.
     pub(super) fn truesize(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant. Nobody changes `truesize` (struct
-        // sk_buff, include/linux/skbuff.h) of a packet that was received and is ours.
+        // SAFETY: `self` owns a reference to the packet (type invariant). Nothing changes
+        // `truesize` (struct sk_buff, include/linux/skbuff.h) of a packet after it was received.
         unsafe { (*self.as_raw()).truesize as usize }
     }
 
-    /// Frees the packet as one that has served its purpose.
+    /// Frees the packet without counting it as dropped.
     #[inline]
     pub fn consume(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: We own a reference by the type invariant, and give it up.
+        // SAFETY: `self` owns a reference to the packet (type invariant), which this gives up.
         unsafe { raw::consume_skb(this.as_raw()) };
     }
 }
 
 impl Drop for RxSkb {
     fn drop(&mut self) {
-        // SAFETY: We own a reference by the type invariant, and give it up.
+        // SAFETY: `self` owns a reference to the packet (type invariant), which this gives up.
         unsafe {
             raw::sk_skb_reason_drop(
                 core::ptr::null(),

@@ -13,41 +13,42 @@ use kernel::{
     sync::rcu,
 };
 
-/// A UDP datagram that is being put together: first the payload, then the headers in front of it.
+/// A UDP datagram under construction. The payload comes first; the headers are then written in
+/// front of it.
 ///
 /// # Invariants
 ///
-/// - We own the only reference to `skb`, and its data are initialised.
-/// - It has the headroom that `new` made, as long as the headers are not written.
-/// - `block` is the memory of its last fragment, and how many bytes of it the fragment has.
+/// - `self` owns the only reference to `skb`, whose data is initialised.
+/// - Until the headers are written, the packet has the headroom that `new` reserved.
+/// - `block` is the memory of the last fragment, and the number of bytes that the fragment uses.
 pub struct TxSkb {
     skb: NonNull<raw::sk_buff>,
     block: Option<(NonNull<u8>, usize)>,
-    /// Nothing but headers is to be linear.
+    /// Only headers may be linear.
     paged: bool,
 }
 
 // SAFETY: A packet belongs to no thread.
 unsafe impl Send for TxSkb {}
 
-/// What a packet is on the wire.
+/// Number and size of the IP packets that a `TxSkb` becomes on the wire.
 #[derive(Clone, Copy)]
 pub(super) struct OnTheWire {
-    /// Datagrams.
+    /// Number of datagrams.
     pub(super) packets: u32,
-    /// Bytes of all their IP packets.
+    /// Bytes of all IP packets together.
     pub(super) bytes: u64,
     /// Bytes of the longest IP packet.
     pub(super) longest: u32,
 }
 
 impl TxSkb {
-    /// Allocates a packet with room for `capacity` bytes of linear payload, and before it for the
-    /// headers of its way. `None` where there is no memory. Any context.
+    /// Allocates a packet with room for `capacity` bytes of linear payload, and headroom for the
+    /// headers that the route needs. Returns `None` if there is no memory. Any context.
     #[inline]
     pub fn new(route: &Route, capacity: usize) -> Option<Self> {
         let guard = rcu::read_lock();
-        // SAFETY: The device is valid under RCU.
+        // SAFETY: The device of a route is valid under RCU, which `guard` holds.
         let link = unsafe { raw::shim_ll_reserved_space(route.device(&guard).as_raw()) };
         let ip = match route.version() {
             IpVersion::V4 => IPV4_HEADER,
@@ -55,12 +56,13 @@ impl TxSkb {
         };
         let headroom = link.checked_add(ip.wrapping_add(UDP_HEADER) as u32)?;
         let size = headroom.checked_add(u32::try_from(capacity).ok()?)?;
-        // SAFETY: Any size may be asked for. `skb_reserve` is for an empty packet, which it is,
-        // with as much tailroom at least.
+        // SAFETY: Any size may be allocated. `skb_reserve` requires an empty packet with that much
+        // tailroom, which the allocation has just provided.
         unsafe {
             let skb = NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC))?;
             raw::shim_skb_reserve(skb.as_ptr(), headroom as i32);
-            // INVARIANT: Allocated and reserved just above; there are no data.
+            // INVARIANT: This is the only reference, the headroom was reserved just above, and
+            // there is no data.
             Some(Self {
                 skb,
                 block: None,
@@ -69,7 +71,8 @@ impl TxSkb {
         }
     }
 
-    /// As [`new`](Self::new), for a payload that is all in page fragments.
+    /// Allocates a packet whose payload goes into page fragments only. Returns `None` if there is
+    /// no memory. Any context.
     #[inline]
     pub fn new_paged(route: &Route) -> Option<Self> {
         let mut new = Self::new(route, 0)?;
@@ -77,23 +80,23 @@ impl TxSkb {
         Some(new)
     }
 
-    /// The C struct.
+    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
         self.skb.as_ptr()
     }
 
-    /// Gives the C struct to the caller.
+    /// Transfers ownership of the C struct to the caller.
     #[inline]
     pub(super) fn into_raw(self) -> *mut raw::sk_buff {
         core::mem::ManuallyDrop::new(self).as_raw()
     }
 
-    /// Takes over what [`into_raw`](Self::into_raw) gave.
+    /// Takes back ownership of a packet from [`into_raw`](Self::into_raw).
     ///
     /// # Safety
     ///
-    /// `skb` came from `into_raw`, and nobody has used it since.
+    /// `skb` came from `into_raw`, and nothing has used it since.
     #[inline]
     pub(super) unsafe fn from_raw(skb: NonNull<raw::sk_buff>) -> Self {
         Self {
@@ -103,22 +106,25 @@ impl TxSkb {
         }
     }
 
-    /// Bytes so far.
+    /// Returns the length of the packet so far, in bytes.
     #[inline]
-    #[expect(clippy::len_without_is_empty)] // Nobody asks.
+    #[expect(clippy::len_without_is_empty)] // No caller needs it.
     pub fn len(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         unsafe { (*self.as_raw()).len as usize }
     }
 
-    /// Appends `len` bytes, which `fill` writes; what it leaves out is zero. Where `fill` fails, the packet stays as it was.
+    /// Appends `len` bytes that `fill` writes. Bytes that it does not write are zero. If `fill`
+    /// fails, the packet is unchanged.
     ///
-    /// They are linear where there is room for that, and in memory behind it otherwise, which comes in blocks of 32 KiB:
-    /// each takes as much as fits.
+    /// The bytes are linear if there is tailroom for them. Otherwise they go into page fragments,
+    /// which come in blocks of 32 KiB. Appends fill a block before a new one is taken, but an
+    /// append does not span two blocks.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: more than a block, or there are as many blocks as a packet can have. `ENOMEM`.
+    /// `EMSGSIZE`: `len` is more than a block, or the packet has the maximum number of fragments.
+    /// `ENOMEM`.
     #[inline]
     pub fn append<E>(
         &mut self,
@@ -129,8 +135,8 @@ impl TxSkb {
         let linear = !self.paged && len <= self.tailroom();
         let before = self.len();
         let (block, used) = match self.block {
-            // SAFETY: There is room for `len` bytes, which fits in 32 bits thus; it is ours. All of it is written below, or
-            // cut off again.
+            // SAFETY: `self` owns the packet, whose tailroom is at least `len` bytes, so `len` fits
+            // in 32 bits. All of these bytes are written or trimmed below.
             _ if linear => unsafe {
                 let start = raw::shim___skb_put(self.as_raw(), len as u32);
                 (NonNull::new(start.cast()).ok_or(EMSGSIZE)?, 0)
@@ -140,28 +146,30 @@ impl TxSkb {
             _ if self.fragments() >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
             _ => (blocks::take()?, 0),
         };
-        // SAFETY: The memory is ours, and nobody uses it from `used` on, where there are `len` bytes left.
+        // SAFETY: `self` owns the memory, and nothing else uses its `len` bytes from `used` on.
         let mut room = unsafe { Room::new(block.as_ptr().add(used), len, vector) };
         let result = fill(&mut room);
         room.finish();
         match (linear, result.is_ok()) {
             (true, true) => {}
-            // SAFETY: The packet is valid by the type invariant, and linear.
+            // SAFETY: `self` owns the packet, and it is linear, as `skb_trim` (net/core/skbuff.c)
+            // requires.
             (true, false) => unsafe { raw::skb_trim(self.as_raw(), before as u32) },
             (false, true) => self.add_block(block, used, len),
-            // SAFETY: Taken just above; no fragment refers to it.
+            // SAFETY: `take` returned the block just above, and no fragment refers to it.
             (false, false) if used == 0 => unsafe { blocks::give_back(block) },
             (false, false) => {}
         }
         Ok(result)
     }
 
-    /// Makes `len` initialised bytes of a block behind the `used` ones a part of the packet.
+    /// Adds `len` initialised bytes of a block, which follow the `used` ones, to the packet.
     #[inline]
     fn add_block(&mut self, block: NonNull<u8>, used: usize, len: usize) {
         let count = self.fragments() as i32;
-        // SAFETY: The bytes are initialised, as the caller says. A new block becomes a fragment, for which there is a place,
-        // and which owns it from now on and accounts for all of it; an old one is the last fragment, which grows.
+        // SAFETY: The caller has initialised the bytes. A new block becomes a fragment, for which
+        // there is a free slot; the fragment takes over the block's reference and accounts for all
+        // of its memory. A block in use is the last fragment, which grows.
         unsafe {
             if used != 0 {
                 let skb = self.as_raw();
@@ -174,26 +182,27 @@ impl TxSkb {
                 raw::shim_skb_add_page(skb, count, page, 0, len as i32, size);
             }
         }
-        // INVARIANT: It is the last fragment's.
+        // INVARIANT: The last fragment now uses `used + len` bytes of the block.
         self.block = Some((block, used.wrapping_add(len)));
     }
 
-    /// Page fragments so far.
+    /// Returns the number of page fragments so far.
     #[inline]
     fn fragments(&self) -> u32 {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         unsafe { raw::shim_skb_nr_frags(self.as_raw()) }.into()
     }
 
-    /// Bytes of linear data that there is room for.
+    /// Returns the bytes of linear data that the packet still has room for.
     #[inline]
     fn tailroom(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant. `skb_tailroom` is zero where there are
-        // page fragments.
+        // SAFETY: `self` owns the packet (type invariant). `skb_tailroom` (skbuff.h) returns zero
+        // if there are page fragments.
         usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
     }
 
-    /// Bytes that [`append`](Self::append) takes at once, if it is to be `len` at least.
+    /// Returns how many bytes a single [`append`](Self::append) can take, given that it needs room
+    /// for at least `len`.
     #[inline]
     pub fn room(&self, len: usize) -> usize {
         match (self.tailroom(), self.block) {
@@ -205,10 +214,11 @@ impl TxSkb {
         }
     }
 
-    /// Marks a packet whose headers are written as `count` datagrams in a row, each but the last
-    /// of `size` bytes of payload: the stack segments it where it must, gives each its lengths and
-    /// the next IPv4 Identification, and a UDP checksum. Where it arrives whole, as on a veth, it
-    /// is for who accepts it so ([`RxSkb::datagrams`](super::RxSkb::datagrams)).
+    /// Turns a packet with finished headers into a GSO packet of `count` datagrams, each with
+    /// `size` bytes of payload except the last. The stack segments it if necessary, and gives each
+    /// datagram its lengths, the next IPv4 Identification and a UDP checksum. If the packet arrives
+    /// unsegmented, as over a veth, it goes to sockets that accept GSO packets
+    /// ([`RxSkb::datagrams`](super::RxSkb::datagrams)).
     ///
     /// # Errors
     ///
@@ -218,9 +228,10 @@ impl TxSkb {
             return Err(EINVAL);
         }
         let skb = self.as_raw();
-        // SAFETY: The packet is valid by the type invariant; `finish` has put the headers in front,
-        // which the header offsets tell: an IP header of the route's version, and behind it the UDP
-        // header that `udp_set_csum` and `udp6_set_csum` write the pseudo header's sum to.
+        // SAFETY: `self` owns the packet (type invariant). The checks of `dst` and of the network
+        // header show that `finish` has written the headers: an IP header of the route's version,
+        // then the UDP header, into which `udp_set_csum` and `udp6_set_csum` write the sum of the
+        // pseudo header.
         unsafe {
             let ip = raw::shim_skb_network_header(skb);
             if !raw::shim_skb_has_dst(skb) || ip != (*skb).data {
@@ -241,17 +252,17 @@ impl TxSkb {
             }
             raw::shim_skb_set_gso_size(skb, size);
             raw::shim_skb_set_gso_segs(skb, count);
-            // The second bit says that an encapsulation socket may have it whole (udp_unexpected_gso()
-            // in include/linux/udp.h).
+            // SKB_GSO_UDP_TUNNEL lets an encapsulation socket receive the packet unsegmented
+            // (udp_unexpected_gso() in include/linux/udp.h).
             let kind = raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_UDP_TUNNEL;
             raw::shim_skb_set_gso_type(skb, kind as u32);
         }
         Ok(())
     }
 
-    /// What the packet is on the wire.
+    /// Returns the number and size of the IP packets on the wire.
     pub(super) fn on_the_wire(&self) -> OnTheWire {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         let (segments, len, version) = unsafe {
             (
                 u32::from(raw::shim_skb_gso_segs(self.as_raw())).max(1),
@@ -267,12 +278,12 @@ impl TxSkb {
         let headers = ip.wrapping_add(UDP_HEADER) as u32;
         let longest = match segments {
             1 => len,
-            // SAFETY: The packet is valid by the type invariant.
+            // SAFETY: `self` owns the packet (type invariant).
             _ => u32::from(unsafe { raw::shim_skb_gso_size(self.as_raw()) }).wrapping_add(headers),
         };
         OnTheWire {
             packets: segments,
-            // Both are far below 2^32.
+            // All terms are far below 2^32.
             bytes: u64::from(segments.saturating_sub(1))
                 .wrapping_mul(headers.into())
                 .wrapping_add(len.into()),
@@ -280,32 +291,33 @@ impl TxSkb {
         }
     }
 
-    /// Appends a part of a page without copying it; takes a reference to the page.
+    /// Appends a part of a page without copying it. Takes a reference to the page.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the part is not inside the page. `EMSGSIZE`: there are as many fragments as a
-    /// packet can have.
+    /// `EINVAL`: the part is not inside the page. `EMSGSIZE`: the packet has the maximum number of
+    /// fragments.
     pub fn append_page(&mut self, page: &Page, offset: usize, len: usize) -> Result {
         match offset.checked_add(len) {
             Some(end) if end <= PAGE_SIZE => {}
             _ => return Err(EINVAL),
         }
-        // SAFETY: The page is valid, and the part is inside it.
+        // SAFETY: `page` is borrowed and therefore valid, and the range is inside it.
         unsafe { self.append_page_raw(page.as_ptr(), offset, len) }
     }
 
-    /// As [`append_page`](Self::append_page), for a page that is not a [`Page`], or several
-    /// pages that follow each other.
+    /// Appends a part of a raw page, or of several contiguous pages of a compound page, without
+    /// copying it. Takes a reference to the page.
     ///
     /// # Errors
     ///
-    /// As [`append_page`](Self::append_page).
+    /// `EMSGSIZE`: the packet has the maximum number of fragments. `EINVAL`: the offset or
+    /// length does not fit in 31 bits.
     ///
     /// # Safety
     ///
-    /// `page` is a valid page of which a reference may be taken (`get_page`), and `offset` and
-    /// `len` are inside it, or inside the compound page that it is the head of.
+    /// `page` is valid, and a reference to it may be taken (`get_page`). The range is inside the
+    /// page, or inside the compound page whose head it is.
     pub unsafe fn append_page_raw(
         &mut self,
         page: *mut kernel::bindings::page,
@@ -313,12 +325,12 @@ impl TxSkb {
         len: usize,
     ) -> Result {
         let (offset, len) = (i32::try_from(offset)?, i32::try_from(len)?);
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         let count = unsafe { raw::shim_skb_nr_frags(self.as_raw()) };
         if u32::from(count) >= raw::MAX_SKB_FRAGS {
             return Err(EMSGSIZE);
         }
-        // SAFETY: There is room for a fragment, which owns the reference that is taken here.
+        // SAFETY: There is a free slot for the fragment, which owns the reference taken here.
         unsafe {
             raw::shim_get_page(page);
             raw::shim_skb_add_page(
@@ -333,10 +345,11 @@ impl TxSkb {
         Ok(())
     }
 
-    /// The linear data so far.
+    /// Returns the linear data so far.
     #[inline]
     pub fn linear(&self) -> &[u8] {
-        // SAFETY: By the type invariant they are valid and initialised.
+        // SAFETY: `self` owns the packet (type invariant); its first `skb_headlen` bytes are linear
+        // and initialised.
         unsafe {
             slice::from_raw_parts(
                 (*self.as_raw()).data,
@@ -345,10 +358,11 @@ impl TxSkb {
         }
     }
 
-    /// The linear data so far, to be changed.
+    /// Returns the linear data so far for modification.
     #[inline]
     pub fn linear_mut(&mut self) -> &mut [u8] {
-        // SAFETY: By the type invariant they are valid and initialised, and ours alone.
+        // SAFETY: `self` owns the only reference to the packet (type invariant); its first
+        // `skb_headlen` bytes are linear and initialised.
         unsafe {
             slice::from_raw_parts_mut(
                 (*self.as_raw()).data,
@@ -357,14 +371,14 @@ impl TxSkb {
         }
     }
 
-    /// Writes the headers of a packet over IPv4, and sets its way.
+    /// Writes the IPv4 and UDP headers, and sets the route.
     ///
-    /// IP writes total length and header checksum itself; all else is sent as it is given. A
+    /// IP writes the total length and the header checksum itself and sends the rest unchanged. A
     /// UDP checksum of zero means none.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the route is not of this version, or the headers were written before.
+    /// `EINVAL`: the route is not IPv4, or the headers have already been written.
     #[inline]
     pub fn finish_v4(
         &mut self,
@@ -378,14 +392,14 @@ impl TxSkb {
         self.finish(route, ip, udp, raw::ETH_P_IP as u16)
     }
 
-    /// Writes the headers of a packet over IPv6, and sets its way.
+    /// Writes the IPv6 and UDP headers, and sets the route.
     ///
-    /// IP writes the payload length itself; all else is sent as it is given. A UDP checksum of
-    /// zero means none, which RFC 6935 allows for tunnels.
+    /// IP writes the payload length itself and sends the rest unchanged. A UDP checksum of zero
+    /// means none, which RFC 6935 allows for tunnels.
     ///
     /// # Errors
     ///
-    /// As [`finish_v4`](Self::finish_v4).
+    /// `EINVAL`: the route is not IPv6, or the headers have already been written.
     #[inline]
     pub fn finish_v6(
         &mut self,
@@ -401,15 +415,15 @@ impl TxSkb {
 
     #[inline]
     fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8], protocol: u16) -> Result {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         if (unsafe { raw::shim_skb_headroom(self.as_raw()) } as usize)
             < ip.len().saturating_add(udp.len())
         {
             return Err(EINVAL);
         }
         let skb = self.as_raw();
-        // SAFETY: There is headroom for both headers, all of which is written. The packet gets a
-        // reference to the route of its own.
+        // SAFETY: `self` owns the packet, which has headroom for both headers (checked above), and
+        // all of that is written. The packet gets its own reference to the route.
         unsafe {
             let start = raw::shim___skb_push(skb, udp.len() as u32).cast::<u8>();
             start.copy_from_nonoverlapping(udp.as_ptr(), udp.len());
@@ -429,29 +443,29 @@ impl TxSkb {
     /// Sets the priority that queueing disciplines and VLANs use.
     #[inline]
     pub fn set_priority(&mut self, priority: u32) {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         unsafe { raw::shim_skb_set_priority(self.as_raw(), priority) }
     }
 
     /// Sets the firewall mark.
     #[inline]
     pub fn set_mark(&mut self, mark: u32) {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         unsafe { raw::shim_skb_set_mark(self.as_raw(), mark) }
     }
 
-    /// Sets the flow hash, which transmit queues are chosen by: the same for packets whose order
-    /// matters.
+    /// Sets the flow hash, which selects the transmit queue. Packets whose order matters need equal
+    /// hashes.
     #[inline]
     pub fn set_hash(&mut self, hash: u32) {
-        // SAFETY: The packet is valid by the type invariant.
+        // SAFETY: `self` owns the packet (type invariant).
         unsafe { raw::shim_skb_set_hash(self.as_raw(), hash) }
     }
 }
 
 impl Drop for TxSkb {
     fn drop(&mut self) {
-        // SAFETY: The packet is ours by the type invariant.
+        // SAFETY: `self` owns the only reference to the packet (type invariant).
         unsafe { raw::consume_skb(self.as_raw()) };
     }
 }

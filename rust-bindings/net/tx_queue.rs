@@ -9,48 +9,48 @@ use crate::{raw, sync::BhGuard};
 use core::ptr::{self, NonNull};
 use kernel::sync::rcu;
 
-/// Finished packets in their order: collected with a lock held, sent without it.
+/// A queue of finished packets, filled with a lock held and sent without it.
 ///
 /// # Invariants
 ///
-/// `head` starts a list of `len` packets, linked by `next`, that came from [`TxSkb::into_raw`];
-/// `tail` is its last one, and null where the list is empty.
+/// `head` starts a list of `len` packets, linked by `next`, that came from [`TxSkb::into_raw`].
+/// `tail` is the last of them, or null if the list is empty.
 pub struct TxQueue {
     head: *mut raw::sk_buff,
     tail: *mut raw::sk_buff,
     len: usize,
 }
 
-// SAFETY: Packets belong to no thread.
+// SAFETY: Packets do not belong to a thread.
 unsafe impl Send for TxQueue {}
 
-/// What became of a batch.
+/// The result of sending a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "what was dropped is a statistic"]
 pub struct XmitStats {
-    /// Packets that the stack took.
+    /// Packets that the stack accepted.
     pub sent: u32,
-    /// Bytes of these, IP headers included.
+    /// Bytes of the accepted packets, including IP headers.
     pub bytes: u64,
-    /// Packets that it did not take: lost, like any packet may be.
+    /// Packets that the stack did not accept. They are lost, as any packet may be.
     pub dropped: u32,
-    /// Packets of these for which a queueing discipline had no room.
+    /// Dropped packets for which a queueing discipline had no room.
     pub no_room: u32,
 }
 
-/// The link to the packet behind one.
+/// Returns the field that links a packet to the next one.
 ///
 /// # Safety
 ///
 /// `skb` is a valid packet.
 #[inline]
 unsafe fn next(skb: *mut raw::sk_buff) -> *mut *mut raw::sk_buff {
-    // SAFETY: The caller promises a valid packet; only the address of the field is taken.
+    // SAFETY: The caller guarantees a valid packet; only the address of a field is taken.
     unsafe { &raw mut (*skb).__bindgen_anon_1.__bindgen_anon_1.next }
 }
 
 impl TxQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub const fn new() -> Self {
         Self {
             head: ptr::null_mut(),
@@ -59,23 +59,24 @@ impl TxQueue {
         }
     }
 
-    /// Packets in the queue.
+    /// Returns the number of packets in the queue.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends a packet whose headers are written.
+    /// Appends a packet whose headers have been written.
     #[inline]
     pub fn push(&mut self, skb: TxSkb) {
         let skb = skb.into_raw();
-        // SAFETY: `skb` and, by the type invariant, `tail` are valid packets of ours.
+        // SAFETY: `skb` was just taken from a `TxSkb`, and by the type invariant the queue owns
+        // `tail`.
         unsafe {
             *next(skb) = ptr::null_mut();
             if self.tail.is_null() {
@@ -89,14 +90,14 @@ impl TxQueue {
         self.len = self.len.wrapping_add(1);
     }
 
-    /// Takes the first packet.
+    /// Removes the first packet and returns it.
     #[inline]
     pub fn pop(&mut self) -> Option<TxSkb> {
         let skb = NonNull::new(self.head)?;
-        // SAFETY: By the type invariant `skb` is a valid packet.
+        // SAFETY: The queue owns `skb` (type invariant).
         unsafe {
             let next = next(skb.as_ptr());
-            // INVARIANT: The list starts with the one behind; where there is none, it is empty.
+            // INVARIANT: The list starts with the next packet, or becomes empty.
             self.head = *next;
             *next = ptr::null_mut();
         }
@@ -104,11 +105,12 @@ impl TxQueue {
             self.tail = ptr::null_mut();
         }
         self.len = self.len.wrapping_sub(1);
-        // SAFETY: By the type invariant it came from `into_raw`, and it is not in the list any more.
+        // SAFETY: By the type invariant, the packet came from `into_raw`. It was removed from the
+        // list above.
         Some(unsafe { TxSkb::from_raw(skb) })
     }
 
-    /// Moves all packets of another queue behind those of this one.
+    /// Appends all packets of another queue.
     pub fn append(&mut self, other: &mut TxQueue) {
         let other = core::mem::take(other);
         if other.head.is_null() {
@@ -117,28 +119,29 @@ impl TxQueue {
         if self.tail.is_null() {
             self.head = other.head;
         } else {
-            // SAFETY: By the type invariant `tail` is a valid packet.
+            // SAFETY: The queue owns `tail` (type invariant).
             unsafe { *next(self.tail) = other.head };
         }
-        // INVARIANT: The lists are linked; the other queue is forgotten.
+        // INVARIANT: The lists are linked, and `other` is forgotten below.
         self.tail = other.tail;
         self.len = self.len.wrapping_add(other.len);
         core::mem::forget(other);
     }
 
-    /// Gives all packets to IP. Any context but a hard interrupt; not with a lock held that a
-    /// receiver of these packets takes.
+    /// Passes all packets to IP. Callable in any context except a hard interrupt, but not with a
+    /// lock held that a receiver of these packets takes.
     ///
-    /// A packet whose headers were not written is dropped, and so is one that its route has become too narrow for: the stack would
-    /// drop it as well, but tell this host as a router would, which would then hold the way for that narrow for ten minutes, where its
-    /// device may be wide again in a moment. This is looked at for each packet as it is given away, for a batch can take longer than a
-    /// device stays as it was.
+    /// Packets without headers are dropped, and so are packets longer than the MTU of their route.
+    /// The stack would drop the latter too, but it would also report the MTU to this host like a
+    /// router. This host would then use that MTU for ten minutes, although the device's MTU may
+    /// grow again in a moment. Each packet is checked just before it is passed on, because a device
+    /// may change while a batch is being sent.
     pub fn xmit_all(&mut self) -> XmitStats {
         let mut stats = XmitStats::default();
         if self.is_empty() {
             return stats;
         }
-        // One section for all: the stack nests its own cheaply.
+        // One section covers the whole batch: the stack nests its own cheaply.
         let _bh = BhGuard::new();
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
@@ -159,11 +162,12 @@ impl TxQueue {
     }
 }
 
-/// Bytes of an IP packet that need not be compared with its route's MTU: IPv4 learns none that is smaller (`net.ipv4.route.min_pmtu`,
-/// 512 + 20 + 20, DEFAULT_MIN_PMTU in net/ipv4/route.c), and IPv6 has none.
+/// Length in bytes up to which an IP packet fits the MTU of every route. IPv4 learns no smaller MTU
+/// than this (`net.ipv4.route.min_pmtu`, 512 + 20 + 20, DEFAULT_MIN_PMTU in net/ipv4/route.c). The
+/// minimum MTU of IPv6 is larger.
 const NARROWEST: u32 = 552;
 
-/// The fate of a packet that was given to IP.
+/// The outcome of passing a packet to IP.
 enum Xmit {
     Taken,
     /// A queueing discipline had no room for it.
@@ -171,10 +175,10 @@ enum Xmit {
     Dropped,
 }
 
-/// Gives a packet to IP. `longest` is [`OnTheWire`](super::tx::OnTheWire)'s. With softirqs
-/// disabled, under RCU.
+/// Passes a packet to IP. `longest` is that of [`OnTheWire`](super::tx::OnTheWire). The caller has
+/// softirqs disabled and holds the RCU read lock.
 fn xmit(skb: TxSkb, longest: u32) -> Xmit {
-    // SAFETY: The packet is valid by its type invariant.
+    // SAFETY: `skb` owns the packet (type invariant).
     let (protocol, has_route) = unsafe {
         (
             u16::from_be(raw::shim_skb_protocol(skb.as_raw())),
@@ -184,15 +188,15 @@ fn xmit(skb: TxSkb, longest: u32) -> Xmit {
     if !has_route {
         return Xmit::Dropped;
     }
-    // SAFETY: The packet has a route, whose MTU may be asked for under RCU (`dst_mtu`, include/net/dst.h).
+    // SAFETY: The packet has a route, as checked above; `dst_mtu` (include/net/dst.h) requires RCU,
+    // which the caller holds.
     if longest > NARROWEST && longest > unsafe { raw::shim_skb_dst_mtu(skb.as_raw()) } {
         return Xmit::Dropped;
     }
     let skb = skb.into_raw();
-    // SAFETY: The packet has a route, and an IP header at its start of the version that `protocol`
-    // says, since `finish` of `TxSkb` sets all three. `ip_local_out` and `ip6_local_out` take the
-    // packet over whatever they return, and need no socket. The route's namespace is valid under
-    // RCU.
+    // SAFETY: The packet has a route, and starts with an IP header of the version in `protocol`:
+    // `finish` of `TxSkb` sets all three. `ip_local_out` and `ip6_local_out` consume the packet in
+    // any case and accept a null socket. The route's namespace is valid under RCU.
     let result = unsafe {
         let net = raw::shim_skb_dst_dev_net_rcu(skb);
         if u32::from(protocol) == raw::ETH_P_IPV6 {
@@ -204,7 +208,7 @@ fn xmit(skb: TxSkb, longest: u32) -> Xmit {
     const CN: i32 = raw::NET_XMIT_CN as i32;
     const DROP: i32 = raw::NET_XMIT_DROP as i32;
     match result {
-        // "Congestion notification": taken, and the queue is filling (net_xmit_eval).
+        // NET_XMIT_CN: the packet was accepted, and the queue is filling up (`net_xmit_eval`).
         0 | CN => Xmit::Taken,
         DROP => Xmit::NoRoom,
         _ => Xmit::Dropped,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! UDP sockets of the kernel whose packets go to a handler.
+//! Kernel UDP sockets that pass their packets to a handler.
 //!
 //! C header: `include/net/udp_tunnel.h`.
 
@@ -17,44 +17,44 @@ use kernel::{
     types::Opaque,
 };
 
-/// Who receives the packets of a [`UdpTunnelSocket`].
+/// A receiver of the packets of a [`UdpTunnelSocket`].
 pub trait UdpReceive: Send + Sync + 'static {
-    /// Takes a packet to the socket's port. In softirq context, inside an RCU read-side section;
-    /// calls run in parallel on several CPUs.
+    /// Handles a packet to the socket's port. Called in softirq context, inside an RCU read-side
+    /// section, on several CPUs in parallel.
     ///
-    /// `dev` is where it came in: a VLAN device where there is one for its tag, the loopback
-    /// device where the packet came from this host. UDP has verified its checksum (a zero checksum
-    /// is fine). The packet may be several datagrams in a row: see [`RxSkb::datagrams`].
+    /// `dev` is the device that received the packet: a VLAN device if there is one for the packet's
+    /// tag, the loopback device if the packet came from this host. UDP has verified the checksum
+    /// (zero means none). The packet may hold several datagrams: see [`RxSkb::datagrams`].
     fn receive(&self, dev: &NetDevice, skb: RxSkb);
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in `UdpTunnels::register`, once. Everything that uses it has a
-    // `UdpTunnels`, or is called by the operations that one has registered.
+    // SAFETY: `UdpTunnels::register` initialises it, once. All users have a `UdpTunnels` or are
+    // called by the operations that one has registered.
     unsafe(uninit) static SOCKETS: Mutex<KVec<Entry>> = KVec::new();
 }
 
 /// Whether [`SOCKETS`] has been initialised.
 static INITIALISED: Atomic<i32> = Atomic::new(0);
 
-/// A socket that has not been released yet.
+/// A socket that has not been released.
 struct Entry {
     sk: *mut raw::sock,
-    /// For comparison only: the namespace that the socket is in.
+    /// The socket's namespace, for comparison only.
     net: *mut raw::net,
 }
 
 // SAFETY: A socket belongs to no thread.
 unsafe impl Send for Entry {}
 
-/// Registration for the end of namespaces.
+/// Registration of a handler for the end of namespaces.
 ///
-/// A kernel socket does not keep its namespace, or containers would never end. So when a
-/// namespace ends, the sockets and [hooks](super::LocalOutHook) in it are released, whoever still
-/// has them; those are silent from then on.
+/// A kernel socket does not keep its namespace, because otherwise containers would never end. So
+/// when a namespace ends, its sockets and [hooks](super::LocalOutHook) are released, even if their
+/// owners still have them. They receive nothing from then on.
 ///
-/// A module keeps its reference until it goes, and drops it last and without RTNL: dropping the
-/// last reference waits for namespaces that begin or end, which take RTNL.
+/// A module keeps a reference until it is unloaded, and drops it last and without RTNL. Dropping
+/// the last reference waits for namespaces that begin or end, which take RTNL.
 ///
 /// # Invariants
 ///
@@ -65,38 +65,42 @@ pub struct UdpTunnels {
     ops: Opaque<raw::pernet_operations>,
 }
 
-// SAFETY: Any task may unregister the operations, since `pernet_ops_rwsem` guards their list
-// (net/core/net_namespace.c).
+// SAFETY: Any task may unregister the operations: `pernet_ops_rwsem` (net/core/net_namespace.c)
+// protects their list.
 unsafe impl Send for UdpTunnels {}
-// SAFETY: Nothing is done by a shared reference.
+// SAFETY: No method takes a shared reference.
 unsafe impl Sync for UdpTunnels {}
 
 impl UdpTunnels {
-    /// Registers. Once for a module; sleeps.
+    /// Registers the handler, once per module. Sleeps.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: the module has registered before. `ENOMEM`.
+    /// `EBUSY`: the module has already registered. `ENOMEM`.
     pub fn register() -> Result<Arc<Self>> {
         if INITIALISED.xchg(1, Full) != 0 {
             return Err(EBUSY);
         }
-        // SAFETY: Called once, since `INITIALISED` is never cleared, and before any use: a socket
-        // needs what is returned here, and so do the operations that are registered below.
+        // SAFETY: `INITIALISED` is never cleared, so this runs once. It precedes every use: opening
+        // a socket needs the value returned here, and the operations are registered below.
         unsafe { SOCKETS.init() };
-        // SAFETY: Called once, and before there can be a hook, which needs what is returned here, too.
+        // SAFETY: This runs once, and before there can be a hook, because registering one needs the
+        // value returned here.
         unsafe { local_out::prepare() };
         Arc::pin_init(
             try_pin_init!(Self {
-                // INVARIANT: Registered where this succeeds; otherwise there is no `Self`.
+                // INVARIANT: If this fails, there is no `Self`; otherwise the operations are
+                // registered.
                 ops <- Opaque::try_ffi_init(|slot: *mut raw::pernet_operations| {
-                    // SAFETY: `slot` is memory for the struct, for which zero is valid.
+                    // SAFETY: `slot` is valid for writes of the struct, for which all zeros is a
+                    // valid value.
                     unsafe {
                         slot.write(pin_init::zeroed());
                         (*slot).exit = Some(namespace_exit);
                     }
-                    // SAFETY: It is initialised and pinned, and `drop` unregisters it before its
-                    // memory goes (`register_pernet_subsys()`, net/core/net_namespace.c).
+                    // SAFETY: The struct is initialised and pinned, and `drop` unregisters it
+                    // before its memory is freed (`register_pernet_subsys()`,
+                    // net/core/net_namespace.c).
                     to_result(unsafe { raw::register_pernet_subsys(slot) })
                 }),
             }? Error),
@@ -108,45 +112,45 @@ impl UdpTunnels {
 #[pinned_drop]
 impl PinnedDrop for UdpTunnels {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by the type invariant. `unregister_pernet_subsys()`
-        // (net/core/net_namespace.c) calls `exit` for each namespace, which finds no socket: each
-        // of them holds a reference to us.
+        // SAFETY: The operations are registered by the type invariant. `unregister_pernet_subsys()`
+        // (net/core/net_namespace.c) calls `exit` for each namespace. It finds no socket, because
+        // each socket holds a reference to `self`.
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
-        // A static is not dropped; its memory would be lost.
+        // Statics are not dropped, so free the memory here.
         *SOCKETS.lock() = KVec::new();
         local_out::end();
-        // Softirqs that have looked a socket up before it was released may still be on their way
-        // into `encap_receive`, which may be about to go.
-        // SAFETY: No requirements but a context that may sleep.
+        // A softirq that found a socket before it was released may still be about to enter
+        // `encap_receive`, whose code may soon be unloaded.
+        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
         unsafe { raw::synchronize_net() };
     }
 }
 
-/// Releases the sockets and hooks of a namespace that ends.
+/// Releases the sockets and hooks of a namespace that is ending.
 ///
 /// # Safety
 ///
-/// [`SOCKETS`] is initialised: a [`UdpTunnels`] has registered this as `exit`. `net` is only
-/// compared.
+/// A [`UdpTunnels`] has registered this function as `exit`, so [`SOCKETS`] is initialised. `net` is
+/// only compared.
 unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
     local_out::namespace_exit(net);
     SOCKETS.lock().retain(|entry| {
         if entry.net != net {
             return true;
         }
-        // SAFETY: `open` made it a tunnel socket. What is in the list has not been released, and
-        // its lock is held until it is taken out (`udp_tunnel_sock_release()`,
+        // SAFETY: `open` made it a tunnel socket. A socket in the list has not been released, and
+        // the list stays locked until the entry is removed (`udp_tunnel_sock_release()`,
         // net/ipv4/udp_tunnel_core.c).
         unsafe { raw::udp_tunnel_sock_release(entry.sk) };
         false
     });
 }
 
-/// A UDP socket of the kernel that gives its packets to a handler.
+/// A kernel UDP socket that passes its packets to a handler.
 ///
 /// # Invariants
 ///
-/// `sk` is a socket as long as it is in [`SOCKETS`]. Its user data is what `handler` points to.
+/// While `sk` is in [`SOCKETS`], it is a valid socket, and its user data points to `handler`.
 pub struct UdpTunnelSocket<H: UdpReceive> {
     sk: *mut raw::sock,
     handler: Arc<H>,
@@ -155,11 +159,11 @@ pub struct UdpTunnelSocket<H: UdpReceive> {
 
 // SAFETY: Any task may release a kernel socket; `H` is `Send` and `Sync`, and so is an `Arc` of it.
 unsafe impl<H: UdpReceive> Send for UdpTunnelSocket<H> {}
-// SAFETY: A shared reference compares `sk`, and lends `handler`, which is `Sync`.
+// SAFETY: A shared reference only compares `sk` and lends `handler`, which is `Sync`.
 unsafe impl<H: UdpReceive> Sync for UdpTunnelSocket<H> {}
 
 impl<H: UdpReceive> UdpTunnelSocket<H> {
-    /// The low bits of user data are flags of the socket (`SK_USER_DATA_PTRMASK`).
+    /// The socket uses the low bits of its user data as flags (`SK_USER_DATA_PTRMASK`).
     const ALIGNED: () = assert!(
         align_of::<H>() >= 8,
         "a UDP receiver needs an alignment of 8: give it #[repr(align(8))]"
@@ -167,8 +171,8 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
 
     /// Opens a socket on `port` of all addresses of one IP version. Sleeps.
     ///
-    /// `net` keeps the namespace from ending meanwhile: once it has begun to end, nothing would
-    /// release the socket.
+    /// `net` keeps the namespace from ending during the call. In a namespace that has begun to end,
+    /// nothing would release the socket.
     ///
     /// # Errors
     ///
@@ -192,7 +196,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
                 cfg.set_ipv6_v6only(1);
             }
         }
-        // Room first, so that nothing can fail after the socket exists.
+        // Reserve an entry first, so that nothing can fail once the socket exists.
         let mut sockets = SOCKETS.lock();
         sockets.reserve(1, GFP_KERNEL)?;
         let mut sock = ptr::null_mut();
@@ -203,9 +207,9 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         tunnel.sk_user_data = Arc::as_ptr(&handler).cast_mut().cast();
         tunnel.encap_type = 1;
         tunnel.encap_rcv = Some(encap_receive::<H>);
-        // SAFETY: `udp_sock_create()` succeeded, so `sock` is a socket of ours, on which nothing
-        // has happened yet. The handler, which has the alignment that user data needs, lives for an
-        // RCU grace period after the socket was released: see `drop`.
+        // SAFETY: `udp_sock_create()` succeeded, so `sock` is an unused socket that this function
+        // owns. The handler has the alignment that user data requires, and it lives for an RCU
+        // grace period after the socket was released (see `drop`).
         let sk = unsafe {
             let sk = raw::shim_socket_sk(sock);
             lockdep::reclassify(sk, version);
@@ -217,7 +221,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
             sk,
             net: net.as_raw(),
         })?;
-        // INVARIANT: Just put into the list; user data as above.
+        // INVARIANT: The socket was added to the list above, with `handler` as its user data.
         Ok(Self {
             sk,
             handler,
@@ -225,12 +229,12 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         })
     }
 
-    /// The handler.
+    /// Returns the handler.
     pub fn handler(&self) -> &Arc<H> {
         &self.handler
     }
 
-    /// Whether the socket is open: not where its namespace has ended.
+    /// Returns whether the socket is open. The end of its namespace closes it.
     pub fn is_open(&self) -> bool {
         SOCKETS.lock().iter().any(|entry| entry.sk == self.sk)
     }
@@ -243,44 +247,46 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
             if entry.sk != self.sk {
                 return true;
             }
-            // SAFETY: `open` made it a tunnel socket. What is in the list has not been released,
-            // and its lock is held until it is taken out (`udp_tunnel_sock_release()`,
+            // SAFETY: `open` made it a tunnel socket. A socket in the list has not been released,
+            // and the list stays locked until the entry is removed (`udp_tunnel_sock_release()`,
             // net/ipv4/udp_tunnel_core.c).
             unsafe { raw::udp_tunnel_sock_release(entry.sk) };
             false
         });
-        // Releasing has cleared the user data. Who has read it before is in an RCU section.
-        // SAFETY: No requirements but a context that may sleep.
+        // Releasing has cleared the user data; earlier readers of it are inside RCU read-side
+        // sections.
+        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
         unsafe { raw::synchronize_net() };
     }
 }
 
-/// Gives a packet to the handler.
+/// Passes a packet to the handler.
 ///
 /// # Safety
 ///
 /// - `sk` is valid, and its user data is null or a pointer to an `H` that lives for an RCU grace
-///   period after it was cleared. This is called inside an RCU read-side section.
-/// - The packet is the callee's, and its data starts at the UDP header.
+///   period after the user data was cleared. The caller is inside an RCU read-side section.
+/// - The callee owns the packet, and the packet's data starts at the UDP header.
 unsafe extern "C" fn encap_receive<H: UdpReceive>(
     sk: *mut raw::sock,
     skb: *mut raw::sk_buff,
 ) -> c_int {
-    // SAFETY: UDP is the only caller: `udp_queue_rcv_one_skb()` (net/ipv4/udp.c) and
-    // `udpv6_queue_rcv_one_skb()` (net/ipv6/udp.c) give a packet away whose data starts at the UDP
-    // header, unless more than 0 is returned, which this never does.
+    // SAFETY: UDP is the only caller. `udp_queue_rcv_one_skb()` (net/ipv4/udp.c) and
+    // `udpv6_queue_rcv_one_skb()` (net/ipv6/udp.c) pass a packet whose data starts at the UDP
+    // header. They give it away unless more than 0 is returned, which this function never does.
     let skb = unsafe { RxSkb::from_udp(skb) };
-    // SAFETY: UDP has looked the socket up, and calls inside the RCU read-side section of
-    // `ip_protocol_deliver_rcu()` (net/ipv4/ip_input.c) or of that of IPv6.
+    // SAFETY: UDP has looked up the socket, and calls inside the RCU read-side section of
+    // `ip_protocol_deliver_rcu()` (net/ipv4/ip_input.c) or of its IPv6 counterpart.
     let user_data = unsafe { raw::shim_sk_user_data_rcu(sk) }.cast::<H>();
-    // SAFETY: Null, or what `open` set: an `H` that `UdpTunnelSocket` drops a grace period after
-    // `udp_tunnel_sock_release()` has cleared the user data, so it lives for this section.
+    // SAFETY: The user data is null or the `H` that `open` set. `UdpTunnelSocket` drops that `H` a
+    // grace period after `udp_tunnel_sock_release()` has cleared the user data, so it outlives this
+    // section.
     if let Some(handler) = unsafe { user_data.as_ref() } {
         // SAFETY: The device of a packet that is being received is valid for the RCU section
         // (`netif_receive_skb()`, net/core/dev.c).
         let dev = unsafe { NetDevice::from_raw(skb.raw_dev()) };
         handler.receive(dev, skb);
     }
-    // Taken: 0 means that UDP has nothing more to do with it.
+    // 0 tells UDP that the packet has been consumed.
     0
 }

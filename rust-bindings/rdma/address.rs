@@ -9,7 +9,7 @@ use crate::{
 use core::mem::ManuallyDrop;
 use kernel::{prelude::*, sync::rcu};
 
-/// What carries the packets.
+/// The network protocol of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkType {
     /// UDP over IPv4.
@@ -18,7 +18,7 @@ pub enum NetworkType {
     Ipv6,
 }
 
-/// The path to a peer: the source GID that was chosen and the destination.
+/// The path to a peer: the selected source GID and the destination.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressInfo {
     /// Source GID (IPv4 as an IPv4-mapped address).
@@ -27,13 +27,13 @@ pub struct AddressInfo {
     pub dgid: [u8; 16],
     /// Index of the source GID in the port's table.
     pub sgid_index: u8,
-    /// IPv4 or IPv6, as the source GID says.
+    /// IPv4 or IPv6, according to the source GID.
     pub network: NetworkType,
-    /// Interface of the source GID: the port's network device or a VLAN on it. 0 where it has
-    /// gone.
+    /// Index of the source GID's interface: the port's network device or a VLAN on it. 0 if the
+    /// interface has been removed.
     pub ifindex: u32,
-    /// Namespace of that interface, which alone knows it by the index. A device stacked on the
-    /// port's may be in another one than the port's.
+    /// Namespace of that interface, to which the index belongs. A device stacked on the port's
+    /// device may be in another namespace.
     pub namespace: Option<NetNsCookie>,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -45,25 +45,25 @@ pub struct AddressInfo {
     pub sl: u8,
     /// Static rate.
     pub static_rate: u8,
-    /// Port, from 1.
+    /// Port number, from 1.
     pub port: u32,
     /// Ethernet address of the next hop.
     pub dmac: [u8; 6],
 }
 
 impl AddressInfo {
-    /// True where the GID is an IPv4-mapped IPv6 address.
+    /// Returns whether the GID is an IPv4-mapped IPv6 address.
     fn is_v4_mapped(gid: &[u8; 16]) -> bool {
         matches!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
     }
 
-    /// The IPv4 address of an IPv4-mapped GID.
+    /// Returns the IPv4 address of an IPv4-mapped GID.
     pub fn ipv4_of(gid: &[u8; 16]) -> [u8; 4] {
         let [.., a, b, c, d] = *gid;
         [a, b, c, d]
     }
 
-    /// The IP address that a GID stands for.
+    /// Returns the IP address that a GID represents.
     pub fn ip_of(gid: &[u8; 16]) -> IpAddr {
         if Self::is_v4_mapped(gid) {
             IpAddr::V4(Self::ipv4_of(gid))
@@ -72,11 +72,11 @@ impl AddressInfo {
         }
     }
 
-    /// Reads ib_core's attribute: `EINVAL` where it has no route or is not RoCEv2.
+    /// Reads ib_core's attribute. Returns `EINVAL` if it has no route or is not RoCEv2.
     ///
     /// # Safety
     ///
-    /// `attr` comes from ib_core, which holds a reference on its `sgid_attr`
+    /// `attr` comes from ib_core, which holds a reference to its `sgid_attr`
     /// (`rdma_fill_sgid_attr()`, verbs.c).
     pub(crate) unsafe fn from_raw(attr: &raw::rdma_ah_attr) -> Result<Self> {
         if attr.type_ != raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE
@@ -85,12 +85,13 @@ impl AddressInfo {
         {
             return Err(EINVAL);
         }
-        // SAFETY: Not null, and valid while ib_core holds its reference, by the caller's promise.
+        // SAFETY: The pointer is not null, and the caller guarantees that ib_core holds a
+        // reference.
         let gid_attr = unsafe { &*attr.grh.sgid_attr };
         if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
             return Err(EINVAL);
         }
-        // SAFETY: All members of `union ib_gid` are plain bytes.
+        // SAFETY: All members of `union ib_gid` are sixteen plain bytes.
         let (sgid, dgid) = unsafe { (*gid_attr.gid.raw, *attr.grh.dgid.raw) };
         let network = if Self::is_v4_mapped(&sgid) {
             NetworkType::Ipv4
@@ -103,7 +104,7 @@ impl AddressInfo {
         let (ifindex, namespace) = {
             let rcu = rcu::read_lock();
             // SAFETY: The RCU read lock is held, as `rdma_read_gid_attr_ndev_rcu()` (cache.c)
-            // asks; what it returns is valid or an error while it is.
+            // requires. It returns an error or a device that is valid under RCU.
             unsafe {
                 let ndev = raw::rdma_read_gid_attr_ndev_rcu(gid_attr);
                 match kernel::error::from_err_ptr(ndev) {
@@ -129,14 +130,16 @@ impl AddressInfo {
             sl: attr.sl,
             static_rate: attr.static_rate,
             port: attr.port_num,
-            // SAFETY: The type says RoCE.
+            // SAFETY: The type, checked above, is RoCE, so `roce` is the active member of the
+            // union.
             dmac: unsafe { attr.__bindgen_anon_1.roce.dmac },
         })
     }
 
-    /// Returns ib_core's attribute, for the query verbs (without `sgid_attr`, as all drivers).
+    /// Returns ib_core's attribute for the query verbs. Like other drivers, this does not set
+    /// `sgid_attr`.
     pub(crate) fn to_raw(self) -> raw::rdma_ah_attr {
-        // SAFETY: All zeroes is a valid C struct of integers and pointers.
+        // SAFETY: All zeroes are valid for a C struct of integers and pointers.
         let mut attr: raw::rdma_ah_attr = unsafe { core::mem::zeroed() };
         attr.type_ = raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         attr.ah_flags = raw::ib_ah_flags_IB_AH_GRH as u8;
@@ -152,10 +155,11 @@ impl AddressInfo {
         attr
     }
 
-    /// UDP source port of a connected queue pair, in 0xC000 to 0xFFFF, as the kernel derives it
-    /// (`rdma_get_udp_sport()`): from the flow label, or where that is 0 from the QP numbers.
+    /// Returns the UDP source port of a connected queue pair, from 0xC000 to 0xFFFF. The kernel
+    /// derives it from the flow label, or from the QP numbers if the label is 0
+    /// (`rdma_get_udp_sport()`).
     pub fn udp_source_port(&self, local_qpn: u32, remote_qpn: u32) -> u16 {
-        // SAFETY: A pure function of three integers.
+        // SAFETY: `rdma_get_udp_sport()` (ib_verbs.h) is a pure function of three integers.
         unsafe { raw::shim_get_udp_sport(self.flow_label, local_qpn, remote_qpn) }
     }
 }

@@ -6,10 +6,10 @@ use crate::{compat::DeviceLimit, raw};
 use core::marker::PhantomData;
 use kernel::str::CStr;
 
-/// What CREATE_CQ asks.
+/// Arguments of CREATE_CQ.
 #[derive(Clone, Copy, Debug)]
 pub struct CqInitAttr {
-    /// Entries at least.
+    /// Minimum number of entries.
     pub cqe: u32,
     /// Completion vector.
     pub comp_vector: u32,
@@ -17,9 +17,9 @@ pub struct CqInitAttr {
     pub flags: u32,
 }
 
-/// Completion timestamps were asked for.
+/// The consumer requests completion timestamps.
 pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
-/// Overrun may be ignored.
+/// The device may ignore an overrun.
 pub const CQ_FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
 
 macro_rules! setters {
@@ -34,7 +34,7 @@ macro_rules! setters {
     };
 }
 
-/// `struct ib_device_attr` as a driver fills it.
+/// A view of `struct ib_device_attr` for drivers to fill in.
 pub struct DeviceAttr<'a>(
     &'a mut raw::ib_device_attr,
     PhantomData<&'a mut raw::ib_device_attr>,
@@ -46,81 +46,81 @@ impl<'a> DeviceAttr<'a> {
     }
 
     setters! {
-        /// Firmware version, for people.
+        /// Firmware version, for display.
         fw_ver: fw_ver as u64, u64;
-        /// Bytes of the largest memory region.
+        /// Maximum size of a memory region in bytes.
         max_mr_size: max_mr_size as u64, u64;
-        /// A bit for each page size that a region may have.
+        /// Bitmap of the page sizes that a region may have.
         page_size_cap: page_size_cap as u64, u64;
-        /// Vendor (an IEEE OUI).
+        /// Vendor identifier (an IEEE OUI).
         vendor_id: vendor_id as u32, u32;
-        /// Part number of the vendor.
+        /// The vendor's part number.
         vendor_part_id: vendor_part_id as u32, u32;
         /// Hardware version.
         hw_ver: hw_ver as u32, u32;
-        /// Queue pairs.
+        /// Maximum number of queue pairs.
         max_qp: max_qp as DeviceLimit, u32;
-        /// Work requests of a work queue.
+        /// Maximum number of work requests in a work queue.
         max_qp_wr: max_qp_wr as DeviceLimit, u32;
         /// `IB_DEVICE_*`.
         device_cap_flags: device_cap_flags as u64, u64;
         /// `IBK_*`.
         kernel_cap_flags: kernel_cap_flags as u64, u64;
-        /// Data segments of a send work request.
+        /// Maximum number of data segments in a send work request.
         max_send_sge: max_send_sge as DeviceLimit, u32;
-        /// Data segments of a receive work request.
+        /// Maximum number of data segments in a receive work request.
         max_recv_sge: max_recv_sge as DeviceLimit, u32;
-        /// Data segments of a READ.
+        /// Maximum number of data segments in a READ.
         max_sge_rd: max_sge_rd as DeviceLimit, u32;
-        /// Completion queues.
+        /// Maximum number of completion queues.
         max_cq: max_cq as DeviceLimit, u32;
-        /// Entries of a completion queue.
+        /// Maximum number of entries in a completion queue.
         max_cqe: max_cqe as DeviceLimit, u32;
-        /// Memory regions.
+        /// Maximum number of memory regions.
         max_mr: max_mr as DeviceLimit, u32;
-        /// Memory windows.
+        /// Maximum number of memory windows.
         max_mw: max_mw as DeviceLimit, u32;
-        /// Pages of a fast registration.
+        /// Maximum number of pages in a fast registration.
         max_fast_reg_page_list_len: max_fast_reg_page_list_len as u32, u32;
-        /// Protection domains.
+        /// Maximum number of protection domains.
         max_pd: max_pd as DeviceLimit, u32;
-        /// READs and atomics that a queue pair may have outstanding as the responder.
+        /// Maximum number of READs and atomics outstanding at a queue pair as responder.
         max_qp_rd_atom: max_qp_rd_atom as DeviceLimit, u32;
-        /// The same of the whole device.
+        /// Maximum number of READs and atomics outstanding at all queue pairs as responders.
         max_res_rd_atom: max_res_rd_atom as DeviceLimit, u32;
-        /// READs and atomics that a queue pair may have outstanding as the requester.
+        /// Maximum number of READs and atomics outstanding at a queue pair as requester.
         max_qp_init_rd_atom: max_qp_init_rd_atom as DeviceLimit, u32;
-        /// Multicast groups.
+        /// Maximum number of multicast groups.
         max_mcast_grp: max_mcast_grp as DeviceLimit, u32;
-        /// Queue pairs of a multicast group.
+        /// Maximum number of queue pairs in a multicast group.
         max_mcast_qp_attach: max_mcast_qp_attach as DeviceLimit, u32;
-        /// Queue pairs of all multicast groups together.
+        /// Maximum number of queue pairs in all multicast groups together.
         max_total_mcast_qp_attach: max_total_mcast_qp_attach as DeviceLimit, u32;
-        /// Address handles.
+        /// Maximum number of address handles.
         max_ah: max_ah as DeviceLimit, u32;
-        /// Shared receive queues.
+        /// Maximum number of shared receive queues.
         max_srq: max_srq as DeviceLimit, u32;
-        /// Work requests of a shared receive queue.
+        /// Maximum number of work requests in a shared receive queue.
         max_srq_wr: max_srq_wr as DeviceLimit, u32;
-        /// Data segments of each.
+        /// Maximum number of data segments in a work request of a shared receive queue.
         max_srq_sge: max_srq_sge as DeviceLimit, u32;
-        /// Entries of the P_Key table.
+        /// Number of entries in the P_Key table.
         max_pkeys: max_pkeys as u16, u16;
-        /// `4.096 us * 2^n`: how long this end may take to answer.
+        /// Maximum delay of the device's acknowledgments: `4.096 us * 2^n`.
         local_ca_ack_delay: local_ca_ack_delay as u8, u8;
-        /// Significant bits of completion timestamps.
+        /// Mask of the significant bits of completion timestamps.
         timestamp_mask: timestamp_mask as u64, u64;
         /// Clock of completion timestamps, in kHz.
         hca_core_clock: hca_core_clock as u64, u64;
     }
 
-    /// System image GUID.
+    /// Sets the system image GUID.
     pub fn sys_image_guid(&mut self, guid: [u8; 8]) -> &mut Self {
         self.0.sys_image_guid = u64::from_ne_bytes(guid);
         self
     }
 
-    /// Atomics are atomic with respect to the queue pairs of this device.
+    /// Declares that atomics are atomic with respect to the queue pairs of this device.
     pub fn atomics_within_device(&mut self) -> &mut Self {
         self.0.atomic_cap = raw::ib_atomic_cap_IB_ATOMIC_HCA;
         self
@@ -132,21 +132,21 @@ pub const KERNEL_CAP_ALLOW_USER_UNREG: u64 = raw::ib_kernel_cap_flags_IBK_ALLOW_
 
 /// `IB_DEVICE_*` flags.
 pub mod device_cap {
-    /// Bad P_Key counter.
+    /// The device counts packets with a bad P_Key.
     pub const BAD_PKEY_CNTR: u64 = 1 << 1;
-    /// Bad Q_Key counter.
+    /// The device counts packets with a bad Q_Key.
     pub const BAD_QKEY_CNTR: u64 = 1 << 2;
-    /// The port of a QP may be chosen on modify.
+    /// MODIFY_QP can change the port of a queue pair.
     pub const CHANGE_PHY_PORT: u64 = 1 << 5;
-    /// Checks an address handle's port.
+    /// The device checks the port of address handles.
     pub const UD_AV_PORT_ENFORCE: u64 = 1 << 6;
-    /// CURR_QP_STATE modifier.
+    /// MODIFY_QP supports the current-state modifier.
     pub const CURR_QP_STATE_MOD: u64 = 1 << 7;
-    /// Port active event.
+    /// The device reports port-active events.
     pub const PORT_ACTIVE_EVENT: u64 = 1 << 10;
-    /// System image GUID.
+    /// The device has a system image GUID.
     pub const SYS_IMAGE_GUID: u64 = 1 << 11;
-    /// RC QPs generate RNR NAKs.
+    /// RC queue pairs generate RNR NAKs.
     pub const RC_RNR_NAK_GEN: u64 = 1 << 12;
     /// Shared receive queues can be resized.
     pub const SRQ_RESIZE: u64 = 1 << 13;
@@ -167,15 +167,15 @@ pub mod device_cap {
 /// State of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortState {
-    /// No link, and administratively down.
+    /// The link is down administratively.
     Disabled,
-    /// No link yet.
+    /// There is no link yet.
     Polling,
-    /// In use.
+    /// The port is in use.
     Active,
 }
 
-/// IB MTU in bytes as `enum ib_mtu`: the largest that is not above `bytes`, 256 at least.
+/// Returns the largest `enum ib_mtu` that is at most `bytes`, but at least 256 bytes.
 pub fn mtu_to_enum(bytes: u32) -> u32 {
     match bytes {
         4096.. => raw::ib_mtu_IB_MTU_4096,
@@ -186,7 +186,7 @@ pub fn mtu_to_enum(bytes: u32) -> u32 {
     }
 }
 
-/// `enum ib_mtu` in bytes; `None` for another value.
+/// Returns the bytes of an `enum ib_mtu`, or `None` for an invalid value.
 pub fn mtu_from_enum(mtu: u32) -> Option<u32> {
     match mtu {
         1..=5 => Some(128 << mtu),
@@ -194,7 +194,7 @@ pub fn mtu_from_enum(mtu: u32) -> Option<u32> {
     }
 }
 
-/// `struct ib_port_attr` as a driver fills it.
+/// A view of `struct ib_port_attr` for drivers to fill in.
 pub struct PortAttr<'a>(
     &'a mut raw::ib_port_attr,
     PhantomData<&'a mut raw::ib_port_attr>,
@@ -206,32 +206,32 @@ impl<'a> PortAttr<'a> {
     }
 
     setters! {
-        /// Entries of the GID table.
+        /// Number of entries in the GID table.
         gid_tbl_len: gid_tbl_len as i32, u32;
-        /// Bytes of the largest message.
+        /// Maximum size of a message in bytes.
         max_msg_sz: max_msg_sz as u32, u32;
-        /// Packets with a P_Key that did not match.
+        /// Number of packets with a P_Key that did not match.
         bad_pkey_cntr: bad_pkey_cntr as u32, u32;
-        /// Packets with a Q_Key that did not match.
+        /// Number of packets with a Q_Key that did not match.
         qkey_viol_cntr: qkey_viol_cntr as u32, u32;
-        /// Entries of the P_Key table.
+        /// Number of entries in the P_Key table.
         pkey_tbl_len: pkey_tbl_len as u16, u16;
         /// `IB_PORT_*_SUP`.
         port_cap_flags: port_cap_flags as u32, u32;
         /// MTU of the link in bytes.
         phys_mtu: phys_mtu as u32, u32;
-        /// Virtual lanes.
+        /// Number of virtual lanes.
         max_vl_num: max_vl_num as u8, u8;
     }
 
-    /// Largest and active MTU in bytes (see [`mtu_to_enum`]).
+    /// Sets the maximum and the active MTU, given in bytes (see [`mtu_to_enum`]).
     pub fn mtu(&mut self, max: u32, active: u32) -> &mut Self {
         self.0.max_mtu = mtu_to_enum(max);
         self.0.active_mtu = mtu_to_enum(active);
         self
     }
 
-    /// Logical and physical state.
+    /// Sets the logical and physical state.
     pub fn state(&mut self, state: PortState) -> &mut Self {
         let (logical, physical) = match state {
             PortState::Active => (
@@ -252,14 +252,14 @@ impl<'a> PortAttr<'a> {
         self
     }
 
-    /// Speed and width of the link.
+    /// Sets the speed and width of the link.
     pub(crate) fn raw_speed(&mut self, speed: u16, width: u8) -> &mut Self {
         self.0.active_speed = speed;
         self.0.active_width = width;
         self
     }
 
-    /// GIDs are IP addresses (RoCEv2).
+    /// Declares that GIDs are IP addresses (RoCEv2).
     pub fn ip_gids(&mut self) -> &mut Self {
         self.0.set_ip_gids(1);
         self
@@ -270,11 +270,11 @@ impl<'a> PortAttr<'a> {
 #[repr(transparent)]
 pub struct StatName(raw::rdma_stat_desc);
 
-// SAFETY: Never written to, and what it points to is static.
+// SAFETY: It is never written to, and its pointers refer to static data.
 unsafe impl Sync for StatName {}
 
 impl StatName {
-    /// A name.
+    /// Creates a name.
     pub const fn new(name: &'static CStr) -> Self {
         Self(raw::rdma_stat_desc {
             name: kernel::str::as_char_ptr_in_const_context(name).cast(),
@@ -284,11 +284,11 @@ impl StatName {
     }
 }
 
-/// What of a RoCEv2 port never changes.
+/// The attributes of a RoCEv2 port that never change.
 #[derive(Clone, Copy, Debug)]
 pub struct PortImmutable {
-    /// Entries of the P_Key table.
+    /// Number of entries in the P_Key table.
     pub pkey_tbl_len: u32,
-    /// Entries of the GID table.
+    /// Number of entries in the GID table.
     pub gid_tbl_len: u32,
 }

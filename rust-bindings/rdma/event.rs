@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion and asynchronous events, from a driver to the consumer of an object.
+//! Completion and asynchronous events from a driver to the consumer of an object.
 //!
-//! Softirqs and timers of a driver may outlive the ib_core object that they report on: ib_core
-//! frees it as soon as the destroy operation returns. So events go through a target, which the
-//! abstraction closes before that: closing waits for callbacks under way, and events that come
-//! later go nowhere.
+//! ib_core frees an object as soon as its destroy operation returns, but softirqs and timers of a
+//! driver may run longer than that. So drivers report events through a target, which this module
+//! closes first. Closing waits for running callbacks, and later events are dropped.
 
 use crate::{raw, sync::CallbackGate};
 use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{prelude::*, sync::Arc};
 
-/// Where the events of an ib_core object `I` go.
+/// The destination of the events of an ib_core object `I`.
 #[pin_data]
 pub struct Target<I> {
     object: NonNull<I>,
@@ -19,23 +18,25 @@ pub struct Target<I> {
     gate: CallbackGate,
 }
 
-/// Where the events of a completion queue go.
+/// The destination of the events of a completion queue.
 pub type CqTarget = Target<raw::ib_cq>;
-/// Where the events of a queue pair go.
+/// The destination of the events of a queue pair.
 pub type QpTarget = Target<raw::ib_qp>;
-/// Where the events of a shared receive queue go.
+/// The destination of the events of a shared receive queue.
 pub type SrqTarget = Target<raw::ib_srq>;
 
-// SAFETY: The pointer is only used inside the gate, which ib_core's object outlives; the callbacks
-// may be called from any context.
+// SAFETY: The pointer is used only inside the gate, which is closed before ib_core frees the
+// object. The callbacks may be called from any context.
 unsafe impl<I> Send for Target<I> {}
-// SAFETY: The gate may be entered by any number of threads at a time.
+// SAFETY: Any number of threads may enter the gate at the same time.
 unsafe impl<I> Sync for Target<I> {}
 
 impl<I> Target<I> {
+    /// Creates a target for the events of `object`.
+    ///
     /// # Safety
     ///
-    /// `object` stays valid until `close` was called.
+    /// `object` stays valid until `close` is called.
     pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -46,22 +47,22 @@ impl<I> Target<I> {
         )
     }
 
-    /// Nobody is called any more after this; waits for who is being called.
+    /// Waits for running callbacks. No callback is called after this returns.
     pub(crate) fn close(&self) {
         self.gate.close();
     }
 }
 
 impl CqTarget {
-    /// A completion was added to an armed queue. Any context but hard interrupts; the consumer may
-    /// call back into the driver, so no lock of the driver may be held.
+    /// Reports that a completion was added to an armed queue. Any context but hard interrupts. The
+    /// consumer may call back into the driver, so the caller must not hold a lock of the driver.
     pub fn notify(&self) {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
         let cq = self.object.as_ptr();
         // SAFETY: Inside the gate the ib_cq is valid. `comp_handler` was set before the driver's
-        // create operation was called (verbs.c, uverbs_cmd.c) and takes the CQ and its context.
+        // create operation was called (verbs.c, uverbs_cmd.c), and takes the CQ and its context.
         unsafe {
             if let Some(handler) = (*cq).comp_handler {
                 handler(cq, (*cq).cq_context);
@@ -69,13 +70,13 @@ impl CqTarget {
         }
     }
 
-    /// The queue overflowed (`IB_EVENT_CQ_ERR`).
+    /// Reports that the queue overflowed (`IB_EVENT_CQ_ERR`).
     pub fn error(&self) {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
         let cq = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_cq is valid; the handler only reads the event.
+        // SAFETY: Inside the gate the ib_cq is valid, and the handler only reads the event.
         unsafe {
             let mut event: raw::ib_event = core::mem::zeroed();
             event.device = (*cq).device;
@@ -94,33 +95,34 @@ impl CqTarget {
 pub enum QpEvent {
     /// An error that stopped the queue pair (`IB_EVENT_QP_FATAL`).
     Fatal = raw::ib_event_type_IB_EVENT_QP_FATAL,
-    /// A request that the transport forbids (`IB_EVENT_QP_REQ_ERR`).
+    /// A peer's request violated the transport (`IB_EVENT_QP_REQ_ERR`).
     RequestError = raw::ib_event_type_IB_EVENT_QP_REQ_ERR,
-    /// A remote access that was not permitted (`IB_EVENT_QP_ACCESS_ERR`).
+    /// A peer's request was not permitted to access memory (`IB_EVENT_QP_ACCESS_ERR`).
     AccessError = raw::ib_event_type_IB_EVENT_QP_ACCESS_ERR,
-    /// The first packet came before the move to RTS (`IB_EVENT_COMM_EST`).
+    /// The first packet arrived before the transition to RTS (`IB_EVENT_COMM_EST`).
     CommunicationEstablished = raw::ib_event_type_IB_EVENT_COMM_EST,
     /// The send queue has drained (`IB_EVENT_SQ_DRAINED`).
     SendQueueDrained = raw::ib_event_type_IB_EVENT_SQ_DRAINED,
-    /// No more receives of a shared receive queue will be used (`IB_EVENT_QP_LAST_WQE_REACHED`).
+    /// The queue pair uses no further receives of its shared receive queue
+    /// (`IB_EVENT_QP_LAST_WQE_REACHED`).
     LastWqeReached = raw::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
 }
 
 impl QpTarget {
-    /// The ib_qp for work completions: an identity, which is not followed here.
+    /// Returns the ib_qp for work completions. It serves as an identity and is not dereferenced.
     pub(crate) fn as_ptr(&self) -> *mut raw::ib_qp {
         self.object.as_ptr()
     }
 
-    /// Reports an event. Process context, no lock of the driver held: consumers are promised a
+    /// Reports an event. Called in process context without a lock of the driver: consumers expect a
     /// workqueue (`struct ib_qp_init_attr`).
     pub fn dispatch(&self, event: QpEvent) {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
         let qp = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_qp is valid; ib_core set `event_handler` before the
-        // driver's create operation (verbs.c, `create_qp()`), and it only reads the event.
+        // SAFETY: Inside the gate the ib_qp is valid. ib_core set `event_handler` before the
+        // driver's create operation (verbs.c, `create_qp()`), and the handler only reads the event.
         unsafe {
             let mut raw_event: raw::ib_event = core::mem::zeroed();
             raw_event.device = (*qp).device;
@@ -137,21 +139,23 @@ impl QpTarget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SrqEvent {
-    /// Fewer work requests than the limit are left (`IB_EVENT_SRQ_LIMIT_REACHED`).
+    /// Fewer work requests are left than the limit (`IB_EVENT_SRQ_LIMIT_REACHED`).
     LimitReached = raw::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
-    /// The queue can't be used any more (`IB_EVENT_SRQ_ERR`).
+    /// The queue is unusable (`IB_EVENT_SRQ_ERR`).
     Error = raw::ib_event_type_IB_EVENT_SRQ_ERR,
 }
 
 impl SrqTarget {
-    /// Reports an event. No lock of the driver may be held: the consumer may call back.
+    /// Reports an event. The caller must not hold a lock of the driver, because the consumer may
+    /// call back.
     pub fn dispatch(&self, event: SrqEvent) {
         let Some(_inside) = self.gate.enter() else {
             return;
         };
         let srq = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_srq is valid; ib_core set `event_handler` before the
-        // driver's create operation (verbs.c, `ib_create_srq_user()`), and it only reads the event.
+        // SAFETY: Inside the gate the ib_srq is valid. ib_core set `event_handler` before the
+        // driver's create operation (verbs.c, `ib_create_srq_user()`), and the handler only reads
+        // the event.
         unsafe {
             let mut raw_event: raw::ib_event = core::mem::zeroed();
             raw_event.device = (*srq).device;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of consumers: pinned user memory, the kernel's own, and rings shared with user space.
+//! Memory of consumers: pinned user memory, kernel memory, and rings shared with user space.
 //!
-//! User space may change all of it at any time, so no Rust reference is ever made into it: it is
-//! copied from and to, or accessed atomically.
+//! User space may change all of it at any time, so Rust references never point into it. Accesses
+//! are copies or atomic operations.
 
 use super::{device::Device, object::Driver};
 use crate::{
@@ -41,67 +41,68 @@ pub mod access {
     pub const FLUSH_PERSISTENT: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
     pub const MW_BIND: u32 = raw::ib_access_flags_IB_ACCESS_MW_BIND;
     pub const ZERO_BASED: u32 = raw::ib_access_flags_IB_ZERO_BASED;
-    /// Flags that a device may ignore (relaxed ordering and the like).
+    /// Flags that a device may ignore, such as relaxed ordering.
     pub const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
-    /// Of these, each needs memory that its process may write to (`ib_access_writable()` in
+    /// Flags that require memory to which the process may write (`ib_access_writable()` in
     /// ib_verbs.h).
     pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
 }
 
-/// User memory, pinned and charged to the process that owns it (`struct ib_umem`).
+/// User memory that is pinned and charged to its process (`struct ib_umem`).
 ///
-/// Must be dropped in process context: unpinning may sleep.
+/// Must be dropped in process context, because unpinning may sleep.
 pub struct Umem(NonNull<raw::ib_umem>);
 
-// SAFETY: ib_umem_release() may be called by any task (umem.c keeps the owner's mm).
+// SAFETY: Any task may call ib_umem_release() (umem.c keeps the owner's mm).
 unsafe impl Send for Umem {}
-// SAFETY: Nothing is changed through a shared reference.
+// SAFETY: Shared references only read fields that never change.
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// Pins `len` bytes from `addr` of the current process, writable if `access` says so. Sleeps.
+    /// Pins `len` bytes from `addr` of the current process, for writing if `access` requires it.
+    /// Sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: RLIMIT_MEMLOCK does not allow it. `EFAULT`: it is not mapped so. `EINVAL`: this is
-    /// a kernel thread, which has no memory of its own.
+    /// `ENOMEM`: it would exceed RLIMIT_MEMLOCK. `EFAULT`: the memory is not mapped with these
+    /// rights. `EINVAL`: the caller is a kernel thread, which has no user memory.
     pub fn get<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
         let task = kernel::current!();
         task.mm().ok_or(EINVAL)?;
-        // SAFETY: The device is valid, and the current task has memory, which
-        // ib_umem_get_attr_or_va() (umem.c) takes for granted. It takes no attributes if they are
-        // null, as ib_umem_get_va() in ib_umem.h calls it.
+        // SAFETY: The device is valid, and the current task has an mm, which
+        // ib_umem_get_attr_or_va() (umem.c) assumes. Null attributes are allowed: ib_umem_get_va()
+        // in ib_umem.h passes them.
         let umem = from_err_ptr(unsafe {
             raw::ib_umem_get_attr_or_va(device.as_raw(), ptr::null(), 0, addr, len, access as i32)
         })?;
         NonNull::new(umem).map(Self).ok_or(EINVAL)
     }
 
-    /// The address and the bytes that it was pinned with.
+    /// Returns the address and the length in bytes of the pinned memory.
     fn range(&self) -> (u64, usize) {
-        // SAFETY: The umem is valid while `self` is; neither changes (umem.c).
+        // SAFETY: `self` owns the umem, and neither field changes (umem.c).
         unsafe {
             let umem = self.0.as_ptr();
             ((*umem).address as u64, (*umem).length)
         }
     }
 
-    /// Whether it was pinned to be written to.
+    /// Returns whether the memory was pinned for writing.
     fn is_writable(&self) -> bool {
-        // SAFETY: As for `range`.
+        // SAFETY: `self` owns the umem, and the field does not change (umem.c).
         unsafe { (*self.0.as_ptr()).writable() != 0 }
     }
 
-    /// Lists the pages in blocks of the largest size that fits.
+    /// Lists the memory in blocks of the largest page size that fits.
     pub fn page_table(&self) -> Result<PageTable> {
         self.blocks(usize::MAX & !(PAGE_SIZE - 1))
     }
 
-    /// Lists the memory in blocks of a size in the bitmap `sizes`.
+    /// Lists the memory in blocks of the largest fitting size in the bitmap `sizes`.
     fn blocks(&self, sizes: usize) -> Result<PageTable> {
         let umem = self.0.as_ptr();
-        // SAFETY: The umem is valid while `self` is. The "virtual address" for which the blocks
-        // are chosen is the memory's own, so that page size always fits.
+        // SAFETY: `self` owns the umem. The "virtual address" for which the block size is chosen is
+        // the memory's own address, so the page size always fits.
         let (block, offset, len, sgl, nents) = unsafe {
             let addr = (*umem).address;
             let block = raw::ib_umem_find_best_pgsz(umem, sizes, addr as u64);
@@ -118,7 +119,7 @@ impl Umem {
             return Err(EINVAL);
         }
         let shift = block.trailing_zeros();
-        // Not 0, and so there is a mask of the bits below.
+        // The block size is not 0, so it has a mask of lower bits.
         let below = block.wrapping_sub(1);
         let count = (offset.checked_add(len).ok_or(EINVAL)?)
             .checked_add(below)
@@ -126,9 +127,9 @@ impl Umem {
             >> shift;
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
-        // SAFETY: `iter` is initialized by __rdma_block_iter_start() (verbs.c) and then only used
-        // by __rdma_block_iter_next(); the scatter list lives as long as the umem. Where the
-        // memory starts in the middle of a block of pages, the first scatter entry does too, and
+        // SAFETY: __rdma_block_iter_start() (verbs.c) initializes `iter`, which only
+        // __rdma_block_iter_next() uses afterwards. The scatter list lives as long as the umem. If
+        // the memory begins in the middle of a block of pages, so does the first scatter entry, and
         // the iteration aligns down.
         unsafe {
             raw::__rdma_block_iter_start(iter.as_mut_ptr(), sgl, nents, block);
@@ -156,33 +157,33 @@ impl Umem {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: We own the umem; process context, by the type's rule.
+        // SAFETY: `self` owns the umem and, by the type's rule, is dropped in process context.
         unsafe { raw::ib_umem_release(self.0.as_ptr()) };
     }
 }
 
-/// Where the bytes of pinned user memory are in the kernel's direct map: an entry for each block
-/// of the largest page size that fits.
+/// The addresses of pinned memory in the kernel's direct map, with an entry for each block of the
+/// largest page size that fits.
 ///
-/// It does not keep the memory pinned (see [`Pinned`]).
+/// The table does not keep the memory pinned (see [`Pinned`]).
 pub struct PageTable {
     blocks: KVVec<usize>,
     shift: u32,
-    /// Of the first byte in the first block.
+    /// Offset of the first byte in the first block.
     offset: usize,
     len: u64,
-    /// The memory may be written to.
+    /// Whether the memory may be written to.
     writable: bool,
 }
 
 impl PageTable {
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     pub fn block_size(&self) -> u64 {
         1 << self.shift
     }
 
-    /// The address of byte `offset` and how many of `len` bytes are contiguous there. `None` past
-    /// the end.
+    /// Returns the address of byte `offset`, and how many of the following `len` bytes are
+    /// contiguous. Returns `None` if the range extends past the end.
     #[inline]
     fn span(&self, offset: u64, len: usize) -> Option<(*mut u8, usize)> {
         if offset.checked_add(len as u64)? > self.len {
@@ -198,11 +199,11 @@ impl PageTable {
         ))
     }
 
-    /// Calls `f` with each contiguous piece of the range.
+    /// Calls `f` for each contiguous piece of the range.
     ///
     /// # Safety
     ///
-    /// The memory is where the table says.
+    /// The memory is at the addresses in the table.
     #[inline]
     unsafe fn for_each(
         &self,
@@ -211,14 +212,14 @@ impl PageTable {
         mut f: impl FnMut(*mut u8, usize, usize),
     ) -> Result {
         let mut done = 0;
-        // One check of the whole range, so that nothing is copied where it does not fit.
+        // Check the whole range first, so that nothing is copied if it does not fit.
         if offset.checked_add(len as u64).ok_or(EFAULT)? > self.len {
             return Err(EFAULT);
         }
         while len != 0 {
             let (p, n) = self.span(offset, len).ok_or(EFAULT)?;
             f(p, done, n);
-            // `n` is no more than what is left of a range that was checked.
+            // `n` is at most the remaining part of the range, which was checked.
             done = n.wrapping_add(done);
             offset = offset.wrapping_add(n as u64);
             len = len.saturating_sub(n);
@@ -227,31 +228,32 @@ impl PageTable {
     }
 }
 
-/// User memory that RCU readers access: its page table, and whether it is still pinned.
+/// Pinned user memory for RCU readers: its page table, and whether it is still pinned.
 ///
-/// Whoever may unpin it holds the [`PinOwner`].
+/// The [`PinOwner`] unpins the memory.
 pub struct Pinned {
     table: PageTable,
-    /// Not zero until the owner begins to unpin.
+    /// Nonzero until the owner begins to unpin the memory.
     pinned: Atomic<u32>,
 }
 
 impl Pinned {
-    /// Bytes of the memory.
+    /// Returns the size of the memory in bytes.
     pub fn size(&self) -> u64 {
         self.table.len
     }
 
-    /// Access to the memory while the RCU read lock is held; `None` once it is being unpinned.
+    /// Returns access to the memory under the RCU read lock, or `None` once it is being unpinned.
     #[inline]
     pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<MappedMemory<'a>> {
-        // INVARIANT: Pinned. The owner clears `pinned` and then waits for a grace period before it
-        // unpins; who still reads it set is a reader that the grace period waits for.
+        // INVARIANT: The memory is pinned. The owner clears `pinned` and then waits for a grace
+        // period before it unpins the memory. The grace period includes any reader that still sees
+        // it set.
         (self.pinned.load(Acquire) != 0).then_some(MappedMemory(&self.table))
     }
 }
 
-/// The owner of [`Pinned`] memory. Unpins it when dropped, which sleeps.
+/// The owner of [`Pinned`] memory. Dropping it unpins the memory, which sleeps.
 pub struct PinOwner {
     shared: Arc<Pinned>,
     umem: Umem,
@@ -270,17 +272,17 @@ impl PinOwner {
         Ok(Self { shared, umem })
     }
 
-    /// Where the memory is in its process, and how many bytes it has.
+    /// Returns the address in the process and the length in bytes of the memory.
     pub fn range(&self) -> (u64, usize) {
         self.umem.range()
     }
 
-    /// Whether the memory can have all of these `IB_ACCESS_*` rights as it is pinned.
+    /// Returns whether the memory, as pinned, can be given all of these `IB_ACCESS_*` rights.
     pub fn allows(&self, access: u32) -> bool {
         access & access::WRITABLE == 0 || self.umem.is_writable()
     }
 
-    /// What readers hold.
+    /// Returns the part that readers share.
     pub fn shared(&self) -> &Arc<Pinned> {
         &self.shared
     }
@@ -289,40 +291,41 @@ impl PinOwner {
 impl Drop for PinOwner {
     fn drop(&mut self) {
         self.shared.pinned.store(0, Release);
-        // Expedited: this is DEREG_MR, for which a program waits; it is what keeps a late packet
-        // from writing to memory that the program uses for something else by now.
+        // Expedited, because a program waits in DEREG_MR. The grace period keeps a late packet from
+        // writing to memory that the program may already use for something else.
         synchronize_rcu_expedited();
     }
 }
 
-/// The memory of a page table in use.
+/// Access to the memory of a page table.
 ///
 /// # Invariants
 ///
-/// The memory is in the direct map where the table says while this exists: it is pinned, or a
-/// kernel consumer promises it.
+/// While this exists, the memory is in the direct map at the addresses in the table: it is pinned,
+/// or a kernel consumer guarantees it.
 #[derive(Clone, Copy)]
 pub struct MappedMemory<'a>(&'a PageTable);
 
 impl<'a> MappedMemory<'a> {
-    /// Appends `len` bytes at `offset` to a packet; `EFAULT` where they are not inside the memory,
-    /// `EMSGSIZE` where there is no room for them.
+    /// Appends `len` bytes at `offset` to `to`. Returns `EFAULT` if they are not inside the memory,
+    /// or `EMSGSIZE` if there is no room for them.
     #[inline]
     pub fn read(&self, offset: u64, len: usize, to: &mut Room<'_>) -> Result {
         if len > to.left() {
             return Err(EMSGSIZE);
         }
-        // SAFETY: The memory is where the table says (type invariant), and each piece is inside
-        // it. User space may write meanwhile: whatever is copied are bytes.
+        // SAFETY: The memory is at the addresses in the table (type invariant), and each piece is
+        // inside it. User space may write to it during the copy; any value is a valid byte.
         unsafe {
             self.0.for_each(offset, len, |p, _, n| {
-                // There is room: the pieces add up to `len`.
+                // There is room, because the pieces add up to `len`.
                 let _ = to.push_raw(p, n);
             })
         }
     }
 
-    /// Calls `f` with each piece of `len` bytes at `offset`, in their order; `EFAULT` where they are not inside the memory.
+    /// Calls `f` in order for each piece of `len` bytes at `offset`. Returns `EFAULT` if they are
+    /// not inside the memory.
     #[inline]
     pub fn fragments(
         &self,
@@ -331,26 +334,28 @@ impl<'a> MappedMemory<'a> {
         vector: &Vector,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
-        // SAFETY: The memory is where the table says (type invariant), for as long as this exists,
-        // and each piece is inside it. `f` can't keep a fragment.
+        // SAFETY: While `self` exists, the memory is at the addresses in the table (type
+        // invariant), and each piece is inside it. `f` cannot keep a fragment.
         unsafe {
             self.0
                 .for_each(offset, len, |p, _, n| f(Fragment::new(p, n, vector)))
         }
     }
 
-    /// Copies to the memory at `offset`; `EFAULT` if that is not inside it, or may only be read.
+    /// Copies bytes to `offset`. Returns `EFAULT` if the range is not inside the memory or is
+    /// read-only.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
-        // SAFETY: Valid for reads of its length.
+        // SAFETY: The slice is valid for reads of its length.
         unsafe { self.write_from(offset, from.as_ptr(), from.len(), &Vector::new()) }
     }
 
-    /// As [`MappedMemory::write`], from a fragment of a received packet.
+    /// Copies a fragment of a received packet to `offset`. Returns `EFAULT` if the range is not
+    /// inside the memory or is read-only.
     #[inline]
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
-        // SAFETY: Valid for reads of its length. It may be memory that a program of this host can
-        // write to meanwhile, even this memory: whatever is copied are bytes.
+        // SAFETY: The fragment is valid for reads of its length. A program of this host may write
+        // to it during the copy, and it may even overlap this memory; any value is a valid byte.
         unsafe { self.write_from(offset, from.as_ptr(), from.len(), from.vector()) }
     }
 
@@ -368,8 +373,9 @@ impl<'a> MappedMemory<'a> {
         if !self.0.writable {
             return Err(EFAULT);
         }
-        // SAFETY: The memory is where the table says (type invariant), and may be written to; each
-        // piece is inside it, and `src + done` has `n` bytes, since the pieces add up to `len`.
+        // SAFETY: The memory is at the addresses in the table (type invariant) and writable, and
+        // each piece is inside it. `src + done` is valid for `n` bytes, because the pieces add up
+        // to `len`.
         unsafe {
             self.0.for_each(offset, len, |p, done, n| {
                 vector::copy_within(vector, p, src.add(done), n)
@@ -377,11 +383,11 @@ impl<'a> MappedMemory<'a> {
         }
     }
 
-    /// Returns the word at `offset`, to be changed.
+    /// Returns the 64-bit word at `offset` for modification.
     ///
     /// # Errors
     ///
-    /// `EFAULT`: it is not inside the memory, or may only be read. `EINVAL`: it is not naturally
+    /// `EFAULT`: the word is not inside the memory, or is read-only. `EINVAL`: it is not naturally
     /// aligned.
     pub fn word(&self, offset: u64) -> Result<Word<'a>> {
         if !self.0.writable {
@@ -389,9 +395,9 @@ impl<'a> MappedMemory<'a> {
         }
         match self.0.span(offset, 8).ok_or(EFAULT)? {
             (p, 8) if p as usize & 7 == 0 => {
-                // SAFETY: Eight aligned bytes of memory that stays (type invariant); an `Atomic`
-                // may be changed by others, also by user space, which the CPU's atomics serialize
-                // with.
+                // SAFETY: These are eight aligned bytes of memory that stays valid (type
+                // invariant). Others, including user space, may change an `Atomic`; the CPU
+                // serializes their atomic instructions.
                 Ok(Word(unsafe { Atomic::from_ptr(p.cast::<u64>()) }))
             }
             _ => Err(EINVAL),
@@ -403,35 +409,34 @@ impl<'a> MappedMemory<'a> {
 pub struct Word<'a>(&'a Atomic<u64>);
 
 impl Word<'_> {
-    /// Stores it in one, after all that was written before.
+    /// Stores the word with a single access, after all earlier writes.
     pub fn store(self, value: u64) {
         self.0.store(value, Release);
     }
 
-    /// Atomically replaces it by `swap` if it is `compare`; returns what it was.
+    /// Atomically replaces the word with `swap` if it equals `compare`. Returns the old value.
     pub fn compare_swap(self, compare: u64, swap: u64) -> u64 {
         match self.0.cmpxchg(compare, swap, Full) {
             Ok(old) | Err(old) => old,
         }
     }
 
-    /// Atomically adds to it; returns what it was.
+    /// Atomically adds to the word. Returns the old value.
     pub fn fetch_add(self, addend: u64) -> u64 {
         self.0.fetch_add(addend, Full)
     }
 }
 
-/// All of the kernel's memory by its addresses: what the L_Key of `get_dma_mr` names.
+/// All kernel memory, by address: the region that the L_Key of `get_dma_mr` names.
 ///
-/// Kernel consumers are trusted to name memory that is theirs; nothing else is.
+/// Only kernel consumers use it. They are trusted to name only their own memory.
 pub struct KernelMemory(());
 
-/// Memory of a kernel consumer, which it has named by an address.
+/// Memory that a kernel consumer has named by an address.
 ///
 /// # Invariants
 ///
-/// The `len` bytes at `start` are valid for reads and writes for `'a`, though others may change
-/// them.
+/// The `len` bytes at `start` are valid for reads and writes for `'a`, but may change concurrently.
 pub struct KernelSpan<'a> {
     start: *mut u8,
     len: u64,
@@ -439,7 +444,7 @@ pub struct KernelSpan<'a> {
 }
 
 impl KernelMemory {
-    /// Made for the region of a kernel consumer.
+    /// Creates the memory for the region of a kernel consumer.
     pub(crate) fn new() -> Self {
         Self(())
     }
@@ -449,12 +454,12 @@ impl KernelMemory {
     /// # Safety
     ///
     /// A kernel consumer has posted a work request that names these bytes with the L_Key of this
-    /// region, and the work request does not complete while the span exists. So the consumer
-    /// promises (ib_verbs.h, `ib_dma_map_single()` without a DMA device) that they are in the
-    /// direct map, and stay.
+    /// region, and the work request does not complete while the span exists. The consumer thereby
+    /// guarantees that they are in the direct map and stay there (ib_verbs.h, `ib_dma_map_single()`
+    /// without a DMA device).
     #[inline]
     pub unsafe fn span(&self, addr: u64, len: u64) -> KernelSpan<'_> {
-        // INVARIANT: The caller promises it.
+        // INVARIANT: The caller guarantees that the bytes stay valid while the span exists.
         KernelSpan {
             start: addr as usize as *mut u8,
             len,
@@ -464,7 +469,8 @@ impl KernelMemory {
 }
 
 impl<'a> KernelSpan<'a> {
-    /// Returns where the `len` bytes at `offset` are; `EFAULT` if they are not inside the span.
+    /// Returns the address of the `len` bytes at `offset`, or `EFAULT` if they are not inside the
+    /// span.
     #[inline]
     fn place(&self, offset: u64, len: usize) -> Result<*mut u8> {
         match offset.checked_add(len as u64) {
@@ -473,61 +479,63 @@ impl<'a> KernelSpan<'a> {
         }
     }
 
-    /// Appends `len` bytes at `offset` to a packet.
+    /// Appends `len` bytes at `offset` to `to`.
     ///
     /// # Errors
     ///
-    /// `EFAULT`: they are not inside the span. `EMSGSIZE`: there is no room for them.
+    /// `EFAULT`: the range is not inside the span. `EMSGSIZE`: there is no room for the bytes.
     #[inline]
     pub fn read(&self, offset: u64, len: usize, to: &mut Room<'_>) -> Result {
         let from = self.place(offset, len)?;
-        // SAFETY: Inside the span, which is valid for reads by the type invariant.
+        // SAFETY: `place` has checked the range, and the span is valid for reads by the type
+        // invariant.
         unsafe { to.push_raw(from, len) }
     }
 
-    /// Copies bytes to `offset`; `EFAULT` if that is not inside the span.
+    /// Copies bytes to `offset`. Returns `EFAULT` if the range is not inside the span.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
         let to = self.place(offset, from.len())?;
-        // SAFETY: Inside the span, which is valid for writes by the type invariant. The slice is
-        // the kernel's own, and no consumer's.
+        // SAFETY: `place` has checked the range, and the span is valid for writes by the type
+        // invariant. The slice is private memory of the kernel and does not overlap a consumer's.
         unsafe { vector::copy(&Vector::new(), to, from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    /// Copies a fragment of a received packet to `offset`; `EFAULT` if that is not inside the span.
+    /// Copies a fragment of a received packet to `offset`. Returns `EFAULT` if the range is not
+    /// inside the span.
     #[inline]
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
         let to = self.place(offset, from.len())?;
-        // SAFETY: The fragment is valid for reads of its length, and the destination for writes, by
-        // the type invariants.
+        // SAFETY: By the type invariants, the fragment is valid for reads of its length and the
+        // destination for writes.
         unsafe { vector::copy_within(from.vector(), to, from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    /// Returns the word at `offset`.
+    /// Returns the 64-bit word at `offset`.
     ///
     /// # Errors
     ///
-    /// `EFAULT`: it is not inside the span. `EINVAL`: it is not naturally aligned.
+    /// `EFAULT`: the word is not inside the span. `EINVAL`: it is not naturally aligned.
     pub fn word(&self, offset: u64) -> Result<Word<'a>> {
         let at = self.place(offset, 8)?;
         if at as usize & 7 != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: Eight aligned bytes of the span, valid for `'a` by the type invariant. Others
-        // change them by the CPU's instructions, with which atomics are serialized.
+        // SAFETY: These are eight aligned bytes of the span, valid for `'a` by the type invariant.
+        // The CPU serializes atomics with the instructions through which others change the bytes.
         Ok(Word(unsafe { Atomic::from_ptr(at.cast::<u64>()) }))
     }
 }
 
-/// Memory of a kernel consumer in pages of one size, as it was mapped for a fast registration.
+/// Memory of a kernel consumer in pages of one size, mapped for a fast registration.
 pub struct KernelPages {
     table: PageTable,
 }
 
 impl KernelPages {
-    /// Room for `count` pages.
+    /// Allocates room for `count` pages.
     pub fn with_capacity(count: usize) -> Result<Self> {
         Ok(Self {
             table: PageTable {
@@ -540,18 +548,18 @@ impl KernelPages {
         })
     }
 
-    /// Bytes that are mapped.
+    /// Returns the size of the mapping in bytes.
     pub fn size(&self) -> u64 {
         self.table.len
     }
 
-    /// Forgets what is mapped.
+    /// Removes the mapping.
     pub fn clear(&mut self) {
         self.table.blocks.clear();
         self.table.len = 0;
     }
 
-    /// Adds a page. `ENOMEM` where there is no room.
+    /// Adds a page. Returns `ENOMEM` if there is no room.
     pub fn push(&mut self, address: u64) -> Result {
         if self.table.blocks.len() >= self.table.blocks.capacity() {
             return Err(ENOMEM);
@@ -562,7 +570,7 @@ impl KernelPages {
         Ok(())
     }
 
-    /// All pages were added: `len` bytes, the first of which is at this address. `EINVAL` where
+    /// Completes the mapping: `len` bytes, the first of which has this address. Returns `EINVAL` if
     /// that is more than the pages hold.
     pub fn finish(&mut self, address: u64, len: u64, page_size: u32) -> Result {
         if !page_size.is_power_of_two() {
@@ -580,23 +588,24 @@ impl KernelPages {
         Ok(())
     }
 
-    /// Access to what is mapped.
+    /// Returns access to the mapped memory.
     ///
     /// # Safety
     ///
-    /// - The pages, the address and the page size are those that `Driver::map_mr_page` and
-    ///   `Driver::map_mr_end` got for one region since the last `Driver::unmap_mr`.
-    /// - A key of the region is valid, and is not invalidated while the access exists: a kernel
-    ///   consumer that maps pages of the direct map (verbs.c, `ib_map_mr_sg()`) promises that they
-    ///   stay as long.
+    /// - The pages, the address and the page size are those that were passed to
+    ///   `Driver::map_mr_page` and `Driver::map_mr_end` for one region since its last
+    ///   `Driver::unmap_mr`.
+    /// - A key of the region is valid, and is not invalidated while the access exists. A kernel
+    ///   consumer that maps pages of the direct map (verbs.c, `ib_map_mr_sg()`) guarantees that
+    ///   they stay valid that long.
     #[inline]
     pub unsafe fn access(&self) -> MappedMemory<'_> {
-        // INVARIANT: The caller promises it.
+        // INVARIANT: The caller guarantees that the pages are in the direct map and stay there.
         MappedMemory(&self.table)
     }
 }
 
-/// Memory that a program and the kernel work on together: a ring.
+/// Memory that a program and the kernel access concurrently: a ring.
 ///
 /// Must be dropped in process context.
 pub struct SharedMemory {
@@ -606,15 +615,15 @@ pub struct SharedMemory {
 }
 
 enum Backing {
-    /// The user's pages, mapped together.
+    /// The user's pages, mapped contiguously.
     User { _umem: Umem },
-    /// The kernel's.
+    /// Kernel memory.
     Kernel { _buffer: KVVec<u64> },
 }
 
 // SAFETY: The memory is only accessed through raw pointers and atomics.
 unsafe impl Send for SharedMemory {}
-// SAFETY: Shared references access the memory by volatile copies, C's copies and atomics only.
+// SAFETY: Shared references only use volatile accesses, C copies and atomics.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
@@ -627,11 +636,12 @@ impl SharedMemory {
         let table = umem.blocks(PAGE_SIZE)?;
         let mut pages = KVVec::with_capacity(table.blocks.len(), GFP_KERNEL_ACCOUNT)?;
         for &block in &table.blocks {
-            // SAFETY: An address in the direct map of a pinned page.
+            // SAFETY: `block` is the address of a pinned page in the direct map.
             let page = unsafe { raw::shim_virt_to_page(block as *const _) };
             pages.push(page, GFP_KERNEL_ACCOUNT)?;
         }
-        // SAFETY: As many pages as said, pinned by `umem`, which is dropped after vunmap().
+        // SAFETY: `pages` has the given number of pages, pinned by `umem`, which is dropped after
+        // vunmap().
         let base = unsafe { raw::shim_vmap(pages.as_mut_ptr(), pages.len() as u32) };
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or(ENOMEM)?,
@@ -657,71 +667,74 @@ impl SharedMemory {
         if end > self.len || offset & core::mem::align_of::<T>().wrapping_sub(1) != 0 {
             return None;
         }
-        // SAFETY: Inside the mapping.
+        // SAFETY: The offset was checked to be inside the mapping.
         Some(unsafe { self.base.as_ptr().add(offset) }.cast())
     }
 
     fn word(&self, offset: usize) -> Option<&Atomic<u32>> {
         let p = self.at::<u32>(offset)?;
-        // SAFETY: Four aligned bytes of the mapping, changed by others only atomically or by a
-        // program that hurts nobody but itself.
+        // SAFETY: `at` returns four aligned bytes inside the mapping. The kernel changes them only
+        // atomically; a program that does otherwise only harms itself.
         Some(unsafe { Atomic::from_ptr(p) })
     }
 
-    /// Copies a value out, once.
+    /// Reads a value, once.
     #[inline]
     pub fn read<T: FromBytes + Copy>(&self, offset: usize) -> Result<T> {
         let p = self.at::<T>(offset).ok_or(EFAULT)?;
-        // SAFETY: Inside the mapping and aligned; any bytes are a valid `T`. Volatile, so that the
-        // compiler can't read it again.
+        // SAFETY: `at` returns an aligned pointer inside the mapping, and any bytes are a valid
+        // `T`. The read is volatile, so the compiler cannot repeat it.
         Ok(unsafe { ptr::read_volatile(p) })
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from the memory.
     #[inline]
     pub fn read_bytes(&self, offset: usize, to: &mut [u8]) -> Result {
         let end = offset.checked_add(to.len()).ok_or(EFAULT)?;
         if end > self.len {
             return Err(EFAULT);
         }
-        // SAFETY: Inside the mapping; `to` is the kernel's own.
+        // SAFETY: The range is inside the mapping. `to` is private memory of the kernel and does
+        // not overlap it.
         unsafe { shared_bytes::copy(to.as_mut_ptr(), self.base.as_ptr().add(offset), to.len()) };
         Ok(())
     }
 
-    /// Copies a value in.
+    /// Writes a value.
     #[inline]
     pub fn write<T: AsBytes + Copy>(&self, offset: usize, value: &T) -> Result {
         let p = self.at::<T>(offset).ok_or(EFAULT)?;
-        // SAFETY: Inside the mapping and aligned.
+        // SAFETY: `at` returns an aligned pointer inside the mapping.
         unsafe { ptr::write_volatile(p, *value) };
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies bytes to the memory.
     pub fn write_bytes(&self, offset: usize, from: &[u8]) -> Result {
         let end = offset.checked_add(from.len()).ok_or(EFAULT)?;
         if end > self.len {
             return Err(EFAULT);
         }
-        // SAFETY: Inside the mapping; `from` is the kernel's own.
+        // SAFETY: The range is inside the mapping. `from` is private memory of the kernel and does
+        // not overlap it.
         unsafe { shared_bytes::copy(self.base.as_ptr().add(offset), from.as_ptr(), from.len()) };
         Ok(())
     }
 
-    /// Reads a word of the ring's header; what the other side wrote before it is visible after.
+    /// Reads a word with acquire ordering: earlier writes of the other side are visible afterwards.
+    /// Returns 0 if the word is not inside the memory.
     #[inline]
     pub fn load_acquire(&self, offset: usize) -> u32 {
         self.word(offset).map_or(0, |w| w.load(Acquire))
     }
 
-    /// Reads a word without ordering.
+    /// Reads a word without ordering. Returns 0 if the word is not inside the memory.
     #[inline]
     pub fn load_relaxed(&self, offset: usize) -> u32 {
         self.word(offset).map_or(0, |w| w.load(Relaxed))
     }
 
-    /// Writes a word; what was written before it is visible to who reads it.
+    /// Writes a word with release ordering: a reader of the word sees all earlier writes.
     #[inline]
     pub fn store_release(&self, offset: usize, value: u32) {
         if let Some(w) = self.word(offset) {
@@ -729,7 +742,8 @@ impl SharedMemory {
         }
     }
 
-    /// Exchanges a word.
+    /// Exchanges a word with full ordering, and returns its old value. Returns 0 if the word is not
+    /// inside the memory.
     #[inline]
     pub fn exchange(&self, offset: usize, value: u32) -> u32 {
         self.word(offset).map_or(0, |w| w.xchg(value, Full))
@@ -739,8 +753,8 @@ impl SharedMemory {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         if let Backing::User { .. } = self.backing {
-            // SAFETY: Mapped by vmap() in `from_user`, and nobody uses it any more. The pages are
-            // unpinned after this, when the umem is dropped.
+            // SAFETY: vmap() mapped the memory in `from_user`, and `drop` has exclusive access. The
+            // pages are unpinned afterwards, when the umem is dropped.
             unsafe { raw::vunmap(self.base.as_ptr().cast()) };
         }
     }
@@ -750,7 +764,7 @@ impl Drop for SharedMemory {
 mod tests {
     use super::*;
 
-    /// Memory that may only be read is not written to, whatever a driver asks for.
+    /// Read-only memory rejects writes, whatever the driver requests.
     #[test]
     fn memory_is_as_it_was_pinned() -> Result {
         for writable in [false, true] {
@@ -764,7 +778,7 @@ mod tests {
                 len: 16,
                 writable,
             };
-            // INVARIANT: The words are where the table says.
+            // INVARIANT: The words are at the address in the table.
             let memory = MappedMemory(&table);
             assert_eq!(memory.write(8, &[1; 8]).is_ok(), writable);
             assert_eq!(memory.word(0).is_ok(), writable);
@@ -775,12 +789,12 @@ mod tests {
         Ok(())
     }
 
-    /// A consumer's memory ends where its work request says.
+    /// Access ends at the length that the work request gives.
     #[test]
     fn a_span_has_an_end() -> Result {
         let mut words = KVec::from_elem(0u64, 2, GFP_KERNEL)?;
         let memory = KernelMemory::new();
-        // SAFETY: The words live as long as the span, which is less than they are.
+        // SAFETY: The words outlive the span, which is shorter than they are.
         let span = unsafe { memory.span(words.as_mut_ptr() as u64, 12) };
         assert!(span.write(4, &[1; 8]).is_ok());
         assert_eq!(span.write(5, &[1; 8]).err(), Some(EFAULT));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs objects and the trait that a driver implements.
+//! The verbs objects, and the trait that a driver implements.
 
 use super::{
     address::AddressInfo,
@@ -16,15 +16,15 @@ use crate::raw;
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ptr::NonNull};
 use kernel::{prelude::*, str::CStr, sync::Arc, ThisModule};
 
-/// An ib_core object with the driver's data behind it.
+/// An ib_core object, followed by the driver's data.
 ///
-/// ib_core allocates and zeroes it, initializes the ib struct, calls the driver's create
-/// operation, and frees it after the destroy operation returned.
+/// ib_core allocates and zeroes the object, initializes the ib struct, and calls the driver's
+/// create operation. It frees the object after the destroy operation has returned.
 ///
 /// # Invariants
 ///
-/// `data` is initialized from the moment at which the driver's create operation succeeded until
-/// its destroy operation was called.
+/// `data` is initialized from the time the driver's create operation succeeds until its destroy
+/// operation is called.
 #[repr(C)]
 pub struct Object<I, T> {
     ib: UnsafeCell<I>,
@@ -39,56 +39,59 @@ impl<I, T> Object<I, T> {
     /// `ib` points to an ib struct that ib_core allocated with the size of `Self` (or the driver
     /// with [`Object::new_boxed`]), and the object lives for `'a`.
     pub(crate) unsafe fn from_ptr<'a>(ib: *mut I) -> &'a Self {
-        // SAFETY: The ib struct is the first field of the `repr(C)` struct `Self`; the rest is
-        // the caller's promise. Both fields are in cells, so that others may change them.
+        // SAFETY: The ib struct is the first field of the `repr(C)` struct `Self`, and the caller
+        // guarantees its size and lifetime. Both fields are in cells, so C code may change them.
         unsafe { &*ib.cast::<Self>() }
     }
 
-    /// The driver's data.
+    /// Returns the driver's data.
     ///
     /// # Safety
     ///
-    /// The create operation of this object has succeeded and its destroy operation has not begun.
+    /// The create operation of this object has succeeded, and its destroy operation has not begun.
     pub(crate) unsafe fn data(&self) -> &T {
-        // SAFETY: Initialized, by the caller's promise and the type invariant; only the create and
-        // destroy operations write to it, and ib_core calls them when nobody else uses the object.
+        // SAFETY: The caller guarantees that the data is initialized (type invariant). Only the
+        // create and destroy operations write to it, and ib_core calls them when nothing else uses
+        // the object.
         unsafe { (*self.data.get()).assume_init_ref() }
     }
 
-    /// The create operation: what `create` makes becomes the driver's data.
+    /// Implements a create operation: stores the result of `create` as the driver's data.
     ///
     /// # Safety
     ///
-    /// As for [`Object::from_ptr`]; called once for an object, while nobody else uses it.
+    /// `ib` meets the requirements of [`Object::from_ptr`]. This is the only call for the object,
+    /// and nothing else uses the object during the call.
     pub(crate) unsafe fn create(ib: *mut I, create: impl FnOnce() -> Result<T>) -> Result {
-        // SAFETY: By the caller's promise.
+        // SAFETY: The caller guarantees the requirements of `from_ptr`.
         let object = unsafe { Self::from_ptr(ib) };
         let data = create()?;
         // INVARIANT: The create operation succeeds.
-        // SAFETY: Nobody else has a reference to the data yet, by the caller's promise.
+        // SAFETY: The caller guarantees exclusive use, so there is no reference to the data yet.
         unsafe { (*object.data.get()).write(data) };
         Ok(())
     }
 
-    /// The destroy operation: drops the driver's data, unless `destroy` fails.
+    /// Implements a destroy operation: drops the driver's data, unless `destroy` fails.
     ///
     /// # Safety
     ///
-    /// As for [`Object::from_ptr`]. The create operation of the object has succeeded; nobody else
-    /// uses it, nor does anybody later where this succeeds.
+    /// `ib` meets the requirements of [`Object::from_ptr`]. The create operation of the object has
+    /// succeeded, and nothing else uses the object. If this function succeeds, nothing uses the
+    /// object afterwards.
     pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T) -> Result) -> Result {
-        // SAFETY: By the caller's promise.
+        // SAFETY: The caller guarantees the requirements of `from_ptr`.
         let object = unsafe { Self::from_ptr(ib) };
-        // SAFETY: Created and not destroyed yet, by the caller's promise.
+        // SAFETY: The caller guarantees that the object was created and not yet destroyed.
         destroy(unsafe { object.data() })?;
-        // SAFETY: Initialized by the type invariant; nobody uses it now or later, by the caller's
-        // promise.
+        // SAFETY: The data is initialized by the type invariant. The caller guarantees that nothing
+        // uses it now or later.
         unsafe { (*object.data.get()).assume_init_drop() };
         Ok(())
     }
 
-    /// Allocates an object that the driver, not ib_core, owns (`struct ib_mr`), for what `make` makes,
-    /// if anything. There is memory for it before `make` is called.
+    /// Allocates an object that the driver owns, not ib_core (`struct ib_mr`), for the result of
+    /// `make`, unless that is `None`. The memory is allocated before `make` is called.
     pub(crate) fn new_boxed<K>(
         make: impl FnOnce() -> Result<Option<(T, K)>>,
     ) -> Result<Option<(KBox<Self>, K)>> {
@@ -96,9 +99,9 @@ impl<I, T> Object<I, T> {
         let boxed = |(data, more)| {
             let object = Self {
                 // SAFETY: ib structs are C structs of integers and pointers, for which all zeroes
-                // is valid.
+                // are valid.
                 ib: UnsafeCell::new(unsafe { MaybeUninit::zeroed().assume_init() }),
-                // INVARIANT: Initialized.
+                // INVARIANT: The data is initialized here.
                 data: UnsafeCell::new(MaybeUninit::new(data)),
             };
             (KBox::write(room, object), more)
@@ -107,50 +110,51 @@ impl<I, T> Object<I, T> {
     }
 }
 
-/// The data of an object that reports events: the target is dropped after the driver's part.
+/// The data of an object that reports events. The target is dropped after the driver's data.
 pub struct Reporting<I, T> {
     driver: T,
     target: Arc<Target<I>>,
 }
 
 impl<I, T> Object<I, Reporting<I, T>> {
-    /// The driver's part of the data.
+    /// Returns the driver's part of the data.
     ///
     /// # Safety
     ///
-    /// As for [`Object::data`].
+    /// The create operation of this object has succeeded, and its destroy operation has not begun.
     #[inline]
     pub(crate) unsafe fn driver(&self) -> &T {
-        // SAFETY: By the caller's promise.
+        // SAFETY: The caller guarantees the requirements of `data`.
         unsafe { &self.data().driver }
     }
 
-    /// As [`Object::create`]; `create` gets the target for the events.
+    /// Implements a create operation like [`Object::create`]; `create` also gets the target for the
+    /// events.
     ///
     /// # Safety
     ///
-    /// As for [`Object::create`]; if it succeeds, the object is destroyed by
-    /// [`Object::destroy_reporting`].
+    /// `ib` meets the requirements of [`Object::create`]. If this succeeds,
+    /// [`Object::destroy_reporting`] destroys the object.
     pub(crate) unsafe fn create_reporting(
         ib: *mut I,
         create: impl FnOnce(Arc<Target<I>>) -> Result<T>,
     ) -> Result {
         let make = || {
-            // SAFETY: The target is closed before ib_core frees the object: below where creation
-            // fails, in the destroy operation otherwise.
+            // SAFETY: The target is closed before ib_core frees the object: below if creation
+            // fails, otherwise in the destroy operation.
             let target = unsafe { Target::new(NonNull::new(ib).ok_or(EINVAL)?) }?;
             let driver = create(target.clone()).inspect_err(|_| target.close())?;
             Ok(Reporting { driver, target })
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: The caller guarantees the requirements of `create`.
         unsafe { Self::create(ib, make) }
     }
 
-    /// As [`Object::destroy`]; no event is reported afterwards.
+    /// Implements a destroy operation like [`Object::destroy`]. No event is reported afterwards.
     ///
     /// # Safety
     ///
-    /// As for [`Object::destroy`].
+    /// `ib` meets the requirements of [`Object::destroy`].
     pub(crate) unsafe fn destroy_reporting(
         ib: *mut I,
         destroy: impl FnOnce(&T) -> Result,
@@ -160,7 +164,7 @@ impl<I, T> Object<I, Reporting<I, T>> {
             data.target.close();
             Ok(())
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: The caller guarantees the requirements of `destroy`.
         unsafe { Self::destroy(ib, end) }
     }
 }
@@ -168,33 +172,33 @@ impl<I, T> Object<I, Reporting<I, T>> {
 /// The keys of a memory region.
 #[derive(Clone, Copy)]
 pub struct MrKeys {
-    /// For local access.
+    /// The L_Key, for local access.
     pub lkey: u32,
-    /// For remote access.
+    /// The R_Key, for remote access.
     pub rkey: u32,
 }
 
-/// What a region of user memory is to become (`ibv_rereg_mr()`): `None` stays as it is.
+/// A change of a region of user memory (`ibv_rereg_mr()`). Fields that are `None` stay unchanged.
 pub struct MrChange {
-    /// Other memory.
+    /// The new memory.
     pub memory: Option<UserMemory>,
-    /// Other rights: `IB_ACCESS_*` flags, without those that a device may ignore.
+    /// The new rights: `IB_ACCESS_*` flags, without those that a device may ignore.
     pub access: Option<u32>,
 }
 
-/// Memory of the current process, to be registered.
+/// A range of memory of the current process, for registration.
 pub struct UserMemory {
-    /// Where it is.
+    /// Address in the process.
     pub start: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// The address of its first byte in work requests.
+    /// Address of the first byte in work requests.
     pub iova: u64,
 }
 
-/// Names and version of a driver's devices, as `ibstat` and `ibv_devinfo` show them.
+/// Names and version of a driver's devices, as shown by `ibstat` and `ibv_devinfo`.
 pub struct Identity {
-    /// Version of the driver, in place of a firmware's.
+    /// Version of the driver, shown instead of a firmware version.
     pub version: &'static CStr,
     /// Type of channel adapter.
     pub hca_type: &'static CStr,
@@ -204,14 +208,14 @@ pub struct Identity {
     pub board_id: &'static CStr,
 }
 
-/// An RDMA driver: its objects and what they do.
+/// An RDMA driver: the types of its objects and its operations.
 ///
-/// ib_core serializes creation and destruction of an object against its other operations, except
-/// where a function says otherwise. Functions may sleep unless they say otherwise.
+/// ib_core serializes creation and destruction of an object against its other operations. Functions
+/// may sleep. Exceptions are documented at each function.
 pub trait Driver: Sized + Send + Sync + 'static {
-    /// What the driver keeps for a device.
+    /// The driver's data for a device.
     type Device: Send + Sync;
-    /// For each process that opened the device.
+    /// The driver's data for a process that opened the device.
     type Ucontext: Send + Sync;
     /// Protection domain.
     type Pd: Send + Sync;
@@ -232,65 +236,65 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Counters that `rdma statistic` binds to queue pairs.
     type Counter: Send + Sync;
 
-    /// `enum rdma_driver_id`; any number that no other driver uses.
+    /// `enum rdma_driver_id`, or a number that no other driver uses.
     const DRIVER_ID: u32;
     /// ABI version for the user-space provider.
     const ABI_VERSION: u32;
     /// The statistics of a port.
     const PORT_STATS: &'static [StatName];
-    /// Those of them, by their places, that counters of queue pairs do not have.
+    /// Indices of the statistics that counters of queue pairs do not have.
     const PORT_ONLY_STATS: &'static [usize];
     /// Type of link in `rdma link add`.
     const LINK_TYPE: &'static CStr;
-    /// The names and version of the devices.
+    /// Names and version of the devices.
     const IDENTITY: Identity;
 
-    /// The module that holds the driver.
+    /// Returns the module that contains the driver.
     fn module() -> &'static ThisModule;
 
     /// Creates a device on a network device: `rdma link add NAME type TYPE netdev NETDEV`.
     fn newlink(name: &CStr, netdev: &crate::net::NetDevice) -> Result;
 
-    /// `rdma link delete` of the device is about to unregister it.
+    /// Called before `rdma link delete` unregisters the device.
     fn dellink(_device: &Device<Self>) -> Result {
         Ok(())
     }
 
-    /// The device is gone from ib_core; what it holds of the outside is released here.
+    /// Releases external resources of the device. ib_core no longer uses the device.
     fn dealloc(_device: &Self::Device) {}
 
-    /// Attributes of the device.
+    /// Fills in the attributes of the device.
     fn query_device(device: &Device<Self>, attr: &mut DeviceAttr<'_>) -> Result;
-    /// Attributes of a port, numbered from 1.
+    /// Fills in the attributes of a port, numbered from 1.
     fn query_port(device: &Device<Self>, port: u32, attr: &mut PortAttr<'_>) -> Result;
-    /// Attributes of a port that never change.
+    /// Returns the attributes of a port that never change.
     fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
-    /// An entry of the P_Key table.
+    /// Returns an entry of the P_Key table.
     fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
 
-    /// The statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS). ib_core adds the
-    /// values of all [counters](Self::Counter) that there are or were.
+    /// Fills in the statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS). ib_core
+    /// adds the values of all current and former [counters](Self::Counter).
     fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
 
-    /// Creates counters for queue pairs; returns them with their number, which is not 0 and which
-    /// no other counters of the device have.
+    /// Creates counters for queue pairs. Returns them with their number, which is not 0 and which
+    /// is unique in the device.
     fn create_counter(device: &Device<Self>) -> Result<(Self::Counter, u32)>;
     /// Destroys counters to which no queue pair is bound.
     fn destroy_counter(device: &Device<Self>, counter: &Self::Counter);
-    /// Has counters count for a queue pair; `EBUSY` if others do.
+    /// Binds a queue pair to counters. Returns `EBUSY` if it is bound to others.
     fn bind_counter(counter: &Self::Counter, qp: &Self::Qp) -> Result;
-    /// Unbinds a queue pair from its counters. They count nothing of it after this has returned.
+    /// Unbinds a queue pair from its counters, which count nothing of it after this has returned.
     fn unbind_counter(qp: &Self::Qp);
-    /// Returns the value of a statistic, by its place in [`PORT_STATS`](Self::PORT_STATS).
+    /// Returns the value of a statistic by its index in [`PORT_STATS`](Self::PORT_STATS).
     fn counter_value(counter: &Self::Counter, stat: usize) -> u64;
 
-    /// A process opened the device.
+    /// Creates the driver's data for a process that opens the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
 
     /// Creates a protection domain.
     fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd>;
 
-    /// Creates an address handle. Must not sleep where `may_sleep` is false.
+    /// Creates an address handle. Must not sleep if `may_sleep` is false.
     fn create_ah(
         device: &Device<Self>,
         pd: &Self::Pd,
@@ -298,20 +302,20 @@ pub trait Driver: Sized + Send + Sync + 'static {
         may_sleep: bool,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Self::Ah>;
-    /// The address that it was created with.
+    /// Returns the address that the handle was created with.
     fn query_ah(ah: &Self::Ah) -> AddressInfo;
-    /// Destroys an address handle. May be called where it must not sleep.
+    /// Destroys an address handle. Must not sleep.
     fn destroy_ah(ah: &Self::Ah);
 
-    /// Creates a completion queue with at least `attr.cqe` entries. Returns it with the number of
-    /// entries that it has.
+    /// Creates a completion queue with at least `attr.cqe` entries. Returns it with its actual
+    /// number of entries.
     fn create_cq(
         device: &Device<Self>,
         attr: &CqInitAttr,
         target: Arc<CqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Cq, u32)>;
-    /// Resizes a user's completion queue; returns the number of entries that it has now.
+    /// Resizes a user's completion queue. Returns its actual number of entries.
     fn resize_cq(
         device: &Device<Self>,
         cq: &Self::Cq,
@@ -322,12 +326,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn destroy_cq(cq: &Self::Cq);
     /// Takes completions of a kernel consumer. Any context but hard interrupts.
     fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> Result<usize>;
-    /// Arms a completion queue; true where completions may have been missed and `report_missed`
-    /// asked for that. Any context but hard interrupts.
+    /// Arms a completion queue. Returns true if completions may have been missed and
+    /// `report_missed` is set. Any context but hard interrupts.
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool>;
 
-    /// Creates a queue pair; returns it with its number. `init.cap` is updated to what was
-    /// granted. XRC targets have no protection domain and no `udata`. `context` is that of the user program.
+    /// Creates a queue pair and returns it with its number. Updates `init.cap` to the granted
+    /// values. XRC targets have no protection domain and no `udata`. `context` is that of the user
+    /// program.
     fn create_qp(
         device: &Device<Self>,
         context: Option<&Self::Ucontext>,
@@ -336,28 +341,29 @@ pub trait Driver: Sized + Send + Sync + 'static {
         target: Arc<QpTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Qp, u32)>;
-    /// Changes the attributes in `mask`; all of them or, on failure, none.
+    /// Changes the attributes in `mask`. On failure, none of them changes.
     fn modify_qp(device: &Device<Self>, qp: &Self::Qp, attr: &QpAttr, mask: QpAttrMask) -> Result;
-    /// All attributes of a queue pair, what it was created for, and whether it signals every work
+    /// Returns all attributes of a queue pair, its capabilities, and whether it signals every work
     /// request.
     fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)>;
     /// Destroys a queue pair.
     fn destroy_qp(qp: &Self::Qp) -> Result;
-    /// Has a datagram queue pair receive what is sent to a multicast GID.
+    /// Attaches a datagram queue pair to a multicast group, given by its GID.
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
-    /// Ends that.
+    /// Detaches a queue pair from a multicast group.
     fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
-    /// Posts send work requests; a user's doorbell comes with an empty list. Any context but hard
+    /// Posts send work requests. A user's doorbell arrives as an empty list. Any context but hard
     /// interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result;
-    /// Posts receive work requests, likewise.
+    /// Posts receive work requests. A user's doorbell arrives as an empty list. Any context but
+    /// hard interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result;
 
     /// Creates an XRC domain.
     fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd>;
 
-    /// Creates a shared receive queue; returns it with its number, which only one for XRC has. `attr`
-    /// is updated to what was granted; its limit means nothing yet.
+    /// Creates a shared receive queue and returns it with its number, which only a queue for XRC
+    /// has. Updates `attr` to the granted values; the limit is ignored.
     fn create_srq(
         device: &Device<Self>,
         pd: &Self::Pd,
@@ -366,7 +372,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
         target: Arc<SrqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Srq, u32)>;
-    /// Changes the attributes in `mask`; all of them or, on failure, none.
+    /// Changes the attributes in `mask`. On failure, none of them changes.
     fn modify_srq(
         device: &Device<Self>,
         srq: &Self::Srq,
@@ -374,14 +380,15 @@ pub trait Driver: Sized + Send + Sync + 'static {
         mask: SrqAttrMask,
         udata: Option<&mut Udata<'_>>,
     ) -> Result;
-    /// The attributes as they are now.
+    /// Returns the current attributes.
     fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
-    /// Destroys a shared receive queue that no queue pair has.
+    /// Destroys a shared receive queue that no queue pair uses.
     fn destroy_srq(srq: &Self::Srq);
-    /// Posts receive work requests of a kernel consumer. As [`Driver::post_recv`].
+    /// Posts receive work requests of a kernel consumer. Any context but hard interrupts. On
+    /// failure, the last work request taken from the list is the bad one.
     fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result;
 
-    /// A region of all of the kernel's memory, for kernel consumers.
+    /// Creates a region of all kernel memory, for kernel consumers.
     fn get_dma_mr(
         device: &Device<Self>,
         pd: &Self::Pd,
@@ -396,9 +403,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
         access: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Mr, MrKeys)>;
-    /// Changes a region of user memory, which is to be of the protection domain `pd`. `None` where it is that
-    /// region still, with the keys that it has; otherwise a region that takes its place, and the old one is
-    /// deregistered next, which must not fail. On failure the region stays as it was.
+    /// Changes a region of user memory, and moves it to the protection domain `pd`. Returns `None`
+    /// if the region keeps its keys. Otherwise returns a region that replaces it, and ib_core then
+    /// deregisters the old region, which must not fail. On failure, the region is unchanged.
     fn rereg_user_mr(
         device: &Device<Self>,
         mr: &Self::Mr,
@@ -408,27 +415,27 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result<Option<(Self::Mr, MrKeys)>>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
-    /// A region of a kernel consumer for fast registration of up to `pages` pages.
+    /// Allocates a region for fast registration of up to `pages` pages by a kernel consumer.
     fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)>;
-    /// Forgets the pages of such a region. No key of it is valid now.
+    /// Removes the pages of such a region. None of its keys is valid at this time.
     fn unmap_mr(mr: &Self::Mr);
-    /// Adds a page to it, by its address in the kernel. Any context.
+    /// Adds a page to such a region, given by its kernel address. Any context.
     fn map_mr_page(mr: &Self::Mr, address: u64) -> Result;
-    /// All pages were added: `length` bytes from `address` on. Any context.
+    /// Completes the mapping, which has `length` bytes starting at `address`. Any context.
     fn map_mr_end(mr: &Self::Mr, address: u64, length: u64, page_size: u32) -> Result;
 
-    /// Allocates a memory window of type 1 or 2; returns it with its key.
+    /// Allocates a memory window of type 1 or 2. Returns it with its key.
     fn alloc_mw(
         device: &Device<Self>,
         pd: &Self::Pd,
         mw_type: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Mw, u32)>;
-    /// Gives a window back, bound or not.
+    /// Deallocates a memory window, bound or not.
     fn dealloc_mw(mw: &Self::Mw) -> Result;
 }
 
-/// ib_core's objects as this driver has them.
+/// ib_core's objects with the data of driver `D`.
 pub(crate) type Ucontext<D> = Object<raw::ib_ucontext, <D as Driver>::Ucontext>;
 pub(crate) type Pd<D> = Object<raw::ib_pd, <D as Driver>::Pd>;
 pub(crate) type Ah<D> = Object<raw::ib_ah, <D as Driver>::Ah>;
@@ -440,7 +447,7 @@ pub(crate) type Mw<D> = Object<raw::ib_mw, <D as Driver>::Mw>;
 pub(crate) type Counter<D> = Object<raw::rdma_counter, <D as Driver>::Counter>;
 pub(crate) type Mr<D> = Object<raw::ib_mr, <D as Driver>::Mr>;
 
-/// An ib_core return value from a `Result`.
+/// Converts a `Result` to the return value of an ib_core operation.
 pub(crate) fn errno(result: Result) -> c_int {
     match result {
         Ok(()) => 0,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `struct ib_device_ops`: from ib_core's calls to the driver's functions.
+//! `struct ib_device_ops`: adapters from ib_core's calls to the driver's functions.
 //!
-//! Operations with an enum in their signature go through C trampolines (trampolines.c), since kCFI
-//! compares the types of a call and its target, and an enum is not an integer there.
+//! Operations with an enum in their signature go through C trampolines (trampolines.c). kCFI
+//! compares the types of a call and its target, and treats an enum and an integer as different
+//! types.
 
 mod ah;
 mod counter;
@@ -22,12 +23,12 @@ use crate::raw;
 use core::mem::size_of;
 use kernel::{ffi::c_int, prelude::*, str::as_char_ptr_in_const_context, ThisModule};
 
-/// `ERR_PTR()` for operations that return an object.
+/// Implements `ERR_PTR()` for operations that return an object.
 fn err_ptr<T>(e: Error) -> *mut T {
     e.to_errno() as isize as *mut T
 }
 
-/// A result as an integer that counts, or an error number.
+/// Converts a result to a non-negative count or a negative error number.
 fn count(result: Result<usize>) -> c_int {
     match result {
         Ok(n) => c_int::try_from(n).unwrap_or(c_int::MAX),
@@ -35,7 +36,7 @@ fn count(result: Result<usize>) -> c_int {
     }
 }
 
-/// Checks and answers commands that have no driver part.
+/// Checks and completes the udata of a command without a driver-specific part.
 fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
     match udata {
         Some(udata) => udata.expect_nothing(),
@@ -45,14 +46,14 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 
 /// The operations of driver `D`, as C functions.
 ///
-/// ib_core calls them (`struct ib_device_ops`). For all of them: it passes objects of this
-/// driver's devices, which exist while it calls, and what else it passes is valid for that time;
-/// it serializes creation and destruction of an object with its other operations. "A live object"
-/// is one that was created and is not being destroyed.
+/// ib_core calls them (`struct ib_device_ops`) with objects of this driver's devices, which exist
+/// during the call. Other arguments are also valid during the call. ib_core serializes creation and
+/// destruction of an object with its other operations. "A live object" is one that was created and
+/// is not being destroyed.
 struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
 impl<D: Driver> Ops<D> {
-    /// What the trampolines call.
+    /// The functions that the trampolines call.
     const ENUM_OPS: raw::rdma_enum_ops = raw::rdma_enum_ops {
         req_notify_cq: Some(Self::req_notify_cq),
         get_link_layer: Some(Self::get_link_layer),
@@ -62,7 +63,7 @@ impl<D: Driver> Ops<D> {
 
     const ENUM_OPS_REF: &'static raw::rdma_enum_ops = &Self::ENUM_OPS;
 
-    /// The texts of the files in sysfs.
+    /// The contents of the sysfs files.
     const IDENTITY: raw::rdma_identity = raw::rdma_identity {
         hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),
         hw_rev: as_char_ptr_in_const_context(D::IDENTITY.hw_rev).cast(),
@@ -72,12 +73,12 @@ impl<D: Driver> Ops<D> {
     const IDENTITY_REF: &'static raw::rdma_identity = &Self::IDENTITY;
 }
 
-/// Returns the texts of the files in sysfs of driver `D`.
+/// Returns the contents of the sysfs files for driver `D`.
 pub(super) fn identity<D: Driver>() -> *const raw::rdma_identity {
     Ops::<D>::IDENTITY_REF
 }
 
-/// The operations behind the trampolines.
+/// Returns the operations that the trampolines call.
 pub(super) fn enum_ops<D: Driver>() -> *const raw::rdma_enum_ops {
     Ops::<D>::ENUM_OPS_REF
 }
@@ -88,7 +89,7 @@ pub(super) fn enum_ops<D: Driver>() -> *const raw::rdma_enum_ops {
 ///
 /// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
 pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
-    // SAFETY: A C struct of integers and nullable function pointers, for which zeroes are valid.
+    // SAFETY: All zeroes are valid for a C struct of integers and nullable function pointers.
     let mut ops: raw::ib_device_ops = unsafe { core::mem::zeroed() };
     ops.owner = ThisModule::as_ptr(D::module());
     ops.driver_id = D::DRIVER_ID;
@@ -160,6 +161,7 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.size_ib_xrcd = size_of::<Xrcd<D>>();
     ops.size_rdma_counter = size_of::<Counter<D>>();
 
-    // SAFETY: Copies the operations into the device (device.c), which is not registered yet.
+    // SAFETY: ib_set_device_ops() (device.c) copies the operations into the device, which is not
+    // registered yet.
     unsafe { raw::ib_set_device_ops(ib, &ops) };
 }

@@ -17,14 +17,14 @@ pub enum QpType {
     Ud,
     /// General services interface: QP1.
     Gsi,
-    /// The sending end of an extended reliable connection.
+    /// Sending end of an extended reliable connection.
     XrcInitiator,
-    /// The receiving end.
+    /// Receiving end of an extended reliable connection.
     XrcTarget,
 }
 
 impl QpType {
-    /// It has one peer.
+    /// Returns whether the queue pair has a single peer.
     pub fn is_connected(self) -> bool {
         !matches!(self, QpType::Ud | QpType::Gsi)
     }
@@ -34,9 +34,9 @@ impl QpType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum QpState {
-    /// Nothing may be posted.
+    /// No work requests may be posted.
     Reset = 0,
-    /// Receives may be posted.
+    /// Receive work requests may be posted.
     Init = 1,
     /// Ready to receive.
     Rtr = 2,
@@ -46,12 +46,12 @@ pub enum QpState {
     Sqd = 4,
     /// The send queue stopped after an error (UC, UD).
     Sqe = 5,
-    /// Everything is flushed.
+    /// All work requests are flushed.
     Error = 6,
 }
 
 impl QpState {
-    /// From `enum ib_qp_state`.
+    /// Converts a value of `enum ib_qp_state`.
     pub fn from_raw(state: u32) -> Option<Self> {
         Some(match state {
             0 => Self::Reset,
@@ -66,18 +66,18 @@ impl QpState {
     }
 }
 
-/// What a queue pair can hold (`struct ib_qp_cap`).
+/// Capacity of a queue pair (`struct ib_qp_cap`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpCap {
-    /// Send work requests.
+    /// Maximum number of send work requests.
     pub max_send_wr: u32,
-    /// Receive work requests.
+    /// Maximum number of receive work requests.
     pub max_recv_wr: u32,
-    /// Data segments of a send.
+    /// Maximum number of data segments in a send work request.
     pub max_send_sge: u32,
-    /// Data segments of a receive.
+    /// Maximum number of data segments in a receive work request.
     pub max_recv_sge: u32,
-    /// Bytes of inline data.
+    /// Maximum inline data in bytes.
     pub max_inline_data: u32,
 }
 
@@ -104,33 +104,35 @@ impl QpCap {
     }
 }
 
-/// What CREATE_QP asks.
+/// Arguments of CREATE_QP.
 pub struct QpInit<'a, D: Driver> {
     /// Transport service.
     pub qp_type: QpType,
-    /// Asked for, and on return granted.
+    /// Requested capacity; on return, the granted one.
     pub cap: QpCap,
-    /// Every send raises a completion.
+    /// Every send work request generates a completion.
     pub signal_all: bool,
     /// Port of a GSI queue pair.
     pub port: u32,
     /// `IB_QP_CREATE_*`.
     pub create_flags: u32,
-    /// Where receives are posted, if not to the queue pair itself.
+    /// Shared receive queue, or `None` if receives are posted to the queue pair itself.
     pub srq: Option<&'a D::Srq>,
-    /// XRC target: its domain.
+    /// XRC domain of an XRC target.
     pub xrcd: Option<&'a D::Xrcd>,
-    /// Where sends complete; `None` for an XRC target.
+    /// Completion queue for sends; `None` for an XRC target.
     pub send_cq: Option<&'a D::Cq>,
-    /// Where receives complete; `None` for either end of XRC.
+    /// Completion queue for receives; `None` for either end of XRC.
     pub recv_cq: Option<&'a D::Cq>,
 }
 
 impl<'a, D: Driver> QpInit<'a, D> {
+    /// Reads ib_core's arguments.
+    ///
     /// # Safety
     ///
-    /// `init` comes from ib_core's call of `create_qp` on a device of driver `D`, and is used while
-    /// that runs.
+    /// `init` comes from ib_core's call of `create_qp` on a device of driver `D`, and is used only
+    /// during that call.
     pub(crate) unsafe fn from_raw(init: &'a raw::ib_qp_init_attr) -> Result<Self> {
         let qp_type = match init.qp_type {
             raw::ib_qp_type_IB_QPT_RC => QpType::Rc,
@@ -149,22 +151,23 @@ impl<'a, D: Driver> QpInit<'a, D> {
             return Err(EINVAL);
         }
         let cq = |cq: *mut raw::ib_cq| {
-            // SAFETY: The CQs belong to the same device, so they are the driver's objects, created
-            // and not destroyed while ib_core holds its references on them (uverbs_cmd.c,
-            // `create_qp()`).
+            // SAFETY: The CQs belong to the same device, so they are objects of the driver. They
+            // are created and not destroyed while ib_core holds its references to them
+            // (uverbs_cmd.c, `create_qp()`).
             (!cq.is_null()).then(|| unsafe { super::object::Cq::<D>::from_ptr(cq).driver() })
         };
         let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
         let xrcd = if init.xrcd.is_null() {
             None
         } else {
-            // SAFETY: As for the CQs.
+            // SAFETY: The domain belongs to the same device, and ib_core holds its reference to it
+            // (uverbs_cmd.c, `create_qp()`).
             Some(unsafe { super::object::Xrcd::<D>::from_ptr(init.xrcd).data() })
         };
         let srq = if init.srq.is_null() {
             None
         } else {
-            // SAFETY: The queue belongs to the same device, and ib_core holds its reference on it
+            // SAFETY: The queue belongs to the same device, and ib_core holds its reference to it
             // (uverbs_cmd.c, `create_qp()`; verbs.c, `create_qp()`).
             Some(unsafe { super::object::Srq::<D>::from_ptr(init.srq).driver() })
         };
@@ -182,7 +185,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
     }
 }
 
-/// Which attributes MODIFY_QP changes (`enum ib_qp_attr_mask`).
+/// The attributes that MODIFY_QP changes (`enum ib_qp_attr_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrMask(pub u32);
 
@@ -211,7 +214,7 @@ impl QpAttrMask {
     pub const DEST_QPN: u32 = raw::ib_qp_attr_mask_IB_QP_DEST_QPN;
     pub const RATE_LIMIT: u32 = raw::ib_qp_attr_mask_IB_QP_RATE_LIMIT;
 
-    /// True where all of `bits` are set.
+    /// Returns whether all of `bits` are set.
     pub fn has(self, bits: u32) -> bool {
         self.0 & bits == bits
     }
@@ -220,45 +223,45 @@ impl QpAttrMask {
 /// Attributes of a queue pair (`struct ib_qp_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QpAttr {
-    /// State to go to, or (query) that it is in.
+    /// Next state in MODIFY_QP, current state in QUERY_QP.
     pub state: QpState,
-    /// State that the consumer believes it to be in.
+    /// Current state, as assumed by the consumer.
     pub cur_state: QpState,
-    /// Path MTU in bytes; 0 where none was set.
+    /// Path MTU in bytes; 0 if it has not been set.
     pub path_mtu: u32,
     /// Q_Key (UD).
     pub qkey: u32,
-    /// First PSN to expect.
+    /// First PSN that the responder expects.
     pub rq_psn: u32,
-    /// First PSN to send.
+    /// First PSN that the requester sends.
     pub sq_psn: u32,
-    /// The peer.
+    /// Queue pair number of the peer.
     pub dest_qpn: u32,
-    /// `IB_ACCESS_*` that the peer has.
+    /// `IB_ACCESS_*` rights of the peer.
     pub access_flags: u32,
-    /// The path.
+    /// The path to the peer.
     pub address: Option<AddressInfo>,
     /// Index of the P_Key.
     pub pkey_index: u16,
-    /// Raise an event when the send queue has drained.
+    /// Reports an event when the send queue has drained.
     pub en_sqd_async_notify: bool,
     /// The send queue is draining.
     pub sq_draining: bool,
-    /// READs and atomics outstanding, as the requester.
+    /// Maximum number of READs and atomics outstanding as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics outstanding, as the responder.
+    /// Maximum number of READs and atomics outstanding as responder.
     pub max_dest_rd_atomic: u8,
-    /// Code of the delay in RNR NAKs.
+    /// Encoded delay in RNR NAKs.
     pub min_rnr_timer: u8,
-    /// Port, from 1.
+    /// Port number, from 1.
     pub port: u32,
-    /// Code of the acknowledge timeout.
+    /// Encoded acknowledge timeout.
     pub timeout: u8,
     /// Retries after a timeout or sequence error, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries after an RNR NAK, 0 to 6; 7 without end.
+    /// Retries after an RNR NAK, 0 to 6; 7 means infinite.
     pub rnr_retry: u8,
-    /// Path migration state to go to is "migrated".
+    /// The requested path migration state is "migrated".
     pub migrated: bool,
 }
 
@@ -290,7 +293,7 @@ impl Default for QpAttr {
 }
 
 impl QpAttr {
-    /// Reads the attributes in `mask`; `EINVAL` where one is not a value of its type.
+    /// Reads the attributes in `mask`. Returns `EINVAL` if one of them has an invalid value.
     ///
     /// # Safety
     ///
@@ -307,7 +310,8 @@ impl QpAttr {
             to.path_mtu = attr::mtu_from_enum(attr.path_mtu).ok_or(EINVAL)?;
         }
         if mask.has(QpAttrMask::AV) {
-            // SAFETY: By the caller's promise; `_ib_modify_qp()` (verbs.c) holds the reference.
+            // SAFETY: The caller guarantees that `attr` comes from ib_core. `_ib_modify_qp()`
+            // (verbs.c) holds the reference to the source GID.
             to.address = Some(unsafe { AddressInfo::from_raw(&attr.ah_attr) }?);
         }
         to.qkey = attr.qkey;
@@ -328,10 +332,10 @@ impl QpAttr {
         Ok(to)
     }
 
-    /// Returns ib_core's attributes for QUERY_QP. All that a queue pair lacks is zero: ib_core copies
-    /// it to the program (ib_uverbs_query_qp() in uverbs_cmd.c).
+    /// Returns ib_core's attributes for QUERY_QP. Attributes that a queue pair lacks are zero,
+    /// because ib_core copies them to the program (ib_uverbs_query_qp() in uverbs_cmd.c).
     pub(crate) fn to_raw(self, cap: QpCap) -> raw::ib_qp_attr {
-        // SAFETY: All zeroes is a valid C struct of integers and pointers.
+        // SAFETY: All zeroes are valid for a C struct of integers and pointers.
         let mut attr: raw::ib_qp_attr = unsafe { core::mem::zeroed() };
         attr.qp_state = self.state as u32;
         attr.cur_qp_state = self.cur_state as u32;
@@ -364,7 +368,7 @@ impl QpAttr {
     }
 }
 
-/// Whether the Modify QP table (IBA 11.2.5.2) allows the transition with these attributes.
+/// Returns whether the Modify QP table (IBA 11.2.5.2) allows the transition with these attributes.
 pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
     let raw_type = match qp_type {
         QpType::Rc => raw::ib_qp_type_IB_QPT_RC,
@@ -374,6 +378,7 @@ pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMa
         QpType::XrcInitiator => raw::ib_qp_type_IB_QPT_XRC_INI,
         QpType::XrcTarget => raw::ib_qp_type_IB_QPT_XRC_TGT,
     };
-    // SAFETY: Looks up a constant table (verbs.c); all arguments are in its range.
+    // SAFETY: ib_modify_qp_is_ok() (verbs.c) looks up a constant table, and all arguments are in
+    // its range.
     unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, raw_type, mask.0) }
 }

@@ -5,14 +5,14 @@
 use super::object::Driver;
 use crate::raw;
 
-/// What a shared receive queue holds (`struct ib_srq_attr`).
+/// Attributes of a shared receive queue (`struct ib_srq_attr`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SrqAttr {
-    /// Work requests that may be outstanding.
+    /// Maximum number of outstanding work requests.
     pub max_wr: u32,
-    /// Data segments of each.
+    /// Maximum number of data segments in a work request.
     pub max_sge: u32,
-    /// An event is raised when fewer work requests are left; 0 for none.
+    /// Reports an event when fewer work requests are left; 0 disables it.
     pub limit: u32,
 }
 
@@ -34,25 +34,25 @@ impl SrqAttr {
     }
 }
 
-/// What a shared receive queue for XRC has besides.
+/// Additional attributes of a shared receive queue for XRC.
 pub struct XrcSrq<'a, D: Driver> {
-    /// Its domain.
+    /// XRC domain.
     pub xrcd: &'a D::Xrcd,
-    /// Where its work requests complete.
+    /// Completion queue of the work requests.
     pub cq: &'a D::Cq,
 }
 
-/// Which attributes MODIFY_SRQ changes (`enum ib_srq_attr_mask`).
+/// The attributes that MODIFY_SRQ changes (`enum ib_srq_attr_mask`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttrMask(pub u32);
 
 impl SrqAttrMask {
-    /// [`SrqAttr::max_wr`]: resize.
+    /// Resizes to [`SrqAttr::max_wr`].
     pub const MAX_WR: u32 = raw::ib_srq_attr_mask_IB_SRQ_MAX_WR;
-    /// [`SrqAttr::limit`]: arm, or with 0 disarm.
+    /// Arms [`SrqAttr::limit`], or disarms it if it is 0.
     pub const LIMIT: u32 = raw::ib_srq_attr_mask_IB_SRQ_LIMIT;
 
-    /// True where all of `bits` are set.
+    /// Returns whether all of `bits` are set.
     pub fn has(self, bits: u32) -> bool {
         self.0 & bits == bits
     }

@@ -19,68 +19,71 @@ use kernel::{
 pub struct Udata<'a>(NonNull<raw::ib_udata>, PhantomData<&'a mut raw::ib_udata>);
 
 impl Udata<'_> {
-    /// `None` for a kernel consumer.
+    /// Wraps ib_core's pointer. Returns `None` for a kernel consumer.
     ///
     /// # Safety
     ///
-    /// `ptr` is null or what ib_core handed to an operation that has not returned for `'a`.
+    /// `ptr` is null or was passed by ib_core to an operation that does not return during `'a`.
     pub(crate) unsafe fn from_ptr(ptr: *mut raw::ib_udata) -> Option<Self> {
-        // INVARIANT: By the caller's promise.
+        // INVARIANT: The caller guarantees that the command runs for `'a`.
         NonNull::new(ptr).map(|p| Self(p, PhantomData))
     }
 
-    /// Copies the driver's input: `EINVAL` where it is shorter than `T`, `EOPNOTSUPP` where it is
-    /// longer and what follows is not zero.
+    /// Copies the driver's input. Returns `EINVAL` if it is shorter than `T`, or `EOPNOTSUPP` if it
+    /// is longer and the additional bytes are not zero.
     pub fn read<T: FromBytes>(&mut self) -> Result<T> {
         self.read_at_least(size_of::<T>())
     }
 
-    /// As [`Self::read`], of a program that may know a shorter `T`, or none: the rest of it is zero.
+    /// Copies the driver's input from a program that may use a shorter `T`, or none. Missing bytes
+    /// are zero.
     pub fn read_as_far_as_known<T: FromBytes>(&mut self) -> Result<T> {
         self.read_at_least(0)
     }
 
-    /// As [`Self::read`], where so many bytes must be there; what is not is zero.
+    /// Copies the driver's input, which must have at least `least` bytes. Missing bytes are zero.
     fn read_at_least<T: FromBytes>(&mut self, least: usize) -> Result<T> {
         let mut value = core::mem::MaybeUninit::<T>::zeroed();
         let (to, size) = (value.as_mut_ptr().cast(), size_of::<T>());
-        // SAFETY: `self.0` is valid by the type invariant; `value` has room for `size` bytes, which is all that
-        // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes.
+        // SAFETY: `self.0` is valid by the type invariant. `value` has room for `size` bytes, and
+        // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes at most that many.
         to_result(unsafe { raw::_ib_copy_validate_udata_in(self.0.as_ptr(), to, size, least) })?;
-        // SAFETY: Wholly initialized (zeroes, then the user's bytes), and any bytes are a valid `T`.
+        // SAFETY: All bytes are initialized (zeroes, then the user's bytes), and any bytes are a
+        // valid `T`.
         Ok(unsafe { value.assume_init() })
     }
 
-    /// What driver `D` keeps for the context whose command this is.
+    /// Returns driver `D`'s data for the context that issued this command.
     ///
     /// # Safety
     ///
-    /// The command is one of a device of `D`, and not the one that creates the context.
+    /// The command is for a device of `D`, and does not create the context.
     pub(crate) unsafe fn context<D: Driver>(&self) -> Option<&D::Ucontext> {
-        // SAFETY: Valid by the type invariant, and part of the attributes of a command
-        // (uverbs_ioctl.h, `struct uverbs_attr_bundle`), as all that ib_core passes are.
+        // SAFETY: The udata is valid by the type invariant. ib_core passes only udata that is part
+        // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`).
         let context = unsafe { raw::shim_udata_context(self.0.as_ptr()) };
         let context = NonNull::new(context)?;
-        // SAFETY: By the requirements a live context of `D`, which goes only after its commands
-        // (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
+        // SAFETY: The caller guarantees a live context of `D`, which is destroyed only after its
+        // commands have ended (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
         Some(unsafe { Ucontext::<D>::from_ptr(context.as_ptr()).data() })
     }
 
-    /// Checks that there is no input that this driver would ignore.
+    /// Returns an error if there is input that this driver would ignore.
     pub fn expect_no_input(&mut self) -> Result {
-        // SAFETY: Valid by the type invariant.
+        // SAFETY: The udata is valid by the type invariant.
         if unsafe { (*self.0.as_ptr()).inlen } == 0 {
             return Ok(());
         }
-        // SAFETY: As in `read`; nothing is written for a kernel size of zero.
+        // SAFETY: The udata is valid by the type invariant, and `_ib_copy_validate_udata_in()`
+        // (ib_core_uverbs.c) writes nothing for a kernel size of zero.
         to_result(unsafe {
             raw::_ib_copy_validate_udata_in(self.0.as_ptr(), core::ptr::null_mut(), 0, 0)
         })
     }
 
-    /// Copies the driver's response; the user's buffer is truncated or filled up with zeroes.
+    /// Copies the driver's response. The user's buffer is truncated or padded with zeroes.
     pub fn write<T: AsBytes>(&mut self, value: &T) -> Result {
-        // SAFETY: `self.0` is valid by the type invariant; `_ib_respond_udata()` reads
+        // SAFETY: `self.0` is valid by the type invariant. `_ib_respond_udata()` reads
         // `size_of::<T>()` bytes of `value`, which are initialized since `T: AsBytes`.
         to_result(unsafe {
             raw::_ib_respond_udata(
@@ -91,13 +94,15 @@ impl Udata<'_> {
         })
     }
 
-    /// Answers with nothing: fills the user's buffer with zeroes.
+    /// Sends an empty response: fills the user's buffer with zeroes.
     pub fn write_nothing(&mut self) -> Result {
-        // SAFETY: As in `write`; no byte is read.
+        // SAFETY: `self.0` is valid by the type invariant, and `_ib_respond_udata()` reads zero
+        // bytes.
         to_result(unsafe { raw::_ib_respond_udata(self.0.as_ptr(), core::ptr::null(), 0) })
     }
 
-    /// Both of the above, for commands without a driver part.
+    /// Checks that there is no input and sends an empty response, for commands without a
+    /// driver-specific part.
     pub fn expect_nothing(&mut self) -> Result {
         self.expect_no_input()?;
         self.write_nothing()

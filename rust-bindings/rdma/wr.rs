@@ -17,15 +17,15 @@ use kernel::prelude::*;
 /// A data segment of a work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataSegment {
-    /// Address in the region that `lkey` names.
+    /// Address in the region named by `lkey`.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// L_Key.
     pub lkey: u32,
 }
 
-/// The scatter/gather list of a work request.
+/// Returns the data segments of a scatter/gather list.
 fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = DataSegment> + 'a {
     let count = if list.is_null() {
         0
@@ -33,8 +33,8 @@ fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = Da
         usize::try_from(count).unwrap_or(0)
     };
     (0..count).map(move |i| {
-        // SAFETY: ib_post_send() and ib_post_recv() (ib_verbs.h) are given `num_sge` elements,
-        // which stay valid until they return.
+        // SAFETY: Callers of ib_post_send() and ib_post_recv() (ib_verbs.h) pass `num_sge`
+        // elements, which stay valid until the call returns.
         let sge = unsafe { ptr::read(list.add(i)) };
         DataSegment {
             addr: sge.addr,
@@ -44,13 +44,13 @@ fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = Da
     })
 }
 
-/// A list of send work requests (`struct ib_send_wr`) as it is being posted.
+/// A list of send work requests (`struct ib_send_wr`) that is being posted.
 ///
 /// # Invariants
 ///
-/// - `next` is null or an element of a list that a consumer posts to a queue pair of driver `D`,
-///   and that stays for `'a`.
-/// - `is_ud` says whether the queue pair is of type UD or GSI.
+/// - `next` is null or an element of a list that a consumer posts to a queue pair of driver `D`.
+///   The list does not change during `'a`.
+/// - `is_ud` tells whether the queue pair is of type UD or GSI.
 pub struct SendWrs<'a, D: Driver> {
     next: *const raw::ib_send_wr,
     current: *const raw::ib_send_wr,
@@ -59,17 +59,18 @@ pub struct SendWrs<'a, D: Driver> {
 }
 
 impl<'a, D: Driver> SendWrs<'a, D> {
-    /// Takes what is posted to a queue pair.
+    /// Creates an iterator over the work requests posted to a queue pair.
     ///
     /// # Safety
     ///
     /// `qp` is a live queue pair of driver `D`. `head` is null or a list that a consumer posts to
-    /// it, which stays for `'a`: while the post operation runs.
+    /// it. The list does not change during `'a`, while the post operation runs.
     pub(crate) unsafe fn new(qp: *const raw::ib_qp, head: *const raw::ib_send_wr) -> Self {
-        // SAFETY: The queue pair is valid, as the caller promises. ib_core has set its type before
+        // SAFETY: The caller guarantees that the queue pair is valid. ib_core set its type before
         // it called the driver's create operation (verbs.c, `create_qp()`), and never changes it.
         let qp_type = unsafe { (*qp).qp_type };
-        // INVARIANT: The caller promises it, and the type was looked at.
+        // INVARIANT: The caller guarantees the list, and `is_ud` follows from the queue pair's
+        // type.
         Self {
             next: head,
             current: head,
@@ -81,7 +82,7 @@ impl<'a, D: Driver> SendWrs<'a, D> {
         }
     }
 
-    /// The work request that was taken last, or the first.
+    /// Returns the work request that was taken last, or the first one if none was taken.
     pub(crate) fn bad(&self) -> *const raw::ib_send_wr {
         self.current
     }
@@ -91,10 +92,11 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
     type Item = SendWr<'a, D>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: Null or a valid element of the list, by the type invariant.
+        // SAFETY: By the type invariant, `next` is null or a valid element of the list.
         let wr = unsafe { self.next.as_ref() }?;
         self.current = self.next;
-        // INVARIANT: The list goes on there. What was taken is of the queue pair's type.
+        // INVARIANT: `wr.next` continues the list. The work request was posted to the queue pair of
+        // this list.
         self.next = wr.next;
         Some(SendWr {
             wr,
@@ -108,9 +110,9 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 ///
 /// # Invariants
 ///
-/// - `wr` is a part of the struct that its opcode and the queue pair's type call for (ib_verbs.h),
-///   as the consumer has posted it. What it points to stays for `'a`.
-/// - `is_ud` says whether the queue pair is of type UD or GSI.
+/// - `wr` is the first part of the struct that its opcode and the queue pair's type require
+///   (ib_verbs.h), as the consumer posted it. The memory it points to stays valid for `'a`.
+/// - `is_ud` tells whether the queue pair is of type UD or GSI.
 pub struct SendWr<'a, D: Driver> {
     wr: &'a raw::ib_send_wr,
     is_ud: bool,
@@ -122,49 +124,50 @@ pub mod send_flags {
     use crate::raw;
     /// Wait for earlier READs and atomics.
     pub const FENCE: u32 = raw::ib_send_flags_IB_SEND_FENCE as u32;
-    /// Raise a completion.
+    /// Generate a completion.
     pub const SIGNALED: u32 = raw::ib_send_flags_IB_SEND_SIGNALED as u32;
-    /// Solicited event.
+    /// Generate a solicited event at the receiver.
     pub const SOLICITED: u32 = raw::ib_send_flags_IB_SEND_SOLICITED as u32;
-    /// The data is to be copied now.
+    /// Copy the data while posting.
     pub const INLINE: u32 = raw::ib_send_flags_IB_SEND_INLINE as u32;
 }
 
 impl<'a, D: Driver> SendWr<'a, D> {
-    /// Comes back in the completion.
+    /// Returns the identifier that the completion will carry.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of plain data.
         unsafe { *self.wr.__bindgen_anon_1.wr_id }
     }
 
-    /// `enum ib_wr_opcode`.
+    /// Returns the operation (`enum ib_wr_opcode`).
     pub fn opcode(&self) -> u32 {
         self.wr.opcode
     }
 
-    /// See [`send_flags`].
+    /// Returns the flags (see [`send_flags`]).
     pub fn flags(&self) -> u32 {
         self.wr.send_flags as u32
     }
 
-    /// Immediate data (network byte order) or the key to invalidate.
+    /// Returns the immediate data (network byte order) or the key to invalidate.
     pub fn imm_or_key(&self) -> u32 {
         // SAFETY: Both members of the union are 32 bits of plain data.
         unsafe { *self.wr.ex.invalidate_rkey }
     }
 
-    /// Data segments; their count first, as the consumer gave it.
+    /// Returns the number of data segments, as given by the consumer.
     pub fn num_sge(&self) -> u32 {
         u32::try_from(self.wr.num_sge).unwrap_or(u32::MAX)
     }
 
-    /// Data segments.
+    /// Returns the data segments.
     pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
         segments(self.wr.sg_list, self.wr.num_sge)
     }
 
-    /// Copies the data of a work request with [`send_flags::INLINE`] to the start of `to`; returns
-    /// what was written. `EINVAL` if it is longer, or if the work request does not have the flag.
+    /// Copies the data of a work request with [`send_flags::INLINE`] to the start of `to`. Returns
+    /// the copied bytes. Returns `EINVAL` if `to` is too short, or if the work request does not
+    /// have the flag.
     pub fn copy_inline<'b>(&self, to: &'b mut [u8]) -> Result<&'b [u8]> {
         if self.flags() & send_flags::INLINE == 0 {
             return Err(EINVAL);
@@ -174,7 +177,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
             let n = segment.length as usize;
             let end = done.checked_add(n).ok_or(EINVAL)?;
             let piece = to.get_mut(done..end).ok_or(EINVAL)?;
-            // SAFETY: The work request is inline: its data are at addresses in the kernel, and stay
+            // SAFETY: The work request is inline, so its data is at kernel addresses that stay
             // valid until the post operation returns (ib_verbs.h, `IB_SEND_INLINE`). `piece` has
             // `n` bytes.
             unsafe {
@@ -185,7 +188,8 @@ impl<'a, D: Driver> SendWr<'a, D> {
         to.get(..done).ok_or(EINVAL)
     }
 
-    /// RDMA: remote address and R_Key. `None` for other opcodes, and for UD and GSI.
+    /// Returns the remote address and the R_Key of an RDMA operation. Returns `None` for other
+    /// opcodes, and for UD and GSI.
     pub fn rdma(&self) -> Option<(u64, u32)> {
         match self.wr.opcode {
             raw::ib_wr_opcode_IB_WR_RDMA_WRITE
@@ -193,8 +197,8 @@ impl<'a, D: Driver> SendWr<'a, D> {
             | raw::ib_wr_opcode_IB_WR_RDMA_READ
                 if !self.is_ud =>
             {
-                // SAFETY: With these opcodes the work request is an `ib_rdma_wr` (ib_verbs.h,
-                // `rdma_wr()`), by the type invariant.
+                // SAFETY: By the type invariant, a work request with these opcodes is an
+                // `ib_rdma_wr` (ib_verbs.h, `rdma_wr()`).
                 let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_rdma_wr>() };
                 Some((wr.remote_addr, wr.rkey))
             }
@@ -202,15 +206,16 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
     }
 
-    /// Atomics: remote address, R_Key, compare operand or addend, swap operand.
+    /// Returns the remote address, the R_Key, the compare operand or addend, and the swap operand
+    /// of an atomic operation. Returns `None` for other opcodes, and for UD and GSI.
     pub fn atomic(&self) -> Option<(u64, u32, u64, u64)> {
         match self.wr.opcode {
             raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
             | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD
                 if !self.is_ud =>
             {
-                // SAFETY: With these opcodes the work request is an `ib_atomic_wr` (ib_verbs.h,
-                // `atomic_wr()`), by the type invariant.
+                // SAFETY: By the type invariant, a work request with these opcodes is an
+                // `ib_atomic_wr` (ib_verbs.h, `atomic_wr()`).
                 let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_atomic_wr>() };
                 Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap))
             }
@@ -218,13 +223,15 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
     }
 
-    /// Fast registration: key, rights, address and length. `None` for other opcodes.
+    /// Returns the key, the rights, the address and the length of a fast registration. Returns
+    /// `None` for other opcodes, and for UD and GSI.
     pub fn reg(&self) -> Option<(u32, u32, u64, u64)> {
         if self.is_ud || self.wr.opcode != raw::ib_wr_opcode_IB_WR_REG_MR {
             return None;
         }
-        // SAFETY: With this opcode the work request is an `ib_reg_wr` (ib_verbs.h, `reg_wr()`),
-        // whose region is the consumer's and stays until this has completed.
+        // SAFETY: By the type invariant, a work request with this opcode is an `ib_reg_wr`
+        // (ib_verbs.h, `reg_wr()`). The consumer keeps its region until the work request has
+        // completed.
         unsafe {
             let wr = &*ptr::from_ref(self.wr).cast::<raw::ib_reg_wr>();
             let mr = wr.mr.as_ref()?;
@@ -232,20 +239,20 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
     }
 
-    /// UD and GSI: what a work request to such a queue pair has besides. `None` for those to other
-    /// queue pairs, and if there is no address handle.
+    /// Returns the additional fields of a work request to a UD or GSI queue pair. Returns `None`
+    /// for other queue pairs, or without an address handle.
     pub fn ud(&self) -> Option<UdPart<'a, D>> {
         if !self.is_ud {
             return None;
         }
-        // SAFETY: The queue pair is of type UD or GSI, so the work request is an `ib_ud_wr`
-        // (ib_verbs.h, `ud_wr()`), by the type invariant.
+        // SAFETY: The queue pair is of type UD or GSI. By the type invariant, the work request is
+        // then an `ib_ud_wr` (ib_verbs.h, `ud_wr()`).
         let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_ud_wr>() };
         if wr.ah.is_null() {
             return None;
         }
         Some(UdPart {
-            // SAFETY: A consumer may use only address handles of the device that it posts to, and
+            // SAFETY: A consumer may only use address handles of the device that it posts to, and
             // keeps them until the work request has completed.
             ah: unsafe { Ah::<D>::from_ptr(wr.ah).data() },
             remote_qpn: wr.remote_qpn,
@@ -255,19 +262,19 @@ impl<'a, D: Driver> SendWr<'a, D> {
     }
 }
 
-/// The part of a send work request that UD and GSI queue pairs have.
+/// The additional fields of a send work request to a UD or GSI queue pair.
 pub struct UdPart<'a, D: Driver> {
     /// The driver's address handle.
     pub ah: &'a D::Ah,
-    /// Destination queue pair.
+    /// Number of the destination queue pair.
     pub remote_qpn: u32,
-    /// Its Q_Key.
+    /// Q_Key of the destination.
     pub remote_qkey: u32,
-    /// GSI: index of the P_Key.
+    /// Index of the P_Key (GSI only).
     pub pkey_index: u16,
 }
 
-/// A list of receive work requests as it is being posted.
+/// A list of receive work requests that is being posted.
 pub struct RecvWrs<'a> {
     next: *const raw::ib_recv_wr,
     current: *const raw::ib_recv_wr,
@@ -275,9 +282,12 @@ pub struct RecvWrs<'a> {
 }
 
 impl RecvWrs<'_> {
+    /// Creates an iterator over posted receive work requests.
+    ///
     /// # Safety
     ///
-    /// `head` is null or a list that a consumer posts; it is used while the post operation runs.
+    /// `head` is null or a list that a consumer posts. It is used only while the post operation
+    /// runs.
     pub(crate) unsafe fn new(head: *const raw::ib_recv_wr) -> Self {
         Self {
             next: head,
@@ -286,7 +296,7 @@ impl RecvWrs<'_> {
         }
     }
 
-    /// The work request that was taken last, or the first.
+    /// Returns the work request that was taken last, or the first one if none was taken.
     pub(crate) fn bad(&self) -> *const raw::ib_recv_wr {
         self.current
     }
@@ -296,7 +306,8 @@ impl<'a> Iterator for RecvWrs<'a> {
     type Item = RecvWr<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: Null or a valid element of the list, see `new`.
+        // SAFETY: The caller of `new` guarantees that `next` is null or a valid element of the
+        // list.
         let wr = unsafe { self.next.as_ref() }?;
         self.current = self.next;
         self.next = wr.next;
@@ -308,43 +319,43 @@ impl<'a> Iterator for RecvWrs<'a> {
 pub struct RecvWr<'a>(&'a raw::ib_recv_wr);
 
 impl<'a> RecvWr<'a> {
-    /// Comes back in the completion.
+    /// Returns the identifier that the completion will carry.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of plain data.
         unsafe { *self.0.__bindgen_anon_1.wr_id }
     }
 
-    /// Data segments; their count, as the consumer gave it.
+    /// Returns the number of data segments, as given by the consumer.
     pub fn num_sge(&self) -> u32 {
         u32::try_from(self.0.num_sge).unwrap_or(u32::MAX)
     }
 
-    /// Data segments.
+    /// Returns the data segments.
     pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
         segments(self.0.sg_list, self.0.num_sge)
     }
 }
 
-/// Room for a work completion of a kernel consumer (`struct ib_wc`).
+/// Memory for a work completion of a kernel consumer (`struct ib_wc`).
 #[repr(transparent)]
 pub struct Wc(MaybeUninit<raw::ib_wc>);
 
 /// The contents of a work completion.
 #[derive(Clone, Copy, Default)]
 pub struct WcContents {
-    /// From the work request.
+    /// Identifier of the work request.
     pub wr_id: u64,
     /// `enum ib_wc_status`.
     pub status: u32,
     /// `enum ib_wc_opcode`.
     pub opcode: u32,
-    /// Detail of a failure.
+    /// Vendor-specific detail of a failure.
     pub vendor_err: u32,
-    /// Bytes.
+    /// Bytes transferred.
     pub byte_len: u32,
     /// Immediate data (network byte order) or invalidated key.
     pub imm_or_key: u32,
-    /// Sender (UD).
+    /// Queue pair number of the sender (UD).
     pub src_qp: u32,
     /// `IB_WC_*`.
     pub flags: u32,
@@ -354,9 +365,9 @@ pub struct WcContents {
     pub sl: u8,
     /// `enum rdma_network_type` (UD).
     pub network_hdr_type: u8,
-    /// Sender's Ethernet address (UD).
+    /// Ethernet address of the sender (UD).
     pub smac: [u8; 6],
-    /// VLAN (UD).
+    /// VLAN identifier (UD).
     pub vlan_id: u16,
 }
 
@@ -375,9 +386,9 @@ pub mod wc {
 }
 
 impl Wc {
-    /// Fills in a completion of the queue pair behind `qp`.
+    /// Fills in a completion of the queue pair `qp`.
     pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
-        // SAFETY: All zeroes is a valid C struct of integers and pointers.
+        // SAFETY: All zeroes are valid for a C struct of integers and pointers.
         let wc: &mut raw::ib_wc = self.0.write(unsafe { core::mem::zeroed() });
         wc.__bindgen_anon_1.wr_id = ManuallyDrop::new(contents.wr_id);
         wc.status = contents.status;
@@ -397,17 +408,17 @@ impl Wc {
     }
 }
 
-/// Which ib_core queue pair a completion belongs to: a pointer that only the consumer follows.
+/// Identity of a completion's ib_core queue pair: a pointer that only the consumer dereferences.
 #[derive(Clone, Copy)]
 pub struct QpIdentity(*mut raw::ib_qp);
 
-// SAFETY: An identity; never followed here.
+// SAFETY: The pointer is an identity, and this crate never dereferences it.
 unsafe impl Send for QpIdentity {}
-// SAFETY: A shared reference can be copied, and nothing else.
+// SAFETY: A shared reference only allows copying the pointer.
 unsafe impl Sync for QpIdentity {}
 
 impl QpIdentity {
-    /// The identity of the queue pair that `target` belongs to.
+    /// Returns the identity of the queue pair to which `target` belongs.
     pub fn of(target: &QpTarget) -> Self {
         Self(target.as_ptr())
     }

@@ -4,11 +4,12 @@
 
 use kernel::sync::ArcBorrow;
 
-/// The object of a borrow, for as long as the borrow itself is good, not only this copy of it.
+/// Returns a reference to the object with the lifetime of the borrow, not of this copy of the
+/// `ArcBorrow`.
 #[inline]
 pub fn object_of<'a, T>(borrow: ArcBorrow<'a, T>) -> &'a T {
     let object: *const T = &*borrow;
-    // SAFETY: For `'a` the reference count does not become zero, and nobody has the object for himself alone: that is
-    // what `ArcBorrow` says (rust/kernel/sync/arc.rs).
+    // SAFETY: An `ArcBorrow<'a, T>` guarantees that the reference count does not reach zero during
+    // `'a` and that there is no exclusive reference to the object (rust/kernel/sync/arc.rs).
     unsafe { &*object }
 }

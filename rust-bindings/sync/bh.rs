@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bottom halves: softirqs kept off the current CPU.
+//! Bottom halves: disabling softirqs on the current CPU.
 //!
 //! C header: `include/linux/bottom_half.h`.
 
@@ -11,14 +11,14 @@ use kernel::{
     types::NotThreadSafe,
 };
 
-/// Softirqs are disabled on the current CPU while this exists; guards nest.
+/// A guard that disables softirqs on the current CPU. Guards nest.
 ///
-/// Data that a softirq handler locks must be locked with this guard held everywhere else. Must be
-/// made where interrupts are enabled.
+/// If a softirq handler locks some data, all other contexts must hold this guard while they lock
+/// it. Must be created with interrupts enabled.
 ///
 /// # Invariants
 ///
-/// Owns one level of `local_bh_disable` of the current task.
+/// Owns one level of the current task's `local_bh_disable`.
 #[must_use = "softirqs are enabled again when the guard is dropped"]
 pub struct BhGuard(NotThreadSafe);
 
@@ -26,10 +26,10 @@ impl BhGuard {
     /// Disables softirqs.
     #[inline]
     pub fn new() -> Self {
-        // SAFETY: `local_bh_disable` may be called in any context that is not a hard interrupt;
-        // it only counts.
+        // SAFETY: `local_bh_disable` (linux/bottom_half.h) may be called in any context except a
+        // hard interrupt; it only increments a counter.
         unsafe { raw::shim_local_bh_disable() };
-        // INVARIANT: Taken just above.
+        // INVARIANT: The level was added just above.
         Self(NotThreadSafe)
     }
 }
@@ -44,25 +44,25 @@ impl Default for BhGuard {
 impl Drop for BhGuard {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: Matches the `local_bh_disable` of `new`, on the same task, by the type
-        // invariant and since the guard is not `Send`.
+        // SAFETY: Balances the `local_bh_disable` of `new` (type invariant). It runs on the same
+        // task, because the guard is not `Send`.
         unsafe { raw::shim_local_bh_enable() };
     }
 }
 
-/// Whether interrupts are disabled on the current CPU.
+/// Returns whether interrupts are disabled on the current CPU.
 #[inline]
 pub fn irqs_disabled() -> bool {
-    // SAFETY: Reads the flags register only.
+    // SAFETY: irqs_disabled() (linux/irqflags.h) only reads the flags register.
     unsafe { raw::shim_irqs_disabled() }
 }
 
 /// A [`SpinLock`] that is held with softirqs disabled (`spin_lock_bh()`).
 ///
-/// One value, so that the lock is always released before softirqs come back: a guard of each kind in
-/// one scope is easily dropped in the wrong order.
+/// It combines both guards, so that the lock is always released before softirqs are enabled. Two
+/// separate guards in one scope are easily dropped in the wrong order.
 pub struct BhLocked<'a, T> {
-    // Fields are dropped in this order.
+    // Fields are dropped in declaration order.
     guard: SpinLockGuard<'a, T>,
     _outer: BhGuard,
 }

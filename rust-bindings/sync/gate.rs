@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A gate that callbacks pass until it is closed for good.
+//! A gate that lets callbacks run until it is closed permanently.
 
 use kernel::{
     prelude::*,
@@ -10,12 +10,12 @@ use kernel::{
     },
 };
 
-/// Set in the count once the gate is closed. The bits below count who is inside.
+/// Set in the count once the gate is closed. The lower bits count the callbacks inside.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// Lets callbacks run until [`close`](CallbackGate::close), which waits for those that run.
+/// Lets callbacks run until [`close`](CallbackGate::close), which waits for running callbacks.
 ///
-/// Any number may be inside at the same time, and the same context more than once.
+/// Any number of callbacks may be inside at the same time, and one context may enter several times.
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ pub struct CallbackGate {
     empty: Completion,
 }
 
-/// Evidence of being inside a [`CallbackGate`].
+/// Proof of being inside a [`CallbackGate`].
 ///
 /// # Invariants
 ///
@@ -40,7 +40,7 @@ pub struct CallbackGate {
 pub struct GateGuard<'a>(&'a CallbackGate);
 
 impl CallbackGate {
-    /// An open gate.
+    /// Creates an open gate.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             count: Atomic::new(0),
@@ -48,28 +48,29 @@ impl CallbackGate {
         })
     }
 
-    /// Enters, or returns `None` where the gate is closed. Any context.
+    /// Enters the gate. Returns `None` if it is closed. Any context.
     #[inline]
     pub fn enter(&self) -> Option<GateGuard<'_>> {
         let before = self.count.fetch_add(1usize, Full);
         // INVARIANT: The unit was added just above.
         let guard = GateGuard(self);
         if before & CLOSED != 0 {
-            // Dropping the guard takes the unit back.
+            // Dropping the guard removes the unit.
             return None;
         }
         Some(guard)
     }
 
-    /// Whether [`close`](Self::close) has been called.
+    /// Returns whether [`close`](Self::close) has been called.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.count.load(Relaxed) & CLOSED != 0
     }
 
-    /// Closes the gate and waits until nobody is inside. Sleeps; must not be called from inside.
+    /// Closes the gate and waits until all callbacks have left. Sleeps; must not be called from
+    /// inside.
     ///
-    /// Closing a closed gate waits too.
+    /// Closing a closed gate also waits.
     pub fn close(&self) {
         let mut before = self.count.load(Relaxed);
         while let Err(now) = self.count.cmpxchg(before, before | CLOSED, Full) {
@@ -84,8 +85,8 @@ impl CallbackGate {
 impl Drop for GateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // The last one out of a closed gate wakes the closer. Late visitors of a closed gate add
-        // and take one, so this can happen more than once, which does no harm.
+        // The last callback to leave a closed gate wakes the closer. A failed `enter` adds and
+        // removes a unit, so this can happen more than once, which is harmless.
         if self.0.count.fetch_sub(1usize, Full) == CLOSED | 1 {
             self.0.empty.complete_all();
         }

@@ -8,7 +8,7 @@ use crate::raw;
 use core::ops::RangeInclusive;
 use kernel::{alloc::Flags, error::to_result, prelude::*, types::Opaque};
 
-/// A pool of indices, backed by `struct ida`: memory in proportion to the indices in use.
+/// A pool of indices, backed by `struct ida`. It uses memory in proportion to the indices in use.
 ///
 /// # Invariants
 ///
@@ -19,25 +19,26 @@ pub struct IndexPool {
     ida: Opaque<raw::ida>,
 }
 
-// SAFETY: `struct ida` has a lock of its own (lib/idr.c).
+// SAFETY: `struct ida` has its own lock (lib/idr.c).
 unsafe impl Send for IndexPool {}
-// SAFETY: Shared references change it under that lock.
+// SAFETY: Changes through shared references are protected by that lock.
 unsafe impl Sync for IndexPool {}
 
 impl IndexPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            // SAFETY: `slot` is valid for writes; `ida_init` initialises all of it.
+            // SAFETY: `slot` is valid for writes, and `ida_init` (linux/idr.h) initialises all of
+            // it.
             ida <- Opaque::ffi_init(|slot| unsafe { raw::shim_ida_init(slot) }),
         })
     }
 
-    /// Allocates the lowest free index of `range`. Any context, if `flags` allows it.
+    /// Allocates the lowest free index of `range`. Any context that `flags` allows.
     ///
     /// # Errors
     ///
-    /// `ENOSPC`: no index is free. `ENOMEM`. `EINVAL`: the range reaches above `i32::MAX`.
+    /// `ENOSPC`: no index is free. `ENOMEM`. `EINVAL`: the range extends beyond `i32::MAX`.
     pub fn alloc(&self, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         let (min, max) = (*range.start(), *range.end());
         if max > i32::MAX as u32 {
@@ -46,7 +47,7 @@ impl IndexPool {
         if min > max {
             return Err(ENOSPC);
         }
-        // The kernel crate does not tell what is in its flags.
+        // The kernel crate's `Flags` do not expose their value.
         let gfp = if flags.contains(GFP_KERNEL_ACCOUNT) {
             raw::GFP_KERNEL_ACCOUNT
         } else if flags.contains(GFP_KERNEL) {
@@ -54,21 +55,22 @@ impl IndexPool {
         } else {
             raw::GFP_ATOMIC
         };
-        // SAFETY: The ida is initialised by the type invariant; `ida_alloc_range` locks it.
+        // SAFETY: The ida is initialised by the type invariant, and `ida_alloc_range` (lib/idr.c)
+        // locks it.
         let index = unsafe { raw::ida_alloc_range(self.ida.get(), min, max, gfp) };
         to_result(index)?;
         Ok(index as u32)
     }
 
-    /// Allocates the first free index of `range` from `hint` up, and where there is none, the
-    /// lowest of the range.
+    /// Allocates the first free index of `range` that is at least `hint`. Without such an index,
+    /// allocates the lowest free index of the range.
     ///
-    /// With `hint` one above the last index allocated, an index is used again only after all
-    /// others, so that what still names its last owner finds nothing.
+    /// If `hint` is one above the last allocated index, an index is reused only after all others. A
+    /// stale index of its previous owner then most likely finds nothing.
     ///
     /// # Errors
     ///
-    /// As [`alloc`](Self::alloc).
+    /// `ENOSPC`: no index is free. `ENOMEM`. `EINVAL`: the range extends beyond `i32::MAX`.
     pub fn alloc_from(&self, hint: u32, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         if range.contains(&hint) {
             match self.alloc(hint..=*range.end(), flags) {
@@ -81,8 +83,8 @@ impl IndexPool {
 
     /// Frees an index that [`alloc`](Self::alloc) returned. Any context.
     pub fn free(&self, index: u32) {
-        // SAFETY: The ida is initialised by the type invariant. Freeing what is not allocated
-        // only warns.
+        // SAFETY: The ida is initialised by the type invariant. `ida_free` (lib/idr.c) only warns
+        // if the index is not allocated.
         unsafe { raw::ida_free(self.ida.get(), index) };
     }
 }
@@ -90,7 +92,8 @@ impl IndexPool {
 #[pinned_drop]
 impl PinnedDrop for IndexPool {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: The ida is initialised by the type invariant, and nobody else uses it.
+        // SAFETY: The ida is initialised by the type invariant, and `drop` has exclusive access to
+        // it.
         unsafe { raw::ida_destroy(self.ida.get()) };
     }
 }

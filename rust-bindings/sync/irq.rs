@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sections with interrupts disabled, for locks that callers may hold in any context.
+//! Sections with interrupts disabled, for locks that are taken in any context.
 
 use crate::raw;
 use core::ops::{Deref, DerefMut};
@@ -9,10 +9,11 @@ use kernel::{
     types::NotThreadSafe,
 };
 
-/// Interrupts are disabled on this CPU while it exists; they are as before when it is dropped.
+/// A guard that disables interrupts on this CPU and restores their previous state when it is
+/// dropped.
 ///
-/// With it, a [`SpinLock`](kernel::sync::SpinLock) becomes what `spin_lock_irqsave()` makes of it.
-/// Guards must be dropped in the reverse order in which they were made.
+/// Holding it while taking a [`SpinLock`](kernel::sync::SpinLock) is equivalent to
+/// `spin_lock_irqsave()`. Guards must be dropped in reverse order of creation.
 pub struct IrqGuard {
     flags: usize,
     _not_send: NotThreadSafe,
@@ -34,18 +35,18 @@ impl IrqGuard {
 impl Drop for IrqGuard {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: The state that `new` saved on this CPU: the guard can't be sent to another, and
-        // nothing sleeps with interrupts disabled.
+        // SAFETY: `new` saved this state on this CPU: the guard is not `Send`, and a task does not
+        // sleep with interrupts disabled.
         unsafe { raw::shim_local_irq_restore(self.flags) };
     }
 }
 
 /// A [`SpinLock`] that is held with interrupts disabled (`spin_lock_irqsave()`).
 ///
-/// One value, so that the lock is always released before interrupts come back: a guard of each kind in
-/// one scope is easily dropped in the wrong order.
+/// It combines both guards, so that the lock is always released before interrupts are restored. Two
+/// separate guards in one scope are easily dropped in the wrong order.
 pub struct IrqLocked<'a, T> {
-    // Fields are dropped in this order.
+    // Fields are dropped in declaration order.
     guard: SpinLockGuard<'a, T>,
     _outer: IrqGuard,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Kernel threads that end with who owns them.
+//! Kernel threads that end when their owner is dropped.
 //!
 //! C header: `include/linux/kthread.h`.
 
@@ -15,36 +15,40 @@ use kernel::{
     types::NotThreadSafe,
 };
 
-/// What a [`KThread`] runs.
+/// The code of a [`KThread`].
 pub trait ThreadBody: Send + Sync + 'static {
-    /// Called once, in the thread. It returns where [`CurrentThread::should_stop`] says so, or earlier.
+    /// Called once, in the thread. It must return when [`CurrentThread::should_stop`] returns true,
+    /// and may return earlier.
     ///
-    /// It is not called at all where the thread is stopped before it has come to run.
+    /// It is not called if the thread is stopped before it first runs.
     fn run(&self, current: &CurrentThread);
 }
 
-/// A kernel thread. Dropping this stops the thread and waits for its end, which sleeps.
+/// A kernel thread. Dropping it stops the thread and waits until the thread has exited, which
+/// sleeps.
 ///
-/// The thread only borrows its body, so that none of them keeps itself alive. The body must not own its
-/// thread: it would wait for itself.
+/// The thread only borrows its body, so it does not keep the body alive. The body must not own its
+/// thread, because the thread would then wait for itself.
 ///
 /// # Invariants
 ///
-/// - `task` was created by `kthread_create` and runs `main::<T>` with the address of `body`'s contents.
-/// - Nobody else stops it.
+/// - `task` was created by `kthread_create` and runs `main::<T>` with the address of `body`'s
+///   contents.
+/// - Only `self` stops the thread.
 pub struct KThread<T: ThreadBody> {
     task: ARef<Task>,
     body: Arc<T>,
 }
 
 impl<T: ThreadBody> KThread<T> {
-    /// Starts a thread, with the nice value of the caller and on the CPUs that the caller may use.
-    /// (The latter is a preference: where none of them can take it, it runs elsewhere.)
+    /// Starts a thread with the caller's nice value, preferably on the CPUs that the caller may
+    /// use. If none of these is available, the thread runs elsewhere.
     ///
-    /// `EINTR` where the caller is being killed. Sleeps.
+    /// Returns `EINTR` if the caller is being killed. Sleeps.
     pub fn spawn(name: &CStr, body: Arc<T>) -> Result<Self> {
-        // SAFETY: The name is copied before this returns (kernel/kthread.c, `kthread_create_on_node()`),
-        // and `main` gets the pointer that it wants: `body` is dropped after the thread has ended.
+        // SAFETY: The name is copied before this returns (kernel/kthread.c,
+        // `kthread_create_on_node()`). `main` gets the pointer that it requires: `body` is dropped
+        // after the thread has ended.
         let task = from_err_ptr(unsafe {
             raw::shim_kthread_create(
                 Some(main::<T>),
@@ -52,26 +56,29 @@ impl<T: ThreadBody> KThread<T> {
                 name.as_char_ptr(),
             )
         })?;
-        // SAFETY: A new thread waits until it is woken or stopped; so the task is there. `Task` is a
-        // transparent wrapper.
+        // SAFETY: A new thread waits until it is woken or stopped, so the task is valid. `Task` is
+        // a transparent wrapper.
         let task = ARef::from(unsafe { &*task.cast::<Task>() });
-        // INVARIANT: By the above.
+        // INVARIANT: The thread was created above for `main::<T>` and `body`, and only `self` has
+        // it.
         let thread = Self { task, body };
-        // SAFETY: The task is there.
+        // SAFETY: `thread` holds a reference to the task, as set_user_nice()
+        // (kernel/sched/syscalls.c) needs.
         unsafe { raw::shim_kthread_nice_as_current(thread.task.as_ptr()) };
         // SAFETY: The task is a kernel thread that was never woken, as `kthread_affine_preferred()`
-        // demands (kernel/kthread.c).
+        // (kernel/kthread.c) requires.
         to_result(unsafe { raw::shim_kthread_prefer_cpus_of_current(thread.task.as_ptr()) })?;
         thread.task.wake_up();
         Ok(thread)
     }
 
-    /// What it runs.
+    /// Returns the body.
     pub fn body(&self) -> &Arc<T> {
         &self.body
     }
 
-    /// The task: who keeps a reference to it may wake the thread whenever he likes, also after its end.
+    /// Returns the task. The owner of a reference to it may wake the thread at any time, even after
+    /// it has exited.
     pub fn task(&self) -> &ARef<Task> {
         &self.task
     }
@@ -79,74 +86,84 @@ impl<T: ThreadBody> KThread<T> {
 
 impl<T: ThreadBody> Drop for KThread<T> {
     fn drop(&mut self) {
-        // Its result says no more than whether the body has run.
-        // SAFETY: A kernel thread whose task we have a reference to, and that nobody else stops, by
-        // the type invariants.
+        // The return value only tells whether the body has run.
+        // SAFETY: By the type invariants, `task` is a kernel thread to which `self` has a reference
+        // and that nothing else stops.
         unsafe { raw::kthread_stop(self.task.as_ptr()) };
     }
 }
 
+/// Runs the body of a thread.
+///
 /// # Safety
 ///
-/// Called by a thread of a [`KThread<T>`]; `body` is what its `body` points to.
+/// Called by the thread of a [`KThread<T>`]. `body` points to the contents of its `body` field.
 unsafe extern "C" fn main<T: ThreadBody>(body: *mut c_void) -> c_int {
-    // SAFETY: `KThread::spawn` passes the contents of its `body` to `kthread_create()`, and drops
-    // its reference after it has waited for the thread's end (`kthread_stop()`, kernel/kthread.c).
+    // SAFETY: `KThread::spawn` passes the contents of its `body` to `kthread_create()`. The
+    // `KThread` drops its reference after it has waited for the thread to exit (`kthread_stop()`,
+    // kernel/kthread.c).
     let body = unsafe { &*body.cast::<T>() };
     body.run(&CurrentThread(NotThreadSafe));
     0
 }
 
-/// Evidence that a [`KThread`] is what runs.
+/// Proof that the current task is the thread of a [`KThread`].
 ///
 /// # Invariants
 ///
-/// There is one in each such thread, which does not leave it.
+/// Each such thread has one, which does not leave the thread.
 pub struct CurrentThread(NotThreadSafe);
 
 impl CurrentThread {
-    /// Whether the thread is to end.
+    /// Returns whether the thread should end.
     #[inline]
     pub fn should_stop(&self) -> bool {
-        // SAFETY: The current task is a kernel thread by the type invariant.
+        // SAFETY: By the type invariant, the current task is a kernel thread, as
+        // kthread_should_stop() requires.
         unsafe { raw::kthread_should_stop() }
     }
 
-    /// Sleeps until `ready` or until the thread is to end. Who makes it ready wakes the task afterwards.
+    /// Sleeps until `ready` returns true or the thread should stop. After making the condition
+    /// true, the waker must wake the task.
     ///
-    /// `ready` must not sleep. It is asked again after each time the task was woken.
+    /// `ready` must not sleep. It is evaluated again after each wake-up.
     pub fn wait_until(&self, mut ready: impl FnMut() -> bool) {
         loop {
-            // Before it is asked: so who wakes the task after that finds it asleep, or makes it run on.
-            // SAFETY: Changes the state of the current task, which goes on to set it back or to sleep.
+            // The state is set before the condition is checked, so that a later wake-up cannot be
+            // missed.
+            // SAFETY: Changes the state of the current task, which below either resets it or
+            // sleeps.
             unsafe { raw::shim_set_current_idle() };
             if self.should_stop() || ready() {
                 break;
             }
-            // SAFETY: The thread is in process context and holds no lock that forbids it, or could not
-            // call what sleeps.
+            // SAFETY: The thread is in process context, and the caller of this sleeping function
+            // holds no spin lock.
             unsafe { raw::schedule() };
         }
-        // SAFETY: Changes the state of the current task, which runs.
+        // SAFETY: Sets the state of the current task to running, which is always allowed.
         unsafe { raw::shim_set_current_running() };
     }
 
-    /// Lets others have the CPU, if it is their turn. A thread that works does this from time to time.
+    /// Yields the CPU if the scheduler asks for it. A busy thread calls this periodically.
     #[inline]
     pub fn resched(&self) {
-        // SAFETY: As in `wait_until`.
+        // SAFETY: The thread is in process context and holds no spin lock, so it may be rescheduled
+        // (cond_resched_tasks_rcu_qs(), linux/rcupdate.h).
         unsafe { raw::shim_cond_resched() };
     }
 
-    /// The thread has found nothing to do and looks again soon: whoever else wants the CPU has it first.
+    /// Yields the CPU to any other runnable task. A polling thread that found no work calls this.
     #[inline]
     pub fn relax(&self) {
-        // SAFETY: Looks at the run queue of the current CPU only.
+        // SAFETY: single_task_running() (kernel/sched/core.c) only reads the run queue of the
+        // current CPU.
         if unsafe { raw::single_task_running() } {
-            // SAFETY: No requirements.
+            // SAFETY: cpu_relax() has no requirements.
             unsafe { raw::shim_cpu_relax() };
         } else {
-            // SAFETY: As in `wait_until`.
+            // SAFETY: The thread is in process context, holds no spin lock and is running, as
+            // yield() (kernel/sched/syscalls.c) requires.
             unsafe { raw::yield_() };
         }
         self.resched();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How deep calls are nested.
+//! The nesting depth of calls.
 
 use super::{BhGuard, PerCpuCounters};
 use kernel::prelude::*;
 
-/// Counts, for each CPU, how deep calls of some kind are nested on it: with softirqs disabled one call can't be interrupted by
-/// another that is not made by it.
+/// Counts, for each CPU, how deeply calls of one kind are nested. Softirqs are disabled during a
+/// call, so only a nested call can begin before it ends.
 pub struct Nesting(PerCpuCounters<1>);
 
 impl Nesting {
-    /// No call. Sleeps.
+    /// Creates a counter without calls. Sleeps.
     ///
     /// # Errors
     ///
@@ -19,8 +19,8 @@ impl Nesting {
         Ok(Self(PerCpuCounters::new()?))
     }
 
-    /// A call begins, and ends when the returned value is dropped; softirqs are disabled meanwhile. Must be made where
-    /// interrupts are enabled.
+    /// Begins a call, which ends when the returned value is dropped. Softirqs are disabled until
+    /// then. Must be called with interrupts enabled.
     #[inline]
     pub fn enter(&self) -> Nested<'_> {
         let bh = BhGuard::new();
@@ -31,18 +31,18 @@ impl Nesting {
         }
     }
 
-    /// Calls that are going on on this CPU: 0 outside of them. Any context.
+    /// Returns the number of calls in progress on this CPU. Any context.
     #[inline]
     pub fn depth(&self) -> u64 {
         self.0.here(0)
     }
 }
 
-/// A call: [`Nesting::enter`].
+/// A call in progress; see [`Nesting::enter`].
 #[must_use = "the call ends when this is dropped"]
 pub struct Nested<'a> {
     nesting: &'a Nesting,
-    // Dropped after the body of `drop`: until then this is the CPU on which it began.
+    // Dropped after the body of `drop`, so the call ends on the CPU on which it began.
     _bh: BhGuard,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters that each CPU has for itself.
+//! Per-CPU counters.
 //!
 //! C header: `include/linux/percpu.h`.
 
@@ -8,23 +8,23 @@ use crate::raw;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
-/// `N` counters of 64 bits, of which each CPU has its own. Adding is one instruction on memory that
-/// no other CPU writes to; reading sums up.
+/// `N` 64-bit counters, of which each CPU has its own copy. Adding is one instruction on memory
+/// that no other CPU writes to; reading sums over the CPUs.
 ///
 /// # Invariants
 ///
-/// `base` is what `__alloc_percpu` returned for `N` values of 64 bits.
+/// `base` was returned by `__alloc_percpu` for `N` values of 64 bits.
 pub struct PerCpuCounters<const N: usize> {
     base: NonNull<u64>,
 }
 
-// SAFETY: Memory of all CPUs, which belongs to no thread.
+// SAFETY: The memory belongs to all CPUs, not to a thread.
 unsafe impl<const N: usize> Send for PerCpuCounters<N> {}
-// SAFETY: Each CPU writes to its own memory, by instructions that nothing on the CPU interrupts.
+// SAFETY: Each CPU writes only to its own memory, with instructions that cannot be interrupted.
 unsafe impl<const N: usize> Sync for PerCpuCounters<N> {}
 
 impl<const N: usize> PerCpuCounters<N> {
-    /// Counters that stand at 0. Sleeps.
+    /// Creates counters with the value 0. Sleeps.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl<const N: usize> PerCpuCounters<N> {
         Self::with_flags(raw::GFP_KERNEL)
     }
 
-    /// As [`new`](Self::new); the memory is charged to the current process's memory cgroup.
+    /// Creates counters with the value 0, charged to the current process's memory cgroup. Sleeps.
     ///
     /// # Errors
     ///
@@ -44,45 +44,46 @@ impl<const N: usize> PerCpuCounters<N> {
 
     fn with_flags(gfp: raw::gfp_t) -> Result<Self> {
         let (size, align) = (size_of::<[u64; N]>(), align_of::<u64>());
-        // SAFETY: Any size up to PCPU_MIN_UNIT_SIZE may be asked for; a larger one fails. The
-        // memory is zeroed (mm/percpu.c, `pcpu_alloc_noprof()`).
+        // SAFETY: Any size may be requested; sizes above PCPU_MIN_UNIT_SIZE fail. The memory is
+        // zeroed (mm/percpu.c, `pcpu_alloc_noprof()`).
         let base = unsafe { raw::shim_alloc_percpu(size, align, gfp) };
-        // INVARIANT: Allocated just above.
+        // INVARIANT: `__alloc_percpu` returned the memory just above.
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or(ENOMEM)?,
         })
     }
 
-    /// Adds to a counter of this CPU. Any context. A counter that does not exist counts nothing.
+    /// Adds `n` to a counter of this CPU. Does nothing if the counter does not exist. Any context.
     #[inline]
     pub fn add(&self, index: usize, n: u64) {
         if index < N {
-            // SAFETY: The counter exists by the type invariant; `this_cpu_add` may be used in any
+            // SAFETY: The counter exists by the type invariant. `this_cpu_add` may be used in any
             // context (linux/percpu-defs.h).
             unsafe { raw::shim_this_cpu_add_u64(self.base.as_ptr().wrapping_add(index), n) };
         }
     }
 
-    /// What this CPU has counted; 0 for a counter that does not exist. Any context.
+    /// Returns this CPU's value, or 0 if the counter does not exist. Any context.
     #[inline]
     pub fn here(&self, index: usize) -> u64 {
         if index >= N {
             return 0;
         }
-        // SAFETY: The counter exists by the type invariant; `this_cpu_read` may be used in any context.
+        // SAFETY: The counter exists by the type invariant. `this_cpu_read` may be used in any
+        // context (linux/percpu-defs.h).
         unsafe { raw::shim_this_cpu_read_u64(self.base.as_ptr().wrapping_add(index)) }
     }
 
-    /// What all CPUs have counted. Counters that change meanwhile may be missed.
+    /// Returns the sum over all CPUs. Concurrent additions may be missed.
     pub fn sum(&self, index: usize) -> u64 {
         if index >= N {
             return 0;
         }
         let counter = self.base.as_ptr().wrapping_add(index);
-        // SAFETY: Reads a number that is set at boot (lib/cpumask.c).
+        // SAFETY: Reads `nr_cpu_ids`, which is set at boot (lib/cpumask.c).
         let cpus = unsafe { raw::shim_nr_cpu_ids() };
         (0..cpus)
-            // SAFETY: `cpu` is below `nr_cpu_ids`.
+            // SAFETY: `cpu` is below `nr_cpu_ids`, as cpu_possible() (linux/cpumask.h) requires.
             .filter(|&cpu| unsafe { raw::shim_cpu_possible(cpu) })
             // SAFETY: The counter exists on every possible CPU, by the type invariant.
             .map(|cpu| unsafe { raw::shim_per_cpu_read_u64(counter, cpu) })
@@ -92,7 +93,8 @@ impl<const N: usize> PerCpuCounters<N> {
 
 impl<const N: usize> Drop for PerCpuCounters<N> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; nobody counts any more. Any context (mm/percpu.c).
+        // SAFETY: `base` is from `__alloc_percpu` (type invariant), and `drop` has exclusive
+        // access. Any context (mm/percpu.c).
         unsafe { raw::free_percpu(self.base.as_ptr().cast()) };
     }
 }

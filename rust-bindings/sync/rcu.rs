@@ -8,59 +8,59 @@ use crate::raw;
 use core::ptr::NonNull;
 use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
-/// Waits until all RCU read-side sections that had begun are over. Sleeps.
+/// Waits for all RCU read-side sections that have begun. Sleeps.
 #[inline]
 pub fn synchronize_rcu() {
-    // SAFETY: `synchronize_rcu` has no requirement but a context that may sleep, the violation of
-    // which the kernel diagnoses.
+    // SAFETY: `synchronize_rcu` (kernel/rcu/tree.c) only requires a context that may sleep; the
+    // kernel reports a violation.
     unsafe { raw::synchronize_rcu() }
 }
 
-/// Waits until all RCU read-side sections that had begun are over, in some tens of microseconds, at
-/// the price of interrupting all CPUs: for what a program waits for. Sleeps.
+/// Waits for all RCU read-side sections that have begun. Takes some tens of microseconds, but
+/// interrupts all CPUs: use it if a program is waiting. Sleeps.
 #[inline]
 pub fn synchronize_rcu_expedited() {
-    // SAFETY: It has no requirement but a context that may sleep (kernel/rcu/tree_exp.h), the
-    // violation of which the kernel diagnoses.
+    // SAFETY: `synchronize_rcu_expedited` (kernel/rcu/tree_exp.h) only requires a context that may
+    // sleep; the kernel reports a violation.
     unsafe { raw::synchronize_rcu_expedited() }
 }
 
-/// Waits until all RCU callbacks that had been queued have run. Sleeps.
+/// Waits for all RCU callbacks that have been queued. Sleeps.
 ///
-/// A module whose callbacks may be queued must call this before its code goes.
+/// A module whose callbacks may be queued must call this before it is unloaded.
 #[inline]
 pub fn rcu_barrier() {
-    // SAFETY: It has no requirement but a context that may sleep (kernel/rcu/tree.c), the violation
-    // of which the kernel diagnoses.
+    // SAFETY: `rcu_barrier` (kernel/rcu/tree.c) only requires a context that may sleep; the kernel
+    // reports a violation.
     unsafe { raw::rcu_barrier() }
 }
 
-/// A value on the heap that RCU readers may see, and the means to drop it later without
-/// allocating.
+/// A value on the heap that RCU readers may see, with the memory needed to drop it later without an
+/// allocation.
 #[repr(C)]
 pub(super) struct Record<T> {
-    /// The first field, so that a pointer to it is a pointer to the record.
+    /// The first field, so that a pointer to it is also a pointer to the record.
     head: Opaque<raw::callback_head>,
     pub(super) value: T,
 }
 
 impl<T: Send + 'static> Record<T> {
-    /// A record of a value, which is whose who gets the box.
+    /// Allocates a record, which the owner of the box owns.
     pub(super) fn new(value: T, flags: Flags) -> Result<KBox<Self>> {
         let head = Opaque::uninit();
         Ok(KBox::new(Self { head, value }, flags)?)
     }
 
-    /// Drops the record when all readers that may see it are done, by an RCU callback in softirq
-    /// context: the value's `Drop` must not sleep. Any context.
+    /// Drops the record once all readers that may see it have finished. An RCU callback does so in
+    /// softirq context, so the value's `Drop` must not sleep. Any context.
     ///
     /// # Safety
     ///
-    /// `this` came from [`KBox::into_raw`], the caller owns it, and only readers under the RCU
-    /// read lock still use it. The module's code stays until [`rcu_barrier`] has returned.
+    /// `this` came from [`KBox::into_raw`], the caller owns it, and only readers under the RCU read
+    /// lock still use it. The module is not unloaded before [`rcu_barrier`] has returned.
     pub(super) unsafe fn drop_later(this: NonNull<Self>) {
-        // SAFETY: The record lives until the callback frees it, and since the caller owns it, its
-        // head is queued once. The callback gets a pointer to the head, as it expects.
+        // SAFETY: The record lives until the callback frees it. The caller owns it, so its head is
+        // queued only once. `drop_now` expects a pointer to the head.
         unsafe {
             raw::call_rcu(
                 Opaque::cast_into(&raw const (*this.as_ptr()).head),
@@ -69,16 +69,16 @@ impl<T: Send + 'static> Record<T> {
         };
     }
 
-    /// Ends a record after a grace period.
+    /// Frees a record after a grace period.
     ///
     /// # Safety
     ///
-    /// `head` is that of a record for which [`Record::drop_later`] was called, a grace period has
-    /// passed since, and this is called once for it.
+    /// `head` belongs to a record for which [`Record::drop_later`] was called. A grace period has
+    /// passed since, and this is the only call for the record.
     unsafe extern "C" fn drop_now(head: *mut raw::callback_head) {
-        // SAFETY: `call_rcu()` (kernel/rcu/tree.c) calls once, after a grace period, so the readers
-        // are done. The head is the first field of the `repr(C)` record, which came from
-        // `into_raw`, and whose owner gave it up.
+        // SAFETY: `call_rcu()` (kernel/rcu/tree.c) invokes the callback once, after a grace period,
+        // so there are no readers left. The head is the first field of the `repr(C)` record, which
+        // came from `into_raw` and which its owner gave up.
         drop(unsafe { KBox::from_raw(head.cast::<Self>()) });
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A sparse table of shared objects, read under RCU.
+//! A sparse table of shared objects that is read under RCU.
 //!
 //! C header: `include/linux/rcupdate.h`.
 
@@ -15,29 +15,29 @@ use kernel::{
     },
 };
 
-/// Index bits that one level of the table resolves.
+/// Number of index bits that one level of the table resolves.
 const LEVEL_BITS: u32 = 8;
-/// Slots of one node.
+/// Number of slots of a node.
 const SLOTS: usize = 1 << LEVEL_BITS;
 
-/// A table of up to 2^24 entries by index, whose readers take neither lock nor reference.
+/// A table of up to 2^24 entries by index. Readers take neither a lock nor a reference.
 ///
-/// Three levels, allocated when an index in their range is first used and kept until the table
-/// goes. Writers don't lock either, so everything but dropping the table is allowed in any
-/// context.
+/// It has three levels. A node is allocated when an index in its range is first used, and kept
+/// until the table is dropped. Writers do not lock either, so everything except dropping the table
+/// is allowed in any context.
 ///
 /// The table owns a reference to each entry. [`remove`](RcuTable::remove) gives it up once all
-/// readers that may see the entry are done; where it is the last one, the entry is dropped by an
-/// RCU callback, in softirq context.
+/// readers that may see the entry have finished. If it is the last reference, an RCU callback drops
+/// the entry in softirq context.
 pub struct RcuTable<T: Send + Sync + 'static> {
     root: KBox<Directory<Directory<Leaf<T>>>>,
 }
 
-/// An inner node: pointers to nodes of the level below, null where there is none yet.
+/// An inner node: pointers to nodes of the next level, or null for nodes not yet allocated.
 ///
 /// # Invariants
 ///
-/// A pointer that is not null came from [`KBox::into_raw`], and does not change any more.
+/// A pointer that is not null came from [`KBox::into_raw`], and does not change.
 struct Directory<N> {
     children: [Atomic<*mut N>; SLOTS],
 }
@@ -46,19 +46,22 @@ struct Directory<N> {
 ///
 /// # Invariants
 ///
-/// - `values[i]` is null, or points to the value that the record of `records[i]` holds (or, for
-///   an instant, of a record that `remove` has just taken out: RCU defers its end).
-/// - `records[i]` is null or came from [`KBox::into_raw`], and whoever clears it owns it.
-/// - `values[i]` is set only by who has just set `records[i]`, and cleared before it.
+/// - `values[i]` is null, or points to the value in the record of `records[i]`. While `remove`
+///   runs, it may briefly be the value of the record just removed, which RCU keeps alive.
+/// - `records[i]` is null or came from [`KBox::into_raw`]. The caller that clears it owns the
+///   record.
+/// - Only the caller that has just set `records[i]` sets `values[i]`. `values[i]` is cleared before
+///   `records[i]`.
 struct Leaf<T> {
-    /// What readers follow.
+    /// Pointers that readers follow.
     values: [Atomic<*mut T>; SLOTS],
-    /// What writers own, the references to the values: kept apart, so that readers' cache lines
-    /// hold values only.
+    /// Records that own the references to the values. They are kept apart from `values`, so that
+    /// the cache lines of readers hold only values.
     records: [Atomic<*mut Record<Arc<T>>>; SLOTS],
 }
 
-/// Position of an index in the three levels.
+/// Splits an index into its positions in the three levels. Returns `None` if the index is not below
+/// 2^24.
 fn split(index: u32) -> Option<(usize, usize, usize)> {
     if index >> (3 * LEVEL_BITS) != 0 {
         return None;
@@ -71,33 +74,33 @@ fn split(index: u32) -> Option<(usize, usize, usize)> {
     ))
 }
 
-// SAFETY: Null pointers are the valid empty state of an `Atomic<*mut _>`.
+// SAFETY: Null pointers are a valid `Atomic<*mut _>`, and mean that there are no children.
 unsafe impl<N> pin_init::Zeroable for Directory<N> {}
-// SAFETY: Null pointers are the valid empty state of all its atomics, values and records.
+// SAFETY: Null pointers are a valid `Atomic<*mut _>`, and mean that there are no values or records.
 unsafe impl<T> pin_init::Zeroable for Leaf<T> {}
 
 impl<N: pin_init::Zeroable> Directory<N> {
-    /// The child in a slot, if it exists.
+    /// Returns the child in a slot, if it exists.
     #[inline]
     fn child(&self, slot: usize) -> Option<&N> {
-        // Acquire: pairs with the publication in `child_or_new`.
+        // Acquire pairs with the publication in `child_or_new`.
         let child = self.children.get(slot)?.load(Acquire);
-        // SAFETY: By the type invariant a child that is not null is a live box until `self` is
-        // dropped, and only shared references to it are made before that.
+        // SAFETY: By the type invariant, a child that is not null is a live box until `self` is
+        // dropped. Until then, only shared references to it are created.
         unsafe { child.as_ref() }
     }
 
-    /// The child in a slot, made if it does not exist.
+    /// Returns the child in a slot, and allocates it if necessary.
     fn child_or_new(&self, slot: usize, flags: Flags) -> Result<&N> {
         if let Some(child) = self.child(slot) {
             return Ok(child);
         }
         let new = KBox::into_raw(KBox::<N>::zeroed(flags)?);
         let entry = self.children.get(slot).ok_or(EINVAL)?;
-        // INVARIANT: `new` came from `into_raw`, and only null is replaced.
+        // INVARIANT: `new` came from `into_raw`, and only replaces null.
         if entry.cmpxchg(ptr::null_mut(), new, Full).is_err() {
-            // Somebody else was faster.
-            // SAFETY: `new` was not published, so it is still ours.
+            // Another writer was faster.
+            // SAFETY: `new` was not published, so this function still owns it.
             drop(unsafe { KBox::from_raw(new) });
         }
         self.child(slot).ok_or(EINVAL)
@@ -109,8 +112,8 @@ impl<N> Drop for Directory<N> {
         for child in &mut self.children {
             let child = *child.get_mut();
             if !child.is_null() {
-                // SAFETY: By the type invariant it came from `into_raw`. `&mut self` means that
-                // there are no readers.
+                // SAFETY: By the type invariant, the child came from `into_raw`. `&mut self` rules
+                // out readers.
                 drop(unsafe { KBox::from_raw(child) });
             }
         }
@@ -122,7 +125,8 @@ impl<T> Drop for Leaf<T> {
         for record in &mut self.records {
             let record = *record.get_mut();
             if !record.is_null() {
-                // SAFETY: As in `Directory::drop`.
+                // SAFETY: By the type invariant, the record came from `into_raw`. `&mut self` rules
+                // out readers.
                 drop(unsafe { KBox::from_raw(record) });
             }
         }
@@ -130,42 +134,43 @@ impl<T> Drop for Leaf<T> {
 }
 
 impl<T: Send + Sync + 'static> RcuTable<T> {
-    /// An empty table.
+    /// Creates an empty table. Sleeps.
     pub fn new() -> Result<Self> {
         Ok(Self {
             root: KBox::zeroed(GFP_KERNEL)?,
         })
     }
 
-    /// The entry at `index`, for as long as the guard is held. Any context.
+    /// Returns the entry at `index`, valid while the guard is held. Any context.
     ///
-    /// [`Arc::from`] makes a reference of its own from what is returned.
+    /// [`Arc::from`] turns the result into an owned reference.
     #[inline]
     pub fn get<'a>(&'a self, index: u32, _guard: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
         let (top, middle, low) = split(index)?;
         let leaf = self.root.child(top)?.child(middle)?;
-        // Acquire: pairs with the publication in `insert`.
+        // Acquire pairs with the publication in `insert`.
         let value = NonNull::new(leaf.values.get(low)?.load(Acquire))?;
-        // SAFETY: The value was seen under RCU, so the table's reference to it outlives the
-        // guard: `remove` clears the slot first and drops the reference after a grace period,
-        // and dropping the table needs it unborrowed. It is never made unique, since the table
-        // holds a reference.
+        // SAFETY: The value was read under RCU, so the table's reference to it outlives the guard:
+        // `remove` clears the slot first and drops the reference after a grace period, and the
+        // table cannot be dropped while it is borrowed. The value is never made unique, because the
+        // table holds a reference.
         Some(unsafe { ArcBorrow::from_raw(value.as_ptr()) })
     }
 
-    /// As [`get`](RcuTable::get), for who needs no reference of its own.
+    /// Returns the entry at `index` as a plain reference, valid while the guard is held. Any
+    /// context.
     #[inline]
     pub fn get_ref<'a>(&'a self, index: u32, guard: &'a rcu::Guard) -> Option<&'a T> {
         let value: *const T = &*self.get(index, guard)?;
-        // SAFETY: Valid for `'a`, as what `get` returns is.
+        // SAFETY: `get` returns a borrow that is valid for `'a`.
         Some(unsafe { &*value })
     }
 
-    /// Puts an entry at `index`. Any context, if `flags` allows it.
+    /// Inserts an entry at `index`. Any context that `flags` allows.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: there is an entry. `EINVAL`: the index is not below 2^24. `ENOMEM`.
+    /// `EBUSY`: the index is in use. `EINVAL`: the index is not below 2^24. `ENOMEM`.
     pub fn insert(&self, index: u32, value: Arc<T>, flags: Flags) -> Result {
         let (top, middle, low) = split(index).ok_or(EINVAL)?;
         let leaf = self
@@ -177,42 +182,43 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         let target = Arc::as_ptr(&value).cast_mut();
         let record = KBox::into_raw(Record::new(value, flags)?);
         if records.cmpxchg(ptr::null_mut(), record, Full).is_err() {
-            // SAFETY: The record was not published, so it is still ours.
+            // SAFETY: The record was not published, so this function still owns it.
             drop(unsafe { KBox::from_raw(record) });
             return Err(EBUSY);
         }
-        // INVARIANT: The record is ours to complete: until the value is set, `remove` finds
-        // nothing, and `insert` finds the record.
+        // INVARIANT: This function has just set the record. Until it sets the value, `remove` finds
+        // nothing and another `insert` finds the record.
         values.xchg(target, Full);
         Ok(())
     }
 
-    /// Takes the entry at `index` out and returns a reference to it. Any context.
+    /// Removes the entry at `index` and returns a reference to it. Any context.
     ///
-    /// Readers that found the entry before may use it until their guard ends. The index can be
-    /// used again at once.
+    /// Readers that have already found the entry may use it until their guard ends. The index can
+    /// be reused immediately.
     pub fn remove(&self, index: u32) -> Option<Arc<T>> {
         let (top, middle, low) = split(index)?;
         let leaf = self.root.child(top)?.child(middle)?;
-        // Of several removers one gets the value, and with it the record.
+        // If several callers remove the index, one of them gets the value and thus the record.
         let value = leaf.values.get(low)?.xchg(ptr::null_mut(), Full);
         if value.is_null() {
             return None;
         }
         let record = NonNull::new(leaf.records.get(low)?.xchg(ptr::null_mut(), Full))?;
-        // SAFETY: By the type invariants the record is live, and ours now that it is cleared.
+        // SAFETY: By the type invariants, the record is live. This function has cleared the slot,
+        // so it owns the record.
         let value = unsafe { record.as_ref() }.value.clone();
-        // SAFETY: The record came from `into_raw`, is ours, and only readers of its value are
-        // left. Dropping the table waits for the callback.
+        // SAFETY: The record came from `into_raw`, this function owns it, and only readers of its
+        // value remain. Dropping the table waits for the callback.
         unsafe { Record::drop_later(record) };
         Some(value)
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for RcuTable<T> {
-    /// Drops all entries, and waits for the end of those that were removed. Sleeps.
+    /// Drops all entries, and waits until the removed ones have been dropped. Sleeps.
     fn drop(&mut self) {
-        // The callbacks are code of this module, which may be about to go.
+        // The callbacks are code of this module, which may be unloaded soon.
         rcu_barrier();
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit tests of this module.
+//! KUnit tests of the `sync` module.
 
 #[kernel::prelude::kunit_tests(linux_rdma_sync)]
 mod cases {
@@ -21,10 +21,10 @@ mod cases {
         workqueue::{self, impl_has_work, new_work, Work, WorkItem},
     };
 
-    /// Far enough away for a test never to see it.
+    /// A delay in nanoseconds that is longer than any test.
     const NEVER: u64 = 3_600_000_000_000;
 
-    /// Counts when it is dropped.
+    /// Increments a counter when it is dropped.
     struct Counted {
         id: u32,
         drops: Arc<Atomic<u32>>,
@@ -45,7 +45,7 @@ mod cases {
         Ok(Arc::new(Counted { id, drops }, GFP_KERNEL)?)
     }
 
-    /// Identifier of what is at an index.
+    /// Returns the identifier of the entry at an index.
     fn id_at(table: &RcuTable<Counted>, index: u32) -> Option<u32> {
         let guard = rcu::read_lock();
         table.get(index, &guard).map(|entry| entry.id)
@@ -122,14 +122,14 @@ mod cases {
         }
         add(1, 5)?;
         assert_eq!((ids(0), ids(1), ids(2)), (4321, 5, 0));
-        // In the middle, at the end, at the front; what is not there, and where no list is.
+        // Remove from the middle, the end and the front; a missing entry, and a missing list.
         assert!(remove(0, 3) && ids(0) == 421);
         assert!(remove(0, 1) && ids(0) == 42);
         assert!(remove(0, 4) && ids(0) == 2);
         assert!(!remove(0, 4) && !remove(1, 2) && !remove(2, 2));
         rcu_barrier();
         assert_eq!(drops.load(Relaxed), 3);
-        // An entry for a list that does not exist is dropped at once.
+        // An entry for a list that does not exist is dropped immediately.
         add(2, 6)?;
         assert_eq!(drops.load(Relaxed), 4);
         assert_eq!(*lists.lock().state(), 6);
@@ -186,14 +186,14 @@ mod cases {
             let guard = rcu::read_lock();
             let seen = table.get(7, &guard);
             assert!(table.remove(7).is_some());
-            // Out of the table, and still there for who has found it before.
+            // The entry is out of the table, but still valid for a reader that found it before.
             assert_eq!(seen.map(|entry| entry.id), Some(1));
             assert_eq!(drops.load(Relaxed), 0);
         }
         assert!(table.remove(7).is_none());
         rcu_barrier();
         assert_eq!(drops.load(Relaxed), 1);
-        // The index is free again.
+        // The index can be reused.
         table.insert(7, counted(2, &drops)?, GFP_KERNEL)?;
         assert_eq!(id_at(&table, 7), Some(2));
         Ok(())
@@ -213,11 +213,11 @@ mod cases {
         Ok(())
     }
 
-    /// A thread that counts how often it is told to.
+    /// A thread that copies the number it was told.
     struct Counting {
         told: Atomic<u32>,
         counted: Atomic<u32>,
-        /// It ends without being stopped once it has counted so far.
+        /// The thread returns by itself once it has counted this far.
         last: u32,
         ended: Atomic<u32>,
     }
@@ -233,7 +233,7 @@ mod cases {
             Ok(Arc::new(value, GFP_KERNEL)?)
         }
 
-        /// Waits up to 10 s for a number to be there.
+        /// Waits up to 10 s for a number to take a value.
         fn comes(number: &Atomic<u32>, wanted: u32) -> bool {
             for _ in 0..100_000 {
                 if number.load(Relaxed) == wanted {
@@ -264,7 +264,7 @@ mod cases {
         for number in 1..2000 {
             body.told.store(number, Relaxed);
             thread.task().wake_up();
-            // From just now asleep to long asleep.
+            // This covers wake-ups shortly after the thread fell asleep and much later.
             if number % 8 == 0 {
                 assert!(Counting::comes(&body.counted, number));
             } else {
@@ -282,7 +282,7 @@ mod cases {
     #[test]
     fn thread_may_be_stopped_at_any_time() -> Result {
         let body = Counting::until(u32::MAX)?;
-        // Some of them before they have run at all.
+        // Some threads are stopped before they have run at all.
         for _ in 0..50 {
             drop(KThread::spawn(c"rrxe-test", body.clone())?);
         }
@@ -291,7 +291,7 @@ mod cases {
         fsleep(Delta::from_millis(2));
         drop(thread);
         assert_eq!(body.ended.load(Relaxed), 1);
-        // Nobody is woken, which does no harm.
+        // Waking an exited task is harmless.
         task.wake_up();
         // Neither threads nor tasks own the body.
         assert!(Arc::into_unique_or_drop(body).is_some());
@@ -311,13 +311,13 @@ mod cases {
         Ok(())
     }
 
-    /// Something with a timer, a gate and a work item.
+    /// An object with a timer, a gate and a work item.
     #[pin_data(PinnedDrop)]
     struct Owner {
         fired: Atomic<u32>,
-        /// How often the callback arms the timer again.
+        /// Number of times that the callback will arm the timer again.
         again: Atomic<u32>,
-        /// When the callback ran last.
+        /// Time of the last callback, in nanoseconds.
         last: Atomic<u64>,
         drops: Arc<Atomic<u32>>,
         #[pin]
@@ -355,7 +355,7 @@ mod cases {
             )
         }
 
-        /// Waits up to 10 s for the timer to have fired `times` times.
+        /// Waits up to 10 s until the timer has fired `times` times.
         fn wait(&self, times: u32) -> bool {
             for _ in 0..10_000 {
                 if self.fired.load(Relaxed) >= times {
@@ -437,7 +437,7 @@ mod cases {
         SoftTimer::cancel_sync(owner.as_arc_borrow());
         assert!(!SoftTimer::is_armed(&*owner));
 
-        // Against a callback that arms it all the time, and against us, who do it too.
+        // Both the callback and this thread arm the timer repeatedly.
         owner.again.store(u32::MAX, Relaxed);
         SoftTimer::arm(owner.as_arc_borrow(), 0);
         for round in 1..50 {

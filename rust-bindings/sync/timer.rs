@@ -4,8 +4,8 @@
 //!
 //! C header: `include/linux/hrtimer.h`.
 //!
-//! `kernel::time::hrtimer` hands out a handle that cancels when it is dropped, which doesn't suit
-//! objects that arm their timer from many places, and for which nobody owns a handle. Here an
+//! `kernel::time::hrtimer` returns a handle that cancels the timer when it is dropped. That does
+//! not suit objects that arm their timer in many places without an owner for the handle. Here the
 //! armed timer itself owns a reference to the object that contains it.
 
 use crate::{compat::smp_mb, raw, sync::irq::IrqGuard};
@@ -25,64 +25,66 @@ use kernel::{
 /// Deadline of a timer that is not armed.
 const IDLE: u64 = u64::MAX;
 
-/// Lockdep tells classes by the address of their name too. Timers are generic, so that their code
-/// is in each crate that uses them: a literal would have an address in each.
+/// Name of the timers' lock class. Lockdep also distinguishes classes by the address of their name.
+/// The code of generic timers is instantiated in each crate that uses them, and a literal would
+/// have a different address in each.
 static LOCK_NAME: &CStr = c"SoftTimer";
 
 /// A high-resolution timer on `CLOCK_MONOTONIC` that expires in softirq context.
 ///
-/// A pinned field of `T`, which lives in an [`Arc`]; `ID` tells several timers of one type apart.
-/// [`impl_has_soft_timer!`](crate::impl_has_soft_timer) says which field it is.
+/// It is a pinned field of `T`, which lives in an [`Arc`]. `ID` distinguishes several timers of one
+/// type. [`impl_has_soft_timer!`](crate::impl_has_soft_timer) names the field.
 ///
 /// # Invariants
 ///
 /// - `timer` is initialised, and calls `run::<T, ID>`.
-/// - `deadline`, which is written only with `lock` held, is [`IDLE`] or the timer owns a reference
-///   to the `T` that contains it. The former implies that it is not queued.
+/// - `deadline` is written only with `lock` held. If it is [`IDLE`], the timer is not queued;
+///   otherwise the timer owns a reference to the `T` that contains it.
 #[pin_data]
 #[repr(C)]
 pub struct SoftTimer<T, const ID: u64 = 0> {
-    /// The first field, so that a pointer to it is a pointer to the `SoftTimer`.
+    /// The first field, so that a pointer to it is also a pointer to the `SoftTimer`.
     #[pin]
     timer: Opaque<raw::rdma_soft_timer>,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Deadline in nanoseconds of `CLOCK_MONOTONIC`, or [`IDLE`].
     deadline: Atomic<u64>,
-    /// Taken with interrupts disabled, so that callers may have them so.
+    /// Taken with interrupts disabled, so that callers may be in any context.
     #[pin]
     lock: SpinLock<()>,
     _owner: PhantomData<fn(T)>,
 }
 
-// SAFETY: The timer's base lock and `lock` protect the state; `T` is reached only through
-// references to it, which `HasSoftTimer` wants to be `Send` and `Sync`.
+// SAFETY: The timer's base lock and `lock` protect the state. `T` is reached only through
+// references to it, and `HasSoftTimer` requires it to be `Send` and `Sync`.
 unsafe impl<T, const ID: u64> Send for SoftTimer<T, ID> {}
-// SAFETY: Shared references change the timer under `lock`, and load `deadline`, which is an atomic.
+// SAFETY: Shared references change the timer under `lock`; `deadline` is an atomic.
 unsafe impl<T, const ID: u64> Sync for SoftTimer<T, ID> {}
 
-/// What happens when a [`SoftTimer`] expires.
+/// The callback of a [`SoftTimer`].
 pub trait TimerCallback<const ID: u64 = 0>: HasSoftTimer<ID> {
-    /// Called in softirq context at or after the deadline. The timer is not armed any more, and may
-    /// be armed again from here.
+    /// Called in softirq context at or after the deadline. The timer is no longer armed, and the
+    /// callback may arm it again.
     ///
-    /// Where the timer is armed for an earlier deadline while it expires, there is another call.
+    /// If the timer is armed for an earlier deadline while it expires, the callback is called
+    /// again.
     fn expired(this: ArcBorrow<'_, Self>);
 }
 
-/// Says where in an object the timer is. Use [`impl_has_soft_timer!`](crate::impl_has_soft_timer).
+/// Locates the timer in an object. Use [`impl_has_soft_timer!`](crate::impl_has_soft_timer).
 ///
 /// # Safety
 ///
-/// `raw_timer` and `raw_owner` convert between a pointer to the object and a pointer to one and
-/// the same timer field of it.
+/// `raw_timer` and `raw_owner` convert between a pointer to the object and a pointer to one timer
+/// field, which is the same in both functions.
 pub unsafe trait HasSoftTimer<const ID: u64 = 0>: Send + Sync + Sized + 'static {
-    /// The timer of an object.
+    /// Returns the timer of an object.
     ///
     /// # Safety
     ///
     /// `owner` points to a live object.
     unsafe fn raw_timer(owner: *const Self) -> *const SoftTimer<Self, ID>;
 
-    /// The object of a timer.
+    /// Returns the object that contains a timer.
     ///
     /// # Safety
     ///
@@ -105,14 +107,14 @@ macro_rules! impl_has_soft_timer {
             self.$field:ident
         }
     )*) => {$(
-        // SAFETY: The type of the field is checked by the return type of `raw_timer`, and both
-        // functions use the same field.
+        // SAFETY: The return type of `raw_timer` checks the type of the field, and both functions
+        // use the same field.
         unsafe impl$(<$($generics)*>)? $crate::sync::HasSoftTimer$(<$id>)? for $owner {
             #[inline]
             unsafe fn raw_timer(
                 owner: *const Self,
             ) -> *const $crate::sync::SoftTimer<Self $(, $id)?> {
-                // SAFETY: The caller promises that `owner` points to a live object.
+                // SAFETY: The caller guarantees that `owner` points to a live object.
                 unsafe { &raw const (*owner).$field }
             }
 
@@ -120,7 +122,7 @@ macro_rules! impl_has_soft_timer {
             unsafe fn raw_owner(
                 timer: *const $crate::sync::SoftTimer<Self $(, $id)?>,
             ) -> *const Self {
-                // SAFETY: The caller promises that `timer` points to this field of an object.
+                // SAFETY: The caller guarantees that `timer` points to this field of a live object.
                 unsafe { timer.byte_sub(::core::mem::offset_of!(Self, $field)).cast() }
             }
         }
@@ -128,13 +130,13 @@ macro_rules! impl_has_soft_timer {
 }
 
 impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
-    /// A timer that is not armed.
+    /// Creates a timer that is not armed.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            // INVARIANT: Initialised with `run`, not queued, and idle.
+            // INVARIANT: The timer calls `run` and is neither queued nor armed.
             timer <- Opaque::ffi_init(|slot: *mut raw::rdma_soft_timer| {
-                // SAFETY: `slot` is memory for the struct, both fields of which are initialised:
-                // `hrtimer_setup` (kernel/time/hrtimer.c) takes its one as it is.
+                // SAFETY: `slot` is valid for writes of the struct. Both fields are initialised;
+                // `hrtimer_setup` (kernel/time/hrtimer.c) accepts uninitialised memory.
                 unsafe {
                     (&raw mut (*slot).expired).write(Some(run::<T, ID>));
                     raw::hrtimer_setup(
@@ -157,25 +159,25 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         self.timer.get().cast()
     }
 
-    /// The timer inside `owner`.
+    /// Returns the timer inside `owner`.
     #[inline]
     fn of(owner: &T) -> &Self {
-        // SAFETY: A reference points to a live object, whose field lives as long.
+        // SAFETY: `owner` is a live object, and its field lives as long.
         unsafe { &*T::raw_timer(owner) }
     }
 
-    /// Makes the timer expire at `deadline_ns` (nanoseconds of `CLOCK_MONOTONIC`), or earlier
-    /// where it was armed for an earlier time. Any context.
+    /// Arms the timer to expire at `deadline_ns` (nanoseconds of `CLOCK_MONOTONIC`), unless it is
+    /// already armed for an earlier time. Any context.
     ///
-    /// A deadline is never postponed: a timer that expires early asks its owner what is due. So
-    /// this costs a barrier and a load where the timer is already armed, which is the common case.
+    /// A deadline is never postponed: the callback of a timer that expires early checks which work
+    /// is due. Arming a timer that is already armed, the common case, thus costs only a barrier and
+    /// a load.
     ///
-    /// What the caller has changed before, the callback sees: it is called after that, or it has
-    /// not looked yet.
+    /// The callback sees all changes that the caller made before this call.
     #[inline]
     pub fn arm(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
-        // Pairs with the barrier in `run`: either we see that the callback has taken the deadline
-        // back, or it sees what the caller did.
+        // Pairs with the barrier in `run`: either this CPU sees that the callback has reset the
+        // deadline, or the callback sees the caller's changes.
         smp_mb();
         if Self::of(&owner).deadline.load(Relaxed) > deadline_ns {
             Self::arm_slow(owner, deadline_ns);
@@ -192,12 +194,12 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
             return;
         }
         if before == IDLE {
-            // INVARIANT: From here the timer owns this reference.
+            // INVARIANT: The timer owns this reference from now on.
             let _timers_own = ManuallyDrop::new(Arc::from(owner));
         }
         this.deadline.store(deadline_ns, Relaxed);
-        // SAFETY: The timer is initialised by the type invariant, and lives until it has run or is
-        // cancelled, by the reference that it owns.
+        // SAFETY: The timer is initialised by the type invariant. It lives until it has run or is
+        // cancelled, because it owns a reference to its owner.
         unsafe {
             raw::hrtimer_start_range_ns(
                 this.raw(),
@@ -208,76 +210,80 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         };
     }
 
-    /// When the timer will expire, if it is armed, at this instant.
+    /// Returns the current deadline, or `None` if the timer is not armed.
     #[inline]
     pub fn deadline(owner: &T) -> Option<u64> {
         Some(Self::of(owner).deadline.load(Relaxed)).filter(|deadline| *deadline != IDLE)
     }
 
-    /// Whether the timer is armed, at this instant.
+    /// Returns whether the timer is currently armed.
     #[inline]
     pub fn is_armed(owner: &T) -> bool {
         Self::deadline(owner).is_some()
     }
 
-    /// Cancels the timer where it is queued, without waiting for a callback that runs. Any context.
+    /// Cancels the timer if it is queued, without waiting for a running callback. Any context.
     /// Returns whether no callback is running.
     pub fn cancel(owner: ArcBorrow<'_, T>) -> bool {
         let owner = Arc::from(owner);
         let this = Self::of(&owner);
         let _irq = IrqGuard::new();
         let locked = this.lock.lock();
-        // SAFETY: The timer is initialised by the type invariant.
+        // SAFETY: The timer is initialised by the type invariant; hrtimer_try_to_cancel()
+        // (kernel/time/hrtimer.c) locks its base.
         let removed = unsafe { raw::hrtimer_try_to_cancel(this.raw()) };
         if removed > 0 {
-            // INVARIANT: It is not queued any more, and its reference is dropped below.
+            // INVARIANT: The timer is not queued now, and its reference is dropped below.
             this.deadline.store(IDLE, Relaxed);
             drop(locked);
-            // SAFETY: A queued timer owns a reference to its owner by the type invariant.
+            // SAFETY: By the type invariant, the timer owned a reference to `owner` while it was
+            // queued.
             drop(unsafe { Arc::from_raw(Arc::as_ptr(&owner)) });
         }
         removed >= 0
     }
 
-    /// Cancels the timer and waits for a callback that runs. Sleeps; not from the callback.
+    /// Cancels the timer and waits for a running callback. Sleeps; must not be called from the
+    /// callback.
     ///
-    /// Nobody else must arm the timer meanwhile, if it is to stay cancelled.
+    /// The timer stays cancelled only if nothing arms it concurrently.
     pub fn cancel_sync(owner: ArcBorrow<'_, T>) {
-        // A callback that runs takes `lock`, and may arm the timer again.
+        // A running callback takes `lock`, and may arm the timer again.
         while !Self::cancel(owner) {
             fsleep(Delta::from_micros(20));
         }
     }
 }
 
-/// Runs when a timer expires.
+/// Handles the expiry of a timer.
 ///
 /// # Safety
 ///
-/// `timer` is that of a [`SoftTimer<T, ID>`] that was armed and has expired; its callback is called
-/// once for that, with no lock held.
+/// `timer` belongs to a [`SoftTimer<T, ID>`] that was armed and has expired. This is the only call
+/// for that expiry, and no lock is held.
 unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::hrtimer) {
     let this = timer.cast::<SoftTimer<T, ID>>();
-    // SAFETY: `__run_hrtimer()` (kernel/time/hrtimer.c) is the only caller, through the trampoline,
-    // without its base's lock. The timer is the first field of a `repr(C)` `SoftTimer`, which is
-    // the field of a live object: the timer owns a reference to it until that is taken below.
+    // SAFETY: Only `__run_hrtimer()` (kernel/time/hrtimer.c) calls this, through the trampoline and
+    // without the lock of the timer's base. The timer is the first field of a `repr(C)`
+    // `SoftTimer`, which is a field of a live object: the timer owns a reference to it, which is
+    // taken below.
     let (owner, this) = unsafe { (T::raw_owner(this), &*this) };
     let irq = IrqGuard::new();
     let locked = this.lock.lock();
-    // SAFETY: The timer is initialised. hrtimer_start_range_ns() and hrtimer_try_to_cancel() change
-    // `is_queued`, which are called with `lock` held only; the core has cleared it before it called
-    // (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only for a callback that asks
-    // for that.
+    // SAFETY: The timer is initialised. Only hrtimer_start_range_ns() and hrtimer_try_to_cancel()
+    // change `is_queued`, and both are called with `lock` held. The core clears it before it calls
+    // this function (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only if a
+    // callback asks for a restart.
     let queued_again = unsafe { core::ptr::read_volatile(&raw const (*timer).is_queued) };
     let owner = if queued_again {
-        // It was armed for an earlier time between its expiry and now: what it owns stays with it.
-        // SAFETY: By the type invariant `owner` has a reference that is held by the timer, which
-        // can't be given up as long as we hold `lock`.
+        // The timer was armed for an earlier time after it expired, so it keeps its reference.
+        // SAFETY: By the type invariant, the timer owns a reference to `owner`. It cannot be given
+        // up while `lock` is held.
         Arc::from(unsafe { ArcBorrow::from_raw(owner) })
     } else {
-        // INVARIANT: Not queued, idle, and its reference is ours.
+        // INVARIANT: The timer is idle and not queued, and this function takes over its reference.
         this.deadline.store(IDLE, Relaxed);
-        // SAFETY: By the type invariant the timer owned a reference.
+        // SAFETY: By the type invariant, the timer owned a reference to `owner`.
         unsafe { Arc::from_raw(owner) }
     };
     drop(locked);
@@ -285,7 +291,8 @@ unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::h
     // Pairs with the barrier in `arm`.
     smp_mb();
     T::expired(owner.as_arc_borrow());
-    // Where this drops the last reference, the timer goes with it. It is neither queued (that would
-    // be a reference), nor does the hrtimer core touch it after a callback that says "no restart".
+    // If this drops the last reference, the timer is freed as well. It is not queued, which would
+    // require a reference. The hrtimer core does not touch it after a callback that returns
+    // HRTIMER_NORESTART.
     drop(owner);
 }

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A copy by 32 bytes at a time. Nothing here is of the kernel: the tests of the host take this file as
-//! it is.
+//! Copies 32 bytes at a time. This file does not depend on the kernel: the host tests include it
+//! unchanged.
 
 use core::arch::asm;
 
 /// Bytes of a round.
 pub(crate) const BLOCK: usize = 128;
 
-/// Bytes from which on rounds are twice as long.
+/// Minimum length for which rounds are twice as long.
 const LONG: usize = 1024;
 
-/// Copies `len` bytes, at least [`BLOCK`]: whole blocks, and then the last one, which may be partly the same.
+/// Copies `len` bytes, at least [`BLOCK`]. The last round ends at the last byte and may overlap the
+/// round before it.
 ///
 /// # Safety
 ///
-/// `from` is valid for reads of `len` bytes and `to` for writes, others may use them meanwhile, and they do
-/// not overlap. The CPU has AVX, and its vector registers may be used.
+/// `from` is valid for reads of `len` bytes and `to` for writes, and they do not overlap. The
+/// memory may be used concurrently. The CPU has AVX, and its vector registers may be used.
 #[inline]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: As the caller promises; what is long is more than a long round.
+    // SAFETY: The caller guarantees valid memory and usable registers. `LONG` is more than a long
+    // round, and `len` is at least a short one.
     unsafe {
         if len >= LONG {
             copy_long(to, from, len);
@@ -29,19 +31,21 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// A function that copies whole rounds, and then the last one, which may be partly the same: of so many bytes, by these
-/// registers at these places.
+/// Defines a function that copies in rounds of `$bytes`, through the given registers at the given
+/// offsets. The last round ends at the last byte and may overlap the round before it.
 macro_rules! by_rounds {
     ($name:ident, $bytes:literal, $(($register:tt, $at:tt)),+) => {
         /// # Safety
         ///
-        /// As [`copy`]; `len` is at least a round.
+        /// `from` is valid for reads of `len` bytes and `to` for writes, and they do not overlap.
+        /// `len` is at least a round. The CPU has AVX, and its vector registers may be used.
         #[inline]
         unsafe fn $name(to: *mut u8, from: *const u8, len: usize) {
             let last = from.wrapping_add(len).wrapping_sub($bytes);
-            // SAFETY: A round is read from `from` on and written as far from `to`: in the loop while that
-            // is before the last one, which ends where the memory does, and then that one. It uses the registers
-            // that it names, which the caller says exist and are free.
+            // SAFETY: Each round reads at `from` and writes at the same offset from `to`. The loop
+            // runs while `from` is below `last`, which is one round before the end of the memory;
+            // the final round is at `last`. The caller guarantees that the named registers exist
+            // and are free.
             unsafe {
                 asm!(
                     "2:",

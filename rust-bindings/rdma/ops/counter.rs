@@ -2,12 +2,12 @@
 
 //! Counters that `rdma statistic` binds to queue pairs.
 //!
-//! ib_core (counters.c) calls an allocated `struct rdma_counter` its own until the first queue pair
-//! is bound to it: if that fails, it frees the struct without another call to the driver. So the
-//! first binding is the create operation of the [`Object`](crate::rdma::Object).
+//! ib_core (counters.c) owns an allocated `struct rdma_counter` until the first queue pair is bound
+//! to it. If that fails, ib_core frees the struct without calling the driver. Therefore the first
+//! binding serves as the create operation of the [`Object`](crate::rdma::Object).
 //!
-//! The statistics of a port are what its driver says, plus what the counters on it say, plus what
-//! counters said before they were freed.
+//! The statistics of a port are the sum of the driver's own values, of the counters on the port,
+//! and of the last values of counters that were freed.
 
 use super::Ops;
 use crate::{
@@ -21,20 +21,21 @@ use core::ptr;
 use kernel::{ffi::c_int, prelude::*};
 
 impl<D: Driver> Ops<D> {
-    /// Does nothing: the first binding initializes. ib_core needs the operation (counters.c,
-    /// `alloc_and_bind()`).
+    /// Does nothing, because the first binding initializes the counter. ib_core requires the
+    /// operation (counters.c, `alloc_and_bind()`).
     ///
     /// # Safety
     ///
-    /// None: what ib_core passes is not looked at.
+    /// None: the argument is not used.
     pub(super) unsafe extern "C" fn counter_init(_ib: *mut raw::rdma_counter) {}
 
-    /// Returns room for the values of all of a port's statistics: ib_core reads them by the port's
-    /// indices (counters.c, `get_running_counters_hwstat_sum()`). It shows none that is disabled.
+    /// Allocates memory for the values of all of a port's statistics, because ib_core reads them by
+    /// the port's indices (counters.c, `get_running_counters_hwstat_sum()`). It does not show
+    /// disabled ones.
     ///
     /// # Safety
     ///
-    /// Called by ib_core, which frees what this returns; it may be null (counters.c).
+    /// Called by ib_core, which accepts null and frees the result (counters.c).
     pub(super) unsafe extern "C" fn counter_alloc_stats(
         _ib: *mut raw::rdma_counter,
     ) -> *mut raw::rdma_hw_stats {
@@ -44,8 +45,8 @@ impl<D: Driver> Ops<D> {
         }
         for &stat in D::PORT_ONLY_STATS {
             if stat < D::PORT_STATS.len() {
-                // SAFETY: Nobody else has the struct yet. Its bitmap has a bit for each statistic
-                // (verbs.c, `rdma_alloc_hw_stats_struct()`), in words of `usize`'s size.
+                // SAFETY: Nothing else uses the struct yet. Its bitmap has a bit for each statistic
+                // (verbs.c, `rdma_alloc_hw_stats_struct()`), in words of the size of `usize`.
                 unsafe { Self::set_bit((*stats).is_disabled.cast(), stat) };
             }
         }
@@ -56,26 +57,30 @@ impl<D: Driver> Ops<D> {
     ///
     /// # Safety
     ///
-    /// The bitmap consists of words and has the bit, and nobody else uses it meanwhile.
+    /// The bitmap consists of words and contains the bit, and nothing else uses it during the call.
     unsafe fn set_bit(bitmap: *mut usize, bit: usize) {
         const BITS: usize = usize::BITS as usize;
         let (word, bit) = (bit / BITS, bit % BITS);
-        // SAFETY: The bitmap has the bit, so it has the word, which nobody else uses, as the caller
-        // promises.
+        // SAFETY: The caller guarantees that the bitmap contains the bit and thus the word, and
+        // that nothing else uses it.
         unsafe { *bitmap.add(word) |= 1 << bit };
     }
 
+    /// Implements `counter_bind_qp` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core, which holds the counter's lock: `ib` is a counter of a device of `D`,
-    /// `qp` a live queue pair of the same (counters.c, `__rdma_counter_bind_qp()`).
+    /// Called by ib_core, which holds the counter's lock: `ib` is a counter of a device of `D`, and
+    /// `qp` a live queue pair of that device (counters.c, `__rdma_counter_bind_qp()`).
     pub(super) unsafe extern "C" fn counter_bind_qp(
         ib: *mut raw::rdma_counter,
         qp: *mut raw::ib_qp,
         _port: u32,
     ) -> c_int {
-        // SAFETY: By the requirements. A counter without a number was never bound (ib_core zeroes
-        // the struct) or was destroyed again just below.
+        // SAFETY: `__rdma_counter_bind_qp()` (counters.c) passes a counter and a live queue pair of
+        // the same device, under the counter's lock. If the counter has no number, the driver's
+        // part does not exist: the counter was never bound (ib_core zeroes the struct), or
+        // `create_bound` destroyed the part again.
         errno(unsafe {
             match (*ib).id {
                 0 => Self::create_bound(ib, qp),
@@ -88,9 +93,11 @@ impl<D: Driver> Ops<D> {
     ///
     /// # Safety
     ///
-    /// As for `counter_bind_qp`; the driver's part does not exist.
+    /// The requirements of `counter_bind_qp` hold, and the driver's part of the counter does not
+    /// exist.
     unsafe fn create_bound(ib: *mut raw::rdma_counter, qp: *mut raw::ib_qp) -> Result {
-        // SAFETY: By the requirements. Nobody but this call uses the counter before it is bound.
+        // SAFETY: The caller guarantees a counter without a driver's part and a live queue pair.
+        // Nothing else uses the counter before it is bound.
         unsafe {
             Counter::<D>::create(ib, || {
                 let (counter, number) = D::create_counter(Device::from_raw((*ib).device))?;
@@ -108,10 +115,11 @@ impl<D: Driver> Ops<D> {
     ///
     /// # Safety
     ///
-    /// As for `counter_bind_qp`; the driver's part exists.
+    /// The requirements of `counter_bind_qp` hold, and the driver's part of the counter exists.
     unsafe fn bind(ib: *mut raw::rdma_counter, qp: *mut raw::ib_qp) -> Result {
-        // SAFETY: By the requirements. ib_core leaves the queue pair's pointer to the driver and
-        // reads it without a lock (nldev.c, `fill_stat_counter_qps()`).
+        // SAFETY: The caller guarantees that the driver's part exists and that the queue pair is
+        // live. ib_core leaves the queue pair's pointer to the driver, and reads it without a lock
+        // (nldev.c, `fill_stat_counter_qps()`).
         unsafe {
             let counter = Counter::<D>::from_ptr(ib).data();
             D::bind_counter(counter, Qp::<D>::from_ptr(qp).driver())?;
@@ -120,15 +128,18 @@ impl<D: Driver> Ops<D> {
         Ok(())
     }
 
+    /// Implements `counter_unbind_qp` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core, which holds the lock of the counter that the queue pair was bound to:
+    /// Called by ib_core, which holds the lock of the counter to which the queue pair was bound:
     /// `qp` is a live queue pair of `D` (counters.c, `__rdma_counter_unbind_qp()`).
     pub(super) unsafe extern "C" fn counter_unbind_qp(qp: *mut raw::ib_qp, _port: u32) -> c_int {
-        // SAFETY: By the requirements; the pointer is as in `bind`.
+        // SAFETY: `__rdma_counter_unbind_qp()` (counters.c) passes a live queue pair. Its pointer
+        // is read without a lock (nldev.c, `fill_stat_counter_qps()`).
         unsafe {
             if ptr::read_volatile(&raw const (*qp).counter).is_null() {
-                // Another call was faster: its caller gives the reference to the counter back.
+                // Another call was faster; its caller releases the reference to the counter.
                 return EINVAL.to_errno();
             }
             D::unbind_counter(Qp::<D>::from_ptr(qp).driver());
@@ -137,13 +148,16 @@ impl<D: Driver> Ops<D> {
         0
     }
 
+    /// Implements `counter_update_stats` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
     /// Called by ib_core, which holds the counter's lock: `ib` is a counter of `D` to which a queue
-    /// pair is or was bound, with room as `counter_alloc_stats` returned it.
+    /// pair is or was bound. Its `stats` came from `counter_alloc_stats`.
     pub(super) unsafe extern "C" fn counter_update_stats(ib: *mut raw::rdma_counter) -> c_int {
-        // SAFETY: By the requirements there is a value for each statistic. ib_core reads them
-        // without the counter's lock (counters.c, `get_running_counters_hwstat_sum()`).
+        // SAFETY: A queue pair was bound, so the driver's part exists, and `counter_alloc_stats`
+        // made room for each statistic. ib_core reads the values without the counter's lock
+        // (counters.c, `get_running_counters_hwstat_sum()`).
         unsafe {
             let counter = Counter::<D>::from_ptr(ib).data();
             let values = (&raw mut (*(*ib).stats).value).cast::<u64>();
@@ -154,13 +168,15 @@ impl<D: Driver> Ops<D> {
         0
     }
 
+    /// Implements `counter_dealloc` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core for a counter of `D` after the last queue pair was unbound from it; nobody
-    /// uses it afterwards (counters.c, `counter_release()`).
+    /// Called by ib_core for a counter of `D` after the last queue pair was unbound from it. The
+    /// counter is not used afterwards (counters.c, `counter_release()`).
     pub(super) unsafe extern "C" fn counter_dealloc(ib: *mut raw::rdma_counter) -> c_int {
-        // SAFETY: The driver's part exists, since a queue pair was bound, and nobody uses it
-        // afterwards (counters.c, `counter_release()`).
+        // SAFETY: A queue pair was bound, so the driver's part exists. It is not used afterwards
+        // (counters.c, `counter_release()`).
         errno(unsafe {
             Counter::<D>::destroy(ib, |counter| {
                 D::destroy_counter(Device::from_raw((*ib).device), counter);

@@ -20,17 +20,20 @@ use kernel::{
 };
 
 impl<D: Driver> Ops<D> {
+    /// Creates a completion queue for a kernel consumer or a user program.
+    ///
     /// # Safety
     ///
-    /// As for `create_cq`; `udata` is that of the command.
+    /// `ib` is a new completion queue of a device of `D`, and `attr` is valid. `udata` is that of
+    /// the command.
     unsafe fn new_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
         mut udata: Option<Udata<'_>>,
     ) -> c_int {
         // SAFETY: ib_core has allocated and zeroed the queue and set its device and handlers (cq.c,
-        // `__ib_alloc_cq()`; uverbs_std_types_cq.c); nobody else has it yet, and `attr` is valid
-        // until this returns. `destroy_cq` ends it.
+        // `__ib_alloc_cq()`; uverbs_std_types_cq.c). Nothing else uses it yet, and `attr` is valid
+        // until this returns. `destroy_cq` destroys it.
         errno(unsafe {
             Cq::<D>::create_reporting(ib, |target| {
                 let attr = CqInitAttr {
@@ -46,41 +49,49 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `create_cq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a new completion queue of a device of `D`, `attr` is valid.
+    /// Called by ib_core: `ib` is a new completion queue of a device of `D`, and `attr` is valid.
     pub(super) unsafe extern "C" fn create_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
         _attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
-        // SAFETY: By the requirements; a kernel consumer has no udata (cq.c).
+        // SAFETY: `__ib_alloc_cq()` (cq.c) passes a new queue and a valid `attr`. A kernel consumer
+        // has no udata.
         unsafe { Self::new_cq(ib, attr, None) }
     }
 
+    /// Implements `create_user_cq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// As for `create_cq`; `attrs` is the bundle of a user's command.
+    /// Called by uverbs: `ib` is a new completion queue of a device of `D`, and `attr` is valid.
+    /// `attrs` is the bundle of a user's command.
     pub(super) unsafe extern "C" fn create_user_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
         attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
-        // SAFETY: By the requirements; the bundle of a user's command holds its udata.
+        // SAFETY: uverbs passes a new queue and a valid `attr` (uverbs_std_types_cq.c). The bundle
+        // of the command contains its udata, which is valid until this returns.
         unsafe { Self::new_cq(ib, attr, Udata::from_ptr(raw::shim_attrs_udata(attrs))) }
     }
 
+    /// Implements `resize_user_cq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live completion queue of `D`, `udata` is that of the command.
+    /// Called by ib_core: `ib` is a live completion queue of `D`. `udata` is that of the command.
     pub(super) unsafe extern "C" fn resize_user_cq(
         ib: *mut raw::ib_cq,
         cqe: c_uint,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue is live, and ib_core resizes it once at a time (uverbs_cmd.c,
-        // `ib_uverbs_resize_cq()`, which has the object for itself). `udata` is that of the
-        // command.
+        // SAFETY: The queue is live, and `ib_uverbs_resize_cq()` (uverbs_cmd.c) has exclusive
+        // access to the object, so there is one resize at a time. `udata` is that of the command.
         errno(unsafe {
             D::resize_cq(
                 Device::from_raw((*ib).device),
@@ -92,14 +103,16 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `destroy_cq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live completion queue of `D`, which nobody uses afterwards.
+    /// Called by ib_core: `ib` is a live completion queue of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn destroy_cq(
         ib: *mut raw::ib_cq,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue is live, nobody uses it afterwards, and ib_core calls this once for it
+        // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_cq_user()`).
         errno(unsafe {
             Cq::<D>::destroy_reporting(ib, |cq| {
@@ -109,9 +122,11 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `poll_cq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by a kernel consumer: `ib` is a live completion queue of `D`, `wc` has room for
+    /// Called by a kernel consumer: `ib` is a live completion queue of `D`, and `wc` has room for
     /// `entries` completions (ib_verbs.h, `ib_poll_cq()`).
     pub(super) unsafe extern "C" fn poll_cq(
         ib: *mut raw::ib_cq,
@@ -125,8 +140,9 @@ impl<D: Driver> Ops<D> {
             // The pointer may be null.
             return 0;
         }
-        // SAFETY: The queue is live, and there is room for the completions, by the requirements. It
-        // need not be initialised: `Wc` is a transparent wrapper around `MaybeUninit`.
+        // SAFETY: The caller of `ib_poll_cq()` (ib_verbs.h) guarantees that the queue is live and
+        // that there is room for the completions. The memory need not be initialized: `Wc` is a
+        // transparent wrapper around `MaybeUninit`.
         count(unsafe {
             D::poll_cq(
                 Cq::<D>::from_ptr(ib).driver(),
@@ -135,6 +151,8 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `req_notify_cq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
     /// Called by a kernel consumer, by ib_core, or by uverbs for a user program: `ib` is a live
@@ -143,8 +161,8 @@ impl<D: Driver> Ops<D> {
         let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
             == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;
         let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
-        // SAFETY: The queue is live as long as its consumer calls (ib_verbs.h,
-        // `ib_req_notify_cq()`).
+        // SAFETY: The caller of `ib_req_notify_cq()` (ib_verbs.h) keeps the queue alive during the
+        // call.
         let cq = unsafe { Cq::<D>::from_ptr(ib).driver() };
         count(D::req_notify_cq(cq, solicited_only, report_missed).map(usize::from))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices, their ports and statistics, and the contexts of who has them open.
+//! Devices, their ports and statistics, and the contexts of processes that have them open.
 
 use super::{count, no_udata, Ops};
 use crate::{
@@ -18,11 +18,15 @@ use kernel::{
 };
 
 impl<D: Driver> Ops<D> {
+    /// Implements `dealloc_driver` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// The last operation that ib_core calls for a device of `D` (device.c, `ib_dealloc_device()`).
+    /// This is the last operation that ib_core calls for a device of `D` (device.c,
+    /// `ib_dealloc_device()`).
     pub(super) unsafe extern "C" fn dealloc_driver(ib: *mut raw::ib_device) {
-        // SAFETY: A device of `D`, which ib_core does not use any more, by the requirements.
+        // SAFETY: `ib` is a device of `D`, and `ib_dealloc_device()` (device.c) calls no other
+        // operation afterwards.
         unsafe {
             let device = Device::<D>::from_raw(ib);
             D::dealloc(device.data());
@@ -30,16 +34,20 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `get_dev_fw_str` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core (device.c, `ib_get_device_fw_str()`): `text` is zeroed or left as it was
-    /// by an earlier call, and has room for `IB_FW_VERSION_NAME_MAX` bytes, which is `ETHTOOL_FWVERS_LEN`.
+    /// Called by ib_core (device.c, `ib_get_device_fw_str()`): `text` is zeroed or unchanged since
+    /// an earlier call, and has room for `IB_FW_VERSION_NAME_MAX` bytes, which equals
+    /// `ETHTOOL_FWVERS_LEN`.
     pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
-        // One byte stays for the terminating zero.
+        // Reserve one byte for the terminating zero.
         let room = (raw::ETHTOOL_FWVERS_LEN as usize).saturating_sub(1);
         let version = D::IDENTITY.version.to_bytes();
         let len = version.len().min(room);
-        // SAFETY: By the requirements there is room for so many bytes and a zero.
+        // SAFETY: `ib_get_device_fw_str()` (device.c) requires a buffer of `IB_FW_VERSION_NAME_MAX`
+        // bytes, which is enough for `len` bytes and a zero.
         unsafe {
             text.cast::<u8>()
                 .copy_from_nonoverlapping(version.as_ptr(), len);
@@ -47,37 +55,45 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `query_device` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a device of `D`, `attr` is valid for writes, `udata` is null or
-    /// that of the command.
+    /// Called by ib_core: `ib` is a device of `D`, and `attr` is valid for writes. `udata` is null
+    /// or that of the command.
     pub(super) unsafe extern "C" fn query_device(
         ib: *mut raw::ib_device,
         attr: *mut raw::ib_device_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements; nobody else uses `attr` meanwhile.
+        // SAFETY: `setup_device()` (device.c) and `ib_uverbs_ex_query_device()` (uverbs_cmd.c) pass
+        // a valid device and attributes that nothing else uses during the call.
         errno(unsafe {
             D::query_device(Device::from_raw(ib), &mut DeviceAttr::new(&mut *attr))
                 .and_then(|()| no_udata(Udata::from_ptr(udata).as_mut()))
         })
     }
 
+    /// Implements `query_port` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a device of `D`, `attr` is valid for writes.
+    /// Called by ib_core: `ib` is a device of `D`, and `attr` is valid for writes.
     pub(super) unsafe extern "C" fn query_port(
         ib: *mut raw::ib_device,
         port: u32,
         attr: *mut raw::ib_port_attr,
     ) -> c_int {
-        // SAFETY: By the requirements; nobody else uses `attr` meanwhile.
+        // SAFETY: The device is live until this returns. `__ib_query_port()` (device.c) passes
+        // attributes that nothing else uses during the call.
         errno(unsafe { D::query_port(Device::from_raw(ib), port, &mut PortAttr::new(&mut *attr)) })
     }
 
+    /// Implements `get_port_immutable` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a device of `D`, `immutable` is valid for writes.
+    /// Called by ib_core: `ib` is a device of `D`, and `immutable` is valid for writes.
     pub(super) unsafe extern "C" fn port_immutable(
         ib: *mut raw::ib_device,
         port: u32,
@@ -95,9 +111,11 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `query_pkey` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a device of `D`, `pkey` is valid for writes.
+    /// Called by ib_core: `ib` is a device of `D`, and `pkey` is valid for writes.
     pub(super) unsafe extern "C" fn query_pkey(
         ib: *mut raw::ib_device,
         port: u32,
@@ -109,16 +127,20 @@ impl<D: Driver> Ops<D> {
         errno(unsafe { D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k) })
     }
 
+    /// Implements `get_link_layer` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// None: what ib_core passes is not looked at.
+    /// None: the arguments are not used.
     pub(super) unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
         raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
     }
 
+    /// Implements `alloc_hw_port_stats` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core, which frees what this returns; it may be null (sysfs.c).
+    /// Called by ib_core, which accepts null and frees the result (sysfs.c).
     pub(super) unsafe extern "C" fn alloc_hw_port_stats(
         _ib: *mut raw::ib_device,
         _port: u32,
@@ -126,10 +148,10 @@ impl<D: Driver> Ops<D> {
         Self::alloc_stats()
     }
 
-    /// Returns room for the values of a port's statistics, or null.
+    /// Allocates memory for the values of a port's statistics. Returns null on failure.
     pub(super) fn alloc_stats() -> *mut raw::rdma_hw_stats {
-        // SAFETY: The names are static, as many as said, and `StatName` is a transparent wrapper
-        // of what rdma_alloc_hw_stats_struct() takes (verbs.c).
+        // SAFETY: The names are a static array of the given length, and `StatName` is a transparent
+        // wrapper of the type that rdma_alloc_hw_stats_struct() (verbs.c) takes.
         unsafe {
             raw::rdma_alloc_hw_stats_struct(
                 D::PORT_STATS.as_ptr().cast(),
@@ -139,10 +161,12 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `get_hw_stats` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a device of `D`; `stats` is null or what `alloc_hw_port_stats`
-    /// returned, and ib_core holds its lock.
+    /// Called by ib_core: `ib` is a device of `D`. `stats` is null or came from
+    /// `alloc_hw_port_stats`, and ib_core holds its lock.
     pub(super) unsafe extern "C" fn get_hw_stats(
         ib: *mut raw::ib_device,
         stats: *mut raw::rdma_hw_stats,
@@ -152,24 +176,26 @@ impl<D: Driver> Ops<D> {
         if stats.is_null() {
             return EINVAL.to_errno();
         }
-        // SAFETY: By the requirements; the struct has as many values as `alloc_hw_port_stats` said,
-        // which nobody else writes to under the lock.
+        // SAFETY: `stats` came from `alloc_hw_port_stats`, so it has a value for each of
+        // `PORT_STATS`. ib_core holds its lock, so nothing else writes to the values.
         count(unsafe {
             let values = (*stats).value.as_mut_slice(D::PORT_STATS.len());
             D::port_stats(Device::from_raw(ib), port, values).map(|()| D::PORT_STATS.len())
         })
     }
 
+    /// Implements `alloc_ucontext` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a new context of a device of `D`, `udata` is null or that of the
+    /// Called by ib_core: `ib` is a new context of a device of `D`. `udata` is null or that of the
     /// command.
     pub(super) unsafe extern "C" fn alloc_ucontext(
         ib: *mut raw::ib_ucontext,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the context and set its device; nobody else has
-        // it yet (uverbs_cmd.c, `ib_init_ucontext()`). `dealloc_ucontext` ends it.
+        // SAFETY: ib_core has allocated and zeroed the context and set its device; nothing else
+        // uses it yet (uverbs_cmd.c, `ib_init_ucontext()`). `dealloc_ucontext` destroys it.
         errno(unsafe {
             Ucontext::<D>::create(ib, || {
                 let mut udata = Udata::from_ptr(udata).ok_or(EINVAL)?;
@@ -178,21 +204,24 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `dealloc_ucontext` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live context of `D`, which nobody uses afterwards.
+    /// Called by ib_core: `ib` is a live context of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
-        // It can't fail.
-        // SAFETY: The context is live, all its objects are gone, and ib_core calls this once for it
-        // (uverbs_main.c, `ufile_destroy_ucontext()`).
+        // This cannot fail.
+        // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
+        // this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
         let _ = unsafe { Ucontext::<D>::destroy(ib, |_| Ok(())) };
     }
 
-    /// Nothing of a device is mapped into user space (rings are the user's own memory), so a
-    /// device can go while programs have it open: ib_core destroys their objects.
+    /// Allows removing a device while programs have it open: ib_core then destroys their objects.
+    /// There is nothing to do here, because no device memory is mapped into user space (rings are
+    /// the user's own memory).
     ///
     /// # Safety
     ///
-    /// None: what ib_core passes is not looked at.
+    /// None: the argument is not used.
     pub(super) unsafe extern "C" fn disassociate_ucontext(_ib: *mut raw::ib_ucontext) {}
 }

@@ -20,24 +20,26 @@ use kernel::{
 };
 
 impl<D: Driver> Ops<D> {
-    /// Boxes the region that `make` makes and fills in what drivers fill in.
+    /// Allocates an object for the region that `make` creates, and fills in the fields that drivers
+    /// set.
     ///
     /// # Safety
     ///
-    /// Called by an operation that returns a region of `pd`, a live protection domain of `D`.
+    /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
     unsafe fn new_mr(
         pd: *mut raw::ib_pd,
         make: impl FnOnce() -> Result<(D::Mr, MrKeys)>,
     ) -> *mut raw::ib_mr {
-        // SAFETY: The same is asked for.
+        // SAFETY: The caller guarantees the requirements of `new_mr_or_none`.
         unsafe { Self::new_mr_or_none(pd, || make().map(Some)) }
     }
 
-    /// The same, or a null pointer where it makes none.
+    /// Allocates an object for the region that `make` creates, and fills in the fields that drivers
+    /// set. Returns null if `make` returns `None`.
     ///
     /// # Safety
     ///
-    /// As for [`Ops::new_mr`].
+    /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
     unsafe fn new_mr_or_none(
         pd: *mut raw::ib_pd,
         make: impl FnOnce() -> Result<Option<(D::Mr, MrKeys)>>,
@@ -45,8 +47,8 @@ impl<D: Driver> Ops<D> {
         match Mr::<D>::new_boxed(make) {
             Ok(Some((mr, keys))) => {
                 let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
-                // SAFETY: The region is ours until we return it; ib_core takes it then, and gives
-                // it back in `dereg_mr`. The rest by the requirements.
+                // SAFETY: This function owns the region until it is returned. Then ib_core owns it,
+                // until it passes it to `dereg_mr`. The caller guarantees that `pd` is live.
                 unsafe {
                     (*mr).device = (*pd).device;
                     (*mr).pd = pd;
@@ -60,6 +62,8 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `get_dma_mr` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
     /// Called by ib_core: `pd` is a live protection domain of `D`.
@@ -67,8 +71,8 @@ impl<D: Driver> Ops<D> {
         pd: *mut raw::ib_pd,
         access: c_int,
     ) -> *mut raw::ib_mr {
-        // SAFETY: The domain is live until this returns, and so is its device. Kernel consumers
-        // alone have such regions: `__ib_alloc_pd()` (verbs.c) is the only caller.
+        // SAFETY: The domain and its device are live until this returns. Only kernel consumers have
+        // such regions: `__ib_alloc_pd()` (verbs.c) is the only caller.
         unsafe {
             Self::new_mr(pd, || {
                 D::get_dma_mr(
@@ -81,9 +85,11 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `reg_user_mr` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`, `udata` is that of the command.
+    /// Called by ib_core: `pd` is a live protection domain of `D`. `udata` is that of the command.
     pub(super) unsafe extern "C" fn reg_user_mr(
         pd: *mut raw::ib_pd,
         start: u64,
@@ -96,8 +102,8 @@ impl<D: Driver> Ops<D> {
         if !dmah.is_null() {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: uverbs holds the domain until this returns, and so its device (uverbs_cmd.c,
-        // `ib_uverbs_reg_mr()`); `udata` is that of the command.
+        // SAFETY: uverbs holds the domain, and thus its device, until this returns (uverbs_cmd.c,
+        // `ib_uverbs_reg_mr()`). `udata` is that of the command.
         unsafe {
             Self::new_mr(pd, || {
                 D::reg_user_mr(
@@ -115,12 +121,15 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `rereg_user_mr` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `mr` is a live region of `D` with memory of a program, which nobody else changes or
-    /// deregisters meanwhile; `pd` is a live protection domain of `D`, that of `mr` or another of its device;
-    /// `udata` is that of the command (uverbs_cmd.c, `ib_uverbs_rereg_mr()`, which takes the old region's
-    /// place for the one that is returned, if one is, and deregisters the old one).
+    /// Called by ib_core: `mr` is a live region of `D` with memory of a program, and nothing else
+    /// changes or deregisters it during the call. `pd` is a live protection domain of `D`: that of
+    /// `mr` or another of its device. `udata` is that of the command. If this returns a region,
+    /// `ib_uverbs_rereg_mr()` (uverbs_cmd.c) replaces the old region with it and deregisters the
+    /// old one.
     pub(super) unsafe extern "C" fn rereg_user_mr(
         mr: *mut raw::ib_mr,
         flags: c_int,
@@ -142,7 +151,7 @@ impl<D: Driver> Ops<D> {
                 .then_some(access_flags as u32 & !access::OPTIONAL),
         };
         // SAFETY: uverbs holds the region and both domains until this returns (uverbs_cmd.c,
-        // `ib_uverbs_rereg_mr()`); `udata` is that of the command.
+        // `ib_uverbs_rereg_mr()`). `udata` is that of the command.
         let new = unsafe {
             Self::new_mr_or_none(pd, || {
                 D::rereg_user_mr(
@@ -154,10 +163,10 @@ impl<D: Driver> Ops<D> {
                 )
             })
         };
-        // ib_core sets these of a region that stays, but not of another in its place
+        // ib_core sets these fields if the region stays, but not in a region that replaces it
         // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
         if let (Ok(new), Some(memory)) = (from_err_ptr(new), &change.memory) {
-            // SAFETY: Null, or a region that is ours until we return it.
+            // SAFETY: The pointer is null or a region that this function owns until it is returned.
             if let Some(new) = unsafe { new.as_mut() } {
                 (new.length, new.iova) = (memory.length, memory.iova);
             }
@@ -165,20 +174,25 @@ impl<D: Driver> Ops<D> {
         new
     }
 
+    /// Implements `dereg_mr` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `mr` is a live region of `D`, which ib_core does not use afterwards if
-    /// this succeeds (verbs.c, `ib_dereg_mr_user()`).
+    /// Called by ib_core: `mr` is a live region of `D`. If this succeeds, ib_core does not use the
+    /// region afterwards (verbs.c, `ib_dereg_mr_user()`).
     pub(super) unsafe extern "C" fn dereg_mr(
         mr: *mut raw::ib_mr,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: By the requirements. On success the region is ours again, as `new_mr` boxed it.
+        // SAFETY: `ib_dereg_mr_user()` (verbs.c) passes a live region. On success ib_core no longer
+        // uses it, and `new_mr_or_none` boxed it.
         errno(unsafe {
             Mr::<D>::destroy(mr, D::dereg_mr).map(|()| drop(KBox::from_raw(mr.cast::<Mr<D>>())))
         })
     }
 
+    /// Implements `alloc_mr` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
     /// Called by ib_core: `pd` is a live protection domain of `D`.
@@ -190,8 +204,7 @@ impl<D: Driver> Ops<D> {
         if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: The domain is live until this returns, and so is its device (verbs.c,
-        // `ib_alloc_mr()`).
+        // SAFETY: The domain and its device are live until this returns (verbs.c, `ib_alloc_mr()`).
         unsafe {
             Self::new_mr(pd, || {
                 D::alloc_mr(
@@ -203,18 +216,22 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Adds a page to a region. Callback of ib_sg_to_pages() (verbs.c).
+    ///
     /// # Safety
     ///
-    /// Called by ib_sg_to_pages() for the region that `map_mr_sg` gave it.
+    /// Called by ib_sg_to_pages() for the region that `map_mr_sg` passed to it.
     unsafe extern "C" fn set_page(mr: *mut raw::ib_mr, address: u64) -> c_int {
-        // SAFETY: A live region of `D`, by the requirements.
+        // SAFETY: `map_mr_sg` passed a live region of `D` to ib_sg_to_pages() (verbs.c).
         errno(unsafe { D::map_mr_page(Mr::<D>::from_ptr(mr).data(), address) })
     }
 
+    /// Implements `map_mr_sg` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by a kernel consumer: `mr` is a live region of `D` for fast registration; `sg` is a
-    /// list of `nents` entries, mapped for its device; `offset` is null or valid (verbs.c,
+    /// Called by a kernel consumer: `mr` is a live region of `D` for fast registration. `sg` is a
+    /// list of `nents` entries, mapped for its device. `offset` is null or valid (verbs.c,
     /// `ib_map_mr_sg()`).
     pub(super) unsafe extern "C" fn map_mr_sg(
         mr: *mut raw::ib_mr,
@@ -222,9 +239,9 @@ impl<D: Driver> Ops<D> {
         nents: c_int,
         offset: *mut c_uint,
     ) -> c_int {
-        // SAFETY: By the requirements; the "DMA addresses" of the list are addresses in the direct
-        // map (ib_dma_map_sg()). ib_sg_to_pages() (verbs.c) calls `set_page` for this region and
-        // sets its address and length.
+        // SAFETY: The caller of `ib_map_mr_sg()` guarantees a live region and a mapped list, whose
+        // "DMA addresses" are addresses in the direct map (ib_dma_map_sg()). ib_sg_to_pages()
+        // (verbs.c) calls `set_page` for this region, and sets the region's address and length.
         unsafe {
             let data = Mr::<D>::from_ptr(mr).data();
             D::unmap_mr(data);
@@ -239,17 +256,19 @@ impl<D: Driver> Ops<D> {
         }
     }
 
+    /// Implements `alloc_mw` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a new window of a device of `D`, of which uverbs has set type and
-    /// protection domain, which lives (uverbs_cmd.c); `udata` is that of the command.
+    /// Called by ib_core: `ib` is a new window of a device of `D`. uverbs has set its type and
+    /// protection domain, which is live (uverbs_cmd.c). `udata` is that of the command.
     pub(super) unsafe extern "C" fn alloc_mw(
         ib: *mut raw::ib_mw,
         udata: *mut raw::ib_udata,
     ) -> c_int {
         // SAFETY: ib_core has allocated and zeroed the window and set its device, type and domain,
-        // which uverbs holds (uverbs_cmd.c, `ib_uverbs_alloc_mw()`); nobody else has it yet.
-        // `dealloc_mw` ends it.
+        // which uverbs holds (uverbs_cmd.c, `ib_uverbs_alloc_mw()`). Nothing else uses it yet.
+        // `dealloc_mw` destroys it.
         errno(unsafe {
             Mw::<D>::create(ib, || {
                 let (data, rkey) = D::alloc_mw(
@@ -264,12 +283,14 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `dealloc_mw` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live window of `D`, which nobody uses afterwards if this
-    /// succeeds.
+    /// Called by ib_core: `ib` is a live window of `D`. If this succeeds, the window is not used
+    /// afterwards.
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
-        // SAFETY: The window is live, and ib_core calls this once for it, unless it fails
+        // SAFETY: The window is live, and ib_core calls this once for it, or again after a failure
         // (uverbs_main.c, `uverbs_dealloc_mw()`).
         errno(unsafe { Mw::<D>::destroy(ib, D::dealloc_mw) })
     }

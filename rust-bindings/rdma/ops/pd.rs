@@ -14,17 +14,19 @@ use crate::{
 use kernel::ffi::c_int;
 
 impl<D: Driver> Ops<D> {
+    /// Implements `alloc_pd` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a new protection domain of a device of `D`, `udata` is null or
+    /// Called by ib_core: `ib` is a new protection domain of a device of `D`. `udata` is null or
     /// that of the command.
     pub(super) unsafe extern "C" fn alloc_pd(
         ib: *mut raw::ib_pd,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the domain and set its device; nobody else has
+        // SAFETY: ib_core has allocated and zeroed the domain and set its device; nothing else uses
         // it yet (verbs.c, `__ib_alloc_pd()`; uverbs_cmd.c, `ib_uverbs_alloc_pd()`). `dealloc_pd`
-        // ends it.
+        // destroys it.
         errno(unsafe {
             Pd::<D>::create(ib, || {
                 D::alloc_pd(
@@ -35,28 +37,32 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `dealloc_pd` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live protection domain of `D`, which nobody uses afterwards.
+    /// Called by ib_core: `ib` is a live protection domain of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_pd(
         ib: *mut raw::ib_pd,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The domain is live, nobody uses it afterwards, and ib_core calls this once for it
+        // SAFETY: The domain is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_dealloc_pd_user()`).
         errno(unsafe { Pd::<D>::destroy(ib, |_| Ok(())) })
     }
 
+    /// Implements `alloc_xrcd` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a new XRC domain of a device of `D`, `udata` is null or that of
+    /// Called by ib_core: `ib` is a new XRC domain of a device of `D`. `udata` is null or that of
     /// the command.
     pub(super) unsafe extern "C" fn alloc_xrcd(
         ib: *mut raw::ib_xrcd,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the domain and set its device; nobody else has
-        // it yet (verbs.c, `ib_alloc_xrcd_user()`). `dealloc_xrcd` ends it.
+        // SAFETY: ib_core has allocated and zeroed the domain and set its device; nothing else uses
+        // it yet (verbs.c, `ib_alloc_xrcd_user()`). `dealloc_xrcd` destroys it.
         errno(unsafe {
             Xrcd::<D>::create(ib, || {
                 D::alloc_xrcd(
@@ -67,14 +73,16 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `dealloc_xrcd` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live XRC domain of `D`, which nobody uses afterwards.
+    /// Called by ib_core: `ib` is a live XRC domain of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_xrcd(
         ib: *mut raw::ib_xrcd,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The domain is live, nobody uses it afterwards, and ib_core calls this once for it
+        // SAFETY: The domain is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_dealloc_xrcd_user()`).
         errno(unsafe { Xrcd::<D>::destroy(ib, |_| Ok(())) })
     }

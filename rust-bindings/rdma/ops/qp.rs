@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs, and what is posted to them.
+//! Queue pairs, and the posting of work requests.
 
 use super::{no_udata, Ops};
 use crate::{
@@ -17,21 +17,23 @@ use core::ptr::NonNull;
 use kernel::{ffi::c_int, prelude::*};
 
 impl<D: Driver> Ops<D> {
+    /// Implements `create_qp` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a new queue pair of a device of `D`, its protection domain null
-    /// or live; `init` is valid, and the objects that it names live; `udata` is null or that of
-    /// the command.
+    /// Called by ib_core: `ib` is a new queue pair of a device of `D`, whose protection domain is
+    /// null or live. `init` is valid, and the objects that it names are live. `udata` is null or
+    /// that of the command.
     pub(super) unsafe extern "C" fn create_qp(
         ib: *mut raw::ib_qp,
         init: *mut raw::ib_qp_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the queue pair and set its device, domain and
-        // the rest of what `create_qp()` (verbs.c) sets before it calls this; nobody else has it
-        // yet. `destroy_qp` ends it. What `init` names is the driver's, and ib_core holds
-        // references on it; `pd` is null for an XRC target. `udata` is that of a command that is
-        // being executed, whose context is another one's only after it has ended.
+        // SAFETY: ib_core has allocated and zeroed the queue pair, and has set its device, domain
+        // and the other fields that `create_qp()` (verbs.c) sets; nothing else uses it yet.
+        // `destroy_qp` destroys it. The objects in `init` are the driver's, and ib_core holds
+        // references to them; `pd` is null for an XRC target. `udata` belongs to a running command,
+        // so its context does not change.
         errno(unsafe {
             Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
@@ -56,10 +58,12 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `modify_qp` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`; `attr` is valid, and ib_core holds the
-    /// references on its source GIDs (verbs.c, `_ib_modify_qp()`); `udata` is null or that of the
+    /// Called by ib_core: `ib` is a live queue pair of `D`. `attr` is valid, and ib_core holds
+    /// references to its source GIDs (verbs.c, `_ib_modify_qp()`). `udata` is null or that of the
     /// command.
     pub(super) unsafe extern "C" fn modify_qp(
         ib: *mut raw::ib_qp,
@@ -68,8 +72,8 @@ impl<D: Driver> Ops<D> {
         udata: *mut raw::ib_udata,
     ) -> c_int {
         let mask = QpAttrMask(mask as u32);
-        // SAFETY: The queue pair is live, and ib_core holds its references on what `attr` names
-        // (`_ib_modify_qp()`, verbs.c) until this returns.
+        // SAFETY: The queue pair is live, and `_ib_modify_qp()` (verbs.c) holds the references in
+        // `attr` until this returns.
         errno(unsafe {
             no_udata(Udata::from_ptr(udata).as_mut())
                 .and_then(|()| QpAttr::from_raw(&*attr, mask))
@@ -84,16 +88,19 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `query_qp` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`; `attr` and `init` are valid for writes.
+    /// Called by ib_core: `ib` is a live queue pair of `D`. `attr` and `init` are valid for writes.
     pub(super) unsafe extern "C" fn query_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
         _mask: c_int,
         init: *mut raw::ib_qp_init_attr,
     ) -> c_int {
-        // SAFETY: By the requirements; all zeroes is a valid C struct of integers and pointers.
+        // SAFETY: `ib_query_qp()` (verbs.c) passes a live queue pair, and `attr` and `init` are
+        // valid for writes. All zeroes are valid for a C struct of integers and pointers.
         errno(unsafe {
             D::query_qp(Qp::<D>::from_ptr(ib).driver()).map(|(from, cap, signal_all)| {
                 attr.write(from.to_raw(cap));
@@ -116,29 +123,33 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `destroy_qp` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`, which nobody uses afterwards if this
-    /// succeeds.
+    /// Called by ib_core: `ib` is a live queue pair of `D`. If this succeeds, the queue pair is not
+    /// used afterwards.
     pub(super) unsafe extern "C" fn destroy_qp(
         ib: *mut raw::ib_qp,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue pair is live, and ib_core calls this once for it
-        // (`ib_destroy_qp_user()`, verbs.c). It frees it if this succeeds, and what reported its
-        // events is closed by then.
+        // SAFETY: The queue pair is live, and ib_core destroys it once (`ib_destroy_qp_user()`,
+        // verbs.c). ib_core frees it if this succeeds; by then, its event target is closed.
         errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
     }
 
+    /// Implements `attach_mcast` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`, `gid` is valid.
+    /// Called by ib_core: `ib` is a live queue pair of `D`, and `gid` is valid.
     pub(super) unsafe extern "C" fn attach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
         _lid: u16,
     ) -> c_int {
-        // SAFETY: By the requirements; a GID is sixteen bytes (verbs.c, ib_attach_mcast()).
+        // SAFETY: ib_attach_mcast() (verbs.c) passes a live queue pair and a valid GID, all of
+        // whose union members are sixteen bytes.
         errno(unsafe {
             D::attach_mcast(
                 Device::from_raw((*ib).device),
@@ -148,15 +159,18 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `detach_mcast` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// As for `attach_mcast`.
+    /// Called by ib_core: `ib` is a live queue pair of `D`, and `gid` is valid.
     pub(super) unsafe extern "C" fn detach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
         _lid: u16,
     ) -> c_int {
-        // SAFETY: As in `attach_mcast`.
+        // SAFETY: ib_detach_mcast() (verbs.c) passes a live queue pair and a valid GID, all of
+        // whose union members are sixteen bytes.
         errno(unsafe {
             D::detach_mcast(
                 Device::from_raw((*ib).device),
@@ -166,53 +180,60 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `post_send` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`; `wr` is null or a
-    /// list that stays as it is until this returns, `bad` is valid for writes (ib_verbs.h,
+    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`. `wr` is null or a
+    /// list that does not change until this returns. `bad` is valid for writes (ib_verbs.h,
     /// `ib_post_send()`; uverbs_cmd.c).
     pub(super) unsafe extern "C" fn post_send(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_send_wr,
         bad: *mut *const raw::ib_send_wr,
     ) -> c_int {
-        // SAFETY: The queue pair is live, and the list stays until this returns, by the
-        // requirements. On failure ib_core wants to know the work request (ib_verbs.h,
-        // `ib_post_send()`).
+        // SAFETY: The caller of `ib_post_send()` (ib_verbs.h) guarantees that the queue pair is
+        // live, that the list does not change until this returns, and that `bad` is valid for
+        // writes. On failure, `bad` must name the failed work request.
         errno(unsafe {
             let mut wrs = SendWrs::<D>::new(ib, wr);
             D::post_send(Qp::<D>::from_ptr(ib).driver(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
         })
     }
 
-    /// Posts a list of receives with `post`.
+    /// Posts a list of receive work requests with `post`.
     ///
     /// # Safety
     ///
-    /// `wr` is null or a list that stays as it is until this returns, `bad` is valid for writes.
+    /// `wr` is null or a list that does not change until this returns. `bad` is valid for writes.
     pub(super) unsafe fn post_list(
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
         post: impl FnOnce(&mut RecvWrs<'_>) -> Result,
     ) -> c_int {
-        // SAFETY: The list stays as it is until `post` returns, and `bad` is valid for writes, as
-        // the caller promises.
+        // SAFETY: The caller guarantees that the list does not change until `post` returns, and
+        // that `bad` is valid for writes.
         errno(unsafe {
             let mut wrs = RecvWrs::new(wr);
             post(&mut wrs).inspect_err(|_| *bad = wrs.bad())
         })
     }
 
+    /// Implements `post_recv` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// As for `post_send` (ib_verbs.h, `ib_post_recv()`).
+    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`. `wr` is null or a
+    /// list that does not change until this returns. `bad` is valid for writes (ib_verbs.h,
+    /// `ib_post_recv()`).
     pub(super) unsafe extern "C" fn post_recv(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: The queue pair is live; the list and `bad` are what `post_list` asks for
-        // (ib_verbs.h, `ib_post_recv()`).
+        // SAFETY: The caller of `ib_post_recv()` (ib_verbs.h) guarantees that the queue pair is
+        // live, that the list does not change until this returns, and that `bad` is valid for
+        // writes.
         unsafe {
             let qp = Qp::<D>::from_ptr(ib).driver();
             Self::post_list(wr, bad, |wrs| D::post_recv(qp, wrs))

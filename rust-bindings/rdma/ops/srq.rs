@@ -15,19 +15,22 @@ use crate::{
 use kernel::ffi::c_int;
 
 impl<D: Driver> Ops<D> {
+    /// Implements `create_srq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
     /// Called by ib_core: `ib` is a new shared receive queue of a live protection domain of `D`,
-    /// `init` is valid; for XRC, ib_core holds references on domain and completion queue (verbs.c,
-    /// `ib_create_srq_user()`); `udata` is null or that of the command.
+    /// and `init` is valid. For XRC, ib_core holds references to the XRC domain and the completion
+    /// queue (verbs.c, `ib_create_srq_user()`). `udata` is null or that of the command.
     pub(super) unsafe extern "C" fn create_srq(
         ib: *mut raw::ib_srq,
         init: *mut raw::ib_srq_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
         // SAFETY: ib_core has allocated and zeroed the queue and set its device, domain and, for
-        // XRC, what `ext` names, all of which live; nobody else has it yet, and `init` is valid
-        // until this returns (verbs.c, `ib_create_srq_user()`). `destroy_srq` ends it.
+        // XRC, the objects in `ext`, all of which are live. Nothing else uses the queue yet, and
+        // `init` is valid until this returns (verbs.c, `ib_create_srq_user()`). `destroy_srq`
+        // destroys it.
         errno(unsafe {
             Srq::<D>::create_reporting(ib, |target| {
                 let xrc = match (*init).srq_type {
@@ -56,10 +59,12 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `modify_srq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, `attr` is valid, `udata` is
-    /// null or that of the command.
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, and `attr` is valid. `udata`
+    /// is null or that of the command.
     pub(super) unsafe extern "C" fn modify_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
@@ -79,9 +84,12 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `query_srq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, `attr` is valid for writes.
+    /// Called by ib_core: `ib` is a live shared receive queue of `D`, and `attr` is valid for
+    /// writes.
     pub(super) unsafe extern "C" fn query_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
@@ -92,14 +100,16 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `destroy_srq` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, which nobody uses afterwards.
+    /// Called by ib_core: `ib` is a live shared receive queue of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn destroy_srq(
         ib: *mut raw::ib_srq,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue is live, nobody uses it afterwards, and ib_core calls this once for it
+        // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_srq_user()`).
         errno(unsafe {
             Srq::<D>::destroy_reporting(ib, |srq| {
@@ -109,17 +119,21 @@ impl<D: Driver> Ops<D> {
         })
     }
 
+    /// Implements `post_srq_recv` of `struct ib_device_ops`.
+    ///
     /// # Safety
     ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live shared receive queue of `D`; the rest
-    /// as for `post_recv` (ib_verbs.h, `ib_post_srq_recv()`).
+    /// Called by a kernel consumer or uverbs: `ib` is a live shared receive queue of `D`. `wr` is
+    /// null or a list that does not change until this returns. `bad` is valid for writes
+    /// (ib_verbs.h, `ib_post_srq_recv()`).
     pub(super) unsafe extern "C" fn post_srq_recv(
         ib: *mut raw::ib_srq,
         wr: *const raw::ib_recv_wr,
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
-        // SAFETY: The queue is live; the list and `bad` are what `post_list` asks for (ib_verbs.h,
-        // `ib_post_srq_recv()`).
+        // SAFETY: The caller of `ib_post_srq_recv()` (ib_verbs.h) guarantees that the queue is
+        // live, that the list does not change until this returns, and that `bad` is valid for
+        // writes.
         unsafe {
             let srq = Srq::<D>::from_ptr(ib).driver();
             Self::post_list(wr, bad, |wrs| D::post_srq_recv(srq, wrs))
