@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`parse`] | bytes | that the packet parser is total and that packets survive a round trip |
 //! | [`responder`] | packets, faults, polls | payload placement, responses and completions |
-//! | [`requester`] | work requests, responses, timers | that each completes once, in order, for a reason |
+//! | [`requester`] | work requests, responses, timers | one justified completion each, in order |
 //! | [`wqe`] | work queue entries as in a ring | that decoding them stays within bounds |
 //! | [`differential`] | packets with payload | that the core's responder and [`model`] agree |
 //! | [`conversation`] | work requests, a peer, losses | that all work completes once, in order |

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queue entries as a user program may have left them in its ring. For any contents,
-//! the driver's decoding stays within bounds, and no malformed entry is executed.
+//! Work queue entries as a user program may have left them in its ring. For any contents, the
+//! driver's decoding stays within bounds, and no malformed entry is executed.
 
 use crate::abi::{RecvWqe, SendWqe, Sge, WqeOp, WQE_INLINE};
 use crate::entry::{for_each_piece, total, Behind, RecvEntry, SendBounds, SendEntry};
