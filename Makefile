@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# What a person types. Everything is built in a build root of our own (qemu/buildroot), for Debian's
-# kernels and a debug kernel (qemu/kernel), so that every machine builds alike. docs/building.md and
-# docs/vm.md tell more.
+# User commands. All builds run in a build root (qemu/buildroot), for Debian's kernels and a debug
+# kernel (qemu/kernel), so that every machine gets the same results. See docs/building.md and
+# docs/vm.md.
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -80,7 +80,7 @@ shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
 ##@ Parts
 
 ifdef KDIR
-# The compiler of the kernel's own build; LLVM=… on the command line names another of its versions.
+# The compiler of the kernel's own build; LLVM=… on the command line selects another version of it.
 kdir-llvm = $(if $(shell grep -s '^CONFIG_CC_IS_CLANG=y' $(KDIR)/.config $(KDIR)/include/config/auto.conf),LLVM=$(or $(LLVM),1))
 
 modules: ## rrxe.ko for KERNEL=default|7.3|debug, or with this machine's tools for KDIR=/lib/modules/…/build

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Makes what librrxe is linked with: a `libibverbs.so.1` whose functions do nothing.
+//! Builds a stub `libibverbs.so.1` to link librrxe with. Its functions do nothing.
 //!
-//! The linker takes two things from it, the name of the library and the version of each symbol. A
-//! machine has the libibverbs of one private ABI; with this one in its place, every machine builds
-//! librrxe for each. The unit tests run with it, too: they call only those two functions that keep
+//! The linker takes two things from it: the name of the library and the version of each symbol. An
+//! installed libibverbs has only one private ABI; with the stub, every machine can build librrxe
+//! for each. The unit tests run with the stub, too: they call only the two functions that keep
 //! memory out of child processes.
 
 use std::error::Error;
@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// The functions that all versions export with the same symbol version.
+/// Functions that all versions export with one symbol version.
 const PUBLIC: [&str; 2] = ["ibv_dofork_range", "ibv_dontfork_range"];
 
-/// The functions whose symbol version carries the number of the private ABI. A function that
-/// librrxe calls and that is in neither list fails the link.
+/// Functions whose symbol version carries the number of the private ABI. If librrxe calls a
+/// function that is in neither list, linking fails.
 const PRIVATE: [&str; 37] = [
     "_verbs_init_and_alloc_context",
     "ibv_cmd_alloc_mw",

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# What the shell scripts of qemu/ share: where things live, how to become root, how to show
-# progress, and how to build an item of the cache so that neither an interrupt nor a second run
-# beside it leaves half of one.
+# Functions that the shell scripts of qemu/ share: paths, root privileges, progress, and building an
+# item of the cache so that an interrupt or a concurrent run does not leave a partial one.
 #
 # Sourced, never run. The caller has set -euo pipefail.
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${RRXE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rrxe}
-# One spelling of one folder, whatever the user typed: it is bind-mounted under this name.
+# One canonical path of the cache, however the user spelled it: it is bind-mounted under this name.
 mkdir -p "$CACHE" || { echo "rrxe: cannot create the cache folder $CACHE: set RRXE_CACHE to a folder that you can write" >&2; exit 1; }
 CACHE=$(cd "$CACHE" && pwd -P)
 TOP=$(cd "$TOP" && pwd -P)
 LOGS=$CACHE/log
 mkdir -p "$LOGS"
 
-# shellcheck disable=SC2034  # used by who sources this
+# shellcheck disable=SC2034  # used by the scripts that source this file
 SUITE=trixie
 # shellcheck disable=SC2034
 LINUX=7.2
@@ -24,8 +23,8 @@ LINUX=7.2
 say() { echo "rrxe: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# as_root CMD...: run CMD as root. Mounting, chroot and a root filesystem's ownership need it,
-# nothing else does.
+# as_root CMD...: run CMD as root. Only mounting, chroot and the ownership of a root filesystem need
+# it.
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
@@ -57,7 +56,7 @@ install_packages() {
 apt_install() {
     local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@")
     as_root "${install[@]}" && return
-    # A machine that never ran apt-get update, or long ago, knows no packages or old ones.
+    # The machine may have no package lists, or old ones.
     as_root apt-get update
     as_root "${install[@]}"
 }
@@ -70,7 +69,8 @@ hash_of() {
     done | sha256sum | cut -c1-16
 }
 
-# locked NAME: hold the lock of one cache item until this process ends. Two runs then build it once.
+# locked NAME: hold the lock of a cache item until this process ends, so that concurrent runs build
+# it only once.
 locked() {
     local fd
     mkdir -p "$CACHE/lock"
@@ -81,16 +81,16 @@ locked() {
     fi
 }
 
-# partial DIR: an empty folder beside DIR to build in, to be renamed to DIR when it is whole. Those
-# that interrupted runs left are removed first: the caller holds the item's lock, so nobody is using
-# them.
+# partial DIR: create an empty folder beside DIR to build in; the caller renames it to DIR when it
+# is complete. First removes those of interrupted runs: the caller holds the item's lock, so none is
+# in use.
 partial() {
     as_root rm -rf "$1".partial.*
     mkdir -p "$1.partial.$$"
     echo "$1.partial.$$"
 }
 
-# new_debian WORDS LOG ARGUMENT...: makes the file system of a Debian for amd64. The ARGUMENTs are
+# new_debian WORDS LOG ARGUMENT...: create the file system of a Debian for amd64. The ARGUMENTs are
 # for mmdebstrap. WORDS and LOG are those of with_progress.
 new_debian() {
     local words=$1 log=$2 option options=()
@@ -104,10 +104,10 @@ new_debian() {
         --dpkgopt=force-unsafe-io "${options[@]}" "$@"
 }
 
-# unpacked NAME PACKAGE RECIPE: prints the path of a folder of the cache that holds a Debian package
-# and what it depends on, unpacked and not installed: none of their own programs run, here or ever.
-# Unpacks it first if it is missing. Count RECIPE up when the way in which the folder is made
-# changes: it then gets a new name.
+# unpacked NAME PACKAGE RECIPE: print the path of a cache folder that contains a Debian package and
+# its dependencies, unpacked but not installed: none of their maintainer scripts run. Unpacks them
+# if the folder is missing. Increment RECIPE if the way in which the folder is made changes: the
+# folder then gets a new name.
 unpacked() {
     local name=$1 package=$2 folder mirror new
     folder=$CACHE/$name/$(hash_of "$SUITE $3 $package")
@@ -125,9 +125,9 @@ unpacked() {
     echo "$folder"
 }
 
-# kernel_version SERIES: prints the version of Debian's packages of Linux SERIES, 7.2.12-1~bpo13+1
-# for instance: the newest one that the archive had when the build root was made, whose package
-# lists say so. It stays the same until the build root changes.
+# kernel_version SERIES: print the version of Debian's packages of Linux SERIES, for example
+# 7.2.12-1~bpo13+1. It is the newest version in the archive at the time when the build root was
+# made, according to the package lists of that root, and stays until the build root changes.
 kernel_version() {
     local root version known
     root=$("$TOP/qemu/buildroot")
@@ -141,7 +141,7 @@ kernel_version() {
     cat "$known"
 }
 
-# kernel_release SERIES: prints what uname -r says under Debian's kernel of Linux SERIES.
+# kernel_release SERIES: print the output of uname -r under Debian's kernel of Linux SERIES.
 kernel_release() {
     local version
     version=$(kernel_version "$1")
@@ -149,15 +149,14 @@ kernel_release() {
 }
 
 # with_progress WORDS LOG STATE COMMAND...: run COMMAND with its output in LOG, and show a line
-# every 5 s; if it fails, show the end of the log and its place, and leave. STATE is a command that
-# prints how far the work is, or '' for the log's last line.
+# every 5 s; if it fails, show the end and the path of the log, and exit. STATE is a command that
+# prints the progress of the work, or '' for the last line of the log.
 with_progress() {
     local words=$1 log=$2 state=$3 job shown=$SECONDS start=$SECONDS status=0
     shift 3
-    # sudo cannot ask for a password in the background: it asks now, and its answer is kept fresh
-    # below.
+    # sudo cannot ask for a password in the background: ask now, and refresh the credentials below.
     [ "$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo -v
-    # A process group of its own: an interrupt then ends all of the work, not only its first
+    # A process group of its own, so that an interrupt ends all of the work, not only its first
     # process.
     set -m
     "$@" >"$log" 2>&1 </dev/null &
@@ -186,8 +185,8 @@ last_line() {
     tail -n 1 "$1" 2>/dev/null | tr -d '\r' | cut -c1-80
 }
 
-# debian_mirror: the Debian archive that this machine's own apt uses. Local mirrors and proxies keep
-# working so.
+# debian_mirror: print the Debian archive that this machine's apt uses, so that local mirrors and
+# proxies keep working.
 debian_mirror() {
     local uri
     uri=$(configured_mirror)
@@ -202,14 +201,14 @@ debian_mirror() {
 configured_mirror() {
     command -v apt-get >/dev/null ||
         die "this machine has no apt-get: rrxe builds on Debian 12 or 13"
-    # The security archive is of the same origin, but holds no whole release.
+    # The security archive has the same origin, but is not a complete release.
     # shellcheck disable=SC2016  # apt's own variables
     apt-get indextargets --format '$(ORIGIN) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         awk '$1 == "Debian" && $2 !~ /security/ && !seen { print $3; seen = 1 }'
 }
 
-# apt_proxy_options: the machine's apt proxies, certificates, and whether apt accepts package lists
-# past their date, as options for mmdebstrap.
+# apt_proxy_options: print, as options for mmdebstrap, the machine's apt proxies and certificates,
+# and whether apt accepts expired package lists.
 apt_proxy_options() {
     apt-config dump 2>/dev/null |
         grep -iE '^Acquire::(https?::.*(Proxy|CaInfo)|Check-(Valid-Until|Date))' | grep -v '""' || true

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Runs a script in one virtual machine, or in two that a virtual Ethernet link joins.
+"""Runs a script in one virtual machine, or in two connected by a virtual Ethernet link.
 
-The exit status is the script's own (of two hosts, the first one that is not 0), or
+The exit status is that of the script (with two hosts, the first one that is not 0), or
 
-    124  the time was up
+    124  the run timed out
     125  a guest could not be set up, or crashed
-    99   the script was content, and the kernel's log was not
+    99   the script succeeded, but the kernel log contains a warning
 
-docs/vm.md describes what a script finds in the guest.
+docs/vm.md describes the environment of a script in the guest.
 """
 
 import argparse
@@ -29,8 +29,8 @@ import time
 from pathlib import Path
 from typing import IO, Dict, List, Optional
 
-# The emulated CPU. Without fast string instructions the guest copies and clears by words: the emulator executes
-# `rep movsb` and `rep stosb` byte by byte, and counts each.
+# The emulated CPU. Without fast string instructions the guest copies and clears in words: the
+# emulator executes `rep movsb` and `rep stosb` byte by byte, and counts each byte.
 EMULATED_CPU = "max,-erms,-fsrm"
 
 HERE = Path(__file__).resolve().parent
@@ -44,29 +44,31 @@ STATUS_INTERRUPT = 130
 # The kernels (qemu/kernel/build).
 KERNELS = ("default", "7.3", "debug")
 
-# The Debian releases that a guest's image can be of.
+# The Debian releases of the guest images.
 GUESTS = ("trixie", "forky")
 
 DEVICES = {"rrxe": "rrxe0", "rdma_rxe": "rxe0", "siw": "siw0", "none": ""}
 
-# A probe guest is up in about a second where hardware virtualisation works. Where it does not, it may hang.
+# With working hardware virtualisation a probe guest is up in about a second. Otherwise it may hang.
 PROBE_SECONDS = 8
 
-# While the guests have nothing to show for it, we say so this often.
+# Interval of progress messages while the guests show none of their own.
 PROGRESS_SECONDS = 5
 
-# How long the other host may go on after one has crashed.
+# How long the other host may continue after one has crashed.
 GRACE_SECONDS = 10
 
-# A guest that has not reached its init by then never will: a kernel comes up in some seconds, under the debug kernel
-# in some tens, and a busy machine takes several times that. Seen once in thousands of boots.
+# A guest that has not reached its init after this time has hung. A kernel boots in seconds, the
+# debug kernel in tens of seconds, and on a busy machine the boot takes several times longer. Seen
+# once in thousands of boots.
 UP_SECONDS = {"default": 240, "7.3": 240, "debug": 900}
-# Between init and the script the driver is loaded and the device made: a guest that hangs there has a bug of ours.
+# Between init and the script the guest loads the driver and creates the device. A hang there is a
+# bug of ours.
 SET_UP_SECONDS = {"default": 600, "7.3": 600, "debug": 1200}
-# How long QEMU may take to tell what a hung guest is at.
+# How long QEMU may take to report the state of a hung guest.
 MONITOR_SECONDS = 10
 
-# Lines of the kernel's log that fail a run.
+# Kernel log lines that fail a run.
 TROUBLE = re.compile(
     r"WARNING: |BUG: |kernel BUG at|Oops|general protection fault|Kernel panic|"
     r"KASAN|UBSAN: |KCSAN|KFENCE: |ODEBUG: |"
@@ -77,16 +79,16 @@ TROUBLE = re.compile(
     r"scheduling while atomic|sleeping function called|"
     r"unregister_netdevice: waiting for|kmemleak: \d+ new suspected|rust_kernel: panicked"
 )
-# Lines like those above that tell of no trouble.
+# Kernel log lines that match the expression above but are harmless.
 NO_TROUBLE = re.compile(r"kasan: KernelAddressSanitizer initialized|kcsan: (enabled|selftest)|KTAP|# Subtest")
 
 
 class Failure(Exception):
-    """What the user did or has is not enough to go on; the text says what to do."""
+    """The run cannot start or continue; the text tells the user what to do."""
 
 
 class BootFailed(Failure):
-    """The machine did not come as far as its init, which is where what we test begins."""
+    """The machine did not reach its init, so none of the code under test has run."""
 
 
 def say(words: str) -> None:
@@ -94,10 +96,10 @@ def say(words: str) -> None:
 
 
 def output_of(*command: str) -> str:
-    """Runs one of the scripts beside this file, which builds what is missing and prints where it is."""
+    """Runs a script in this folder that builds an item if it is missing. Returns the item's path."""
     done = subprocess.run([str(HERE / command[0]), *command[1:]], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        # It has said why.
+        # The script has printed the reason.
         sys.exit(done.returncode if done.returncode > 0 else STATUS_INTERRUPT)
     return done.stdout.strip()
 
@@ -110,13 +112,13 @@ def cache_folder() -> Path:
 
 
 def option(*words: str, **values: object) -> str:
-    """An option of QEMU's comma-separated kind: words as they are, values with their commas doubled."""
+    """Returns a comma-separated option of QEMU: words unchanged, commas in values doubled."""
     pairs = [f"{key}={str(value).replace(',', ',,')}" for key, value in values.items()]
     return ",".join([*words, *pairs])
 
 
 def machine_options() -> List[str]:
-    """The emulator, by the dynamic loader and with the libraries that came with it, and a bare machine."""
+    """Returns the command of a bare machine: the emulator, run with its own loader and libraries."""
     folder = Path(output_of("emulator"))
     libraries = folder / "usr/lib/x86_64-linux-gnu"
     os.environ["QEMU_MODULE_DIR"] = str(libraries / "qemu")
@@ -128,15 +130,15 @@ def machine_options() -> List[str]:
 
 
 def die_with_parent() -> None:
-    """Keeps a virtual machine from outliving this program, however that ends."""
+    """Makes a virtual machine end when this program ends, even if it is killed."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def kvm_works(kernel: Path) -> bool:
-    """Whether a guest comes up with hardware virtualisation: that /dev/kvm is there does not tell.
+    """Returns whether a guest boots with hardware virtualisation. That /dev/kvm exists is no proof.
 
-    The guest has no root file system: its kernel panics as soon as it is up, and the machine ends.
+    The guest has no root file system: its kernel panics after booting, and the machine ends.
     """
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
@@ -161,7 +163,7 @@ def kvm_works(kernel: Path) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run was asked for."""
+    """The options of a run."""
 
     script: Optional[Path]  # None: a shell
     arguments: List[str]
@@ -254,19 +256,20 @@ class Guest:
         arguments = ["console=ttyS0", "root=/dev/vda", "rootfstype=squashfs", "ro", "init=/usr/sbin/first-init",
                      "panic=-1", "quiet", "log_buf_len=8M", "8250.nr_uarts=1", "no5lvl", "random.trust_cpu=on",
                      f"rrxe.host={self.number}"]
-        # On a busy machine the guest would find that its timer does not tick, and panic.
+        # On a busy machine the guest would conclude that its timer does not tick, and panic.
         arguments += ["no_timer_check"]
-        # The launcher sends one to a guest that hangs before its init.
+        # The launcher sends an NMI to a guest that hangs before its init.
         arguments += ["unknown_nmi_panic"]
         if not settings.icount:
-            # An emulated CPU has no secrets to leak, and retpolines cost it about a tenth of its time. Users have
-            # them, so a guest whose clock counts instructions has them too.
+            # An emulated CPU has no secrets to leak, and retpolines cost it about a tenth of its
+            # time. Real systems use them, so a guest whose clock counts instructions does, too.
             arguments += ["mitigations=off"]
-            # All emulated CPUs read the machine's own time stamp counter. On a busy machine the kernel's watchdog
-            # distrusts it after a while, and goes on with the HPET, of which each reading leaves the emulated code.
+            # All emulated CPUs read the time stamp counter of the host. On a busy host the kernel's
+            # watchdog eventually distrusts it and switches to the HPET; each read of the HPET
+            # leaves the emulated code.
             arguments += ["tsc=nowatchdog"]
         if settings.kernel == "debug":
-            # An emulated processor with KASAN is slow, not stuck.
+            # An emulated CPU with KASAN is slow, not stuck.
             arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
         arguments += settings.append.split()
         words += ["-kernel", str(kernel / "vmlinux"), "-append", " ".join(arguments)]
@@ -312,31 +315,31 @@ class Guest:
             self.process = subprocess.Popen(command, pass_fds=fds, preexec_fn=die_with_parent)
             return
         with open(self.out / "qemu.log", "wb") as log:
-            # A session of its own: Ctrl-C is for this program, which then ends the guests. Standard input stays
-            # open, or QEMU would take the port for unplugged.
+            # A session of its own: Ctrl-C goes to this program, which then ends the guests.
+            # Standard input stays open, because QEMU would otherwise consider the port unplugged.
             self.process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=log, preexec_fn=die_with_parent, start_new_session=True)
         self.reader = threading.Thread(target=self.copy_output, daemon=True)
         self.reader.start()
 
     def copy_output(self) -> None:
-        """Shows what the script prints as it comes, and keeps it."""
+        """Shows the output of the script immediately, and records it."""
         assert self.process and self.process.stdout
         prefix = f"h{self.number}| ".encode() if self.settings.hosts == 2 else b""
         with open(self.out / "output.txt", "wb") as kept:
             copy_lines(self.process.stdout, kept, prefix)
 
     def emulator_died(self) -> bool:
-        """Whether QEMU fell over by itself before the script began. Nothing that a guest does is an excuse for it."""
+        """Returns whether QEMU aborted before the script began, which no guest should cause."""
         assert self.process
         return self.process.returncode == -signal.SIGABRT and not self.mark("started")
 
     def mark(self, name: str) -> bool:
-        """Whether the guest has come as far as its init says by a file of that name."""
+        """Returns whether the guest's init has created the progress file `name`."""
         return (self.run / f"{name}.{self.number}").exists()
 
     def look_for_hang(self, seconds: float) -> None:
-        """Finds out whether this guest, started so long ago, hangs before its script, and where."""
+        """Detects a hang before the script, `seconds` after the start, and records where."""
         if self.ended or self.mark("started"):
             return
         if not self.mark("up") and seconds > UP_SECONDS[self.settings.kernel]:
@@ -347,7 +350,7 @@ class Guest:
             self.ask_where()
 
     def ask_where(self) -> None:
-        """Has QEMU write down what the processors are at; the kernel answers an NMI with a trace on its console."""
+        """Records the state of the CPUs from QEMU, and sends an NMI for a trace on the console."""
         say(f"{self.name} {self.hung}: what its processors are at is in {self.out / 'hang.txt'}, and on its console")
         questions = ("info status", "info registers -a", "info pic", "nmi")
         with open(self.out / "hang.txt", "w", encoding="utf-8") as kept:
@@ -358,18 +361,18 @@ class Guest:
                     answers = monitor.makefile("r", encoding="utf-8")
                     for question in ({"execute": "qmp_capabilities"}, *map(human_command, questions)):
                         monitor.sendall(json.dumps(question).encode())
-                        # Events may come between.
+                        # Events may arrive before the answer.
                         answer = next(message for message in map(json.loads, answers) if "event" not in message)
                         kept.write(f"{question}\n{answer.get('return', answer)}\n")
                     time.sleep(1)  # for what the kernel says of the NMI
             except (OSError, ValueError, StopIteration) as error:
                 kept.write(f"\nQEMU does not answer: {error}\n")
         if self.console.exists():
-            # The next try has a console of the same name.
+            # The next attempt writes a console log of the same name.
             shutil.copy(self.console, self.out / "hang-console.log")
 
     def status(self) -> int:
-        """The run's status as this guest has it, after saying what there is to say about it."""
+        """Reports problems of this guest. Returns its share of the run's exit status."""
         failed = self.run / f"failed.{self.number}"
         status = self.run / f"status.{self.number}"
         if failed.exists():
@@ -418,7 +421,7 @@ class Guest:
 
 
 def human_command(command: str) -> Dict[str, object]:
-    """A command of QEMU's monitor for people, as its protocol for programs has it."""
+    """Wraps a command of QEMU's human monitor for the machine protocol (QMP)."""
     return {"execute": "human-monitor-command", "arguments": {"command-line": command}}
 
 
@@ -426,7 +429,7 @@ OUTPUT_LOCK = threading.Lock()
 
 
 def copy_lines(source: IO[bytes], kept: IO[bytes], prefix: bytes) -> None:
-    """Copies to our output: as it comes, or in whole lines where a prefix tells two hosts apart."""
+    """Copies to our output: immediately, or in whole lines if they get a prefix."""
     rest = b""
     descriptor = source.fileno()
     while True:
@@ -448,7 +451,7 @@ def copy_lines(source: IO[bytes], kept: IO[bytes], prefix: bytes) -> None:
 
 
 def stage(settings: Settings, run: Path) -> None:
-    """Puts together the folder that all guests of the run see as /guest."""
+    """Fills the folder that all guests of the run see as /guest."""
     shutil.copytree(HERE / "guest", run, dirs_exist_ok=True)
     (run / "barrier").mkdir()
     (run / "rrxe").mkdir()
@@ -474,7 +477,8 @@ def run_guests(settings: Settings) -> int:
     try:
         return run_once(settings, kernel, image, kvm)
     except BootFailed as failure:
-        # Seen with QEMU 7.2 once in hundreds of boots: an assertion in the MSI-X table, long before the script.
+        # Seen with QEMU 7.2 once in hundreds of boots: a failed assertion in the MSI-X table, long
+        # before the script.
         say(f"{failure}; once more")
         return run_once(settings, kernel, image, kvm)
 
@@ -485,8 +489,8 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
         run = Path(folder)
         try:
             stage(settings, run)
-            # One host alone has a link that is up, and nobody at its other end: packets are lost there. (A hub of
-            # QEMU's without a second port would keep them waiting.)
+            # A single host has a link that is up, but without a peer, so its packets are lost. (A
+            # hub of QEMU without a second port would queue them.)
             kind = socket.SOCK_STREAM if settings.hosts == 2 else socket.SOCK_DGRAM
             wires = socket.socketpair(socket.AF_UNIX, kind)
             for number in range(1, settings.hosts + 1):
@@ -496,7 +500,7 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
             for guest, wire in zip(guests, wires):
                 command = guest.command(kernel, image, kvm, wire)
                 guest.start(command, wire, terminal=settings.script is None and guest.number == 1)
-            # Only the guests hold the wire now: the link ends with either of them.
+            # Only the guests hold the sockets now: the link ends if either of them ends.
             for wire in wires:
                 wire.close()
             wait(guests, settings, run)
@@ -515,7 +519,7 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
 
 
 def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
-    """Waits until all guests have ended, or the time is up."""
+    """Waits until all guests have ended or the run times out."""
     start = shown = time.monotonic()
     deadline = start + settings.timeout
     while True:
@@ -531,7 +535,7 @@ def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
             assert guest.process
             if guest.ended is None and guest.process.poll() is not None:
                 guest.ended = now
-                # The other host stays up until this one's script has ended, and learns of it so.
+                # The other host stays up until this one's script has ended; the file tells it so.
                 (run / f"ended.{guest.number}").touch()
                 if not (run / f"status.{guest.number}").exists() or (run / f"failed.{guest.number}").exists():
                     deadline = min(deadline, now + GRACE_SECONDS)
@@ -548,7 +552,7 @@ def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
 
 
 def show_progress(guests: List[Guest], run: Path, seconds: float) -> None:
-    """While the script runs, the screen is its own; before and after it, we say what is going on."""
+    """Reports progress before and after the script; while it runs, the screen is its own."""
     if not all((run / f"started.{guest.number}").exists() for guest in guests):
         say(f"booting: {seconds:.0f} s")
     elif all((run / f"ended.{guest.number}").exists() for guest in guests):
@@ -556,7 +560,7 @@ def show_progress(guests: List[Guest], run: Path, seconds: float) -> None:
 
 
 def parse(argv: List[str]) -> Settings:
-    # Options in full only: an abbreviation would be another spelling to look for behind the script's name.
+    # No abbreviated options: they would escape the check for options after the script's name.
     parser = argparse.ArgumentParser(description="Runs a script in one or two virtual machines (see docs/vm.md).",
                                      allow_abbrev=False)
     add = parser.add_argument
@@ -616,7 +620,7 @@ def parse(argv: List[str]) -> Settings:
     out = args.out
     if out is None:
         out = TOP / "out/vm" / (script.stem if script else "shell")
-        # Ours to clear: files of an earlier run would pass for this one's.
+        # This folder may be cleared: files of an earlier run would be mistaken for new ones.
         shutil.rmtree(out, ignore_errors=True)
     return Settings(
         script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, guest=args.guest,

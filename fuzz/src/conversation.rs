@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The core's requester and the [`model`](crate::model)'s responder, on a link that loses, repeats and
-//! swaps a few packets: in the end all work requests have succeeded, each was executed once and in
-//! order, and every byte is where it should be.
+//! The core's requester and the [`model`](crate::model)'s responder, on a link that loses,
+//! duplicates and reorders a few packets. In the end all work requests have succeeded, the
+//! responder has executed each once and in order, and every byte is in its place.
 
 use crate::hold::Hold;
 use crate::model::{status, Model};
@@ -17,14 +17,15 @@ use std::collections::VecDeque;
 const EVENTS: usize = 150;
 const MTU: u32 = 256;
 const BASE: u64 = 0x7f00_0000_1000;
-/// Bytes of a receive work request, and most of a message.
+/// Bytes of a receive work request, and upper bound on a message.
 const MESSAGE: usize = 1500;
-/// Retries that disturbances may cost, all of them together: fewer than a requester has without progress.
+/// Retries that all disturbances together may cost: fewer than a requester attempts without
+/// progress.
 const RETRIES_SPENT: u32 = 6;
-/// What the loss, repetition or swap of a packet costs: a NAK, a gap or a timer.
+/// Retries that the loss, duplication or reordering of a packet costs: a NAK, a gap or a timeout.
 const OF_PACKET: u32 = 1;
-/// What an early timer costs: itself, and the gap or the NAK that is told of once more by what was on its
-/// way and belongs to the first time.
+/// Retries that an early timeout costs: the timeout itself, and another gap or NAK that late
+/// packets of the first transmission report.
 const OF_TIMER: u32 = 2;
 
 const OPS: [SendOp; 8] = [
@@ -45,11 +46,11 @@ type Frame = (Vec<u8>, Vec<u8>);
 struct Work {
     slot: u32,
     request: SendRequest,
-    /// What is sent, or comes back.
+    /// Data that is sent, or received in return.
     data: Vec<u8>,
-    /// What must come back.
+    /// Data that must be returned.
     expected: Vec<u8>,
-    /// A READ that may see what comes behind it, which is not fenced (IBA 10.8.3.3).
+    /// A READ that may see the effect of a later request without a fence (IBA 10.8.3.3).
     loose: bool,
 }
 
@@ -58,7 +59,7 @@ struct World {
     work: VecDeque<Work>,
     wire: VecDeque<Frame>,
     incoming: Vec<u8>,
-    /// READs may see what was written after them.
+    /// READs may see later writes.
     disturbed: bool,
 }
 
@@ -126,9 +127,9 @@ struct Talk {
     answers: VecDeque<Frame>,
     held: Hold<Vec<u8>>,
     now: u64,
-    /// Retries that disturbances may have cost.
+    /// Retries that the disturbances so far may have cost.
     spent: u32,
-    /// What the peer's memory must be in the end, and what its receives.
+    /// Expected final contents of the peer's memory, then of its receive work requests.
     memory: Vec<u8>,
     received: Vec<Vec<u8>>,
     posted: u32,
@@ -165,7 +166,7 @@ impl Talk {
         let Ok(slot) = self.requester.post(&mut self.slots, request) else {
             return;
         };
-        // What is to come of it, one after the other.
+        // Computes the expected effect, in the order of the work requests.
         let range = at..at + length;
         let mut expected = Vec::new();
         match op {
@@ -219,7 +220,7 @@ impl Talk {
         assert!(!progress.fatal && !progress.sqe);
     }
 
-    /// The peer gets so many packets.
+    /// Delivers up to `n` packets to the peer.
     fn deliver(&mut self, n: usize) {
         for _ in 0..n {
             let Some((head, payload)) = self.world.wire.pop_front() else {
@@ -287,7 +288,7 @@ impl Talk {
         true
     }
 
-    /// Whether something of this cost may go wrong once more.
+    /// Records a disturbance of this cost. Returns whether the budget allows it.
     fn disturb(&mut self, cost: u32) -> bool {
         self.spent += cost;
         self.world.disturbed = true;
@@ -295,7 +296,7 @@ impl Talk {
     }
 }
 
-/// Does one thing to what is on its way: it gets lost, comes again, or too late.
+/// Disturbs the first packet in flight: drops, duplicates or delays it.
 fn harm(wire: &mut VecDeque<Frame>, how: u8) {
     let Some(first) = wire.front().cloned() else {
         return;
@@ -312,7 +313,7 @@ fn harm(wire: &mut VecDeque<Frame>, how: u8) {
     }
 }
 
-/// Four bytes of set-up, then events.
+/// Input: four bytes of set-up, then events.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let [reads, psn, fill, timeout] = [(); 4].map(|()| script.u8());
@@ -385,7 +386,7 @@ pub fn run(data: &[u8]) {
             }
         }
     }
-    // From here on nothing goes wrong, and so all comes to its end.
+    // From here on nothing is disturbed, so all work completes.
     while (talk.posted as usize) < talk.received.len() {
         talk.post_receive();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The core's responder and the [`model`](crate::model)'s: the same packets in, and the same
-//! packets, completions and memory out.
+//! Feeds the core's responder and the [`model`](crate::model)'s with identical packets, and checks
+//! that their packets, completions and memory agree.
 
 use crate::model::{Done, Model};
 use crate::responder::{End, Setup};
@@ -58,7 +58,7 @@ impl Both {
         self.posted += 1;
     }
 
-    /// Lets both speak: so many packets.
+    /// Lets both sides send up to `budget` packets.
     fn poll(&mut self, budget: u32) {
         self.core.poll(budget);
         let mut more = budget;
@@ -104,11 +104,11 @@ impl Both {
     }
 }
 
-/// A [`Setup`], then events.
+/// Input: a [`Setup`], then events.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut setup = Setup::read(&mut script);
-    // The model has none, and holds nothing.
+    // The model has no shared receive queues (XRC) and buffers no out-of-order packets.
     setup.holds = false;
     if setup.service == Service::Xrc {
         setup.service = Service::Rc;
@@ -126,7 +126,7 @@ pub fn run(data: &[u8]) {
             }
             0xb0..=0xcf => both.post(usize::from(script.u16() % 5000)),
             0xd0..=0xdf => both.poll(u32::MAX),
-            // Not to the end, perhaps.
+            // The budget may be smaller than the pending responses.
             0xe0..=0xef => both.poll(u32::from(script.u8() % 16)),
             0xf0..=0xf3 => {
                 both.core.world.open = false;

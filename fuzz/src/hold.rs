@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that came before their turn, as a driver keeps them.
+//! Out-of-order packets, buffered as a driver buffers them.
 
 use rrxe_core::reorder::Held;
 use rrxe_core::{Packet, Psn, Reorder};
 
-/// Places: few, so that they run out.
+/// Capacity of the buffer. It is small, so that the buffer fills up.
 const PLACES: usize = 8;
 
-/// The packets of one half of a queue pair, each with what belongs to it.
+/// Buffered packets of one half of a queue pair, each with its associated data.
 pub struct Hold<P> {
     reorder: Reorder,
     ring: Vec<Option<Held<(Packet, P)>>>,
-    /// Whether this driver holds any.
+    /// Whether this driver buffers packets.
     pub holds: bool,
 }
 
 impl<P> Hold<P> {
-    /// Of a driver that holds packets, or not.
+    /// Creates the buffer of a driver that buffers packets, if `holds` is true.
     pub fn new(holds: bool) -> Hold<P> {
         Hold {
             reorder: Reorder::new(),
@@ -26,7 +26,7 @@ impl<P> Hold<P> {
         }
     }
 
-    /// Keeps one, if that is wanted.
+    /// Buffers a packet if the driver does so.
     pub fn keep(&mut self, expected: Psn, packet: &Packet, what: P) {
         if self.holds {
             let held = Held {
@@ -42,16 +42,16 @@ impl<P> Hold<P> {
         }
     }
 
-    /// The next one whose turn it is.
+    /// Takes the next packet that is due.
     pub fn next(&mut self, expected: Psn, due: impl Fn(Psn) -> bool) -> Option<(Packet, P)> {
         self.reorder.next(&mut self.ring, expected, due)
     }
 
-    /// Whether some are left.
+    /// Returns whether packets are left in the buffer.
     pub fn left(&self) -> bool {
         !self.reorder.is_empty()
     }
 
-    /// Most times that packets can be handled in a row before something is wrong.
+    /// Upper bound on successive buffered packets; more would be an endless loop.
     pub const TURNS: usize = 4 * PLACES;
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the fuzz targets do with their input. Each is a module with a function `run`, which panics
-//! where something is wrong.
+//! Implementation of the fuzz targets. Each is a module with a function `run`, which panics if it
+//! finds an error.
 //!
-//! | target | feeds | and checks |
+//! | target | feeds | checks |
 //! |---|---|---|
-//! | [`parse`] | bytes | that the packet parser is total, and emits what it took |
-//! | [`responder`] | packets, faults, polls | what it places, answers and completes |
-//! | [`requester`] | work requests, answers, timers | that each completes once, in order, and for a reason |
-//! | [`wqe`] | work-queue entries as a ring holds them | that what comes of them keeps within bounds |
-//! | [`differential`] | packets with payload | that core and [`model`] give the same answers, completions and memory |
-//! | [`conversation`] | work requests, a peer, losses | that the core's requester and [`model`] get all done, once and in order |
+//! | [`parse`] | bytes | that the packet parser is total and that packets survive a round trip |
+//! | [`responder`] | packets, faults, polls | payload placement, responses and completions |
+//! | [`requester`] | work requests, responses, timers | one justified completion each, in order |
+//! | [`wqe`] | work queue entries as in a ring | that decoding them stays within bounds |
+//! | [`differential`] | packets with payload | that the core's responder and [`model`] agree |
+//! | [`conversation`] | work requests, a peer, losses | that all work completes once, in order |
 //!
-//! An input is a script: bytes that are read from the front, with zeros where they end, so that
-//! every input means something and a small change of it is a small change of what happens.
-//! [`script`] has the words, and writes them too: seeds are made from captures that way.
+//! An input is a script: bytes that are read from the front, followed by zeros. So every input has
+//! a meaning, and a small change of the input is a small change of the events. [`script`] defines
+//! the format and can also write it: it converts captures into seeds.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The packet parser: total, and what it took comes out again.
+//! The packet parser: it accepts any input, and accepted packets survive a round trip.
 
 use crate::script::{extensions, Extension};
 use rrxe_core::{Ext, Packet};
 
-/// The length of the UDP payload in two bytes, then what it starts with.
+/// Input: the length of the UDP payload in two bytes, then the start of that payload.
 pub fn run(data: &[u8]) {
     let Some((total, head)) = data.split_first_chunk() else {
         return;
     };
     let total = u16::from_le_bytes(*total);
-    // The length that the packet has, and the one that it may claim.
+    // Parses with the length that the input claims, and with its actual length.
     for total in [u32::from(total), head.len() as u32] {
         if let Ok(packet) = Packet::parse(head, total) {
             check(&packet, head, total);
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Of an accepted packet.
+/// Checks an accepted packet.
 fn check(packet: &Packet, head: &[u8], total: u32) {
     let header_len = usize::from(packet.header_len);
     assert!(
@@ -70,7 +70,7 @@ fn check(packet: &Packet, head: &[u8], total: u32) {
             "byte {at} of {opcode:#x} is emitted otherwise"
         );
     }
-    // What was emitted means the same, and nothing that was ignored.
+    // The emitted packet has the original's meaning, without the ignored bits.
     if let Ok(again) = Packet::parse(&emitted, total) {
         assert_eq!(again, *packet);
     } else {
@@ -78,7 +78,7 @@ fn check(packet: &Packet, head: &[u8], total: u32) {
     }
 }
 
-/// Whether the BTH is followed by the number of a shared receive queue (IBA A14).
+/// Returns whether an XRCETH with the number of a shared receive queue follows the BTH (IBA A14).
 fn has_xrceth(packet: &Packet) -> bool {
     let known = packet.operation != rrxe_core::wire::Operation::Unsupported;
     packet.bth.opcode.0 >> 5 == 5 && known && !packet.is_response()
@@ -93,16 +93,16 @@ fn length(extension: Extension) -> usize {
     }
 }
 
-/// The bits of a header byte that mean nothing: reserved ones, sent as zero.
+/// Returns the bits of a header byte that have no meaning: reserved ones, sent as zero.
 fn ignored(opcode: u8, at: usize) -> u8 {
     match at {
-        // FECN and BECN are kept, the six bits beside them are reserved.
+        // FECN and BECN are kept; the other six bits are reserved.
         4 => 0x3f,
         8 => 0x7f,
         12..28 if opcode == 0x81 => 0xff,
-        // Of a datagram's DETH.
+        // In the DETH of a datagram.
         16 if opcode >> 5 == 3 => 0xff,
-        // Of a FETH all but the lowest six bits of the last byte.
+        // In a FETH, all but the lowest six bits of the last byte.
         12..15 if opcode == 0x1c => 0xff,
         15 if opcode == 0x1c => 0xc0,
         _ => 0,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A requester, answers of a peer that may say anything, and a driver that may refuse anything:
-//! each work request completes once, in order, with success only where there is reason to.
+//! A requester with a peer whose responses are arbitrary and a driver that may refuse any call.
+//! Each work request must complete once and in order, with success only if there is a reason.
 
 use crate::hold::Hold;
 use crate::script::{extensions, Extension, Fed, Frame, Script, Service};
@@ -12,9 +12,10 @@ use rrxe_core::{
 };
 use std::collections::VecDeque;
 
-/// Events of one input: more only take time.
+/// Maximum number of events of one input; more only take time.
 const EVENTS: usize = 200;
-/// Most packets that one poll may send: READs of gigabytes are one packet, WRITEs are many.
+/// Maximum number of packets that one poll may send. A READ of gigabytes is one packet, a WRITE is
+/// many.
 const BUDGET: u32 = 64;
 
 /// The operations that a script names.
@@ -34,7 +35,7 @@ const OPS: [SendOp; 13] = [
     SendOp::AtomicWrite,
 ];
 
-/// What is known of an outstanding work request.
+/// State of an outstanding work request.
 #[derive(Clone, Debug)]
 struct Work {
     op: SendOp,
@@ -42,17 +43,18 @@ struct Work {
     remote_addr: u64,
     signaled: bool,
     slot: u32,
-    /// The PSN of its first packet, once that was sent.
+    /// PSN of the first packet, once it was sent.
     first_psn: Option<u32>,
-    /// Packets sent, from the first on without a gap.
+    /// Packets sent, without a gap, from the first on.
     sent: u32,
-    /// READ: which packets of the response were placed. Long ones are only counted.
+    /// READ: the packets of the response that were placed. The end of a long response is not
+    /// tracked.
     placed: Vec<bool>,
     placed_atomic: bool,
     executed: bool,
 }
 
-/// What a requester rests on.
+/// The environment of the requester.
 struct World {
     service: Service,
     mtu: u32,
@@ -63,7 +65,7 @@ struct World {
     room: u32,
     sent: u32,
     completed: u32,
-    /// A work request failed: those behind it can't succeed.
+    /// A work request failed, so later ones cannot succeed.
     failed: bool,
     dead: bool,
 }
@@ -80,7 +82,7 @@ impl World {
     }
 }
 
-/// Packets of a request, or of a READ's response.
+/// Returns the number of packets of a request or of a READ response.
 fn packets(op: SendOp, length: u32, mtu: u32) -> u32 {
     match op {
         SendOp::Flush => 1,
@@ -122,7 +124,7 @@ impl RequesterEnv for World {
         );
         assert!(len <= mtu);
 
-        // Which packet of the message it is.
+        // Index of the packet in its message.
         let at = match (packet.payload, work.op) {
             (Payload::Read { .. }, _) => panic!("a request with a READ's payload"),
             (_, SendOp::Read) => {
@@ -158,7 +160,7 @@ impl RequesterEnv for World {
                 0
             }
         };
-        // A packet that is sent again is the same as before (F-07).
+        // A retransmitted packet is identical to the original (F-07).
         let first = psn.wrapping_sub(at) & 0xff_ffff;
         assert_eq!(
             *work.first_psn.get_or_insert(first),
@@ -395,7 +397,7 @@ impl End {
             );
         }
         if outcome.hold {
-            // It may have acknowledged what is before the gap.
+            // The packet may have acknowledged packets before the gap.
             let expected = self.requester.expected_psn();
             self.held.keep(expected, packet, *fed);
         }
@@ -428,7 +430,7 @@ impl End {
     }
 }
 
-/// Six bytes of set-up (nine with a PSN not near 0), then events.
+/// Input: six bytes of set-up (nine with a PSN far from 0), then events.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let [kind, depth, retries, reads, timeout, psn] = [(); 6].map(|()| script.u8());
@@ -482,7 +484,7 @@ pub fn run(data: &[u8]) {
         }
         match script.u8() {
             0..=0x5f => {
-                // Near what was sent last, or near what is the oldest.
+                // The PSN is near that of the oldest work request, or near the next one.
                 let oldest = end.world.outstanding.front();
                 let psn = match oldest.and_then(|work| work.first_psn) {
                     Some(psn) => psn,
@@ -521,7 +523,7 @@ pub fn run(data: &[u8]) {
             0xf4..=0xf5 => end.world.local_fault = Some(Fault::Protection),
             0xf6..=0xf7 => end.requester.pause(),
             0xf8..=0xf9 => end.requester.resume(),
-            // From SQE back to RTS.
+            // Moves from SQE back to RTS.
             0xfa => {
                 end.requester.start();
                 end.world.failed = false;
@@ -552,7 +554,7 @@ pub fn run(data: &[u8]) {
                 end.lost = false;
                 end.world.dead = false;
                 end.world.failed = false;
-                // Forgotten, not completed.
+                // Reset drops work requests without completing them.
                 end.world.outstanding.clear();
                 end.held = Hold::new(reads & 0x80 != 0);
                 end.requester.reset();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A responder, packets of a peer that may do anything, and a driver that may refuse anything.
+//! A responder with a peer that may send anything, and a driver that may refuse any call.
 
 use crate::hold::Hold;
 use crate::script::{Fed, Frame, Script, Service};
 use crate::world::{World, KEY, OWN, PEER, QKEY};
 use rrxe_core::{Mtu, Outcome, Packet, Psn, Resource};
 
-/// With resources in memory of its own.
+/// The core's responder with resources in a vector.
 pub type Responder = rrxe_core::Responder<Vec<Resource>>;
 
-/// Events of one input: more only take time.
+/// Maximum number of events of one input; more only take time.
 const EVENTS: usize = 200;
 
-/// A responder and what it rests on.
+/// A responder and its environment.
 pub struct End {
     /// The service.
     pub service: Service,
@@ -29,7 +29,7 @@ pub struct End {
     held: Hold<Fed>,
 }
 
-/// How a queue pair is set up: the head of a script.
+/// Set-up of a queue pair, which is the start of a script.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The service.
@@ -38,24 +38,24 @@ pub struct Setup {
     pub mtu: u32,
     /// The PSN expected first.
     pub psn: u32,
-    /// READs and atomics at once.
+    /// Maximum number of outstanding READs and atomics.
     pub resources: u8,
-    /// READ, WRITE, atomic: what the queue pair lets the peer do.
+    /// Whether the queue pair allows the peer READ, WRITE and atomic.
     pub access: [bool; 3],
-    /// The same, of the region.
+    /// Whether the memory region allows the peer READ, WRITE and atomic.
     pub rights: [bool; 3],
-    /// FLUSHes for visibility and for persistence: whether the peer may.
+    /// Whether the peer may FLUSH for visibility and for persistence.
     pub flush: [bool; 2],
-    /// The RNR NAK timer.
+    /// Code of the RNR NAK timer.
     pub rnr: u8,
-    /// Where the region starts.
+    /// Start address of the memory region.
     pub base: u64,
-    /// Whether the driver holds packets that come before their turn.
+    /// Whether the driver buffers out-of-order packets.
     pub holds: bool,
 }
 
 impl Setup {
-    /// Four bytes, and three for a PSN that is not near 0.
+    /// Reads four bytes, and more for a PSN far from 0.
     pub fn read(script: &mut Script<'_>) -> Setup {
         let [kind, limits, access, psn] = [script.u8(), script.u8(), script.u8(), script.u8()];
         let bits = |shift: u8| [0, 1, 2].map(|bit| (!access >> (shift + bit)) & 1 != 0);
@@ -72,7 +72,7 @@ impl Setup {
             flush: [kind & 0x40 == 0, kind & 0x80 == 0],
             rnr: limits >> 3,
             base: match access >> 6 {
-                // Up to the last byte that there is.
+                // The region ends at the last address.
                 3 => u64::MAX - crate::world::SIZE as u64 + 1,
                 2 => 0,
                 _ => 0x7f00_0000_1000,
@@ -81,7 +81,7 @@ impl Setup {
         }
     }
 
-    /// The core's responder of this kind.
+    /// Creates a responder of the core.
     pub fn responder(&self) -> Responder {
         let mut responder = Responder::new(self.service.core());
         self.apply(&mut responder);
@@ -101,7 +101,7 @@ impl Setup {
         responder.start();
     }
 
-    /// What packets for it are made of.
+    /// Returns the context for encoded packets.
     pub fn frame(&self, psn: u32) -> Frame {
         Frame {
             service: self.service,
@@ -116,7 +116,7 @@ impl Setup {
 }
 
 impl End {
-    /// Ready to receive.
+    /// Creates a responder that is ready to receive.
     pub fn new(setup: &Setup) -> End {
         let mut world = World::new(setup.base, setup.mtu, setup.rights);
         world.class = setup.service.class();
@@ -132,12 +132,12 @@ impl End {
         }
     }
 
-    /// Feeds a packet; with a UDP payload of this length.
+    /// Feeds a packet whose UDP payload has `total` bytes.
     pub fn feed(&mut self, fed: &Fed, total: u32) {
         let Ok(packet) = Packet::parse(fed.head(), total) else {
             return;
         };
-        // Raw bytes: as if there was payload behind them.
+        // Raw bytes are treated as if they were followed by payload.
         let mut fed = *fed;
         fed.payload = packet.payload_len;
         self.handle(&packet, &fed);
@@ -195,16 +195,16 @@ impl End {
         }
     }
 
-    /// To the Error state.
+    /// Moves to the Error state.
     pub fn error(&mut self) {
         self.lost = true;
-        // What is still current is completed, and nothing else happens.
+        // The current receive work request completes, and nothing else happens.
         self.responder.enter_error(&mut self.world);
         assert!(!self.world.busy(), "a receive is left over");
         self.world.dead = true;
     }
 
-    /// Lets it send.
+    /// Lets the responder send up to `budget` packets.
     pub fn poll(&mut self, budget: u32) {
         let before = self.world.sent.len();
         let room = self.world.room;
@@ -238,7 +238,7 @@ impl End {
     }
 }
 
-/// A [`Setup`], then events.
+/// Input: a [`Setup`], then events.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let setup = Setup::read(&mut script);
@@ -284,7 +284,7 @@ pub fn run(data: &[u8]) {
                 }
             }
             0xfe => {
-                // Reset: who was lost begins anew.
+                // Reset: a responder in the Error state starts again.
                 end.world.dead = false;
                 if !end.lost {
                     end.error();
@@ -295,7 +295,7 @@ pub fn run(data: &[u8]) {
                 end.held = Hold::new(setup.holds);
                 setup.apply(&mut end.responder);
             }
-            // The peer, or the path to it, is congested.
+            // The peer's CNP reports congestion.
             _ => {
                 end.now += u64::from(script.u16()) << 4;
                 end.responder.notified(end.now);

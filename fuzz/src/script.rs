@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Inputs: how they are read, and how packets stand in them.
+//! Inputs: how they are read, and how they encode packets.
 //!
-//! The wire format is spelled out here once more, from the specification (IBA 9.2, 9.3), so that
-//! the core's is checked by something that is not the core's.
+//! This file implements the wire format a second time, from the specification (IBA 9.2, 9.3), so
+//! that the core's implementation is checked against an independent one.
 
 use arbitrary::Unstructured;
 
-/// An input, read from the front. Where it has ended, it goes on with zeros.
+/// An input, read from the front. After its end it continues with zeros.
 pub struct Script<'a>(Unstructured<'a>);
 
 macro_rules! integers {
     ($($name:ident)*) => {
         $(
-            /// The next integer, little-endian.
+            /// Returns the next integer, little-endian.
             pub fn $name(&mut self) -> $name {
                 self.0.arbitrary().unwrap_or_default()
             }
@@ -22,26 +22,26 @@ macro_rules! integers {
 }
 
 impl<'a> Script<'a> {
-    /// From what the fuzzer made up.
+    /// Creates a script from the fuzzer's bytes.
     pub fn new(data: &'a [u8]) -> Script<'a> {
         Script(Unstructured::new(data))
     }
 
-    /// Whether it has ended.
+    /// Returns whether the input has ended.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     integers!(u8 u16 u32 u64);
 
-    /// The next bytes, as many as there are.
+    /// Returns the next `n` bytes, or fewer at the end of the input.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         let n = n.min(self.0.len());
         self.0.bytes(n).unwrap_or_default()
     }
 }
 
-/// The services.
+/// Transport services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -55,7 +55,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Most are RC, since most is in it.
+    /// Decodes a service. Most values mean RC, which has the most features.
     pub fn read(byte: u8) -> Service {
         match byte & 7 {
             5 => Service::Xrc,
@@ -65,7 +65,7 @@ impl Service {
         }
     }
 
-    /// In the core's words.
+    /// Returns the core's value for the service.
     pub fn core(self) -> rrxe_core::Service {
         match self {
             Service::Rc => rrxe_core::Service::Rc,
@@ -75,7 +75,7 @@ impl Service {
         }
     }
 
-    /// The top three bits of its opcodes.
+    /// Returns the top three bits of the service's opcodes.
     pub fn class(self) -> u8 {
         match self {
             Service::Rc => 0x00,
@@ -86,18 +86,18 @@ impl Service {
     }
 }
 
-/// What packets are made for.
+/// Context that packets refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// The service of the queue pair.
     pub service: Service,
     /// Bytes of a full packet.
     pub mtu: u32,
-    /// Where PSNs are counted from: the one that is expected, or was sent last.
+    /// Base of relative PSNs: the PSN that is expected, or the one that was sent last.
     pub psn: u32,
-    /// Where the region is that requests name.
+    /// Start address of the memory region that requests name.
     pub base: u64,
-    /// Its key.
+    /// Key of the memory region.
     pub key: u32,
     /// The Q_Key.
     pub qkey: u32,
@@ -105,21 +105,21 @@ pub struct Frame {
     pub qpn: u32,
 }
 
-/// Most bytes of headers.
+/// Upper bound on the bytes of headers.
 pub const HEADERS: usize = 64;
 
-/// A packet to be fed.
+/// A packet to feed to the code under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Fed {
     head: [u8; HEADERS],
     len: usize,
     /// Bytes of payload.
     pub payload: u32,
-    /// What the payload is: this byte, and each one more than the one before.
+    /// First byte of the payload; each further byte is greater by one.
     pub first_byte: u8,
 }
 
-/// The extension headers of opcodes (IBA 9.2.1 and 9.3; FLUSH and ATOMIC WRITE: A19).
+/// Extension headers (IBA 9.2.1 and 9.3; FLUSH and ATOMIC WRITE: A19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// Four bytes of immediate data.
@@ -136,11 +136,11 @@ pub enum Extension {
     Original,
     /// Q_Key and source queue pair.
     Deth,
-    /// What to flush, and how far.
+    /// Placement type and selectivity level of a FLUSH.
     Feth,
 }
 
-/// The extension headers behind the BTH of an opcode.
+/// Returns the extension headers that follow the BTH of an opcode.
 pub fn extensions(opcode: u8) -> &'static [Extension] {
     use Extension::*;
     if opcode >> 5 == 3 {
@@ -162,33 +162,34 @@ pub fn extensions(opcode: u8) -> &'static [Extension] {
     }
 }
 
-/// Flags in a packet's third byte.
+/// Flags in the third byte of an encoded packet.
 pub mod flag {
-    /// Asks for an acknowledgement.
+    /// Requests an acknowledgement.
     pub const ACKREQ: u8 = 1;
-    /// Asks for a solicited event.
+    /// Requests a solicited event.
     pub const SOLICITED: u8 = 2;
-    /// Of another partition.
+    /// Uses another partition.
     pub const PARTITION: u8 = 4;
-    /// Padding that does not belong there.
+    /// Adds wrong padding.
     pub const PADDING: u8 = 8;
-    /// Payload, of the next byte: none, a full packet, so many bytes, or about a full packet.
+    /// Length of the payload: empty, a full packet, the next byte, or about a full packet.
     pub const LENGTH: u8 = 0x30;
     /// The value of [`LENGTH`] for a full packet.
     pub const LENGTH_FULL: u8 = 0x10;
-    /// The value of [`LENGTH`] for as many bytes as the next byte says.
+    /// The value of [`LENGTH`] for the number of bytes that the next byte gives.
     pub const LENGTH_BYTE: u8 = 0x20;
-    /// Another key than the region's.
+    /// Uses a key other than the region's.
     pub const KEY: u8 = 0x40;
-    /// Addresses, lengths and keys are spelled out.
+    /// Spells out addresses, lengths and keys.
     pub const RAW: u8 = 0x80;
 }
 
-/// Added to offsets into the region, so that scripts can name bytes before it.
+/// Offset of the region's start in encoded offsets, so that scripts can name bytes before the
+/// region.
 pub const BEFORE: u16 = 16;
 
 impl Fed {
-    /// Packet bytes as they are: what the fuzzer made up.
+    /// Reads arbitrary packet bytes. Returns them and the claimed length of the UDP payload.
     pub fn raw(script: &mut Script<'_>) -> (Fed, u32) {
         let len = usize::from(script.u8()) % (HEADERS + 1);
         let beyond = script.u8();
@@ -201,7 +202,7 @@ impl Fed {
             payload: 0,
             first_byte: 0,
         };
-        // Close to what is there, or far beyond.
+        // The claimed length is close to the actual one, or far beyond it.
         let total = (bytes.len() as u32).wrapping_add(match beyond {
             0..=0xbf => u32::from(beyond) * 4,
             _ => u32::from(beyond) << 12,
@@ -209,7 +210,7 @@ impl Fed {
         (fed, total)
     }
 
-    /// The next packet of a script.
+    /// Reads the next packet of a script.
     pub fn read(script: &mut Script<'_>, frame: &Frame) -> Fed {
         let [op, psn, flags, len] = [script.u8(), script.u8(), script.u8(), script.u8()];
         let opcode = match op >> 5 {
@@ -250,7 +251,7 @@ impl Fed {
         fed.push(&pkey.to_be_bytes());
         fed.push(&frame.qpn.to_be_bytes());
         fed.push(&((u32::from(flags & flag::ACKREQ) << 31) | psn).to_be_bytes());
-        // The number of the shared receive queue: some do not exist.
+        // XRCETH: the number of the shared receive queue. Some queues do not exist.
         let response = (0x0d..=0x12).contains(&(opcode & 0x1f));
         if opcode >> 5 == 5 && !response {
             fed.push(&u32::from(len & 3).to_be_bytes());
@@ -280,7 +281,7 @@ impl Fed {
                     }
                     let len = match (raw, script.u16()) {
                         (true, n) => (u32::from(n) << 16) | u32::from(script.u16()),
-                        // So many packets, and so many bytes.
+                        // A number of full packets plus a number of bytes.
                         (false, n) if n & 0x8000 != 0 => {
                             u32::from(n & 0x1f) * frame.mtu + u32::from((n >> 8) & 0x7f)
                         }
@@ -309,52 +310,53 @@ impl Fed {
         self.len += bytes.len();
     }
 
-    /// BTH and extension headers.
+    /// Returns BTH and extension headers.
     pub fn head(&self) -> &[u8] {
         &self.head[..self.len]
     }
 
-    /// Bytes of payload and padding.
+    /// Returns the bytes of payload and padding.
     fn padded(&self) -> u32 {
         self.payload + u32::from((self.head[1] >> 4) & 3)
     }
 
-    /// The UDP payload's length, with padding and ICRC.
+    /// Returns the length of the UDP payload, with padding and ICRC.
     pub fn total_len(&self) -> u32 {
         self.len as u32 + self.padded() + 4
     }
 
-    /// The payload, byte by byte.
+    /// Returns the bytes of the payload.
     pub fn payload(&self) -> impl Iterator<Item = u8> {
         let first = self.first_byte;
         (0..self.payload).map(move |i| first.wrapping_add(i as u8))
     }
 }
 
-/// A script in the making: for seeds.
+/// A script under construction, for seeds.
 #[derive(Default)]
 pub struct Writer(pub Vec<u8>);
 
-/// Most bytes of what is not a full packet, in a seed.
+/// Upper bound on the bytes of a partial packet in a seed.
 const REST: u32 = 0x7f;
 
-/// Full packets, and what is left: as seeds have them, for there the MTU is another one.
+/// Splits a length into full packets and a rest, with the limits of seeds: the fuzz target may use
+/// another MTU.
 pub fn parts(length: u32, mtu: u32) -> (u32, u32) {
     ((length / mtu).min(15), (length % mtu).min(REST))
 }
 
 impl Writer {
-    /// Appends.
+    /// Appends bytes.
     pub fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The packet with these header bytes, as [`Fed::read`] reads it: relative to the PSN and MTU of
-    /// the frame, with addresses relative to the region.
+    /// Appends the packet with these header bytes in the format of [`Fed::read`]: relative to the
+    /// PSN and MTU of the frame, with addresses relative to the region.
     pub fn packet(&mut self, head: &[u8], payload: u32, frame: &Frame) {
         let opcode = head[0];
         let psn = u32::from_be_bytes([0, head[9], head[10], head[11]]);
-        // As a number of 24 bits with a sign.
+        // A signed number of 24 bits.
         let delta = (psn.wrapping_sub(frame.psn) << 8) as i32 >> 8;
         let delta = i8::try_from(delta).unwrap_or(i8::MAX);
         let mut flags = (head[8] >> 7) | (head[1] >> 7 << 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the core's responder rests on: a region of memory, receive work requests, a wire. It
-//! panics where the core asks for what it must not.
+//! The environment of the core's responder: a memory region, receive work requests, a wire. It
+//! panics if the core makes a call that the contract forbids.
 
 use crate::script::{extensions, Fed, Script};
 use rrxe_core::{
@@ -10,9 +10,9 @@ use rrxe_core::{
 };
 use std::collections::VecDeque;
 
-/// Bytes of the region.
+/// Bytes of the memory region.
 pub const SIZE: usize = 4096;
-/// The region's key.
+/// Key of the memory region.
 pub const KEY: u32 = 0x1234_5600;
 /// The Q_Key.
 pub const QKEY: u32 = 0x1111_0000;
@@ -24,56 +24,56 @@ pub const OWN: u32 = 0x00_0123;
 /// A receive work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// Counts up.
+    /// Number of the work request, counting from 0.
     pub id: u32,
-    /// Its memory.
+    /// Buffer of the work request.
     pub data: Vec<u8>,
 }
 
 /// The environment of a responder.
 pub struct World {
-    /// Where the region starts.
+    /// Start address of the region.
     pub base: u64,
-    /// Whether the key opens it.
+    /// Whether the key is valid.
     pub open: bool,
-    /// READ, WRITE, atomic.
+    /// Whether the region allows READ, WRITE and atomic.
     pub rights: [bool; 3],
-    /// The region.
+    /// Contents of the region.
     pub memory: Vec<u8>,
-    /// Posted.
+    /// Posted receive work requests.
     pub receives: VecDeque<Receive>,
     posted: u32,
     current: Option<Receive>,
-    /// Completed.
+    /// Completed receive work requests.
     pub done: Vec<(Receive, RecvCompletion)>,
-    /// Told.
+    /// Events that the responder reported.
     pub events: Vec<ResponderEvent>,
     /// The packet being handled.
     pub packet: Option<Fed>,
-    /// After so many actions, one fails so.
+    /// Fault to inject, after the given number of successful actions.
     pub fault: Option<(u8, Fault)>,
-    /// Packets that there is room for.
+    /// Packets that can still be sent.
     pub room: u32,
-    /// Sent: headers and payload.
+    /// Packets sent: headers and payload.
     pub sent: Vec<(Vec<u8>, Vec<u8>)>,
-    /// ACKs and NAKs sent.
+    /// Number of ACKs and NAKs sent.
     pub acknowledgements: u32,
-    /// READ responses and atomic acknowledgements sent.
+    /// Number of READ responses and atomic acknowledgements sent.
     pub responses: u32,
     /// Bytes of a full packet.
     pub mtu: u32,
-    /// The top three bits of opcodes.
+    /// Top three bits of the service's opcodes.
     pub class: u8,
-    /// READs that were granted.
+    /// Ranges of READs that were granted.
     reads: Vec<(u64, u32)>,
-    /// The WRITE that was granted last.
+    /// Range of the WRITE that was granted last.
     write: Option<(u64, u32)>,
-    /// Nothing may happen any more.
+    /// In the Error state: no further action is allowed.
     pub dead: bool,
 }
 
 impl World {
-    /// With nothing posted.
+    /// Creates an environment with nothing posted.
     pub fn new(base: u64, mtu: u32, rights: [bool; 3]) -> World {
         World {
             base,
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Posts a receive work request.
+    /// Posts a receive work request of `len` bytes.
     pub fn post(&mut self, len: usize) {
         self.receives.push_back(Receive {
             id: self.posted,
@@ -108,12 +108,12 @@ impl World {
         self.posted += 1;
     }
 
-    /// Whether a receive work request is being filled.
+    /// Returns whether a receive work request is being filled.
     pub fn busy(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Has the next action fail, or one after it.
+    /// Makes one of the next actions fail.
     pub fn arm(&mut self, script: &mut Script<'_>) {
         let fault = match script.u8() % 3 {
             0 => Fault::Protection,
@@ -128,7 +128,7 @@ impl World {
         burn(&mut self.fault)
     }
 
-    /// What the region's owner would say, without the protocol.
+    /// Checks an access against the region, independently of the protocol. Returns its range.
     fn range(
         &self,
         key: u32,
@@ -157,7 +157,7 @@ impl World {
     }
 }
 
-/// Whether a range lies in another.
+/// Returns whether a range lies within another.
 fn within((va, len): (u64, u32), outer: (u64, u32)) -> bool {
     let start = u128::from(va).checked_sub(outer.0.into());
     start.is_some_and(|start| start + u128::from(len) <= u128::from(outer.1))
@@ -345,7 +345,8 @@ impl ResponderEnv for World {
     }
 }
 
-/// Whether what is done now fails: a fault that was laid comes after so many things that go well.
+/// Returns whether the current action fails. An injected fault strikes after the given number of
+/// successful actions.
 pub(crate) fn burn(fuse: &mut Option<(u8, Fault)>) -> Result<(), Fault> {
     match fuse.take() {
         None => Ok(()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work-queue entries as a user program may have left them in its ring: whatever they hold, what
-//! the driver makes of them stays within bounds, and nothing that makes no sense is executed.
+//! Work queue entries as a user program may have left them in its ring. For any contents, the
+//! driver's decoding stays within bounds, and no malformed entry is executed.
 
 use crate::abi::{RecvWqe, SendWqe, Sge, WqeOp, WQE_INLINE};
 use crate::entry::{for_each_piece, total, Behind, RecvEntry, SendBounds, SendEntry};
@@ -9,7 +9,7 @@ use crate::limits;
 use crate::script::{Script, Service};
 use rrxe_core::{Fault, Mtu, Requester, SendOp, SendSlot};
 
-/// Two bytes of set-up, then entries.
+/// Input: two bytes of set-up, then entries.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let [kind, sizes] = [script.u8(), script.u8()];
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A value that is small, the largest, or any.
+/// Reads a value that is small, the largest, or arbitrary.
 fn any(script: &mut Script<'_>) -> u32 {
     match script.u8() {
         0xff => u32::MAX,
@@ -100,7 +100,7 @@ fn send(
     assert!(request.length <= limits::MAX_MESSAGE);
     match entry.fault() {
         Some(_) => {
-            // It is to fail, and to be told of, and must do nothing else.
+            // The work request must fail, report that, and have no other effect.
             assert_eq!((request.op, request.length), (SendOp::Send, 0));
             assert!(request.signaled);
         }
@@ -152,7 +152,7 @@ fn send(
     }
 }
 
-/// The pieces of a range are the range: each within its segment, in order, all of it.
+/// Checks that the pieces of a range cover it in order, each within its segment.
 fn walk(script: &mut Script<'_>, list: &[Sge], sum: u64) {
     let (offset, len) = (any(script), any(script) as usize);
     let end = u64::from(offset) + len as u64;
@@ -162,7 +162,7 @@ fn walk(script: &mut Script<'_>, list: &[Sge], sum: u64) {
         assert_ne!(n, 0, "an empty piece");
         done += n as usize;
         assert!(done <= len, "more than was asked for");
-        // Found the slow way.
+        // Finds the segment the slow way.
         let mut start = u64::from(offset) + at as u64;
         let segment = list.iter().find(|s| {
             let here = start < u64::from(s.length);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Address handles. The kernel resolves the address and gives it a number that work-queue entries
-//! name.
+//! Address handles. The kernel resolves the address and assigns the handle a number, which work
+//! queue entries carry.
 
 use crate::abi;
 use crate::ffi::command;
@@ -17,15 +17,15 @@ pub(crate) struct Ah {
     number: u32,
 }
 
-/// The number of an address handle in work-queue entries.
+/// Returns the number of an address handle for work queue entries.
 ///
 /// # Safety
 ///
 /// `ah` is an address handle of rrxe.
 #[inline]
 pub(crate) unsafe fn number(ah: *const IbvAh) -> u32 {
-    // SAFETY: the public part is the first member of what `create_ah` returned. Nothing writes
-    // the number after that.
+    // SAFETY: the public part is the first member of the `Ah` that `create_ah` returned. Nothing
+    // writes the number after that.
     unsafe { (*ah.cast::<Ah>()).number }
 }
 
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`create_ah`] returned.
+/// Called by libibverbs with a handle that [`create_ah`] returned.
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<Ah, _>(ah, ibv_cmd_destroy_ah(ah)) }
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
 pub(crate) mod tests {
     use super::*;
 
-    /// An address handle without a device. It stays for the life of the test program.
+    /// Creates an address handle without a device, which lives as long as the test program.
     pub(crate) fn numbered(number: u32) -> *mut IbvAh {
         let null = core::ptr::null_mut();
         let ibv = IbvAh {

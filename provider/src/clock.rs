@@ -2,23 +2,23 @@
 
 //! The clock of completion timestamps.
 //!
-//! A completion carries nanoseconds of `CLOCK_MONOTONIC`. To the verbs that is a device clock of
-//! 64 bits that ticks at 1 GHz.
+//! A completion carries nanoseconds of `CLOCK_MONOTONIC`. The verbs present them as a 64-bit device
+//! clock that ticks at 1 GHz.
 
 use crate::ffi::os;
 
-/// All 64 bits of a timestamp count.
+/// All 64 bits of a timestamp are valid.
 pub(crate) const TIMESTAMP_MASK: u64 = u64::MAX;
 
-/// Ticks for each millisecond (kHz): one for each nanosecond.
+/// Ticks per millisecond (kHz): one per nanosecond.
 pub(crate) const FREQUENCY_KHZ: u64 = 1_000_000;
 
-/// The clock now, in ticks.
+/// Returns the current time in ticks.
 pub(crate) fn ticks() -> i64 {
     os::monotonic().nanoseconds()
 }
 
-/// A timestamp as nanoseconds of `CLOCK_REALTIME`, as that clock is set now.
+/// Converts a timestamp to nanoseconds of `CLOCK_REALTIME`, with that clock's current offset.
 pub(crate) fn to_wallclock(timestamp: u64) -> u64 {
     let ahead = os::realtime().nanoseconds().wrapping_sub(ticks());
     timestamp.wrapping_add_signed(ahead)
@@ -32,7 +32,8 @@ mod tests {
     fn now_is_now_on_both_clocks() {
         let before = os::realtime().nanoseconds();
         let now = to_wallclock(ticks() as u64) as i64;
-        // A day: the clocks may be set while the test runs, their distance is decades.
+        // The limit is a day: the clocks may be set while the test runs, but they differ by
+        // decades.
         assert!((now - before).abs() < 86_400_000_000_000);
     }
 

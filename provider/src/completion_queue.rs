@@ -2,8 +2,8 @@
 
 //! The completion queue: a ring that the kernel produces and this side consumes.
 //!
-//! Nothing here knows of libibverbs' objects; [`crate::cq`] and [`crate::cq_ex`] are the two ways
-//! to read it.
+//! This module is independent of libibverbs' objects; [`crate::cq`] and [`crate::cq_ex`] are the
+//! two ways to read the queue.
 
 use crate::abi::{self, Cqe};
 use crate::ffi::verbs::IbvWc;
@@ -18,8 +18,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 pub(crate) const STRIDE: u32 = 64;
 const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
 
-/// Flags that mean the same in [`IbvWc::wc_flags`] as in [`Cqe::flags`]. The rest is not for the
-/// consumer, or has another meaning there.
+/// Flags with the same meaning in [`IbvWc::wc_flags`] as in [`Cqe::flags`]. The others are internal
+/// or mean something else there.
 const WC_FLAGS: u8 = abi::CQE_GRH | abi::CQE_WITH_IMM | abi::CQE_WITH_INV;
 
 /// [`service_level`] of a datagram: the packet had a UDP header.
@@ -33,21 +33,21 @@ const ROCE_IPV4: u8 = 2;
 ///
 /// # Invariants
 ///
-/// `ring` points to a ring that this value owns. Those that were in its place before are in
-/// `retired`, so that a reference to a ring is valid as long as this value.
+/// `ring` points to a ring that this value owns. Its predecessors are kept in `retired`, so a
+/// reference to a ring is valid as long as this value.
 pub(crate) struct CompletionQueue {
     ring: AtomicPtr<Ring>,
     lock: Lock,
-    /// The program has taken an event of the queue's and has not polled since.
+    /// The program has taken an event of the queue and has not polled since.
     has_taken_event: AtomicBool,
-    /// Under the lock.
+    /// Protected by the lock.
     state: UnsafeCell<State>,
 }
 
 struct State {
-    /// Entries taken.
+    /// Entries taken so far.
     consumed: u32,
-    /// Rings from before a resize.
+    /// Rings that [`CompletionQueue::resize`] has replaced.
     #[expect(
         clippy::vec_box,
         reason = "who is arming may still look at one, so it stays where it is"
@@ -59,8 +59,8 @@ struct State {
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// An empty queue in `ring`, whose stride is [`STRIDE`]. With `shared` false the consumer
-    /// promises to use one thread only.
+    /// Creates an empty queue in `ring`, whose stride is [`STRIDE`]. If `shared` is false, the
+    /// consumer promises to use one thread only.
     pub(crate) fn new(ring: Ring, shared: bool) -> Self {
         let state = State {
             consumed: 0,
@@ -75,37 +75,39 @@ impl CompletionQueue {
         }
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     pub(crate) fn ring(&self) -> &Ring {
-        // SAFETY: by the invariant it is valid as long as `self`, and nobody has it exclusively.
+        // SAFETY: by the invariant it is valid as long as `self`, and there is no exclusive
+        // reference.
         unsafe { &*self.ring.load(Ordering::SeqCst) }
     }
 
-    /// Asks for an event ([`abi::ARM_ANY`] or [`abi::ARM_SOLICITED`]). Takes no lock: consumers
+    /// Requests an event ([`abi::ARM_ANY`] or [`abi::ARM_SOLICITED`]). Takes no lock: consumers may
     /// arm between `start_poll` and `end_poll`, too.
     pub(crate) fn arm(&self, request: u32) {
         loop {
             let ring = self.ring();
             ring.arm(request);
-            // Where the queue was resized meanwhile, the request may have come too late to be
-            // taken along: see `resize`.
+            // If the queue was resized meanwhile, the kernel may have missed the request when it
+            // changed rings: see `resize`.
             if core::ptr::eq(ring, self.ring()) {
                 return;
             }
         }
     }
 
-    /// Records that the program has taken an event of the queue's.
+    /// Records that the program has taken an event of the queue.
     pub(crate) fn event_taken(&self) {
         self.has_taken_event.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether completions wait that an arming with `request` asks for, and the program has
-    /// polled since the last event, so it may rely on another one: see [`crate::abi`], "Arming a
-    /// completion queue that is not empty". Called after [`CompletionQueue::arm`].
+    /// Returns whether an arming with `request` must raise an event for completions that already
+    /// wait: there are some that it asks for, and the program has polled since the last event, so
+    /// it may rely on another one. See [`crate::abi`], "Arming a completion queue that is not
+    /// empty". Called after [`CompletionQueue::arm`].
     pub(crate) fn is_event_due(&self, request: u32) -> bool {
-        // It takes the event, arms, and then polls.
+        // The program has taken an event and arms before it polls; it finds the completions itself.
         if self.has_taken_event.load(Ordering::Relaxed) {
             return false;
         }
@@ -117,24 +119,25 @@ impl CompletionQueue {
             && (request & abi::ARM_ANY != 0 || self.may_have_solicited())
     }
 
-    /// Whether a solicited or failed completion waits. True also while the queue is open, be it
-    /// by another thread or by the calling one.
+    /// Returns whether a solicited or failed completion waits. Also returns true while the queue is
+    /// open, in another thread or in the calling one.
     fn may_have_solicited(&self) -> bool {
         if !self.lock.try_acquire() {
             return true;
         }
         // SAFETY: the lock was just taken. If the consumer promised to use one thread only, that
-        // thread is here, and has no reader in use: it may be between `start_poll` and
-        // `end_poll`, but not within one of the calls.
+        // thread is here and uses no reader: it may be between `start_poll` and `end_poll`, but not
+        // within one of the calls.
         let found = unsafe { self.current() }.has_solicited();
         self.close();
         found
     }
 
-    /// Puts `ring` in place of the present one, if `command` has the kernel do so: which moves
-    /// the completions that wait, and starts the counters of the new ring anew. The result is
-    /// that of `command`: an error, or what was asked for (`ARM_*`) too late for the kernel to take
-    /// it along. That is armed in the new ring.
+    /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel moves the waiting
+    /// completions and restarts the counters in the new ring.
+    ///
+    /// Returns the error of `command`, or the requests (`ARM_*`) that came too late for the kernel
+    /// to move. Those are armed in the new ring.
     pub(crate) fn resize(&self, ring: Ring, command: impl FnOnce() -> c_int) -> Result<u32, c_int> {
         self.lock.with(|| {
             let error = command();
@@ -147,7 +150,7 @@ impl CompletionQueue {
             // SAFETY: by the invariant the old ring was owned, and now it is here. Under the lock
             // this is the only reference to the state.
             let (old, state) = unsafe { (Box::from_raw(old), &mut *self.state.get()) };
-            // Whoever arms at the same time either sees the new ring or is seen here.
+            // A concurrent `arm` either sees the new ring, or its request is seen here.
             let late = old.disarm();
             if late != 0 {
                 self.ring().arm(late);
@@ -158,17 +161,17 @@ impl CompletionQueue {
         })
     }
 
-    /// Opens the queue for reading: takes its lock, which [`CompletionQueue::close`] gives back.
+    /// Opens the queue for reading: acquires its lock, which [`CompletionQueue::close`] releases.
     pub(crate) fn open(&self) -> Reader<'_> {
         self.lock.acquire();
         if self.has_taken_event.load(Ordering::Relaxed) {
             self.has_taken_event.store(false, Ordering::Relaxed);
         }
-        // SAFETY: the lock was just taken, and whoever holds it has the only reader.
+        // SAFETY: the lock was just taken, and its holder has the only reader.
         unsafe { self.current() }
     }
 
-    /// The reader of the queue that is open.
+    /// Returns the reader of the open queue.
     ///
     /// # Safety
     ///
@@ -188,8 +191,8 @@ impl CompletionQueue {
         self.lock.release();
     }
 
-    /// Removes all completions of queue pair `qp_num`, which can't complete anything any more.
-    /// The order of the others stays.
+    /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
+    /// work requests. The order of the other completions stays.
     pub(crate) fn remove(&self, qp_num: u32) {
         self.open().remove(qp_num);
         self.close();
@@ -198,7 +201,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: by the invariant it is owned, and nothing refers to it any more.
+        // SAFETY: by the invariant it is owned, and no reference to it is left.
         drop(unsafe { Box::from_raw(*self.ring.get_mut()) });
     }
 }
@@ -210,7 +213,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Entries that can be taken.
+    /// Returns the number of entries that can be taken.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         let produced = self.ring.producer().load(Ordering::Acquire);
@@ -220,18 +223,19 @@ impl Reader<'_> {
     }
 
     fn read(&self, counter: u32) -> Cqe {
-        // SAFETY: the slot has room for an entry, any bytes of which are valid, and no one writes
-        // it before it is given back: it is one of those available.
+        // SAFETY: the slot has room for an entry, for which any bytes are valid. It is one of those
+        // available, so the kernel does not write to it before it is returned.
         unsafe { self.ring.slot(counter).cast::<Cqe>().read() }
     }
 
-    /// The oldest completion, which stays.
+    /// Returns the oldest completion without removing it.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Cqe> {
         (self.available() != 0).then(|| self.read(*self.consumed))
     }
 
-    /// Gives back the oldest completion, if there is one behind it: that one.
+    /// Removes the oldest completion and returns the next one. Does nothing if there is no next
+    /// one.
     #[inline]
     pub(crate) fn peek_next(&mut self) -> Option<Cqe> {
         if self.available() < 2 {
@@ -241,7 +245,7 @@ impl Reader<'_> {
         Some(self.read(*self.consumed))
     }
 
-    /// Gives back the oldest completion.
+    /// Removes the oldest completion.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.give_back(1);
@@ -254,7 +258,8 @@ impl Reader<'_> {
             .store(*self.consumed, Ordering::Release);
     }
 
-    /// Moves up to `room` completions to where `put` puts them, given the index. The number moved.
+    /// Takes up to `room` completions, passes each to `put` with its index, and returns their
+    /// number.
     #[inline]
     pub(crate) fn take(&mut self, room: u32, mut put: impl FnMut(u32, Cqe)) -> u32 {
         let count = self.available().min(room);
@@ -267,7 +272,7 @@ impl Reader<'_> {
         count
     }
 
-    /// Whether a completion waits that counts as solicited: every failed one does.
+    /// Returns whether a completion waits that counts as solicited; failed ones always do.
     fn has_solicited(&self) -> bool {
         (0..self.available()).any(|i| {
             let entry = self.read(self.consumed.wrapping_add(i));
@@ -276,8 +281,8 @@ impl Reader<'_> {
     }
 
     fn remove(&mut self, qp_num: u32) {
-        // From the newest to the oldest, each entry that stays moves up by the number of newer
-        // ones that go. What is left over at the old end is given back.
+        // Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
+        // newer ones that are removed; the free entries at the old end are returned.
         let count = self.available();
         let mut removed: u32 = 0;
         for i in (0..count).rev() {
@@ -287,7 +292,7 @@ impl Reader<'_> {
                 removed = removed.wrapping_add(1);
             } else if removed != 0 {
                 let to = self.ring.slot(counter.wrapping_add(removed)).cast::<Cqe>();
-                // SAFETY: the slot is among those available, which are ours until given back.
+                // SAFETY: the slot is among those available, which are ours until returned.
                 unsafe { to.write(entry) };
             }
         }
@@ -297,7 +302,7 @@ impl Reader<'_> {
     }
 }
 
-/// What `ibv_poll_cq` reports for a completion.
+/// Converts a completion into the form that `ibv_poll_cq` reports.
 #[inline]
 pub(crate) fn to_wc(entry: &Cqe) -> IbvWc {
     IbvWc {
@@ -318,9 +323,9 @@ pub(crate) fn to_wc(entry: &Cqe) -> IbvWc {
     }
 }
 
-/// The service level of a completion. RoCE packets have none. For a datagram the field tells of
-/// which kind the packet was, as in completions of mlx5, since verbs have no other field for it.
-/// UCX relies on it: without it, UCX takes each packet for one over IPv6.
+/// Returns the service level of a completion. RoCE packets have none. For a datagram the field
+/// tells the packet's network header type, as in completions of mlx5, since the verbs have no other
+/// field for it. UCX relies on this: without it, UCX takes every packet for IPv6.
 #[inline]
 pub(crate) fn service_level(entry: &Cqe) -> u8 {
     if entry.flags & abi::CQE_GRH == 0 {
@@ -333,7 +338,7 @@ pub(crate) fn service_level(entry: &Cqe) -> u8 {
     }
 }
 
-/// `enum ibv_wc_flags` of a completion.
+/// Returns the `enum ibv_wc_flags` of a completion.
 #[inline]
 pub(crate) fn wc_flags(entry: &Cqe) -> u32 {
     u32::from(entry.flags & WC_FLAGS)
@@ -440,7 +445,7 @@ pub(crate) mod tests {
         queue.arm(abi::ARM_SOLICITED);
         let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 22);
         assert_eq!((refused, queue.ring().capacity()), (Err(22), 2));
-        // This kernel has not taken the request along.
+        // This kernel has not moved the request.
         let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 0);
         assert_eq!((done, queue.ring().capacity()), (Ok(abi::ARM_SOLICITED), 8));
         assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
@@ -484,10 +489,10 @@ pub(crate) mod tests {
         queue.ring().disarm();
         produce(&queue, cqe(1, 1));
         assert!(arm(&queue, abi::ARM_ANY));
-        // The kernel has taken the arming before this side looks.
+        // The kernel has taken the arm request before this side looks.
         notify(&queue);
         assert!(!queue.is_event_due(abi::ARM_ANY));
-        // Nothing was polled since: the program is about to.
+        // Nothing was polled since; the program is about to poll.
         produce(&queue, cqe(2, 1));
         assert!(!arm(&queue, abi::ARM_ANY));
         drain(&queue);
@@ -501,11 +506,11 @@ pub(crate) mod tests {
         produce(&queue, cqe(1, 1));
         notify(&queue);
         poll_one(&queue);
-        // It comes while the program polls, which then takes the event and arms.
+        // An event arrives while the program polls; the program then takes the event and arms.
         produce(&queue, cqe(2, 1));
         queue.event_taken();
         assert!(!arm(&queue, abi::ARM_ANY));
-        // A poll that finds nothing is one, too.
+        // A poll of the empty queue counts, too.
         queue.open();
         queue.close();
         assert!(arm(&queue, abi::ARM_ANY));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The context: an open device, and what can be done with it.
+//! The context: an open device, its limits and its operations.
 
 use crate::abi;
 use crate::doorbell::Owed;
@@ -20,38 +20,39 @@ use std::io::Write;
 pub(crate) struct Context {
     verbs: VerbsContext,
     limits: Limits,
-    /// Poll mode: while its thread is awake, the kernel looks at send queues by itself.
+    /// Poll mode: while its polling thread is awake, the kernel looks at send queues by itself.
     polled: bool,
     /// The kernel raises the event of an armed completion queue that is not empty.
     notifies_waiting: bool,
-    /// Nanoseconds after which a thread that polls in vain lets others run; 0: never.
+    /// Nanoseconds of empty polls after which a thread yields the CPU, or 0 for never.
     yield_after: u64,
-    /// Failures are explained on standard error.
+    /// The provider explains failures on standard error.
     explains: bool,
     owed: Owed,
 }
 
-/// What the device can do. Asked for once, when it is opened.
+/// Limits of the device, queried once when it is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Most work requests of a queue.
+    /// Maximum number of work requests of a queue.
     pub(crate) max_qp_wr: u32,
-    /// Most data segments of a work request.
+    /// Maximum number of data segments of a work request.
     pub(crate) max_sge: u32,
-    /// Most bytes of inline data of a work request.
+    /// Maximum bytes of inline data of a work request.
     pub(crate) max_inline: u32,
-    /// Most entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub(crate) max_cqe: u32,
-    /// Most work requests of a shared receive queue.
+    /// Maximum number of work requests of a shared receive queue.
     pub(crate) max_srq_wr: u32,
-    /// Most data segments of each.
+    /// Maximum number of data segments of a work request of a shared receive queue.
     pub(crate) max_srq_sge: u32,
-    /// Rings need not be padded: [`abi::FEATURE_PACKED`].
+    /// Ring strides need not be powers of two: [`abi::FEATURE_PACKED`].
     pub(crate) packed: bool,
 }
 
 impl Limits {
-    /// The stride of a ring that needs at least this one. Errors: `EINVAL` for `None`.
+    /// Returns the stride of a ring that needs at least `least` bytes for an entry. Fails with
+    /// `EINVAL` if `least` is `None`.
     pub(crate) fn stride(self, least: Option<u32>) -> Result<u32, c_int> {
         let stride = match self.packed {
             true => least,
@@ -61,7 +62,7 @@ impl Limits {
     }
 }
 
-/// What this provider does. libibverbs answers all else with `EOPNOTSUPP`.
+/// Verbs that this provider implements. libibverbs returns `EOPNOTSUPP` for all others.
 pub(crate) static OPS: VerbsContextOps = VerbsContextOps {
     query_device_ex: Some(query_device_ex),
     query_port: Some(query_port),
@@ -106,7 +107,7 @@ pub(crate) static OPS: VerbsContextOps = VerbsContextOps {
     ..VerbsContextOps::empty()
 };
 
-/// The context of which the public one is a part.
+/// Returns the context that contains the public one.
 ///
 /// # Safety
 ///
@@ -118,7 +119,7 @@ unsafe fn of(context: *mut IbvContext) -> *mut Context {
     unsafe { context.byte_sub(offset) }.cast()
 }
 
-/// What the device behind `context` can do.
+/// Returns the limits of the device of `context`.
 ///
 /// # Safety
 ///
@@ -129,7 +130,7 @@ pub(crate) unsafe fn limits(context: *mut IbvContext) -> Limits {
     unsafe { (*of(context)).limits }
 }
 
-/// Whether it is in poll mode; null, which there is in unit tests, is not.
+/// Returns whether the device is in poll mode. False for null, which unit tests pass.
 ///
 /// # Safety
 ///
@@ -141,8 +142,8 @@ pub(crate) unsafe fn is_polled(context: *mut IbvContext) -> bool {
     !context.is_null() && unsafe { (*of(context)).polled }
 }
 
-/// Whether the kernel raises the event of an armed completion queue that is not empty. Not so for
-/// null, which there is in unit tests.
+/// Returns whether the kernel raises the event of an armed completion queue that is not empty.
+/// False for null, which unit tests pass.
 ///
 /// # Safety
 ///
@@ -154,7 +155,8 @@ pub(crate) unsafe fn notifies_waiting(context: *mut IbvContext) -> bool {
     !context.is_null() && unsafe { (*of(context)).notifies_waiting }
 }
 
-/// Nanoseconds after which a thread that polls in vain lets others run; 0: never, as for null, which there is in unit tests.
+/// Returns the nanoseconds of empty polls after which a thread yields the CPU, or 0 for never.
+/// Returns 0 for null, which unit tests pass.
 ///
 /// # Safety
 ///
@@ -169,7 +171,7 @@ pub(crate) unsafe fn yield_after(context: *mut IbvContext) -> u64 {
     unsafe { (*of(context)).yield_after }
 }
 
-/// Whether failures of calls on it are explained on standard error.
+/// Returns whether the provider explains failures of calls with this context on standard error.
 ///
 /// # Safety
 ///
@@ -180,15 +182,15 @@ pub(crate) unsafe fn explains(context: *mut IbvContext) -> bool {
     unsafe { (*of(context)).explains }
 }
 
-/// Which queue pair of it is owed a call. `None` for null, which there is in unit tests.
+/// Returns the deferred doorbell of the context, or `None` for null, which unit tests pass.
 ///
 /// # Safety
 ///
 /// `context` is an open rrxe device, or null; it stays open for `'a`.
 #[inline]
 pub(crate) unsafe fn owed<'a>(context: *mut IbvContext) -> Option<&'a Owed> {
-    // SAFETY: the public context is a member of the one that `alloc_context` returned, zeroed, which is
-    // an `Owed`. It is only changed by atomics.
+    // SAFETY: the public context is a member of the one that `alloc_context` returned, zeroed, and
+    // zeros are a valid `Owed`. It is changed only by atomics.
     (!context.is_null()).then(|| unsafe { &(*of(context)).owed })
 }
 
@@ -196,15 +198,15 @@ pub(crate) unsafe fn owed<'a>(context: *mut IbvContext) -> Option<&'a Owed> {
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a device that it matched and a descriptor of its uverbs file, which
-/// it hands over.
+/// Called by libibverbs with a device that it matched and a descriptor of its uverbs file, whose
+/// ownership passes to this function.
 pub(crate) unsafe extern "C" fn alloc_context(
     device: *mut IbvDevice,
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut VerbsContext {
-    // SAFETY: the caller's contract. The offset stands for a pointer, that is libibverbs' way to
-    // say where in the allocation its own part is.
+    // SAFETY: the caller's contract. libibverbs expects the offset of its own part of the
+    // allocation as a pointer.
     let context = unsafe {
         _verbs_init_and_alloc_context(
             device,
@@ -219,9 +221,10 @@ pub(crate) unsafe extern "C" fn alloc_context(
         // errno is set.
         return core::ptr::null_mut();
     }
-    // SAFETY: just allocated for this type, zeroed, and known to nobody else.
+    // SAFETY: just allocated for this type, zeroed, and not yet shared.
     let result = unsafe { open(context) };
-    // SAFETY: as above; on failure it goes back whole. The part of libibverbs stays where it is.
+    // SAFETY: as above; on failure the whole allocation is released. libibverbs' part does not
+    // move.
     unsafe {
         let verbs = addr_of_mut!((*context).verbs);
         match result {
@@ -238,11 +241,11 @@ pub(crate) unsafe extern "C" fn alloc_context(
     }
 }
 
-/// Opens the kernel's side of a context and learns what the device can do.
+/// Opens the kernel's side of a context and queries the limits of the device.
 ///
 /// # Safety
 ///
-/// `context` was initialised by libibverbs and nobody else knows it.
+/// `context` was initialised by libibverbs and is not yet shared.
 unsafe fn open(context: *mut Context) -> Result<(), c_int> {
     let yield_us = environment::yield_us()?;
     // SAFETY: the caller's contract.
@@ -277,7 +280,7 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
         max_srq_sge: count(attr.orig_attr.max_srq_sge),
         packed: resp.driver.features & abi::FEATURE_PACKED != 0,
     };
-    // SAFETY: nobody else knows the context.
+    // SAFETY: the context is not yet shared.
     unsafe {
         (*context).limits = limits;
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
@@ -288,11 +291,12 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Opens the kernel's side of a context, in poll mode where an idle time is given and the kernel can.
+/// Opens the kernel's side of a context, in poll mode if `poll_idle_us` is not 0 and the kernel
+/// supports it.
 ///
 /// # Safety
 ///
-/// As for [`open`].
+/// `context` was initialised by libibverbs and is not yet shared.
 unsafe fn get_context(
     context: *mut Context,
     poll_idle_us: u32,
@@ -302,7 +306,7 @@ unsafe fn get_context(
         reserved: 0,
     });
     let mut resp = command::GetContextResp::new(abi::AllocUcontextResp::default());
-    // A kernel that does not know poll mode wants to hear nothing of it.
+    // A kernel without poll mode rejects the extended command.
     let cmd_size = if poll_idle_us == 0 {
         size_of_val(&cmd.core)
     } else {
@@ -320,7 +324,7 @@ unsafe fn get_context(
     };
     match error {
         0 => Ok(resp),
-        // It refuses a wish that it doesn't know.
+        // The kernel does not support poll mode: open the context without it.
         // SAFETY: the caller's contract; nothing was opened.
         os::EOPNOTSUPP if poll_idle_us != 0 => unsafe { get_context(context, 0) },
         _ => Err(error),
@@ -331,7 +335,7 @@ unsafe fn get_context(
 ///
 /// # Safety
 ///
-/// Called by libibverbs with an open device that nothing uses any more.
+/// Called by libibverbs with an open device that is not in use.
 unsafe extern "C" fn free_context(context: *mut IbvContext) {
     let offset = offset_of!(VerbsContext, context);
     // SAFETY: the public context is a member of the one that `alloc_context` returned, and
@@ -343,7 +347,7 @@ unsafe extern "C" fn free_context(context: *mut IbvContext) {
     }
 }
 
-/// `ibv_query_device_ex`, and `ibv_query_device`.
+/// `ibv_query_device_ex` and `ibv_query_device`.
 ///
 /// # Safety
 ///
@@ -367,7 +371,7 @@ unsafe extern "C" fn query_device_ex(
     let fw_ver = unsafe { &mut *addr_of_mut!((*attr).orig_attr.fw_ver) };
     write_version(fw_ver, resp.first());
 
-    // The timestamps are a matter between the ring and this provider: see `crate::clock`.
+    // The kernel does not know the unit of the timestamps in the ring: see `crate::clock`.
     let clock_end = offset_of!(IbvDeviceAttrEx, hca_core_clock).wrapping_add(size_of::<u64>());
     if attr_size >= clock_end {
         // SAFETY: the caller's structure is long enough to have both members.
@@ -379,7 +383,7 @@ unsafe extern "C" fn query_device_ex(
     0
 }
 
-/// Writes a firmware version, three numbers of 16 bits, as text that ends with a zero byte.
+/// Writes a firmware version (three 16-bit numbers) as zero-terminated text.
 fn write_version(to: &mut [c_char; 64], version: u64) {
     let mut text = [0_u8; 64];
     let part = |shift: u32| version.wrapping_shr(shift) & 0xffff;
@@ -404,8 +408,8 @@ unsafe extern "C" fn query_port(
     unsafe { ibv_cmd_query_port(context, port_num, attr, &mut cmd, size_of_val(&cmd)) }
 }
 
-/// `ibv_query_rt_values_ex`: the clock of completion timestamps. As other providers do, ticks are
-/// all in `tv_nsec`.
+/// `ibv_query_rt_values_ex`: the clock of completion timestamps. All ticks are in `tv_nsec`, as
+/// with other providers.
 ///
 /// # Safety
 ///

@@ -20,25 +20,25 @@ use crate::waiting;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
-/// Its name in messages.
+/// Name of the object in messages.
 const WHAT: &str = "a completion queue";
 
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct Cq {
-    /// What the consumer sees. libibverbs and the consumer write to it.
+    /// Public part, which libibverbs and the consumer write to.
     pub(crate) verbs: UnsafeCell<VerbsCq>,
-    /// What is shared with the kernel.
+    /// Part shared with the kernel.
     pub(crate) queue: CompletionQueue,
-    /// The completion that the extended poll functions are at. Between `start_poll` and
+    /// The completion that the extended poll functions have reached. Used between `start_poll` and
     /// `end_poll`, under the queue's lock.
     pub(crate) current: UnsafeCell<abi::Cqe>,
 }
 
 impl Cq {
-    /// A completion queue that the kernel doesn't know yet.
+    /// Creates a completion queue that the kernel does not know yet.
     ///
-    /// Errors: `EINVAL` where `cqe` is 0 or more than `max_cqe`, `ENOMEM`.
+    /// Fails with `EINVAL` if `cqe` is 0 or more than `max_cqe`, or with `ENOMEM`.
     pub(crate) fn new(cqe: u32, max_cqe: u32, shared: bool) -> Result<Box<Self>, c_int> {
         let ring = ring_for(cqe, max_cqe)?;
         Ok(Box::new(Self {
@@ -49,18 +49,18 @@ impl Cq {
         }))
     }
 
-    /// The completion queue behind the public one.
+    /// Returns the completion queue that contains the public one.
     ///
     /// # Safety
     ///
     /// `cq` is a completion queue of rrxe (an [`IbvCq`] or [`IbvCqEx`]), and stays one for `'a`.
     pub(crate) unsafe fn of<'a, T>(cq: *mut T) -> &'a Self {
-        // SAFETY: the public part is the first member of a `Cq`. What C writes to is in an
-        // `UnsafeCell`.
+        // SAFETY: the public part is the first member of a `Cq`. The members that C code writes to
+        // are in an `UnsafeCell`.
         unsafe { &*cq.cast::<Self>() }
     }
 
-    /// What a create command says about the ring.
+    /// Returns the create command's driver part.
     fn command(&self) -> abi::CreateCqCmd {
         abi::CreateCqCmd {
             ring: self.queue.ring().spec(),
@@ -68,7 +68,8 @@ impl Cq {
     }
 }
 
-/// A ring for `cqe` completions. Errors: as for [`Cq::new`].
+/// Allocates a ring for `cqe` completions. Fails with `EINVAL` if `cqe` is 0 or more than
+/// `max_cqe`, or with `ENOMEM`.
 fn ring_for(cqe: u32, max_cqe: u32) -> Result<Ring, c_int> {
     if cqe == 0 || cqe > max_cqe {
         return Err(EINVAL);
@@ -133,7 +134,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             return Err(EOPNOTSUPP);
         }
         let wc_flags = attr.wc_flags;
-        // The kernel puts a timestamp into every completion, unasked.
+        // The kernel puts a timestamp into every completion anyway.
         attr.wc_flags &= !cq_ex::TIMESTAMPS;
         let mut shared = true;
         if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 {
@@ -161,7 +162,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
                 ),
             )
         })?;
-        // SAFETY: nobody else knows the queue yet.
+        // SAFETY: the queue is not yet shared.
         cq_ex::set_functions(unsafe { &mut (*cq.verbs.get()).cq_ex }, wc_flags);
         Ok(cq)
     })
@@ -171,7 +172,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what a create function returned.
+/// Called by libibverbs with a queue that a create function returned.
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<Cq, _>(cq, ibv_cmd_destroy_cq(cq)) }
@@ -191,7 +192,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let queue = unsafe { &Cq::of(cq).queue };
     let room = u32::try_from(num_entries).unwrap_or(0);
     let count = queue.open().take(room, |i, entry| {
-        // SAFETY: `i` is below `room`, and the caller has room for as many.
+        // SAFETY: `i` is below `room`, and the caller has room for `room` completions.
         unsafe { wc.add(i as usize).write(to_wc(&entry)) }
     });
     queue.close();
@@ -206,18 +207,18 @@ pub(crate) unsafe extern "C" fn poll_cq(
     } else {
         waiting::has_found(yield_after, count);
     }
-    // At most `room`, which came from a `c_int`.
+    // The count is at most `room`, which came from a `c_int`.
     count as c_int
 }
 
-/// Notes that `ibv_get_cq_event` has taken an event of the queue's from the channel.
+/// Records that `ibv_get_cq_event` has taken an event of the queue from the channel.
 ///
 /// # Safety
 ///
 /// Called by libibverbs with a completion queue of rrxe.
 pub(crate) unsafe extern "C" fn cq_event(cq: *mut IbvCq) {
-    // SAFETY: `ibv_get_cq_event()` (libibverbs/verbs.c) passes the queue that the event names, which
-    // the program must not have destroyed.
+    // SAFETY: `ibv_get_cq_event()` (libibverbs/verbs.c) passes the queue that the event names,
+    // which the program must not have destroyed.
     unsafe { Cq::of(cq) }.queue.event_taken();
 }
 
@@ -241,8 +242,8 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
     }
 }
 
-/// Has the kernel raise the event that a queue just armed with `request` is due for completions
-/// that wait: see [`crate::abi`]. Returns 0 or an error.
+/// Has the kernel raise the event that is due for completions that waited when the queue was armed
+/// with `request`: see [`crate::abi`]. Returns 0 or an error.
 ///
 /// # Safety
 ///

@@ -20,7 +20,7 @@ use core::ffi::{c_int, c_uint};
 pub(crate) const TIMESTAMPS: u64 =
     wc_ex::COMPLETION_TIMESTAMP | wc_ex::COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// Fields that can be asked for.
+/// Fields that a consumer can ask for.
 pub(crate) const WC_FLAGS: u64 = wc_ex::BYTE_LEN
     | wc_ex::IMM
     | wc_ex::QP_NUM
@@ -30,7 +30,7 @@ pub(crate) const WC_FLAGS: u64 = wc_ex::BYTE_LEN
     | wc_ex::DLID_PATH_BITS
     | TIMESTAMPS;
 
-/// Fills in the functions for the fields in `flags`, and those that every queue has.
+/// Sets the functions for the fields in `flags` and those that every queue has.
 pub(crate) fn set_functions(cq: &mut IbvCqEx, flags: u64) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -75,7 +75,7 @@ pub(crate) fn set_functions(cq: &mut IbvCqEx, flags: u64) {
 ///
 /// `current` is a completion queue of rrxe whose lock the caller holds.
 unsafe fn show(current: *mut IbvCqEx, entry: Cqe) {
-    // SAFETY: the caller's contract; under the lock nobody else uses these members.
+    // SAFETY: the caller's contract; under the lock there is no other access to these members.
     unsafe {
         (*current).status = u32::from(entry.status);
         (*current).wr_id = entry.wr_id;
@@ -83,7 +83,7 @@ unsafe fn show(current: *mut IbvCqEx, entry: Cqe) {
     }
 }
 
-/// `ibv_start_poll`. Errors: `ENOENT` where the queue is empty.
+/// `ibv_start_poll`. Returns `ENOENT` if the queue is empty.
 ///
 /// # Safety
 ///
@@ -116,7 +116,7 @@ unsafe extern "C" fn start_poll(current: *mut IbvCqEx, attr: *const IbvPollCqAtt
     }
 }
 
-/// `ibv_next_poll`. Errors: `ENOENT` where there are no more.
+/// `ibv_next_poll`. Returns `ENOENT` if there is no further completion.
 ///
 /// # Safety
 ///
@@ -151,17 +151,17 @@ unsafe extern "C" fn end_poll(current: *mut IbvCqEx) {
     }
 }
 
-/// The completion that the consumer is at.
+/// Returns the completion that the consumer has reached.
 ///
 /// # Safety
 ///
 /// Called by the consumer between `start_poll` and `end_poll`.
 unsafe fn entry<'a>(current: *mut IbvCqEx) -> &'a Cqe {
-    // SAFETY: the caller's contract; `show` put it there and nobody changes it meanwhile.
+    // SAFETY: the caller's contract; `show` put it there, and nothing changes it meanwhile.
     unsafe { &*Cq::of(current).current.get() }
 }
 
-/// Functions that read a field of the current completion.
+/// Defines functions that read a field of the current completion.
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident -> $type:ty = |$entry:ident| $value:expr;)*) => {
         $(
@@ -214,7 +214,7 @@ mod tests {
 
     fn queue(flags: u64) -> Box<Cq> {
         let cq = Cq::new(4, 100, true).ok().unwrap();
-        // SAFETY: nobody else has the queue.
+        // SAFETY: the queue is not shared.
         set_functions(unsafe { &mut (*cq.verbs.get()).cq_ex }, flags);
         cq
     }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn only_the_fields_asked_for_are_there() {
         let cq = queue(wc_ex::SL);
-        // SAFETY: nobody else has the queue.
+        // SAFETY: the queue is not shared.
         let functions = unsafe { &(*cq.verbs.get()).cq_ex };
         assert!(functions.read_sl.is_some() && functions.read_opcode.is_some());
         assert!(functions.read_byte_len.is_none() && functions.read_completion_ts.is_none());
@@ -234,7 +234,7 @@ mod tests {
         let ex = cq.verbs.get().cast::<IbvCqEx>();
         let attr = IbvPollCqAttr { comp_mask: 0 };
         let consumed = || cq.queue.ring().consumer().load(Ordering::Relaxed);
-        // SAFETY: the queue lives, and the calls are in the order that the verbs ask for.
+        // SAFETY: the queue lives, and the calls are in the order that the verbs require.
         unsafe {
             assert_eq!(start_poll(ex, &IbvPollCqAttr { comp_mask: 1 }), EINVAL);
             for round in 0..3 {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Doorbells: `POST_SEND` or `POST_RECV` with no work request in it tells the kernel to look at a
-//! queue pair's ring.
+//! Doorbells: a `POST_SEND` or `POST_RECV` command without work requests tells the kernel to look
+//! at a queue pair's ring.
 //!
-//! They are written to the uverbs file as they are, the shortest way into the kernel. That way is
-//! closed to a process that changed its credentials after it opened the device; for it there is
-//! the longer way by ioctl, which libibverbs' functions take.
+//! Doorbells are written to the uverbs file, which is the shortest path into the kernel. A process
+//! that changed its credentials after it opened the device cannot use that path; for it the
+//! provider calls libibverbs' functions, which use the longer ioctl path.
 //!
-//! A program that posts in a stream is let off most calls: the kernel looks at the ring by itself, but
-//! not at once. So a context remembers the queue pair that is owed one, and settles that as the program
-//! begins to wait, which it does where it finds no completion or asks for an event.
+//! A program that posts in a stream skips most doorbells: the kernel looks at the ring by itself,
+//! though later. The context remembers the queue pair whose doorbell was deferred, and rings it
+//! when the program begins to wait, that is, when it finds no completion or requests an event.
 //!
-//! In poll mode a send queue says by itself whether the kernel must be called: not as long as its thread is awake.
+//! In poll mode the send ring itself says whether the kernel must be called; it need not be while
+//! the polling thread is awake.
 
 use crate::completion_queue::CompletionQueue;
 use crate::context;
@@ -25,7 +26,7 @@ use crate::send_queue::Published;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Which queue of the pair to look at.
+/// The queue of a pair that the kernel should look at.
 #[derive(Clone, Copy)]
 pub(crate) enum Queue {
     /// The send queue.
@@ -34,7 +35,7 @@ pub(crate) enum Queue {
     Receive,
 }
 
-/// Rings for a queue pair. Errors: what the kernel answers.
+/// Rings the doorbell of a queue pair. Fails with the kernel's error.
 ///
 /// # Safety
 ///
@@ -49,7 +50,8 @@ pub(crate) unsafe fn ring(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
     }
 }
 
-/// The shortest way. Errors: what the kernel answers; `EACCES` where this way is closed.
+/// Rings the doorbell by a write to the uverbs file. Fails with the kernel's error, which is
+/// `EACCES` if the process may not use this path.
 fn by_write(cmd_fd: c_int, qp_handle: u32, queue: Queue) -> Result<(), c_int> {
     let (command, wqe_size) = match queue {
         Queue::Send => (command::POST_SEND, command::SEND_WR_SIZE),
@@ -70,11 +72,11 @@ fn by_write(cmd_fd: c_int, qp_handle: u32, queue: Queue) -> Result<(), c_int> {
     unsafe { os::write_command(cmd_fd, &doorbell) }
 }
 
-/// The longer way.
+/// Rings the doorbell by ioctl.
 ///
 /// # Safety
 ///
-/// As for [`ring`].
+/// `qp` is a queue pair of an open rrxe device.
 #[cold]
 unsafe fn by_ioctl(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
     let none = core::ptr::null_mut();
@@ -94,27 +96,28 @@ unsafe fn by_ioctl(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
     }
 }
 
-/// The queue pair of a context that is owed a call. Zeroed: none.
+/// The queue pair of a context whose doorbell was deferred. All zeros means none.
 #[repr(transparent)]
 pub(crate) struct Owed(AtomicU64);
 
-/// Beside a queue pair's handle, which may be 0.
+/// Marks an entry as valid: the handle of a queue pair may be 0.
 const SOME: u64 = 1 << 32;
 
 impl Owed {
-    /// The queue pair with this handle is owed a call from here on. The one that was, if that is another.
+    /// Defers the doorbell of the queue pair `handle`. Returns the queue pair whose doorbell was
+    /// deferred before, if it is another one.
     fn owe(&self, handle: u32) -> Option<u32> {
         let new = SOME | u64::from(handle);
         if self.0.load(Ordering::Relaxed) == new {
-            // Whoever settles this has to call yet, and the kernel then sees what was published before:
-            // there was a fence since.
+            // The thread that rings the deferred doorbell has not called the kernel yet. A fence
+            // has been executed since the entries were published, so the kernel will see them.
             return None;
         }
         let old = self.0.swap(new, Ordering::SeqCst);
         (old != 0 && old != new).then_some(old as u32)
     }
 
-    /// This queue pair has called.
+    /// Forgets the deferred doorbell of the queue pair `handle`, which has called the kernel.
     fn called(&self, handle: u32) {
         let it = SOME | u64::from(handle);
         if self.0.load(Ordering::Relaxed) == it {
@@ -124,7 +127,7 @@ impl Owed {
         }
     }
 
-    /// The queue pair that is owed a call, which the caller makes.
+    /// Takes the queue pair whose doorbell was deferred. The caller must ring it.
     fn take(&self) -> Option<u32> {
         if self.0.load(Ordering::Relaxed) == 0 {
             return None;
@@ -134,8 +137,10 @@ impl Owed {
     }
 }
 
-/// Whether somebody may be waiting for what was published: the peer's consumer, who has asked for an event, or who has the
-/// last of several signaled. Who has each signaled and polls has it sent where he finds nothing.
+/// Returns whether a program may be waiting for the published work requests: the peer's consumer
+/// (solicited), a consumer that has requested an event, or one that signals only the last of
+/// several work requests. A consumer that signals every work request and polls rings the deferred
+/// doorbell when it finds no completion.
 #[inline]
 fn is_waited_for<'a>(
     published: Published,
@@ -145,8 +150,8 @@ fn is_waited_for<'a>(
     published.is_solicited() || published.is_an_end() || published.is_signaled() && armed()
 }
 
-/// Has the kernel look at what was published to a send queue: at once, unless the program posts in a
-/// stream. Errors: as for [`ring`].
+/// Notifies the kernel of published send work requests: at once, or by a deferred doorbell if the
+/// program posts in a stream. Fails with the kernel's error.
 ///
 /// # Safety
 ///
@@ -163,7 +168,8 @@ pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int
             Ok(())
         };
     }
-    // SAFETY: the caller's contract: its completion queue, if it has one, lives as long as the queue pair.
+    // SAFETY: the caller's contract. The completion queue, if there is one, outlives the queue
+    // pair.
     let completions = || unsafe {
         let cq = (*public).send_cq;
         (!cq.is_null()).then(|| &Cq::of(cq).queue)
@@ -187,7 +193,8 @@ pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int
     Ok(())
 }
 
-/// Makes the call that a queue pair of the context is owed, if there is one: its program is about to wait.
+/// Rings the deferred doorbell of the context, if there is one. Called when the program is about to
+/// wait.
 ///
 /// # Safety
 ///
@@ -201,7 +208,8 @@ pub(crate) unsafe fn settle(context: *mut IbvContext) {
     }
 }
 
-/// The kernel would look by itself, only later: so nothing depends on this. The queue pair may be gone.
+/// Rings a deferred doorbell. The queue pair may be gone. Errors are ignored because the kernel
+/// will look at the ring by itself, only later.
 #[cold]
 fn settle_one(cmd_fd: c_int, handle: u32) {
     let _ = by_write(cmd_fd, handle, Queue::Send);
@@ -239,7 +247,7 @@ mod tests {
             is_waited_for(published, || Some(&completions))
         };
         let (signaled, solicited) = (abi::WQE_SIGNALED, abi::WQE_SOLICITED);
-        // One of several, and then each.
+        // A batch in which one of several work requests is signaled, then batches in which each is.
         assert!(!waits(&[0]) && waits(&[signaled]) && !waits(&[signaled, 0]));
         assert!(!waits(&[signaled]) && !waits(&[0, 0]) && waits(&[0, signaled]));
         assert!(waits(&[solicited]) && waits(&[solicited, 0]) && !waits(&[0]));
@@ -257,7 +265,7 @@ mod tests {
         assert_eq!(owed.owe(0), None);
         assert_eq!(owed.take(), Some(0));
         assert_eq!(owed.take(), None);
-        // Of two, the one that was first is called for at once.
+        // If a second queue pair defers a doorbell, the first one's is rung at once.
         assert_eq!(owed.owe(7), None);
         assert_eq!(owed.owe(u32::MAX), Some(7));
         owed.called(7);

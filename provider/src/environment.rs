@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The variables of the environment, as they are when a device is opened. Times are in
-//! microseconds.
+//! Environment variables, read when a device is opened. Times are in microseconds.
 
 use crate::abi::MAX_POLL_IDLE_US;
 use crate::ffi::os::EINVAL;
 use core::ffi::c_int;
 use std::ffi::OsStr;
 
-/// A variable that may be set to a time.
+/// A variable that can be set to a time.
 struct Variable {
     name: &'static str,
-    /// The largest time, in microseconds.
+    /// Largest allowed time, in microseconds.
     most: u32,
-    /// What it is where the variable is not set, or empty.
+    /// Default if the variable is unset or empty.
     usual: u32,
-    /// What 0 means, for who has set it to what can't be.
+    /// Meaning of 0, for the message about an invalid value.
     zero: &'static str,
 }
 
-/// How long the kernel's thread of poll mode stays awake.
+/// How long the kernel's polling thread stays awake (poll mode).
 const POLL_IDLE: Variable = Variable {
     name: "RRXE_POLL_IDLE_US",
     most: MAX_POLL_IDLE_US,
@@ -27,8 +26,9 @@ const POLL_IDLE: Variable = Variable {
     zero: "no poll mode",
 };
 
-/// How long a program polls in vain before it lets others have its processor: a little less than a message and its answer take, and
-/// far shorter than the milliseconds that the scheduler lets a program have it.
+/// How long a thread polls an empty completion queue before it yields the CPU. The default is a
+/// little less than the round trip of a message, and far less than the milliseconds of a scheduler
+/// slice.
 const YIELD: Variable = Variable {
     name: "RRXE_YIELD_US",
     most: 1_000_000,
@@ -36,19 +36,20 @@ const YIELD: Variable = Variable {
     zero: "never",
 };
 
-/// The idle time of poll mode, in microseconds; 0 where none is asked for. `EINVAL` where what is asked for
-/// can't be, which is told by a line on standard error.
+/// Returns the idle time of poll mode in microseconds, or 0 without poll mode. If the value is
+/// invalid, prints a line to standard error and fails with `EINVAL`.
 pub(crate) fn poll_idle_us() -> Result<u32, c_int> {
     POLL_IDLE.read()
 }
 
-/// The time after which a program that polls in vain lets others run, in microseconds; 0: never. Errors: as for
-/// [`poll_idle_us`].
+/// Returns the microseconds of empty polls after which a thread yields the CPU, or 0 for never. If
+/// the value is invalid, prints a line to standard error and fails with `EINVAL`.
 pub(crate) fn yield_us() -> Result<u32, c_int> {
     YIELD.read()
 }
 
-/// Whether to explain failures on standard error: `RRXE_DEBUG` is set, and neither empty nor 0.
+/// Returns whether to explain failures on standard error: `RRXE_DEBUG` is set and neither empty nor
+/// 0.
 pub(crate) fn explains() -> bool {
     is_yes(std::env::var_os("RRXE_DEBUG").as_deref())
 }
@@ -71,7 +72,8 @@ impl Variable {
         })
     }
 
-    /// What a value of the variable, if it is set, means.
+    /// Parses a value of the variable, `None` if it is not set. Returns `None` if the value is
+    /// invalid.
     fn parse(&self, value: Option<&OsStr>) -> Option<u32> {
         let Some(value) = value else {
             return Some(self.usual);

@@ -2,20 +2,18 @@
 
 //! librrxe: the rdma-core provider of rrxe.
 //!
-//! libibverbs loads this library, whose constructor registers the provider; from then on
-//! everything happens in the functions of [`context::OPS`]. The library exports no symbol.
+//! libibverbs loads this library, and the library's constructor registers the provider. After that,
+//! all work is done by the functions of [`context::OPS`]. The library exports no symbol.
 //!
 //! | where | what |
 //! |---|---|
-//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`srq`], [`xrcd`] | a verbs object each: create, change, destroy |
-//! | [`object`] | what creating and destroying them has in common |
-//! | [`memlock`] | why memory could not be pinned |
+//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | one verbs object each: create, modify, destroy |
+//! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify, destroy |
+//! | [`object`] | code that creating and destroying them has in common |
+//! | [`memlock`] | explains why memory could not be pinned |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
-//! | [`post`], [`wr`] | the two ways to post work: lists, and `ibv_wr_*` |
-//! | [`ring`], [`send_queue`], [`recv_queue`], [`completion_queue`] | rings shared with the kernel; free of libibverbs' objects |
-//! | [`doorbell`] | when and how the kernel is called |
-//! | [`abi`] | the layout of rings and commands, the same file as in the kernel module |
-//! | [`ffi`] | declarations of libibverbs and the C library |
+//! | [`post`], [`wr`] | the two ways to post work requests: lists, and `ibv_wr_*` |
+//! | [`ring`] | memory shared with the kernel |
 
 #![cfg_attr(
     test,

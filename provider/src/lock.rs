@@ -2,25 +2,24 @@
 
 //! The lock of a queue.
 //!
-//! `std`'s mutex gives a guard that lives in a scope. `ibv_wr_start` and `ibv_start_poll` take a
-//! lock in one call and give it back in another, so the queues use this one. Critical sections
-//! are short (a batch of ring entries) and never block, hence spinning; but the holder may have
-//! been preempted, hence the yield.
+//! A guard of `std`'s mutex lives in a scope, but `ibv_wr_start` and `ibv_start_poll` take a lock
+//! in one call and release it in another. Critical sections are short (a batch of ring entries) and
+//! never block, so waiters spin. The holder may have been preempted, so they yield after a while.
 
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Attempts before a waiter gives its time slice away.
+/// Attempts before a waiter yields.
 const SPINS: u32 = 64;
 
-/// A spinning lock, or nothing at all where the consumer promised to use one thread only.
+/// A spin lock, or a no-op if the consumer promised to use one thread only.
 pub(crate) struct Lock {
     taken: AtomicBool,
     shared: bool,
 }
 
 impl Lock {
-    /// A free lock. With `shared` false all operations do nothing.
+    /// Creates a free lock. If `shared` is false, all operations do nothing.
     pub(crate) const fn new(shared: bool) -> Self {
         Self {
             taken: AtomicBool::new(false),
@@ -28,7 +27,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock. Every call is paired with one of [`Lock::release`].
+    /// Acquires the lock. The caller must pair every call with one of [`Lock::release`].
     #[inline]
     pub(crate) fn acquire(&self) {
         if self.shared
@@ -41,7 +40,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free. True if it was: a call of [`Lock::release`] must follow.
+    /// Acquires the lock if it is free and returns whether it was. If so, the caller must call
+    /// [`Lock::release`].
     pub(crate) fn try_acquire(&self) -> bool {
         !self.shared
             || self
@@ -50,7 +50,7 @@ impl Lock {
                 .is_ok()
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     #[inline]
     pub(crate) fn release(&self) {
         if self.shared {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Why memory could not be pinned.
+//! Explains why memory could not be pinned.
 //!
-//! The kernel counts the pages that it pins for a process, and fails with `ENOMEM` if they would be
-//! more than RLIMIT_MEMLOCK allows (`ib_umem_get()` in drivers/infiniband/core/umem.c). The error
-//! number alone does not say so. If the environment asks for it ([`crate::environment::explains`]),
-//! a line on standard error does.
+//! The kernel counts the pages that it pins for a process, and fails with `ENOMEM` if they would
+//! exceed RLIMIT_MEMLOCK (`ib_umem_get()` in drivers/infiniband/core/umem.c). The error number
+//! alone does not tell the cause. If the environment asks for it
+//! ([`crate::environment::explains`]), the provider writes a line to standard error.
 
 use crate::context;
 use crate::ffi::os;
 use crate::ffi::verbs::IbvContext;
 use core::ffi::c_int;
 
-/// The capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h), in the set that
+/// Bit of the capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h) in the set that
 /// /proc/self/status shows.
 const MAY_PIN_ALL: u64 = 1 << 14;
 
-/// Explains `error`, the answer to a command that has the kernel pin memory for the object `what`:
-/// `bytes` from `addr` on. Returns it.
+/// Explains `error`, the result of a command that has the kernel pin memory for the object `what`:
+/// `bytes` bytes from `addr` on. Returns `error`.
 ///
 /// # Safety
 ///
@@ -35,7 +35,7 @@ pub(crate) unsafe fn explained(
     error
 }
 
-/// Says what was missing, if it was that.
+/// Prints the explanation if RLIMIT_MEMLOCK is the cause.
 #[cold]
 fn explain(what: &str, addr: u64, bytes: usize) {
     let Some(limit) = os::memlock_limit() else {
@@ -47,15 +47,15 @@ fn explain(what: &str, addr: u64, bytes: usize) {
     }
 }
 
-/// Bytes of the pages that `bytes` bytes from `addr` on are in.
+/// Returns the bytes of all pages that contain a part of the `bytes` bytes from `addr` on.
 fn touched(addr: u64, bytes: usize, page: u64) -> u64 {
     let within = addr & page.wrapping_sub(1);
     let whole = within.saturating_add(bytes as u64);
     whole.checked_next_multiple_of(page).unwrap_or(whole)
 }
 
-/// The line for a process with this /proc/self/status that asked for `bytes` bytes. `None` if the
-/// limit allows for them.
+/// Returns the line for a process with the given /proc/self/status that asked for `bytes` bytes, or
+/// `None` if the limit allows for them.
 fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory regions. The kernel does all the work.
+//! Memory regions, which are implemented by the kernel.
 
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_dereg_mr, ibv_cmd_reg_mr, ibv_cmd_rereg_mr, VerbsMr};
@@ -9,7 +9,7 @@ use crate::memlock;
 use crate::object;
 use core::ffi::{c_int, c_void};
 
-/// Its name in messages.
+/// Name of the object in messages.
 const WHAT: &str = "a memory region";
 
 /// `ibv_reg_mr` and `ibv_reg_mr_iova`.
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
         let mut resp = command::RegMrResp::zeroed();
         // SAFETY: integers and pointers that may be null.
         let mut mr: Box<VerbsMr> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the buffers have the sizes given. libibverbs fills the region in.
+        // SAFETY: the buffers have the sizes given. libibverbs fills in the region.
         object::check(unsafe {
             memlock::explained(
                 (*pd).context,
@@ -53,12 +53,12 @@ pub(crate) unsafe extern "C" fn reg_mr(
     })
 }
 
-/// `ibv_rereg_mr`. The region has other keys afterwards where it has other memory.
+/// `ibv_rereg_mr`. The region's keys change if its memory changes.
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a region that [`reg_mr`] returned, and a protection domain of the same
-/// device where the flags say that it is to have another.
+/// Called by libibverbs with a region that [`reg_mr`] returned, and with a protection domain of the
+/// same device if the flags change it.
 pub(crate) unsafe extern "C" fn rereg_mr(
     mr: *mut VerbsMr,
     flags: c_int,
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 ) -> c_int {
     let mut cmd = command::ReregMr::zeroed();
     let mut resp = command::ReregMrResp::zeroed();
-    // SAFETY: the buffers have the sizes given. libibverbs looks at the protection domain where the
+    // SAFETY: the buffers have the sizes given. libibverbs uses the protection domain only if the
     // flags say so, and sets the keys.
     unsafe {
         memlock::explained(
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`reg_mr`] returned.
+/// Called by libibverbs with a region that [`reg_mr`] returned.
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut VerbsMr) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<VerbsMr, _>(mr, ibv_cmd_dereg_mr(mr)) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory windows. They are bound by work requests, those of type 1 by `ibv_bind_mw`.
+//! Memory windows. Work requests bind them; for type 1 `ibv_bind_mw` posts the work request.
 
 use crate::abi::WqeOp;
 use crate::ffi::command;
@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, mw_type: u32) -> *mut I
         let mut resp = command::AllocMwResp::zeroed();
         // SAFETY: integers and pointers that may be null.
         let mut mw: Box<IbvMw> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the buffers have the sizes given. libibverbs fills the window in.
+        // SAFETY: the buffers have the sizes given. libibverbs fills in the window.
         object::check(unsafe {
             ibv_cmd_alloc_mw(
                 pd,
@@ -41,19 +41,19 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, mw_type: u32) -> *mut I
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`alloc_mw`] returned.
+/// Called by libibverbs with a window that [`alloc_mw`] returned.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<IbvMw, _>(mw, ibv_cmd_dealloc_mw(mw)) }
 }
 
-/// The key that follows another: the next of the low eight bits, which are the consumer's
+/// Returns the key after `rkey`. It differs in the low eight bits, which belong to the consumer
 /// (`ibv_inc_rkey`).
 fn next_key(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
 
-/// `ibv_bind_mw`: a window of type 1, whose key is another from now on.
+/// `ibv_bind_mw`: binds a window of type 1, which changes its key.
 ///
 /// # Safety
 ///
@@ -75,12 +75,12 @@ pub(crate) unsafe extern "C" fn bind_mw(
     }
 }
 
-/// What a work request that binds a window of type 2 says. Errors: `EINVAL` where the key is not
-/// one of the window's, or it is of type 1.
+/// Returns the operands of a work request that binds a window of type 2. Fails with `EINVAL` if the
+/// key is not one of the window's, or if the window is of type 1.
 ///
 /// # Safety
 ///
-/// `mw` is a window of rrxe or null, and the region in `info` one or null.
+/// `mw` is null or a window of rrxe, and the region in `info` is null or one of rrxe.
 pub(crate) unsafe fn encode(
     mw: *const IbvMw,
     rkey: u32,
@@ -98,7 +98,7 @@ pub(crate) unsafe fn encode(
 
 /// # Safety
 ///
-/// The region in `info` is one of rrxe or null.
+/// The region in `info` is null or one of rrxe.
 unsafe fn operands(rkey: u32, info: &IbvMwBindInfo) -> WqeOp {
     WqeOp {
         remote_addr: info.addr,

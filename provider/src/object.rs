@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the verbs that create and destroy objects have in common.
+//! Code that the verbs that create and destroy objects have in common.
 //!
-//! An object is a box whose first member is what libibverbs and the consumer see of it.
+//! An object is a box whose first member is the part that libibverbs and the consumer see.
 
 use crate::ffi::os;
 use core::ffi::c_int;
 
-/// The result of a function of libibverbs that returns 0 or an error number.
+/// Converts the result of a libibverbs function, which is 0 or an error number.
 pub(crate) fn check(error: c_int) -> Result<(), c_int> {
     if error == 0 {
         Ok(())
@@ -16,8 +16,8 @@ pub(crate) fn check(error: c_int) -> Result<(), c_int> {
     }
 }
 
-/// What a verb that creates returns: the public part of what `make` made. Null where that fails,
-/// with the error in `errno`.
+/// Creates an object with `make` and returns its public part. If `make` fails, returns null with
+/// the error in `errno`.
 pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Box<T>, c_int>) -> *mut P {
     match make() {
         Ok(object) => Box::into_raw(object).cast(),
@@ -25,12 +25,11 @@ pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Box<T>, c_int>) -> *mut
     }
 }
 
-/// What a verb that destroys returns: `error`, the answer of the kernel. Frees the object if that
-/// is 0.
+/// Frees an object if `error`, the kernel's answer, is 0. Returns `error`.
 ///
 /// # Safety
 ///
-/// `object` is what [`create`] made of a box of `T`; nothing uses it any more if `error` is 0.
+/// [`create`] made `object` of a box of `T`; if `error` is 0, nothing uses the object.
 pub(crate) unsafe fn destroy<T, P>(object: *mut P, error: c_int) -> c_int {
     if error == 0 {
         // SAFETY: the caller's contract.

@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`alloc_pd`] returned.
+/// Called by libibverbs with a domain that [`alloc_pd`] returned.
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut IbvPd) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<IbvPd, _>(pd, ibv_cmd_dealloc_pd(pd)) }

@@ -2,8 +2,8 @@
 
 //! Posting lists of work requests: `ibv_post_send` and `ibv_post_recv`.
 //!
-//! Requests before a bad one are posted. Errors: `EINVAL` where a request is not allowed,
-//! `ENOMEM` where the queue is full; what the kernel answers where it had to be called.
+//! Work requests before a bad one are posted. The functions return `EINVAL` if a work request is
+//! not allowed, `ENOMEM` if the queue is full, or the kernel's error if a doorbell was needed.
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
 use crate::ah;
@@ -20,8 +20,8 @@ use core::slice;
 ///
 /// # Safety
 ///
-/// Called by the consumer with a queue pair of rrxe and a list of work requests, with all that
-/// they point to.
+/// Called by the consumer with a queue pair of rrxe and a list of work requests; all pointers in it
+/// are valid.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut IbvQp,
     wr: *mut IbvSendWr,
@@ -53,11 +53,11 @@ pub(crate) unsafe extern "C" fn post_send(
     unsafe { posted(result, bad_wr) }
 }
 
-/// Adds one work request to the batch, or nothing.
+/// Adds one work request to the batch, or nothing if that fails.
 ///
 /// # Safety
 ///
-/// `wr` is a work request of a consumer, with all that it points to.
+/// `wr` is a work request of a consumer; all pointers in it are valid.
 #[inline]
 unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
     if !contains(rules.opcodes, wr.opcode) {
@@ -75,7 +75,8 @@ unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(),
         // SAFETY: the caller's contract.
         unsafe { slot.set_sges(wr.sg_list, count) }
     } else {
-        // SAFETY: the caller's contract: as many segments, and memory of the program's own.
+        // SAFETY: the caller's contract: the list has `count` segments, which are in the program's
+        // memory.
         unsafe {
             let segments = if count == 0 {
                 &[]
@@ -96,7 +97,7 @@ unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(),
     result
 }
 
-/// Posts a work request that binds a memory window. Errors as for `ibv_post_send`.
+/// Posts a work request that binds a memory window. Returns the errors of `ibv_post_send`.
 ///
 /// # Safety
 ///
@@ -128,14 +129,14 @@ pub(crate) unsafe fn bind_window(qp: *mut IbvQp, wr_id: u64, flags: u32, op: Wqe
     error
 }
 
-/// The fixed part of a work-queue entry, without flags and data.
+/// Returns the fixed part of a work queue entry, without flags and data.
 ///
 /// # Safety
 ///
 /// `wr` is a work request of a consumer for a queue pair with these rules, which allow its opcode.
 #[inline]
 unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
-    // The rules allow no opcode above 15.
+    // The rules allow only opcodes up to 15.
     let opcode = wr.opcode as u8;
     let mut wqe = SendWqe {
         wr_id: wr.wr_id,
@@ -143,7 +144,7 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         ..SendWqe::default()
     };
     match opcode {
-        // `struct ibv_send_wr` has no room for what they need.
+        // `struct ibv_send_wr` has no members for their arguments.
         wr_opcode::FLUSH | wr_opcode::ATOMIC_WRITE => return Err(EINVAL),
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             // SAFETY: the member for this opcode.
@@ -204,8 +205,8 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
 ///
 /// # Safety
 ///
-/// Called by the consumer with a queue pair of rrxe and a list of work requests, with all that
-/// they point to.
+/// Called by the consumer with a queue pair of rrxe and a list of work requests; all pointers in it
+/// are valid.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut IbvQp,
     wr: *mut IbvRecvWr,
@@ -231,8 +232,8 @@ pub(crate) unsafe extern "C" fn post_recv(
     unsafe { posted(result, bad_wr) }
 }
 
-/// What a verb that posts returns: an error number, or 0. `bad_wr` becomes the work request that
-/// was refused.
+/// Returns the result of a verb that posts: 0 or an error number. Sets `bad_wr` to the work request
+/// that was refused.
 ///
 /// # Safety
 ///
@@ -270,7 +271,7 @@ mod tests {
         }
     }
 
-    /// Posts one request.
+    /// Posts one work request.
     fn post(qp: &Qp, mut wr: IbvSendWr) -> c_int {
         let mut bad = null_mut();
         // SAFETY: the queue pair and the request live.
@@ -329,7 +330,7 @@ mod tests {
                 })
                 .collect::<Vec<u8>>()
         };
-        // Binding a window needs one, which these have not.
+        // BIND_MW is refused because these work requests name no window.
         assert_eq!(allowed(qp_type::RC), [0, 1, 2, 3, 4, 5, 6, 7, 9]);
         assert_eq!(allowed(qp_type::UC), [0, 1, 2, 3, 7]);
         assert_eq!(allowed(qp_type::UD), [2, 3]);
@@ -470,7 +471,7 @@ mod tests {
         let mut wr = request(1, wr_opcode::SEND);
         (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), 3, send_flags::INLINE);
         assert_eq!(post(&qp, wr), EINVAL);
-        // Nothing of the refused ones is in the queue.
+        // The refused work requests left nothing in the queue.
         assert_eq!(qp.sq.ring().producer().load(Ordering::Relaxed), 2);
     }
 

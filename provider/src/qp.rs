@@ -23,28 +23,28 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// A queue pair.
 #[repr(C)]
 pub(crate) struct Qp {
-    /// What the consumer sees. libibverbs and the consumer write to it.
+    /// Public part, which libibverbs and the consumer write to.
     pub(crate) verbs: UnsafeCell<VerbsQp>,
     pub(crate) sq: SendQueue,
-    /// `None` where no receive can be posted.
+    /// `None` if no receive can be posted.
     pub(crate) rq: Option<RecvQueue>,
     pub(crate) rules: Rules,
-    /// `enum ibv_qp_state` as the consumer last set or saw it. The kernel may be further: in
-    /// Error.
+    /// `enum ibv_qp_state` as the consumer last set or queried it. In the kernel the queue pair may
+    /// have moved to Error since.
     state: AtomicU32,
 }
 
-/// Its name in messages.
+/// Name of the object in messages.
 const WHAT: &str = "a queue pair";
 
-/// What the type of a queue pair allows.
+/// Rules for the types of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
     /// Opcodes that can be posted to the send queue.
     pub(crate) opcodes: Opcodes,
     /// Whether each send has a destination of its own.
     pub(crate) datagram: bool,
-    /// Whether each says which shared receive queue it is for.
+    /// Whether each send names the shared receive queue of the peer.
     pub(crate) xrc: bool,
 }
 
@@ -63,15 +63,15 @@ const RC_OPCODES: Opcodes = UC_OPCODES
     | only(wr_opcode::ATOMIC_WRITE);
 
 impl Rules {
-    /// The rules of a type of queue pair (IBA 9.8.1, table of transport functions). Errors:
-    /// `EOPNOTSUPP` for a type that rrxe hasn't.
+    /// Returns the rules of a type of queue pair (IBA 9.8.1, table of transport functions). Fails
+    /// with `EOPNOTSUPP` for a type that rrxe does not support.
     pub(crate) fn of(qp_type: u32) -> Result<Self, c_int> {
         let (opcodes, datagram, xrc) = match qp_type {
             qp_type::RC => (RC_OPCODES, false, false),
             qp_type::UC => (UC_OPCODES, false, false),
             qp_type::UD => (UD_OPCODES, true, false),
             qp_type::XRC_SEND => (RC_OPCODES, false, true),
-            // It only receives, and what it receives goes elsewhere.
+            // It only receives, into shared receive queues.
             qp_type::XRC_RECV => (0, false, false),
             _ => return Err(EOPNOTSUPP),
         };
@@ -84,10 +84,11 @@ impl Rules {
 }
 
 impl Qp {
-    /// A queue pair that the kernel doesn't know yet, with rings for what `cap` asks for.
-    /// `cap.max_inline_data` becomes what there is room for.
+    /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
+    /// `cap`. Sets `cap.max_inline_data` to the bytes that an entry has room for.
     ///
-    /// Errors: `EINVAL` where it asks for more than the device has, `EOPNOTSUPP`, `ENOMEM`.
+    /// Fails with `EINVAL` if `cap` exceeds the limits of the device, with `EOPNOTSUPP`, or with
+    /// `ENOMEM`.
     pub(crate) fn new(
         qp_type: u32,
         cap: &mut IbvQpCap,
@@ -95,7 +96,7 @@ impl Qp {
         device: Limits,
     ) -> Result<Box<Self>, c_int> {
         let rules = Rules::of(qp_type)?;
-        // Whatever was asked for.
+        // These types ignore the requested capacities.
         match qp_type {
             qp_type::XRC_RECV => *cap = IbvQpCap::default(),
             qp_type::XRC_SEND => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
@@ -119,7 +120,7 @@ impl Qp {
         };
         let (ring, recv_ring) = match (cap.max_send_wr, cap.max_recv_wr) {
             (_, 0) => (Ring::allocate(send.entries, send.stride)?, None),
-            // The kernel hears nothing of the send ring, so the other one needs pages of its own.
+            // The kernel does not pin the send ring, so the receive ring needs pages of its own.
             (0, _) => {
                 let (ring, recv_ring) = Ring::pair(send, recv, false)?;
                 (ring, Some(recv_ring))
@@ -152,19 +153,19 @@ impl Qp {
         }))
     }
 
-    /// The queue pair behind the public one.
+    /// Returns the queue pair that contains the public one.
     ///
     /// # Safety
     ///
     /// `qp` is a queue pair of rrxe (an [`IbvQp`] or [`IbvQpEx`]), and stays one for `'a`.
     pub(crate) unsafe fn of<'a, T>(qp: *mut T) -> &'a Self {
-        // SAFETY: the public part is the first member of a `Qp`. What C writes to is in an
-        // `UnsafeCell`.
+        // SAFETY: the public part is the first member of a `Qp`. The members that C code writes to
+        // are in an `UnsafeCell`.
         unsafe { &*qp.cast::<Self>() }
     }
 
-    /// The part of the create command about the rings. The kernel is not told of the ring of a send
-    /// queue to which nothing can be posted.
+    /// Returns the create command's driver part. It omits the ring of a send queue to which nothing
+    /// can be posted.
     fn command(&self) -> abi::CreateQpCmd {
         abi::CreateQpCmd {
             sq: match self.sq.limits().depth {
@@ -179,7 +180,7 @@ impl Qp {
         }
     }
 
-    /// Address and bytes of the memory that the kernel pins.
+    /// Returns the address and size in bytes of the memory that the kernel pins.
     fn pinned(&self) -> (u64, usize) {
         let command = self.command();
         let of = |spec: &abi::RingSpec| match spec.addr {
@@ -200,13 +201,13 @@ impl Qp {
         }
     }
 
-    /// Takes over what the kernel granted in place of what was asked for: never less, and no more
-    /// than the rings hold. `cap` becomes that.
+    /// Adopts the capacities that the kernel granted: at least those requested, and at most those
+    /// of the rings. Sets `cap` to the result.
     fn grant(&mut self, cap: &mut IbvQpCap) {
         let asked = self.cap();
         self.sq.set_limits(SendLimits {
             depth: match asked.max_send_wr {
-                // The kernel knows of no ring.
+                // The kernel does not know the ring.
                 0 => 0,
                 depth => depth.max(cap.max_send_wr),
             },
@@ -222,7 +223,7 @@ impl Qp {
         *cap = self.cap();
     }
 
-    /// What can be posted.
+    /// Returns the capacities of the queue pair.
     fn cap(&self) -> IbvQpCap {
         let sq = self.sq.limits();
         let rq = self.rq.as_ref().map(RecvQueue::limits);
@@ -239,8 +240,8 @@ impl Qp {
         }
     }
 
-    /// Why nothing can be posted to the send queue, or 0. It is an immediate error in Reset, Init
-    /// and Ready to Receive (IBA 10.3.1).
+    /// Returns the error of posting to the send queue in the current state, or 0. Posting is an
+    /// immediate error in Reset, Init and Ready to Receive (IBA 10.3.1).
     #[inline]
     pub(crate) fn send_error(&self) -> c_int {
         if self.state.load(Ordering::Relaxed) < qp_state::RTS {
@@ -250,8 +251,8 @@ impl Qp {
         }
     }
 
-    /// Why nothing can be posted to the receive queue, or 0. It is an immediate error in Reset
-    /// (IBA 10.3.1).
+    /// Returns the error of posting to the receive queue in the current state, or 0. Posting is an
+    /// immediate error in Reset (IBA 10.3.1).
     #[inline]
     pub(crate) fn recv_error(&self) -> c_int {
         if self.state.load(Ordering::Relaxed) == qp_state::RESET {
@@ -261,20 +262,20 @@ impl Qp {
         }
     }
 
-    /// Takes note of the state that the consumer set or saw.
+    /// Records the state that the consumer set or queried.
     pub(crate) fn set_state(&self, state: u32) {
         self.state.store(state, Ordering::Relaxed);
     }
 
-    /// Removes what the queue pair has in its completion queues. It can't complete anything any
-    /// more: it was destroyed or is in Reset.
+    /// Removes the completions of the queue pair from its completion queues. The queue pair cannot
+    /// complete further work requests: it was destroyed or is in Reset.
     ///
     /// # Safety
     ///
-    /// The kernel created the queue pair, and the completion queues are still there.
+    /// The kernel created the queue pair, and the completion queues still exist.
     unsafe fn remove_completions(&self) {
-        // SAFETY: libibverbs filled the public part in and doesn't change these members; the
-        // consumer can't destroy the completion queues before the queue pair.
+        // SAFETY: libibverbs filled in the public part and does not change these members; the
+        // consumer cannot destroy the completion queues before the queue pair.
         unsafe {
             let qp = self.verbs.get().cast::<IbvQp>();
             let (send_cq, recv_cq, qp_num) = ((*qp).send_cq, (*qp).recv_cq, (*qp).qp_num);
@@ -377,7 +378,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             )
         })?;
         qp.grant(&mut local.cap);
-        // SAFETY: nobody else knows the queue pair yet; the rest is the caller's contract.
+        // SAFETY: the queue pair is not yet shared; the rest is the caller's contract.
         unsafe {
             if let Some(flags) = send_ops {
                 wr::set_functions(&mut (*verbs).qp_ex, flags);
@@ -389,7 +390,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// `ibv_open_qp`: another handle of an XRC target.
+/// `ibv_open_qp`: creates another handle of an XRC target queue pair.
 ///
 /// # Safety
 ///
@@ -405,7 +406,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         let qp = Qp::new(qp_type::XRC_RECV, &mut cap, false, limits)?;
         let mut cmd = command::OpenQp::zeroed();
         let mut resp = command::CreateQpResp::zeroed();
-        // SAFETY: the caller's contract, and everything has the size given.
+        // SAFETY: the caller's contract, and all buffers have the sizes given.
         object::check(unsafe {
             ibv_cmd_open_qp(
                 context,
@@ -442,7 +443,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
     let (this, state) = unsafe { (Qp::of(qp), (*attr).qp_state) };
     this.set_state(state);
     if state == qp_state::RESET {
-        // SAFETY: the kernel created the queue pair; the rest is the consumer's duty.
+        // SAFETY: the kernel created the queue pair; the consumer keeps the completion queues.
         unsafe { this.remove_completions() };
         this.sq.reset();
         if let Some(rq) = &this.rq {
@@ -473,7 +474,7 @@ pub(crate) unsafe extern "C" fn query_qp(
     // SAFETY: the caller's contract.
     unsafe {
         let this = Qp::of(qp);
-        // The rings are this side's, so it is this side that knows what they hold.
+        // This side allocated the rings, so it knows their capacities.
         (*attr).cap = this.cap();
         (*init_attr).cap = this.cap();
         if attr_mask & QP_ATTR_STATE != 0 {
@@ -483,15 +484,15 @@ pub(crate) unsafe extern "C" fn query_qp(
     0
 }
 
-/// `ibv_destroy_qp`. What the queue pair has in its completion queues goes with it, as the verbs
-/// allow: no completion of a queue pair that is no more.
+/// `ibv_destroy_qp`. Also removes the queue pair's completions from its completion queues, as the
+/// verbs allow, so that no completion names a destroyed queue pair.
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what a create function returned.
+/// Called by libibverbs with a queue pair that a create function returned.
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
-    // SAFETY: the caller's contract; the consumer gives the queue pair up, but not yet its
-    // completion queues.
+    // SAFETY: the caller's contract; the consumer gives up the queue pair, but its completion
+    // queues still exist.
     unsafe {
         let error = ibv_cmd_destroy_qp(qp);
         if error == 0 {
@@ -501,7 +502,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     }
 }
 
-/// The public queue pair, for the C interface.
+/// Returns the public part of a queue pair, for the C interface.
 pub(crate) fn public(qp: &Qp) -> *mut IbvQp {
     // SAFETY: only an address is taken.
     unsafe { addr_of_mut!((*qp.verbs.get()).qp_ex.qp_base) }
@@ -528,8 +529,8 @@ pub(crate) mod tests {
         max_inline_data: 0,
     };
 
-    /// A queue pair without a device: in Ready to Send, but the kernel never takes anything. Its
-    /// doorbell is off.
+    /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never takes an
+    /// entry, and it needs no doorbell.
     pub(crate) fn ready(qp_type: u32, cap: IbvQpCap) -> Box<Qp> {
         let mut cap = cap;
         let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
@@ -571,7 +572,7 @@ pub(crate) mod tests {
                 ..ASKED
             }
         );
-        // One that grants more than there is.
+        // A kernel that grants more than the rings hold.
         let much = IbvQpCap {
             max_send_wr: 1000,
             max_recv_wr: 1000,
@@ -589,7 +590,7 @@ pub(crate) mod tests {
             max_inline_data: 16,
         };
         assert_eq!(cap, expected);
-        // One that forgot.
+        // A kernel that grants nothing.
         let mut cap = IbvQpCap::default();
         qp.grant(&mut cap);
         assert_eq!(cap, expected);

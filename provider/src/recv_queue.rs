@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receive queue: a ring of work-queue entries that this side produces.
+//! The receive queue: a ring of work queue entries that this side produces.
 //!
-//! Nothing here knows of libibverbs' objects.
+//! This module is independent of libibverbs' objects.
 
 use crate::abi::RecvWqe;
 use crate::ffi::os::{EINVAL, ENOMEM};
@@ -14,21 +14,21 @@ use core::ffi::c_int;
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
-/// What a receive queue takes.
+/// Limits of a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecvLimits {
-    /// Work requests that may be outstanding. At most the ring's capacity.
+    /// Work requests that may be outstanding, at most the ring's capacity.
     pub(crate) depth: u32,
     /// Data segments of a work request. They fit into an entry of the ring.
     pub(crate) max_sge: u32,
 }
 
-/// Counters of entries. Under the queue's lock.
+/// Counters of entries, protected by the queue's lock.
 #[derive(Default)]
 struct State {
     /// Entries that were added.
     next: u32,
-    /// Entries that the kernel had taken when last looked at.
+    /// Entries that the kernel had taken at the last look.
     consumed: u32,
 }
 
@@ -53,7 +53,7 @@ const _: () = assert!(size_of::<RecvWqe>() == WQE_SIZE as usize);
 const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
 
 impl RecvQueue {
-    /// An empty queue in `ring`. `limits` are cut to what the ring has room for.
+    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
     pub(crate) fn new(ring: Ring, limits: RecvLimits) -> Self {
         let mut queue = Self {
             ring,
@@ -68,7 +68,8 @@ impl RecvQueue {
         queue
     }
 
-    /// The same for a consumer that has a lock of its own.
+    /// Creates an empty queue for a consumer that has a lock of its own. `limits` are reduced to
+    /// what the ring has room for.
     pub(crate) fn unshared(ring: Ring, limits: RecvLimits) -> Self {
         Self {
             lock: Lock::new(false),
@@ -76,8 +77,8 @@ impl RecvQueue {
         }
     }
 
-    /// Goes on in another ring, which has the entries that wait, at the same counters. As many
-    /// work requests may be outstanding as it has entries.
+    /// Replaces the ring by one that contains the waiting entries, at equal counters. The depth
+    /// becomes the new ring's capacity.
     pub(crate) fn replace_ring(&mut self, ring: Ring) {
         self.ring = ring;
         self.set_limits(RecvLimits {
@@ -86,28 +87,28 @@ impl RecvQueue {
         });
     }
 
-    /// Replaces the limits, cut to what the ring has room for.
+    /// Replaces the limits, reduced to what the ring has room for.
     pub(crate) fn set_limits(&mut self, limits: RecvLimits) {
         let room = self.ring.stride().saturating_sub(WQE_SIZE);
-        // INVARIANT: cut to the ring's capacity and to the room in an entry.
+        // INVARIANT: reduced to the ring's capacity and to the room in an entry.
         self.limits = RecvLimits {
             depth: limits.depth.min(self.ring.capacity()),
             max_sge: limits.max_sge.min(room.wrapping_div(SGE_SIZE)),
         };
     }
 
-    /// The queue's limits.
+    /// Returns the limits of the queue.
     pub(crate) fn limits(&self) -> RecvLimits {
         self.limits
     }
 
-    /// The ring.
+    /// Returns the ring.
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// Runs `fill` with a function that adds one work request, then shows the kernel all that was
-    /// added. The result is that of `fill`, and whether anything was added.
+    /// Runs `fill` with an [`Adder`] for work requests, then publishes the added ones to the
+    /// kernel. Returns the result of `fill` and whether any were added.
     pub(crate) fn post<T>(&self, fill: impl FnOnce(&mut Adder<'_>) -> T) -> (T, bool) {
         self.lock.with(|| {
             // SAFETY: under the lock, so this is the only reference.
@@ -122,7 +123,7 @@ impl RecvQueue {
         })
     }
 
-    /// Empties the queue, after the kernel emptied its side.
+    /// Empties the queue after the kernel has emptied its side.
     pub(crate) fn reset(&self) {
         let consumed = self.ring.consumer().load(Ordering::Acquire);
         self.post(|adder| {
@@ -139,8 +140,8 @@ pub(crate) struct Adder<'a> {
 }
 
 impl Adder<'_> {
-    /// Adds a work request. Errors: `EINVAL` where it has too many segments, `ENOMEM` where the
-    /// queue is full.
+    /// Adds a work request. Fails with `EINVAL` if it has too many segments, or with `ENOMEM` if
+    /// the queue is full.
     ///
     /// # Safety
     ///
@@ -164,8 +165,8 @@ impl Adder<'_> {
         }
         let at = self.queue.ring.slot(self.state.next).cast::<RecvWqe>();
         // SAFETY: the slot is not published, since the queue is not full, and by the queue's
-        // invariant `max_sge` segments fit behind its fixed part. The caller vouches for the
-        // source.
+        // invariant `max_sge` segments fit behind its fixed part. The caller guarantees that the
+        // source is readable.
         unsafe {
             at.write(RecvWqe {
                 wr_id,
@@ -182,12 +183,12 @@ impl Adder<'_> {
         Ok(())
     }
 
-    /// Adds a list of work requests. Fails with the first that can't be added, and why: as for
-    /// [`Adder::add`]. Those before it are added.
+    /// Adds a list of work requests. Fails at the first one that cannot be added, and returns the
+    /// error of [`Adder::add`] and that work request. The ones before it are added.
     ///
     /// # Safety
     ///
-    /// `list` is a list of work requests, with all that they point to.
+    /// `list` is a list of work requests; all pointers in it are valid.
     pub(crate) unsafe fn add_list(
         &mut self,
         list: *mut IbvRecvWr,
@@ -241,7 +242,7 @@ mod tests {
             lkey: n as u32,
         });
         let (results, added) = queue.post(|adder| {
-            // SAFETY: the list has as many segments as each call says.
+            // SAFETY: the list has the number of segments that each accepted call passes.
             unsafe {
                 [
                     adder.add(10, sges.as_ptr(), 2),

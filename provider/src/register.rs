@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Registration with libibverbs: which devices this provider serves.
+//! Registration with libibverbs, which includes the devices that this provider serves.
 
 use crate::abi;
 use crate::context;
@@ -9,16 +9,17 @@ use crate::ffi::{command, pabi};
 
 struct MatchTable([VerbsMatchEnt; 2]);
 
-// SAFETY: immutable, and without pointers that lead anywhere.
+// SAFETY: immutable, and its pointers are null.
 unsafe impl Sync for MatchTable {}
 
-/// Devices of the kernel driver rrxe. Not by name: `rdma dev set ... name` changes that.
+/// Matches the devices of the kernel driver rrxe. They are not matched by name, because `rdma dev
+/// set ... name` changes it.
 static MATCH_TABLE: MatchTable = MatchTable([
     VerbsMatchEnt::driver_id(abi::DRIVER_ID),
     VerbsMatchEnt::sentinel(),
 ]);
 
-/// What libibverbs is told. It keeps the address.
+/// Description of the provider for libibverbs, which keeps the address.
 static DEVICE_OPS: VerbsDeviceOps = VerbsDeviceOps {
     name: c"rrxe".as_ptr(),
     match_min_abi_version: abi::ABI_VERSION,
@@ -38,12 +39,12 @@ extern "C" fn register() {
     unsafe { pabi::verbs_register_driver(&DEVICE_OPS) }
 }
 
-// A unit test has no business with the devices of the machine it runs on.
+// Unit tests must not touch the devices of the machine that they run on.
 #[cfg_attr(test, expect(dead_code, reason = "tests call what they test"))]
 #[cfg_attr(not(test), used, link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
 
-/// Makes room for a device that libibverbs found; libibverbs fills it in.
+/// Allocates a device that libibverbs has found; libibverbs fills it in.
 ///
 /// # Safety
 ///
@@ -53,11 +54,11 @@ unsafe extern "C" fn alloc_device(_sysfs_dev: *mut VerbsSysfsDev) -> *mut VerbsD
     Box::into_raw(Box::new(unsafe { command::zeroed() }))
 }
 
-/// Forgets a device.
+/// Frees a device.
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`alloc_device`] returned, which nothing uses any more.
+/// Called by libibverbs with an unused device that [`alloc_device`] returned.
 unsafe extern "C" fn uninit_device(device: *mut VerbsDevice) {
     // SAFETY: the caller's contract.
     drop(unsafe { Box::from_raw(device) });
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn devices_come_and_go() {
-        // SAFETY: the device goes back right away.
+        // SAFETY: the device is freed right away.
         unsafe {
             let device = alloc_device(core::ptr::null_mut());
             assert!((*device).sysfs.is_null());

@@ -2,10 +2,10 @@
 
 //! Ring memory shared with the kernel; [`crate::abi`] describes its layout.
 //!
-//! The provider allocates it and passes its address in a create command; the kernel pins the
-//! pages. The words of the header are accessed by atomics only. An entry belongs to the producer
-//! until a release store of the producer counter publishes it, and to the consumer until a
-//! release store of the consumer counter gives it back, so entries need no atomics.
+//! The provider allocates the memory and passes its address in a create command; the kernel pins
+//! the pages. The header words are accessed only by atomics. An entry belongs to the producer until
+//! a release store of the producer counter publishes it, and to the consumer until a release store
+//! of the consumer counter returns it. So entries need no atomics.
 
 use crate::abi;
 use crate::ffi::driver::{ibv_dofork_range, ibv_dontfork_range};
@@ -15,10 +15,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// Alignment of a ring that has pages of its own: the largest page size there is.
+/// Alignment of a ring that has pages of its own: the largest page size that the kernel supports.
 const PAGES: usize = 1 << 16;
 
-/// Memory that one ring is in, or two.
+/// Memory of one or two rings.
 ///
 /// # Invariants
 ///
@@ -34,7 +34,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps zeroed memory. Errors: `ENOMEM`.
+    /// Maps zeroed memory. Fails with `ENOMEM`.
     fn new(bytes: usize) -> Result<Arc<Self>, c_int> {
         let base = os::map_anonymous(bytes).ok_or(os::ENOMEM)?;
         // INVARIANT: just mapped with that size.
@@ -60,7 +60,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The size of a ring: at least `entries` (1 or more) entries of `stride` bytes (a multiple of 16).
+/// Size of a ring: at least `entries` (1 or more) entries of `stride` bytes (a multiple of 16).
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) entries: u32,
@@ -68,8 +68,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The ring's specification, without an address, and its bytes. Errors: `EINVAL` if they can't
-    /// be expressed.
+    /// Returns the ring's specification, without an address, and its size in bytes. Fails with
+    /// `EINVAL` if they cannot be expressed.
     fn spec(self) -> Result<(abi::RingSpec, usize), c_int> {
         let spec = abi::RingSpec {
             addr: 0,
@@ -80,7 +80,7 @@ impl Shape {
     }
 }
 
-/// A ring: a header and a power of two of entries.
+/// A ring: a header followed by a power of two of entries.
 ///
 /// # Invariants
 ///
@@ -93,8 +93,8 @@ pub(crate) struct Ring {
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: the memory is owned, header words are atomic, and who may touch which entry is the
-// protocol above, which the queues enforce with their locks.
+// SAFETY: the memory is owned and the header words are atomic. The protocol above says which side
+// may access which entry, and the queues enforce it with their locks.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -102,7 +102,7 @@ unsafe impl Sync for Ring {}
 impl Ring {
     /// Allocates an empty ring.
     ///
-    /// Errors: `EINVAL` if the size can't be expressed, `ENOMEM`.
+    /// Fails with `EINVAL` if the size cannot be expressed, or with `ENOMEM`.
     pub(crate) fn allocate(entries: u32, stride: u32) -> Result<Self, c_int> {
         let (spec, bytes) = Shape { entries, stride }.spec()?;
         let mapping = Mapping::new(bytes)?;
@@ -110,10 +110,10 @@ impl Ring {
         Ok(unsafe { Self::at(&mapping, 0, spec) })
     }
 
-    /// Allocates two empty rings, the second behind the first: in the same pages if `packed`. Such
-    /// pages must be pinned together.
+    /// Allocates two empty rings, the second behind the first. If `packed`, they may share a page;
+    /// the kernel must then pin both together.
     ///
-    /// Errors: as for [`Ring::allocate`].
+    /// Fails with `EINVAL` if a size cannot be expressed, or with `ENOMEM`.
     pub(crate) fn pair(first: Shape, second: Shape, packed: bool) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
         let behind = if packed {
@@ -133,11 +133,12 @@ impl Ring {
         })
     }
 
-    /// The ring of a specification, from byte `start` of a mapping on.
+    /// Creates the ring of a specification, starting at byte `start` of a mapping.
     ///
     /// # Safety
     ///
-    /// The mapping has `spec.size()` bytes from `start`, a multiple of 64, on, for no other ring.
+    /// `start` is a multiple of 64, and no other ring uses the `spec.size()` bytes of the mapping
+    /// that begin there.
     unsafe fn at(mapping: &Arc<Mapping>, start: usize, spec: abi::RingSpec) -> Self {
         // INVARIANT: as the caller says; a capacity is a power of two, and so at least 1.
         Self {
@@ -149,7 +150,7 @@ impl Ring {
         }
     }
 
-    /// What a create command says about this ring.
+    /// Returns the description of this ring for a create command.
     pub(crate) fn spec(&self) -> abi::RingSpec {
         abi::RingSpec {
             addr: self.base.as_ptr() as u64,
@@ -158,39 +159,40 @@ impl Ring {
         }
     }
 
-    /// Address and bytes of the memory that the kernel pins for a ring alone.
+    /// Returns the address and size in bytes of the memory that the kernel pins for this ring
+    /// alone.
     pub(crate) fn pinned(&self) -> (u64, usize) {
         let spec = self.spec();
         (spec.addr, spec.size().unwrap_or(0))
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub(crate) fn capacity(&self) -> u32 {
         self.mask.wrapping_add(1)
     }
 
-    /// Bytes of an entry.
+    /// Returns the bytes of an entry.
     pub(crate) fn stride(&self) -> u32 {
         self.stride
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: by the invariant the header is mapped and aligned, and its words are accessed
-        // by atomics only, here and in the kernel. `offset` is one of the header's.
+        // only by atomics, here and in the kernel. `offset` is that of a header word.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// Entries published so far.
+    /// Returns the producer counter: the entries published so far.
     pub(crate) fn producer(&self) -> &AtomicU32 {
         self.word(abi::RING_PRODUCER)
     }
 
-    /// Entries taken so far.
+    /// Returns the consumer counter: the entries taken so far.
     pub(crate) fn consumer(&self) -> &AtomicU32 {
         self.word(abi::RING_CONSUMER)
     }
 
-    /// Asks for an event: ORs `request` into the word that the kernel looks at after publishing.
+    /// Requests an event: ORs `request` into the word that the kernel reads after publishing.
     pub(crate) fn arm(&self, request: u32) {
         self.word(abi::RING_ARM).fetch_or(request, Ordering::SeqCst);
         // Pairs with the kernel's fence between publishing and reading the word: either the
@@ -198,48 +200,48 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the request for an event back, if the kernel hasn't taken it.
+    /// Withdraws the request for an event. Returns the request, or 0 if the kernel has taken it.
     pub(crate) fn disarm(&self) -> u32 {
         self.word(abi::RING_ARM).swap(0, Ordering::SeqCst)
     }
 
-    /// Whether an event was asked for, and has not been raised.
+    /// Returns whether a request for an event is pending.
     #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         self.word(abi::RING_ARM).load(Ordering::Relaxed) != 0
     }
 
-    /// The consumer counter of the last event: see [`crate::abi::RingHeader::notified`].
+    /// Returns the consumer counter of the last event: see [`crate::abi::RingHeader::notified`].
     pub(crate) fn notified(&self) -> &AtomicU32 {
         self.word(abi::RING_NOTIFIED)
     }
 
-    /// Whether the kernel must be called, after an entry was published.
+    /// Returns whether the kernel must be called after an entry was published.
     pub(crate) fn wants_doorbell(&self) -> bool {
-        // Pairs with the kernel's fence between setting the word and looking at the producer
-        // counter for the last time before it stops polling.
+        // Pairs with the kernel's fence between setting the word and its last look at the producer
+        // counter before it stops polling.
         fence(Ordering::SeqCst);
         self.word(abi::RING_DOORBELL).load(Ordering::Relaxed) != 0
     }
 
-    /// The same of a send queue whose producer counter has become `published`.
+    /// Returns whether a send queue needs a doorbell, now that its producer counter is `published`.
     #[inline]
     pub(crate) fn is_due(&self, published: u32) -> bool {
-        // As in `wants_doorbell`.
+        // Pairs with the kernel's fence, as in `wants_doorbell`.
         fence(Ordering::SeqCst);
-        // The kernel says from where on it wants to be called before it says that it need not always be.
+        // The kernel writes the counter of the next doorbell before it clears the doorbell flag.
         self.word(abi::RING_DOORBELL).load(Ordering::Acquire) != 0
             || is_behind(self.word(abi::RING_DUE).load(Ordering::Relaxed), published)
     }
 
-    /// What the kernel does where it need not be called before so many are published.
+    /// Acts as a kernel that needs no doorbell until the producer counter reaches `due`.
     #[cfg(test)]
     pub(crate) fn be_due_at(&self, due: u32) {
         self.word(abi::RING_DUE).store(due, Ordering::Relaxed);
         self.word(abi::RING_DOORBELL).store(0, Ordering::Release);
     }
 
-    /// The slot of entry `counter`: `stride` bytes, aligned to 16.
+    /// Returns the slot of entry `counter`: `stride` bytes, aligned to 16.
     pub(crate) fn slot(&self, counter: u32) -> *mut u8 {
         let index = (counter & self.mask) as usize;
         let offset = index
@@ -250,7 +252,7 @@ impl Ring {
     }
 }
 
-/// Whether a wrapping counter that is at `now` has reached `due`.
+/// Returns whether a wrapping counter with the value `now` has reached `due`.
 #[inline]
 fn is_behind(due: u32, now: u32) -> bool {
     now.wrapping_sub(due) < 1 << 31
@@ -286,8 +288,8 @@ mod tests {
         assert_eq!(first.spec().behind(), Some(576));
         let last = second.slot(7) as usize;
         drop(first);
-        // The memory stays for the other.
-        // SAFETY: inside of the second ring, which is alive and not shared.
+        // The memory stays mapped for the other ring.
+        // SAFETY: inside the second ring, which is alive and not shared.
         unsafe { core::ptr::write_bytes(last as *mut u8, 1, 48) };
         let (first, second) = Ring::pair(shape(3, 128), shape(5, 64), false).unwrap();
         assert_eq!(address(&second) % 4096, 0);

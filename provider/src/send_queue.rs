@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The send queue: a ring of work-queue entries that this side produces.
+//! The send queue: a ring of work queue entries that this side produces.
 //!
-//! Nothing here knows of libibverbs' objects; `ibv_post_send` ([`crate::post_send`]) and the
-//! `ibv_wr_*` family ([`crate::wr`]) are two ways to fill a [`Batch`].
+//! This module is independent of libibverbs' objects; `ibv_post_send` ([`crate::post_send`]) and
+//! the `ibv_wr_*` family ([`crate::wr`]) are two ways to fill a [`Batch`].
 
 use crate::abi::{self, wr_opcode, SendWqe};
 use crate::ffi::os::{EINVAL, ENOMEM};
@@ -15,20 +15,20 @@ use core::ffi::c_int;
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
-/// Flags that a work request passes to the kernel as they are. Inline is decided by how the data
-/// was given.
+/// Flags that a work request passes to the kernel unchanged. `IBV_SEND_INLINE` is not among them:
+/// the call that supplies the data decides whether it is inline.
 pub(crate) const PASSED_FLAGS: u32 =
     send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED;
 
 /// A set of opcodes: bit `n` stands for opcode `n`.
 pub(crate) type Opcodes = u16;
 
-/// The set of just one of [`wr_opcode`].
+/// Returns the set that contains only `opcode` (one of [`wr_opcode`]).
 pub(crate) const fn only(opcode: u8) -> Opcodes {
     1_u16.wrapping_shl(opcode as u32)
 }
 
-/// Whether the opcode, as a consumer gives it, is in the set.
+/// Returns whether `set` contains `opcode`, which may be any number that a consumer passes.
 #[inline]
 pub(crate) fn contains(set: Opcodes, opcode: u32) -> bool {
     1_u16.checked_shl(opcode).is_some_and(|bit| set & bit != 0)
@@ -41,10 +41,10 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::RDMA_WRITE)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
 
-/// What a send queue takes.
+/// Limits of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendLimits {
-    /// Work requests that may be outstanding. At most the ring's capacity.
+    /// Work requests that may be outstanding, at most the ring's capacity.
     pub(crate) depth: u32,
     /// Data segments of a work request. They fit into an entry of the ring.
     pub(crate) max_sge: u32,
@@ -52,48 +52,49 @@ pub(crate) struct SendLimits {
     pub(crate) max_inline: u32,
 }
 
-/// Counters of entries, and what went wrong. Under the queue's lock.
+/// Counters of entries and the error of the batch, protected by the queue's lock.
 #[derive(Default)]
 struct State {
     /// Entries that the kernel can see.
     published: u32,
-    /// Those and the ones in preparation.
+    /// Entries that the kernel can see, plus those in preparation.
     next: u32,
-    /// Entries that the kernel was done with when last looked at.
+    /// Entries that the kernel had completed at the last look.
     consumed: u32,
-    /// Why the batch in preparation can't be published, or 0.
+    /// Error that prevents the batch in preparation from being published, or 0.
     error: c_int,
-    /// The flags of all in the batch in preparation.
+    /// Union of the flags in the batch in preparation.
     flags: u8,
-    /// Something in the batch before was signaled.
+    /// The previous batch contained a signaled work request.
     signaled: bool,
 }
 
-/// What a batch has shown the kernel.
+/// A batch that was published to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Entries published since the queue was created (wrapping).
     pub(crate) counter: u32,
-    /// The flags of all that was published.
+    /// Union of the flags of all published work requests.
     flags: u8,
-    /// Something in the batch before was signaled, too.
+    /// The batch before this one contained a signaled work request, too.
     habitual: bool,
 }
 
 impl Published {
-    /// The peer's consumer wants to be woken up by some of it.
+    /// Returns whether a work request of the batch wakes up the peer's consumer.
     #[inline]
     pub(crate) fn is_solicited(&self) -> bool {
         self.flags & abi::WQE_SOLICITED != 0
     }
 
-    /// Some of it raises a completion in any case.
+    /// Returns whether a work request of the batch always generates a completion.
     #[inline]
     pub(crate) fn is_signaled(&self) -> bool {
         self.flags & abi::WQE_SIGNALED != 0
     }
 
-    /// The same, and nothing in the batch before does: the consumer has come to an end of something.
+    /// Returns whether the batch is signaled although the one before it was not: the consumer has
+    /// come to the end of a group of work requests.
     #[inline]
     pub(crate) fn is_an_end(&self) -> bool {
         self.is_signaled() && !self.habitual
@@ -108,7 +109,7 @@ impl Published {
 pub(crate) struct SendQueue {
     ring: Ring,
     limits: SendLimits,
-    /// Every work request raises a completion.
+    /// Every work request generates a completion.
     signal_all: bool,
     lock: Lock,
     state: UnsafeCell<State>,
@@ -118,7 +119,7 @@ pub(crate) struct SendQueue {
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
-    /// An empty queue in `ring`. `limits` are cut to what the ring has room for.
+    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
     pub(crate) fn new(ring: Ring, limits: SendLimits) -> Self {
         let mut queue = Self {
             ring,
@@ -135,10 +136,10 @@ impl SendQueue {
         queue
     }
 
-    /// Replaces the limits, cut to what the ring has room for.
+    /// Replaces the limits, reduced to what the ring has room for.
     pub(crate) fn set_limits(&mut self, limits: SendLimits) {
         let room = self.room();
-        // INVARIANT: cut to the ring's capacity and to the room in an entry.
+        // INVARIANT: reduced to the ring's capacity and to the room in an entry.
         self.limits = SendLimits {
             depth: limits.depth.min(self.ring.capacity()),
             max_sge: limits
@@ -149,31 +150,31 @@ impl SendQueue {
         };
     }
 
-    /// Every work request raises a completion, whatever its flags.
+    /// Sets whether every work request generates a completion regardless of its flags.
     pub(crate) fn set_signal_all(&mut self, all: bool) {
         self.signal_all = all;
     }
 
-    /// Bytes of an entry behind its fixed part.
+    /// Returns the bytes of an entry behind its fixed part.
     fn room(&self) -> u32 {
         self.ring.stride().saturating_sub(WQE_SIZE)
     }
 
-    /// The queue's limits.
+    /// Returns the limits of the queue.
     pub(crate) fn limits(&self) -> SendLimits {
         self.limits
     }
 
-    /// The ring.
+    /// Returns the ring.
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// Opens a batch: takes the queue's lock, which [`SendQueue::close`] gives back. With `error`
-    /// not 0 the batch takes nothing and fails with it.
+    /// Opens a batch: acquires the queue's lock, which [`SendQueue::close`] releases. If `error` is
+    /// not 0, the batch accepts nothing and fails with it.
     pub(crate) fn open(&self, error: c_int) -> Batch<'_> {
         self.lock.acquire();
-        // SAFETY: the lock was just taken, and whoever holds it has the only batch.
+        // SAFETY: the lock was just taken, and its holder has the only batch.
         let batch = unsafe { self.current() };
         batch.state.next = batch.state.published;
         batch.state.error = error;
@@ -184,7 +185,7 @@ impl SendQueue {
         batch
     }
 
-    /// The batch that is open.
+    /// Returns the open batch.
     ///
     /// # Safety
     ///
@@ -196,12 +197,12 @@ impl SendQueue {
         Batch { queue: self, state }
     }
 
-    /// Closes the batch that is open.
+    /// Closes the open batch.
     pub(crate) fn close(&self) {
         self.lock.release();
     }
 
-    /// Empties the queue, after the kernel emptied its side.
+    /// Empties the queue after the kernel has emptied its side.
     pub(crate) fn reset(&self) {
         let mut batch = self.open(0);
         let consumed = self.ring.consumer().load(Ordering::Acquire);
@@ -225,8 +226,8 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Adds a work request without data. Errors: `ENOMEM` where the queue is full; the error of
-    /// the batch where it has one.
+    /// Adds a work request without data. Fails with `ENOMEM` if the queue is full, or with the
+    /// batch's error if it has one.
     #[inline]
     pub(crate) fn push(&mut self, wqe: SendWqe) -> Result<Slot<'a>, c_int> {
         if self.state.error != 0 {
@@ -255,8 +256,8 @@ impl<'a> Batch<'a> {
         self.state.next.wrapping_sub(self.state.consumed) >= depth
     }
 
-    /// The work request that was added last, for more to be said about it. `None` where there is
-    /// none or the batch failed.
+    /// Returns the work request that was added last, so that the caller can extend it, or `None` if
+    /// the batch is empty or has failed.
     #[inline]
     pub(crate) fn last(&mut self) -> Option<Slot<'a>> {
         if self.state.error != 0 || self.state.next == self.state.published {
@@ -269,7 +270,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Takes back the work request that was added last.
+    /// Removes the work request that was added last.
     #[cold]
     pub(crate) fn pop(&mut self) {
         if self.state.next != self.state.published {
@@ -277,7 +278,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Makes the whole batch fail, unless it failed already.
+    /// Makes the whole batch fail with `error`, unless it has failed already.
     #[cold]
     pub(crate) fn fail(&mut self, error: c_int) {
         if self.state.error == 0 {
@@ -285,12 +286,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Why the batch can't be published, or 0.
+    /// Returns the error that prevents the batch from being published, or 0.
     pub(crate) fn error(&self) -> c_int {
         self.state.error
     }
 
-    /// Shows the kernel all that was added. `None` where there was nothing.
+    /// Publishes all added work requests to the kernel. Returns `None` if the batch is empty.
     #[inline]
     pub(crate) fn publish(&mut self) -> Option<Published> {
         if self.state.next == self.state.published {
@@ -319,7 +320,8 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// The data segments, in place of any data it had. Errors: `EINVAL` where there are too many.
+    /// Sets the data segments, in place of any earlier data. Fails with `EINVAL` if there are too
+    /// many.
     ///
     /// # Safety
     ///
@@ -334,7 +336,7 @@ impl Slot<'_> {
             return Err(EINVAL);
         }
         // SAFETY: the entry is ours until published, and by the queue's invariant `max_sge`
-        // segments fit behind its fixed part. The caller vouches for the source.
+        // segments fit behind its fixed part. The caller guarantees that the source is readable.
         unsafe {
             (*self.at).num_sge = count as u16;
             (*self.at).flags &= !abi::WQE_INLINE;
@@ -349,8 +351,8 @@ impl Slot<'_> {
         Ok(())
     }
 
-    /// Makes the data inline, none so far, in place of any data it had. Errors: `EINVAL` where the
-    /// opcode has no data to send.
+    /// Makes the data inline and empty, in place of any earlier data. Fails with `EINVAL` if the
+    /// opcode sends no data.
     #[inline]
     pub(crate) fn set_inline(&mut self) -> Result<(), c_int> {
         // SAFETY: the entry is ours until published.
@@ -365,7 +367,7 @@ impl Slot<'_> {
         Ok(())
     }
 
-    /// Appends inline data, after [`Slot::set_inline`]. Errors: `EINVAL` where it is too much.
+    /// Appends inline data, after [`Slot::set_inline`]. Fails with `EINVAL` if it is too long.
     ///
     /// # Safety
     ///
@@ -385,7 +387,7 @@ impl Slot<'_> {
             .ok_or(EINVAL)?;
         if length != 0 {
             // SAFETY: by the queue's invariant `max_inline` bytes fit behind the fixed part. The
-            // caller vouches for the source.
+            // caller guarantees that the source is readable.
             unsafe {
                 let to = self.at.add(1).cast::<u8>().add(used as usize);
                 to.copy_from_nonoverlapping(from, length);
@@ -395,7 +397,7 @@ impl Slot<'_> {
         Ok(())
     }
 
-    /// The destination of a datagram: address handle, queue pair number, Q_Key.
+    /// Sets the destination of a datagram: address handle, queue pair number and Q_Key.
     #[inline]
     pub(crate) fn set_destination(&mut self, ah: u32, remote_qpn: u32, qkey: u32) {
         // SAFETY: the entry is ours until published.
@@ -406,7 +408,7 @@ impl Slot<'_> {
         }
     }
 
-    /// XRC: the receiver's shared receive queue.
+    /// Sets the number of the receiver's shared receive queue (XRC).
     #[inline]
     pub(crate) fn set_xrc_srqn(&mut self, srqn: u32) {
         // SAFETY: the entry is ours until published.

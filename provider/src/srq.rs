@@ -17,24 +17,24 @@ use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
-/// Its name in messages.
+/// Name of the object in messages.
 const WHAT: &str = "a shared receive queue";
 
 /// A shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
-    /// What the consumer sees. libibverbs and the consumer write to it.
+    /// Public part, which libibverbs and the consumer write to.
     verbs: UnsafeCell<VerbsSrq>,
     lock: Lock,
-    /// Under the lock: resizing replaces its ring.
+    /// Protected by the lock: resizing replaces the ring.
     queue: UnsafeCell<RecvQueue>,
 }
 
-// SAFETY: `queue` is only accessed under the lock; `verbs` is libibverbs' matter.
+// SAFETY: `queue` is only accessed under the lock; `verbs` belongs to libibverbs.
 unsafe impl Sync for Srq {}
 
-/// A ring for shared receive queues of `max_wr` work requests. Errors: `EINVAL` where that is none
-/// or more than the device has, `ENOMEM`.
+/// Allocates a ring for a shared receive queue of `max_wr` work requests. Fails with `EINVAL` if
+/// `max_wr` is 0 or a size exceeds the limits of the device, or with `ENOMEM`.
 fn ring(max_wr: u32, max_sge: u32, device: Limits) -> Result<Ring, c_int> {
     if max_wr == 0 || max_wr > device.max_srq_wr || max_sge > device.max_srq_sge {
         return Err(EINVAL);
@@ -44,8 +44,8 @@ fn ring(max_wr: u32, max_sge: u32, device: Limits) -> Result<Ring, c_int> {
 }
 
 impl Srq {
-    /// A shared receive queue that the kernel doesn't know yet. `attr` becomes what there is room
-    /// for.
+    /// Creates a shared receive queue that the kernel does not know yet. Sets `attr.max_wr` to the
+    /// capacity of its ring.
     fn new(attr: &mut IbvSrqAttr, device: Limits) -> Result<Box<Self>, c_int> {
         let ring = ring(attr.max_wr, attr.max_sge, device)?;
         attr.max_wr = ring.capacity();
@@ -61,18 +61,18 @@ impl Srq {
         }))
     }
 
-    /// The queue behind the public one.
+    /// Returns the queue that contains the public one.
     ///
     /// # Safety
     ///
     /// `srq` is a shared receive queue of rrxe, and stays one for `'a`.
     unsafe fn of<'a>(srq: *mut IbvSrq) -> &'a Self {
-        // SAFETY: the public part is the first member of a `Srq`. What C writes to is in an
-        // `UnsafeCell`.
+        // SAFETY: the public part is the first member of a `Srq`. The members that C code writes to
+        // are in an `UnsafeCell`.
         unsafe { &*srq.cast::<Self>() }
     }
 
-    /// Runs `body` with the ring's side of the queue.
+    /// Runs `body` with the receive queue, under the lock.
     fn with<T>(&self, body: impl FnOnce(&mut RecvQueue) -> T) -> T {
         self.lock.with(|| {
             // SAFETY: under the lock, so this is the only reference.
@@ -80,20 +80,20 @@ impl Srq {
         })
     }
 
-    /// Address and bytes of the memory that the kernel pins.
+    /// Returns the address and size in bytes of the memory that the kernel pins.
     fn pinned(&self) -> (u64, usize) {
         self.with(|queue| queue.ring().pinned())
     }
 
-    /// What a create command says about the ring.
+    /// Returns the create command's driver part.
     fn command(&self) -> abi::CreateSrqCmd {
         abi::CreateSrqCmd {
             ring: self.with(|queue| queue.ring().spec()),
         }
     }
 
-    /// Puts a ring in place of the present one, if `command` has the kernel do so, which copies
-    /// the work requests that wait. The result is that of `command`.
+    /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel copies the waiting
+    /// work requests. Returns the result of `command`.
     fn resize(&self, ring: Ring, command: impl FnOnce(abi::RingSpec) -> c_int) -> c_int {
         self.with(|queue| {
             let error = command(ring.spec());
@@ -144,7 +144,8 @@ pub(crate) unsafe extern "C" fn create_srq(
     })
 }
 
-/// `ibv_create_srq_ex`: queues for XRC. (libibverbs makes plain ones by `ibv_create_srq`.)
+/// `ibv_create_srq_ex`: creates a queue for XRC. (For basic queues libibverbs calls
+/// `ibv_create_srq`.)
 ///
 /// # Safety
 ///
@@ -184,7 +185,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
                 ),
             )
         })?;
-        // What libibverbs fills in only where it is asked for a plain one.
+        // libibverbs sets these members only for a basic queue.
         let public = &mut srq.verbs.get_mut().srq;
         public.srq_context = local.srq_context;
         public.pd = local.pd;
@@ -194,7 +195,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// `ibv_get_srq_num`. Errors: `EOPNOTSUPP` for a queue that is not for XRC.
+/// `ibv_get_srq_num`. Returns `EOPNOTSUPP` for a queue that is not for XRC.
 ///
 /// # Safety
 ///
@@ -268,19 +269,19 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAtt
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`create_srq`] returned.
+/// Called by libibverbs with a queue that a create function returned.
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<Srq, _>(srq, ibv_cmd_destroy_srq(srq)) }
 }
 
-/// `ibv_post_srq_recv`. Requests before a bad one are posted. Errors: `EINVAL` where a request has
-/// too many segments, `ENOMEM` where the queue is full.
+/// `ibv_post_srq_recv`. Work requests before a bad one are posted. Returns `EINVAL` if a work
+/// request has too many segments, or `ENOMEM` if the queue is full.
 ///
 /// # Safety
 ///
-/// Called by the consumer with a shared receive queue of rrxe and a list of work requests, with
-/// all that they point to.
+/// Called by the consumer with a shared receive queue of rrxe and a list of work requests; all
+/// pointers in it are valid.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut IbvSrq,
     wr: *mut IbvRecvWr,
@@ -374,7 +375,7 @@ mod tests {
         let new = || ring(8, 1, DEVICE).ok().unwrap();
         assert_eq!(srq.resize(new(), |_| EINVAL), EINVAL);
         assert_eq!(post(&srq, 2, 0), ENOMEM);
-        // The kernel took one and moves the other.
+        // The kernel has taken one work request and moves the other.
         let done = srq.resize(new(), |spec| {
             assert_eq!(spec.capacity, 8);
             0

@@ -1,51 +1,55 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Polling in vain: a thread that polls for completions and finds none for a while lets others have its processor.
+//! Yields the CPU after repeated empty polls.
 //!
-//! Whom it waits for may need just that one: the program at the other end, where both are on one host, a worker of the
-//! peer's driver, the kernel's thread of poll mode or the one for softirqs. But who polls looks busy, and the scheduler lets
-//! him have the processor for milliseconds at a time, where a message takes microseconds.
+//! A thread that spins on an empty completion queue can keep the code it waits for off the CPU: the
+//! program at the other end if both are on one host, a worker of the peer's driver, or the kernel
+//! thread for poll mode or softirqs. The scheduler sees a busy thread and lets it run for
+//! milliseconds, although a message takes microseconds.
 //!
-//! Who has a processor of his own loses nothing: the call comes back at once, and no completion is found later than it takes.
-//! Who shares it with somebody that only computes would lose much, as he gets it back milliseconds later. That shows: nothing to
-//! speak of has come in all that time. The next time he is more patient.
+//! A thread that has a CPU of its own loses nothing: `sched_yield` returns at once, and a
+//! completion is found at most the duration of that call later. A thread that shares its CPU with a
+//! compute-bound one would lose much, because it gets the CPU back only milliseconds later. This
+//! case is detected by the few completions that have arrived in all that time; the thread then
+//! doubles the time that it polls before its next yield.
 
 use crate::clock;
 use crate::ffi::os;
 use core::cell::Cell;
 
-/// Polls in vain between looks at the clock, which costs more than to poll.
+/// Empty polls between two reads of the clock, which cost more than a poll.
 const LOOK: u32 = 16;
 
-/// Nanoseconds between polls, on average, of who does nothing else. Others, who look for completions now and then, have work
-/// to do with their processor.
+/// Longest average interval between polls, in nanoseconds, of a thread that does nothing else. A
+/// thread that polls less often has other work for its CPU.
 const APART: u64 = 10_000;
 
-/// Nanoseconds that others may have had the processor for, for each completion that has come meanwhile. It is the most
-/// patience, too.
+/// Nanoseconds that other threads may have run for each completion that arrived meanwhile. It also
+/// limits the time that a thread polls before it yields.
 const LONG: u64 = 1_000_000;
 
-/// Patience doubles so many times at most.
+/// Upper bound of [`Waiting::doubled`].
 const DOUBLINGS: u32 = 10;
 
 thread_local! {
-    /// Of a thread and not of a completion queue: with several of them, one may be empty for long while there is much to do.
+    /// State of a thread, not of a completion queue: a thread that polls several queues may have
+    /// much to do although one of them stays empty.
     static WAITING: Waiting = const { Waiting::new() };
 }
 
 /// How a thread waits. Times are in nanoseconds.
 struct Waiting {
-    /// Polls in vain since the last completion; or as if, [`LOOK`] of them at `since`.
+    /// Empty polls since the last completion, or [`LOOK`] plus those since the time `since`.
     polls: Cell<u32>,
     since: Cell<u64>,
-    /// When it has first let others run since the last completion; 0: it has not.
+    /// Time of the first yield since the last completion, or 0.
     yielded: Cell<u64>,
-    /// How often patience is doubled.
+    /// How often the time before the first yield is doubled.
     doubled: Cell<u32>,
 }
 
-/// The calling thread has polled and found so many completions, in a context where a thread lets others run that has polled in
-/// vain for `after` nanoseconds; 0: never.
+/// Records that the calling thread has polled and found `completions` completions. `after` is the
+/// time of empty polls, in nanoseconds, after which threads of this context yield; 0 for never.
 #[inline]
 pub(crate) fn has_found(after: u64, completions: u32) {
     if after != 0 {
@@ -63,7 +67,8 @@ fn learn(waiting: &Waiting, completions: u32) {
     waiting.learn(now(), completions);
 }
 
-/// The same, and has found none. Lets others run, where it is time to.
+/// Records that the calling thread has polled and found no completion. Yields the CPU if that is
+/// due; `after` is the argument of [`has_found`].
 #[inline]
 pub(crate) fn has_found_nothing(after: u64) {
     if after != 0 {
@@ -83,7 +88,7 @@ fn look_at_the_clock(waiting: &Waiting, after: u64) {
     }
 }
 
-/// The clock, in nanoseconds; never 0.
+/// Returns the clock in nanoseconds, never 0.
 fn now() -> u64 {
     (clock::ticks() as u64).max(1)
 }
@@ -98,7 +103,7 @@ impl Waiting {
         }
     }
 
-    /// Counts a poll in vain. Whether to look at the clock.
+    /// Counts an empty poll. Returns whether to read the clock.
     #[inline]
     fn counts(&self) -> bool {
         let polls = self.polls.get().wrapping_add(1);
@@ -106,7 +111,8 @@ impl Waiting {
         polls % LOOK == 0
     }
 
-    /// Whether it is time to let others run, after [`Waiting::counts`]. The caller then does.
+    /// Returns whether the thread should yield. Called after [`Waiting::counts`]; the caller then
+    /// yields.
     fn is_too_long(&self, now: u64, after: u64) -> bool {
         let spun = u64::from(self.polls.get()).saturating_sub(u64::from(LOOK));
         let time = now.saturating_sub(self.since.get());
@@ -115,7 +121,7 @@ impl Waiting {
             self.count_from(now);
             return false;
         }
-        // Who has waited for long already, and others with him, need not hurry now.
+        // A thread that has already yielded since the last completion keeps doing so.
         if self.yielded.get() == 0 {
             if time < self.patience(after) {
                 return false;
@@ -135,7 +141,7 @@ impl Waiting {
         self.since.set(now);
     }
 
-    /// Completions have come after others have run.
+    /// Adapts to the completions that arrived after a yield.
     fn learn(&self, now: u64, completions: u32) {
         let time = now.saturating_sub(self.yielded.replace(0));
         let doubled = self.doubled.get();
@@ -154,11 +160,11 @@ mod tests {
 
     const AFTER: u64 = 10_000;
 
-    /// A thread, and the processor that it shares.
+    /// A simulated thread and the CPU that it shares.
     struct Thread {
         waiting: Waiting,
         now: u64,
-        /// Time between polls, and that others take.
+        /// Time between polls, and time that other threads take.
         period: u64,
         others: u64,
         yields: Vec<u64>,
@@ -175,7 +181,7 @@ mod tests {
             }
         }
 
-        /// Polls in vain until so much time has passed.
+        /// Polls an empty queue for `time` nanoseconds.
         fn poll(&mut self, time: u64) {
             let until = self.now.wrapping_add(time);
             while self.now < until {
@@ -226,7 +232,7 @@ mod tests {
         let mut thread = Thread::new(APART + 1, 0);
         thread.poll(1_000_000_000);
         assert_eq!(thread.yields, []);
-        // Nor who has once waited, an hour ago.
+        // Nor does a thread that waited once, an hour ago.
         let mut thread = Thread::new(10, 0);
         thread.poll(100_000);
         thread.yields.clear();
@@ -248,13 +254,13 @@ mod tests {
     #[test]
     fn who_shares_with_somebody_that_computes_is_more_patient() {
         let mut thread = Thread::new(10, 4_000_000);
-        // An answer takes 50 microseconds.
+        // A reply takes 50 microseconds.
         for _ in 0..1000 {
             thread.poll(50_000);
             thread.find(1);
         }
         assert!((1..6).contains(&thread.yields.len()));
-        // Who waits for long has him run all the same.
+        // A thread that waits for long lets the others run nevertheless.
         thread.yields.clear();
         thread.poll(2 * LONG);
         assert!(!thread.yields.is_empty());
@@ -280,7 +286,7 @@ mod tests {
             thread.find(8);
         }
         assert_eq!(thread.yields.len(), 100);
-        // Patience is lost again, too.
+        // The wait before a yield shrinks again, too.
         thread.waiting.doubled.set(DOUBLINGS);
         for _ in 0..DOUBLINGS {
             thread.poll(2 * LONG);

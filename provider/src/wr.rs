@@ -2,9 +2,9 @@
 
 //! Posting by function calls: the `ibv_wr_*` family (`ibv_wr_post(3)`).
 //!
-//! `wr_start` opens a batch, each builder adds a work request to it, setters say more about the
-//! last one, and `wr_complete` publishes all of it or, where anything failed, nothing. An inline
-//! setter alone makes the data inline; the flag is not needed.
+//! `wr_start` opens a batch, each builder adds a work request to it, and setters complete the last
+//! one. `wr_complete` publishes the whole batch, or nothing if any call failed. An inline setter
+//! alone makes the data inline; the flag is not needed.
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
 use crate::ah;
@@ -17,7 +17,7 @@ use crate::send_queue::{contains, Batch, Slot, PASSED_FLAGS};
 use core::ffi::{c_int, c_void};
 use core::slice;
 
-/// Which opcode each of [`send_ops`] stands for.
+/// The opcode of each operation in [`send_ops`].
 const OPERATIONS: [(u64, u8); 12] = [
     (send_ops::RDMA_WRITE, wr_opcode::RDMA_WRITE),
     (
@@ -39,7 +39,7 @@ const OPERATIONS: [(u64, u8); 12] = [
     (send_ops::BIND_MW, wr_opcode::BIND_MW),
 ];
 
-/// Whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
+/// Returns whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
 pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
     let supported = OPERATIONS
         .iter()
@@ -48,7 +48,7 @@ pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
     flags & !supported == 0
 }
 
-/// Fills in the builders for `flags` ([`send_ops`]), and what every queue pair has.
+/// Sets the builders for `flags` ([`send_ops`]) and the functions that every queue pair has.
 pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
     let has = |flag| flags & flag != 0;
     if has(send_ops::RDMA_WRITE) {
@@ -102,20 +102,20 @@ pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
 ///
 /// # Safety
 ///
-/// Called by the consumer with a queue pair of rrxe. All others here are called between this and
-/// [`wr_complete`] or [`wr_abort`], by the same thread.
+/// Called by the consumer with a queue pair of rrxe. The same thread calls the other functions of
+/// this file after this one and up to [`wr_complete`] or [`wr_abort`].
 unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
     // SAFETY: the caller's contract.
     let this = unsafe { Qp::of(qp) };
     this.sq.open(this.send_error());
 }
 
-/// `ibv_wr_complete`. Errors: `EINVAL` where a request was not allowed, `ENOMEM` where the queue
-/// was full; then nothing was posted. What the kernel answers where it had to be called.
+/// `ibv_wr_complete`. Returns `EINVAL` if a work request was not allowed, or `ENOMEM` if the queue
+/// was full; nothing is posted then. Also returns the kernel's error if a doorbell was needed.
 ///
 /// # Safety
 ///
-/// As for [`wr_start`].
+/// Called after [`wr_start`], by the same thread.
 unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
     // SAFETY: the caller's contract.
     let this = unsafe { Qp::of(qp) };
@@ -137,7 +137,7 @@ unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
 ///
 /// # Safety
 ///
-/// As for [`wr_start`].
+/// Called after [`wr_start`], by the same thread.
 unsafe extern "C" fn wr_abort(qp: *mut IbvQpEx) {
     // SAFETY: the caller's contract.
     unsafe { Qp::of(qp) }.sq.close();
@@ -147,7 +147,7 @@ unsafe extern "C" fn wr_abort(qp: *mut IbvQpEx) {
 ///
 /// # Safety
 ///
-/// As for [`wr_start`].
+/// Called after [`wr_start`], by the same thread.
 #[inline]
 unsafe fn build(qp: *mut IbvQpEx, opcode: u8, imm_or_key: u32, op: WqeOp) {
     // SAFETY: the caller's contract: the batch is open, and the consumer's thread is this one.
@@ -170,11 +170,11 @@ unsafe fn build(qp: *mut IbvQpEx, opcode: u8, imm_or_key: u32, op: WqeOp) {
     }
 }
 
-/// Says more about the last work request. An error fails the batch.
+/// Changes the last work request. An error fails the batch.
 ///
 /// # Safety
 ///
-/// As for [`wr_start`].
+/// Called after [`wr_start`], by the same thread.
 #[inline]
 unsafe fn set(qp: *mut IbvQpEx, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c_int>) {
     // SAFETY: the caller's contract: the batch is open.
@@ -186,7 +186,7 @@ unsafe fn set(qp: *mut IbvQpEx, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c
     }
 }
 
-/// Builders: functions that add a work request.
+/// Defines builders: functions that add a work request.
 macro_rules! builders {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) = $opcode:ident, $imm:expr, $op:expr;)*) => {
         $(
@@ -194,7 +194,7 @@ macro_rules! builders {
             ///
             /// # Safety
             ///
-            /// As for [`wr_start`].
+            /// Called after [`wr_start`], by the same thread.
             unsafe extern "C" fn $name(qp: *mut IbvQpEx, $($arg: $type),*) {
                 // SAFETY: the caller's contract.
                 unsafe { build(qp, wr_opcode::$opcode, $imm, $op) }
@@ -235,7 +235,7 @@ builders! {
 ///
 /// # Safety
 ///
-/// As for [`wr_start`]; `atomic_wr` points to eight readable bytes.
+/// Called after [`wr_start`], by the same thread; `atomic_wr` points to eight readable bytes.
 unsafe extern "C" fn wr_atomic_write(
     qp: *mut IbvQpEx,
     rkey: u32,
@@ -252,17 +252,18 @@ unsafe extern "C" fn wr_atomic_write(
     unsafe { build(qp, wr_opcode::ATOMIC_WRITE, 0, op) }
 }
 
-/// Placement type and selectivity level as an entry has them. What is wider than its field stays
-/// so wide that no peer takes it.
+/// Encodes the placement type and selectivity level for an entry. A value that does not fit its
+/// field becomes the field's maximum, which every peer refuses.
 fn flush_bits(kind: u8, level: u8) -> u32 {
     u32::from(kind.min(0x0f)) | (u32::from(level.min(3)) << 4)
 }
 
-/// `ibv_wr_bind_mw`: a window of type 2.
+/// `ibv_wr_bind_mw`: binds a window of type 2.
 ///
 /// # Safety
 ///
-/// As for [`wr_start`]; `mw` is a window of rrxe, and the region that it is bound to is one.
+/// Called after [`wr_start`], by the same thread; `mw` and the memory region in `bind_info` are
+/// rrxe's.
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut IbvQpEx,
     mw: *mut IbvMw,
@@ -278,7 +279,7 @@ unsafe extern "C" fn wr_bind_mw(
     }
 }
 
-/// Memory of the other side.
+/// Returns the operands for remote memory.
 fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
     WqeOp {
         remote_addr,
@@ -291,7 +292,7 @@ fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
 ///
 /// # Safety
 ///
-/// As for [`wr_start`]; `ah` is an address handle of rrxe or null.
+/// Called after [`wr_start`], by the same thread; `ah` is an address handle of rrxe or null.
 unsafe extern "C" fn wr_set_ud_addr(
     qp: *mut IbvQpEx,
     ah: *mut IbvAh,
@@ -314,7 +315,7 @@ unsafe extern "C" fn wr_set_ud_addr(
 ///
 /// # Safety
 ///
-/// As for [`wr_start`].
+/// Called after [`wr_start`], by the same thread.
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut IbvQpEx, remote_srqn: u32) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -333,7 +334,7 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut IbvQpEx, remote_srqn: u32) {
 ///
 /// # Safety
 ///
-/// As for [`wr_start`].
+/// Called after [`wr_start`], by the same thread.
 unsafe extern "C" fn wr_set_sge(qp: *mut IbvQpEx, lkey: u32, addr: u64, length: u32) {
     let segment = IbvSge { addr, length, lkey };
     // SAFETY: the caller's contract; one segment.
@@ -344,7 +345,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut IbvQpEx, lkey: u32, addr: u64, length: 
 ///
 /// # Safety
 ///
-/// As for [`wr_start`]; `sg_list` points to `num_sge` segments.
+/// Called after [`wr_start`], by the same thread; `sg_list` points to `num_sge` segments.
 unsafe extern "C" fn wr_set_sge_list(qp: *mut IbvQpEx, num_sge: usize, sg_list: *const IbvSge) {
     // SAFETY: the caller's contract.
     unsafe { set(qp, |slot| slot.set_sges(sg_list, num_sge)) }
@@ -354,7 +355,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut IbvQpEx, num_sge: usize, sg_list: 
 ///
 /// # Safety
 ///
-/// As for [`wr_start`]; `addr` points to `length` readable bytes.
+/// Called after [`wr_start`], by the same thread; `addr` points to `length` readable bytes.
 unsafe extern "C" fn wr_set_inline_data(qp: *mut IbvQpEx, addr: *const c_void, length: usize) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -369,7 +370,8 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut IbvQpEx, addr: *const c_void, l
 ///
 /// # Safety
 ///
-/// As for [`wr_start`]; `buf_list` points to `num_buf` buffers of readable bytes.
+/// Called after [`wr_start`], by the same thread; `buf_list` points to `num_buf` buffers of
+/// readable bytes.
 unsafe extern "C" fn wr_set_inline_data_list(
     qp: *mut IbvQpEx,
     num_buf: usize,
@@ -412,7 +414,7 @@ mod tests {
     fn says_which_shared_receive_queue() {
         for (kind, error, srqn) in [(qp_type::XRC_SEND, 0, 99), (qp_type::RC, EINVAL, 0)] {
             let qp = small(kind);
-            // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+            // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
             unsafe {
                 wr_start(ex(&qp));
                 wr_rdma_write(ex(&qp), 5, 0x2000);
@@ -442,7 +444,7 @@ mod tests {
         assert!(!supports(rules(qp_type::UD), send_ops::RDMA_WRITE));
 
         let qp = small(qp_type::RC);
-        // SAFETY: nobody else has the queue pair.
+        // SAFETY: the queue pair is not shared.
         let functions = unsafe { &mut *ex(&qp) };
         set_functions(functions, send_ops::SEND);
         assert!(functions.wr_send.is_some() && functions.wr_start.is_some());
@@ -453,7 +455,7 @@ mod tests {
     fn builds_and_publishes_a_batch() {
         let qp = small(qp_type::RC);
         let bytes = *b"abcdef";
-        // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+        // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
         unsafe {
             let ex = ex(&qp);
             wr_start(ex);
@@ -518,7 +520,7 @@ mod tests {
     #[test]
     fn flush_and_atomic_write() {
         let qp = small(qp_type::RC);
-        // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+        // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
         unsafe {
             let ex = ex(&qp);
             wr_start(ex);
@@ -526,7 +528,7 @@ mod tests {
             wr_flush(ex, 5, 0x2000, 0x1_0000_0001, 2, 1);
             (*ex).wr_id = 2;
             (*ex).wr_flags = send_flags::FENCE;
-            // From an odd address.
+            // The value is at an odd address.
             let bytes = *b"-01234567";
             wr_atomic_write(ex, 6, 0x3000, bytes.as_ptr().add(1).cast());
             assert_eq!(wr_complete(ex), 0);
@@ -546,7 +548,7 @@ mod tests {
     fn one_failure_fails_the_batch_and_only_that() {
         let qp = small(qp_type::RC);
         let big = [0_u8; 200];
-        // SAFETY: the queue pair lives, and the calls are in the order that the verbs ask for.
+        // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
         unsafe {
             let ex = ex(&qp);
             let fails = |calls: &dyn Fn()| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! XRC domains. The kernel does all the work.
+//! XRC domains, which are implemented by the kernel.
 
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_close_xrcd, ibv_cmd_open_xrcd, VerbsXrcd};
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         let mut resp = command::OpenXrcdResp::zeroed();
         // SAFETY: integers and a pointer that may be null.
         let mut xrcd: Box<VerbsXrcd> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the caller's contract, and everything has the size given.
+        // SAFETY: the caller's contract, and all buffers have the sizes given.
         object::check(unsafe {
             ibv_cmd_open_xrcd(
                 context,
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ///
 /// # Safety
 ///
-/// Called by libibverbs with what [`open_xrcd`] returned.
+/// Called by libibverbs with a domain that [`open_xrcd`] returned.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut IbvXrcd) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { object::destroy::<VerbsXrcd, _>(xrcd, ibv_cmd_close_xrcd(xrcd.cast())) }

@@ -1,16 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# What 'make run' does in both guests: host 1 serves, host 2 asks. Each step's outcome is a line of
-# $OUT/results: name, "ok" or "FAILED", figure.
+# The script of 'make run' for both guests: host 1 is the server, host 2 the client. Each step
+# writes its result as a line of $OUT/results: name, "ok" or "FAILED", figure.
 
-# Most functions here are called by a name that another function is given.
+# Most functions here are passed by name to other functions.
 # shellcheck disable=SC2317
 set -u
 
 : >"$OUT/results"
 
-# wait_until WORDS COMMAND...: 20 s at most.
+# wait_until WORDS COMMAND...: wait until COMMAND succeeds, 20 s at most.
 wait_until() {
     local words=$1 tries=200
     shift
@@ -26,8 +26,9 @@ wait_until() {
 rdma_listens() { rdma resource show cm_id | grep -q LISTEN; }
 tcp_listens() { ss -Hltn "sport = :$1" | grep -q .; }
 
-# step NAME FIGURE LISTENS SERVER -- CLIENT: runs SERVER on host 1, and CLIENT on host 2 as soon as LISTENS, a
-# command, says that the server can hear it. FIGURE is a command that draws the result from the output.
+# step NAME FIGURE LISTENS SERVER -- CLIENT: run SERVER on host 1, and CLIENT on host 2 as soon as
+# the command LISTENS reports that the server is listening. The command FIGURE prints the result
+# from the output.
 step() {
     local name=$1 figure=$2 listens=$3 log server=() outcome=ok
     shift 3
@@ -52,9 +53,9 @@ step() {
         failed=1
     fi
 }
-# rping counts what came back whole.
+# rping prints a line for each round whose data came back intact.
 rounds() { echo "$(grep -c 'ping data' "$1") rounds"; }
-# perftest's one line of figures: bandwidth on average, latency on average
+# perftest's line of figures: average bandwidth, average latency.
 bandwidth() { awk '/^ #bytes/ && getline && NF >= 5 { print $4 " MiB/s" }' "$1"; }
 latency() { awk '/^ #bytes/ && getline && NF >= 9 { print $6 " us" }' "$1"; }
 

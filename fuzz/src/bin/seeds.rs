@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Makes the seeds: captures, as scripts of the targets.
+//! Converts captures into seeds: scripts for the targets.
 //!
 //!     cargo run --manifest-path fuzz/Cargo.toml --bin seeds -- fuzz/seeds selftests/vectors/*.pcap
 
@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::{env, fs, io};
 
-/// Packets of a capture that become a script: more say nothing new.
+/// Maximum number of packets per script; more add nothing new.
 const PACKETS: usize = 60;
 
-/// A packet: BTH to ICRC.
+/// A packet from BTH to ICRC.
 type Ib = Vec<u8>;
 
-/// The RoCEv2 packets of a classic pcap file of Ethernet frames.
+/// Returns the RoCEv2 packets of a classic pcap file of Ethernet frames.
 fn packets(file: &[u8]) -> Vec<Ib> {
     let mut rest = &file[24..];
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ fn is_response(opcode: u8) -> bool {
     opcode >> 5 == 0 && (0x0d..=0x12).contains(&opcode)
 }
 
-/// Bytes of BTH and extension headers.
+/// Returns the bytes of BTH and extension headers.
 fn header_len(opcode: u8) -> usize {
     use rrxe_fuzz::script::Extension::*;
     let lengths = extensions(opcode).iter().map(|extension| match extension {
@@ -61,7 +61,7 @@ fn payload(ib: &[u8]) -> u32 {
     (ib.len() - 4 - header_len(ib[0])) as u32 - u32::from((ib[1] >> 4) & 3)
 }
 
-/// One connection's requests, and what answers them.
+/// The requests of one connection, and the responses to them.
 struct Talk {
     mtu: u32,
     kind: u8,
@@ -69,7 +69,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// From the queue pair that most requests of the capture go to.
+    /// Selects the queue pair that most requests of the capture go to.
     fn of(packets: &[Ib], mtu: u32) -> Option<Talk> {
         let mut requests: BTreeMap<&[u8], usize> = BTreeMap::new();
         for ib in packets
@@ -102,7 +102,7 @@ impl Talk {
         }
     }
 
-    /// PSNs that a request takes.
+    /// Returns the number of PSNs that a request takes.
     fn psns(&self, ib: &[u8]) -> u32 {
         match ib[0] & 0x1f {
             0x0c => u32::from_be_bytes(ib[24..28].try_into().expect("four bytes"))
@@ -112,7 +112,7 @@ impl Talk {
         }
     }
 
-    /// The requests, for a responder that answers when the captured one did.
+    /// Returns the requests, for a responder that sends when the captured one did.
     fn responder(&self) -> Vec<u8> {
         let mut script = Writer::default();
         script.put(&[self.kind, 16, 0, 16]);
@@ -133,7 +133,7 @@ impl Talk {
         script.0
     }
 
-    /// The messages as work requests, and the answers.
+    /// Returns the messages as work requests, and the responses.
     fn requester(&self) -> Vec<u8> {
         let mut script = Writer::default();
         script.put(&[self.kind, 5, 0x3f, 4, 14, 16]);
@@ -164,7 +164,7 @@ impl Talk {
                 0x0c => 5,
                 0x13 => 6,
                 0x14 => 7,
-                // Of a message that was posted whole.
+                // A further packet of a message that was posted whole.
                 _ => {
                     if let Some(message) = outstanding.back_mut() {
                         message.1 = at;
@@ -193,7 +193,7 @@ impl Talk {
     }
 }
 
-/// An entry of each kind, sound and not.
+/// Returns entries of each kind, valid and invalid.
 fn entries() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for opcode in 0..11 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the responder has to say, also to requests that come again.
+//! Responses, also to duplicate requests.
 
 use super::requests::Request;
 use super::{number, Executed, Model, What, PSNS};
 
 impl Model {
-    /// What was executed before (IBA 9.7.4.3).
+    /// Handles a duplicate request (IBA 9.7.4.3).
     pub(super) fn again(&mut self, request: &Request<'_>) {
         let mtu = self.mtu;
         match request.opcode {
@@ -14,7 +14,7 @@ impl Model {
                 let va = number(&request.ext[..8]);
                 let key = number(&request.ext[8..12]) as u32;
                 let length = number(&request.ext[12..16]) as u32;
-                // From the start of one of its packets to its end.
+                // A duplicate READ starts at one of the original's packets and extends to its end.
                 let same = |e: &&mut Executed| {
                     let at = (request.psn + PSNS - e.psn) % PSNS;
                     let What::Read {
@@ -60,7 +60,7 @@ impl Model {
         }
     }
 
-    /// What it has to say now, a packet at a time: headers and payload.
+    /// Returns the next packet to send: headers and payload.
     pub fn say(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
         if self.dead {
             return None;
@@ -82,7 +82,7 @@ impl Model {
         Some((head, Vec::new()))
     }
 
-    /// The next packet of an answer; `None` if the memory is gone.
+    /// Returns the next packet of a response, or `None` if the memory is inaccessible.
     fn answer(&mut self, which: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let executed = self.state.executed[which].clone();
         let (start, at) = executed.owed?;
@@ -130,7 +130,8 @@ impl Model {
         Some((head, payload))
     }
 
-    /// A READ's memory was taken away: an error of the request, unless it came again.
+    /// Handles a READ whose memory became inaccessible: an error of the request, unless it is a
+    /// duplicate.
     fn gone(&mut self, which: usize) {
         let (_, at) = self.state.executed[which].owed.take().expect("it is owed");
         let executed = &mut self.state.executed[which];

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A responder as plain as can be, from the specification (IBA 9.7, 9.8 and A17): nothing of it is
-//! fast, and nothing of it is the core's. It has its memory and queues inside, and a list of
-//! everything that it has to say.
+//! A responder written for simplicity from the specification (IBA 9.7, 9.8 and A17), without speed
+//! and without code of the core. It contains its memory and queues, and a list of the responses
+//! that it owes.
 //!
-//! Where the specification leaves a choice, it makes the core's: one acknowledgement for all that
-//! came before a poll, READs answered before it, the oldest first.
+//! If the specification leaves a choice, the model chooses what the core does: one acknowledgement
+//! for all packets that arrived before a poll, sent after the READ responses, the oldest of which
+//! come first.
 
 mod answers;
 mod receives;
@@ -18,7 +19,7 @@ use std::collections::VecDeque;
 
 const PSNS: u32 = 1 << 24;
 
-/// The responder. All fields are set by hand.
+/// The responder. The user sets all public fields.
 pub struct Model {
     /// The service.
     pub service: Service,
@@ -28,52 +29,52 @@ pub struct Model {
     pub expected: u32,
     /// Messages executed.
     pub messages: u32,
-    /// READs and atomics at once.
+    /// Maximum number of outstanding READs and atomics.
     pub resources: usize,
-    /// READ, WRITE, atomic: what the queue pair lets the peer do.
+    /// Whether the queue pair allows the peer READ, WRITE and atomic.
     pub access: [bool; 3],
     /// Whether the peer may flush for visibility, and for persistence.
     pub flush: [bool; 2],
-    /// The RNR NAK timer's code.
+    /// Code of the RNR NAK timer.
     pub rnr: u8,
-    /// Where the region starts.
+    /// Start address of the memory region.
     pub base: u64,
-    /// Its key.
+    /// Key of the memory region.
     pub key: u32,
-    /// Whether the key opens it.
+    /// Whether the key is valid.
     pub open: bool,
-    /// READ, WRITE, atomic: what the region lets a peer do.
+    /// Whether the region allows a peer READ, WRITE and atomic.
     pub rights: [bool; 3],
-    /// The region.
+    /// Contents of the region.
     pub memory: Vec<u8>,
     /// Q_Key.
     pub qkey: u32,
-    /// Destination of answers.
+    /// Destination queue pair of responses.
     pub peer: u32,
-    /// Posted: number and memory.
+    /// Posted receive work requests: number and memory.
     pub receives: VecDeque<(u32, Vec<u8>)>,
-    /// Completed.
+    /// Completed receive work requests.
     pub done: Vec<Done>,
-    /// It has failed, and says nothing any more.
+    /// The responder has failed and sends nothing.
     pub dead: bool,
     state: State,
 }
 
-/// What is not set from outside.
+/// Internal state.
 #[derive(Default)]
 struct State {
     current: Option<(u32, Vec<u8>)>,
     message: Option<Message>,
     executed: VecDeque<Executed>,
     acknowledge: bool,
-    /// The NAK to be sent: PSN and syndrome.
+    /// The NAK to send: PSN and syndrome.
     nak: Option<(u32, u8)>,
-    /// A NAK was made for what is expected.
+    /// A NAK was generated for the expected PSN.
     asked: bool,
     failing: bool,
 }
 
-/// The message that is under way.
+/// The current message, of which more packets are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     Send {
@@ -87,18 +88,19 @@ enum Message {
     },
 }
 
-/// A READ or atomic that was executed.
+/// A READ, atomic, FLUSH or atomic write that was executed.
 #[derive(Clone, Debug)]
 struct Executed {
     psn: u32,
     packets: u32,
     what: What,
-    /// Packets that are still to be sent: from the first of this answer, from the next, to the end.
+    /// Packets still to send, up to the last one: the first of this response, and the next to send.
     owed: Option<(u32, u32)>,
     answered: bool,
 }
 
-/// What was asked for: the opcode, and the bytes of the extension headers that count.
+/// Arguments of a request, to recognise duplicates: the opcode, and the significant bytes of the
+/// extension headers.
 type Asked = (u8, Vec<u8>);
 
 #[derive(Clone, Debug)]
@@ -118,7 +120,7 @@ enum What {
 }
 
 impl Model {
-    /// With nothing posted and nothing expected; everything but these is set by hand.
+    /// Creates a responder with nothing posted; the user sets the other public fields.
     pub fn new(service: Service, mtu: u32, memory: usize) -> Model {
         Model {
             service,
@@ -143,7 +145,7 @@ impl Model {
         }
     }
 
-    /// Where it has failed, and has nothing more to say, that was it.
+    /// Enters the Error state if the responder has failed and has sent all that it owes.
     pub fn rest(&mut self) {
         let state = &self.state;
         let owes = state.executed.iter().any(|e| e.owed.is_some());
@@ -152,13 +154,13 @@ impl Model {
         }
     }
 
-    /// Completes what is under way, and is no more.
+    /// Completes the current work request with a flush error and enters the Error state.
     pub fn die(&mut self) {
         self.fail_current(status::FLUSHED);
         self.dead = true;
     }
 
-    /// Where in the region, if the peer may (0: READ, 1: WRITE, 2: atomic).
+    /// Returns the range in the region, if the peer has the right (0: READ, 1: WRITE, 2: atomic).
     fn range(&self, va: u64, key: u32, len: u32, right: usize) -> Option<std::ops::Range<usize>> {
         let start = i128::from(va) - i128::from(self.base);
         let end = start + i128::from(len);

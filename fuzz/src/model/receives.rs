@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive work requests: which is current, and how they end.
+//! Receive work requests: which one is current, and how they complete.
 
 use super::Model;
 
-/// A receive work request that is done.
+/// A completed receive work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Which one.
+    /// Number of the work request.
     pub id: u32,
     /// `enum ibv_wc_status`.
     pub status: u8,
-    /// Of success: 128 or 129.
+    /// 128 or 129, if the status is success.
     pub opcode: u8,
-    /// Bytes.
+    /// Bytes received.
     pub length: u32,
-    /// Immediate data as the wire has it.
+    /// Immediate data in wire order.
     pub imm: Option<[u8; 4]>,
-    /// The key that is no more.
+    /// Key that was invalidated.
     pub invalidated: Option<u32>,
-    /// The sender wanted a solicited event.
+    /// The sender requested a solicited event.
     pub solicited: bool,
-    /// Of a datagram.
+    /// Source queue pair of a datagram.
     pub source: u32,
-    /// What is in its memory.
+    /// Contents of the buffer.
     pub data: Vec<u8>,
 }
 

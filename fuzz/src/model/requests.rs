@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a request does, in the order of the PSNs; and what is refused.
+//! Execution of requests in PSN order, and their refusal.
 
 use super::receives::status;
 use super::{number, Asked, Executed, Message, Model, What, PSNS};
 use crate::script::Service;
 
-/// A request, as the wire has it.
+/// A request, as received from the wire.
 pub(super) struct Request<'a> {
     pub(super) opcode: u8,
     pub(super) solicited: bool,
     pub(super) ackreq: bool,
     pub(super) psn: u32,
-    /// Behind the BTH.
+    /// Bytes after the BTH.
     pub(super) ext: &'a [u8],
     pub(super) payload: &'a [u8],
 }
 
 impl Request<'_> {
-    /// What an atomic, FLUSH or atomic write asks for: another request is not the same again.
+    /// Returns the arguments of an atomic, FLUSH or atomic write. A request with other arguments is
+    /// not a duplicate.
     pub(super) fn asked(&self) -> Asked {
         let mut ext = self.ext.to_vec();
         match self.opcode {
-            // There is nothing to compare.
+            // FETCH ADD has no compare operand.
             0x14 => ext.truncate(20),
-            // The rest is reserved.
+            // The other bits are reserved.
             0x1c => {
                 ext[..3].fill(0);
                 ext[3] &= 0x3f;
@@ -35,23 +36,24 @@ impl Request<'_> {
     }
 }
 
-/// NAK codes (IBA 9.7.5.2.4), and RNR.
+/// Reasons to refuse a request: NAK codes (IBA 9.7.5.2.4), RNR, and internal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
     NotReady,
-    /// Not now: it is to come again.
+    /// No NAK: the requester will retransmit.
     Later,
     /// NAK Invalid Request, with this status of the receive work request.
     Invalid(u8),
     Access,
-    /// The key to invalidate: no NAK.
+    /// Invalid key to invalidate: no NAK.
     Silently,
 }
 
 const INVALID: Refused = Refused::Invalid(status::INVALID);
 
 impl Model {
-    /// Takes a packet: BTH and extension headers, and the payload. Its padding and ICRC are right.
+    /// Handles a packet: BTH and extension headers, and the payload. Its padding and ICRC are
+    /// correct.
     pub fn take(&mut self, head: &[u8], payload: &[u8]) {
         let request = Request {
             opcode: head[0] & 0x1f,
@@ -62,7 +64,7 @@ impl Model {
             payload,
         };
         let known = match self.service {
-            // Responses are not for a responder.
+            // A responder ignores responses.
             Service::Rc | Service::Xrc => !(0x0d..=0x12).contains(&request.opcode),
             Service::Uc => request.opcode <= 0x0b,
             Service::Ud => matches!(request.opcode, 4 | 5),
@@ -137,7 +139,7 @@ impl Model {
         }
     }
 
-    /// Executes what is expected. How many PSNs it takes.
+    /// Executes the expected request. Returns the number of PSNs that it takes.
     fn execute(&mut self, request: &Request<'_>) -> Result<u32, Refused> {
         match request.opcode {
             0x0c => self.read(request),
@@ -184,7 +186,7 @@ impl Model {
             0x04 | 0x05 | 0x0a | 0x0b | 0x17 => (true, true),
             _ => return Err(INVALID),
         };
-        // Full packets but for the last, which is not empty unless it is the only one.
+        // All packets but the last are full; the last is empty only if it is the only one.
         let right = match (first, last) {
             (_, false) => length == self.mtu,
             (false, true) => length >= 1 && length <= self.mtu,
@@ -254,7 +256,7 @@ impl Model {
             _ => return Err(INVALID),
         };
         let now = received + request.payload.len() as u32;
-        // All of it with the last packet, and something left before.
+        // Only the last packet completes the announced length.
         let right = if last {
             now == announced
         } else {
@@ -346,7 +348,7 @@ impl Model {
         self.remember(1, What::Atomic { asked, original })
     }
 
-    /// FLUSH (A19): nothing is to be done here but to look whether it may.
+    /// Executes a FLUSH (A19), which only checks access here.
     fn flush(&mut self, request: &Request<'_>) -> Result<u32, Refused> {
         let bits = request.ext[3];
         let (global, persistent) = (bits & 1 != 0, bits & 2 != 0);
@@ -406,7 +408,7 @@ impl Model {
             answered: false,
         });
         self.end_message();
-        // Its answer acknowledges what was before.
+        // The response acknowledges all earlier requests.
         self.state.acknowledge = false;
         Ok(packets)
     }

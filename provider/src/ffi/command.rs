@@ -3,36 +3,37 @@
 //! Buffers of the uverbs commands (`rdma/ib_user_verbs.h`, as `infiniband/kern-abi.h` wraps it).
 //!
 //! libibverbs fills in the core part of a command and reads the core part of its response. The
-//! provider provides the room, and behind the core part its own: [`crate::abi`] has those
-//! layouts. There must be no padding between the two, which [`super::layout`] asserts.
+//! provider allocates the buffers and adds its own part behind the core part; [`crate::abi`]
+//! defines the layout of that part. There must be no padding between the two, which
+//! [`super::layout`] asserts.
 
 use crate::abi;
 use core::mem::MaybeUninit;
 
-/// Room for a core part of `N` 32-bit words.
+/// Buffer for a core part of `N` 32-bit words.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Words<const N: usize>([u32; N]);
 
 impl<const N: usize> Words<N> {
-    /// All zero.
+    /// Returns a buffer of zeros.
     pub(crate) const fn zeroed() -> Self {
         Self([0; N])
     }
 }
 
-/// Room for a core part of `N` 64-bit words.
+/// Buffer for a core part of `N` 64-bit words.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Quads<const N: usize>([u64; N]);
 
 impl<const N: usize> Quads<N> {
-    /// All zero.
+    /// Returns a buffer of zeros.
     pub(crate) const fn zeroed() -> Self {
         Self([0; N])
     }
 
-    /// The first word.
+    /// Returns the first word.
     pub(crate) const fn first(&self) -> u64 {
         let [first, ..] = self.0.as_slice() else {
             return 0;
@@ -52,7 +53,7 @@ pub(crate) struct WithDriver<C, D> {
 }
 
 impl<const N: usize, D> WithDriver<Quads<N>, D> {
-    /// With a core part that libibverbs fills in.
+    /// Creates a command whose core part libibverbs fills in.
     pub(crate) const fn new(driver: D) -> Self {
         Self {
             core: Quads::zeroed(),
@@ -130,7 +131,7 @@ pub(crate) type ModifyQp = Quads<15>;
 /// `struct ib_uverbs_create_ah_resp` with [`abi::CreateAhResp`].
 pub(crate) type CreateAhResp = WithDriver<Words<1>, abi::CreateAhResp>;
 
-/// `struct ibv_post_send` and `struct ibv_post_recv`, which look the same: the doorbells.
+/// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
 #[repr(C)]
 pub(crate) struct PostDoorbell {
     /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
@@ -141,17 +142,17 @@ pub(crate) struct PostDoorbell {
     pub(crate) out_words: u16,
     /// Address of a 32-bit word that the kernel writes.
     pub(crate) response: u64,
-    /// The queue pair.
+    /// Handle of the queue pair.
     pub(crate) qp_handle: u32,
-    /// Work requests in the command: none.
+    /// Number of work requests in the command: 0.
     pub(crate) wr_count: u32,
-    /// Data segments in the command: none.
+    /// Number of data segments in the command: 0.
     pub(crate) sge_count: u32,
-    /// The size that a work request in the command would have, bytes.
+    /// Bytes of a work request in a command that has some.
     pub(crate) wqe_size: u32,
 }
 
-/// [`PostDoorbell::in_words`].
+/// Value of [`PostDoorbell::in_words`].
 pub(crate) const POST_DOORBELL_WORDS: u16 = 8;
 const _: () = assert!(size_of::<PostDoorbell>() == 4 * POST_DOORBELL_WORDS as usize);
 
@@ -164,7 +165,7 @@ pub(crate) const SEND_WR_SIZE: u32 = 56;
 /// `sizeof(struct ib_uverbs_recv_wr)`.
 pub(crate) const RECV_WR_SIZE: u32 = 16;
 
-/// Zeroed memory for a C structure of this provider's declarations.
+/// Returns zeroed memory for a C structure of this provider's declarations.
 ///
 /// # Safety
 ///

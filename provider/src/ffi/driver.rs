@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! The private interface between libibverbs and its providers (`infiniband/driver.h`), as far as
-//! it is the same in all versions that this provider supports. What differs from one private ABI
-//! to the next is in [`super::pabi`].
+//! all versions that this provider supports agree. [`super::pabi`] has the differences between the
+//! private ABIs.
 
 use super::command;
 use super::operations::VerbsContextOps;
@@ -23,11 +23,11 @@ pub(crate) struct VerbsMatchEnt {
 
 /// `VERBS_MATCH_SENTINEL`: the end of a table.
 pub(crate) const MATCH_SENTINEL: u8 = 0;
-/// `VERBS_MATCH_DRIVER_ID`: by the number that the kernel driver reports.
+/// `VERBS_MATCH_DRIVER_ID`: match by the number that the kernel driver reports.
 pub(crate) const MATCH_DRIVER_ID: u8 = 3;
 
 impl VerbsMatchEnt {
-    /// An entry that matches a kernel driver's number.
+    /// Creates an entry that matches a kernel driver's number.
     pub(crate) const fn driver_id(id: u32) -> Self {
         Self {
             driver_data: core::ptr::null_mut(),
@@ -38,7 +38,7 @@ impl VerbsMatchEnt {
         }
     }
 
-    /// The end of a table.
+    /// Creates the entry that ends a table.
     pub(crate) const fn sentinel() -> Self {
         Self {
             driver_data: core::ptr::null_mut(),
@@ -50,13 +50,13 @@ impl VerbsMatchEnt {
     }
 }
 
-/// `struct verbs_sysfs_dev`: passes through.
+/// `struct verbs_sysfs_dev`, which is opaque.
 #[repr(C)]
 pub(crate) struct VerbsSysfsDev {
     _opaque: [u8; 0],
 }
 
-/// `struct verbs_device_ops`: what a provider registers.
+/// `struct verbs_device_ops`: the description that a provider registers.
 #[repr(C)]
 pub(crate) struct VerbsDeviceOps {
     pub(crate) name: *const c_char,
@@ -82,7 +82,7 @@ pub(crate) struct VerbsDeviceOps {
 // SAFETY: libibverbs only reads a registered table, and everything it points to is immutable.
 unsafe impl Sync for VerbsDeviceOps {}
 
-/// `struct verbs_device`. libibverbs fills everything in.
+/// `struct verbs_device`, which libibverbs fills in.
 #[repr(C)]
 pub(crate) struct VerbsDevice {
     pub(crate) device: IbvDevice,
@@ -93,10 +93,10 @@ pub(crate) struct VerbsDevice {
     pub(crate) core_support: u64,
 }
 
-/// `struct verbs_context`: libibverbs' own members, then the public context.
+/// `struct verbs_context`: libibverbs' own members, followed by the public context.
 #[repr(C)]
 pub(crate) struct VerbsContext {
-    /// Up to and including `sz`.
+    /// Members up to and including `sz`.
     pub(crate) private: [usize; PRIVATE_WORDS],
     pub(crate) context: IbvContext,
 }
@@ -109,8 +109,8 @@ pub(crate) struct VerbsMr {
     pub(crate) access: c_int,
 }
 
-/// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`], of which the latter is the larger and
-/// starts with the former.
+/// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`]. The latter is larger and starts with
+/// the former.
 #[repr(C)]
 pub(crate) struct VerbsCq {
     pub(crate) cq_ex: IbvCqEx,
@@ -134,8 +134,8 @@ pub(crate) struct VerbsXrcd {
     pub(crate) handle: u32,
 }
 
-/// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`], of which the latter is the
-/// larger and starts with the former.
+/// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`]. The latter is larger and
+/// starts with the former.
 #[repr(C)]
 pub(crate) struct VerbsQp {
     pub(crate) qp_ex: IbvQpEx,
@@ -143,7 +143,7 @@ pub(crate) struct VerbsQp {
     pub(crate) xrcd: *mut c_void,
 }
 
-/// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the work-request operations of [`IbvQpEx`] are filled.
+/// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the `ibv_wr_*` functions in [`IbvQpEx`] are set.
 pub(crate) const VERBS_QP_EX: u32 = 1 << 1;
 
 // build.rs names the library to link with.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Sizes and offsets that a C compiler gives the structures declared beside this file, measured
-//! on x86-64 with the headers of rdma-core 56.1 and 65.0, and the room that uverbs commands need. A
-//! build in which one of them differs fails.
+//! Sizes and offsets that a C compiler gives the structures declared in this folder, measured on
+//! x86-64 with the headers of rdma-core 56.1 and 65.0, and the sizes of uverbs commands. A build
+//! fails if one of them differs.
 
 use super::command::*;
 use core::mem::{align_of, size_of};
@@ -601,7 +601,7 @@ mod command {
     });
 }
 
-// Core parts as libibverbs 56.1 and 65.0 have them, and the driver's parts behind them.
+// Core parts as in libibverbs 56.1 and 65.0, each followed by the driver's part.
 const _: () = {
     assert!(size_of::<GetContext>() == 16 + 8);
     assert!(size_of::<GetContextResp>() == 8 + 16);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The C world: libibverbs' public and private interfaces, uverbs commands, the C library.
+//! C interfaces: libibverbs' public and private interfaces, uverbs commands, and the C library.
 //!
-//! libibverbs has no header for providers in its development package and no C is wanted here, so
-//! these are declarations of our own. [`layout`] asserts at compile time that they are laid out
-//! as C lays out the originals.
+//! libibverbs' development package has no header for providers, and this library avoids C code, so
+//! it has its own declarations. [`layout`] asserts at compile time that they match the layout of
+//! the C originals.
 //!
-//! libibverbs numbers its private interface (the PABI) and opens only providers of its own number.
-//! [`pabi`] holds what differs between the numbers, in a file for each; the feature `pabi65` chooses
-//! 65, and 34 is the default. A further number is a further file and a further feature.
+//! libibverbs numbers its private interface (the PABI) and opens only providers with its own
+//! number. [`pabi`] holds the differences between the numbers, in one file each; the feature
+//! `pabi65` selects 65, and 34 is the default. To support a further number, add a file and a
+//! feature.
 
 pub(crate) mod command;
 pub(crate) mod driver;

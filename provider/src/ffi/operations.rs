@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The functions that a provider hands to libibverbs: `struct verbs_context_ops`. Their types are the
-//! same in both private ABIs, their places in the table are not.
+//! The functions that a provider passes to libibverbs: `struct verbs_context_ops`. Their types are
+//! identical in both private ABIs, but their places in the table differ.
 
 use super::driver::VerbsMr;
 use super::verbs::*;
 use core::ffi::{c_int, c_void};
 
-/// An operation that this provider leaves to libibverbs, which answers `EOPNOTSUPP` or, in private
-/// ABI 65, does what it can by other operations (`reg_mr_ex`, `alloc_buf`).
+/// An operation that this provider does not implement. libibverbs returns `EOPNOTSUPP` or, in
+/// private ABI 65, falls back to other operations (`reg_mr_ex`, `alloc_buf`).
 pub(crate) type Unset = Option<unsafe extern "C" fn()>;
 
-/// `struct verbs_context_ops`: what a provider can do. In the order of the header, which is that of
-/// the alphabet: private ABI 65 adds operations between those of 34.
+/// `struct verbs_context_ops`: the operations of a provider, in the alphabetical order of the
+/// header. Private ABI 65 inserts operations between those of 34.
 #[repr(C)]
 pub(crate) struct VerbsContextOps {
     pub(crate) advise_mr: Unset,
@@ -217,7 +217,7 @@ pub(crate) struct VerbsContextOps {
 }
 
 impl VerbsContextOps {
-    /// A table without any operation.
+    /// Creates a table without any operation.
     pub(crate) const fn empty() -> Self {
         // SAFETY: every member is an optional function pointer, for which zero means `None`.
         unsafe { core::mem::MaybeUninit::zeroed().assume_init() }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The few functions of the C library that the provider calls, and their safe faces.
+//! The C library functions that the provider calls, with safe wrappers.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -36,7 +36,7 @@ const PROT_READ: c_int = 1;
 const PROT_WRITE: c_int = 2;
 const MAP_PRIVATE: c_int = 2;
 const MAP_ANONYMOUS: c_int = 0x20;
-/// Of `asm-generic/resource.h`, which all architectures use but Alpha, MIPS and SPARC.
+/// From `asm-generic/resource.h`, which all architectures except Alpha, MIPS and SPARC use.
 const RLIMIT_MEMLOCK: c_int = 8;
 const RLIM_INFINITY: u64 = u64::MAX;
 const SC_PAGESIZE: c_int = 30;
@@ -62,7 +62,7 @@ extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
-/// The calling thread's `errno`.
+/// Returns the calling thread's `errno`.
 pub(crate) fn errno() -> c_int {
     // SAFETY: glibc returns the address of the calling thread's errno, valid while it lives.
     unsafe { *__errno_location() }
@@ -74,15 +74,15 @@ pub(crate) fn set_errno(error: c_int) {
     unsafe { *__errno_location() = error }
 }
 
-/// Sets `errno` to `error` and returns a null pointer, which is how verbs that create fail.
+/// Sets `errno` to `error` and returns null, which is how verbs that create objects fail.
 pub(crate) fn fail<T>(error: c_int) -> *mut T {
     set_errno(error);
     core::ptr::null_mut()
 }
 
-/// Maps `length` bytes of zeroed private memory. `None` where the system refuses.
+/// Maps `length` bytes of zeroed private memory. Returns `None` if that fails.
 pub(crate) fn map_anonymous(length: usize) -> Option<core::ptr::NonNull<u8>> {
-    // SAFETY: no address is asked for, so no existing mapping changes.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let at = unsafe {
         mmap(
             core::ptr::null_mut(),
@@ -99,12 +99,11 @@ pub(crate) fn map_anonymous(length: usize) -> Option<core::ptr::NonNull<u8>> {
     core::ptr::NonNull::new(at.cast())
 }
 
-/// Unmaps what [`map_anonymous`] mapped.
+/// Unmaps memory that [`map_anonymous`] mapped.
 ///
 /// # Safety
 ///
-/// `at` and `length` are those of one earlier [`map_anonymous`], and nothing uses the memory any
-/// more.
+/// `at` and `length` are those of one earlier [`map_anonymous`], and the memory is not in use.
 pub(crate) unsafe fn unmap(at: core::ptr::NonNull<u8>, length: usize) {
     // SAFETY: the caller's contract.
     unsafe { munmap(at.as_ptr().cast(), length) };
@@ -114,18 +113,18 @@ pub(crate) unsafe fn unmap(at: core::ptr::NonNull<u8>, length: usize) {
 ///
 /// # Safety
 ///
-/// `pointer` came from the C allocator, and nothing uses the memory any more.
+/// `pointer` came from the C allocator, and the memory is not in use.
 pub(crate) unsafe fn release(pointer: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { free(pointer) }
 }
 
-/// Writes one command to the uverbs file `fd`. Errors: what the kernel answers, as errno.
+/// Writes one command to the uverbs file `fd`. Fails with the kernel's error number.
 ///
 /// # Safety
 ///
-/// `command` is the complete command that its header says, and the response it points to may be
-/// written.
+/// `command` is a complete command as its header describes, and the response that it points to may
+/// be written.
 pub(crate) unsafe fn write_command<T>(fd: c_int, command: &T) -> Result<(), c_int> {
     let size = size_of::<T>();
     // SAFETY: `command` is readable for its size; the rest is the caller's contract.
@@ -139,31 +138,32 @@ pub(crate) unsafe fn write_command<T>(fd: c_int, command: &T) -> Result<(), c_in
 
 fn now(clock: c_int) -> Timespec {
     let mut time = Timespec::default();
-    // SAFETY: `time` may be written. Both clocks exist on every Linux, so there is no failure.
+    // SAFETY: `time` may be written. Both clocks exist on every Linux, so the call cannot fail.
     unsafe { clock_gettime(clock, &mut time) };
     time
 }
 
-/// Lets whoever else wants the calling thread's processor have it.
+/// Yields the CPU to other runnable threads.
 pub(crate) fn yield_processor() {
-    // SAFETY: it takes nothing, and does not fail on Linux.
+    // SAFETY: it takes no arguments, and does not fail on Linux.
     unsafe { sched_yield() };
 }
 
-/// How many bytes the process may lock in memory, RLIMIT_MEMLOCK. `None` without a limit.
+/// Returns how many bytes the process may lock in memory (RLIMIT_MEMLOCK), or `None` without a
+/// limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
     let mut limit = Rlimit {
         current: 0,
         most: 0,
     };
-    // SAFETY: getrlimit(2) writes a `struct rlimit`, for which there is room.
+    // SAFETY: getrlimit(2) writes a `struct rlimit`, and `limit` is one.
     let error = unsafe { getrlimit(RLIMIT_MEMLOCK, &mut limit) };
     (error == 0 && limit.current != RLIM_INFINITY).then_some(limit.current)
 }
 
-/// Bytes of a page.
+/// Returns the bytes of a page.
 pub(crate) fn page_size() -> u64 {
-    // SAFETY: sysconf(3) takes any name.
+    // SAFETY: sysconf(3) accepts any name.
     let size = unsafe { sysconf(SC_PAGESIZE) };
     u64::try_from(size)
         .ok()
@@ -171,18 +171,18 @@ pub(crate) fn page_size() -> u64 {
         .unwrap_or(4096)
 }
 
-/// `CLOCK_MONOTONIC`, the clock of completion timestamps.
+/// Reads `CLOCK_MONOTONIC`, the clock of completion timestamps.
 pub(crate) fn monotonic() -> Timespec {
     now(CLOCK_MONOTONIC)
 }
 
-/// `CLOCK_REALTIME`.
+/// Reads `CLOCK_REALTIME`.
 pub(crate) fn realtime() -> Timespec {
     now(CLOCK_REALTIME)
 }
 
 impl Timespec {
-    /// Nanoseconds since the clock's epoch.
+    /// Returns the nanoseconds since the clock's epoch.
     pub(crate) fn nanoseconds(self) -> i64 {
         self.tv_sec
             .wrapping_mul(1_000_000_000)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is particular to private ABI 34 of libibverbs (rdma-core 56.1): the size of the
-//! context, and the functions whose signatures later ones change.
+//! Declarations for private ABI 34 of libibverbs (rdma-core 56.1): the size of the context, and the
+//! functions whose signatures later ABIs change.
 
 use super::command;
 use super::driver::{VerbsContext, VerbsCq, VerbsDeviceOps, VerbsQp};
@@ -12,7 +12,7 @@ use core::ffi::c_int;
 pub(crate) const PRIVATE_WORDS: usize = 40;
 
 extern "C" {
-    /// `verbs_register_driver`, which carries the number of the private ABI in its name.
+    /// `verbs_register_driver`, whose name carries the number of the private ABI.
     #[link_name = "verbs_register_driver_34"]
     pub(crate) fn verbs_register_driver(ops: *const VerbsDeviceOps);
 

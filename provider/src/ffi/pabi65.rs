@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is particular to private ABI 65 of libibverbs (rdma-core 65.0): the size of the
-//! context, and three functions that take one argument more than in private ABI 34. The provider
-//! does not use that argument: the functions here have the signatures of 34 and pass null for it,
-//! which libibverbs takes for "none".
+//! Declarations for private ABI 65 of libibverbs (rdma-core 65.0): the size of the context, and
+//! three functions that take one argument more than in private ABI 34. The provider does not use
+//! that argument: the functions here have the signatures of 34 and pass null, which libibverbs
+//! treats as "none".
 
 use super::command;
 use super::driver::{VerbsContext, VerbsCq, VerbsDeviceOps, VerbsQp};
@@ -14,7 +14,7 @@ use core::ptr::null_mut;
 /// Words of `struct verbs_context` before the public context.
 pub(crate) const PRIVATE_WORDS: usize = 46;
 
-/// libibverbs' functions as they are.
+/// libibverbs' functions with their C signatures.
 mod c {
     use super::*;
 
@@ -52,16 +52,16 @@ mod c {
 }
 
 extern "C" {
-    /// `verbs_register_driver`, which carries the number of the private ABI in its name.
+    /// `verbs_register_driver`, whose name carries the number of the private ABI.
     #[link_name = "verbs_register_driver_65"]
     pub(crate) fn verbs_register_driver(ops: *const VerbsDeviceOps);
 }
 
-/// `ibv_cmd_get_context` without an array of file descriptors.
+/// Calls `ibv_cmd_get_context` without an array of file descriptors.
 ///
 /// # Safety
 ///
-/// As of the C function: `cmd` and `resp` have at least the sizes given.
+/// The C function's contract: `cmd` and `resp` have at least the sizes given.
 pub(crate) unsafe fn ibv_cmd_get_context(
     context: *mut VerbsContext,
     cmd: *mut command::GetContext,
@@ -73,12 +73,12 @@ pub(crate) unsafe fn ibv_cmd_get_context(
     unsafe { c::ibv_cmd_get_context(context, cmd, cmd_size, null_mut(), resp, resp_size) }
 }
 
-/// `ibv_cmd_create_cq_ex` without a buffer that libibverbs describes to the kernel.
+/// Calls `ibv_cmd_create_cq_ex` without a buffer that libibverbs describes to the kernel.
 ///
 /// # Safety
 ///
-/// As of the C function: `cmd` and `resp` have at least the sizes given, and `cmd_flags` does not
-/// ask for such a buffer.
+/// The C function's contract: `cmd` and `resp` have at least the sizes given, and `cmd_flags` does
+/// not ask for such a buffer.
 #[expect(clippy::too_many_arguments, reason = "those of the C function")]
 pub(crate) unsafe fn ibv_cmd_create_cq_ex(
     context: *mut IbvContext,
@@ -106,11 +106,11 @@ pub(crate) unsafe fn ibv_cmd_create_cq_ex(
     }
 }
 
-/// `ibv_cmd_create_qp_ex2` without further attributes of the driver.
+/// Calls `ibv_cmd_create_qp_ex2` without driver attributes.
 ///
 /// # Safety
 ///
-/// As of the C function: `cmd` and `resp` have at least the sizes given.
+/// The C function's contract: `cmd` and `resp` have at least the sizes given.
 pub(crate) unsafe fn ibv_cmd_create_qp_ex2(
     context: *mut IbvContext,
     qp: *mut VerbsQp,

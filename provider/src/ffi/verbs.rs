@@ -3,9 +3,9 @@
 //! Structures, function types and constants of libibverbs' public header, `infiniband/verbs.h`,
 //! as far as this provider uses them.
 //!
-//! They are part of libibverbs' stable ABI: the same in every version. Names are those of the
-//! header in Rust's spelling (`struct ibv_send_wr` is [`IbvSendWr`]); fields keep their names, so
-//! `verbs.h` and its manual pages document them. [`super::layout`] asserts sizes and offsets.
+//! They are part of libibverbs' stable ABI, which is identical in every version. Names are those of
+//! the header in Rust's spelling (`struct ibv_send_wr` is [`IbvSendWr`]); fields keep their names,
+//! so `verbs.h` and its manual pages document them. [`super::layout`] asserts sizes and offsets.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -17,15 +17,15 @@ const MUTEX_WORDS: usize = 5;
 #[cfg(target_arch = "aarch64")]
 const MUTEX_WORDS: usize = 6;
 
-/// `pthread_mutex_t`: libibverbs initialises and uses it, the provider only makes room.
+/// `pthread_mutex_t`, which libibverbs initialises and uses; the provider only reserves the space.
 #[repr(C)]
 pub(crate) struct PthreadMutex(UnsafeCell<[u64; MUTEX_WORDS]>);
 
-/// `pthread_cond_t`: libibverbs initialises and uses it, the provider only makes room.
+/// `pthread_cond_t`, which libibverbs initialises and uses; the provider only reserves the space.
 #[repr(C)]
 pub(crate) struct PthreadCond(UnsafeCell<[u64; 6]>);
 
-/// A structure that only passes through this provider.
+/// Declares structures that only pass through this provider.
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $($(#[$doc])* #[repr(C)] pub(crate) struct $name { _opaque: [u8; 0] })*
@@ -59,7 +59,7 @@ pub(crate) struct IbvDevice {
     pub(crate) ibdev_path: [c_char; 256],
 }
 
-/// `struct ibv_context`. Its table of operations is filled by `verbs_set_ops`.
+/// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
 #[repr(C)]
 pub(crate) struct IbvContext {
     pub(crate) device: *mut IbvDevice,
@@ -89,12 +89,12 @@ pub(crate) struct IbvDeviceAttr {
     pub(crate) max_sge_rd: c_int,
     pub(crate) max_cq: c_int,
     pub(crate) max_cqe: c_int,
-    /// From `max_mr` to `max_map_per_fmr`: not used here.
+    /// Members from `max_mr` to `max_map_per_fmr`, which are not used here.
     pub(crate) unused: [u32; 19],
     pub(crate) max_srq: c_int,
     pub(crate) max_srq_wr: c_int,
     pub(crate) max_srq_sge: c_int,
-    /// From `max_pkeys` to the end: not used here.
+    /// Members from `max_pkeys` to the end, which are not used here.
     pub(crate) rest: [u32; 2],
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct IbvDeviceAttrEx {
     pub(crate) comp_mask: u32,
     pub(crate) odp_caps: [u64; 3],
     pub(crate) completion_timestamp_mask: u64,
-    /// kHz.
+    /// Frequency of the clock, in kHz.
     pub(crate) hca_core_clock: u64,
 }
 
@@ -181,7 +181,7 @@ pub(crate) struct WrBindMw {
     pub(crate) bind_info: IbvMwBindInfo,
 }
 
-/// What else an [`IbvSendWr`] has: the opcode says which member is valid.
+/// Further arguments of an [`IbvSendWr`]; the opcode selects the valid member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union WrExtra {
@@ -248,13 +248,13 @@ pub(crate) struct IbvXrcd {
     pub(crate) context: *mut IbvContext,
 }
 
-/// `struct ibv_xrcd_init_attr`: passes through.
+/// `struct ibv_xrcd_init_attr`, which is opaque.
 #[repr(C)]
 pub(crate) struct IbvXrcdInitAttr {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_qp_open_attr`: passes through.
+/// `struct ibv_qp_open_attr`, which is opaque.
 #[repr(C)]
 pub(crate) struct IbvQpOpenAttr {
     _opaque: [u8; 0],
@@ -285,7 +285,7 @@ pub(crate) mod srq_init_attr {
 /// `IBV_SRQT_XRC`.
 pub(crate) const SRQ_TYPE_XRC: u32 = 1;
 
-/// A reader of one field of the current completion.
+/// A function that reads one field of the current completion.
 pub(crate) type ReadField<T> = Option<unsafe extern "C" fn(current: *mut IbvCqEx) -> T>;
 
 /// `struct ibv_cq_ex`.
@@ -472,14 +472,14 @@ pub(crate) struct IbvQpAttr {
     pub(crate) dest_qp_num: u32,
     pub(crate) qp_access_flags: c_uint,
     pub(crate) cap: IbvQpCap,
-    /// From `ah_attr` to the end: not used here.
+    /// Members from `ah_attr` to the end, which are not used here.
     pub(crate) rest: [u32; 22],
 }
 
 /// `IBV_QP_STATE` in the mask of modify and query.
 pub(crate) const QP_ATTR_STATE: c_int = 1;
 
-/// `struct ibv_sge`; the same layout as the ABI's `Sge`.
+/// `struct ibv_sge`. Its layout is that of the ABI's `Sge`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvSge {
@@ -522,7 +522,7 @@ pub(crate) struct WrUd {
     pub(crate) remote_qkey: u32,
 }
 
-/// `wr` of [`IbvSendWr`]: the opcode and the type of the queue pair say which member is valid.
+/// `wr` of [`IbvSendWr`]: the opcode and the type of the queue pair select the valid member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union Wr {
