@@ -847,7 +847,7 @@ class Endpoint:
 
     def _address(self, gid, gid_index=None, port=1):
         if gid is None:
-            return AHAttr(port_num=port)  # without a GRH, which RoCE cannot do without
+            return AHAttr(port_num=port)  # without a GRH, which RoCE requires
         index = self._gid_index if gid_index is None else gid_index
         route = GlobalRoute(dgid=GID(_eight_groups(gid)), sgid_index=index, hop_limit=64)
         return AHAttr(gr=route, is_global=1, port_num=port)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Declaring, running and reporting test cases inside a guest.
 
-A suite is a Python module of this folder whose functions are marked with `@case`. A boot runs one
-suite, or several in turn: `run_suite` announces the names of the cases, runs them in the order of
-the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
-host reads them (selftests/runner/boot.py).
+A suite is a Python module in suites/ whose functions are marked with `@case`. A boot runs one suite,
+or several in turn: `run_suite` announces the names of the cases, runs them in the order of the file,
+and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the host reads
+them (selftests/runner/boots.py).
 
 A case fails by raising an exception: `Failure` for its own checks, `Skip` if the case cannot be
 tested here. Its log, `$OUT/<case>.log`, holds every command that it ran, with the output.
@@ -185,7 +185,7 @@ def _run_case(one):
         except Hang as why:
             log(traceback.format_exc())
             return "fail", str(why)
-        except Exception as why:  # whatever a library raises is a failure of this case alone
+        except Exception as why:  # an exception of a library fails only this case
             log(traceback.format_exc())
             return "fail", f"{type(why).__name__}: {why}"
 

@@ -54,7 +54,7 @@ class Watch:
                 record = os.read(self._fd, 8192).decode("utf-8", "replace")
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # the ring overran us: go on with what is there
+            except BrokenPipeError:  # the ring has overwritten records; continue with the next
                 continue
             head, _, text = record.partition(";")
             stamp = int(head.split(",")[2]) / 1e6

@@ -314,7 +314,7 @@ def serve():
                 sys.stdout.write(f"agent: {why!r}\n")
                 status = 1
             sys.stdout.flush()
-            os._exit(status)  # no interpreter exit: it is where pyverbs crashes
+            os._exit(status)  # skip the interpreter's exit, where pyverbs crashes
         connection.close()
 
 

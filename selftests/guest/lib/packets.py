@@ -64,7 +64,7 @@ def icrc(ip, udp, transport):
     ip[1] = ip[8] = ip[10] = ip[11] = 0xFF  # type of service, time to live, checksum
     udp[6] = udp[7] = 0xFF  # checksum
     if len(transport) > 4:
-        transport[4] = 0xFF  # what was FECN, BECN and reserved
+        transport[4] = 0xFF  # FECN, BECN and reserved bits
     return struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(ip) + bytes(udp) + bytes(transport)))
 
 
@@ -81,7 +81,7 @@ def datagram(transport, source, destination, port):
     if source.version == 4:
         ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + length, 0, 0x4000, 64, 17, 0) + source.packed + destination.packed
         return transport + icrc(ip, udp, transport)
-    # Traffic class, flow label and hop limit count as ones.
+    # Traffic class, flow label and hop limit are replaced by ones.
     ip = struct.pack(">IHBB", 0x6FFFFFFF, length, 17, 0xFF) + source.packed + destination.packed
     covered = b"\xff" * 8 + ip + udp[:6] + b"\xff\xff" + transport[:4] + b"\xff" + transport[5:]
     return transport + struct.pack("<I", zlib.crc32(covered))
@@ -224,5 +224,5 @@ def garbage(rng, qpn):
     if rng.random() < 0.2:
         header[1] = rng.randrange(256)
     if rng.random() < 0.7:
-        header[9:12] = rng.randrange(16).to_bytes(3, "big")  # a number near the expected one
+        header[9:12] = rng.randrange(16).to_bytes(3, "big")  # a PSN near the expected one
     return bytes(header) + rng.randbytes(rng.choice((0, 1, 4, 7, 8, 12, 16, 20, 28, 32, 64, 255, 256, 1024, 1025)))

@@ -91,9 +91,9 @@ def roles():
 
 
 def both_roles(bed, each=None, **options):
-    """Declares cases like `harness.case`, once per role.
+    """Declares cases of a function of server, client and the argument, once per role.
 
-    The function takes server, client and the argument.
+    `options` are those of `harness.case`.
     """
 
     def mark(function):

@@ -125,7 +125,7 @@ class Server:
             if _code(why) is None:
                 return f"error {why}".replace("\n", " ")
             return f"errno {_code(why)}"
-        except Exception as why:  # the script's run ends, with these words
+        except Exception as why:  # ends the run of the script with this message
             return f"error {type(why).__name__}: {why}".replace("\n", " ")
 
     # Time
@@ -155,7 +155,7 @@ class Server:
     def _do_region(self, rights, digits):
         names = {_RIGHTS[letter] for letter in rights if letter != "-"}
         if names & {"remote-write", "remote-atomic"}:
-            names.add("local-write")  # verbs want it with these
+            names.add("local-write")  # verbs requires it with these
         content = _bytes(digits)
         region = self._end.memory(self._pd, len(content), sorted(names))
         self._map(region["id"])[:] = content
@@ -263,7 +263,7 @@ class Server:
         }
         if op == "send-inv":
             request["op"] = e.IBV_WR_SEND_WITH_INV
-            request["imm"] = socket.htonl(int(imm))  # the key is a number of this machine
+            request["imm"] = socket.htonl(int(imm))  # the key is in host byte order
         if self._kind == "ud":
             if self._ah is None:
                 self._ah = self._end.ah(self._pd, testbed.gid_of(PEER))

@@ -194,7 +194,7 @@ def tcp_listens(where, port):
     return bool(where.try_run(f"ss -Hltn sport = :{port}").output.strip())
 
 
-# Loading drivers and making devices, for suites that do so themselves.
+# For suites that load drivers and make devices themselves.
 
 
 def load(where, driver, parameters=""):
@@ -322,7 +322,7 @@ def namespaces(drivers, mtu=4200, spread=False):
                 add_link(where, driver, device, netdev)
             hosts.append(Host(where, device, driver, f"192.0.2.{number}", f"2001:db8::{number}", netdev))
             if driver in ("tcp", "siw"):
-                continue  # no GIDs of addresses
+                continue  # no GIDs derived from addresses
             for address in (hosts[-1].address, hosts[-1].address6):
                 wait_for_gid(device, address)
         yield hosts

@@ -203,7 +203,7 @@ class Batch:
         number = len(self._sends[id(side)]) + 1000 * (1 + self._sides.index(side))
         flags = [flag for flag in ("fence", "solicited") if rng.random() < 0.15] + list(self._flags)
         if "fence" in flags and (side.kind != "rc" or side.info["driver"] == "rdma_rxe"):
-            flags.remove("fence")  # rdma_rxe (7.2) was seen to hang in a fenced READ of many packets
+            flags.remove("fence")  # rdma_rxe (7.2) may hang in a fenced READ of many packets
         if inline:
             flags.append("inline")
         request = {"id": number, "op": op, "flags": flags, "imm": rng.getrandbits(32)}

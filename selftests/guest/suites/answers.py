@@ -58,7 +58,7 @@ class Talk:
         self.number = 0
 
     def say(self, who, length=8, op="send", completes=True):
-        """Sends a message from side `who` and checks that the other side receives it.
+        """Sends a message from one side and checks that the other side receives it.
 
         With `completes` it also waits for the send completion.
         """

@@ -33,7 +33,8 @@ def qperf(server, client, test):
     """A test of qperf. ver_rc_… compare the value in memory after each atomic operation.
 
     The server's child for the test then calls rdma_destroy_qp() on the listening identifier, which
-    has no queue pair, and crashes. It does so on every device, and nothing checks its exit status.
+    has no queue pair, and ends with a segmentation fault. It does so on every device, and nothing
+    checks its exit status.
     """
     port = next_port()
     with serving(server, f"qperf -lp {port}", testbed.tcp_listens, port):

@@ -166,7 +166,7 @@ def close_with_fault(program, number):
             left = int(os.pread(control, 20, 0).split()[0])
             os.write(control, b"0")
             answer = {"left": left, "files": [name for _, name in files]}
-        except Exception as why:  # what it was is told by the parent
+        except Exception as why:  # reported by the parent
             answer = {"why": repr(why)}
         finally:
             os.write(writing, json.dumps(answer).encode())
@@ -193,7 +193,7 @@ def objects():
 @case(timeout=900, each=PROGRAMS)
 def closing(program):
     """Each allocation during the close fails once."""
-    import endpoint  # noqa: F401  once, and not in each process
+    import endpoint  # noqa: F401  imported once, not in each process
 
     machine = bed.here.machine
     machine.run(f"echo N > {FAULTS}/ignore-gfp-wait; echo 0 > {FAULTS}/verbose")

@@ -24,7 +24,7 @@ def check_poison():
 def query_qp(kind):
     """QUERY_QP returns zeros for attributes that the queue pair lacks.
 
-    The alternate path is always zero, and the address as long as there is none.
+    The alternate path is always zero, and so is the address until one is set.
     """
     import endpoint  # only a guest has verbs
 

@@ -56,7 +56,7 @@ class Owner(Trial):
     def bind(self, window, offset=PAGE, length=PAGE, access=REMOTE, region=None, key=1, status="SUCCESS", qp=None):
         """Binds a window to a part of the region. Returns its key.
 
-        `key` is added to the low bits of the key.
+        `key` is added to the low eight bits of the window's key.
         """
         rkey = window["rkey"] & ~0xFF | window["rkey"] + key & 0xFF
         region = self.region if region is None else region

@@ -101,7 +101,7 @@ def module_alias():
 
 @case()
 def add_and_delete():
-    """The same name can be added and deleted three times over one network device."""
+    """A device can be added and deleted three times with one name and network device."""
     with veth() as name:
         for _ in range(3):
             with link(name):

@@ -161,7 +161,7 @@ def interleaved(server, _client):
             requests = []
             for _ in range(40):
                 kind = rng.randrange(3)
-                # Many requests target the same place, where the last must win. Each has a source of
+                # Many requests target the same place, and the last must win. Each has a source of
                 # its own, because data is read when it is sent.
                 offset = 8 * rng.randrange(64)
                 if kind == 0:

@@ -40,7 +40,7 @@ def patience():
 
 VLAN = 25
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
-DATAGRAM_QKEY = 0x11223344  # of lib/endpoint.py, which only a guest can import
+DATAGRAM_QKEY = 0x11223344  # as in lib/endpoint.py, which only a guest can import
 
 _SOL_PACKET, _PACKET_AUXDATA, _VLAN_VALID = 263, 8, 1 << 4
 _ETH_P_ALL, _ETH_P_8021Q = 3, 0x8100
@@ -388,7 +388,7 @@ def overflow_of_sends():
 
 # The key for all of the kernel's memory
 
-LOCAL_DMA = 0  # rrxe's ib_device.local_dma_lkey; what the kernel's consumers have of each domain is no user's
+LOCAL_DMA = 0  # rrxe's ib_device.local_dma_lkey, for kernel consumers only
 
 
 @case(each={op: op for op in ("send", "write", "read", "fetch-add")})
