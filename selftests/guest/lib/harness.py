@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Declaring, running and reporting test cases inside a guest.
 
-A suite is a Python module in suites/ whose functions are marked with `@case`. A boot runs one suite,
-or several in turn: `run_suite` announces the names of the cases, runs them in the order of the file,
-and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the host reads
-them (selftests/runner/boots.py).
+A suite is a Python module in suites/ whose functions are marked with `@case`. A boot runs one
+suite, or several in turn: `run_suite` announces the names of the cases, runs them in the order of
+the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
+host reads them (selftests/runner/boots.py).
 
 A case fails by raising an exception: `Failure` for its own checks, `Skip` if the case cannot be
 tested here. Its log, `$OUT/<case>.log`, holds every command that it ran, with the output.

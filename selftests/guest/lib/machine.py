@@ -293,8 +293,7 @@ def serve():
     signal.signal(signal.SIGUSR1, lambda *_: ended.append(True))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener.settimeout(0.5)
-    # The launcher and its init create this file when the first host's script has ended, for any
-    # reason.
+    # The launcher and its init create this file when the first host's script ends for any reason.
     while not ended and not os.path.exists("/guest/ended.1"):
         try:
             connection, _ = listener.accept()

@@ -56,8 +56,7 @@ def rate(output):
     return 1e6 * float(re.search(r"^\s*\d+\s+\d+\s+\S+\s+\S+\s+(\S+)\s*$", output, re.M).group(1))
 
 
-# The columns of perftest's latency output: half a round trip (for READ a whole one), in
-# microseconds.
+# Columns of perftest's latencies: half a round trip (for READ a whole one), in microseconds.
 LATENCIES = ("least", "most", "median", "mean", "deviation", "99 %", "99.9 %")
 
 
@@ -69,8 +68,7 @@ def latencies(output):
 
 def command(host, words, port):
     """Returns the command line of a perftest program on a host."""
-    # siw has no GIDs derived from addresses. rdma_cm connects it, and needs an explicit source
-    # address.
+    # siw has no GIDs derived from addresses. rdma_cm connects it and needs a source address.
     way = f"-R --bind_source_ip {host.address}" if host.driver == "siw" else f"-x {host.gid_index()}"
     return f"{words} -d {host.device} {way} -F -p {port}"
 

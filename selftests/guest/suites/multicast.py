@@ -162,8 +162,7 @@ def mckey(server, client):
     wait_until("the server has joined", lambda: joined(server, "ipv4"))
 
     # The first messages may arrive before the server's device accepts the group's packets, and
-    # datagrams are not repeated: clients send until the server has all the messages that it waits
-    # for.
+    # datagrams are not repeated: clients send until the server has received enough messages.
     def served():
         output = client.machine.run(f"{command(client)} -s", 60)
         require("test complete" in output and "return status 0" in output, "the client did not complete")
@@ -403,8 +402,7 @@ def wrong_destination():
             send(group, group_mac, EVERYBODY)
             return member.end.poll(member.cq, 1, 0.2)
 
-        # Control, repeated until the device accepts the group: a correct packet made this way
-        # arrives.
+        # Control, repeated until the device accepts the group: a correct packet arrives.
         (done,) = wait_until("a right one arrives", came)
         equal("completion", (done["status"], done["src_qpn"], done["len"]), ("SUCCESS", 77, GRH + 64))
         harness.log("now the wrong ones")
