@@ -178,8 +178,7 @@ def mckey(server, client):
 
 @case(each=VERSIONS)
 def each_member_once(version):
-    """Each member with a receive posted gets each datagram once (I-07), and no other queue pair
-    does.
+    """Each member with a receive posted gets each datagram once (I-07); others get nothing.
 
     A member without a receive loses the datagram and keeps working.
     """
