@@ -32,7 +32,7 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
 
     Returns the output of the server and of the client. `listens(machine, port)` tells whether the
     server is ready. `forsaken()`, if given, tells whether the server cannot have learned of the
-    client's end; the server is then killed and may exit with any status.
+    client's end. In that case a server that does not end is killed, and its status is ignored.
     """
     serving = server.machine.start(server_command)
 
