@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Everything that rrxe says it can, and the tests that use it (K-10).
+"""Every capability that rrxe reports, and the tests that use it (K-10).
 
-`make lint` fails where a test that is named here does not exist, or has failed when it last ran; the guest's case
-`statements/capabilities` where the device claims what has no row, or a row is of something that it does not claim.
+`make lint` fails if a test that is named here does not exist, or failed when it last ran. The
+guest's case `statements/capabilities` fails if the device reports a capability without an entry
+here, or if an entry names a capability that the device does not report.
 """
 
 # Bits of device_cap_flags and device_cap_flags_ex (`device`), and of port_cap_flags (`port`).
@@ -24,8 +25,8 @@ NAMES = {
     "port[26]": "IP_BASED_GIDS",
 }
 
-# The claim, and what shows it: cases of guests' suites as SUITE/CASE (without the ending of a variant), scripts of
-# selftests/conformance by their name.
+# Each capability and the tests that exercise it: cases of guest suites as SUITE/CASE (without the
+# ending of a variant), and scripts of selftests/conformance by name.
 TESTS = {
     "BAD_PKEY_CNTR": ("counters/wrong-packet", "counters/saturation"),
     "BAD_QKEY_CNTR": ("counters/qkey-violation", "counters/saturation", "a-33-qkey-counter"),

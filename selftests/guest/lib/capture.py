@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Captures: the RoCE packets that a packet socket sees on a network device."""
+"""Captures of the RoCE packets that a packet socket sees on a network device."""
 
 import contextlib
 import os
@@ -9,13 +9,16 @@ import struct
 import packets
 from harness import equal, require
 
-# Include/uapi/asm-generic/socket.h: a receive buffer beyond the limit.
+# include/uapi/asm-generic/socket.h: a receive buffer beyond the limit.
 SO_RCVBUFFORCE = 33
 
 
 @contextlib.contextmanager
 def capture(netdev, namespace=None):
-    """Captures on a network device, as tcpdump does; yields a function that returns the IPv4 RoCE packets so far."""
+    """Captures on a network device, like tcpdump.
+
+    Yields a function that returns the IPv4 RoCE packets received since its last call.
+    """
     here = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
         if namespace:
@@ -37,7 +40,7 @@ def capture(netdev, namespace=None):
                 frame, where = tap.recvfrom(1 << 17)
             except BlockingIOError:
                 return found
-            # On the loopback device each packet shows twice.
+            # The loopback device shows each packet twice.
             if where[0] == "lo" and where[2] == socket.PACKET_OUTGOING:
                 continue
             ip = frame[14:]
@@ -51,7 +54,7 @@ def capture(netdev, namespace=None):
 
 
 def check(found, mtu, least):
-    """Checks that these are packets as a wire carries them."""
+    """Checks that these packets are as a wire carries them: within the MTU, with valid ICRCs."""
     require(len(found) >= least, f"the capture shows {len(found)} packets, not {least}")
     for ip in found:
         length = struct.unpack(">H", ip[2:4])[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a device has counted: its statistics, and its port's key violations."""
+"""The counters of a device: its statistics, and its port's key violations."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import time
 
 from harness import equal, require
 
-# What all traffic changes.
+# Counters that all traffic changes.
 TRAFFIC = {
     "sent_pkts",
     "sent_bytes",
@@ -20,14 +20,14 @@ TRAFFIC = {
     "acks_with_answers",
 }
 
-# How long a packet may take to be counted, in seconds: this only catches what never is.
+# Time limit in seconds for a packet to be counted.
 PATIENCE = 20
 
 VIOLATIONS = ("bad_pkey_cntr", "qkey_viol_cntr")
 
 
 def read(host):
-    """All counters of a host's device: {name: value}."""
+    """Returns all counters of a host's device: {name: value}."""
     entry = json.loads(host.machine.run(f"rdma -j statistic show link {host.device}/1"))[0]
     found = {name: value for name, value in entry.items() if name not in ("ifindex", "ifname", "port")}
     text = host.machine.run(f"ibv_devinfo -v -d {host.device}")
@@ -38,9 +38,11 @@ def read(host):
 
 @contextlib.contextmanager
 def rise(host, among=None, **wanted):
-    """By the block these counters must rise by so much, and no other (of `among`, where said: what
-    depends on timers may change in any traffic). Those of all packets are looked at only where they are
-    named."""
+    """Checks that the block increments these counters by these amounts, and no others.
+
+    `among` limits the check to some counters, since those that depend on timers may change with any
+    traffic. The counters in TRAFFIC are checked only if they are named.
+    """
     before = read(host)
     yield
     wanted = {name: n for name, n in wanted.items() if n}
@@ -51,13 +53,13 @@ def rise(host, among=None, **wanted):
 
 
 def of_queue_pairs(host):
-    """The counters bound to queue pairs of a host's device, as `rdma` shows them: {number: entry}."""
+    """Returns the counters bound to queue pairs of a host's device: {number: entry of `rdma`}."""
     text = host.machine.run(f"rdma -j statistic qp show link {host.device}/1")
     return {entry["cntn"]: entry for entry in json.loads(text or "[]")}
 
 
 class Watch:
-    """The counters of both ends of a link, on which nothing but queue pairs of these sends."""
+    """The counters of both ends of a link that carries only packets of their queue pairs."""
 
     def __init__(self, here, peer):
         self._hosts = (here, peer)
@@ -67,7 +69,7 @@ class Watch:
         return [read(host) for host in self._hosts]
 
     def rise(self):
-        """Returns the counts of this host's device since the start. No counter may go backwards."""
+        """Returns the counts of this host's device since the start. No counter may decrease."""
         now = self._read()
         for host, before, after in zip(self._hosts, self._last, now):
             for name, value in after.items():
@@ -84,7 +86,7 @@ class Watch:
                     yield f"{sent}: {one[sent]}, {received} at the other end: {other[received]}"
 
     def agree(self):
-        """Each end must have received what the other has sent: counted once, and by one end like the other."""
+        """Checks that each end has received what the other sent, counted equally by both."""
         end = time.monotonic() + PATIENCE
         while (found := list(self._differences())) and time.monotonic() < end:
             time.sleep(0.1)

@@ -10,7 +10,7 @@ import traffic
 from harness import case
 from traffic import Batch, Side, boundary_lengths, connect, random_batches
 
-# Which operations each case of `boundaries` goes through.
+# The operations of each case of `boundaries`.
 BOUNDARIES = {
     "send": ("send", "send-imm"),
     "write": ("write", "write-imm"),
@@ -22,28 +22,33 @@ KINDS = {"classic": False, "extended": True}
 
 
 def seeded(name):
-    """The generator of a case. RRXE_SEED chooses other data and other requests than the usual ones."""
+    """Returns the random generator of a case.
+
+    RRXE_SEED selects data and requests other than the default.
+    """
     seed = f"{os.environ.get('RRXE_SEED', 'rrxe')}/{name}"
     harness.log(f"seed {seed}")
     return random.Random(seed)
 
 
 class Ends:
-    """Two endpoints, each with what `Endpoint.open` returned. `make()` makes them when they are first
-    asked for, and anew after a case that failed."""
+    """Two endpoints, each with the result of `Endpoint.open`.
+
+    `make()` creates them on first use, and again after a failed case.
+    """
 
     def __init__(self, make):
         self._make = make
         self._made = None
 
     def get(self):
-        """The endpoints."""
+        """Returns the endpoints."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
     def abandon(self):
-        """Let go of endpoints that may be in any state."""
+        """Releases the endpoints, which may be in any state."""
         for end, _ in self._made or ():
             with contextlib.suppress(Exception):
                 end.leave()
@@ -51,11 +56,14 @@ class Ends:
 
 
 def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
-    """Declare the cases. `make()` makes two endpoints; `core` are the mixes that the debug kernel has time for."""
+    """Declares the cases.
+
+    `make()` creates two endpoints; `core` names the mixes that the debug kernel has time for.
+    """
     ends = Ends(make)
 
     def pair(kind, extended):
-        # rdma_rxe's provider counts the bytes of a list wrong in ibv_wr_set_sge_list and
+        # rdma_rxe's provider miscounts the bytes of a list in ibv_wr_set_sge_list and
         # ibv_wr_set_inline_data_list (rdma-core 56.1).
         return [Side(end, info, kind, extended and info["driver"] != "rdma_rxe") for end, info in ends.get()]
 
@@ -89,7 +97,7 @@ def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
 
     @case(timeout=400, debug=("extended",), each=KINDS)
     def inline(extended):
-        """Every length that fits, by the two ways to post."""
+        """All inline lengths, through both posting interfaces."""
         rng = seeded(f"inline/{extended}")
 
         def body(left, right, mtu):
@@ -104,7 +112,7 @@ def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
 
     @case(timeout=500, debug=False, each={op: op for op in ("send", "write", "read")})
     def longest(op):
-        """8 MiB, and a little less, by both sides at once."""
+        """Messages of 8 MiB, and slightly shorter ones, in both directions at once."""
         rng = seeded(f"longest/{op}")
 
         def body(left, right, mtu):
@@ -122,7 +130,7 @@ def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
         each={f"{name}-mtu-{mtu}": (extended, mtu) for name, extended in KINDS.items() for mtu in (256, 1024, 4096)},
     )
     def anything(what):
-        """Any operations of any sizes and scatter lists, several under way, by both sides."""
+        """Random operations, sizes and scatter lists, several in flight, in both directions."""
         extended, mtu = what
         rng = seeded(f"anything/{extended}/{mtu}")
         count = 20 if harness.debug_kernel() else 60
@@ -130,7 +138,7 @@ def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
 
     @case(timeout=400, debug=("extended",), each=KINDS)
     def datagrams(extended):
-        """The same of UD, which has SEND alone, up to the MTU."""
+        """Random UD messages (SEND only) of up to one MTU, in both directions."""
         rng = seeded(f"datagrams/{extended}")
 
         def body(left, right, mtu):
@@ -146,7 +154,8 @@ def declare(make, core=("classic-mtu-1024", "extended-mtu-4096")):
 
     @case(timeout=400)
     def many_queue_pairs():
-        """Eight connections in turn, with what one has under way left to finish beside the next."""
+        """Eight connections in turn, each posting while the requests of the others are in
+        flight."""
         rng = seeded("many")
         try:
             pairs = []

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """One end of a verbs connection, driven by calls whose arguments are plain data.
 
-A test that looks at both ends holds two of these: one in its own process, and one of the other host
-(`peer`) or a second of its own for loopback. Objects are named by small numbers.
+A test that drives both ends holds two of these: one in its own process, and one on the other host
+(`Peer`) or a second of its own for loopback. Objects are named by small numbers.
 
-Every memory region has a shadow: what its bytes must be. `put` writes data to both, `expect` tells
-what the other side is about to write, `verify` compares the whole region, so that a byte too many
-anywhere in it is found, not only around the target. Data is named by a seed, so that it need not be
-sent along beside the connection under test.
+Every memory region has a shadow with its expected bytes. `put` writes data to both, `expect`
+records data that the other side is about to write, and `verify` compares the whole region, so that
+a stray byte anywhere in it is found, not only around the target. Data is named by a seed, so that
+it need not be sent along beside the connection under test.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ STATUSES = {
     if name.startswith("IBV_WC_") and name.endswith(("_ERR", "_SUCCESS"))
 }
 
-# Names of work requests, and of the completion opcodes that they must end with.
+# Each work request by name, with its opcode and the opcode of its completion.
 SEND_OPS = {
     "send": (e.IBV_WR_SEND, e.IBV_WC_SEND),
     "send-imm": (e.IBV_WR_SEND_WITH_IMM, e.IBV_WC_SEND),
@@ -105,7 +105,7 @@ TYPES = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
 MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
 MTU_BYTES = {number: size for size, number in MTUS.items()}
 
-# What ibv_create_qp_ex must be able to post for each type of queue pair.
+# The operations that ibv_create_qp_ex enables for each type of queue pair.
 _UD_OPS = e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_SEND_WITH_IMM
 _RC_OPS = (
     _UD_OPS
@@ -119,7 +119,7 @@ _RC_OPS = (
     | e.IBV_QP_EX_WITH_BIND_MW
 )
 
-# And where FLUSH and ATOMIC WRITE are asked for.
+# The operations that it also enables for FLUSH and ATOMIC WRITE.
 _PLACEMENT_OPS = e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE
 
 ASYNC_EVENTS = {
@@ -131,18 +131,18 @@ REQ_NOTIFY_CQ, ATTACH_MCAST, DETACH_MCAST = 23, 30, 31
 
 
 def data(seed, length):
-    """`length` bytes that only `seed` decides."""
+    """Returns `length` bytes that depend only on `seed`."""
     return random.Random(seed).randbytes(length)
 
 
 def _eight_groups(gid):
-    """A GID as pyverbs wants it: nothing left out."""
+    """Returns a GID in the form that pyverbs requires: all eight groups in full."""
     return ipaddress.IPv6Address(gid).packed.hex(":", 2)
 
 
 @contextlib.contextmanager
 def _environment(**variables):
-    """In the block, these variables are set (None: not set)."""
+    """Sets these environment variables in the block (None: unset)."""
     before = {name: os.environ.pop(name, None) for name in variables}
 
     def put(values):
@@ -159,7 +159,10 @@ def _environment(**variables):
 
 
 def _event_files():
-    """The event files of libibverbs that this process has open; pyverbs does not tell their numbers."""
+    """Returns the event files of libibverbs open in this process.
+
+    pyverbs does not provide their numbers.
+    """
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -169,13 +172,16 @@ def _event_files():
 
 
 def _mappings(kind=""):
-    """Address ranges that this process has mapped (and that are of this kind), as bytes from and to."""
+    """Returns the address ranges that this process has mapped, as pairs of start and end.
+
+    `kind` selects lines of /proc/self/maps.
+    """
     with open("/proc/self/maps", encoding="ascii") as lines:
         return [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in lines if kind in line]
 
 
 def _new_mapping(before, size):
-    """The start of the one range of this size that is mapped now and was not before."""
+    """Returns the start of the only range of this size that was mapped after `before`."""
     found = []
     for start, end in _mappings():
         for old_start, old_end in before:
@@ -217,7 +223,7 @@ class _Memory:
         return found, ctypes.addressof(ctypes.c_char.from_buffer(found))
 
     def move(self, size, seed, flags, **change):
-        """Give the region other memory. Returns the old, and what should be in it."""
+        """Moves the region to new memory. Returns the old memory and its shadow."""
         there, address = self._mapped(size, seed)
         self.region.rereg(flags | e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=size, **change)
         left = self.map, self.shadow
@@ -226,7 +232,7 @@ class _Memory:
 
 
 class Endpoint:
-    """A context of one device, and what was made in it."""
+    """A context of one device, and the objects created in it."""
 
     def __init__(self):
         self._context = None
@@ -246,14 +252,17 @@ class Endpoint:
         return number
 
     def do(self, calls):
-        """Several calls in one: [method, arguments] each. Returns what each has returned."""
+        """Makes several calls in one: [method, arguments] each. Returns their results."""
         return [getattr(self, what)(*arguments) for what, arguments in calls]
 
     # Device
 
     def open(self, device, address, driver, poll_idle_us=None):
-        """Open `device` of `driver`; traffic will use the RoCEv2 GID of the IP address. Returns what tests have
-        to know of the device. `poll_idle_us` is what rrxe's provider finds in the environment: see docs/performance.md."""
+        """Opens `device` of `driver`; traffic will use the RoCEv2 GID of the IP address.
+
+        Returns the properties of the device that tests need. `poll_idle_us` is set in the
+        environment of rrxe's provider: see docs/performance.md.
+        """
         before = _event_files()
         with _environment(RRXE_POLL_IDLE_US=poll_idle_us):
             self._context = Context(name=device)
@@ -280,7 +289,10 @@ class Endpoint:
         }
 
     def claims(self):
-        """What the device says that it can: {name: number} of all that is not 0. Flags are there as `NAME[bit]`."""
+        """Returns the capabilities that the device reports: {name: number}, without zeros.
+
+        Flags appear as `NAME[bit]`.
+        """
         found = {}
         context = self._context
         plain, extended, port = context.query_device(), context.query_device_ex(), context.query_port(1)
@@ -303,7 +315,7 @@ class Endpoint:
         return {name: value for name, value in found.items() if value}
 
     def system_image(self):
-        """The system image GUID, 16 hexadecimal digits."""
+        """Returns the system image GUID as 16 hexadecimal digits."""
         return self._context.query_device().sys_image_guid.to_bytes(8, "little").hex()
 
     def _find_gid(self, address):
@@ -322,7 +334,7 @@ class Endpoint:
         raise RuntimeError(f"no RoCEv2 GID for {address}")
 
     def close(self):
-        """Close the device with all that was made in it."""
+        """Closes the device with all objects created in it."""
         for qp, gid in list(self._attached):
             self.detach(qp, gid)
         for value in reversed(self._objects.values()):
@@ -336,15 +348,15 @@ class Endpoint:
             self._context = None
 
     def kill_self(self):
-        """Die by kill -9."""
+        """Kills this process by kill -9."""
         os.kill(os.getpid(), signal.SIGKILL)
 
     def leave(self):
-        """The same after a failure."""
+        """Releases the endpoint after a failure."""
         self.close()
 
     def drop(self, *numbers):
-        """Destroy these objects, in this order. One that can't be destroyed stays."""
+        """Destroys these objects, in this order. If destruction fails, the object is kept."""
         for number in numbers:
             value = self._objects[number]
             if isinstance(value, _Memory):
@@ -354,7 +366,10 @@ class Endpoint:
             del self._objects[number]
 
     def async_events(self, seconds=0):
-        """The names of the asynchronous events that have come, waiting so long for the first."""
+        """Returns the names of pending asynchronous events.
+
+        Waits up to `seconds` for the first.
+        """
         found = []
         while _readable(self._async_fd, 0 if found else seconds):
             event = self._context.get_async_event()
@@ -365,11 +380,11 @@ class Endpoint:
     # Protection domains and memory
 
     def pd(self):
-        """A protection domain."""
+        """Allocates a protection domain."""
         return self._keep(PD(self._context))
 
     def memory(self, pd, size, access=ALL_ACCESS, seed=0):
-        """A region of `size` bytes filled with the data of `seed`."""
+        """Registers a region of `size` bytes filled with the data of `seed`."""
         value = _Memory(self._objects[pd], size, _bits(ACCESS, access), seed)
         return self._region(self._keep(value), value)
 
@@ -384,8 +399,11 @@ class Endpoint:
         }
 
     def reregister(self, memory, pd=None, access=None, size=None, seed=0):
-        """Change a region: its domain, its rights, and its memory, of `size` bytes then with the data of `seed`. Returns
-        the region as it is now, and what differs in the memory that it had, if it has other."""
+        """Changes a region's domain, access rights or memory.
+
+        New memory has `size` bytes and holds the data of `seed`. Returns the region as it is now,
+        and a description of any difference in the old memory.
+        """
         value, flags, change = self._objects[memory], 0, {}
         if pd is not None:
             flags |= e.IBV_REREG_MR_CHANGE_PD
@@ -400,32 +418,35 @@ class Endpoint:
         return self._region(memory, value), "" if before[:] == wanted else "the memory before has changed"
 
     def reregister_at(self, memory, address, length):
-        """Give a region memory at any address whatever."""
+        """Moves a region to memory at an arbitrary address."""
         self._objects[memory].region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=length)
 
     def memory_again(self, memory, pd, access=ALL_ACCESS):
-        """Another region over the same bytes, in another protection domain; the first one has their shadow."""
+        """Registers another region over the same bytes, in another protection domain.
+
+        Only the first region has the shadow.
+        """
         value = self._objects[memory]
         region = MR(self._objects[pd], len(value.map), _bits(ACCESS, access), address=value.address)
         return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey}
 
     def register(self, pd, address, length, access):
-        """Register memory at any address whatever; deregisters it at once where that worked."""
+        """Registers memory at an arbitrary address, and deregisters it if that succeeded."""
         MR(self._objects[pd], length, _bits(ACCESS, access), address=address).close()
 
     def read_only_page(self):
-        """The address of a page that this program may not write to."""
+        """Returns the address of a page that this program may not write to."""
         libc = ctypes.CDLL(None)
         libc.mmap.restype = ctypes.c_void_p
         with open("/proc/self/exe", "rb") as file:
             return libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), ctypes.c_long(0))
 
     def deregister(self, memory):
-        """Take the region away; the memory stays, and can still be verified."""
+        """Deregisters the region; its memory stays, and can still be verified."""
         self._objects[memory].region.close()
 
     def put(self, memory, ranges, seed):
-        """Spread the data of `seed` over `ranges` ([offset, length] each) of memory and shadow."""
+        """Writes the data of `seed` to `ranges` ([offset, length] each) of memory and shadow."""
         value = self._objects[memory]
         start, whole = 0, data(seed, sum(length for _, length in ranges))
         for offset, length in ranges:
@@ -435,7 +456,7 @@ class Endpoint:
             start += length
 
     def expect(self, memory, ranges, seed, length):
-        """From now on the first `length` bytes of `ranges` hold the data of `seed`."""
+        """Expects the data of `seed` in the first `length` bytes of `ranges` from now on."""
         value = self._objects[memory]
         start, whole = 0, data(seed, length)
         for offset, size in ranges:
@@ -444,17 +465,20 @@ class Endpoint:
             start += size
 
     def put_number(self, memory, offset, number):
-        """Write a 64-bit number to memory and shadow."""
+        """Writes a 64-bit number to memory and shadow."""
         value = self._objects[memory]
         value.map[offset : offset + 8] = number.to_bytes(8, "little")
         self.expect_number(memory, offset, number)
 
     def expect_number(self, memory, offset, number):
-        """From now on a 64-bit number stands at `offset`."""
+        """Expects a 64-bit number at `offset` from now on."""
         self._objects[memory].shadow[offset : offset + 8] = number.to_bytes(8, "little")
 
     def accept(self, memory, ranges, length):
-        """Take the first `length` bytes of `ranges` as they are; returns them in hexadecimal digits."""
+        """Accepts the first `length` bytes of `ranges` as they are.
+
+        Returns them in hexadecimal digits.
+        """
         value = self._objects[memory]
         taken = bytearray()
         for offset, size in ranges:
@@ -465,7 +489,7 @@ class Endpoint:
         return taken.hex()
 
     def verify(self, memory):
-        """Compare the whole region with its shadow: an empty string, or what differs."""
+        """Compares the whole region with its shadow. Returns an empty string, or the difference."""
         value = self._objects[memory]
         found = value.map[:]
         if found == value.shadow:
@@ -483,13 +507,15 @@ class Endpoint:
     # Memory windows
 
     def window(self, pd, kind):
-        """A memory window of type 1 or 2, bound to nothing."""
+        """Allocates an unbound memory window of type 1 or 2."""
         value = MW(self._objects[pd], e.IBV_MW_TYPE_1 if kind == 1 else e.IBV_MW_TYPE_2)
         return {"id": self._keep(value), "type": kind, "rkey": value.rkey}
 
     def bind(self, qp, window, memory, offset, length, access, rkey=None, number=1):
-        """Post the binding of a window to a part of a region; returns the key that it gets, which for type 2 may
-        be chosen."""
+        """Posts the binding of a window to a part of a region.
+
+        Returns the key that it gets; for type 2 it is `rkey`.
+        """
         value, region = self._objects[window], self._objects[memory]
         info = MWBindInfo(region.region, region.address + offset, length, _bits(ACCESS, access))
         target = self._objects[qp]
@@ -503,25 +529,27 @@ class Endpoint:
         return rkey
 
     def command_file(self):
-        """The file that commands are written to."""
+        """Returns the file descriptor that commands are written to."""
         return self._context.cmd_fd
 
     def handle(self, qp):
-        """The number by which commands name a queue pair."""
+        """Returns the number by which commands name a queue pair."""
         return self._handles[qp]
 
     # Completion queues
 
     def channel(self):
-        """A completion channel."""
+        """Creates a completion channel."""
         before = _event_files()
         number = self._keep(CompChannel(self._context))
         (self._event_fds[number],) = _event_files() - before
         return number
 
     def cq(self, depth=128, extended=False, channel=None, stamped=False):
-        """A completion queue, polled by the classic or by the extended interface (which it takes for `stamped`
-        completions)."""
+        """Creates a completion queue for the classic or the extended polling interface.
+
+        `stamped` completions have a time stamp and need the extended interface.
+        """
         events = self._objects[channel] if channel else None
         if extended or stamped:
             flags = (
@@ -542,31 +570,33 @@ class Endpoint:
         return number
 
     def cq_with_ring(self, pd, depth, channel):
-        """A classic queue of rrxe, with the address of its ring and its handle, for a program that
-        wants to do harm. `depth` is a power of two."""
+        """Creates a classic queue of rrxe for a program that attacks it.
+
+        Returns also the address of its ring and its handle. `depth` is a power of two.
+        """
         handle, before = self._next_handle(self._objects[pd]), _mappings()
         number = self.cq(depth, channel=channel)
         ring = _new_mapping(before, -(-(256 + depth * 64) // 4096) * 4096)
         return {"id": number, "ring": ring, "handle": handle}
 
     def request_event(self, handle):
-        """REQ_NOTIFY_CQ: rrxe raises the event of an armed queue in which completions wait."""
+        """Issues REQ_NOTIFY_CQ. rrxe raises an event if the queue is armed and has completions."""
         os.write(self._context.cmd_fd, struct.pack("=IHHII", REQ_NOTIFY_CQ, 4, 0, handle, 0))
 
     def cq_size(self, cq):
-        """How many completions a classic queue has room for."""
+        """Returns the number of completions that a classic queue has room for."""
         return self._objects[cq].cqe
 
     def resize(self, cq, depth):
-        """ibv_resize_cq of a classic queue."""
+        """Calls ibv_resize_cq on a classic queue."""
         self._objects[cq].resize(depth)
 
     def arm(self, cq, solicited=False):
-        """Ask for an event at the next (solicited) completion."""
+        """Requests an event for the next (solicited) completion."""
         self._objects[cq].req_notify(solicited)
 
     def wait_event(self, channel, cq, seconds):
-        """Whether an event of `cq` came within this time; it is taken and acknowledged."""
+        """Returns whether an event of `cq` came within this time; takes and acknowledges it."""
         events, fd = self._objects[channel], self._event_fds[channel]
         if not _readable(fd, seconds):
             return False
@@ -576,7 +606,7 @@ class Endpoint:
         return True
 
     def poll(self, cq, count, seconds=60):
-        """Wait for `count` completions; fewer come back where the time ran out."""
+        """Waits for `count` completions. Returns fewer if the time runs out."""
         queue = self._objects[cq]
         found = []
         end = time.monotonic() + seconds
@@ -638,7 +668,7 @@ class Endpoint:
     # Shared receive queues
 
     def srq(self, pd, max_wr=64, sge=1):
-        """A shared receive queue."""
+        """Creates a shared receive queue."""
         value = SRQ(self._objects[pd], SrqInitAttr(SrqAttr(max_wr=max_wr, max_sge=sge)))
         return {"id": self._keep(value), **self._srq_attributes(value)}
 
@@ -648,8 +678,11 @@ class Endpoint:
         return {"max_wr": attr.max_wr, "sge": attr.max_sge, "limit": attr.srq_limit}
 
     def srq_with_ring(self, pd, max_wr, stride):
-        """A shared receive queue of rrxe, and the address of its ring: `max_wr` entries, a power of two, of
-        `stride` bytes. Elsewhere than in a program that wants to do harm, that is the provider's own."""
+        """Creates a shared receive queue of rrxe for a program that attacks it.
+
+        Returns also the address of its ring, which has `max_wr` entries (a power of two) of
+        `stride` bytes and otherwise belongs to the provider.
+        """
         before = _mappings()
         found = self.srq(pd, max_wr, (stride - 16) // 16)
         found["ring"] = _new_mapping(before, -(-(256 + max_wr * stride) // 4096) * 4096)
@@ -657,13 +690,16 @@ class Endpoint:
 
     @staticmethod
     def poke(address, value):
-        """Write a 32-bit word anywhere."""
+        """Writes a 32-bit word at any address."""
         ctypes.c_uint32.from_address(address).value = value
 
     @staticmethod
     def send_ring(number):
-        """The address of the send ring of rrxe's provider whose first work request is a signaled WRITE of one segment with
-        this identifier: it is at the start of a page, and the work request 256 bytes on."""
+        """Returns the address of a send ring of rrxe's provider.
+
+        Its first work request is a signaled WRITE of one segment with this identifier. A ring
+        starts at a page boundary, and its first work request 256 bytes later.
+        """
         wanted = struct.pack("=QBBH", number, e.IBV_WR_RDMA_WRITE, e.IBV_SEND_SIGNALED, 1)
         for start, end in _mappings(" rw-p 00000000 00:00 0 "):
             for page in range(start, end, 4096):
@@ -673,30 +709,30 @@ class Endpoint:
 
     @staticmethod
     def peek(address):
-        """Read a 32-bit word."""
+        """Reads a 32-bit word at any address."""
         return ctypes.c_uint32.from_address(address).value
 
     def post_srq(self, srq, requests):
-        """As `post_recv`, to a shared receive queue."""
+        """Posts receives, in the format of `post_recv`, to a shared receive queue."""
         self.post_recv(srq, requests)
 
     def modify_srq(self, srq, mask, max_wr=0, limit=0):
-        """ibv_modify_srq with any mask."""
+        """Calls ibv_modify_srq with an arbitrary mask."""
         self._objects[srq].modify(SrqAttr(max_wr=max_wr, srq_limit=limit), mask)
 
     def query_srq(self, srq):
-        """The queue's attributes."""
+        """Returns the attributes of a shared receive queue."""
         return self._srq_attributes(self._objects[srq])
 
     # Extended reliable connections
 
     def xrcd(self):
-        """An XRC domain of its own."""
+        """Opens an XRC domain that is not shared."""
         mask = e.IBV_XRCD_INIT_ATTR_FD | e.IBV_XRCD_INIT_ATTR_OFLAGS
         return self._keep(XRCD(self._context, XRCDInitAttr(mask, os.O_CREAT, -1)))
 
     def xrc_srq(self, pd, xrcd, cq, max_wr=64):
-        """A shared receive queue for XRC."""
+        """Creates a shared receive queue for XRC."""
         init = SrqInitAttrEx(max_wr=max_wr)
         init.srq_type = e.IBV_SRQT_XRC
         init.pd, init.xrcd, init.cq = self._objects[pd], self._objects[xrcd], self._objects[cq]
@@ -707,11 +743,11 @@ class Endpoint:
         return {"id": self._keep(value), "number": value.get_srq_num(), **self._srq_attributes(value)}
 
     def srq_number(self, srq):
-        """ibv_get_srq_num."""
+        """Calls ibv_get_srq_num."""
         return self._objects[srq].get_srq_num()
 
     def xrc_qp(self, pd=None, cq=None, xrcd=None):
-        """The sending end of a connection, or with `xrcd` the receiving one."""
+        """Creates the sending end of a connection, or with `xrcd` the receiving end."""
         if xrcd:
             init = QPInitAttrEx(
                 qp_type=e.IBV_QPT_XRC_RECV, comp_mask=e.IBV_QP_INIT_ATTR_XRCD, xrcd=self._objects[xrcd]
@@ -744,7 +780,8 @@ class Endpoint:
         srq=None,
         placement=False,
     ):
-        """A queue pair in the Reset state, posted to by the classic calls or by ibv_wr_*."""
+        """Creates a queue pair in the Reset state for the classic calls or (`extended`)
+        ibv_wr_*."""
         cap = QPCap(
             max_send_wr=send_wr, max_recv_wr=recv_wr, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline
         )
@@ -779,25 +816,28 @@ class Endpoint:
 
     @staticmethod
     def _next_handle(pd):
-        """The number that uverbs will give to the next object: the lowest that is free. (pyverbs tells that of a
-        region, but not that of a queue pair.)"""
+        """Returns the handle that uverbs will give to the next object: the lowest free number.
+
+        pyverbs provides the handle of a region, but not of a queue pair.
+        """
         probe = MR(pd, 4096, 0)
         handle = probe.handle
         probe.close()
         return handle
 
     def attach(self, qp, gid):
-        """Have the queue pair receive what is sent to the multicast GID."""
+        """Attaches the queue pair to the multicast GID."""
         self._multicast(ATTACH_MCAST, qp, gid)
         self._attached.add((qp, gid))
 
     def detach(self, qp, gid):
-        """The reverse."""
+        """Detaches the queue pair from the multicast GID."""
         self._multicast(DETACH_MCAST, qp, gid)
         self._attached.discard((qp, gid))
 
     def _multicast(self, command, qp, gid):
-        """pyverbs has no such calls, so this is the command as libibverbs writes it (ib_user_verbs.h)."""
+        """Issues the command as libibverbs does (ib_user_verbs.h), since pyverbs lacks these
+        calls."""
         packed = ipaddress.ip_address(gid).packed
         request = struct.pack("=IHH16sIHH", command, 8, 0, packed, self._handles[qp], 0, 0)
         try:
@@ -807,15 +847,18 @@ class Endpoint:
 
     def _address(self, gid, gid_index=None, port=1):
         if gid is None:
-            return AHAttr(port_num=port)  # without a GRH, which RoCE cannot do without
+            return AHAttr(port_num=port)  # without a GRH, which RoCE requires
         index = self._gid_index if gid_index is None else gid_index
         route = GlobalRoute(dgid=GID(_eight_groups(gid)), sgid_index=index, hop_limit=64)
         return AHAttr(gr=route, is_global=1, port_num=port)
 
     def modify(self, qp, mask, **attributes):
-        """ibv_modify_qp with any mask (names of enum ibv_qp_attr_mask less IBV_QP_) and attributes
-        (names of pyverbs' QPAttr; `state` by name, `mtu` in bytes, `gid` for the address, `alt_gid` for the
-        alternate one)."""
+        """Calls ibv_modify_qp with an arbitrary mask and attributes.
+
+        `mask` holds names of enum ibv_qp_attr_mask without IBV_QP_. Attributes have the names of
+        pyverbs' QPAttr, except `state` by name, `mtu` in bytes, `gid` for the address, and
+        `alt_gid` for the alternate address.
+        """
         attr = QPAttr()
         gid_index = attributes.pop("gid_index", None)
         for name, value in attributes.items():
@@ -839,7 +882,7 @@ class Endpoint:
         self._objects[qp].modify(attr, bits)
 
     def to_init(self, qp, kind="rc", access=ALL_ACCESS, qkey=QKEY):
-        """Reset to Init."""
+        """Moves the queue pair from Reset to Init."""
         if kind == "ud":
             self.modify(qp, ("STATE", "PKEY_INDEX", "PORT", "QKEY"), state="init", port_num=1, pkey_index=0, qkey=qkey)
         else:
@@ -847,7 +890,7 @@ class Endpoint:
             self.modify(qp, mask, state="init", port_num=1, pkey_index=0, access=access)
 
     def to_rtr(self, qp, kind="rc", gid=None, qpn=0, psn=0, mtu=1024, dest_rd_atomic=8, rnr_timer=12):
-        """Init to Ready to Receive."""
+        """Moves the queue pair from Init to Ready to Receive."""
         if kind == "ud":
             self.modify(qp, ("STATE",), state="rtr")
             return
@@ -859,7 +902,10 @@ class Endpoint:
         self.modify(qp, mask, state="rtr", gid=gid, mtu=mtu, dest_qp_num=qpn, rq_psn=psn, **more)
 
     def to_rts(self, qp, kind="rc", psn=0, timeout=18, retry=7, rnr_retry=7, rd_atomic=8):
-        """Ready to Receive to Ready to Send. The default timeout is 4.096 us * 2^18, about 1 s."""
+        """Moves the queue pair from Ready to Receive to Ready to Send.
+
+        The default timeout is 4.096 us * 2^18, about 1 s.
+        """
         if kind == "rc":
             mask = ("STATE", "SQ_PSN", "TIMEOUT", "RETRY_CNT", "RNR_RETRY", "MAX_QP_RD_ATOMIC")
             more = {"timeout": timeout, "retry_cnt": retry, "rnr_retry": rnr_retry, "max_rd_atomic": rd_atomic}
@@ -868,12 +914,15 @@ class Endpoint:
         self.modify(qp, mask, state="rts", sq_psn=psn, **more)
 
     def unused_attributes(self, qp):
-        """Attributes of ibv_query_qp that a queue pair without an alternate path lacks, and the address
-        as long as it has none, by name: their values."""
+        """Returns the attributes of ibv_query_qp that the queue pair does not use, by name.
+
+        These are the attributes of the alternate path, which it lacks, and those of the address
+        before it has one.
+        """
         attr, _ = self._objects[qp].query(e.IBV_QP_STATE)
         names = ("alt_pkey_index", "alt_port_num", "alt_timeout")
         found = {name: getattr(attr, name) for name in names}
-        # pyverbs takes all else of alt_ah_attr from ah_attr.
+        # pyverbs copies the other fields of alt_ah_attr from ah_attr.
         found["alt_ah_attr.is_global"] = attr.alt_ah_attr.is_global
         if attr.qp_state in (e.IBV_QPS_RESET, e.IBV_QPS_INIT) or self._objects[qp].qp_type == e.IBV_QPT_UD:
             fields = ("dlid", "sl", "src_path_bits", "static_rate", "is_global", "port_num")
@@ -881,22 +930,22 @@ class Endpoint:
         return found
 
     def state(self, qp):
-        """The state that ibv_query_qp reports."""
+        """Returns the state that ibv_query_qp reports."""
         return STATES[self._objects[qp].query(e.IBV_QP_STATE)[0].qp_state]
 
     def query(self, qp, *names):
-        """Attributes of the queue pair by pyverbs' names."""
+        """Returns attributes of the queue pair by pyverbs' names."""
         attr = self._objects[qp].query(0x1FFFFFF)[0]
         return {name: getattr(attr, name) for name in names}
 
     def ah(self, pd, gid, gid_index=None, port=1):
-        """An address handle for a GID."""
+        """Creates an address handle for a GID."""
         return self._keep(AH(self._objects[pd], attr=self._address(gid, gid_index, port)))
 
     # Posting
 
     def post_recv(self, qp, requests):
-        """Post receives: {"id", "sge": [[address, length, lkey]…]} each."""
+        """Posts receives: {"id", "sge": [[address, length, lkey]…]} each."""
         for request in requests:
             pieces = [SGE(*piece) for piece in request["sge"]] or [SGE(0, 0, 0)]
             work = RecvWR(wr_id=request["id"], num_sge=len(pieces), sg=pieces)
@@ -909,12 +958,13 @@ class Endpoint:
                     piece.close()
 
     def post_send(self, qp, requests):
-        """Post send work requests.
+        """Posts send work requests.
 
-        Each has "id", "op" (a name of `SEND_OPS`, or a number), "sge", and what the operation needs
-        of "flags", "rkey", "raddr", "imm", "compare" (also the addend), "swap", "ah", "qpn", "qkey",
-        and without "sge": "length", "placement" and "level" (flush), "value" in hexadecimal (atomic-write).
-        "one_segment" has ibv_wr_set_sge called and not ibv_wr_set_sge_list, which rdma_rxe has wrong.
+        Each has "id", "op" (a name of `SEND_OPS`, or a number), "sge", and the fields that the
+        operation needs: "flags", "rkey", "raddr", "imm", "compare" (also the addend), "swap", "ah",
+        "qpn", "qkey". Operations without "sge" have "length", "placement" and "level" (flush), or
+        "value" in hexadecimal (atomic-write). "one_segment" selects ibv_wr_set_sge instead of
+        ibv_wr_set_sge_list, which is wrong in rdma_rxe.
         """
         target = self._objects[qp]
         if isinstance(target, QPEx):
@@ -1006,7 +1056,7 @@ class Endpoint:
 
 
 class Peer:
-    """The endpoint of the other host: the methods of `Endpoint`, done there."""
+    """The endpoint of the other host, with the methods of `Endpoint`."""
 
     def __init__(self, address):
         self._connection = machine.dial(address)
@@ -1018,41 +1068,43 @@ class Peer:
         return ask
 
     def die(self):
-        """Have the process there killed, without a chance to destroy anything."""
+        """Kills the remote process, so that it cannot destroy anything."""
         self._connection.send(["endpoint", "kill_self", [], {}])
         self._connection.receive()
         self._connection.close()
 
     def leave(self):
-        """End the process there, which destroys whatever it holds."""
+        """Ends the remote process, which destroys all objects that it holds."""
         self._connection.close()
 
 
 class Apart(Peer):
-    """An endpoint in another process of this machine, which can be killed, and can post while this
-    one does something else. To be made before any endpoint is opened, since it inherits open
-    files."""
+    """An endpoint in another process of this machine.
+
+    It can be killed, and can post while this process does something else. It must be created
+    before any endpoint is opened, since it inherits open files.
+    """
 
     def __init__(self):
         self._connection, self._child = machine.apart()
 
     def begin(self, what, *arguments):
-        """Call a method without waiting for its end; `finish` does that."""
+        """Calls a method without waiting for its end; `finish` does that."""
         self._connection.send(["endpoint", what, arguments, {}])
 
     def finish(self):
-        """Wait for the end of the call that `begin` has started."""
+        """Waits for the end of the call that `begin` started."""
         answer = self._connection.receive()
         if answer is None or "error" in answer:
             raise RuntimeError(f"the call apart: {answer}")
 
     def die(self):
-        """Have it killed by kill -9, and wait until the kernel has taken away what it had."""
+        """Kills the process by kill -9, and waits until the kernel has released its resources."""
         super().die()
         os.waitpid(self._child, 0)
 
     def leave(self):
-        """End it."""
+        """Ends the process."""
         super().leave()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._child, 0)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A trial with a wire of its own, on which to forge what the near queue pair might have sent."""
+"""A trial with a wire of its own, on which to forge packets of the near queue pair."""
 
 import packets
 from trial import Trial
 
-# The packet sequence number that a trial's queue pairs start with.
+# The initial PSN of a trial's queue pairs.
 FIRST = 5
 
 PAYLOAD = bytes(range(64))

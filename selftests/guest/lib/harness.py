@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Declaring, running and reporting test cases inside a guest.
 
-A suite is a Python module of this folder whose functions are marked with `@case`. A boot runs one
-suite, or several in turn: `run_suite` announces the names of the cases that it is about to run, runs
-them in the order of the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
-host reads them (selftests/runner/boot.py).
+A suite is a Python module in suites/ whose functions are marked with `@case`. A boot runs one
+suite, or several in turn: `run_suite` announces the names of the cases, runs them in the order of
+the file, and reports each. Reports are lines `@rrxe {json}` on standard output; the runner on the
+host reads them (selftests/runner/boots.py).
 
-A case fails by raising anything; `Failure` is for what it checked itself, `Skip` for what cannot be
-tested here. Its log, `$OUT/<case>.log`, holds every command that it ran and what that printed.
+A case fails by raising an exception: `Failure` for its own checks, `Skip` if the case cannot be
+tested here. Its log, `$OUT/<case>.log`, holds every command that it ran, with the output.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ import kernellog
 
 OUT = os.environ.get("OUT", "/tmp/out")
 
-# In the environment where another suite follows in the same boot.
+# Set in the environment if another suite follows in the same boot.
 MORE_FOLLOWS = "MORE_SUITES_FOLLOW"
 
 
 class Failure(Exception):
-    """What the case checked was not so."""
+    """A check of the case failed."""
 
 
 class Skip(Exception):
@@ -36,12 +36,14 @@ class Skip(Exception):
 
 
 class Hang(BaseException):
-    """The case ran into its time limit. Not an Exception, so that no case swallows it."""
+    """The case exceeded its time limit. Derived from BaseException so that no case catches it."""
 
 
 class Case:
-    """A test: its name, the function, the longest it may take in seconds, and whether the default run
-    of the debug kernel has it (`debug`)."""
+    """A test: its name, function, time limit in seconds, and arguments.
+
+    `debug` says whether the default run of the debug kernel includes it.
+    """
 
     def __init__(self, name, function, timeout, debug, arguments=()):
         self.name = name
@@ -56,12 +58,12 @@ _log = None
 
 
 def case(timeout=120, debug=True, each=None):
-    """Mark a function as a test. Underscores in its name read as hyphens.
+    """Marks a function as a test. Underscores in its name become hyphens.
 
     `timeout` only catches hangs: seconds on a slow emulator; the debug kernel gets three times as
-    long. `each` makes one case of every element: a mapping from the name's ending to the function's
-    argument. `debug` tells whether the default run of the debug kernel has the case; where it is a
-    collection, it names the endings that it has.
+    long. `each` declares one case per element: a mapping from the name's ending to the function's
+    argument. `debug` says whether the default run of the debug kernel includes the case; a
+    collection names the endings that it includes.
     """
 
     def mark(function):
@@ -78,31 +80,31 @@ def case(timeout=120, debug=True, each=None):
 
 
 def declare(name, timeout, function, *arguments):
-    """Add a case by hand, where only the guest knows which there are."""
+    """Adds a case at run time, for suites whose cases are known only in the guest."""
     _cases.append(Case(name, function, timeout, True, arguments))
 
 
 def log(text):
-    """Write a line to the log of the running case, with the seconds since the guest's boot."""
+    """Writes a line to the log of the running case, with the seconds since the guest's boot."""
     if _log:
         _log.write(f"[{time.monotonic():.1f}] {text.rstrip()}\n")
         _log.flush()
 
 
 def require(condition, text):
-    """Fail with `text` unless `condition`."""
+    """Raises a Failure with `text` unless `condition` holds."""
     if not condition:
         raise Failure(text)
 
 
 def equal(what, found, wanted):
-    """Fail unless `found` is `wanted`."""
+    """Raises a Failure unless `found` equals `wanted`."""
     if found != wanted:
         raise Failure(f"{what}: {found!r}, not {wanted!r}")
 
 
 def wait_until(what, condition, seconds=60):
-    """Wait for `condition()` to be true, and return what it returned."""
+    """Waits until `condition()` is true, and returns its result."""
     end = time.monotonic() + seconds * slowness()
     while True:
         value = condition()
@@ -114,34 +116,37 @@ def wait_until(what, condition, seconds=60):
 
 
 def slowness():
-    """How much longer than the default kernel this one may take."""
+    """Returns the factor by which time limits are extended for this kernel."""
     return 3 if debug_kernel() else 1
 
 
 def debug_kernel():
-    """Whether this is the kernel with the checkers."""
+    """Returns whether this is the debug kernel."""
     return os.environ.get("KERNEL") == "debug"
 
 
 def more_follows():
-    """Whether another suite follows in this boot: leaks are its business, and the other host stays."""
+    """Returns whether another suite follows in this boot.
+
+    If so, that suite looks for leaks, and the other host stays up.
+    """
     return MORE_FOLLOWS in os.environ
 
 
 def leaks_matter():
-    """Whether leaks are to be looked for at this suite's end."""
+    """Returns whether to look for leaks at the end of this suite."""
     return debug_kernel() and not more_follows() and kernellog.looks_for_leaks()
 
 
 def report(**fields):
-    """Send one report to the host."""
+    """Sends one report to the host."""
     sys.stdout.write("\n@rrxe " + json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 @contextlib.contextmanager
 def time_limit(seconds):
-    """Raise Hang in the block after this many seconds."""
+    """Raises Hang in the block after this many seconds."""
 
     def expired(_signal, _frame):
         raise Hang(f"not done after {seconds} s")
@@ -166,7 +171,7 @@ def _log_to(name):
 
 
 def _run_case(one):
-    """Run a case: its status, and the reason where it is not `ok`."""
+    """Runs a case. Returns its status, and the reason if that is not `ok`."""
     with _log_to(one.name):
         try:
             with time_limit(one.timeout * slowness()):
@@ -180,7 +185,7 @@ def _run_case(one):
         except Hang as why:
             log(traceback.format_exc())
             return "fail", str(why)
-        except Exception as why:  # whatever a library raises is a failure of this case alone
+        except Exception as why:  # an exception of a library fails only this case
             log(traceback.format_exc())
             return "fail", f"{type(why).__name__}: {why}"
 
@@ -189,19 +194,22 @@ _choice = ("", (), False)
 
 
 def choose(prefix, only, core):
-    """Choose the cases to run: those in whose `prefix` and name one of the patterns `only` is
-    found (none chooses all), and where `core`, only what the debug kernel's default run has."""
+    """Sets the selection of cases.
+
+    A case is chosen if `prefix` and its name contain one of the patterns `only`, or if there are
+    no patterns. `core` limits the selection to the default run of the debug kernel.
+    """
     global _choice
     _choice = (prefix, only, core)
 
 
 def core_only():
-    """Whether only what the debug kernel's default run has was chosen."""
+    """Returns whether only the default run of the debug kernel was chosen."""
     return _choice[2]
 
 
 def chosen():
-    """The cases to run."""
+    """Yields the cases to run."""
     prefix, only, core = _choice
     for one in _cases:
         if core and not one.debug:
@@ -211,11 +219,11 @@ def chosen():
 
 
 def run_suite(after_each=None, finish=None):
-    """Run the chosen cases; returns whether all passed.
+    """Runs the chosen cases. Returns whether all passed.
 
-    `after_each` is called after every case, to clear away what it left; `finish` after all of them,
-    before the kernel log is judged. Two cases are the harness's own: `kernel-log`, and with the
-    debug kernel `memory-leaks`, in a boot's last suite.
+    `after_each` is called after every case to clean up; `finish` is called after all of them,
+    before the kernel log is judged. The harness adds two cases of its own: `kernel-log`, and, in
+    the last suite of a boot with the debug kernel, `memory-leaks`.
     """
     cases = list(chosen())
     look_for_leaks = leaks_matter()

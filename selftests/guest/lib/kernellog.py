@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the kernel said while tests ran: warnings, splats, leaks."""
+"""The kernel log during tests: warnings, splats, leaks."""
 
 import os
 import re
 import time
 
-# What no kernel prints in a healthy run. Each is the beginning of a report or a line of its own. ("waiting for
-# … to become free" is none: the kernel says so after 10 s, which a busy emulator needs. A reference that
-# stays makes the deletion hang, and its case fail.)
+# Messages that no healthy kernel prints. Each is the beginning of a report or a line of its own.
+# "waiting for … to become free" does not count: the kernel prints it after 10 s, which a busy
+# emulator may need. A leaked reference makes the deletion hang, and its case fail.
 _SPLATS = re.compile(
     r"BUG:|WARNING:|Oops|kernel panic|Kernel panic|Call Trace|cut here|general protection fault|"
     r"KASAN|KCSAN|UBSAN|ODEBUG|INFO: task .* blocked|INFO: possible|INFO: trying to register|"
@@ -20,13 +20,14 @@ _SPLATS = re.compile(
     re.MULTILINE,
 )
 
-# A program that died of a signal. pyverbs may do so at the interpreter's exit, and qperf's server destroys the queue
-# pair of an identifier that has none (docs/programs.md): neither is ours.
+# A program that died of a signal, with two exceptions that are not ours: pyverbs may crash at the
+# interpreter's exit, and qperf's server destroys the queue pair of an identifier without one
+# (docs/programs.md).
 _CRASHES = re.compile(r"^(?!.*(?:python3|qperf.*segfault at 0 )).*\b(?:segfault at|trap invalid opcode|traps: )", re.MULTILINE)
 
 
 def splat_in(text):
-    """The first line of `text` that a healthy kernel would not have printed, or an empty string."""
+    """Returns the first line of `text` that a healthy kernel never prints, or an empty string."""
     for pattern in (_SPLATS, _CRASHES):
         found = pattern.search(text)
         if found:
@@ -36,12 +37,12 @@ def splat_in(text):
     return ""
 
 
-# What a watch writes into the log at its end: the next one begins there.
+# Written to the log by a watch at its end; the next watch starts there.
 _JUDGED = "rrxe-test: judged"
 
 
 class Watch:
-    """Follows the kernel's log: from the boot on, or from where another suite's watch in the same boot has ended."""
+    """Follows the kernel log from the boot, or from the end of an earlier suite's watch."""
 
     def __init__(self):
         self._fd = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK)
@@ -53,7 +54,7 @@ class Watch:
                 record = os.read(self._fd, 8192).decode("utf-8", "replace")
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # the ring overran us: go on with what is there
+            except BrokenPipeError:  # the ring has overwritten records; continue with the next
                 continue
             head, _, text = record.partition(";")
             stamp = int(head.split(",")[2]) / 1e6
@@ -64,14 +65,16 @@ class Watch:
                 self._sections[-1][1].append(f"[{stamp:12.6f}] {line}")
 
     def mark(self, name):
-        """What comes from now on belongs to the case `name`."""
+        """Attributes all later messages to the case `name`."""
         self._read()
         self._sections.append((name, []))
         os.write(self._fd, f"rrxe-test: {name}\n".encode())
 
     def verdict(self, path):
-        """Write the log to `path`; the first complaint and the case it appeared in, or an empty
-        string."""
+        """Writes the log to `path`.
+
+        Returns the first complaint and the case in which it appeared, or an empty string.
+        """
         self._read()
         verdict = ""
         with open(path, "w", encoding="utf-8", errors="replace") as out:
@@ -86,7 +89,7 @@ class Watch:
 
 
 def lines_since(mark):
-    """The kernel's messages after a `mark`, as one text."""
+    """Returns the kernel's messages after `mark`, as one text."""
     fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     lines = []
     try:
@@ -108,8 +111,10 @@ def lines_since(mark):
 
 
 def place():
-    """Marks the present end of the kernel's log, for lines_since. Not by a time: the clock that
-    stamps the log is none that a program can read."""
+    """Marks the current end of the kernel log, for `lines_since`.
+
+    A mark is used because no program can read the clock that stamps the log.
+    """
     mark = f"rrxe-test: mark {time.monotonic_ns()}"
     with open("/dev/kmsg", "w", encoding="ascii") as log:
         log.write(mark + "\n")
@@ -120,13 +125,16 @@ _KMEMLEAK = "/sys/kernel/debug/kmemleak"
 
 
 def looks_for_leaks():
-    """Whether this kernel looks for leaks: it may have been told not to, which halves the time that it takes."""
+    """Returns whether this kernel looks for leaks.
+
+    kmemleak may be disabled on the command line, which halves the run time.
+    """
     with open("/proc/cmdline", encoding="ascii") as file:
         return "kmemleak=off" not in file.read().split()
 
 
 def memory_leaks(path):
-    """What kmemleak finds, written to `path`; an empty string where it finds nothing.
+    """Writes the report of kmemleak to `path`. Returns a summary, or an empty string without leaks.
 
     An object must be unreferenced in two scans and be older than five seconds: memory in transit
     between two owners looks like a leak for a moment.

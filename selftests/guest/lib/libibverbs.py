@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""libibverbs itself, for what pyverbs has not or does in another way."""
+"""Direct calls of libibverbs, for functions that pyverbs lacks or implements differently."""
 
 import ctypes
 
@@ -40,7 +40,7 @@ class Verbs:
         self.context = self.make("ibv_open_device", ctypes.c_void_p(found))
 
     def make(self, what, *arguments):
-        """A call that returns an object."""
+        """Calls a function that returns an object."""
         function = getattr(self._lib, what)
         function.restype = ctypes.c_void_p
         made = function(*arguments)
@@ -48,5 +48,5 @@ class Verbs:
         return ctypes.c_void_p(made)
 
     def call(self, what, *arguments):
-        """A call that returns an errno."""
+        """Calls a function that returns an errno."""
         return getattr(self._lib, what)(*arguments)

@@ -2,9 +2,9 @@
 """Running commands on this machine, in one of its network namespaces, or on the other host.
 
 `Local` and `Remote` have one interface, so that a test of two ends is written once: it takes a
-server and a client, and does not know which of them is where. The other host runs `serve`, a small
-agent that does as it is told over TCP; it forks for each connection, and what a connection started
-dies with it.
+server and a client, and does not know on which machine each is. The other host runs `serve`, a
+small agent that takes orders over TCP. The agent forks for each connection; a connection's jobs
+die with it.
 """
 
 import json
@@ -26,20 +26,22 @@ AGENT_PORT = 4790
 
 
 class Result:
-    """How a command ended: `status` as the shell counts (128 + n for signal n), and its output."""
+    """The result of a command: `status` as in a shell (128 + n for signal n), and its output."""
 
     def __init__(self, status, output):
         self.status = status
         self.output = output
 
 
-# A program and words that mean nothing to a shell.
+# A program and arguments without shell metacharacters.
 _PLAIN = re.compile(r"(?:exec )?([A-Za-z0-9_./-]+(?: [A-Za-z0-9_.,:/@+=-]+)*)")
 
 
 def _plain(command):
-    """The words of a command that needs no shell, or None. In a debug kernel a program takes half a second to start, and
-    a shell is one more."""
+    """Returns the words of a command that needs no shell, or None.
+
+    With the debug kernel, each program takes half a second to start, and a shell would add one.
+    """
     found = _PLAIN.fullmatch(command)
     words = found.group(1).split(" ") if found else []
     return words if words and shutil.which(words[0]) else None
@@ -50,14 +52,15 @@ def _argv(command):
 
 
 class _Jobs:
-    """The processes that this agent, or this machine, has started."""
+    """The processes started by this agent or this machine."""
 
     def __init__(self):
         self._jobs = {}
 
     def start(self, command, environment=None):
-        """Start a shell command in a session of its own; returns its number."""
-        # Not open for as long as somebody may ask for it: who never ends it all starts more than may be open (bench).
+        """Starts a shell command in a session of its own; returns its number."""
+        # The file is closed here, or a program that never ends its jobs (bench) would run out of
+        # file descriptors. `output` opens it again.
         file, output = tempfile.mkstemp(prefix="job.")
         try:
             process = subprocess.Popen(
@@ -74,12 +77,12 @@ class _Jobs:
         return process.pid
 
     def output(self, job):
-        """What it has printed so far."""
+        """Returns the output of a job so far."""
         with open(self._jobs[job][1], encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
 
     def wait(self, job, seconds):
-        """Its exit status, or None where it still runs after this long."""
+        """Returns the exit status, or None if the job still runs after this many seconds."""
         try:
             status = self._jobs[job][0].wait(seconds)
         except subprocess.TimeoutExpired:
@@ -87,14 +90,14 @@ class _Jobs:
         return status if status >= 0 else 128 - status
 
     def signal(self, job, number):
-        """Send a signal to the command and all that it started."""
+        """Sends a signal to the command and all processes that it started."""
         try:
             os.killpg(job, number)
         except ProcessLookupError:
             pass
 
     def end(self):
-        """Kill whatever is left."""
+        """Kills all jobs that still run."""
         for job, (process, output) in self._jobs.items():
             if process.poll() is None:
                 self.signal(job, signal.SIGKILL)
@@ -104,13 +107,15 @@ class _Jobs:
 
 
 def _short(text):
-    """The text with its lines cut to what a log needs: rping prints all that it sends, and what it complains of may
-    stand at the end of that."""
+    """Shortens long lines for the log.
+
+    rping prints all data that it sends, and may append its error message; the line's end is kept.
+    """
     return "\n".join(line if len(line) <= 400 else f"{line[:200]} ... {line[-150:]}" for line in text.splitlines())
 
 
 class Job:
-    """A running command on some machine."""
+    """A command started on some machine."""
 
     def __init__(self, machine, number, command):
         self._machine = machine
@@ -118,11 +123,11 @@ class Job:
         self.command = command
 
     def output(self):
-        """What it has printed so far."""
+        """Returns its output so far."""
         return self._machine.ask("output", self._number)
 
     def wait(self, seconds=120):
-        """Wait for its end. Running into the time limit kills it and fails the case."""
+        """Waits for its end. At the time limit it is killed and the case fails."""
         seconds *= harness.slowness()
         status = self._machine.ask("wait", self._number, seconds)
         output = self.output()
@@ -134,38 +139,38 @@ class Job:
         return Result(status, output)
 
     def running(self):
-        """Whether it has not ended yet."""
+        """Returns whether it still runs."""
         return self._machine.ask("wait", self._number, 0) is None
 
     def kill(self, number=signal.SIGKILL):
-        """Kill it with all that it started."""
+        """Kills it with all processes that it started."""
         self._machine.ask("signal", self._number, int(number))
 
 
 class Machine:
-    """Where commands run."""
+    """A place where commands run."""
 
     name = "?"
 
     def ask(self, what, *arguments):
-        """Call a method of `_Jobs` where the commands run."""
+        """Calls a method of `_Jobs` on the machine."""
         raise NotImplementedError
 
     def start(self, command, **environment):
-        """Start a shell command in the background."""
+        """Starts a shell command in the background."""
         harness.log(f"{self.name}& {command}")
         return Job(self, self.ask("start", self.wrapped(command), environment), command)
 
     def wrapped(self, command):
-        """The command as it has to be run here."""
+        """Returns the command in the form in which it runs here."""
         return command
 
     def try_run(self, command, seconds=60, **environment):
-        """Run a shell command to its end, whatever its status."""
+        """Runs a shell command to its end and returns its result, whatever its status."""
         return self.start(command, **environment).wait(seconds)
 
     def run(self, command, seconds=60, **environment):
-        """Run a shell command that must succeed; returns its output."""
+        """Runs a shell command that must succeed; returns its output."""
         result = self.try_run(command, seconds, **environment)
         if result.status:
             lines = result.output.strip().splitlines()
@@ -175,11 +180,11 @@ class Machine:
         return result.output
 
     def read(self, path):
-        """A file's text, less white space at both ends."""
+        """Returns the text of a file, without white space at both ends."""
         return self.run(f"cat {path}").strip()
 
     def end_jobs(self):
-        """Kill what is still running."""
+        """Kills all jobs that still run."""
         self.ask("end")
 
 
@@ -206,7 +211,7 @@ class Local(Machine):
 
 
 class _Connection:
-    """Questions and answers, a line of JSON each."""
+    """A stream of requests and replies, one line of JSON each."""
 
     def __init__(self, connection):
         self._file = connection.makefile("rwb")
@@ -226,7 +231,7 @@ class _Connection:
 
 
 class RemoteError(Failure):
-    """A call on the other host raised; `code` is the errno where it had one."""
+    """A call on the other host raised an exception; `code` is its errno, if it has one."""
 
     def __init__(self, text, code):
         super().__init__(text)
@@ -234,7 +239,7 @@ class RemoteError(Failure):
 
 
 def dial(address, seconds=120):
-    """Connect to the agent at `address`, waiting for it to start."""
+    """Connects to the agent at `address`, waiting for it to start."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -249,7 +254,7 @@ def dial(address, seconds=120):
 
 
 def call(connection, target, what, *arguments, **named):
-    """Call a method of the agent's object `target`."""
+    """Calls a method of the agent's object `target`."""
     connection.send([target, what, arguments, named])
     answer = connection.receive()
     if answer is None:
@@ -271,24 +276,24 @@ class Remote(Machine):
         return call(self._connection, "jobs", what, *arguments)
 
     def kernel(self, what, *arguments):
-        """Call a function of kernellog there."""
+        """Calls a function of kernellog on the other host."""
         return call(self._connection, "kernel", what, *arguments)
 
     def dismiss(self):
-        """Let the agent end, and its guest with it."""
+        """Ends the agent and its guest."""
         self._connection.send(["agent", "end", [], {}])
         self._connection.close()
 
 
 def serve():
-    """Be the agent: until told to end, do as each connection asks."""
+    """Runs the agent: serves connections until told to end."""
     listener = socket.create_server(("::", AGENT_PORT), family=socket.AF_INET6, dualstack_ipv6=True)
     parent = os.getpid()
     ended = []
     signal.signal(signal.SIGUSR1, lambda *_: ended.append(True))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener.settimeout(0.5)
-    # The launcher and its init leave this file when the first host's script has ended, in whatever way.
+    # The launcher and its init create this file when the first host's script ends for any reason.
     while not ended and not os.path.exists("/guest/ended.1"):
         try:
             connection, _ = listener.accept()
@@ -308,13 +313,15 @@ def serve():
                 sys.stdout.write(f"agent: {why!r}\n")
                 status = 1
             sys.stdout.flush()
-            os._exit(status)  # no interpreter exit: it is where pyverbs crashes
+            os._exit(status)  # skip the interpreter's exit, where pyverbs crashes
         connection.close()
 
 
 def apart():
-    """Fork a process that answers calls like the other host's agent. Returns a connection to it,
-    and its process identifier."""
+    """Forks a process that answers calls like the other host's agent.
+
+    Returns a connection to it, and its process identifier.
+    """
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:

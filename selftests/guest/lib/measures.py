@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the bench runs in the guest, each for one figure: functions of client, server, case and how many runs of that case
-there have been. They return the figure, and what the results say of this run besides."""
+"""The measurements that the bench runs in the guest, one function per figure.
+
+Each function takes the client, the server, the case and the number of earlier runs of that case. It
+returns the figure and further data about this run for the results.
+"""
 
 import functools
 import json
@@ -13,68 +16,70 @@ import harness
 import programs
 import testbed
 
-# Programs of our own.
+# Folder of the project's own programs.
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# How many times the usual messages.
+# Multiplies the number of messages.
 TIMES = int(os.environ.get("TIMES") or 1)
 
-# How long a run may take by the guest's clock, in seconds: this only catches what never ends.
+# Time limit of a run in seconds of guest time; only catches hangs.
 PATIENCE = 600
 
 TCP_BYTES = "256M"
 
-# So many queue pairs that do nothing, on either device.
+# Number of idle queue pairs on each device.
 IDLE = 10000
-# Where the kernel's memory goes, and what a device has pinned of a program's: kinds that idle-queue-pairs prints.
+# Kinds of memory printed by idle-queue-pairs that count as a queue pair's cost: the kernel's own
+# memory, and program memory pinned by the device.
 OURS = ("Slab", "VmallocUsed", "PageTables", "KernelStack", "Percpu", "VmPin")
 
-# So many connections at once.
+# Number of concurrent connections.
 CONNECTIONS = 1000
-# Seconds after which nothing is left of them.
+# Seconds after which the kernel has forgotten ended connections.
 TIME_WAIT = 20
 
-# A flood that lasts longer than what is measured beside it: large messages, as many under way as perftest usually has,
-# which are 8 MiB. Where perftest is given a time, it can't wait for events. What it says is waited for.
+# A flood that outlasts the measurement beside it: large messages, with perftest's usual number in
+# flight, which is 8 MiB. perftest cannot wait for events if it is given a duration. Its output is
+# line-buffered because start_flood() waits for a line of it.
 FLOOD = "stdbuf -oL ib_send_bw -e -s 65536 -n 1000000"
-# Quarters of a second that two floods are looked at.
+# Quarters of a second over which two floods are compared.
 FLOODS_LAST = 8
 
 
 def bandwidth(output):
-    """The average in MB/s, which are MiB/s."""
+    """Returns the average in MB/s as perftest counts, that is, MiB/s."""
     return float(re.search(r"^\s*\d+\s+\d+\s+\S+\s+(\S+)\s+\S+\s*$", output, re.M).group(1))
 
 
 def rate(output):
-    """Messages a second."""
+    """Returns messages per second."""
     return 1e6 * float(re.search(r"^\s*\d+\s+\d+\s+\S+\s+\S+\s+(\S+)\s*$", output, re.M).group(1))
 
 
-# What perftest prints of a latency, in the order of its columns: half a round trip (of READ a whole one) in microseconds.
+# Columns of perftest's latencies: half a round trip (for READ a whole one), in microseconds.
 LATENCIES = ("least", "most", "median", "mean", "deviation", "99 %", "99.9 %")
 
 
 def latencies(output):
-    """What perftest prints of a latency."""
+    """Returns the latencies that perftest printed, by name."""
     columns = re.search(r"^\s*\d+\s+\d+" + r"\s+([\d.]+)" * len(LATENCIES) + r"\s*$", output, re.M)
     return dict(zip(LATENCIES, map(float, columns.groups())))
 
 
 def command(host, words, port):
-    """A program of perftest at a host."""
-    # siw has no GIDs of addresses: connections are made by rdma_cm, and not for any address whatever.
+    """Returns the command line of a perftest program on a host."""
+    # siw has no GIDs derived from addresses. rdma_cm connects it and needs a source address.
     way = f"-R --bind_source_ip {host.address}" if host.driver == "siw" else f"-x {host.gid_index()}"
     return f"{words} -d {host.device} {way} -F -p {port}"
 
 
 def listens(host):
-    """What tells whether perftest is ready at a host."""
+    """Returns the function that tells whether perftest is ready on a host."""
     return testbed.cm_listens if host.driver == "siw" else testbed.tcp_listens
 
 
 def perftest(client, server, case, _):
-    """The figure of one run, and for latencies all that perftest says."""
+    """Returns the figure of one run, and for latencies everything that perftest prints."""
     port = programs.next_port()
     words = f"{case.words} -n {case.messages * TIMES}"
     arguments = (command(server, words, port), f"{command(client, words, port)} {server.address}", listens(client), port, PATIENCE)
@@ -86,7 +91,7 @@ def perftest(client, server, case, _):
 
 
 def iperf(client, server, case, _):
-    """TCP's MB/s (MiB/s, as perftest counts)."""
+    """Returns TCP's throughput in MB/s (MiB/s, as perftest counts)."""
     port = programs.next_port()
     asking = f"iperf3 -J -c {server.address} -p {port} -l {case.words} -n {TCP_BYTES}"
     output = programs.run_pair(server, client, f"iperf3 -s -1 -p {port}", asking, testbed.tcp_listens, port, PATIENCE)[1]
@@ -94,7 +99,10 @@ def iperf(client, server, case, _):
 
 
 def idle_queue_pairs(host):
-    """Make the idle queue pairs of a host, which are there until its jobs end. Returns KiB that one takes, and of what."""
+    """Creates the idle queue pairs of a host; they live until the host's jobs end.
+
+    Returns the KiB that one of them takes, by kind of memory.
+    """
     job = host.machine.start(f"{HERE}/idle-queue-pairs {host.device} {host.address} {IDLE}")
     harness.wait_until("the idle queue pairs are there", lambda: job.output().endswith("}\n") or not job.running(), PATIENCE)
     harness.require(job.running(), f"idle-queue-pairs ended: {job.output()[-400:]}")
@@ -102,21 +110,23 @@ def idle_queue_pairs(host):
 
 
 def fill(client, server, *_):
-    """Idle queue pairs for both hosts, and what one takes of the kernel's memory with its rings, wherever these are. The
-    second host's are counted: by then all that exists once is there."""
+    """Creates idle queue pairs on both hosts and measures the memory of one, including its rings.
+
+    Only the second host's are counted, because one-time allocations have been made by then.
+    """
     idle_queue_pairs(client)
     parts = idle_queue_pairs(server)
     return sum(parts[kind] for kind in OURS), {"parts": parts}
 
 
-# Steps of a connection that cmtime tells of, of which the first is from nothing to connected.
+# Steps of a connection that cmtime reports. The first covers everything up to connected.
 MADE = "full connect"
 ENDED = ("disconnect", "destroy qp", "destroy id")
 
 
 def cmtime(client, server, count):
-    """What the client prints of so many connections."""
-    # The kernel remembers ended connections for a while: those of the run before are not this one's.
+    """Runs cmtime with `count` connections and returns the client's output."""
+    # The kernel remembers ended connections for a while; wait until those of the last run are gone.
     time.sleep(TIME_WAIT)
     port = programs.next_port()
     words = f"-c {count} -n 1 -p {port}"
@@ -125,12 +135,16 @@ def cmtime(client, server, count):
 
 
 def connecting(client, server, _, run):
-    """Connections a second, made and ended; and microseconds that each step of one takes where all do it at once."""
+    """Returns connections per second, made and ended, and microseconds per step.
+
+    All connections run concurrently.
+    """
     if run == 0:
-        # What exists once is there after these.
+        # Warm-up, for one-time allocations.
         cmtime(client, server, 100)
     count = CONNECTIONS * TIMES
-    # Its last two tables: of connections with queue pairs, and without, which are disturbed by what is left of the others.
+    # cmtime's last two tables are connections with queue pairs and without. The remains of the
+    # former disturb the latter.
     table = cmtime(client, server, count).split("Connect (")[-2]
     found = re.findall(r"^([a-z ]+?)\s+\d+\s+(\d+)(?:\s+\d+){4}\s*$", table, re.M)
     steps = {name: int(total) / count for name, total in found}
@@ -139,14 +153,14 @@ def connecting(client, server, _, run):
 
 @functools.lru_cache(maxsize=None)
 def found_registering(client, server, words, _):
-    """All that the program `registering` finds in one run, which has several figures."""
+    """Returns all figures of one run of the program `registering`."""
     where = f"{server.device} {server.address}"
     where = f"{client.device} {client.address} {where}" if words.startswith("many") else server.device
     return json.loads(client.machine.run(f"{HERE}/registering {words} {where}", PATIENCE))
 
 
 def registering(name):
-    """One of those figures."""
+    """Returns the measurement of one figure of `registering`."""
 
     def figure(client, server, case, run):
         found = found_registering(client, server, case.words, run)
@@ -156,13 +170,13 @@ def registering(name):
 
 
 def wake_ups(client, _server, case, _):
-    """How late a program wakes up that sleeps a millisecond at a time."""
+    """Measures how late a program wakes up that sleeps for a millisecond at a time."""
     found = json.loads(client.machine.run(f"{HERE}/wake-ups {case.messages * TIMES}", PATIENCE))
     return found["mean"], {"latencies": found}
 
 
 def start_flood(client, server, words):
-    """Begin to flood a host, and wait until it is well under way. Returns what does it."""
+    """Starts to flood a host and waits until the flood is under way. Returns its two jobs."""
     port = programs.next_port()
 
     def wait_for(what, job, condition):
@@ -172,13 +186,13 @@ def start_flood(client, server, words):
     receiving = server.machine.start(command(server, words, port))
     wait_for("the flood's receiver listens", receiving, lambda: listens(server)(server.machine, port))
     sending = client.machine.start(f"{command(client, words, port)} {server.address}")
-    # perftest has connected as it prints this.
+    # perftest prints this once it is connected.
     wait_for("the flood has begun", sending, lambda: "BW average" in sending.output())
     return receiving, sending
 
 
 def flooded(measure):
-    """The same beside a flood."""
+    """Returns a measurement that runs `measure` during a flood."""
 
     def figure(client, server, case, run):
         jobs = start_flood(client, server, FLOOD)
@@ -195,7 +209,7 @@ def flooded(measure):
 
 
 def two_floods(client, server, *_):
-    """What the slower of two equal floods has of what both have, in percent."""
+    """Returns the share, in percent, that the slower of two equal floods has of their total."""
     words = f"{client.device} {client.address} {server.device} {server.address}"
     jobs = [client.machine.start(f"{HERE}/flood {words}") for _ in range(2)]
 
@@ -205,9 +219,12 @@ def two_floods(client, server, *_):
         return {int(quarter): int(count) for quarter, count in map(str.split, lines)}
 
     def counted():
-        """What each has done in the same quarters, or None as long as both have not counted as many."""
+        """Returns the counts of both floods over the same quarters of a second.
+
+        Returns None until both have counted enough quarters.
+        """
         found = [quarters(job) for job in jobs]
-        # The first one of each is not a whole one.
+        # The first quarter of each is incomplete.
         begin = max(min(flood, default=math.inf) for flood in found) + 1
         if any(max(flood, default=0) < begin + FLOODS_LAST * TIMES for flood in found):
             return None

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Where this machine's memory is."""
+"""Memory usage of this machine."""
 
 import gc
 import re
 import time
 
-# Of /proc/meminfo: all that is left, and where it went as far as the kernel tells.
+# Fields of /proc/meminfo: the free memory, and the uses that the kernel accounts for.
 KINDS = ("MemFree", "AnonPages", "Slab", "VmallocUsed", "PageTables", "KernelStack", "Percpu")
 PAGE = 4096
 
 
 def settled():
-    """The machine's memory by kind, and VmPin, what devices have pinned of this program's own: the rings of drivers that
-    take them from programs. In bytes."""
+    """Returns the machine's memory by kind, in bytes.
+
+    VmPin is the memory of this program that devices have pinned: the rings, for drivers that
+    place them in program memory.
+    """
     gc.collect()
-    # What is free already is counted as free only after a while: RCU, and lists of each processor.
+    # RCU and the per-CPU lists delay the accounting of freed memory.
     for name, value in (("drop_caches", "3"), ("compact_memory", "1")):
         with open(f"/proc/sys/vm/{name}", "w", encoding="ascii") as file:
             file.write(value)
@@ -24,7 +27,7 @@ def settled():
     with open("/proc/self/status", encoding="ascii") as file:
         program = re.findall(r"^(VmPin):\s+(\d+) kB", file.read(), re.M)
     with open("/proc/zoneinfo", encoding="ascii") as file:
-        # What a processor has at hand is as free, and MemFree does not count it.
+        # MemFree does not include the free pages in per-CPU lists.
         at_hand = sum(map(int, re.findall(r"^\s+count:\s+(\d+)$", file.read(), re.M)))
     found = {name: 1024 * int(size) for name, size in machine + program if name in (*KINDS, "VmPin")}
     found["MemFree"] += at_hand * PAGE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A bad wire: netem on what RoCEv2 sends, and on nothing else."""
+"""A bad wire: netem on RoCEv2 packets only."""
 
 import contextlib
 import re
@@ -9,8 +9,10 @@ from harness import require
 
 @contextlib.contextmanager
 def wire(hosts, netem):
-    """The wires of these hosts as netem makes them, for packets to UDP port 4791. TCP, by which programs
-    and tests talk, goes another way."""
+    """Applies netem to the wires of these hosts, for packets to UDP port 4791, within the block.
+
+    TCP, which programs and tests use to communicate, is not affected.
+    """
     try:
         for host in hosts:
             device = host.netdev
@@ -23,7 +25,7 @@ def wire(hosts, netem):
             host.machine.run(f"tc filter replace dev {device} parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:1")
         yield
         for host in hosts:
-            # Otherwise nothing was tested.
+            # Without packets through netem nothing was tested.
             shown = host.machine.run(f"tc -s qdisc show dev {host.netdev} parent 1:3")
             seen = re.search(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", shown)
             require(seen and any(map(int, seen.groups())), f"netem has seen nothing: {shown}")

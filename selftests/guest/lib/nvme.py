@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""NVMe over RDMA: a RAM disk of one host as a block device of another, written, read and compared."""
+"""NVMe over RDMA: a host's RAM disk as a block device of another, written, read and compared."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ NQN = "nqn.2026-01.test:rrxe"
 CONFIG = "/sys/kernel/config/nvmet"
 MEGABYTES = 64
 
-# The other host's part, as commands of a shell.
+# Shell commands for the target host.
 SERVE = f"""set -e
 modprobe nvmet-rdma
 mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
@@ -42,7 +42,7 @@ rmmod brd
 
 @contextlib.contextmanager
 def disk(server, client):
-    """The name of the client's block device on a RAM disk of the server."""
+    """Yields the name of the client's block device, which is a RAM disk of the server."""
     server.machine.run(SERVE.replace("ADDRESS", server.address), 120)
     try:
         client.machine.run("modprobe nvme-rdma", 60)
@@ -60,7 +60,7 @@ def disk(server, client):
 
 
 def copy(machine, source, target, more=""):
-    """Copy all of it in direct requests of 1 MiB."""
+    """Copies all of `source` to `target` in requests of 1 MiB."""
     machine.run(f"dd if={source} of={target} bs=1M count={MEGABYTES} {more}", 600)
 
 
@@ -76,7 +76,7 @@ def write_and_read(server, client):
         machine.run("echo 3 > /proc/sys/vm/drop_caches")
         found = machine.run(f"dd if={node} bs=1M iflag=direct status=none | sha256sum", 600).split()[0]
         equal("what the client reads back", found, wanted)
-        # Small requests at odd places, many at a time, through the page cache.
+        # Many concurrent small requests at odd offsets, through the page cache.
         script = (
             f"for i in $(seq 0 63); do dd if=/tmp/data of={node} bs=4096 skip=$((i * 97)) seek=$((i * 211)) count=3 "
             "conv=notrunc status=none & done; wait; sync; echo 3 > /proc/sys/vm/drop_caches"

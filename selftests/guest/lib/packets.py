@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""RoCEv2 packets by hand, past the driver: made, sent and watched on the network device.
+"""RoCEv2 packets built by hand, bypassing the driver, and sent and captured on the network device.
 
-Only what the tests need. Names and layouts are the specification's (IBA 5.2, 9.2 to 9.6,
+Covers only what the tests need. Names and layouts follow the specification (IBA 5.2, 9.2 to 9.6,
 annex A17).
 """
 
@@ -30,52 +30,58 @@ NAK_SEQUENCE, NAK_INVALID, NAK_ACCESS, NAK_OPERATION = 0x60, 0x61, 0x62, 0x63
 
 
 def bth(opcode, qpn, psn, ack=True, pkey=0xFFFF, pad=0, version=0, solicited=False):
-    """A base transport header."""
+    """Returns a base transport header."""
     flags = (0x80 if solicited else 0) | 0x40 | (pad & 3) << 4 | (version & 15)
     return struct.pack(">BBHII", opcode, flags, pkey, qpn & 0xFFFFFF, (0x80000000 if ack else 0) | (psn & 0xFFFFFF))
 
 
 def reth(address, rkey, length):
-    """An RDMA extended transport header."""
+    """Returns an RDMA extended transport header."""
     return struct.pack(">QII", address & (2**64 - 1), rkey, length & 0xFFFFFFFF)
 
 
 def aeth(syndrome, msn=0):
-    """An acknowledge extended transport header."""
+    """Returns an acknowledge extended transport header."""
     return struct.pack(">I", (syndrome & 0xFF) << 24 | (msn & 0xFFFFFF))
 
 
 def deth(qkey, source):
-    """A datagram extended transport header."""
+    """Returns a datagram extended transport header."""
     return struct.pack(">II", qkey, source & 0xFFFFFF)
 
 
 def atomic_eth(address, rkey, swap, compare):
-    """An atomic extended transport header."""
+    """Returns an atomic extended transport header."""
     return struct.pack(">QIQQ", address, rkey, swap, compare)
 
 
 def icrc(ip, udp, transport):
-    """The invariant CRC of a packet: fields that routers change count as ones (IBA 7.8.1, A17.3.2)."""
+    """Returns the invariant CRC of a packet.
+
+    Fields that routers change are replaced by ones (IBA 7.8.1, A17.3.2).
+    """
     ip, udp, transport = bytearray(ip), bytearray(udp), bytearray(transport)
     ip[1] = ip[8] = ip[10] = ip[11] = 0xFF  # type of service, time to live, checksum
     udp[6] = udp[7] = 0xFF  # checksum
     if len(transport) > 4:
-        transport[4] = 0xFF  # what was FECN, BECN and reserved
+        transport[4] = 0xFF  # FECN, BECN and reserved bits
     return struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(ip) + bytes(udp) + bytes(transport)))
 
 
 def datagram(transport, source, destination, port):
-    """What a UDP socket has to send to port 4791 for a packet of BTH and what follows it, from a source port: with the
-    ICRC that fits the headers that the kernel makes. Over IPv4 the socket must not allow fragments, nor be connected:
-    then the Identification is 0."""
+    """Returns the payload for a UDP socket to send from `port` to port 4791.
+
+    The payload is a packet from the BTH on. Its ICRC matches the headers that the kernel adds. Over
+    IPv4 the socket must forbid fragmentation and must not be connected, so that the Identification
+    field is 0.
+    """
     source, destination = ipaddress.ip_address(source), ipaddress.ip_address(destination)
     length = 8 + len(transport) + 4
     udp = struct.pack(">HHHH", port, ROCE_PORT, length, 0)
     if source.version == 4:
         ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + length, 0, 0x4000, 64, 17, 0) + source.packed + destination.packed
         return transport + icrc(ip, udp, transport)
-    # Traffic class, flow label and hop limit count as ones.
+    # Traffic class, flow label and hop limit are replaced by ones.
     ip = struct.pack(">IHBB", 0x6FFFFFFF, length, 17, 0xFF) + source.packed + destination.packed
     covered = b"\xff" * 8 + ip + udp[:6] + b"\xff\xff" + transport[:4] + b"\xff" + transport[5:]
     return transport + struct.pack("<I", zlib.crc32(covered))
@@ -89,7 +95,8 @@ def _checksum(header):
 
 
 class Wire:
-    """Sends packets to the other host as if from this one, and watches what comes from there."""
+    """Sends packets to the other host as if from this one, and captures the packets that it
+    sends."""
 
     def __init__(self, netdev, own_address, peer_address, peer_mac):
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
@@ -100,23 +107,23 @@ class Wire:
         self._identification = 1
 
     def close(self):
-        """Close the socket."""
+        """Closes the socket."""
         self._socket.close()
 
     def send(self, transport, **how):
-        """Send what `frame` makes of it."""
+        """Sends the frame that `frame` builds."""
         self.put(self.frame(transport, **how))
 
     def put(self, frame):
-        """Send a frame."""
+        """Sends a frame."""
         self._socket.send(frame)
 
     def frame(self, transport, source=None, corrupt=None, udp_extra=0, tail=b"", fragment=0, with_icrc=True, tos=0):
-        """A frame with BTH and what follows it, and the ICRC.
+        """Returns a frame with the transport packet (BTH and everything after it) and its ICRC.
 
-        `corrupt` flips that bit after the ICRC was computed; `udp_extra` is added to the UDP length;
-        `tail` follows the packet inside the IP datagram; `fragment` is the IP flags and offset; `tos` the
-        type of service.
+        `corrupt` flips that bit after the ICRC is computed; `udp_extra` is added to the UDP length;
+        `tail` follows the packet inside the IP datagram; `fragment` is the IP flags and offset;
+        `tos` is the type of service.
         """
         self._identification += 1
         source = socket.inet_aton(source or self._own)
@@ -144,8 +151,12 @@ class Wire:
         return self._macs + b"\x08\x00" + ip + udp + bytes(packet) + tail
 
     def answers(self, seconds, qpn=None, first=0):
-        """RoCE packets from the peer in this time, which begins with the first of them where that may take `first` seconds:
-        [opcode, PSN, what follows the BTH] each, of one destination queue pair where said."""
+        """Returns the RoCE packets that arrive from the peer within `seconds`.
+
+        If `first` is given, the period starts with the first packet, which may take `first`
+        seconds. Each packet is [opcode, PSN, bytes after the BTH]. `qpn` selects one destination
+        queue pair.
+        """
         found = []
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -169,8 +180,11 @@ class Wire:
         return found
 
     def passing(self, seconds):
-        """RoCE packets in this time, both ways: (whether it came from the peer, opcode, destination queue
-        pair, type of service, BTH and what follows it) each."""
+        """Returns the RoCE packets seen within `seconds`, in both directions.
+
+        Each is (came from the peer, opcode, destination queue pair, type of service, transport
+        packet).
+        """
         found = []
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -187,7 +201,7 @@ class Wire:
         return found
 
     def forget(self):
-        """Drop what has come so far."""
+        """Drops the packets received so far."""
         self._socket.setblocking(False)
         try:
             while True:
@@ -199,8 +213,10 @@ class Wire:
 
 
 def garbage(rng, qpn):
-    """A packet of any opcode with any contents, well formed only in its lengths and its ICRC now and
-    then."""
+    """Returns a random transport packet: a header of any opcode, and any bytes after it.
+
+    `Wire.frame` adds valid lengths and a valid ICRC.
+    """
     rng = rng or random
     header = bytearray(bth(rng.randrange(256), qpn, rng.getrandbits(24), rng.random() < 0.5))
     if rng.random() < 0.5:
@@ -208,5 +224,5 @@ def garbage(rng, qpn):
     if rng.random() < 0.2:
         header[1] = rng.randrange(256)
     if rng.random() < 0.7:
-        header[9:12] = rng.randrange(16).to_bytes(3, "big")  # a number near the expected one
+        header[9:12] = rng.randrange(16).to_bytes(3, "big")  # a PSN near the expected one
     return bytes(header) + rng.randbytes(rng.choice((0, 1, 4, 7, 8, 12, 16, 20, 28, 32, 64, 255, 256, 1024, 1025)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Queue pairs of two devices that one program has."""
+"""Connected queue pairs of two devices in one program."""
 
 from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -9,8 +9,11 @@ import verbs_enums as e
 
 
 def connect(ends, depth):
-    """A queue pair for `depth` requests at each of two ends (protection domain, completion queue, device, address), connected
-    to each other. Their peers may write; completions are asked for one by one."""
+    """Creates two connected queue pairs for `depth` requests each.
+
+    Each of `ends` is (protection domain, completion queue, device, address). The peers may write;
+    a request completes with a CQE only if it is signaled.
+    """
     made = []
     for pd, cq, _, _ in ends:
         cap = QPCap(max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)

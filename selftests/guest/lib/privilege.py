@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the caller may do."""
+"""The privileges of the calling thread or process."""
 
 import contextlib
 import ctypes
@@ -16,13 +16,13 @@ _VERSION = 0x20080522
 
 
 class _Header(ctypes.Structure):
-    """struct __user_cap_header_struct: of the calling thread."""
+    """struct __user_cap_header_struct, for the calling thread."""
 
     _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
 
 class _Set(ctypes.Structure):
-    """struct __user_cap_data_struct, of which there is one for each 32 capabilities."""
+    """struct __user_cap_data_struct, one for each 32 capabilities."""
 
     _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
 
@@ -35,7 +35,7 @@ def _call(what, sets):
 
 @contextlib.contextmanager
 def without(capability):
-    """In the block, the calling thread has not this capability in effect."""
+    """Drops this capability from the calling thread's effective set within the block."""
     before, less = (_Set * 2)(), (_Set * 2)()
     _call("capget", before)
     _call("capget", less)
@@ -48,7 +48,7 @@ def without(capability):
 
 
 def aside(body, before=()):
-    """Call all of `before`, then `body`, in a process of its own, and return what `body` returns."""
+    """Calls all of `before`, then `body`, in a child process, and returns the result of `body`."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -70,13 +70,15 @@ def aside(body, before=()):
 
 
 def give_up():
-    """Give up all privileges of this process."""
+    """Gives up all privileges of this process."""
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
 
 
 def unprivileged(body, before=()):
-    """Call all of `before` with privileges, then `body` without any, in a process of its own, and return what `body`
-    returns."""
+    """Runs `body` without privileges in a child process, and returns its result.
+
+    The functions in `before` are called first, with privileges.
+    """
     return aside(body, (*before, give_up))

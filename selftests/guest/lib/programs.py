@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Running the two ends of a program, and judging what they printed."""
+"""Running the two ends of a program, and judging their output."""
 
 import itertools
 import os
@@ -11,28 +11,28 @@ from harness import Failure, require, wait_until
 
 
 class ClientFailure(Failure):
-    """The client of a pair did not end well. `output` is what it has printed."""
+    """The client of a pair failed. `output` is what it printed."""
 
     def __init__(self, text, output):
         super().__init__(text)
         self.output = output
 
 
-# Each run takes a port of its own: the last one's may still be held by a closing connection.
+# Each run takes a new port: a closing connection may still hold the last one's.
 _ports = itertools.count(18600)
 
 
 def next_port():
-    """A port that no run has used."""
+    """Returns a port that no run has used."""
     return next(_ports)
 
 
 def run_pair(server, client, server_command, client_command, listens, port, seconds=120, forsaken=None):
-    """Start the server, wait until it listens, run the client; both must end well. Returns what the
-    server and the client have printed.
+    """Starts the server, waits until it listens, and runs the client; both must succeed.
 
-    `listens(machine, port)` tells whether the server is ready; `forsaken()`, where it is given, whether the client's end
-    can't have become known to it: then it is ended, and may end as it likes.
+    Returns the output of the server and of the client. `listens(machine, port)` tells whether the
+    server is ready. `forsaken()`, if given, tells whether the server cannot have learned of the
+    client's end. In that case a server that does not end is killed, and its status is ignored.
     """
     serving = server.machine.start(server_command)
 
@@ -57,18 +57,18 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
         serving.wait()
         return serving.output(), client_end.output
     server_end = serving.wait(seconds)
-    # What it was about to send to who has gone may have failed before it knew.
+    # A send to the departed client may have failed before the server learned of the client's end.
     if server_end.status and not (forsaken and forsaken()):
         raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_line(server_end.output)}")
     return server_end.output, client_end.output
 
 
-# How long the word of a client's end may be under way, in seconds.
+# Seconds that the notice of a client's end may take to arrive.
 PATIENCE = 20
 
 
 def _is_left_behind(serving, forsaken):
-    """Whether a server goes on without its client, of whose end nobody has told it."""
+    """Returns whether the server still runs because it never learned of the client's end."""
     until = time.monotonic() + PATIENCE * harness.slowness()
     while serving.running():
         if time.monotonic() > until:
@@ -83,13 +83,18 @@ def _last_line(text):
 
 
 def roles():
-    """What this host is in the cases of a suite: the pairs of a name's ending and whether it is the
-    client. Between two drivers each is tried as both."""
+    """Returns the roles of this host: {ending of a case's name: whether it is the client}.
+
+    Between two drivers, this host runs each case in both roles.
+    """
     return {"client": True, "server": False} if os.environ.get("ROLES") == "both" else {"client": True}
 
 
 def both_roles(bed, each=None, **options):
-    """Like `harness.case`, for a function of server, client and the argument, once per role."""
+    """Declares cases of a function of server, client and the argument, once per role.
+
+    `options` are those of `harness.case`.
+    """
 
     def mark(function):
         def run(parameters):
@@ -114,7 +119,7 @@ def both_roles(bed, each=None, **options):
             alone.__name__ = function.__name__
             harness.case(**options)(alone)
         else:
-            # Which of them the debug kernel runs is told by the argument's name, whatever the role.
+            # `debug` names endings of arguments; it applies to both roles.
             wanted = options.pop("debug", True)
             if not isinstance(wanted, bool):
                 wanted = [name for name in table if any(name.startswith(ending) for ending in wanted)]
@@ -125,10 +130,11 @@ def both_roles(bed, each=None, **options):
 
 
 def rping(server, client, count, address=None, more="", seconds=180, lossy=False):
-    """rping `count` rounds with the data compared by both ends.
+    """Runs `count` rounds of rping with data verified at both ends.
 
-    On a lossy wire the request to disconnect may get lost. rping does not wait for the answer, and who destroys an
-    identifier of the connection manager ends its retries (cm_destroy_id() in drivers/infiniband/core/cm.c).
+    On a lossy wire the request to disconnect may be lost. rping does not wait for the reply, and
+    destroying a connection manager identifier ends its retries (cm_destroy_id() in
+    drivers/infiniband/core/cm.c).
     """
     requests = f"/sys/class/infiniband/{server.device}/ports/1/cm_rx_msgs/dreq"
 

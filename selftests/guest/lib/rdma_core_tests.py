@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""Runs test files of rdma-core, and writes what became of each test as a line of JSON.
+"""Runs test files of rdma-core, and writes the result of each test as a line of JSON.
 
-rdma_core_tests.py OUTPUT FILE… -- OPTIONS…: the options are those of rdma-core's run_tests.py. With
-OUTPUT `-` the names are only listed. A program of its own, since a crash of pyverbs (56.1 with
-Python 3.13 does, at the interpreter's exit) then takes no other results along.
+rdma_core_tests.py OUTPUT FILE… -- OPTIONS…: the options are those of rdma-core's run_tests.py. If
+OUTPUT is `-`, the names are only listed. This is a separate program so that a crash of pyverbs does
+not lose other results (56.1 crashes with Python 3.13 at the interpreter's exit).
 """
 
 import json
@@ -14,7 +14,7 @@ import unittest
 
 
 class Result(unittest.TextTestResult):
-    """Writes each result at once: the process may not live to the end."""
+    """Writes each result immediately, because the process may not survive to the end."""
 
     output = None
 
@@ -49,7 +49,7 @@ def _flatten(suite):
 
 
 def main():
-    """Load the files, then list or run their tests."""
+    """Loads the files, then lists or runs their tests."""
     output, *rest = sys.argv[1:]
     split = rest.index("--")
     files, options = rest[:split], rest[split + 1 :]

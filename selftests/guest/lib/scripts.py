@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The far end of a scripted conversation (selftests/script): drives verbs and a raw socket as a line at a
-time asks for it, and knows nothing of scripts.
+"""The far end of a scripted conversation (selftests/script).
 
-The device under test is on one end of a veth pair; the script is whatever sends and receives on the
-other. So the peer's address needs no machine: a neighbour entry leads there.
+Drives verbs and a raw socket on request, one line per request, and knows nothing of scripts.
+
+The device under test is on one end of a veth pair; the script sends and receives on the other. The
+peer's address belongs to no machine: a neighbour entry leads there.
 """
 
 import contextlib
@@ -26,11 +27,11 @@ OWN, PEER = "10.9.0.1", "10.9.0.2"
 NEAR, FAR = "cf0", "cf1"
 DEVICE = "conf0"
 
-# How long to wait for what is due, in seconds: only a hang takes that long.
+# How long to wait for an expected event, in seconds; only a hang takes that long.
 PATIENCE = 20
-# The same where the script is known to fail: what is due will not come.
+# Wait for scripts that are known to fail: the expected event will not come.
 LITTLE_PATIENCE = 4
-# How long to look for what must not come, in seconds. What comes later fails the step after.
+# How long to watch for an unexpected event, in seconds. A later one fails the next step.
 SILENCE = 0.05
 
 # Bytes for the buffers of work requests.
@@ -47,16 +48,16 @@ _RIGHTS = {
     "p": "flush-persistent",
 }
 
-# What only the new posting interface has.
+# Steps that need the extended posting interface.
 _EXTENDED = re.compile(r"^post (flush|atomic-write)\b", re.MULTILINE)
 
 
 @contextlib.contextmanager
 def device(where, driver):
-    """The device under test, and the wire to it: yields the `Server`."""
+    """Creates the device under test and the wire to it; yields the `Server`."""
     where.run(f"ip link add {NEAR} mtu 4500 type veth peer name {FAR} mtu 4500")
     try:
-        # A packet is a frame here, as on any wire.
+        # Each packet is a frame of its own here, as on any wire.
         testbed.send_rows(where, NEAR, False)
         where.run(f"ip addr add {OWN}/24 dev {NEAR}; ip link set {FAR} up; ip link set {NEAR} up")
         mac = where.read(f"/sys/class/net/{FAR}/address").strip()
@@ -80,7 +81,7 @@ def _code(why):
 
 
 class Server:
-    """Answers scripts' questions, one script after the other."""
+    """Answers the requests of scripts, one script at a time."""
 
     def __init__(self, where, driver):
         near = where.read(f"/sys/class/net/{NEAR}/address").strip()
@@ -105,18 +106,18 @@ class Server:
         self._patience = PATIENCE
 
     def prepare(self, script, fails):
-        """The script in this file is next, which is known to fail or is not."""
+        """Prepares for the script in this file. `fails` says whether it is known to fail."""
         self._patience = (LITTLE_PATIENCE if fails else PATIENCE) * harness.slowness()
         with open(script, encoding="utf-8") as file:
             self._extended = bool(_EXTENDED.search(file.read()))
 
     def close(self):
-        """Let go of everything."""
+        """Releases all resources."""
         self._end.close()
         self._socket.close()
 
     def answer(self, line):
-        """The answer to a line."""
+        """Returns the answer to a line."""
         what, *words = line.split()
         try:
             return "ok " + (getattr(self, "_do_" + what.replace("-", "_"))(*words) or "")
@@ -124,13 +125,13 @@ class Server:
             if _code(why) is None:
                 return f"error {why}".replace("\n", " ")
             return f"errno {_code(why)}"
-        except Exception as why:  # the script's run ends, with these words
+        except Exception as why:  # ends the run of the script with this message
             return f"error {type(why).__name__}: {why}".replace("\n", " ")
 
     # Time
 
     def _do_hello(self):
-        """A script begins: nothing is left of the one before."""
+        """Starts a script: removes everything that the last one left."""
         self._drop_qp()
         self._end.drop(*self._regions)
         self._regions = []
@@ -154,7 +155,7 @@ class Server:
     def _do_region(self, rights, digits):
         names = {_RIGHTS[letter] for letter in rights if letter != "-"}
         if names & {"remote-write", "remote-atomic"}:
-            names.add("local-write")  # verbs want it with these
+            names.add("local-write")  # verbs requires it with these
         content = _bytes(digits)
         region = self._end.memory(self._pd, len(content), sorted(names))
         self._map(region["id"])[:] = content
@@ -262,7 +263,7 @@ class Server:
         }
         if op == "send-inv":
             request["op"] = e.IBV_WR_SEND_WITH_INV
-            request["imm"] = socket.htonl(int(imm))  # the key is a number of this machine
+            request["imm"] = socket.htonl(int(imm))  # the key is in host byte order
         if self._kind == "ud":
             if self._ah is None:
                 self._ah = self._end.ah(self._pd, testbed.gid_of(PEER))
@@ -272,7 +273,7 @@ class Server:
         if op in ("cmp-swap", "fetch-add"):
             request |= {"compare": int(compare), "swap": int(swap)}
         elif op == "flush":
-            # As the FETH has them.
+            # In the layout of the FETH.
             request |= {"length": len(content), "placement": int(imm) & 15, "level": int(imm) >> 4 & 3}
         elif op == "atomic-write":
             request["value"] = content.hex()
@@ -349,7 +350,7 @@ class Server:
             for level, kind, value in more:
                 if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
                     seconds, nanoseconds = struct.unpack("qq", value[:16])
-                    # rdma_rxe's packets may bring times of another clock along.
+                    # rdma_rxe's packets may carry time stamps of another clock.
                     if abs(seconds - stamp // 10**9) < 3600:
                         stamp = seconds * 10**9 + nanoseconds
             return f"{stamp} {ip.hex()}"
@@ -361,7 +362,10 @@ def _bytes(digits):
 
 
 def run(program, script, server, fails=False):
-    """Run a script, which is known to fail or is not: an empty string, or how it failed."""
+    """Runs a script. Returns an empty string, or how it failed.
+
+    `fails` says whether the script is known to fail.
+    """
     server.prepare(script, fails)
     process = subprocess.Popen(
         [program, "--remote", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The machines that a suite has, and their RDMA devices.
+"""The machines of a suite, and their RDMA devices.
 
 qemu/vm.py has loaded the driver of each host and made its device before a suite starts.
 """
@@ -15,7 +15,7 @@ import kernellog
 import machine
 from harness import require, wait_until
 
-# What `rdma link add` calls each driver's devices.
+# The link type of each driver, for `rdma link add`.
 LINK_TYPES = {"rrxe": "rrxe", "rdma_rxe": "rxe", "siw": "siw"}
 
 
@@ -32,23 +32,23 @@ class Host:
         self.address6 = address6
 
     def frames(self):
-        """Frames that its network device has sent."""
+        """Returns the number of frames that its network device has sent."""
         return int(self.machine.read(f"/sys/class/net/{self.netdev}/statistics/tx_packets"))
 
     def gid_index(self, address=None):
-        """The index of the RoCEv2 GID of one of the host's addresses."""
+        """Returns the index of the RoCEv2 GID of one of the host's addresses."""
         kind = "6" if ":" in (address or self.address) else "4"
         return int(self.machine.run(f"/guest/bin/gid-index {kind} {self.device}"))
 
 
 def this_host():
-    """Where this program runs."""
+    """Returns the host on which this program runs."""
     env = os.environ
     return Host(machine.Local(), env["DEV"], env["DRIVER"], env["SELF"], env["SELF6"])
 
 
 def other_host():
-    """The host at the wire's other end."""
+    """Returns the host at the other end of the wire."""
     env = os.environ
     remote = machine.Remote(env["PEER"])
     device, driver = remote.run('echo "$DEV $DRIVER"').split()
@@ -56,8 +56,10 @@ def other_host():
 
 
 class Bed:
-    """The hosts of a suite: `here`, and `peer` where there are two. Made when first asked for, so that
-    the cases of a suite can be listed anywhere."""
+    """The hosts of a suite: `here`, and `peer` if there are two.
+
+    They are created on first use, so that the cases of a suite can be listed on any machine.
+    """
 
     def __init__(self):
         self._here = None
@@ -78,21 +80,23 @@ class Bed:
         return self._peer
 
     def endpoints(self):
-        """An endpoint on each host, with what its `open` returned."""
+        """Returns an endpoint on each host, with the result of its `open`."""
         import endpoint  # only a guest has verbs
 
         pairs = ((self.here, endpoint.Endpoint()), (self.peer, endpoint.Peer(self.peer.address)))
         return [(end, end.open(host.device, host.address, host.driver)) for host, end in pairs]
 
     def clear(self):
-        """End what a case has left running."""
+        """Ends the jobs that a case has left running."""
         for host in (self._here, self._peer):
             if host:
                 host.machine.end_jobs()
 
     def run(self, finish=None):
-        """Run the suite's cases and let the other host go, unless another suite needs it. Its kernel's log is
-        judged with ours."""
+        """Runs the suite's cases, then dismisses the other host unless another suite follows.
+
+        The other host's kernel log is judged with this one's.
+        """
 
         def end():
             try:
@@ -113,7 +117,10 @@ class Bed:
         return harness.run_suite(after_each=self.clear, finish=end)
 
     def run_without_device(self):
-        """Run the cases of a suite of one host that makes devices of its own. The next suite has this machine's again."""
+        """Runs the cases of a suite of one host that makes devices of its own.
+
+        This machine's device is restored for the next suite.
+        """
         here = self.here
         had = device_exists(here.device)
         if had:
@@ -127,22 +134,22 @@ class Bed:
 
 
 def device_exists(device):
-    """Whether the RDMA device is registered."""
+    """Returns whether the RDMA device is registered."""
     return os.path.isdir(f"/sys/class/infiniband/{device}")
 
 
 def port_attribute(device, name):
-    """A file of the device's port in sysfs, as text."""
+    """Returns the contents of a sysfs file of the device's port."""
     with open(f"/sys/class/infiniband/{device}/ports/1/{name}", encoding="ascii") as file:
         return file.read().strip()
 
 
-# Slots of the GID table that are looked at: it has a thousand, and fills from the first on.
+# GID table slots to read: the table has a thousand, and is filled from the first.
 GID_SLOTS = 32
 
 
 def gids(device):
-    """The device's RoCEv2 GIDs: {text of the GID: index}."""
+    """Returns the device's RoCEv2 GIDs: {text of the GID: index}."""
     port = f"/sys/class/infiniband/{device}/ports/1"
     found = {}
     for index in range(GID_SLOTS):
@@ -164,8 +171,9 @@ def cm_listens(where, port):
     found = [line for line in listeners.splitlines() if re.search(rf"state LISTEN.*:{port}\b", line)]
     if not found:
         return False
-    # The state shows a moment before requests are taken (rdma_listen() in drivers/infiniband/core/cma.c). They are when
-    # the program sleeps, since it waits for them; the kernel's own listeners have no program.
+    # The state is visible slightly before requests are accepted (rdma_listen() in
+    # drivers/infiniband/core/cma.c). They are accepted once the program sleeps, since it waits for
+    # them. The kernel's own listeners have no program.
     program = re.search(r" pid (\d+)", found[0])
     for _ in range(20):
         time.sleep(0.3)
@@ -175,22 +183,25 @@ def cm_listens(where, port):
 
 
 def _sleeps(where, pid):
-    """Returns whether all threads of a process wait for something that a signal interrupts."""
+    """Returns whether all threads of a process are in interruptible sleep."""
     text = where.try_run(f"cat /proc/{pid}/task/*/stat").output
     states = [line.rpartition(")")[2].split()[0] for line in text.splitlines() if ")" in line]
     return all(state == "S" for state in states)
 
 
 def tcp_listens(where, port):
-    """Whether a program on the machine listens for TCP connections on the port."""
+    """Returns whether a program on the machine listens for TCP connections on the port."""
     return bool(where.try_run(f"ss -Hltn sport = :{port}").output.strip())
 
 
-# Loading drivers and making devices, for suites that do so themselves.
+# For suites that load drivers and make devices themselves.
 
 
 def load(where, driver, parameters=""):
-    """Load the driver's module; ours with the parameters in RRXE_PARAMETERS, as at the start, and behind those these."""
+    """Loads the driver's module.
+
+    rrxe gets the parameters in RRXE_PARAMETERS, as at boot, followed by `parameters`.
+    """
     if driver == "rrxe":
         words = ["insmod", "/guest/rrxe/rrxe.ko", *os.environ.get("RRXE_PARAMETERS", "").split(), *parameters.split()]
         where.run(" ".join(words))
@@ -199,19 +210,22 @@ def load(where, driver, parameters=""):
 
 
 def unload(where, driver):
-    """Unload the driver's module."""
+    """Unloads the driver's module."""
     where.run(f"rmmod {driver}", 120)
 
 
 @contextlib.contextmanager
 def loaded_with(where, parameters):
-    """In the block, rrxe's module has these parameters. No device of it may be left before and after that."""
+    """Loads rrxe with these parameters for the block.
+
+    rrxe must have no device before and after the block.
+    """
     unload(where, "rrxe")
     try:
         load(where, "rrxe", parameters)
         yield
     finally:
-        # It is not there where it would not be loaded.
+        # The module is absent if it failed to load.
         if where.try_run("test -d /sys/module/rrxe").status == 0:
             unload(where, "rrxe")
         load(where, "rrxe")
@@ -219,7 +233,10 @@ def loaded_with(where, parameters):
 
 @contextlib.contextmanager
 def parameters_of(host, parameters):
-    """In the block, the host's rrxe has these parameters; its device is another one then, and yet another afterwards."""
+    """Loads the host's rrxe with these parameters for the block.
+
+    The host's device is removed and made again, both at the start and at the end.
+    """
     delete_link(host.machine, host.device)
     try:
         with loaded_with(host.machine, parameters):
@@ -233,44 +250,47 @@ def parameters_of(host, parameters):
 
 
 def add_link(where, driver, device, netdev):
-    """Make a device over the network device."""
+    """Makes a device over the network device."""
     where.run(f"rdma link add {device} type {LINK_TYPES[driver]} netdev {netdev}")
 
 
 def make_device(host):
-    """Make a host's device, whose driver is loaded."""
+    """Makes the device of a host whose driver is loaded."""
     add_link(host.machine, host.driver, host.device, host.netdev)
     wait_for_gid(host.device, host.address)
 
 
 def bring_up(host, parameters=""):
-    """Load the driver of a host that has not even its module (ours with these parameters), and make its device."""
+    """Loads the driver of a host without it (rrxe with these parameters), and makes its device."""
     load(host.machine, host.driver, parameters)
     make_device(host)
 
 
-# What makes packets in a row leave as one.
+# The network device feature that lets several packets leave as one GSO packet.
 ROWS = "tx-udp-segmentation"
 
 
 def send_rows(where, netdev, allowed):
-    """Whether packets may leave the network device in rows. Where not, each is a packet of the stack's, as on a wire."""
+    """Sets whether packets may leave the network device as GSO packets.
+
+    If not, each packet passes the stack on its own, as on a wire.
+    """
     where.run(f"ethtool -K {netdev} {ROWS} {'on' if allowed else 'off'}")
 
 
 def delete_link(where, device):
-    """Take the device away."""
+    """Deletes the device."""
     where.run(f"rdma link delete {device}", 120)
 
 
 def wait_for_gid(device, address):
-    """Wait until ib_core has a GID for the IP address; returns its index."""
+    """Waits until ib_core has a GID for the IP address; returns its index."""
     gid = gid_of(address)
     return wait_until(f"{device} has a GID for {address}", lambda: gids(device).get(gid, -1) + 1) - 1
 
 
 def gid_of(address):
-    """The GID of an IP address as sysfs writes it."""
+    """Returns the GID of an IP address as sysfs writes it."""
     address = ipaddress.ip_address(address)
     packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
     return packed.hex(":", 2)
@@ -278,8 +298,12 @@ def gid_of(address):
 
 @contextlib.contextmanager
 def namespaces(drivers, mtu=4200, spread=False):
-    """Two namespaces of this machine joined by veth of this MTU, with addresses and a device of a driver in each
-    ("tcp": none). `spread`: what is received is spread over all processors by flow (RPS), else it is handled where it was sent."""
+    """Yields two hosts: namespaces of this machine joined by a veth pair with this MTU.
+
+    Each has addresses, and a device of its driver unless that is "tcp". With `spread`, received
+    packets are distributed over all CPUs by flow (RPS); otherwise the CPU that sent a packet
+    also receives it.
+    """
     local = machine.Local()
     hosts = []
     try:
@@ -298,7 +322,7 @@ def namespaces(drivers, mtu=4200, spread=False):
                 add_link(where, driver, device, netdev)
             hosts.append(Host(where, device, driver, f"192.0.2.{number}", f"2001:db8::{number}", netdev))
             if driver in ("tcp", "siw"):
-                continue  # no GIDs of addresses
+                continue  # no GIDs derived from addresses
             for address in (hosts[-1].address, hosts[-1].address6):
                 wait_for_gid(device, address)
         yield hosts

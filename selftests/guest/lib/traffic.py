@@ -3,8 +3,8 @@
 
 A `Side` is an endpoint with a queue pair, two completion queues and two regions: a small one for
 many requests at a time, and one that holds the longest message. A `Batch` plans requests whose
-ranges do not overlap, tells both sides what must come of them, posts them, and compares completions
-and memories. What is random comes from one generator: a seed names a run.
+ranges do not overlap, tells both sides the expected results, posts the requests, and compares
+completions and memories. All random choices come from one generator, so a seed reproduces a run.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ LONGEST = 8 * 1024 * 1024
 LARGE = 2 * LONGEST + 64 * 1024  # one to send and one to receive
 
 GRH = 40  # bytes before a datagram's payload
-# Bytes of a datagram but for payload and immediate: IPv4 and UDP header, BTH, DETH, ICRC.
+# Overhead of a datagram without immediate: IPv4 and UDP headers, BTH, DETH, ICRC.
 AROUND = 20 + 8 + 12 + 8 + 4
 GLOBAL = 1  # enum ib_placement_type
 RANGE, REGION = 0, 1  # enum ib_selectivity_level
@@ -27,15 +27,18 @@ DEPTH = 32
 
 OPS = ("send", "send-imm", "write", "write-imm", "read", "cmp-swap", "fetch-add")
 RECEIVED = {"send": "recv", "send-imm": "recv", "send-inv": "recv", "write-imm": "recv-write-imm"}
-# What the completion of a request is, where that is not its own name.
+# Completion opcodes of requests that complete under another name.
 COMPLETES_AS = {"send-imm": "send", "send-inv": "send", "write-imm": "write"}
 
 ACCESS = ("local-write", "remote-write", "remote-read", "remote-atomic")
 
 
 class Side:
-    """One end of a connection. Where it is `complete` (and `extended`) FLUSH and ATOMIC WRITE are for it, too, and
-    its region may have windows."""
+    """One end of a connection.
+
+    If it is `complete` (and `extended`), it also supports FLUSH and ATOMIC WRITE, and its region
+    may have windows.
+    """
 
     def __init__(self, endpoint, info, kind, extended, depth=DEPTH, complete=False):
         self.end = endpoint
@@ -64,24 +67,26 @@ class Side:
 
     @property
     def large(self):
-        """The region for the longest messages, made when first used."""
+        """The region for the longest messages, created on first use."""
         if self._large is None:
             self._large = self.end.memory(self.pd, LARGE, seed=2)
         return self._large
 
     def region(self, large):
-        """The region of this name."""
+        """Returns the large or the small region."""
         return self.large if large else self.small
 
     def destroy(self):
-        """Destroy everything but the endpoint."""
+        """Destroys everything but the endpoint."""
         regions = [self.small["id"]] + ([self._large["id"]] if self._large else [])
         self.end.drop(self.qp["id"], *regions, self.send_cq, self.recv_cq, self.pd)
 
 
 def connect(left, right, mtu, rng, **sending):
-    """Bring both queue pairs to Ready to Send, with first sequence numbers that soon wrap.
-    `sending` are further arguments of `to_rts`."""
+    """Brings both queue pairs to Ready to Send, with initial PSNs that soon wrap.
+
+    `sending` holds further arguments of `to_rts`.
+    """
     for one in (left, right):
         one.end.to_init(one.qp["id"], one.kind, one.access)
     numbers = {id(one): 0xFFFFFF - rng.randrange(200) for one in (left, right)}
@@ -94,9 +99,12 @@ def connect(left, right, mtu, rng, **sending):
 
 @contextlib.contextmanager
 def connection(hosts, rng, mtu=1024, version=4, kind="rc", extended=False, apart=()):
-    """A connection, a reliable one unless said, between a program on each of two hosts, or two of the same: yields the
-    sides. Those that are `extended` post all of a batch at once; rdma_rxe's never are. The sides
-    whose indices are in `apart` are in processes of their own."""
+    """Yields the two sides of a connection between one program on each of `hosts`.
+
+    The hosts may be the same. The connection is reliable unless `kind` says otherwise. `extended`
+    sides post all requests of a batch in one call; those of rdma_rxe never do. The sides whose
+    indices are in `apart` run in processes of their own.
+    """
     import endpoint  # only a guest has verbs
 
     kinds = [endpoint.Apart if index in apart else endpoint.Endpoint for index in range(len(hosts))]
@@ -115,7 +123,7 @@ def connection(hosts, rng, mtu=1024, version=4, kind="rc", extended=False, apart
 
 
 class _Room:
-    """Hands out ranges of a region that do not overlap, with gaps that nothing may write to."""
+    """Allocates ranges of a region that do not overlap, with gaps that nothing may write to."""
 
     def __init__(self, region, rng):
         self._at = 0
@@ -131,7 +139,7 @@ class _Room:
         return [at, length]
 
     def scatter(self, length, pieces):
-        """`length` bytes in so many ranges, in any order, some of them empty."""
+        """Returns `length` bytes as `pieces` ranges, in any order, some of them empty."""
         cuts = sorted(self._rng.randrange(length + 1) for _ in range(pieces - 1))
         sizes = [end - start for start, end in zip([0, *cuts], [*cuts, length])]
         order = list(range(pieces))
@@ -145,7 +153,7 @@ def _segments(region, ranges, key=None):
 
 
 def _split(ranges, length):
-    """The first `length` bytes of the ranges, and the rest."""
+    """Splits the ranges into the first `length` bytes and the rest."""
     head, tail = [], []
     for at, size in ranges:
         take = min(size, length)
@@ -158,7 +166,7 @@ def _split(ranges, length):
 
 
 class Batch:
-    """Requests of both sides that are under way together."""
+    """Requests of both sides that are in flight together."""
 
     def __init__(self, rng, left, right, large=False, flags=()):
         self._rng = rng
@@ -166,7 +174,7 @@ class Batch:
         self._large = large
         self._flags = flags
         self._rooms = {id(side): _Room(side.region(large), rng) for side in self._sides}
-        # Calls of each side before posting, the requests, and what must come of them.
+        # For each side: calls before posting, the requests, and the expected results.
         self._before = {id(side): [] for side in self._sides}
         self._after = {id(side): [] for side in self._sides}
         self._sends = {id(side): [] for side in self._sides}
@@ -187,7 +195,7 @@ class Batch:
         when[id(side)].append([what, arguments])
 
     def add(self, side, op, length=0, inline=False, address_handle=None, key=None):
-        """Plan a request of `side`. `key` is one of the other side, for SEND with invalidate."""
+        """Plans a request of `side`. `key` is a key of the other side, for SEND with invalidate."""
         rng, other = self._rng, self._other(side)
         mine, theirs = side.region(self._large), other.region(self._large)
         room, far_room = self._rooms[id(side)], self._rooms[id(other)]
@@ -195,7 +203,7 @@ class Batch:
         number = len(self._sends[id(side)]) + 1000 * (1 + self._sides.index(side))
         flags = [flag for flag in ("fence", "solicited") if rng.random() < 0.15] + list(self._flags)
         if "fence" in flags and (side.kind != "rc" or side.info["driver"] == "rdma_rxe"):
-            flags.remove("fence")  # rdma_rxe (7.2) was seen to hang in a fenced READ of many packets
+            flags.remove("fence")  # rdma_rxe (7.2) may hang in a fenced READ of many packets
         if inline:
             flags.append("inline")
         request = {"id": number, "op": op, "flags": flags, "imm": rng.getrandbits(32)}
@@ -208,13 +216,13 @@ class Batch:
             request.update(sge=[], value=value.to_bytes(8, "little").hex())
             request.update(rkey=theirs["rkey"], raddr=theirs["address"] + target)
         elif op == "flush":
-            # Of a range or of the whole region; it changes nothing.
+            # FLUSH of a range or of the whole region. It changes no memory.
             start = rng.randrange(theirs["size"] - length)
             request.update(sge=[], length=length, placement=GLOBAL, level=rng.choice((RANGE, REGION)))
             request.update(rkey=theirs["rkey"], raddr=theirs["address"] + start)
         else:
             local = room.scatter(length, self._pieces())
-            # An inline payload is copied at once: it needs no key.
+            # An inline payload is copied during the call, so it needs no key.
             request["sge"] = _segments(mine, local, 0xDEAD if inline else None)
             if op == "read":
                 remote = far_room.take(length)
@@ -243,7 +251,7 @@ class Batch:
         header = GRH if side.kind == "ud" else 0
         number = 5000 + len(self._recvs[id(other)])
         if request["op"] == "write-imm":
-            # It takes a receive and places nothing there.
+            # WRITE with immediate consumes a receive and writes nothing to its buffer.
             ranges = self._rooms[id(other)].scatter(24, self._pieces()) if rng.random() < 0.5 else []
         else:
             room = length + header + rng.choice((0, 0, 1, 17))
@@ -268,7 +276,7 @@ class Batch:
         )
 
     def _add_atomic(self, side, other, request):
-        """An atomic on a number that others of the batch may have changed before."""
+        """Plans an atomic on a number that earlier requests of the batch may have changed."""
         rng, mine, theirs = self._rng, side.region(self._large), other.region(self._large)
         key = id(other)
         if key not in self._numbers or rng.random() < 0.3:
@@ -296,7 +304,7 @@ class Batch:
         )
 
     def _signal(self, side):
-        """Ask for completions: of the last request always, of the others now and then."""
+        """Requests a completion for the last request, and for others at random."""
         requests = self._sends[id(side)]
         wanted = []
         for request, sent in zip(requests, self._sent[id(side)]):
@@ -306,24 +314,24 @@ class Batch:
         return wanted
 
     def run(self):
-        """Post everything and compare what came of it."""
+        """Posts everything and compares the results."""
         self.post()
         self.check()
 
     def post(self):
-        """Tell both sides what is to come, and post everything."""
+        """Tells both sides the expected results, and posts everything."""
         self.prepare()
         self.send()
 
     def prepare(self):
-        """Tell both sides what is to come, and post the receives."""
+        """Tells both sides the expected results, and posts the receives."""
         for side in self._sides:
             calls = self._before[id(side)]
             calls.append(["post_recv", [side.qp["id"], self._recvs[id(side)]]])
             side.end.do(calls)
 
     def send(self):
-        """Post the requests."""
+        """Posts the requests."""
         self._wanted = {id(side): self._signal(side) for side in self._sides}
         try:
             for side in self._sides:
@@ -334,7 +342,7 @@ class Batch:
             raise
 
     def check(self):
-        """Compare completions and memories."""
+        """Compares completions and memories."""
         try:
             for side in self._sides:
                 self._check_sent(side, self._wanted[id(side)])
@@ -376,7 +384,10 @@ class Batch:
         equal(f"{side.name}: further receive completions", side.end.poll(side.recv_cq, 1, 0), [])
 
     def _check_header(self, side, other, region, ranges, length):
-        """The 40 bytes before a datagram, of this IP length: for IPv4, its header in the last 20 of them."""
+        """Checks the 40 bytes before a datagram of this IP length.
+
+        For IPv4, its header is in the last 20 of them.
+        """
         header = bytes.fromhex(other.end.accept(region, ranges, GRH))
         equal("length in the IPv4 header", int.from_bytes(header[22:24], "big"), length)
         packed = bytes(int(part) for part in side.info["address"].split("."))
@@ -398,7 +409,7 @@ class Batch:
 
 
 def some_length(rng, mtu, longest):
-    """A message length: most are short or near a multiple of the MTU, few are long."""
+    """Returns a message length: usually short or near a multiple of the MTU, sometimes long."""
     kind = rng.random()
     if kind < 0.1:
         length = rng.choice((0, 1, 2, 3, 4, 5, 7, 8))
@@ -414,8 +425,8 @@ def some_length(rng, mtu, longest):
 
 
 def random_batches(rng, left, right, mtu, count, address_handles=None):
-    """`count` batches of anything, by both sides at once. Every tenth has a long message."""
-    # At a small MTU 8 MiB are very many packets.
+    """Runs `count` batches of random requests by both sides. Every tenth has a long message."""
+    # At a small MTU, 8 MiB would be too many packets.
     longest = min(LONGEST, 8192 * mtu)
     for turn in range(count):
         large = address_handles is None and turn % 10 == 9
@@ -439,7 +450,7 @@ def random_batches(rng, left, right, mtu, count, address_handles=None):
 
 
 def boundary_lengths(mtu):
-    """Lengths where something changes: around nothing, around packets, around powers of two."""
+    """Returns the lengths at which something changes: near zero, packet sizes and powers of two."""
     around = {0, 1, 2, 3, 4, 5, 63, 64, 65}
     for packets in (1, 2, 3, 16):
         around |= {packets * mtu + d for d in (-1, 0, 1)}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A bench for wrong requests: a connection to spoil, and another that must not notice.
+"""A bench for wrong requests: a connection to break, and another that must not be affected.
 
-A `Trial` has a fresh pair of queue pairs, `near` (here) and `far` (the other host). Leaving it checks
-that the memory of both ends is as expected and that the witness, a connection of its own between
-the same devices that lives through all trials, still moves data both ways.
+A `Trial` has a fresh pair of queue pairs, `near` (here) and `far` (the other host). On exit it
+checks that the memory of both ends is as expected and that the witness still transfers data in both
+directions. The witness is a separate connection between the same devices that lives through all
+trials.
 """
 
 import random
@@ -12,10 +13,10 @@ import harness
 from harness import Failure, equal, require
 from traffic import Batch, Side, connect
 
-# Error completions come at once; this only catches one that never comes.
+# Time limit in seconds for error completions; they normally come immediately.
 PATIENCE = 30
 
-# How long to look for something that must not come, in seconds.
+# Seconds to watch for an unexpected event.
 QUIET = 1
 
 
@@ -29,7 +30,7 @@ class Bench:
         self._rng = random.Random("bench")
 
     def ends(self):
-        """The endpoints, made when first used."""
+        """Returns the endpoints, created on first use."""
         if self._ends is None:
             self._ends = self._make()
             sides = [Side(end, info, "rc", False) for end, info in self._ends]
@@ -38,7 +39,7 @@ class Bench:
         return self._ends
 
     def check_witness(self):
-        """The witness must still work, by both ends and all kinds of request."""
+        """Checks that the witness still works, from both ends and with all kinds of request."""
         batch = Batch(self._rng, *self._witness)
         for side in self._witness:
             for op in ("send", "write", "read", "fetch-add"):
@@ -49,7 +50,7 @@ class Bench:
             raise Failure(f"an uninvolved connection was harmed: {why}") from why
 
     def abandon(self):
-        """Start anew after a failure."""
+        """Releases the endpoints after a failure, so that new ones are created."""
         for end, _ in self._ends or ():
             try:
                 end.leave()
@@ -59,7 +60,7 @@ class Bench:
 
 
 class Trial:
-    """A pair of queue pairs in Ready to Send, unless `states` says otherwise for the near one."""
+    """A pair of queue pairs, brought to Ready to Send if `connected`."""
 
     def __init__(self, bench, kind="rc", connected=True, rtr=None, rts=None, access=None, extended=False):
         self._bench = bench
@@ -81,7 +82,7 @@ class Trial:
         return self
 
     def connect(self):
-        """Bring both to Ready to Send, with what the trial was made with."""
+        """Brings both to Ready to Send, with the attributes given to the constructor."""
         for side, other in ((self.near, self.far), (self.far, self.near)):
             qp = side.qp["id"]
             side.end.to_init(qp, self._kind, **self._access)
@@ -104,12 +105,13 @@ class Trial:
             raise
 
     def segment(self, offset=0, length=64, lkey=None, side=None):
-        """A segment of a side's region (the near one's)."""
+        """Returns a segment of a side's region (by default the near one's)."""
         region = (side or self.near).small
         return [region["address"] + offset, length, region["lkey"] if lkey is None else lkey]
 
     def send(self, op, side=None, number=1, sge=None, offset=0, rkey=None, raddr=None, **more):
-        """Post a request of the near side; RDMA goes to `offset` of the far region."""
+        """Posts a request (by default of the near side); RDMA targets `offset` of the other
+        region."""
         side = side or self.near
         other = self.far if side is self.near else self.near
         request = {"id": number, "op": op, "sge": [self.segment(side=side)] if sge is None else sge, **more}
@@ -119,48 +121,50 @@ class Trial:
         side.end.post_send(side.qp["id"], [request])
 
     def receive(self, number=100, sge=None, side=None):
-        """Post a receive, of the far side unless said."""
+        """Posts a receive (by default of the far side)."""
         side = side or self.far
         sge = [self.segment(4096, 4096, side=side)] if sge is None else sge
         side.end.post_recv(side.qp["id"], [{"id": number, "sge": sge}])
 
     def completions(self, side, cq, count):
-        """So many completions, no more and no less: [id, status] each."""
+        """Returns `count` completions and any surplus one: [id, status] each."""
         found = side.end.poll(cq, count, PATIENCE * harness.slowness())
         found += side.end.poll(cq, 1, 0)
         return [[wc["id"], wc["status"]] for wc in found]
 
     def sent(self, *wanted, side=None):
-        """The send completions of the near side must be these: statuses of requests 1, 2, …"""
+        """Checks the send completions (by default of the near side): statuses of requests 1, 2,
+        …"""
         side = side or self.near
         found = self.completions(side, side.send_cq, len(wanted))
         equal(f"send completions of {side.name}", found, [[i + 1, status] for i, status in enumerate(wanted)])
 
     def received(self, *wanted, side=None):
-        """The receive completions of the far side must be these: statuses of receives 100, 101, …"""
+        """Checks the receive completions (by default of the far side): statuses of receives 100,
+        101, …"""
         side = side or self.far
         found = self.completions(side, side.recv_cq, len(wanted))
         equal(f"receive completions of {side.name}", found, [[i + 100, status] for i, status in enumerate(wanted)])
 
     def quiet(self, side=None):
-        """The far side gets no completion."""
+        """Checks that a side (by default the far one) gets no receive completion."""
         side = side or self.far
         equal(f"receive completions of {side.name}", side.end.poll(side.recv_cq, 1, QUIET), [])
 
     def states(self, near, far):
-        """Both queue pairs must be in these states."""
+        """Waits until both queue pairs are in these states."""
         for side, wanted in ((self.near, near), (self.far, far)):
             harness.wait_until(
                 f"{side.name} is in state {wanted}", lambda: side.end.state(side.qp["id"]) == wanted, 10
             )
 
     def events(self, *wanted, side=None):
-        """The asynchronous events of the far side must be these."""
+        """Checks the asynchronous events of a side (by default the far one)."""
         side = side or self.far
         equal(f"events of {side.name}", side.end.async_events(5 if wanted else 0), list(wanted))
 
     def still_works(self):
-        """The connection itself must have come to no harm."""
+        """Checks that the trial's own connection still works."""
         batch = Batch(random.Random(1), self.near, self.far)
         for side in (self.near, self.far):
             batch.add(side, "send", 2000)
@@ -169,7 +173,7 @@ class Trial:
 
 
 def refused(number, what, *arguments, **named):
-    """The call must fail with this errno."""
+    """Checks that the call fails with this errno."""
     try:
         what(*arguments, **named)
     except Exception as why:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The constants of libibverbs by their names, as pyverbs of rdma-core 56.1 has them. That of 65.0 has
-each enumeration as a class of its own."""
+"""The constants of libibverbs by name, as in pyverbs of rdma-core 56.1.
+
+In pyverbs of 65.0 each enumeration is a class; its members are copied here.
+"""
 
 import enum
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Acknowledgements that leave with the answer: that they do where each request is answered, and that nobody who waits for one
-waits for ever, whatever becomes of the answer.
+"""Delayed ACKs.
 
-How long they wait is a parameter of the module. Where that is longer than anything takes, who asks is rdma_rxe: rrxe asks again as soon as an
-acknowledgement takes longer than usual."""
+If each request is answered by a message, its ACK must leave together with that message. A requester
+that waits for an ACK must get it in time whatever happens to the reply.
+
+The delay is a module parameter. In cases with a delay longer than any reply takes, the requester is
+rdma_rxe, because rrxe retransmits as soon as an ACK takes longer than usual.
+"""
 
 import contextlib
 
@@ -20,34 +23,34 @@ bed = testbed.Bed()
 
 ALONE, ASKED = ("rrxe", "rrxe"), ("rdma_rxe", "rrxe")
 
-# How long an acknowledgement waits, in microseconds: the most there is.
+# The longest ACK delay, in microseconds.
 LONG = 1_000_000
 
-# Answers in a row after which acknowledgements wait (drivers/rrxe/limits.rs).
+# Number of consecutive replies after which ACKs are delayed (drivers/rrxe/limits.rs).
 ANSWERS = 8
 
-# How long anything may take, in seconds: this only catches what never happens.
+# Time limit in seconds; only catches hangs.
 PATIENCE = 60
 
-# How a queue pair may end after its program has received a message.
+# Ways in which a queue pair may end after its program has received a message.
 MODIFIED = ("error", "reset")
 ENDS = {end: end for end in (*MODIFIED, "destroy", "killed", "link-deleted", "module-unloaded")}
 
-# How a queue pair may enter the Error state during a stream of messages; the number of attempts.
+# Ways to put a queue pair into Error during a stream of messages, and the number of attempts.
 ERRORS = {"modify": "error", "own-request": "own"}
 TIMES = 25
 
-# Messages of the stream, which are posted at once, and bytes of each.
+# Number of messages of a stream, which are posted together, and bytes of each.
 STREAM, LENGTH = 32, 8000
 
 
 def loaded(wait):
-    """The module with acknowledgements that wait so long."""
+    """Loads the module with this ACK delay in microseconds."""
     return testbed.loaded_with(bed.here.machine, f"answer_wait_us={wait}")
 
 
 class Talk:
-    """Two programs that talk over a connection: what one says, the other has posted a receive for."""
+    """Two programs that exchange messages; a receive is posted before each message."""
 
     def __init__(self, hosts, sides):
         self.hosts = hosts
@@ -55,7 +58,10 @@ class Talk:
         self.number = 0
 
     def say(self, who, length=8, op="send", completes=True):
-        """One of them sends a message, and the other receives it; `completes`: and the sender hears that it has."""
+        """Sends a message from one side and checks that the other side receives it.
+
+        With `completes` it also waits for the send completion.
+        """
         side, other = self.sides[who], self.sides[1 - who]
         self.number += 1
         seed, number = self.number, self.number
@@ -75,7 +81,7 @@ class Talk:
         return number
 
     def heard(self, who, number, status="SUCCESS"):
-        """What one has sent completes so."""
+        """Checks the next send completion of a side."""
         self._completed(self.sides[who], self.sides[who].send_cq, number, status)
 
     @staticmethod
@@ -84,7 +90,11 @@ class Talk:
         equal("completion", [(wc["id"], wc["status"]) for wc in found], [(number, status)])
 
     def exchange(self, count, length=8, op="send"):
-        """One asks, and the other answers, so often. Who answers hears that his answer has arrived with the next question; the last has none."""
+        """Exchanges `count` requests and replies.
+
+        The send completion of a reply is awaited after the next request, or after the last
+        exchange.
+        """
         last = None
         for _ in range(count):
             asked = self.say(0, length, op, completes=False)
@@ -95,14 +105,14 @@ class Talk:
         self.heard(1, last)
 
     def verify(self):
-        """All bytes are where they should be, and no others."""
+        """Checks that all memory is as expected."""
         for side in self.sides:
             equal(f"{side.name}'s memory", side.end.verify(side.small["id"]), "")
 
 
 @contextlib.contextmanager
 def talk(drivers=ASKED, wait=LONG, **more):
-    """Two programs that talk, each in a namespace of its own."""
+    """Yields two programs that exchange messages, each in a namespace of its own."""
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
     rng = data_cases.seeded("answers")
@@ -114,7 +124,7 @@ def talk(drivers=ASKED, wait=LONG, **more):
 
 
 def carried(host):
-    """Acknowledgements of the host that have left with an answer."""
+    """Returns the number of the host's ACKs that left with a reply."""
     return read(host)["acks_with_answers"]
 
 
@@ -123,12 +133,12 @@ KINDS = {"send": ("send", 8), "nothing": ("send", 0), "packets": ("send-imm", 30
 
 @case(timeout=200, debug=("packets",), each=KINDS)
 def with_the_answer(kind):
-    """Once enough requests were answered, an acknowledgement waits for the answer, and leaves with it; no byte is wrong."""
+    """After enough replies, an ACK is delayed and leaves with the reply; no byte is wrong."""
     op, length = kind
     with talk() as found:
         host, count = found.hosts[1], 3 * ANSWERS
         found.exchange(count, length, op)
-        # The first must be seen to be answered before any waits.
+        # ACKs are delayed only after the first requests were answered by replies.
         equal("acknowledgements that left with answers", carried(host), count - ANSWERS)
         if op == "send" and length:
             before = read(host)["sent_pkts"], host.frames()
@@ -141,8 +151,11 @@ def with_the_answer(kind):
 
 @case(timeout=400, debug=False, each={"ipv4": 4, "ipv6": 6})
 def of_both(version):
-    """Where rrxe asks, too, each frame has an acknowledgement and a message. (It does not wait as long as the other cases' module, so a program
-    must answer soon: perftest's does, where the other one does not keep it from running.)"""
+    """With rrxe at both ends, frames carry both an ACK and a message.
+
+    The delay is shorter than in other cases, so a program must reply soon. perftest's does, unless
+    the other program keeps it off the CPU.
+    """
     here = bed.here
     with loaded(400), testbed.namespaces(ALONE) as hosts:
         for attempt in range(20):
@@ -159,21 +172,21 @@ def of_both(version):
 
 @case(timeout=200, debug=False)
 def without_an_answer():
-    """Where none comes, the acknowledgement leaves by itself, and the next ones do so at once."""
+    """Without a reply the ACK leaves after the delay, and later ACKs leave immediately."""
     with talk() as found:
         found.exchange(2 * ANSWERS)
         before = carried(found.hosts[1])
         for _ in range(3):
             found.say(0)
         equal("acknowledgements that left with answers", carried(found.hosts[1]), before)
-        # Until it has answered often enough again.
+        # Until there were enough replies again.
         found.exchange(2 * ANSWERS)
         equal("and then", carried(found.hosts[1]), before + ANSWERS)
 
 
 @case(timeout=200, debug=False)
 def a_second_question():
-    """Who asks again before he has an answer hears of both."""
+    """A requester that sends again before the reply gets the completions of all requests."""
     with talk() as found:
         found.exchange(2 * ANSWERS)
         asked = [found.say(0, completes=False) for _ in range(5)]
@@ -184,7 +197,7 @@ def a_second_question():
 
 @case(timeout=200, debug=("destroy", "killed"), each=ENDS)
 def last_words(end):
-    """A queue pair that ends before its program answers has acknowledged the question."""
+    """A queue pair that ends before its program replies has acknowledged the request."""
     with talk(apart=(1,)) as found:
         found.exchange(2 * ANSWERS)
         host, side = found.hosts[1], found.sides[1]
@@ -202,15 +215,17 @@ def last_words(end):
             testbed.unload(bed.here.machine, host.driver)
         else:
             side.end.modify(side.qp["id"], ["STATE"], state=end)
-        # On a slow machine the wait may have ended before.
+        # On a slow machine the delay may have expired before.
         log(f"acknowledgement owed at the end of the queue pair: {owed}")
         found.heard(0, asked)
 
 
 @case(timeout=600, debug=False, each=ERRORS)
 def last_words_of_a_stream(end):
-    """A queue pair enters the Error state while messages arrive on another CPU: the sender's and
-    the receiver's numbers of successful completions are equal."""
+    """A queue pair enters the Error state while messages arrive on another CPU.
+
+    The sender and the receiver have equal numbers of successful completions.
+    """
     rng = data_cases.seeded("answers/stream")
     with loaded(400), testbed.namespaces(ALONE) as hosts:
         with traffic.connection(hosts, rng, extended=True, apart=(0,)) as (sender, taker):
@@ -226,22 +241,26 @@ def last_words_of_a_stream(end):
 
 
 def _successes(completions):
-    """Count the successful completions of a stream. All messages must have completed."""
+    """Returns the number of successful completions of a stream. All messages must have
+    completed."""
     equal("completions", len(completions), STREAM)
     return sum(wc["status"] == "SUCCESS" for wc in completions)
 
 
 def _connect_again(sender, taker, rng):
-    """Reset both queue pairs and connect them, with a timeout of 67 ms: the sender fails soon."""
+    """Resets both queue pairs and connects them, with a timeout of 67 ms so that errors show
+    soon."""
     for side in (sender, taker):
         side.end.modify(side.qp["id"], ["STATE"], state="reset")
     traffic.connect(sender, taker, 1024, rng, timeout=14)
 
 
 def _break_in_a_stream(sender, taker, end):
-    """Send a stream. When the first message has arrived, put the receiver's queue pair into the
-    Error state: by ibv_modify_qp, or by a request with a bad key. Return the completions until
-    then."""
+    """Sends a stream and breaks the receiver's queue pair once the first message has arrived.
+
+    It enters the Error state by ibv_modify_qp, or by a request with a bad key. Returns the
+    completions until then.
+    """
     segment = [[taker.small["address"], LENGTH, taker.small["lkey"]]]
     receives = [{"id": number, "sge": segment} for number in range(STREAM)]
     taker.end.post_recv(taker.qp["id"], receives)
@@ -260,7 +279,8 @@ def _break_in_a_stream(sender, taker, end):
 
 @case(timeout=200, debug=False)
 def switched_off():
-    """With the module's parameter answer_wait_us=0 each leaves by itself, at once."""
+    """With the module parameter answer_wait_us=0, each ACK leaves immediately, in its own
+    packet."""
     with talk(wait=0) as found:
         found.exchange(3 * ANSWERS)
         equal("acknowledgements that left with answers", carried(found.hosts[1]), 0)
@@ -268,7 +288,7 @@ def switched_off():
 
 @case(timeout=400, debug=("everything",), each={"loss-5": "loss 5%", "everything": "delay 1ms reorder 25% 50% loss 1% duplicate 5% corrupt 1%"})
 def bad_wire(words):
-    """What is lost, late or spoiled is sent again, and no message is lost or comes twice."""
+    """On a bad wire, messages are retransmitted, and none is lost or received twice."""
     with talk(drivers=ALONE, wait=20_000) as found:
         with netem.wire(found.hosts, words):
             for length in (8, 3000):
@@ -276,5 +296,5 @@ def bad_wire(words):
 
 
 def run():
-    """Run the suite, without the device of the machine itself; the next one has it again."""
+    """Runs the suite without this machine's own device, which is restored afterwards."""
     return bed.run_without_device()

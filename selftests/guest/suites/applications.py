@@ -13,7 +13,7 @@ bed = testbed.Bed()
 
 @contextlib.contextmanager
 def serving(host, command, listens, port):
-    """Runs a server that never ends by itself, and yields it when it listens."""
+    """Runs a server that never ends by itself; yields its job once it listens."""
     job = host.machine.start(command)
     try:
         wait_until(f"'{command}' listens", lambda: listens(host.machine, port))
@@ -23,7 +23,7 @@ def serving(host, command, listens, port):
         job.wait()
 
 
-# qperf's tests that connect by the connection manager: those of the transport RC only.
+# qperf's tests that connect through the connection manager, which are RC only.
 QPERF = ("rc_bi_bw", "rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw")
 QPERF += ("rc_rdma_write_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap", "ver_rc_fetch_add")
 
@@ -32,8 +32,9 @@ QPERF += ("rc_rdma_write_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap", 
 def qperf(server, client, test):
     """A test of qperf. ver_rc_… compare the value in memory after each atomic operation.
 
-    The server's child for the test then calls rdma_destroy_qp() for the identifier that listens, which has no
-    queue pair, and ends by a segmentation fault. It does so on every device, and nobody waits for its status.
+    The server's child for the test then calls rdma_destroy_qp() on the listening identifier, which
+    has no queue pair, and ends with a segmentation fault. It does so on every device, and nothing
+    checks its exit status.
     """
     port = next_port()
     with serving(server, f"qperf -lp {port}", testbed.tcp_listens, port):
@@ -44,7 +45,10 @@ def qperf(server, client, test):
 
 @both_roles(bed, timeout=120)
 def perftest_multicast(server, client):
-    """ib_send_bw over UD to a multicast group. Its usual group is interface-local, and reaches no other host."""
+    """ib_send_bw over UD to a multicast group.
+
+    Its default group is interface-local and reaches no other host.
+    """
     port = next_port()
 
     def command(host):
@@ -56,8 +60,8 @@ def perftest_multicast(server, client):
         require(re.search(r"^ 1024 +100 ", output, re.M), f"no result: {output}")
 
 
-# Requests that fio has under way. A server of the verb "send" needs more receives than that: fio connects with
-# an RNR retry count of 0.
+# Requests that fio keeps in flight. With the verb "send" the server needs more receives than that,
+# since fio connects with an RNR retry count of 0.
 FIO_DEPTH = 8
 FIO_RECEIVES = 64
 FIO_BLOCKS = 64
@@ -67,7 +71,7 @@ FIO_JOB = f"[job]\nioengine=rdma\nthread=1\nbs=64k\nsize={FIO_BLOCKS * 64}k\n"
 
 @both_roles(bed, timeout=200, each={name: name for name in ("write", "read", "send")})
 def fio(server, client, verb):
-    """fio's engine rdma: all blocks are transferred, and both ends leave."""
+    """fio's engine rdma: all blocks are transferred, and both ends exit."""
     port = next_port()
     serve = f"{FIO_JOB}port={port}\nrw=read\niodepth={FIO_RECEIVES}\n"
     ask = f"{FIO_JOB}hostname={server.address}\nport={port}\nrw=write\nverb={verb}\niodepth={FIO_DEPTH}\n"
@@ -79,7 +83,7 @@ def fio(server, client, verb):
         require(f"total={FIO_BLOCKS},0,0,0" in ends[0], "the server did not receive all blocks")
 
 
-# Endpoints of libfabric's provider for verbs, by what is above it.
+# Endpoints of libfabric's verbs provider, by the layer above it.
 FABRIC = {
     "msg": "-p verbs -e msg",
     "dgram": "-p verbs -e dgram",
@@ -90,7 +94,7 @@ FABRIC = {
 
 @both_roles(bed, timeout=200, each=FABRIC)
 def libfabric(server, client, options):
-    """fi_pingpong, which compares the data, over connections and datagrams."""
+    """fi_pingpong, with data verification, over connections and datagrams."""
     port = next_port()
     command = f"fi_pingpong {options} -c -I 10 -S 16384"
     if "dgram" in options:
@@ -102,7 +106,7 @@ def libfabric(server, client, options):
 
 @both_roles(bed, timeout=120, each={"rstream": "rstream -T v", "riostream": "riostream -T v"})
 def rsockets(server, client, command):
-    """Streams of rsockets with verified data; riostream maps the buffer of its peer."""
+    """Streams of rsockets with verified data; riostream maps its peer's buffer."""
     port = next_port()
     common = f"{command} -p {port} -C 20 -S 65536"
     ends = run_pair(server, client, common, f"{common} -s {server.address}", testbed.cm_listens, port)
@@ -112,7 +116,7 @@ def rsockets(server, client, command):
 
 @both_roles(bed, timeout=120)
 def rcopy(server, client):
-    """A file, copied by rsockets."""
+    """rcopy copies a file over rsockets."""
     with serving(server, "rcopy", testbed.cm_listens, 7427) as job:
         client.machine.run("dd if=/dev/urandom of=/tmp/original bs=1M count=4 status=none")
         client.machine.run(f"rcopy /tmp/original {server.address}:/tmp/copy", 60)
@@ -122,5 +126,5 @@ def rcopy(server, client):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wrong requests through verbs: each ends with the completion status or errno that hardware gives, and
-harms nobody else."""
+"""Wrong requests through verbs.
+
+Each must end with the completion status or errno that hardware gives, and must not affect others.
+"""
 
 import errno
 
@@ -18,7 +20,7 @@ QKEY = 0x11223344
 SIZE = 512 * 1024
 RDMA = ("write", "write-imm", "read", "cmp-swap", "fetch-add")
 
-# What each operation needs of the region that it goes to.
+# The access right that each operation needs on its target region.
 NEEDS = {
     "write": "remote-write",
     "write-imm": "remote-write",
@@ -29,24 +31,24 @@ NEEDS = {
 
 
 def by_op(*ops):
-    """A case for each operation."""
+    """Returns a case for each operation."""
     return {op: op for op in ops}
 
 
 def operands(op):
-    """What an operation has beside its target."""
+    """Returns the arguments of an operation other than its target."""
     if op in ("cmp-swap", "fetch-add"):
         return {"compare": 1, "swap": 2}
     return {"imm": 7} if op.endswith("imm") else {}
 
 
 def local(t, op):
-    """The local segment that suits the operation."""
+    """Returns a local segment of the size that the operation needs."""
     return [t.segment(length=8 if op in ("cmp-swap", "fetch-add") else 64)]
 
 
 def remote_access_error(t, op, **where):
-    """A request that the far side refuses to let in (IBA 9.7.4, 9.9)."""
+    """Checks that the far side refuses a request with an access error (IBA 9.7.4, 9.9)."""
     t.receive()
     t.send(op, sge=local(t, op), **operands(op), **where)
     t.sent("REM_ACCESS_ERR")
@@ -60,21 +62,21 @@ def remote_access_error(t, op, **where):
 
 @case(each=by_op(*RDMA))
 def wrong_rkey(op):
-    """A key that was never given out."""
+    """An R_Key that was never allocated."""
     with Trial(bench) as t:
         remote_access_error(t, op, rkey=t.theirs["rkey"] ^ 0x00A50000)
 
 
 @case(each=by_op(*RDMA))
 def wrong_rkey_variant(op):
-    """The right index with other low bits."""
+    """An R_Key with a valid index and wrong low bits."""
     with Trial(bench) as t:
         remote_access_error(t, op, rkey=t.theirs["rkey"] ^ 0x5A)
 
 
 @case(each=by_op(*RDMA))
 def rkey_of_other_domain(op):
-    """A key is good in its protection domain only."""
+    """An R_Key is valid only in its protection domain."""
     with Trial(bench) as t:
         end = t.far.end
         pd = end.pd()
@@ -95,7 +97,7 @@ RANGES = {
 
 @case(each={f"{op}-{name}": (op, where) for op in ("write", "read") for name, where in RANGES.items()})
 def out_of_range(what):
-    """Bytes that are not the region's."""
+    """A range outside the region."""
     op, where = what
     with Trial(bench) as t:
         remote_access_error(t, op, raddr=where(t.theirs))
@@ -103,7 +105,7 @@ def out_of_range(what):
 
 @case(each=by_op(*RDMA))
 def right_missing(op):
-    """A region that does not allow the operation."""
+    """A region that does not permit the operation."""
     rights = [right for right in ("local-write", *dict.fromkeys(NEEDS.values())) if right != NEEDS[op]]
     with Trial(bench) as t:
         region = t.far.end.memory(t.far.pd, PAGE, rights, 6)
@@ -114,7 +116,7 @@ def right_missing(op):
 
 @case(each=by_op(*RDMA))
 def stale_rkey(op):
-    """A key of a region that is no more."""
+    """An R_Key of a deregistered region."""
     with Trial(bench) as t:
         region = t.far.end.memory(t.far.pd, PAGE, seed=7)
         t.far.end.deregister(region["id"])
@@ -124,19 +126,19 @@ def stale_rkey(op):
 
 @case(each=by_op("write", "read"))
 def nothing_needs_no_key(op):
-    """A request for no bytes is not checked against any region (C9-88)."""
+    """A request of zero length is not checked against any region (C9-88)."""
     with Trial(bench) as t:
         t.send(op, sge=[], rkey=0x12345678, raddr=0)
         t.sent("SUCCESS")
         t.still_works()
 
 
-# Requests that the far side does not take
+# Requests that the far side refuses
 
 
 @case(each=by_op(*RDMA))
 def operation_disabled(op):
-    """An operation that the far queue pair does not allow."""
+    """An operation that the far queue pair does not permit."""
     allowed = [right for right in ("local-write", "remote-write", "remote-read", "remote-atomic") if right != NEEDS[op]]
     with Trial(bench, access={"access": allowed}) as t:
         t.receive()
@@ -148,7 +150,7 @@ def operation_disabled(op):
 
 @case(each={f"{op}-{offset}": (op, offset) for op in ("cmp-swap", "fetch-add") for offset in (1, 4, 7)})
 def atomic_not_aligned(what):
-    """Atomics are of 8 aligned bytes."""
+    """An atomic on an unaligned address."""
     op, offset = what
     with Trial(bench) as t:
         t.send(op, sge=local(t, op), offset=offset, **operands(op))
@@ -158,7 +160,7 @@ def atomic_not_aligned(what):
 
 @case(each=by_op("read", "cmp-swap", "fetch-add"))
 def no_responder_resources(op):
-    """The far side has agreed to no READ or atomic at all."""
+    """A READ or atomic to a peer whose dest_rd_atomic is 0."""
     with Trial(bench, rtr={"dest_rd_atomic": 0}) as t:
         t.send(op, sge=local(t, op), **operands(op))
         t.sent("REM_INV_REQ_ERR")
@@ -167,7 +169,7 @@ def no_responder_resources(op):
 
 @case(each=by_op("send", "send-imm"))
 def receive_too_small(op):
-    """A message longer than the receive that it meets."""
+    """A message longer than the receive that it consumes."""
     with Trial(bench) as t:
         t.receive(sge=[t.segment(4096, 63, side=t.far)])
         t.receive(101)
@@ -179,7 +181,10 @@ def receive_too_small(op):
 
 @case()
 def receive_too_small_many_packets():
-    """The same where the first packets fit: what they hold may be placed, nothing beyond the receive."""
+    """A message of several packets that is too long: nothing is written beyond the receive.
+
+    The payload of earlier packets may be.
+    """
     with Trial(bench) as t:
         t.receive(sge=[t.segment(4096, 3000, side=t.far)])
         t.send("send", sge=[t.segment(length=5000)])
@@ -191,7 +196,7 @@ def receive_too_small_many_packets():
 
 @case(each=by_op("wrong-key", "no-local-write", "other-domain", "out-of-range"))
 def receive_protected(how):
-    """A receive whose memory is not the receiver's to write."""
+    """A receive whose memory the receiver may not write."""
     with Trial(bench) as t:
         drop = []
         if how == "wrong-key":
@@ -220,7 +225,7 @@ def receive_protected(how):
 
 @case(each=by_op("send", "write", "read", "cmp-swap", "fetch-add"))
 def wrong_lkey(op):
-    """Local memory by a key that was never given out."""
+    """An L_Key that was never allocated."""
     with Trial(bench) as t:
         t.receive()
         t.send(op, sge=[t.segment(0, 8, t.mine["lkey"] ^ 0x00A50000)], **operands(op))
@@ -228,13 +233,13 @@ def wrong_lkey(op):
         t.near.end.poll(t.near.send_cq, 1, 0)
         t.states("error", "rts")
         if op in ("cmp-swap", "fetch-add"):
-            # Its answer had no place: the far side may have done it.
+            # The response could not be stored, but the far side may have executed the atomic.
             t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
 
 
 @case(each=by_op("send", "write", "read"))
 def lkey_of_other_domain(op):
-    """Local memory of another protection domain."""
+    """An L_Key of another protection domain."""
     with Trial(bench) as t:
         pd = t.near.end.pd()
         region = t.near.end.memory(pd, PAGE, seed=9)
@@ -248,7 +253,7 @@ def lkey_of_other_domain(op):
 
 @case(each={f"{op}-{name}": (op, where) for op in ("send", "read") for name, where in RANGES.items()})
 def local_out_of_range(what):
-    """Local bytes that are not the region's."""
+    """A local range outside the region."""
     op, where = what
     with Trial(bench) as t:
         t.receive()
@@ -259,7 +264,7 @@ def local_out_of_range(what):
 
 @case(each=by_op("read", "fetch-add"))
 def local_read_only(op):
-    """The answer has nowhere to go: the region is not ours to write."""
+    """A response that would be written to a read-only region."""
     with Trial(bench) as t:
         region = t.near.end.memory(t.near.pd, PAGE, (), 10)
         t.send(op, sge=[[region["address"], 8, region["lkey"]]], **operands(op))
@@ -273,7 +278,7 @@ def local_read_only(op):
 
 @case(each=by_op("send", "write", "read"))
 def stale_lkey(op):
-    """Local memory of a region that is no more."""
+    """An L_Key of a deregistered region."""
     with Trial(bench) as t:
         region = t.near.end.memory(t.near.pd, PAGE, seed=11)
         t.near.end.deregister(region["id"])
@@ -285,7 +290,7 @@ def stale_lkey(op):
 
 @case(each=by_op("send", "write", "read"))
 def longer_than_a_message(op):
-    """More than max_msg_sz (IBA 11.4.1: local length error)."""
+    """A message longer than max_msg_sz (IBA 11.4.1: local length error)."""
     with Trial(bench) as t:
         half = t.near.info["max_msg"] // 2 + 1
         t.receive()
@@ -296,7 +301,7 @@ def longer_than_a_message(op):
 
 @case(each={f"{op}-{length}": (op, length) for op in ("cmp-swap", "fetch-add") for length in (4, 16)})
 def atomic_length(what):
-    """An atomic's answer has 8 bytes."""
+    """An atomic's response has 8 bytes, and no other buffer length is accepted."""
     op, length = what
     with Trial(bench) as t:
         t.send(op, sge=[t.segment(length=length)], **operands(op))
@@ -306,7 +311,7 @@ def atomic_length(what):
 
 @case()
 def flushed_in_order():
-    """What follows a failure is flushed, in the order of posting, each once; what came before is done."""
+    """Requests after a failed one are flushed once each, in order; earlier ones have completed."""
     with Trial(bench) as t:
         for number in range(100, 104):
             t.receive(number, [t.segment(8192 + (number - 100) * 64, 64, side=t.far)])
@@ -320,7 +325,7 @@ def flushed_in_order():
         t.sent("SUCCESS", "REM_ACCESS_ERR", *["WR_FLUSH_ERR"] * 3)
         t.received("SUCCESS", *["WR_FLUSH_ERR"] * 3)
         t.received(*["WR_FLUSH_ERR"] * 4, side=t.near)
-        # In the error state what is posted comes back at once.
+        # In the Error state, posted requests are flushed immediately.
         t.send("send", number=1)
         t.sent("WR_FLUSH_ERR")
         t.receive(100)
@@ -329,7 +334,7 @@ def flushed_in_order():
 
 @case()
 def failure_without_signal():
-    """A request that asked for no completion has one if it fails."""
+    """An unsignaled request generates a completion if it fails."""
     with Trial(bench) as t:
         t.send("write", rkey=1, flags=[])
         t.sent("REM_ACCESS_ERR")
@@ -337,7 +342,7 @@ def failure_without_signal():
 
 @case()
 def back_from_error():
-    """Error to Reset and up again, with the same number."""
+    """From Error to Reset and back to Ready to Send, with the same queue pair number."""
     with Trial(bench) as t:
         t.send("write", rkey=1)
         t.sent("REM_ACCESS_ERR")
@@ -349,12 +354,12 @@ def back_from_error():
         t.still_works()
 
 
-# Nobody answers
+# No response
 
 
 @case(timeout=240)
 def receiver_not_ready():
-    """No receive, and the retries used up."""
+    """The receiver never posts a receive: the RNR retries run out."""
     with Trial(bench, rtr={"rnr_timer": 1}, rts={"rnr_retry": 2}) as t:
         t.send("send")
         t.sent("RNR_RETRY_EXC_ERR")
@@ -363,7 +368,7 @@ def receiver_not_ready():
 
 @case(timeout=240)
 def receiver_ready_late():
-    """No receive for a while, and retries without end."""
+    """The receiver posts a receive late; RNR retries are unlimited."""
     with Trial(bench, rtr={"rnr_timer": 14}, rts={"rnr_retry": 7}) as t:
         t.near.end.put(t.mine["id"], [[0, 64]], 78)
         t.send("send")
@@ -376,7 +381,7 @@ def receiver_ready_late():
 
 @case(timeout=240, each=by_op("send", "write", "read", "fetch-add"))
 def peer_gone(op):
-    """The far queue pair is no more: the retries run out."""
+    """The far queue pair was reset: the retries run out."""
     with Trial(bench, rts={"timeout": 12, "retry": 2}) as t:
         t.far.end.modify(t.far.qp["id"], ("STATE",), state="reset")
         t.send(op, sge=local(t, op), **operands(op))
@@ -386,7 +391,7 @@ def peer_gone(op):
 
 @case(timeout=240)
 def peer_unreachable():
-    """No host has the address; the request must not hang for ever."""
+    """No host has the address; the request must not hang forever."""
     with Trial(bench, connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]
         end.to_init(qp)
@@ -394,7 +399,7 @@ def peer_unreachable():
         try:
             end.to_rtr(qp, gid=nowhere, qpn=17, psn=5)
         except Exception as why:
-            # ib_core resolves the neighbour in this step, for drivers that ask it to.
+            # For drivers that request it, ib_core resolves the neighbour in this transition.
             equal("errno", getattr(why, "error_code", None), errno.ETIMEDOUT)
             return
         end.to_rts(qp, timeout=12, retry=1, psn=5)
@@ -406,7 +411,7 @@ def peer_unreachable():
 
 
 def datagram(t, number=1, length=64, qpn=None, qkey=None, sge=None):
-    """Send a datagram to the far side."""
+    """Sends a datagram to the far side."""
     handle = t.near.end.ah(t.near.pd, t.far.info["gid"])
     more = {} if qkey is None else {"qkey": qkey}
     target = t.far.qp["qpn"] if qpn is None else qpn
@@ -415,7 +420,7 @@ def datagram(t, number=1, length=64, qpn=None, qkey=None, sge=None):
 
 
 def datagram_arrives(t, number=1):
-    """One as it should be must arrive after all that."""
+    """Checks that a correct datagram still arrives."""
     t.near.end.put(t.mine["id"], [[0, 64]], 79)
     handle = datagram(t)
     t.sent("SUCCESS")
@@ -427,7 +432,7 @@ def datagram_arrives(t, number=1):
 
 @case()
 def datagram_wrong_qkey():
-    """Dropped without a word (IBA 9.6.1.5)."""
+    """A datagram with a wrong Q_Key is dropped silently (IBA 9.6.1.5)."""
     with Trial(bench, kind="ud") as t:
         t.receive()
         handle = datagram(t, qkey=0x55)
@@ -439,7 +444,7 @@ def datagram_wrong_qkey():
 
 @case()
 def datagram_wrong_number():
-    """To a queue pair that is not there."""
+    """A datagram to a queue pair that does not exist."""
     with Trial(bench, kind="ud") as t:
         t.receive()
         handle = datagram(t, qpn=t.far.qp["qpn"] ^ 0x5A5A)
@@ -451,7 +456,7 @@ def datagram_wrong_number():
 
 @case()
 def datagram_to_connected():
-    """To a queue pair of another service."""
+    """A datagram to an RC queue pair."""
     with Trial(bench, kind="ud") as t, Trial(bench) as connected:
         connected.receive()
         handle = datagram(t, qpn=connected.far.qp["qpn"])
@@ -464,7 +469,8 @@ def datagram_to_connected():
 
 @case(each={"no-room-for-header": 39, "no-room-for-payload": 103})
 def datagram_receive_too_small(room):
-    """Never more than the receive has room for, and never reported as a success."""
+    """A datagram longer than its receive is not written beyond it, and never reported as a
+    success."""
     with Trial(bench, kind="ud") as t:
         t.receive(sge=[t.segment(4096, room, side=t.far)])
         handle = datagram(t)
@@ -477,7 +483,7 @@ def datagram_receive_too_small(room):
 
 @case()
 def datagram_without_receive():
-    """Dropped without a word."""
+    """A datagram without a receive is dropped silently."""
     with Trial(bench, kind="ud") as t:
         handle = datagram(t)
         t.sent("SUCCESS")
@@ -489,7 +495,8 @@ def datagram_without_receive():
 
 @case()
 def datagram_too_long():
-    """Longer than a packet (I-02): it is not sent, and completes with success (C10-93.1.1)."""
+    """A datagram longer than a packet (I-02) is not sent, and completes with success
+    (C10-93.1.1)."""
     with Trial(bench, kind="ud") as t:
         t.receive()
         handle = datagram(t, length=4097)
@@ -497,7 +504,7 @@ def datagram_too_long():
         t.states("rts", "rts")
         t.quiet()
         t.near.end.drop(handle)
-        # The receive side goes on.
+        # The receive side still works.
         t.receive(100, side=t.near)
         back = t.far.end.ah(t.far.pd, t.near.info["gid"])
         t.far.end.put(t.theirs["id"], [[0, 64]], 80)
@@ -507,16 +514,16 @@ def datagram_too_long():
         t.near.end.accept(t.mine["id"], [[4096, 40]], 40)
         t.near.end.expect(t.mine["id"], [[4136, 64]], 80, 64)
         t.far.end.drop(back)
-        # And so does the send side.
+        # The send side still works, too.
         datagram_arrives(t)
 
 
-# Refused by errno
+# Calls that fail with an errno
 
 
 @case()
 def post_in_wrong_state():
-    """A send before Ready to Send, a receive in Reset (J-03, IBA 10.3.1)."""
+    """A send before Ready to Send, and a receive in Reset (J-03, IBA 10.3.1)."""
     with Trial(bench, connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]
         refused(errno.EINVAL, t.send, "send")
@@ -530,7 +537,7 @@ def post_in_wrong_state():
 
 @case()
 def post_unknown_opcode():
-    """Numbers that are no operation, and operations that the service does not have."""
+    """Unknown opcodes, and operations that the service does not support."""
     with Trial(bench) as t:
         for op in (15, 77, 255, 2**31 - 1):
             refused(errno.EINVAL, t.send, op)
@@ -544,7 +551,7 @@ def post_unknown_opcode():
 
 @case()
 def post_too_much():
-    """More segments, inline bytes or requests than the queue was made for."""
+    """More segments, inline bytes or requests than the queue was created for."""
     with Trial(bench) as t:
         qp = t.near.qp
         refused(errno.EINVAL, t.send, "send", sge=[t.segment()] * (qp["sge"] + 1))
@@ -561,9 +568,9 @@ def post_too_much():
 
 @case()
 def send_queue_full():
-    """As many as the queue was made for, and not one more."""
+    """A send queue accepts exactly the number of requests that it was created for."""
     with Trial(bench, rtr={"rnr_timer": 14}, rts={"rnr_retry": 7}) as t:
-        # They wait for a receive that is not there yet.
+        # The requests wait for a receive that is never posted.
         for number in range(t.near.qp["send_wr"]):
             t.send("send", number=number + 1)
         refused(errno.ENOMEM, t.send, "send")
@@ -583,7 +590,10 @@ MODIFY = {
 
 @case(each=MODIFY)
 def modify_from_reset(what):
-    """Transitions and attributes that the modify table does not have (J-01, IBA 11.2.4.2); nothing changes."""
+    """Transitions and attributes that the modify table lacks are refused without effect.
+
+    See J-01, IBA 11.2.4.2.
+    """
     mask, attributes = what
     with Trial(bench, connected=False) as t:
         if attributes.get("gid"):
@@ -608,7 +618,7 @@ TO_RTR = {
 
 @case(each=TO_RTR)
 def modify_to_rtr(what):
-    """Wrong attributes on the way to Ready to Receive; nothing changes (J-01)."""
+    """Wrong attributes in the transition to Ready to Receive are refused without effect (J-01)."""
     mask, wrong, number = (*what, errno.EINVAL)[:3]
     with Trial(bench, connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]
@@ -628,7 +638,7 @@ def modify_to_rtr(what):
 
 @case()
 def modify_mtu_beyond_port():
-    """A path MTU that the port does not have."""
+    """A path MTU larger than the port's."""
     with Trial(bench, connected=False) as t:
         here = bed.here.machine
         here.run("ip link set eth0 mtu 1500")
@@ -645,7 +655,7 @@ CONTROLLED = 0x80010001  # a Q_Key for privileged consumers: its top bit is set
 
 @case()
 def controlled_qkey():
-    """A Q_Key with the top bit needs CAP_NET_RAW (A-36)."""
+    """A Q_Key with the top bit set requires CAP_NET_RAW (A-36)."""
     with Trial(bench, kind="ud", connected=False) as t:
         end, qp = t.near.end, t.near.qp["id"]
         with privilege.without(privilege.CAP_NET_RAW):
@@ -658,7 +668,7 @@ def controlled_qkey():
 
 @case()
 def controlled_qkey_of_the_privileged():
-    """Who has CAP_NET_RAW gets such a Q_Key, and datagrams with it arrive (A-33, A-34)."""
+    """A program with CAP_NET_RAW may set such a Q_Key, and its datagrams arrive (A-33, A-34)."""
     with Trial(bench, kind="ud", access={"qkey": CONTROLLED}) as t:
         equal("Q_Key", t.near.end.query(t.near.qp["id"], "qkey"), {"qkey": CONTROLLED})
         t.receive()
@@ -666,7 +676,7 @@ def controlled_qkey_of_the_privileged():
         t.sent("SUCCESS")
         t.quiet()
         t.near.end.drop(handle)
-        # The top bit says: that of the queue pair.
+        # The top bit selects the Q_Key of the queue pair.
         t.near.end.put(t.mine["id"], [[0, 64]], 79)
         handle = datagram(t, qkey=0xFFFFFFFF)
         t.sent("SUCCESS")
@@ -678,7 +688,7 @@ def controlled_qkey_of_the_privileged():
 
 @case()
 def create_too_large():
-    """Queues larger than the device has."""
+    """Queues larger than the device supports."""
     end, info = bench.ends()[0]
     refused(errno.EINVAL, end.cq, 0)
     refused(errno.EINVAL, end.cq, info["max_cqe"] + 1)
@@ -695,7 +705,7 @@ def create_too_large():
 
 @case()
 def register_wrong():
-    """Memory that is not there, not ours to write, or with rights that do not go together."""
+    """Unmapped memory, read-only memory, and invalid combinations of access rights."""
     end, _ = bench.ends()[0]
     pd = end.pd()
     refused(errno.EFAULT, end.register, pd, 0x10000, PAGE, ("local-write",))
@@ -709,7 +719,7 @@ def register_wrong():
 
 @case()
 def address_handle_wrong():
-    """Addresses that no packet can be sent to."""
+    """Address handles with unusable addresses."""
     end, info = bench.ends()[0]
     pd = end.pd()
     refused(errno.ENODATA, end.ah, pd, info["gid"], 20)
@@ -720,13 +730,14 @@ def address_handle_wrong():
 
 @case(timeout=180)
 def peer_killed():
-    """The far program dies by kill -9: what it held is gone, its device goes on."""
+    """The far program is killed by kill -9: its objects are destroyed, and its device keeps
+    working."""
     import endpoint
 
     peer = bed.peer
     victim = endpoint.Peer(peer.address)
     info = victim.open(peer.device, peer.address, peer.driver)
-    # Long enough for a slow host to answer, short enough to wait for: 1 s and then 2 s.
+    # Long enough for a slow host to respond, and short enough to wait for: 1 s and then 2 s.
     patience = {"timeout": 18, "retry": 1}
     with Trial(bench, connected=False, rts=patience) as t:
         pd, cq = victim.pd(), victim.cq()
@@ -742,7 +753,7 @@ def peer_killed():
         t.send("write", rkey=region["rkey"], raddr=region["address"])
         t.sent("SUCCESS")
         victim.die()
-        # The kernel takes its time to clean up behind a killed program.
+        # The kernel cleans up after the killed program asynchronously.
         gone = f"rdma resource show qp lqpn {qp['qpn']}"
         wait_until("its queue pair is gone", lambda: not peer.machine.run(gone).strip())
         t.send("write", rkey=region["rkey"], raddr=region["address"])
@@ -750,5 +761,5 @@ def peer_killed():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

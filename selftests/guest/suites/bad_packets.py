@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wrong packets from the wire: malformed, forged, out of order. What is to be dropped leaves no trace and
-gets no answer; what is to be refused gets the right one; nobody else notices."""
+"""Wrong packets from the wire: malformed, forged, out of order.
+
+Packets that must be dropped have no effect and get no response, packets that must be refused get
+the right NAK, and other connections are not affected.
+"""
 
 import contextlib
 import random
@@ -19,20 +22,20 @@ from trial import Bench
 bed = testbed.Bed()
 bench = Bench(bed.endpoints)
 
-# How long to wait for an answer that must not come, in seconds.
+# Seconds to watch for a response that must not come.
 SILENCE = 0.5
-# How long an answer may take, in seconds: a machine may have other things to do, and this only catches what never comes.
+# Time limit in seconds for a response; it only catches missing ones, since the machine may be busy.
 PATIENCE = 60
 
 
 class Attack(Forger):
-    """A trial of one packet, or several."""
+    """A trial of one or more forged packets."""
 
     def __init__(self, bench, **how):
         super().__init__(bed, bench, **how)
 
     def dropped(self, transports, **how):
-        """Each of these must have no answer, no completion, no effect on the connection or memory."""
+        """Checks that none of these causes a response, a completion or a change."""
         self.receive()
         self.wire.forget()
         for transport in transports:
@@ -51,7 +54,8 @@ class Attack(Forger):
         self.received("SUCCESS")
 
     def answered(self, transport, opcode, psn, syndrome=None):
-        """The packet must get exactly one answer, of this opcode and number (and AETH syndrome)."""
+        """Checks that the packet gets exactly one response, with this opcode and PSN (and
+        syndrome)."""
         self.wire.forget()
         self.wire.send(transport)
         found = self.wire.answers(SILENCE, self.near.qp["qpn"], PATIENCE)
@@ -61,21 +65,21 @@ class Attack(Forger):
             equal("syndrome", hex(found[0][2][0]), hex(syndrome))
 
     def refused(self, transport, syndrome, psn=FIRST):
-        """The packet must be refused by a NAK, and the far queue pair be in error."""
+        """Checks that a NAK refuses the packet, and that the far queue pair enters Error."""
         self.answered(transport, packets.ACKNOWLEDGE, psn, syndrome)
         harness.wait_until("the far queue pair is in error", lambda: self.far.end.state(self.far.qp["id"]) == "error")
 
     def write_header(self, length, offset=0):
-        """The RETH of a WRITE to the far region."""
+        """Returns the RETH of a WRITE to the far region."""
         return reth(self.theirs["address"] + offset, self.theirs["rkey"], length)
 
 
-# The control: what follows proves nothing unless a right packet of this making is taken
+# Controls: the other cases prove nothing unless correct packets made in the same way are accepted
 
 
 @case()
 def right_request():
-    """A forged SEND without a fault is executed and acknowledged."""
+    """Control: a correct forged SEND is executed and acknowledged."""
     with Attack(bench) as t:
         t.receive()
         t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST)
@@ -86,7 +90,7 @@ def right_request():
 
 @case()
 def right_datagram():
-    """The same of a datagram."""
+    """Control: a correct forged datagram is received."""
     with Attack(bench, kind="ud") as t:
         t.receive()
         t.wire.send(bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY, 77) + PAYLOAD)
@@ -95,7 +99,7 @@ def right_datagram():
         equal("what arrived", taken[80:], PAYLOAD.hex())
 
 
-# To be dropped without a word
+# Packets to be dropped silently
 
 
 @case(each={"uc": packets.UC, "rd": 0x40, "ud": UD})
@@ -108,14 +112,14 @@ def other_service(service):
 
 @case()
 def manufacturer_opcodes():
-    """0xc0 to 0xff belong to manufacturers (A-09)."""
+    """The manufacturers' opcodes, 0xc0 to 0xff (A-09)."""
     with Attack(bench) as t:
         t.dropped([bth(opcode, t.qpn, FIRST) + PAYLOAD for opcode in range(0xC0, 0x100)])
 
 
 @case()
 def reserved_services():
-    """Service classes that there are not, or that no RoCE device has."""
+    """Service classes that do not exist, or that no RoCE device supports."""
     with Attack(bench) as t:
         classes = [0x80, *range(0x82, 0xC0)]
         t.dropped([bth(opcode, t.qpn, FIRST) + PAYLOAD for opcode in classes])
@@ -123,22 +127,24 @@ def reserved_services():
 
 @case()
 def congestion_notification():
-    """A CNP is no request (A-08)."""
+    """A CNP is not a request (A-08)."""
     with Attack(bench) as t:
         t.dropped([bth(packets.CNP, t.qpn, FIRST, ack=False) + bytes(16)])
 
 
 @case()
 def transport_version():
-    """Only version 0 is known (A-02)."""
+    """Transport versions other than 0 (A-02)."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, version=v) + PAYLOAD for v in range(1, 16)])
 
 
 @case()
 def other_network_device():
-    """A request with the right addresses that comes in on another network device than the queue pair's. A host takes
-    packets to its addresses on each of its devices, so that any network that it is in could send it."""
+    """A request with correct addresses on a network device other than the queue pair's.
+
+    A host accepts packets to its addresses on all its devices, so any network could send them.
+    """
     machine = bed.here.machine
     machine.run("ip link add stray0 type veth peer name stray1 && ip link set stray0 up && ip link set stray1 up")
     machine.run("sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.stray1.rp_filter=0")
@@ -151,7 +157,7 @@ def other_network_device():
             for _ in range(3):
                 wire.send(bth(packets.SEND_ONLY, t.near.qp["qpn"], FIRST) + PAYLOAD)
             t.quiet(side=t.near)
-            # The receive is there for the peer.
+            # The receive is still available to the peer.
             t.send("send", side=t.far, sge=[])
             t.sent("SUCCESS", side=t.far)
             t.received("SUCCESS", side=t.near)
@@ -162,7 +168,7 @@ def other_network_device():
 
 @case()
 def wrong_icrc():
-    """One flipped bit anywhere that is not masked (A-14, A-22)."""
+    """One flipped bit anywhere outside the masked fields (A-14, A-22)."""
     with Attack(bench) as t:
         transport = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
         bits = [bit for bit in range(0, (len(transport) + 4) * 8, 7) if bit // 8 != 4]
@@ -178,7 +184,7 @@ def wrong_icrc():
 
 @case()
 def truncated():
-    """Shorter than the opcode's headers (A-10)."""
+    """Packets shorter than their opcode's headers (A-10)."""
     with Attack(bench) as t:
         whole = {
             packets.SEND_ONLY_IMM: bytes(4),
@@ -198,21 +204,21 @@ def truncated():
 
 @case()
 def no_room_for_icrc():
-    """Datagrams too short to hold even the ICRC."""
+    """Datagrams too short for the ICRC."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST)[:cut] for cut in range(13)], with_icrc=False)
 
 
 @case()
 def pad_beyond_payload():
-    """More padding than there are bytes."""
+    """A pad count larger than the payload."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, pad=pad) + bytes(pad - 1) for pad in (1, 2, 3)])
 
 
 @case()
 def unknown_numbers():
-    """Queue pairs that are not there, and numbers that never are (A-04, A-05)."""
+    """Queue pair numbers that do not exist or are invalid (A-04, A-05)."""
     with Attack(bench) as t:
         numbers = (0, 0xFFFFFF, t.qpn ^ 0x10, t.qpn ^ 0x800000, 0x123456)
         t.dropped([bth(packets.SEND_ONLY, number, FIRST) + PAYLOAD for number in numbers])
@@ -220,28 +226,28 @@ def unknown_numbers():
 
 @case()
 def wrong_pkey():
-    """Another partition than the port's (A-26)."""
+    """A P_Key other than the port's (A-26)."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST, pkey=key) + PAYLOAD for key in (0x1234, 0x9234, 0, 0x8000)])
 
 
 @case()
 def wrong_source():
-    """From an address that is not the connection's other end (A-32)."""
+    """A source address other than that of the connection's peer (A-32)."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD], source="10.77.0.77")
 
 
 @case(each={"longer": 8, "shorter": -4, "none": -80})
 def udp_length(extra):
-    """A UDP length that disagrees with the datagram's (A-12)."""
+    """A UDP length that differs from the datagram's (A-12)."""
     with Attack(bench) as t:
         t.dropped([bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD], udp_extra=extra)
 
 
 @case()
 def fragments():
-    """A first and a last IP fragment that never become a datagram (A-13)."""
+    """A first and a last IP fragment of incomplete datagrams (A-13)."""
     with Attack(bench) as t:
         packet = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
         t.dropped([packet], fragment=0x2000)
@@ -250,7 +256,7 @@ def fragments():
 
 @case()
 def forged_responses():
-    """Answers to what was never asked (F-10), and syndromes that mean nothing (D-07)."""
+    """Responses without a request (F-10), and undefined syndromes (D-07)."""
     with Attack(bench) as t:
         forged = []
         for psn in (FIRST - 1, FIRST, FIRST + 1, FIRST + 1000, 0xFFFFFF, 0x800000):
@@ -279,12 +285,15 @@ def not_ready(state):
         equal("state", end.state(qp), state)
 
 
-# To be answered
+# Packets to be answered
 
 
 @case()
 def future_number():
-    """One sequence NAK that names the expected number (B-08), no second (B-09), and life goes on (B-10)."""
+    """A PSN ahead of the expected one causes one sequence NAK with the expected PSN (B-08).
+
+    No second NAK follows (B-09), and the connection continues (B-10).
+    """
     with Attack(bench) as t:
         t.receive()
         future = bth(packets.SEND_ONLY, t.qpn, FIRST + 10) + PAYLOAD
@@ -298,7 +307,7 @@ def future_number():
 
 @case()
 def duplicate_send():
-    """A message that was executed is acknowledged again, not executed again (C-01)."""
+    """A duplicate SEND is acknowledged again, but not executed again (C-01)."""
     with Attack(bench) as t:
         t.receive()
         t._use_up_receive()
@@ -311,7 +320,7 @@ def duplicate_send():
 
 @case()
 def duplicate_atomic():
-    """It returns what it returned, although the memory has changed since (C-10, C-11)."""
+    """A duplicate atomic returns its first result although memory has changed (C-10, C-11)."""
     with Attack(bench) as t:
         t.far.end.put_number(t.theirs["id"], 0, 1000)
         t.send("fetch-add", sge=[t.segment(length=8)], compare=5)
@@ -329,7 +338,7 @@ def duplicate_atomic():
 
 @case(each={"send": (packets.SEND_MIDDLE, packets.SEND_LAST), "write": (packets.WRITE_MIDDLE, packets.WRITE_LAST)})
 def middle_without_first(opcodes):
-    """A message that starts in its middle, or with its end (G-01)."""
+    """A message that starts with a middle or last packet (G-01)."""
     for opcode in opcodes:
         with Attack(bench) as t:
             t.receive()
@@ -340,7 +349,7 @@ def middle_without_first(opcodes):
 
 @case(each={"write": packets.WRITE_MIDDLE, "only": packets.SEND_ONLY, "read": packets.READ_REQUEST})
 def message_in_a_message(opcode):
-    """Something else inside an open SEND (G-01, G-02)."""
+    """Another request inside an unfinished SEND (G-01, G-02)."""
     with Attack(bench) as t:
         t.receive()
         t.wire.send(bth(packets.SEND_FIRST, t.qpn, FIRST, ack=False) + bytes(1024))
@@ -351,7 +360,7 @@ def message_in_a_message(opcode):
 
 @case()
 def longer_than_path_mtu():
-    """A packet larger than the path MTU, smaller than the port's (G-04)."""
+    """A packet larger than the path MTU, but smaller than the port's (G-04)."""
     with Attack(bench) as t:
         t.receive()
         t.refused(bth(packets.SEND_ONLY, t.qpn, FIRST) + bytes(2048), packets.NAK_INVALID)
@@ -359,7 +368,7 @@ def longer_than_path_mtu():
 
 @case()
 def first_shorter_than_path_mtu():
-    """The first packet of several is always full."""
+    """A first packet shorter than the path MTU."""
     with Attack(bench) as t:
         t.receive()
         t.refused(bth(packets.SEND_FIRST, t.qpn, FIRST) + bytes(512), packets.NAK_INVALID)
@@ -375,7 +384,7 @@ def dma_length_over_limit(opcode):
 
 @case(each={"more": 128, "less": 32})
 def write_length_mismatch(length):
-    """A WRITE whose packet holds more or less than its RETH says."""
+    """A WRITE with more or less payload than its RETH says."""
     with Attack(bench) as t:
         t.refused(bth(packets.WRITE_ONLY, t.qpn, FIRST) + t.write_header(length) + PAYLOAD, packets.NAK_INVALID)
         t.far.end.accept(t.theirs["id"], [[0, min(length, 64)]], min(length, 64))
@@ -383,7 +392,7 @@ def write_length_mismatch(length):
 
 @case()
 def wrong_key():
-    """A forged WRITE with a guessed key."""
+    """A forged WRITE with a guessed R_Key."""
     with Attack(bench) as t:
         header = reth(t.theirs["address"], t.theirs["rkey"] ^ 0x01010101, 64)
         t.refused(bth(packets.WRITE_ONLY, t.qpn, FIRST) + header + PAYLOAD, packets.NAK_ACCESS)
@@ -391,8 +400,10 @@ def wrong_key():
 
 @case()
 def guessed_keys():
-    """An unreliable connection survives wrong keys, but looks at eight of them in a second, and then at none: the next
-    WRITE has no effect although its key is right. Each counts."""
+    """A UC queue pair survives wrong R_Keys, but checks only eight in a second.
+
+    Further WRITEs in that second have no effect even if their key is right. All are counted.
+    """
 
     def write(psn, guess):
         header = reth(t.theirs["address"], t.theirs["rkey"] ^ guess, 64)
@@ -412,12 +423,12 @@ def guessed_keys():
         equal("what arrived", t.far.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
 
 
-# Anything
+# Random packets
 
 
 @case(timeout=300)
 def garbage():
-    """Random packets at a connection of its own: it may break, nothing else may."""
+    """Random packets to a connection of their own, which may fail; nothing else may."""
     rng = random.Random("garbage")
     for turn in range(6):
         harness.log(f"turn {turn}")
@@ -433,7 +444,7 @@ def garbage():
 
 @case(timeout=300)
 def garbage_datagrams():
-    """Random datagrams, at a queue pair of the service and at the connection manager's."""
+    """Random datagrams to a UD queue pair and to the connection manager's."""
     rng = random.Random("datagrams")
     with Attack(bench, kind="ud") as t:
         t.receive()
@@ -447,7 +458,7 @@ def garbage_datagrams():
 
 @case()
 def connection_manager_after():
-    """After all that, connections can still be made."""
+    """Connections can still be made after all these packets."""
     import programs
 
     programs.rping(bed.peer, bed.here, 10)
@@ -455,5 +466,5 @@ def connection_manager_after():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

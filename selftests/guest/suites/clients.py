@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's other clients of RDMA, between two hosts: file systems, block devices, RDS."""
+"""The kernel's other RDMA clients, between two hosts: file systems, block devices, RDS."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ from programs import both_roles
 
 bed = testbed.Bed()
 
-# What a case transfers each way; the small requests to a disk reach up to 27 MiB.
+# Amount that a case transfers in each direction; the small requests to a disk reach up to 27 MiB.
 MEGABYTES = 32
-# NFS is what most users run.
+# NFS, the most common client, transfers more.
 NFS_MEGABYTES = 100
 
 # The largest payload of a packet.
@@ -33,14 +33,14 @@ SMB_PASSWORD = "secret"
 
 
 def received(*hosts):
-    """Packets that the devices have received for their queue pairs."""
+    """Returns the number of packets that the devices have received for their queue pairs."""
     names = [f"/sys/class/infiniband/{host.device}/ports/1/hw_counters/rcvd_pkts" for host in hosts]
     return sum(int(host.machine.read(name)) for host, name in zip(hosts, names))
 
 
 @contextlib.contextmanager
 def by_rdma(receiver, megabytes=MEGABYTES):
-    """The block sends this much to the receiver, and fails if it does not pass the RDMA device."""
+    """Checks that the block sends this much to the receiver through the RDMA device."""
     before = received(receiver)
     yield
     count, wanted = received(receiver) - before, (megabytes << 20) // MTU
@@ -64,7 +64,7 @@ def random_file(machine, path, megabytes=MEGABYTES):
 
 @contextlib.contextmanager
 def mounted(client, kind, source, options):
-    """A server's folder, mounted by the client."""
+    """Mounts a server's folder on the client."""
     client.machine.run(f"mount -t {kind} -o {options} {source} {MOUNTED}", 120)
     try:
         yield
@@ -73,7 +73,7 @@ def mounted(client, kind, source, options):
 
 
 def copy_files(server, client, megabytes=MEGABYTES):
-    """Copies a file to the server, and another one from it, and compares both."""
+    """Copies one file to the server and another one from it, and compares both."""
     upward, downward = "/upward", "/downward"
     try:
         wanted = random_file(client.machine, "/tmp/data", megabytes)
@@ -93,7 +93,7 @@ def copy_files(server, client, megabytes=MEGABYTES):
 
 @contextlib.contextmanager
 def folder(server):
-    """An empty folder in the server's memory, which NFS can export."""
+    """Mounts an empty tmpfs on the server, which NFS can export."""
     server.machine.run(f"mkdir -p {SHARED} && mount -t tmpfs -o mode=777 none {SHARED}")
     try:
         yield
@@ -122,7 +122,7 @@ umount /proc/fs/nfsd
 """
 
 
-# By version: the name of the folder, which is the root of all that version 4 exports, and options.
+# For each version, the folder's name (version 4 exports a single root) and the options.
 NFS = {"3": (SHARED, "vers=3,nolock,mountproto=tcp"), "4": ("/", "vers=4.2")}
 
 
@@ -175,7 +175,7 @@ def smb_direct(server, client):
                 mount = client.machine.run(f"grep ' {MOUNTED} ' /proc/mounts")
                 require(",rdma," in mount, f"mounted as {mount}")
                 copy_files(server, client)
-            # The last connection is ended a moment after the file system.
+            # The last connection ends shortly after the unmount.
             wait_until("cifs is idle", lambda: not client.machine.try_run("rmmod cifs").status)
         finally:
             server.machine.run(END_SMB, 120)
@@ -186,7 +186,7 @@ def smb_direct(server, client):
 
 @contextlib.contextmanager
 def ram_disk(server):
-    """DISK at the server."""
+    """Creates DISK on the server."""
     server.machine.run(f"modprobe brd rd_nr=1 rd_size={MEGABYTES * 1024}", 60)
     try:
         yield
@@ -209,7 +209,7 @@ done
 
 
 def write_and_read(server, client, node):
-    """Write all of the disk, compare it at the server, read it back."""
+    """Writes the whole disk, compares it on the server, and reads it back."""
     try:
         wanted = random_file(client.machine, "/tmp/data")
         with by_rdma(server):
@@ -219,7 +219,7 @@ def write_and_read(server, client, node):
             copy = f"dd if={node} bs=1M iflag=direct status=none | sha256sum"
             found = client.machine.run(copy, 600).split()[0]
         equal("the client's disk", found, wanted)
-        # Small requests, many at a time, through the page cache.
+        # Many concurrent small requests through the page cache.
         client.machine.run(SMALL_WRITES.replace("NODE", node), 300)
         differences = client.machine.run(COMPARE_SMALL.replace("NODE", node), 300)
         equal("differences of small requests", differences.strip(), "")
@@ -228,18 +228,18 @@ def write_and_read(server, client, node):
 
 
 def new_disk(client, pattern, before):
-    """The node of the disk that the client has now and did not have before."""
+    """Returns the node of the disk that has appeared on the client."""
     name = wait_until("the block device", lambda: disks(client, pattern) - before).pop()
     wait_until("its node", lambda: client.machine.try_run(f"test -b /dev/{name}").status == 0)
     return f"/dev/{name}"
 
 
 def disks(client, pattern):
-    """The client's block devices of this name."""
+    """Returns the client's block devices whose names match the pattern."""
     return set(client.machine.run(f"ls /sys/block | grep -E '^{pattern}$' || true").split())
 
 
-# LIO's part that iSER and SRP have in common: DISK as a back store.
+# The part of the LIO set-up that iSER and SRP share: DISK as a back store.
 SERVE_DISK = f"""set -e
 modprobe -a target_core_mod target_core_iblock
 mkdir -p {TARGET}/core/iblock_0/disk
@@ -255,7 +255,7 @@ rmmod target_core_iblock
 
 @contextlib.contextmanager
 def target(server, begin, end):
-    """The server's disk behind a target of LIO, which `begin` makes and `end` takes away."""
+    """Exports the server's disk through a LIO target that `begin` creates and `end` removes."""
     with ram_disk(server):
         server.machine.run(SERVE_DISK, 60)
         try:
@@ -323,8 +323,8 @@ def iser(server, client):
         client.machine.run("rmmod ib_iser", 60)
 
 
-# PORT is the GUID by which ib_srpt calls the port. The access control list has the server's
-# ADDRESS: if rdma_cm carries the login, ib_srpt takes the address of its own end for the initiator.
+# PORT is ib_srpt's GUID of the port. The access control list has the server's ADDRESS: for a login
+# through rdma_cm, ib_srpt takes its own address for the initiator's.
 SERVE_SRP = f"""set -e
 modprobe ib_srpt
 mkdir -p {TARGET}/srpt
@@ -356,7 +356,7 @@ rmmod ib_srpt
 @both_roles(bed, timeout=900)
 def srp(server, client):
     """The SCSI RDMA Protocol with logins by rdma_cm: login, write, read, compare, logout."""
-    # The GUID of the port is the lower half of its first GID.
+    # The port's GUID is the lower half of its first GID.
     gid = server.machine.read(f"/sys/class/infiniband/{server.device}/ports/1/gids/0")
     port = ":".join(gid.split(":")[4:])
 
@@ -418,11 +418,11 @@ def rds(server, client):
     result = serving.wait(60)
     equal("the receiver's status", result.status, 0)
     equal("the digest of what arrived", result.output.split()[-1], sent.split()[-1])
-    # The modules stay: unloading rds_rdma drops its connections on workqueues of their own (cp_wq),
-    # and waits for another one (rds_wq). If a connection is late, rds_ib_recv_exit() finds its
-    # messages, and warns.
+    # The modules stay loaded. Unloading rds_rdma drops its connections on workqueues of their own
+    # (cp_wq), and waits for another one (rds_wq). If a connection is late, rds_ib_recv_exit() finds
+    # its messages, and warns.
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Completion events: one for each arming, for what it was armed for, and for failures always (IBA 11.4.2)."""
+"""Completion events: one per arming, for the requested kind, and always for failures (IBA
+11.4.2)."""
 
 import harness
 import testbed
@@ -7,12 +8,12 @@ from harness import case, equal
 
 bed = testbed.Bed()
 
-# How long an event may take, and how long to wait for one that must not come, in seconds.
+# Time limit in seconds for an event, and how long to watch for an unexpected one.
 COMES, STAYS_AWAY = 30, 1
 
 
 class Connection:
-    """A sender on this host, and a receiver on it that waits for events."""
+    """A sender and a receiver on this host; the receiver waits for events."""
 
     def __enter__(self):
         import endpoint  # only a guest has verbs
@@ -38,8 +39,10 @@ class Connection:
         self.end.leave()
 
     def send(self, *flags, stays=False):
-        """A message that arrives. When this returns, its receive completion is polled, or with
-        `stays` is in the queue: the acknowledgement leaves after it."""
+        """Sends a message and waits for its completions.
+
+        With `stays` the receive completion stays in the queue. It was there before the ACK left.
+        """
         self._number += 1
         segment = [[self.memory["address"], 64, self.memory["lkey"]]]
         self.end.post_recv(self.receiver["id"], [{"id": self._number, "sge": segment}])
@@ -50,11 +53,11 @@ class Connection:
             self.take()
 
     def take(self, status="SUCCESS"):
-        """Poll the oldest receive completion."""
+        """Polls the oldest receive completion."""
         self._one(self.recv_cq, status)
 
     def fail(self, stays=False):
-        """A receive that is flushed."""
+        """Generates a flushed receive completion."""
         self.end.post_recv(self.receiver["id"], [{"id": 99, "sge": []}])
         self.end.modify(self.receiver["id"], ("STATE",), state="error")
         if not stays:
@@ -65,11 +68,11 @@ class Connection:
         equal("completions", [wc["status"] for wc in found], [status])
 
     def arm(self, solicited=False):
-        """Ask for an event."""
+        """Requests an event."""
         self.end.arm(self.recv_cq, solicited)
 
     def event(self, wanted):
-        """An event must come, or must not."""
+        """Checks that an event arrives, or that none does."""
         seconds = COMES * harness.slowness() if wanted else STAYS_AWAY
         came = self.end.wait_event(self.channel, self.recv_cq, seconds)
         equal("an event came", came, wanted)
@@ -77,7 +80,7 @@ class Connection:
 
 @case()
 def none_without_arming():
-    """Who did not ask gets none."""
+    """An unarmed queue raises no event."""
     with Connection() as c:
         c.send()
         c.event(False)
@@ -97,7 +100,7 @@ def one_for_each_arming():
 
 @case()
 def solicited_only():
-    """Armed for solicited: others do not count, and do not disarm (G-21)."""
+    """Armed for solicited, unsolicited completions raise no event and do not disarm (G-21)."""
     with Connection() as c:
         c.arm(solicited=True)
         c.send()
@@ -110,7 +113,7 @@ def solicited_only():
 
 @case()
 def failure_counts_as_solicited():
-    """Armed for solicited, a failure notifies (G-21)."""
+    """Armed for solicited, a failure raises an event (G-21)."""
     with Connection() as c:
         c.arm(solicited=True)
         c.fail()
@@ -119,7 +122,7 @@ def failure_counts_as_solicited():
 
 @case()
 def arming_for_more():
-    """Armed for solicited and then for any: any counts (K-02)."""
+    """Armed for solicited and then for any, any completion raises an event (K-02)."""
     with Connection() as c:
         c.arm(solicited=True)
         c.arm()
@@ -129,7 +132,7 @@ def arming_for_more():
 
 @case()
 def arming_for_less():
-    """Armed for any and then for solicited: any still counts (K-02)."""
+    """Armed for any and then for solicited, any completion still raises an event (K-02)."""
     with Connection() as c:
         c.arm()
         c.arm(solicited=True)
@@ -138,12 +141,12 @@ def arming_for_less():
 
 
 # Arming a queue that is not empty. A program that does not poll between arming and sleeping relies
-# on the event that mlx5 hardware raises at once.
+# on the event that mlx5 hardware raises immediately.
 
 
 @case()
 def waiting_when_armed():
-    """Completions that wait when the queue is armed raise one event."""
+    """Completions already in the queue when it is armed raise one event."""
     with Connection() as c:
         c.send(stays=True)
         c.send(stays=True)
@@ -154,7 +157,7 @@ def waiting_when_armed():
 
 @case()
 def waiting_when_armed_twice():
-    """Arming once more without polling raises no second event for the same completions."""
+    """Arming again without polling raises no second event for the same completions."""
     with Connection() as c:
         c.send(stays=True)
         c.arm()
@@ -195,8 +198,11 @@ def one_polled_for_each_event():
 
 @case()
 def polled_before_the_event_is_taken():
-    """A program that takes an event and arms is about to poll, and gets no further event until it has, also if it had
-    polled the completion of that event before it took it."""
+    """A program that takes an event and arms gets no further event until it has polled.
+
+    It is expected to poll next. This holds also if it polled the completion of that event before
+    it took the event.
+    """
     with Connection() as c:
         c.arm()
         c.send()
@@ -213,7 +219,7 @@ def polled_before_the_event_is_taken():
 
 @case()
 def solicited_waits():
-    """Armed for solicited: one that waits raises an event, others that wait do not (G-21)."""
+    """Armed for solicited, only a solicited completion already queued raises an event (G-21)."""
     with Connection() as c:
         c.send(stays=True)
         c.arm(solicited=True)
@@ -221,10 +227,10 @@ def solicited_waits():
         c.send("solicited", stays=True)
         c.event(True)
         c.event(False)
-        # Nothing was polled since.
+        # Nothing has been polled since.
         c.arm(solicited=True)
         c.event(False)
-        # The solicited one is still there.
+        # The solicited completion is still in the queue.
         c.take()
         c.arm(solicited=True)
         c.event(True)
@@ -236,7 +242,7 @@ def solicited_waits():
 
 @case()
 def failure_waits():
-    """Armed for solicited: a failure that waits raises an event (G-21)."""
+    """Armed for solicited, a failed completion already queued raises an event (G-21)."""
     with Connection() as c:
         c.send(stays=True)
         c.fail(stays=True)
@@ -245,13 +251,13 @@ def failure_waits():
         c.event(False)
 
 
-# Words of a ring's header (drivers/rrxe/abi.rs).
+# Offsets of words in a ring's header (drivers/rrxe/abi.rs).
 CONSUMER, ARM = 64, 192
 
 
 @case()
 def counter_wound_back():
-    """A program that winds its consumer counter back gets no second event for a completion."""
+    """A program that moves its consumer counter back gets no second event for a completion."""
     with Connection() as c:
         for _ in range(3):
             c.send(stays=True)
@@ -275,7 +281,7 @@ def counter_wound_back():
 
 @case()
 def waiting_without_a_channel():
-    """Arming a queue without a channel does nothing, whatever waits in it."""
+    """Arming a queue without a channel does nothing, even with completions in it."""
     with Connection() as c:
         segment = [[c.memory["address"], 64, c.memory["lkey"]]]
         c.end.post_recv(c.receiver["id"], [{"id": 7, "sge": segment}])
@@ -288,5 +294,5 @@ def waiting_without_a_channel():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Scripted packets (selftests/conformance) against the driver of this machine: a case each.
+"""Scripted packets (selftests/conformance) against the driver of this machine, one case per script.
 
-Where the driver is rdma_rxe, a script that it is known to fail (selftests/conformance/rdma_rxe) must fail,
-and any other must not: so what docs/conformance.md says of it is measured anew by every run.
+With rdma_rxe, the scripts that it is known to fail (selftests/conformance/rdma_rxe) must fail, and
+all others must pass. Each run thus verifies what docs/conformance.md says about it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ PROGRAM = "/share/rrxe_script"
 
 bed = testbed.Bed()
 
-# The device that cases use, made by the first of those that need the same parameters of the module.
+# The device of the cases, created by the first of those with the same module parameters.
 _device = contextlib.ExitStack()
 _server = {}
 
@@ -30,7 +30,7 @@ def _folder():
 
 
 def _head(path):
-    """What the head of a script says: {word: rest of its line}."""
+    """Returns the statements in the head of a script: {word: rest of its line}."""
     found = {}
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -41,7 +41,10 @@ def _head(path):
 
 
 def _known():
-    """What rdma_rxe is known to do otherwise: {script, with ! before it if it is not run: words}."""
+    """Returns the known differences of rdma_rxe: {script: words}.
+
+    The script's name has a leading ! if the script is not run.
+    """
     found = {}
     with open(os.path.join(_folder(), "rdma_rxe"), encoding="utf-8") as file:
         for line in file:
@@ -84,7 +87,7 @@ def _conversation(name):
 
 
 def _order(name):
-    """By what the module is loaded with, so that it is loaded twice."""
+    """Sort key that groups cases by module parameters, so that the module is loaded only twice."""
     return "recovery" in _head(os.path.join(_folder(), name + ".rrx")), name
 
 
@@ -93,5 +96,5 @@ for _name in sorted((name[:-4] for name in os.listdir(_folder()) if name.endswit
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run(_device.close)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Congestion management: who is told of marked packets, who slows down, and that counters and packets agree.
+"""Congestion management: notification of marked packets, the sender's reaction, and the counters.
 
-Nothing here looks at how fast anything is: a sender that waits for its rate says so in a counter.
+No case measures a rate: a counter shows that a sender has been throttled.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ bench = Bench(bed.endpoints)
 
 ECT0, ECT1, CE = 2, 1, 3
 
-# Longer than a queue pair needs to be free of its limit, in seconds of the guest's clock (25 ms).
+# Seconds of guest time after which a queue pair is no longer rate-limited (it takes 25 ms).
 RECOVERY = 0.5
 
 NAMES = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rp_throttled")
@@ -34,12 +34,12 @@ def _request(qpn, number=0):
 
 
 def _notifications(found):
-    """The CNPs among the packets that came from the peer: (queue pair, type of service, all of it)."""
+    """Returns the CNPs from the peer: (queue pair, type of service, transport packet)."""
     return [(qpn, tos, whole) for came, opcode, qpn, tos, whole in found if came and opcode == packets.CNP]
 
 
 def _await_notifications(t, count):
-    """So many CNPs (or more, if they come together with these)."""
+    """Waits for `count` CNPs and returns them, with any that arrive along with the last."""
     found = []
 
     def enough():
@@ -52,7 +52,7 @@ def _await_notifications(t, count):
 
 @contextlib.contextmanager
 def loaded_with(host, parameters):
-    """The host's module, loaded with these parameters."""
+    """Loads the host's module with these parameters for the block."""
 
     def load(text):
         bench.abandon()
@@ -72,7 +72,7 @@ def loaded_with(host, parameters):
 
 @contextlib.contextmanager
 def every_packet_marked():
-    """In the block, RoCE packets that are capable of ECN leave this host marked."""
+    """Marks ECN-capable RoCE packets that leave this host within the block."""
     run = bed.here.machine.run
     run("tc qdisc add dev eth0 root handle 1: prio")
     try:
@@ -85,12 +85,12 @@ def every_packet_marked():
         run("tc qdisc del dev eth0 root")
 
 
-# Bytes of a message that many windows are needed for, so that notifications come while it is sent.
+# Bytes of a message that takes many windows, so that notifications arrive while it is being sent.
 LONG = 2_000_000
 
 
 def _move(t, op, side, length):
-    """A WRITE or READ of a side, compared byte by byte."""
+    """Transfers data by a WRITE or READ of a side, and compares every byte."""
     batch = Batch(random.Random(length), t.near, t.far, large=True)
     batch.add(side, op, length)
     batch.run()
@@ -98,7 +98,7 @@ def _move(t, op, side, length):
 
 @case()
 def marked_request():
-    """One marked request, one notification, of the form that hardware sends, and it is handled (L-06)."""
+    """L-06: one marked request causes one CNP, in the format that hardware sends; it is handled."""
     with Forger(bed, bench) as t:
         t.receive()
         t.wire.forget()
@@ -119,7 +119,7 @@ def marked_request():
 
 @case()
 def nobody_is_told():
-    """L-03: nothing is sent for what is not marked, or wrong, or a notification."""
+    """L-03: no CNP is sent for unmarked packets, for wrong packets, or for CNPs."""
     with Forger(bed, bench) as t:
         t.wire.forget()
         with rise(
@@ -145,7 +145,7 @@ def nobody_is_told():
 
 @case(each={"zero": (0, 10), "an-hour": (3_600_000_000, 1)})
 def interval(how):
-    """L-02: a notification in each interval, and with none, one for every marked packet."""
+    """L-02: one CNP is sent per interval, or, with an interval of 0, one per marked packet."""
     microseconds, wanted = how
     with loaded_with(bed.peer, f"min_time_between_cnps={microseconds}"):
         with Forger(bed, bench) as t:
@@ -162,7 +162,8 @@ def interval(how):
 
 @case()
 def switched_off():
-    """Without notification and reaction point: no CNP, no ECN, no effect of a CNP."""
+    """Without notification and reaction point: no CNP is sent, no packet has ECT, CNPs are
+    ignored."""
     with loaded_with(bed.peer, "roce_np=0 roce_rp=0"):
         with Forger(bed, bench) as t:
             t.receive()
@@ -179,7 +180,7 @@ def switched_off():
 
 @case()
 def capable_packets():
-    """Requests, READ responses and acknowledgements leave as ECT(0)."""
+    """Requests, READ responses and ACKs are sent as ECT(0)."""
     with Forger(bed, bench) as t:
         t.wire.forget()
         _move(t, "write", t.near, 3000)
@@ -191,7 +192,7 @@ def capable_packets():
 
 @case(timeout=300)
 def slows_down_and_recovers():
-    """L-07, L-04, L-06: what is marked all the way slows its queue pair down; then it is free again."""
+    """L-07, L-04, L-06: a queue pair whose packets are all marked slows down, and then recovers."""
     here, peer = bed.here, bed.peer
     with Forger(bed, bench) as t:
         before = [{name: read(host)[name] for name in NAMES} for host in (here, peer)]
@@ -215,7 +216,7 @@ def slows_down_and_recovers():
             require(near["rp_throttled"] > 0, f"{what}: it never waited: {near}")
             equal(f"{what}: other counters", (near["np_cnp_sent"], far["rp_cnp_handled"], far["rp_throttled"]), (0, 0, 0))
 
-        # Free again, without further notifications.
+        # The queue pair has recovered: no further notifications, and no throttling.
         with rise(here, among=NAMES), rise(peer, among=NAMES):
             _move(t, "write", t.near, LONG)
             _move(t, "read", t.far, LONG)
@@ -223,18 +224,19 @@ def slows_down_and_recovers():
 
 @case(timeout=300)
 def bottleneck():
-    """L-06: behind a slow link with RED, what the queue has marked is what is counted and told of."""
+    """L-06: behind a slow link with RED, the counters agree with the packets that RED has
+    marked."""
     here, peer = bed.here, bed.peer
     with Forger(bed, bench) as t:
         run = here.machine.run
         before = read(here), read(peer)
-        # Only RoCE goes through the bottleneck: what the test itself says to the other host does not.
+        # Only RoCE passes the bottleneck; the test's own traffic to the other host does not.
         run("tc qdisc add dev eth0 root handle 1: prio priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0")
         try:
             run("tc filter add dev eth0 parent 1: protocol ip u32 match ip dport 4791 0xffff flowid 1:3")
             run("tc qdisc add dev eth0 parent 1:3 handle 2: tbf rate 20mbit burst 20kb limit 4mb")
             run(
-                # The sender keeps the queue short: some eight packets wait there.
+                # The sender keeps the queue short: about eight packets.
                 "tc qdisc add dev eth0 parent 2: handle 3: red limit 4000000 min 2200 max 6600 avpkt 1100"
                 " burst 4 probability 0.5 bandwidth 20mbit ecn"
             )
@@ -253,14 +255,15 @@ def bottleneck():
         equal("notifications handled", near["rp_cnp_handled"], far["np_cnp_sent"])
         require(near["rp_throttled"] > 0, f"it never waited: {near}")
         equal("packets that RED has dropped", red["drops"], 0)
-        # Free again.
+        # The queue pair has recovered.
         with rise(here, among=NAMES), rise(peer, among=NAMES):
             _move(t, "write", t.near, LONG)
 
 
 @case()
 def that_queue_pair_only():
-    """L-07, L-08: a notification slows down the queue pair that it names, and only its peer's counts."""
+    """L-07, L-08: a CNP slows down only the queue pair that it names, and only if its peer sent
+    it."""
     with Forger(bed, bench) as t:
         cnp = bth(packets.CNP, t.qpn, 0, ack=False) + bytes(16)
         _move(t, "write", t.far, LONG)
@@ -269,11 +272,11 @@ def that_queue_pair_only():
             t.wire.send(bth(packets.CNP, t.qpn ^ 0x10, 0, ack=False) + bytes(16))
             t.wire.send(cnp)
             t.wire.passing(0.2)
-        # The witness, a connection of its own, does not wait.
+        # The witness, on another connection, is not throttled.
         with rise(bed.peer, among=NAMES):
             bench.check_witness()
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

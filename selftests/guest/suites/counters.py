@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The device's statistics: whatever is wrong with a packet is counted once, under one name; and those of queue pairs."""
+"""The device's statistics, which count each wrong packet once, and the counters of queue pairs."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ bench = Bench(bed.endpoints)
 
 TAKEN = ("rx_write_requests", "rx_read_requests", "rx_atomic_requests")
 
-# How often each wrong packet is sent.
+# Number of times that each wrong packet is sent.
 TIMES = 3
 
 
@@ -29,7 +29,7 @@ def _send(t, transport, **how):
         t.wire.send(transport, **how)
 
 
-# What to send three times to a queue pair in Ready to Send, and the counter that is to rise by three.
+# Each wrong packet, for a queue pair in Ready to Send, and the counter that it increments.
 FAULTS = {
     "short": (lambda qpn: bth(packets.WRITE_ONLY, qpn, FIRST) + bytes(8), {}, "rx_roce_error_pkts"),
     "version": (lambda qpn: bth(packets.SEND_ONLY, qpn, FIRST, version=1) + PAYLOAD, {}, "rx_roce_error_pkts"),
@@ -79,7 +79,8 @@ FAULTS = {
 
 @case(each=FAULTS)
 def wrong_packet(fault):
-    """A-14, A-28, A-29, L-08: each wrong packet raises its counter by one, and no other counter."""
+    """A-14, A-28, A-29, L-08: each wrong packet increments its counter once, and no other
+    counter."""
     make, how, name = fault
     with Forger(bed, bench) as t:
         with rise(bed.peer, **{name: TIMES}):
@@ -90,7 +91,8 @@ def wrong_packet(fault):
 
 @case()
 def qkey_violation():
-    """A-33: a datagram with another Q_Key counts as a violation; with a wrong ICRC it does not (A-29)."""
+    """A-33: a datagram with a wrong Q_Key counts as a violation, unless its ICRC is wrong
+    (A-29)."""
     with Forger(bed, bench, kind="ud") as t:
         wrong = bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY ^ 1, 77) + PAYLOAD
         with rise(bed.peer, qkey_viol_cntr=TIMES):
@@ -120,7 +122,7 @@ def saturation():
 
 @case()
 def sequence():
-    """Requests before their time, again, and without a receive are counted by those names."""
+    """Early, duplicate and receiver-not-ready requests have counters of their own."""
     with Forger(bed, bench) as t:
         request = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
         with rise(bed.peer, out_of_buffer=1):
@@ -138,7 +140,7 @@ def sequence():
 
 @case()
 def requests():
-    """WRITEs, READs and atomics are counted where they are taken; both ends count the same packets."""
+    """The responder counts WRITEs, READs and atomics; both ends count the same packets."""
     with Forger(bed, bench) as t:
         before = read(bed.here), read(bed.peer)
         with rise(bed.peer, among=TAKEN, rx_write_requests=1, rx_read_requests=1, rx_atomic_requests=1):
@@ -162,7 +164,7 @@ def requests():
 
 @case()
 def sysfs():
-    """The same numbers are in sysfs."""
+    """sysfs shows the counters with the same values."""
     where = f"/sys/class/infiniband/{bed.here.device}/ports/1/hw_counters"
     names = set(bed.here.machine.run(f"ls {where}").split()) - {"lifespan"}
     shown = read(bed.here)
@@ -182,29 +184,29 @@ PORT_ONLY = {
     "qkey_viol_cntr",
 }
 
-# The fields of a counter of queue pairs that are no values.
+# The fields of a queue pair counter that are not values.
 ABOUT = {"ifindex", "ifname", "port", "cntn", "qp-type", "pid", "comm", "lqpn"}
 
 
 def _command(words):
-    """`rdma statistic qp WORDS` of this host's device."""
+    """Returns the command `rdma statistic qp WORDS` for this host's device."""
     what, *rest = words.split(" ", 1)
     return " ".join(["rdma statistic qp", what, f"link {bed.here.device}/1", *rest])
 
 
 def _statistic(words):
-    """Run such a command; returns its output."""
+    """Runs such a command and returns its output."""
     return bed.here.machine.run(_command(words))
 
 
 def _refused(words):
-    """Such a command must fail."""
+    """Checks that such a command fails."""
     require(bed.here.machine.try_run(_command(words)).status, f"{words} was accepted")
 
 
 @contextlib.contextmanager
 def _automatic(criteria):
-    """In the block, queue pairs get counters by themselves."""
+    """Enables automatic counters of queue pairs for the block."""
     bench.ends()  # the witness has none
     _statistic(f"set auto {criteria} on")
     require(f"auto {criteria} on" in _statistic("mode"), "the mode is not shown")
@@ -216,7 +218,7 @@ def _automatic(criteria):
 
 
 def _exchange(t, writes):
-    """Requests of both ends, with this number of WRITEs that come in here."""
+    """Exchanges requests of both ends, including this number of incoming WRITEs."""
     batch = Batch(random.Random(writes), t.near, t.far)
     for _ in range(writes):
         batch.add(t.far, "write", 3000)
@@ -227,7 +229,7 @@ def _exchange(t, writes):
 
 
 def _only():
-    """The only counter that is bound."""
+    """Returns the only bound counter."""
     found = of_queue_pairs(bed.here)
     equal("counters", len(found), 1)
     return next(iter(found.values()))
@@ -238,7 +240,7 @@ def _number(t):
 
 
 def _has_all_of(watch):
-    """The only counter must have all that the device has counted since the watch began."""
+    """Checks that the only counter equals the device's counters since the watch began."""
 
     def differences():
         found, all_of_it = _only(), watch.rise()
@@ -256,8 +258,10 @@ def _has_all_of(watch):
 
 @case()
 def automatic_by_type():
-    """`auto type`: queue pairs of a type share a counter, which has all that passes them; the device has it once,
-    before and after they are gone."""
+    """`auto type`: queue pairs of a type share a counter that covers all their packets.
+
+    The device counts each packet once, both before and after the queue pairs are destroyed.
+    """
     where = f"/sys/class/infiniband/{bed.here.device}/ports/1/hw_counters/rx_write_requests"
     with _automatic("type"):
         watch = Watch(bed.here, bed.peer)
@@ -277,7 +281,7 @@ def automatic_by_type():
                     of_type = {entry["qp-type"]: entry for entry in of_queue_pairs(bed.here).values()}
                     equal("types", set(of_type), {"RC", "UD"})
                     equal("queue pairs", of_type["UD"]["lqpn"], [_number(datagrams)])
-            # It has gone, and the witness has counted a WRITE for each trial that has ended.
+            # One trial is over. The witness has counted a WRITE for each completed trial.
             found = _only()
             equal("queue pairs", found["lqpn"], [_number(one)])
             equal("WRITEs", found["rx_write_requests"], 5)
@@ -292,7 +296,7 @@ def automatic_by_type():
 
 @case()
 def automatic_by_process():
-    """`auto pid`: the queue pairs of a process share a counter, of whatever type."""
+    """`auto pid`: the queue pairs of a process share a counter, whatever their type."""
     with _automatic("pid"):
         with Trial(bench) as one, Trial(bench, kind="ud") as other:
             _exchange(one, 2)
@@ -309,7 +313,7 @@ def automatic_by_process():
 
 @case()
 def automatic_off_stays_bound():
-    """Switched off, the counters of queue pairs that there are stay, and may be unbound."""
+    """After automatic mode ends, existing counters stay bound and can be unbound."""
     watch = Watch(bed.here, bed.peer)
     with contextlib.ExitStack() as trials:
         with _automatic("type"):
@@ -327,7 +331,10 @@ def automatic_off_stays_bound():
 
 @case()
 def bound_by_hand():
-    """`bind` and `unbind`: a counter has what passes its queue pairs while they are bound, and the device has it once."""
+    """`bind` and `unbind`: a counter covers its queue pairs' packets while they are bound.
+
+    The device counts each packet once.
+    """
     bench.ends()
     watch = Watch(bed.here, bed.peer)
     with Trial(bench) as one, Trial(bench) as other:
@@ -367,12 +374,12 @@ def bound_by_hand():
 
 @case(timeout=300)
 def bound_under_traffic():
-    """Bound and unbound all the time, a queue pair with traffic counts each packet once."""
+    """A queue pair that is bound and unbound repeatedly under traffic counts each packet once."""
     bench.ends()
     watch = Watch(bed.here, bed.peer)
     with Trial(bench) as t:
         qp = f"lqpn {_number(t)}"
-        # No other counter exists, so this one has the lowest number.
+        # No other counter exists, so this one gets the lowest number.
         turn = f"{_command(f'bind {qp}')} && {_command(f'unbind cntn 1 {qp}')} || exit 1"
         job = bed.here.machine.start(f"for i in $(seq 50); do {turn}; done")
         writes = 0
@@ -386,5 +393,5 @@ def bound_under_traffic():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

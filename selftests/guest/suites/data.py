@@ -9,5 +9,5 @@ data_cases.declare(bed.endpoints)
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Data integrity between two programs' contexts on one host."""
+"""Data integrity between the contexts of two programs on one host."""
 
 import data_cases
 import testbed
@@ -7,7 +7,7 @@ import testbed
 bed = testbed.Bed()
 
 def ends():
-    """Two endpoints on this host's device."""
+    """Returns two endpoints on this host's device."""
     import endpoint  # only a guest has verbs
 
     here, both = bed.here, [endpoint.Endpoint(), endpoint.Endpoint()]
@@ -18,5 +18,5 @@ data_cases.declare(ends)
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

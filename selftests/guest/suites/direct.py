@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Between queue pairs of one device packets do not pass the stack: that they don't, that nothing but that differs, and that
-who wants to see them, or to spoil them, gets them there."""
+"""Packets between queue pairs of one device, which bypass the network stack.
+
+The bypass must be used without any other difference, and captures and queues on the loopback device
+must still get the packets.
+"""
 
 import contextlib
 import types
@@ -20,7 +23,8 @@ BOTH = {"ipv4": 4, "ipv6": 6}
 
 @contextlib.contextmanager
 def connection(version=4, seed="direct", mtu=1024):
-    """A connection between two programs' contexts of this host's device: yields the sides, and random numbers."""
+    """Yields the sides of a connection between two contexts of this host's device, and a
+    generator."""
     here, rng = bed.here, data_cases.seeded(seed)
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has another way")
@@ -29,7 +33,7 @@ def connection(version=4, seed="direct", mtu=1024):
 
 
 def some(rng, sides):
-    """Messages of every kind by both sides, some of them long."""
+    """Exchanges messages of every kind in both directions, some of them long."""
     batch = traffic.Batch(rng, *sides)
     for side in sides:
         for op in ("write", "send", "read", "write-imm"):
@@ -39,14 +43,15 @@ def some(rng, sides):
 
 
 def sent():
-    """Packets that the device has sent, those of them without the stack, and frames of the loopback device."""
+    """Returns the packets sent, those that bypassed the stack, and frames of the loopback
+    device."""
     found = read(bed.here)
     frames = int(bed.here.machine.read("/sys/class/net/lo/statistics/tx_packets"))
     return found["sent_pkts"], found["same_device_pkts"], frames
 
 
 def rises(rng, sides):
-    """What some messages add to that."""
+    """Exchanges messages and returns the increases of these counts."""
     before = sent()
     some(rng, sides)
     return [new - old for new, old in zip(sent(), before)]
@@ -54,7 +59,7 @@ def rises(rng, sides):
 
 @case(timeout=120, each=BOTH)
 def passes_no_stack(version):
-    """All packets of a connection go this way, from the first on, and none is a frame of the loopback device."""
+    """All packets of a connection bypass the stack from the first, without loopback frames."""
     before = sent()
     with connection(version) as (sides, rng):
         some(rng, sides)
@@ -66,14 +71,14 @@ def passes_no_stack(version):
 
 @case(timeout=200, debug=False, each=BOTH)
 def anything(version):
-    """Any operations of any sizes, by both sides at once; every byte compared."""
+    """Random operations of any size in both directions, with every byte compared."""
     with connection(version, f"direct/anything/{version}", 4096) as (sides, rng):
         traffic.random_batches(rng, *sides, 4096, 9)
 
 
 @case(timeout=200)
 def captured():
-    """A capture on the loopback device shows the packets of a connection, as long as it is there."""
+    """A capture on the loopback device shows the packets of a connection while it lasts."""
     with connection() as (sides, rng):
         with capture.capture("lo") as seen:
             packets, direct, _ = rises(rng, sides)
@@ -85,7 +90,7 @@ def captured():
 
 @case(timeout=200)
 def seen_by_a_queue():
-    """A queue at the loopback device, here one that loses packets, gets them as long as it is there."""
+    """A queue on the loopback device, here one that drops packets, gets them while it exists."""
     lo = types.SimpleNamespace(netdev="lo", machine=bed.here.machine)
     with connection() as (sides, rng):
         packets, direct, _ = rises(rng, sides)
@@ -100,7 +105,7 @@ def seen_by_a_queue():
 
 @case(timeout=120)
 def switched_off():
-    """With the module's parameter same_host_icrc all packets pass the stack."""
+    """With the module parameter same_host_icrc, all packets pass the stack."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has another way")
@@ -112,10 +117,10 @@ def switched_off():
 
 @case(timeout=60, each={"up": 64, "down": -64})
 def onto_itself(shift):
-    """What is written over a part of itself: nobody promises what comes of that, but nothing else changes."""
+    """A WRITE that overlaps its source leaves undefined data there, but changes nothing else."""
     with connection(mtu=4096) as (sides, _):
         side, end = sides[0], sides[0].end
-        # Two queue pairs of one program, so that they have one region.
+        # Both queue pairs belong to one program, so that they can use one region.
         pair = [end.qp("rc", side.pd, side.send_cq, side.recv_cq) for _ in range(2)]
         for qp in pair:
             end.to_init(qp["id"], "rc", side.access)
@@ -135,12 +140,13 @@ def onto_itself(shift):
 
 @case(timeout=60)
 def source_taken_back():
-    """A region that is taken back before its message could be sent: that fails, and the peer has nothing of it."""
+    """A SEND whose region is deregistered before it is sent fails, and the peer receives
+    nothing."""
     with connection() as (sides, _):
         side, other = sides
         region = side.end.memory(side.pd, 65536, side.access)
         request = {"id": 1, "op": "send", "sge": [[region["address"], 65536, region["lkey"]]]}
-        # Nothing is posted there: it waits.
+        # The peer has posted no receive yet, so the request waits.
         side.end.post_send(side.qp["id"], [request])
         side.end.deregister(region["id"])
         target = other.end.memory(other.pd, 65536, other.access)
@@ -152,5 +158,5 @@ def source_taken_back():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Programs that end while the kernel has no memory: closing a device fails each allocation in turn
-(fail-nth in Documentation/fault-injection), and nothing may be left.
+"""Programs that end while the kernel has no memory.
 
-ib_core ignores the result of some operations when it ends a program's objects. If one of them failed
-for lack of memory, live objects would stay behind with pointers to freed ones.
+Each allocation during the closing of a device fails in turn (fail-nth in
+Documentation/fault-injection), and nothing may be left.
+
+ib_core ignores the result of some operations when it destroys a program's objects. If one of them
+failed for lack of memory, live objects would be left with pointers to freed ones.
 """
 
 import contextlib
@@ -17,14 +19,14 @@ bed = testbed.Bed()
 
 FAULTS = "/sys/kernel/debug/failslab"
 
-# More allocations than any close makes.
+# An upper bound for the allocations of a close.
 MOST = 400
 
 GROUPS = ("::ffff:239.7.1.2", "::ffff:239.7.1.3", "ff0e::7:1")
 
 
 def connected(end, kind, pd, cq, info, **more):
-    """A queue pair connected to itself, with receives posted."""
+    """Creates a queue pair that is connected to itself."""
     qp = end.qp(kind, pd, cq, **more)
     end.to_init(qp["id"], kind)
     end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=qp["qpn"])
@@ -33,7 +35,7 @@ def connected(end, kind, pd, cq, info, **more):
 
 
 def groups(end, info):
-    """Queue pairs in multicast groups, alone and together."""
+    """Attaches queue pairs to multicast groups, alone and together."""
     pd, cq = end.pd(), end.cq()
     first, second = (connected(end, "ud", pd, cq, info) for _ in range(2))
     for gid in GROUPS:
@@ -42,7 +44,7 @@ def groups(end, info):
 
 
 def windows(end, info):
-    """Windows of both types, bound to a region, and one that is not."""
+    """Creates windows of both types, bound to a region, and an unbound one."""
     import endpoint  # only a guest has verbs
 
     pd, cq = end.pd(), end.cq()
@@ -57,7 +59,10 @@ def windows(end, info):
 
 
 def queues(end, info):
-    """Queue pairs of each kind with work on them, shared receive queues, address handles, events."""
+    """Creates queue pairs of each kind with work posted, and the objects that go with them.
+
+    These are shared receive queues, address handles, completion channels and XRC objects.
+    """
     pd = end.pd()
     channel = end.channel()
     cq, extended = end.cq(channel=channel), end.cq(extended=True)
@@ -79,7 +84,7 @@ def queues(end, info):
 
 
 def xrc(end, info):
-    """A connection of XRC with work posted, its domain and its shared receive queue, with a receive."""
+    """Creates an XRC connection with work posted, its domain, and its shared receive queue."""
     pd, cq = end.pd(), end.cq()
     xrcd, memory = end.xrcd(), end.memory(pd, 8192)
     sge = [[memory["address"], 64, memory["lkey"]]]
@@ -96,12 +101,12 @@ def xrc(end, info):
     end.to_init(sender["id"])
     end.modify(sender["id"], common, state="rtr", dest_qp_num=target["qpn"], **path)
     end.to_rts(sender["id"])
-    # More than the one receive: the rest waits for another one.
+    # More than the one receive; the others wait.
     end.post_send(sender["id"], [{"id": 2, "op": "send", "sge": sge, "srqn": srq["number"]}] * 3)
 
 
 def failed(end, info):
-    """Queue pairs of each kind in the state Error, with work that has been flushed."""
+    """Creates queue pairs of each kind in the Error state, with flushed work."""
     pd, cq = end.pd(), end.cq()
     memory = end.memory(pd, 8192)
     sge = [[memory["address"], 64, memory["lkey"]]]
@@ -113,18 +118,20 @@ def failed(end, info):
 
 
 def everything(end, info):
-    """An object of each kind that there is, in all states that matter."""
+    """Creates objects of every kind, in all relevant states."""
     for fill in (groups, windows, queues, xrc, failed):
         fill(end, info)
 
 
-# Programs, and how long the poll thread of each stays awake, if it has one.
+# Each program, and the idle time in microseconds of its poll thread, if it has one.
 PROGRAMS = {"everything": (everything, None), "everything-polled": (everything, 1_000_000)}
 
 
 def open_files():
-    """Returns this process's files of RDMA devices and of their events, and their names. The device comes last: the
-    kernel ends all objects with it."""
+    """Returns this process's files of RDMA devices and of their events, and their names.
+
+    The device comes last, because closing it destroys all objects.
+    """
     found = []
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -135,8 +142,10 @@ def open_files():
 
 
 def close_with_fault(program, number):
-    """A process makes objects and closes its device; allocation `number` of the close fails. Returns
-    how many allocations were missing to that number."""
+    """Creates objects in a child process, which closes its device with allocation `number` failing.
+
+    Returns how many further allocations it would have taken to reach that number.
+    """
     import endpoint  # only a guest has verbs
 
     reading, writing = os.pipe()
@@ -147,7 +156,7 @@ def close_with_fault(program, number):
             end = endpoint.Endpoint()
             fill, idle = program
             fill(end, end.open(bed.here.device, bed.here.address, bed.here.driver, idle))
-            # The command file last: the kernel ends all objects with it.
+            # The command file is closed last, because that destroys all objects.
             files = open_files()
             control = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
             word = str(number).encode()
@@ -157,7 +166,7 @@ def close_with_fault(program, number):
             left = int(os.pread(control, 20, 0).split()[0])
             os.write(control, b"0")
             answer = {"left": left, "files": [name for _, name in files]}
-        except Exception as why:  # what it was is told by the parent
+        except Exception as why:  # reported by the parent
             answer = {"why": repr(why)}
         finally:
             os.write(writing, json.dumps(answer).encode())
@@ -174,7 +183,7 @@ def close_with_fault(program, number):
 
 
 def objects():
-    """What programs have of each kind, by the kernel's count."""
+    """Returns the number of objects of each kind, as counted by the kernel."""
     text = bed.here.machine.run(f"rdma resource show {bed.here.device}")
     words = text.split()
     kinds = ("pd", "cq", "qp", "cm_id", "mr", "ctx", "srq")
@@ -183,8 +192,8 @@ def objects():
 
 @case(timeout=900, each=PROGRAMS)
 def closing(program):
-    """Each allocation of the close fails once, until there are no more."""
-    import endpoint  # noqa: F401  once, and not in each process
+    """Each allocation during the close fails once."""
+    import endpoint  # noqa: F401  imported once, not in each process
 
     machine = bed.here.machine
     machine.run(f"echo N > {FAULTS}/ignore-gfp-wait; echo 0 > {FAULTS}/verbose")
@@ -201,5 +210,5 @@ def closing(program):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

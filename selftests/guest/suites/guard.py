@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Programs of this host that send UDP datagrams to port 4791, from the addresses of a device: without privileges they are
-refused, and nothing arrives that could pass for a packet of the device. Two namespaces with a device each."""
+"""Local programs that send UDP datagrams to port 4791 from a device's address.
+
+Without privileges they are refused, and no datagram arrives that could pass for the device's own.
+The suite uses two namespaces with a device each.
+"""
 
 import contextlib
 import ctypes
@@ -22,7 +25,7 @@ bed = testbed.Bed()
 
 BOTH = {"ipv4": 4, "ipv6": 6}
 
-# The packet sequence number that a trial's queue pairs start with.
+# The initial PSN of a trial's queue pairs.
 FIRST = 5
 
 PAYLOAD = bytes(range(64))
@@ -36,7 +39,7 @@ CLONE_NEWUSER = 0x10000000  # linux/sched.h
 
 
 class Lab:
-    """Two namespaces that the cases share: programs are in the first one."""
+    """Two namespaces that the cases share; programs run in the first one."""
 
     def __init__(self):
         self._stack = contextlib.ExitStack()
@@ -45,7 +48,7 @@ class Lab:
 
     @property
     def hosts(self):
-        """The hosts, made when first asked for."""
+        """The hosts, created on first use."""
         if bed.here.driver != "rrxe":
             raise Skip("asks for what rrxe promises")
         if self._hosts is None:
@@ -53,11 +56,11 @@ class Lab:
         return self._hosts
 
     def addresses(self, version):
-        """The addresses of both hosts."""
+        """Returns the addresses of both hosts."""
         return [host.address if version == 4 else host.address6 for host in self.hosts]
 
     def trial(self, version, own=False):
-        """A connection between the hosts, or of the first one with itself (`own`)."""
+        """Returns a trial between the hosts, or (`own`) of the first one with itself."""
         key = (version, own)
         if key not in self._benches:
             self._benches[key] = Bench(lambda: self._endpoints(version, own))
@@ -74,7 +77,7 @@ class Lab:
         return found
 
     def close(self):
-        """Let go of everything."""
+        """Releases all resources."""
         for bench in self._benches.values():
             bench.abandon()
         self._benches.clear()
@@ -86,13 +89,16 @@ lab = Lab()
 
 
 def enter():
-    """Enter the first namespace."""
+    """Enters the first namespace."""
     with open("/run/netns/a", encoding="ascii") as file:
         os.setns(file.fileno())
 
 
 def opened(version, source=None, connected=None):
-    """A UDP socket bound to the source port; datagrams have Identification 0 unless it is connected."""
+    """Returns a UDP socket bound to the source port.
+
+    Its datagrams have Identification 0 unless it is connected.
+    """
     sock = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
     if version == 4:
         sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
@@ -104,7 +110,7 @@ def opened(version, source=None, connected=None):
 
 
 def attempt(send):
-    """Returns the error number that a call ends with; 0 if it succeeds."""
+    """Returns the errno of a call, or 0 if it succeeds."""
     try:
         send()
     except OSError as why:
@@ -113,7 +119,7 @@ def attempt(send):
 
 
 def forged(qpn, source, destination):
-    """Datagrams that a queue pair would take for its peer's."""
+    """Returns datagrams that a queue pair would accept as its peer's."""
     transports = {
         "send": bth(packets.SEND_ONLY, qpn, FIRST) + PAYLOAD,
         "nak": bth(packets.ACKNOWLEDGE, qpn, FIRST, ack=False) + aeth(packets.NAK_ACCESS),
@@ -123,14 +129,16 @@ def forged(qpn, source, destination):
 
 
 def send_all(version, source, destination, datagrams):
-    """Returns how sending each of the datagrams ends: {name: error number}."""
+    """Sends each of the datagrams. Returns {name: errno}."""
     with opened(version, source) as sock:
         return {name: attempt(lambda: sock.sendto(made, (destination, ROCE_PORT))) for name, made in datagrams.items()}
 
 
 def arrive(version, inside, number=0, **how):
-    """Forge what the near queue pair of a trial might have sent, by `inside(body, before)`, which must end with this
-    error number, or else arrive."""
+    """Forges packets of a trial's near queue pair, sent by `inside(body, before)`.
+
+    They must fail with the errno `number`, or arrive if that is 0.
+    """
     with lab.trial(version, **how) as t:
         near, far = (side.info["address"] for side in (t.near, t.far))
         t.receive()
@@ -142,7 +150,7 @@ def arrive(version, inside, number=0, **how):
             t.quiet()
             t.states("rts", "rts")
             equal("counted", counted.read(lab.hosts[0])["local_guard_drops"] - before, len(made))
-            # The receive is there for the peer.
+            # The receive is still available to the peer.
             t.send("send", sge=[])
             t.sent("SUCCESS")
             t.received("SUCCESS")
@@ -154,24 +162,24 @@ def arrive(version, inside, number=0, **how):
 
 @case(debug=("ipv6",), each=BOTH)
 def root_may(version):
-    """The control: a datagram of this making is taken for the peer's. A program with CAP_NET_RAW may send it."""
+    """Control: a correctly forged datagram with CAP_NET_RAW is accepted as the peer's."""
     arrive(version, privilege.aside)
 
 
 @case(each=BOTH)
 def refused(version):
-    """A program without privileges that forges a request, a NAK, and a congestion notification of this host."""
+    """A program without privileges cannot forge a request, NAK or CNP of this host."""
     arrive(version, privilege.unprivileged, errno.EPERM)
 
 
 @case(each=BOTH)
 def refused_to_this_host(version):
-    """Forged datagrams for a queue pair of this host."""
+    """A program without privileges cannot forge datagrams for a queue pair of this host."""
     arrive(version, privilege.unprivileged, errno.EPERM, own=True)
 
 
 def _ways(version, source, destination):
-    """Ways to send a datagram to the port. Returns how each ends: {name: error number}."""
+    """Sends datagrams to the port in several ways. Returns the errno of each: {name: errno}."""
     there = (destination, ROCE_PORT)
     found = {}
     with opened(version) as sock:
@@ -203,7 +211,11 @@ def _ways(version, source, destination):
 
 @case(each=BOTH)
 def every_way(version):
-    """Sockets that are connected, corked, or send segments, fragments, mapped addresses or a routing header."""
+    """All ways to send are guarded.
+
+    Sockets are connected or corked, or send segments, fragments, to mapped addresses, or with a
+    routing header.
+    """
     here, peer = lab.addresses(version)
     found = privilege.unprivileged(lambda: _ways(version, here, peer), (enter,))
     equal("errors", found, dict.fromkeys(found, errno.EPERM))
@@ -218,7 +230,8 @@ def _new_user_namespace():
 
 @case(debug=False)
 def user_namespace():
-    """A program that is root in a user namespace of its own has no privileges in the network namespace."""
+    """A program that is root in its own user namespace has no privileges in the network
+    namespace."""
 
     def body():
         _new_user_namespace()
@@ -230,8 +243,11 @@ def user_namespace():
 
 @case(debug=False)
 def opener_counts():
-    """A socket that a program opens with privileges may send after these are given up, and one that it opens without
-    them may not after it got into hands that have them."""
+    """The privileges of the socket's opener count.
+
+    A socket opened with privileges may send after they are given up. A socket opened without them
+    may not, even if a privileged program uses it.
+    """
     _, peer = lab.addresses(4)
     kept = []
 
@@ -251,7 +267,7 @@ def opener_counts():
 
 @case(debug=False, each=BOTH)
 def other_ports(version):
-    """Datagrams to other ports, and TCP to this one, are nobody's business."""
+    """Datagrams to other ports, and TCP to this port, are not affected."""
     here, peer = lab.addresses(version)
     family = socket.AF_INET if version == 4 else socket.AF_INET6
 
@@ -272,7 +288,7 @@ def other_ports(version):
 
 @case()
 def log():
-    """The kernel's log says what to do, once for many datagrams."""
+    """The kernel log explains the refusal, once for many datagrams."""
     _, peer = lab.addresses(4)
     since = kernellog.place()
 
@@ -283,14 +299,14 @@ def log():
     equal("errors", set(privilege.unprivileged(body, (enter,))), {errno.EPERM})
     said = [line for line in kernellog.lines_since(since).splitlines() if "local_guard" in line]
     require(len(said) <= 1, f"{len(said)} lines")
-    # Another case may have had it written a moment ago.
+    # Another case may have caused the message shortly before.
     all_lines = [line for line in bed.here.machine.run("dmesg").splitlines() if "local_guard=0" in line]
     require(all_lines and f"user {privilege.NOBODY} " in all_lines[-1], f"the log says {all_lines}")
 
 
 @case(timeout=120)
 def as_long_as_a_device():
-    """The last device of a namespace takes the guard away, and the next one brings it back."""
+    """The guard ends with the last device of a namespace, and returns with the next one."""
     lab.close()
     here, peer = lab.hosts
 
@@ -310,7 +326,7 @@ def as_long_as_a_device():
 
 @case(debug=False, each=BOTH)
 def switched_off(version):
-    """With local_guard=0, what a program without privileges forges arrives."""
+    """With local_guard=0, forged datagrams of a program without privileges arrive."""
     if bed.here.driver != "rrxe":
         raise Skip("a parameter of rrxe's")
     lab.close()
@@ -322,5 +338,5 @@ def switched_off(version):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run(lab.close)

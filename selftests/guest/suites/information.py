@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Answers to a program's queries hold nothing else of the kernel's memory.
+"""Responses to a program's queries hold no other kernel memory.
 
-The kernel of this suite fills memory that is freed (slab_debug=P), so that a byte that nobody has
-written is 0x6b.
+The kernel of this suite fills freed memory (slab_debug=P), so that a byte that was never written is
+0x6b.
 """
 
 import testbed
@@ -10,7 +10,7 @@ from harness import case, equal, require
 
 bed = testbed.Bed()
 
-# Queries of each queue pair: each takes memory that another user of it has left.
+# Queries of each queue pair. Each uses memory that another allocation has left.
 QUERIES = 50
 
 
@@ -22,8 +22,10 @@ def check_poison():
 
 @case(each={kind: kind for kind in ("rc", "uc", "ud")})
 def query_qp(kind):
-    """QUERY_QP before a queue pair has an address, and afterwards: the alternate path is zero, and so
-    is the address as long as there is none."""
+    """QUERY_QP returns zeros for attributes that the queue pair lacks.
+
+    The alternate path is always zero, and so is the address until one is set.
+    """
     import endpoint  # only a guest has verbs
 
     check_poison()
@@ -50,7 +52,7 @@ def query_qp(kind):
 
 @case()
 def query_srq():
-    """QUERY_SRQ answers what was asked for."""
+    """QUERY_SRQ returns the attributes of the queue."""
     import endpoint  # only a guest has verbs
 
     check_poison()
@@ -66,5 +68,5 @@ def query_srq():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory windows, invalidation and reregistration: what a key lets the peer do, from when, and until when (IBA 10.6)."""
+"""Memory windows, invalidation and reregistration: a key's rights and its lifetime (IBA 10.6)."""
 
 import errno
 
@@ -37,24 +37,27 @@ class Owner(Trial):
         super().__exit__(*why)
 
     def memory(self, access=("local-write", "mw-bind"), pd=None):
-        """A region of the far side."""
+        """Registers a region of the far side."""
         region = self.owner.memory(self.far.pd if pd is None else pd, SIZE, access, 9)
         self._extra.append(region["id"])
         return region
 
     def window(self, kind, pd=None):
-        """A window of the far side, bound to nothing."""
+        """Allocates an unbound window of the far side."""
         window = self.owner.window(self.far.pd if pd is None else pd, kind)
         self._extra.append(window["id"])
         return window
 
     def give_up(self, what):
-        """Destroy a region or window."""
+        """Destroys a region or window."""
         self.owner.drop(what["id"])
         self._extra.remove(what["id"])
 
     def bind(self, window, offset=PAGE, length=PAGE, access=REMOTE, region=None, key=1, status="SUCCESS", qp=None):
-        """Bind a window to a part of the region; returns its key, of whose low bits `key` says how many further."""
+        """Binds a window to a part of the region. Returns its key.
+
+        `key` is added to the low eight bits of the window's key.
+        """
         rkey = window["rkey"] & ~0xFF | window["rkey"] + key & 0xFF
         region = self.region if region is None else region
         qp = self.qp if qp is None else qp
@@ -63,19 +66,19 @@ class Owner(Trial):
         return found
 
     def invalidate(self, key, status="SUCCESS"):
-        """Local invalidate by the far side."""
+        """Invalidates a key locally on the far side."""
         self.owner.post_send(self.qp, [{"id": 1, "op": "local-inv", "sge": [], "key": key}])
         self.done("local-inv", status)
 
     def done(self, op, status):
-        """The far side's one send completion."""
+        """Checks the next send completion of the far side."""
         found = self.owner.poll(self.far.send_cq, 1, 30)
         equal(f"completion of {op}", [wc["status"] for wc in found], [status])
         if status == "SUCCESS":
             equal("opcode", found[0]["op"], op)
 
     def write(self, rkey, offset=PAGE, length=64, seed=70, raddr=None):
-        """The near side's WRITE through a window must work."""
+        """Checks that the near side can WRITE through a window."""
         self.near.end.put(self.mine["id"], [[0, length]], seed)
         self.owner.expect(self.region["id"], [[offset, length]], seed, length)
         raddr = self.region["address"] + offset if raddr is None else raddr
@@ -84,19 +87,19 @@ class Owner(Trial):
         equal("the region", self.owner.verify(self.region["id"]), "")
 
     def denied(self, rkey, op="write", offset=PAGE, raddr=None):
-        """The near side's access must be refused, and cost it the connection."""
+        """Checks that the near side's access is refused and breaks the connection."""
         raddr = self.region["address"] + offset if raddr is None else raddr
         self.send(op, rkey=rkey, raddr=raddr, sge=[self.segment(length=64)])
         self.sent("REM_ACCESS_ERR")
         self.states("error", "error")
 
 
-# What a bound window allows
+# Rights of a bound window
 
 
 @case(each=TYPES)
 def use(kind):
-    """WRITE, READ and atomics through a window, up to its borders."""
+    """WRITE, READ and atomics through a window, up to its boundaries."""
     with Owner(bench) as t:
         rkey = t.bind(t.window(kind))
         t.write(rkey)
@@ -117,7 +120,7 @@ OUTSIDE = {"before": PAGE - 1, "across-the-end": 2 * PAGE - 63, "after": 2 * PAG
 
 @case(each={f"{name}-{where}": (kind, OUTSIDE[where]) for name, kind in TYPES.items() for where in OUTSIDE})
 def outside(what):
-    """Bytes of the region that are not the window's."""
+    """Access to the region outside the window."""
     kind, offset = what
     with Owner(bench) as t:
         t.denied(t.bind(t.window(kind)), offset=offset)
@@ -125,7 +128,7 @@ def outside(what):
 
 @case(each={f"{name}-{op}": (kind, op) for name, kind in TYPES.items() for op in ("write", "read")})
 def right_missing(what):
-    """A window without the right for it, though the region is there."""
+    """Access through a window that lacks the right."""
     kind, op = what
     with Owner(bench) as t:
         others = tuple(right for right in REMOTE if right != f"remote-{op}")
@@ -141,19 +144,19 @@ def zero_based():
         t.denied(rkey)
 
 
-# How it ends
+# Ends of a window
 
 
 @case(each=TYPES)
 def never_bound(kind):
-    """The key that a window has before it is bound."""
+    """A window's key before it is bound."""
     with Owner(bench) as t:
         t.denied(t.window(kind)["rkey"])
 
 
 @case(each=TYPES)
 def deallocated(kind):
-    """A window that is no more; the region may go only after it."""
+    """A deallocated window. Its region cannot be deregistered while the window exists."""
     with Owner(bench) as t:
         window = t.window(kind)
         rkey = t.bind(window)
@@ -165,7 +168,7 @@ def deallocated(kind):
 
 @case()
 def unbound():
-    """A type 1 window that was bound to nothing; and again to something."""
+    """A type 1 window that was unbound by a zero-length bind, and bound again."""
     with Owner(bench) as t:
         window = t.window(1)
         first = t.bind(window)
@@ -178,7 +181,7 @@ def unbound():
 
 @case()
 def rebound():
-    """A type 1 window's old key after it was bound anew (K-05)."""
+    """The old key of a type 1 window that was bound again (K-05)."""
     with Owner(bench) as t:
         window = t.window(1)
         first, second = t.bind(window), t.bind(window)
@@ -189,7 +192,8 @@ def rebound():
 
 @case()
 def consumers_bits():
-    """The low eight bits of a type 2 window's key are the consumer's: other ones are refused (K-05)."""
+    """The consumer chooses the low eight bits of a type 2 window's key; others are refused
+    (K-05)."""
     with Owner(bench) as t:
         window = t.window(2)
         first = t.bind(window, key=77)
@@ -212,7 +216,7 @@ def invalidated_locally():
 
 @case()
 def invalidated_twice():
-    """A type 2 window that is invalid already can't be invalidated (o10-37.2.26)."""
+    """An invalid type 2 window cannot be invalidated again (o10-37.2.26)."""
     with Owner(bench) as t:
         rkey = t.bind(t.window(2))
         t.invalidate(rkey)
@@ -221,7 +225,7 @@ def invalidated_twice():
 
 @case()
 def invalidated_by_peer():
-    """SEND with invalidate: the completion that reports the key comes after its end (G-22)."""
+    """SEND with invalidate: the key is invalid before the completion that reports it (G-22)."""
     with Owner(bench) as t:
         rkey = t.bind(t.window(2))
         t.write(rkey)
@@ -234,12 +238,12 @@ def invalidated_by_peer():
         t.denied(rkey)
 
 
-# What may not be invalidated
+# Keys that must not be invalidated
 
 
 @case(each={"region": 0, "type1": 1, "unknown": None})
 def not_invalidatable_locally(kind):
-    """The wrong kind of key: an error, and the key stays valid (K-08)."""
+    """A local invalidate of the wrong kind of key fails, and the key stays valid (K-08)."""
     with Owner(bench) as t:
         key = _key_of(t, kind)
         t.invalidate(key, "LOC_QP_OP_ERR")
@@ -250,7 +254,10 @@ def not_invalidatable_locally(kind):
 
 @case(each={"region": 0, "type1": 1, "unknown": None})
 def not_invalidatable_by_peer(kind):
-    """The same by SEND with invalidate: the receiver fails without a NAK, and the sender's retries end (G-22)."""
+    """SEND with invalidate of the wrong kind of key fails the receiver without a NAK (G-22).
+
+    The sender's retries run out.
+    """
     with Owner(bench, rts={"timeout": 10, "retry": 1}) as t:
         key = _key_of(t, kind)
         t.receive()
@@ -270,7 +277,7 @@ def _key_of(t, kind):
 
 
 def _second_pair(t, access=None):
-    """Another connection of the same domains."""
+    """Creates another connection in the same protection domains."""
     pair = []
     for side in (t.near, t.far):
         pair.append(side.end.qp("rc", side.pd, side.send_cq, side.recv_cq, extended=True))
@@ -282,7 +289,7 @@ def _second_pair(t, access=None):
 
 
 def _read_with_key_of(t, key):
-    """The far region's key still works, over another connection."""
+    """Checks that the far region's key still works, over another connection."""
     near, far = _second_pair(t)
     end = t.near.end
     request = {"id": 7, "op": "read", "sge": [t.segment()], "rkey": key, "raddr": t.theirs["address"]}
@@ -294,12 +301,15 @@ def _read_with_key_of(t, key):
     t.owner.drop(far["id"])
 
 
-# Whose window
+# Queue pairs of a window
 
 
 @case(each=TYPES)
 def other_queue_pair(kind):
-    """A type 1 window is for all queue pairs of its domain, a type 2B window for the one that it is bound to (K-06)."""
+    """A type 1 window is valid for all queue pairs of its domain (K-06).
+
+    A type 2B window is valid only for the queue pair that it was bound on.
+    """
     with Owner(bench) as t:
         rkey = t.bind(t.window(kind))
         near, far = _second_pair(t)
@@ -316,7 +326,7 @@ def other_queue_pair(kind):
         t.write(rkey)
 
 
-# Bindings that must not be
+# Bindings that must be refused
 
 
 def _fails(t, *arguments, **how):
@@ -329,7 +339,7 @@ RANGES = {"before": (-1, PAGE), "across-the-end": (SIZE - PAGE + 1, PAGE), "afte
 
 @case(each={f"{name}-{where}": (kind, RANGES[where]) for name, kind in TYPES.items() for where in RANGES})
 def bind_outside(what):
-    """A window to memory that is not the region's."""
+    """A window to memory outside the region."""
     kind, (offset, length) = what
     with Owner(bench) as t:
         _fails(t, t.window(kind), offset=offset, length=length)
@@ -344,14 +354,14 @@ def bind_without_right(kind):
 
 @case(each=TYPES)
 def bind_more_than_region(kind):
-    """A window to write through, to a region that may not be written to."""
+    """A window with write access to a region without it."""
     with Owner(bench) as t:
         _fails(t, t.window(kind), region=t.memory(("mw-bind",)))
 
 
 @case(each=TYPES)
 def bind_region_of_other_domain(kind):
-    """Region and window must be of the queue pair's domain."""
+    """The region must belong to the queue pair's protection domain."""
     with Owner(bench) as t:
         pd = t.owner.pd()
         region = t.memory(pd=pd)
@@ -365,7 +375,7 @@ def bind_region_of_other_domain(kind):
 
 @case()
 def bind_window_of_other_domain():
-    """The same of the window."""
+    """The window must belong to the queue pair's protection domain."""
     with Owner(bench) as t:
         pd = t.owner.pd()
         window = t.window(2, pd)
@@ -385,7 +395,7 @@ def bind_twice():
 
 @case()
 def bind_to_nothing():
-    """A type 2 window is unbound by invalidation only."""
+    """A type 2 window is unbound only by invalidation, not by a zero-length bind."""
     with Owner(bench) as t:
         _fails(t, t.window(2), length=0)
 
@@ -397,7 +407,7 @@ READABLE = ("local-write", "remote-read", "mw-bind")
 
 
 class Change(Owner):
-    """An owner whose region changes."""
+    """An owner whose region is reregistered."""
 
     def __init__(self, access):
         super().__init__(bench)
@@ -407,7 +417,7 @@ class Change(Owner):
         return super().memory(self._rights if access is None else access, pd)
 
     def change(self, keys="same", **how):
-        """Reregister the region, which keeps its keys or gets others. Returns the one that it had."""
+        """Reregisters the region and checks whether its keys change. Returns the old region."""
         before = self.region
         self.region, left = self.owner.reregister(before["id"], **how)
         equal("the memory that was the region's", left, "")
@@ -416,12 +426,12 @@ class Change(Owner):
         return before
 
     def works(self, seed=70):
-        """The peer may read and write by the region's key."""
+        """Checks that the peer can write and read by the region's key."""
         self.write(self.region["rkey"], seed=seed)
         self.reads(seed)
 
     def reads(self, seed):
-        """The peer reads what was written with this seed."""
+        """Checks that the peer reads the data that was written with this seed."""
         self.near.end.put(self.mine["id"], [[0, 64]], 1)
         self.near.end.expect(self.mine["id"], [[0, 64]], seed, 64)
         self.send("read", rkey=self.region["rkey"], raddr=self.region["address"] + PAGE)
@@ -430,7 +440,7 @@ class Change(Owner):
 
 @case()
 def fewer_rights():
-    """A region that may not be written to any more; reading goes on."""
+    """A region whose write access was removed can still be read."""
     with Change(ALL) as t:
         t.works()
         t.change(access=READABLE)
@@ -440,7 +450,7 @@ def fewer_rights():
 
 @case()
 def more_rights():
-    """A region that its peer may write to now."""
+    """A region to which write access was added."""
     with Change(READABLE) as t:
         t.change(access=ALL)
         t.works()
@@ -448,7 +458,10 @@ def more_rights():
 
 @case()
 def rights_to_write_to_what_was_only_read():
-    """Memory that was pinned only to be read: the program's page is written to, not one that it was a copy of."""
+    """Write access is added to memory that was pinned read-only.
+
+    The program's own page is written to, not one that it was a copy of.
+    """
     with Change(("remote-read",)) as t:
         before = t.change(keys="new", access=ALL)
         t.works()
@@ -457,7 +470,7 @@ def rights_to_write_to_what_was_only_read():
 
 @case()
 def other_domain():
-    """A region that goes to another domain and back: only queue pairs of its domain have it."""
+    """A region moved to another domain and back; only queue pairs of its domain can use it."""
     with Change(ALL) as t:
         pd = t.owner.pd()
         t.works()
@@ -472,7 +485,7 @@ def other_domain():
 
 @case(each={"larger": 3 * SIZE, "smaller": 2 * PAGE})
 def other_memory(size):
-    """A region with other memory has other keys, and by the old ones nothing is to be had."""
+    """A region moved to other memory gets new keys, and the old ones give no access."""
     with Change(ALL) as t:
         t.works()
         before = t.change(keys="new", size=size, seed=31)
@@ -483,7 +496,7 @@ def other_memory(size):
 
 @case()
 def all_at_once():
-    """Other memory, another domain and other rights."""
+    """Memory, domain and rights change in one call."""
     with Change(("local-write",)) as t:
         pd = t.owner.pd()
         t.change(pd=pd)
@@ -494,7 +507,7 @@ def all_at_once():
 
 @case()
 def outside_of_other_memory():
-    """What is beyond the end of other memory."""
+    """Access beyond the end of a region's new memory."""
     with Change(ALL) as t:
         t.change(keys="new", size=PAGE + 64, seed=32)
         t.works()
@@ -503,7 +516,10 @@ def outside_of_other_memory():
 
 @case(each=TYPES)
 def change_with_window(kind):
-    """A region that a window is bound to is not changed (IBA 11.2.8.6), and one that has changed can have windows."""
+    """A region with a bound window cannot be changed (IBA 11.2.8.6).
+
+    A changed region can have windows.
+    """
     with Change(ALL) as t:
         window = t.window(kind)
         rkey = t.bind(window)
@@ -518,10 +534,10 @@ def change_with_window(kind):
 
 @case()
 def change_refused():
-    """What can't be done is refused, and the region stays what it was."""
+    """An invalid change is refused, and the region stays as it was."""
     with Change(ALL) as t:
         number, page = t.region["id"], t.owner.read_only_page()
-        # The right to write from afar needs the one to write here (ib_core).
+        # Remote write access requires local write access (ib_core).
         refused(errno.EINVAL, t.owner.reregister, number, access=("remote-write",))
         refused(errno.EOPNOTSUPP, t.owner.reregister, number, access=("local-write", "flush-persistent"))
         refused(errno.EFAULT, t.owner.reregister_at, number, page, PAGE)
@@ -534,7 +550,7 @@ def change_refused():
 
 @case()
 def change_while_used():
-    """Rights that come and go do not disturb who does not need them."""
+    """Changes of access rights do not disturb requests that do not need them."""
     with Change(ALL) as t:
         t.works()
         rounds, lot = 20, 16
@@ -547,12 +563,12 @@ def change_while_used():
         t.works(71)
 
 
-# Objects made and ended one after the other: fewer than rest between two uses of a number.
+# Consecutive objects: fewer than the reuse distance of a number.
 TURNS = 500
 
 
 def numbers(end, pd, cq, kind):
-    """Makes an object and ends it. Returns its number, without the byte of a key that changes."""
+    """Creates and destroys an object. Returns its number, without the variable byte of a key."""
     if kind == "queue-pairs":
         made = end.qp("rc", pd, cq)
         number = made["qpn"]
@@ -568,8 +584,10 @@ def numbers(end, pd, cq, kind):
 
 @case(each={kind: kind for kind in ("queue-pairs", "regions", "windows")})
 def numbers_rest(kind):
-    """The number of an object that has ended is not given to the next ones: what still names it, as a late packet or
-    the key that a peer has kept, finds nothing."""
+    """The number of a destroyed object is not reused soon.
+
+    A late packet, or a peer's old key, thus refers to nothing.
+    """
     import endpoint  # only a guest has verbs
 
     here, end = bed.here, endpoint.Endpoint()
@@ -583,5 +601,5 @@ def numbers_rest(kind):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module's own unit tests, which the kernel runs when asked to (KUnit)."""
+"""The module's own unit tests (KUnit), run by the kernel on request."""
 
 import re
 
@@ -10,7 +10,7 @@ bed = testbed.Bed()
 
 FOLDER = "/sys/kernel/debug/kunit/{}"
 
-# A line of the results: nested by spaces, in the kernel's dialect of TAP.
+# A line of the results, in the kernel's variant of TAP; nesting is shown by spaces.
 _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 
 
@@ -30,7 +30,7 @@ SUITES = (
 
 @case(timeout=120, each={suite: suite.replace("-", "_") for suite in SUITES})
 def passes(suite):
-    """All tests of a file of the module passed, and none was left out."""
+    """All tests of a KUnit suite pass, and none is skipped."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has no such tests")
@@ -46,5 +46,5 @@ def passes(suite):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Coming and going: of the module, links, network devices and programs, with traffic under way. Nothing
-may be left behind: the harness looks for leaks and complaints of the kernel afterwards."""
+"""Creation and removal of the module, links, network devices and programs under traffic.
+
+Nothing may be left behind: the harness looks for leaks and kernel warnings afterwards.
+"""
 
 import contextlib
 import os
@@ -15,35 +17,36 @@ from machine import Local
 
 bed = testbed.Bed()
 
-# Insmod, link, traffic, link gone, rmmod: so many where the debug kernel is to see all, which takes it ten seconds each.
+# Rounds of insmod, link, traffic, link deletion and rmmod. The full number runs only with the debug
+# kernel and all its cases; a round takes it ten seconds.
 ROUNDS, FEW_ROUNDS = 50, 10
 
-# A program that is under way for longer than any case.
+# Iterations of a program that must outlast any case.
 FOREVER = 1000000
 
 
 def times(count):
-    """How often to do what only has to be done again: less often where everything is slow."""
+    """Returns a number of repetitions, reduced for the debug kernel."""
     return max(1, count // 3) if harness.debug_kernel() else count
 
 
 def sh(command, seconds=60):
-    """Run a command that must succeed on this host."""
+    """Runs a command that must succeed on this host."""
     return bed.here.machine.run(command, seconds)
 
 
 def driver():
-    """The driver under test."""
+    """Returns the driver under test."""
     return bed.here.driver
 
 
 def links():
-    """The RDMA devices there are."""
+    """Returns the names of all RDMA devices."""
     return sorted(os.listdir("/sys/class/infiniband"))
 
 
 def without_device():
-    """Begin with neither device nor module."""
+    """Removes all devices and the module."""
     where = bed.here.machine
     for device in links():
         testbed.delete_link(where, device)
@@ -52,14 +55,17 @@ def without_device():
 
 
 def unloads():
-    """Nothing holds the module: it goes when asked to."""
+    """Checks that the module can be unloaded."""
     wait_until("no device is left", lambda: not links())
     testbed.unload(bed.here.machine, driver())
 
 
 @contextlib.contextmanager
 def fresh(parameters=""):
-    """A loaded module (ours with these parameters) and a device over eth0; afterwards the module must unload."""
+    """Loads the module (rrxe with these parameters) and makes a device over eth0.
+
+    Afterwards the module must unload.
+    """
     without_device()
     here = bed.here
     testbed.bring_up(here, parameters)
@@ -72,8 +78,10 @@ def fresh(parameters=""):
 
 @contextlib.contextmanager
 def joined():
-    """A loaded module and two devices whose network devices are joined: eth-like `va` of this namespace,
-    and `vb` of another, so that what one sends really goes to the other."""
+    """Loads the module and makes two devices whose network devices are joined by a veth.
+
+    `va` is in this namespace and `vb` in another, so that packets really cross the veth.
+    """
     without_device()
     where = bed.here.machine
     testbed.load(where, driver())
@@ -97,7 +105,7 @@ def joined():
 
 
 def traffic(server, client, count=FOREVER, program="rping"):
-    """Start a program that keeps a connection busy, and wait until it is; returns both ends' jobs."""
+    """Starts a program that keeps a connection busy, and waits until it does. Returns both jobs."""
     port = programs.next_port()
     if program == "rping":
         common = f"-a {server.address} -p {port} -v -V -S 30000 -C {count}"
@@ -122,13 +130,14 @@ def traffic(server, client, count=FOREVER, program="rping"):
 
 
 def _sent(host):
-    """Packets that the network device of one of the joined devices has sent."""
+    """Returns the packets sent by the network device of a joined device."""
     netdev = {"dev_a": "va", "dev_b": "vb"}.get(host.device)
     return int(host.machine.read(f"/sys/class/net/{netdev}/statistics/tx_packets")) if netdev else 0
 
 
 def settled(where, what):
-    """No queue pair, completion queue, region or domain of a program is left."""
+    """Waits until no queue pair, completion queue, region, domain or identifier of programs is
+    left."""
 
     def users():
         text = "".join(where.run(f"rdma resource show {kind}") for kind in ("qp", "cq", "mr", "pd", "cm_id"))
@@ -139,7 +148,7 @@ def settled(where, what):
 
 @case(debug=False)
 def commands_leave_nothing_open():
-    """Of the suites themselves: a command that has ended holds no file of theirs. The bench starts thousands."""
+    """A command that has ended holds no open file of the suite; the bench starts thousands."""
     before = os.listdir("/proc/self/fd")
     for number in range(20):
         equal("output", bed.here.machine.run(f"echo {number}"), f"{number}\n")
@@ -148,7 +157,7 @@ def commands_leave_nothing_open():
 
 @case(timeout=1500)
 def rounds():
-    """Module, link, traffic, and back, again and again."""
+    """Module, link and traffic are started and removed repeatedly."""
     count = ROUNDS if harness.debug_kernel() and not harness.core_only() else FEW_ROUNDS
     without_device()
     here = bed.here
@@ -163,7 +172,7 @@ def rounds():
 
 @case(timeout=300)
 def module_alone():
-    """Loaded and unloaded without a link, and with a link that carried nothing."""
+    """The module is loaded and unloaded without a link, and with a link without traffic."""
     without_device()
     where = bed.here.machine
     for _ in range(times(10)):
@@ -181,7 +190,7 @@ TABLES = {"usual": ("", 256), "chosen": ("gid_table_len=40", 40), "most": ("gid_
 
 @case(timeout=300, debug=False, each=TABLES)
 def gid_table(table):
-    """The GID table has as many entries as the module's parameter says, within bounds."""
+    """The GID table has the number of entries set by the module parameter, within bounds."""
     parameters, entries = table
     if driver() != "rrxe":
         raise Skip("a parameter of rrxe's")
@@ -193,7 +202,7 @@ def gid_table(table):
 
 @case(timeout=300, debug=False)
 def gid_table_full():
-    """What does not fit into the GID table has no GID, and no harm is done."""
+    """Addresses that do not fit into the GID table have no GID, which does no harm."""
     if driver() != "rrxe":
         raise Skip("a parameter of rrxe's")
     more = [f"198.51.100.{number}" for number in range(1, 21)]
@@ -209,7 +218,7 @@ def gid_table_full():
 
 @case(timeout=300, each={"client": 1, "server": 0})
 def killed(which):
-    """An end dies by kill -9: the other learns of it, and nothing is left of either."""
+    """One end is killed by kill -9: the other notices, and nothing is left of either."""
     with fresh() as here:
         for _ in range(times(5)):
             ends = traffic(here, here)
@@ -223,7 +232,7 @@ def killed(which):
 
 @case(timeout=300)
 def killed_without_a_word():
-    """A program whose peer never hears of its end: perftest has no connection manager."""
+    """A program's peer does not learn of its end: perftest has no connection manager."""
     with joined() as (near, far):
         for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw", "ib_send_bw --use-srq -q 4"):
             serving, asking = traffic(far, near, program=program)
@@ -241,7 +250,7 @@ BUSY = {"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": 
 
 @case(timeout=300, debug=("rping", "write", "srq"), each=BUSY)
 def netdev_deleted(program):
-    """The network device goes while its traffic flows, and the RDMA device with it."""
+    """The network device is deleted under traffic, and the RDMA device with it."""
     with joined() as (near, far):
         ends = traffic(far, near, program=program)
         sh("ip link delete va")
@@ -255,7 +264,7 @@ def netdev_deleted(program):
 
 @case(timeout=300)
 def link_deleted():
-    """The link is deleted while its traffic flows."""
+    """The link is deleted under traffic."""
     with joined() as (near, far):
         ends = traffic(far, near)
         deleting = near.machine.start(f"rdma link delete {near.device}")
@@ -269,7 +278,7 @@ def link_deleted():
 
 @case(timeout=300, debug=False)
 def netdev_down_and_up():
-    """The network device is down for a moment: the connection recovers, and the data is right."""
+    """The network device goes down briefly: the connection recovers, and the data is right."""
     with joined() as (near, far):
         ends = traffic(far, near)
 
@@ -288,8 +297,10 @@ def netdev_down_and_up():
 
 @case(timeout=300)
 def unload_in_use():
-    """The module is unloaded while programs have its device open: they lose it (the driver can take a
-    device away from its users), and the module loads again."""
+    """The module is unloaded while programs have its device open.
+
+    They lose the device (the driver supports disassociation), and the module loads again.
+    """
     for _ in range(times(3)):
         without_device()
         here = bed.here
@@ -306,7 +317,7 @@ def unload_in_use():
 
 @case(timeout=300)
 def namespace_deleted():
-    """A namespace goes with its device and the traffic on it."""
+    """A namespace is deleted with its device and the traffic on it."""
     with joined() as (near, far):
         ends = traffic(far, near)
         sh("ip netns delete b")
@@ -318,5 +329,5 @@ def namespace_deleted():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run(without_device)

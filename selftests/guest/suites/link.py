@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A device's life with its network device: what `rdma link add` takes and refuses, state and MTU of the
-port, GIDs, namespaces. One machine; the other ends are veth devices."""
+"""A device and its network device.
+
+Covers what `rdma link add` accepts and refuses, the port's state and MTU, GIDs, and namespaces. The
+suite needs one machine; the other ends are veth devices.
+"""
 
 import contextlib
 import errno
@@ -20,24 +23,27 @@ DEVICE = "rrxe1"
 
 
 def sh(command, seconds=60):
-    """Run a command that must succeed on this host."""
+    """Runs a command that must succeed on this host."""
     return bed.here.machine.run(command, seconds)
 
 
 def driver():
-    """The driver under test."""
+    """Returns the driver under test."""
     return bed.here.driver
 
 
 def need_rrxe():
-    """What follows is said of rrxe alone."""
+    """Skips the case for other drivers: it tests guarantees of rrxe."""
     if driver() != "rrxe":
         raise Skip("asks for what rrxe promises")
 
 
 @contextlib.contextmanager
 def netdev(name, make, mtu=None):
-    """A network device that `make` makes, up; gone afterwards with its RDMA device."""
+    """Creates a network device by the command `make` and sets it up.
+
+    It is removed afterwards, with its RDMA device.
+    """
     sh(make)
     try:
         if mtu:
@@ -50,13 +56,13 @@ def netdev(name, make, mtu=None):
 
 
 def veth(name="v0", mtu=None):
-    """A veth pair, both ends up: its other end is `name`p."""
+    """Creates a veth pair with both ends up; the other end is `name`p."""
     return netdev(name, f"ip link add {name} type veth peer name {name}p && ip link set {name}p up", mtu)
 
 
 @contextlib.contextmanager
 def link(on, device=DEVICE):
-    """An RDMA device over a network device."""
+    """Creates an RDMA device over a network device."""
     testbed.add_link(bed.here.machine, driver(), device, on)
     try:
         yield device
@@ -66,8 +72,10 @@ def link(on, device=DEVICE):
 
 
 def refused(device, on, number, words):
-    """Adding a link must fail with this errno, and the kernel's log must say why in a line with these
-    words."""
+    """Checks that adding a link fails with this errno.
+
+    The kernel log must have one line that gives the reason and contains these words.
+    """
     since = kernellog.place()
     before = sorted(os.listdir("/sys/class/infiniband"))
     kind = testbed.LINK_TYPES[driver()]
@@ -93,7 +101,7 @@ def module_alias():
 
 @case()
 def add_and_delete():
-    """Three times the same name over the same device."""
+    """A device can be added and deleted three times with one name and network device."""
     with veth() as name:
         for _ in range(3):
             with link(name):
@@ -104,7 +112,7 @@ def add_and_delete():
 
 @case(debug=False, each={"loopback": "lo", "netlink": "nlmon0"})
 def refuse_no_ip(kind):
-    """RoCEv2 needs a device that carries IP to other hosts."""
+    """A network device that cannot carry IP to other hosts is refused."""
     need_rrxe()
     if kind == "lo":
         refused(DEVICE, "lo", errno.EOPNOTSUPP, ["lo", "Ethernet"])
@@ -115,7 +123,7 @@ def refuse_no_ip(kind):
 
 @case(debug=False)
 def identity():
-    """ibv_devinfo, ibstat and rdma say which device it is, in which version, and how fast its port is."""
+    """ibv_devinfo, ibstat and rdma show the device's type, version and port rate."""
     need_rrxe()
     with veth() as name, link(name) as device:
         version = sh("modinfo -F version /guest/rrxe/rrxe.ko").strip() or "0.1.0"
@@ -133,7 +141,8 @@ def identity():
 
 @case(timeout=120, debug=False)
 def exclusive_namespaces():
-    """A device belongs to the namespace of its network device, where each namespace sees its own devices only."""
+    """In exclusive mode a device belongs to its network device's namespace and is visible only
+    there."""
     sh("rdma system set netns exclusive")
     try:
         sh("ip netns add e1 && ip link add v1 type veth peer name v1p && ip link set v1 netns e1")
@@ -154,27 +163,27 @@ def exclusive_namespaces():
 
 @case()
 def refuse_second_link():
-    """One device per network device."""
+    """A second RDMA device on a network device is refused."""
     with veth() as name, link(name):
         refused("rrxe2", name, errno.EEXIST, [name])
 
 
 @case(debug=False)
 def refuse_name_taken():
-    """Names are ib_core's to give."""
+    """A name in use is refused, by ib_core."""
     with veth() as name, veth("w0") as other, link(name):
         refused(DEVICE, other, errno.ENFILE, None)
 
 
 @case(debug=False)
 def refuse_unknown_netdev():
-    """There is nothing to put it on."""
+    """An unknown network device is refused."""
     refused(DEVICE, "nowhere0", errno.ENODEV, None)
 
 
 @case(debug=False)
 def refuse_vlan_device():
-    """A VLAN is reached through the GIDs of the device below it."""
+    """A VLAN device is refused: it is reached through the GIDs of the device below it."""
     need_rrxe()
     with veth() as name:
         sh(f"ip link add link {name} name {name}.5 type vlan id 5 && ip link set {name}.5 up")
@@ -201,7 +210,7 @@ def refuse_port_taken():
 
 @case()
 def state_follows_netdev():
-    """Down and up, by command and by loss of carrier."""
+    """The port goes down and up with the network device, by command and by loss of carrier."""
     with veth() as name, link(name) as device:
 
         def state():
@@ -218,13 +227,13 @@ def state_follows_netdev():
         wait_until("the port is active again", lambda: state() == "4: ACTIVE")
 
 
-# The network device's MTU, and the IB MTU that fits.
+# The network device's MTU, and the largest IB MTU that fits.
 MTUS = ((1280, 1024), (1500, 1024), (2200, 2048), (4200, 4096), (9000, 4096))
 
 
 @case(debug=False, each={str(mtus[0]): mtus for mtus in MTUS})
 def mtu_follows_netdev(what):
-    """The largest IB MTU that fits with all headers."""
+    """The active MTU is the largest IB MTU that fits with all headers."""
     mtu, wanted = what
     with veth(mtu=9000) as name, link(name) as device:
         sh(f"ip link set {name} mtu {mtu}")
@@ -237,7 +246,7 @@ def mtu_follows_netdev(what):
 
 @case(debug=("ipv4",), each={"ipv4": ("192.0.2.7", 24), "ipv6": ("2001:db8::7", 64)})
 def gid_of_address(what):
-    """An address comes and goes, and its GID with it."""
+    """A GID appears and disappears with its IP address."""
     address, length = what
     with veth() as name, link(name) as device:
         gid = testbed.gid_of(address)
@@ -250,14 +259,14 @@ def gid_of_address(what):
 
 @case(debug=False)
 def gid_of_link_local():
-    """Every port has one: of the MAC address."""
+    """Every port has a link-local GID derived from the MAC address."""
     with veth() as name, link(name) as device:
         wait_until("a link-local GID", lambda: any(gid.startswith("fe80:") for gid in testbed.gids(device)))
 
 
 @case()
 def gid_of_vlan():
-    """A VLAN's addresses are in the table of the device below."""
+    """The addresses of a VLAN are in the GID table of the device below it."""
     with veth() as name, link(name) as device:
         sh(f"ip link add link {name} name {name}.5 type vlan id 5")
         sh(f"ip link set {name}.5 up && ip address add 198.51.100.7/24 dev {name}.5")
@@ -268,8 +277,10 @@ def gid_of_vlan():
 
 @case(debug=False)
 def gid_of_another_namespace():
-    """An address of a macvlan that is in another namespace has a GID, but nothing leaves by it: its index there is that
-    of another device here."""
+    """Nothing is sent through the GID of a macvlan that is in another namespace.
+
+    The macvlan's interface index there is that of another device in this namespace.
+    """
     need_rrxe()
     with veth("v0") as name, veth("v1") as other, contextlib.ExitStack() as stack:
         sh("ip netns add c")
@@ -308,7 +319,7 @@ def gid_of_another_namespace():
 
 @contextlib.contextmanager
 def packets_of(netdev):
-    """Yields a function that counts the RoCE packets over IPv6 that a network device has sent since."""
+    """Yields a function that counts the IPv6 RoCE packets that a network device has sent."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003)) as sock:
         sock.bind((netdev, 0x0003))
         sock.settimeout(1)
@@ -326,20 +337,20 @@ def packets_of(netdev):
 
 @case()
 def netdev_removed():
-    """The device goes with its network device."""
+    """The RDMA device is removed with its network device."""
     with veth() as name:
         testbed.add_link(bed.here.machine, driver(), DEVICE, name)
         sh(f"ip link delete {name}")
         wait_until(f"{DEVICE} is gone", lambda: not testbed.device_exists(DEVICE))
         sh(f"ip link add {name} type veth peer name {name}p")
-        # The name is free at once.
+        # The name is available immediately.
         with link(name):
             pass
 
 
 @case(debug=False)
 def netdev_renamed():
-    """The device stays on its network device, whatever that is called."""
+    """The RDMA device stays on its network device if that is renamed."""
     with veth() as name, link(name):
         sh(f"ip link set {name} down && ip link set {name} name renamed0 && ip link set renamed0 up")
         try:
@@ -351,7 +362,7 @@ def netdev_renamed():
 
 @case(timeout=240, debug=False)
 def two_namespaces():
-    """A socket of its own for each namespace: rping across, both families."""
+    """Each namespace has a socket of its own: rping between two, over IPv4 and IPv6."""
     with testbed.namespaces((driver(),) * 2) as (one, two):
         for address in (two.address, two.address6):
             programs.rping(two, one, 20, address)
@@ -359,7 +370,7 @@ def two_namespaces():
 
 @case()
 def namespace_deleted():
-    """A namespace that goes takes its network device along, and with it ours."""
+    """Deleting a namespace deletes its network device and the RDMA device on it."""
     with testbed.namespaces((driver(),) * 2):
         sh("ip netns delete a")
         wait_until("its device is gone", lambda: not testbed.device_exists("dev_a"))
@@ -375,7 +386,7 @@ def loopback():
 
 @case(timeout=120, debug=False)
 def unload_and_load():
-    """A module whose devices are gone unloads, and loads again."""
+    """The module unloads once its devices are gone, and loads again."""
     here = bed.here
     programs.rping(here, here, 5)
     name = driver()
@@ -386,7 +397,7 @@ def unload_and_load():
 
 
 def clear_away():
-    """Leave no device: what is left would hide a leak. But the next suite has what it was promised."""
+    """Deletes all devices, since they would hide leaks, and restores them for a following suite."""
     here = bed.here
     for device in os.listdir("/sys/class/infiniband"):
         here.machine.try_run(f"rdma link delete {device}")
@@ -396,6 +407,6 @@ def clear_away():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run(clear_away)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Many queue pairs that send at once: their packets wait for the network device, and none of them
-gets lost in this host's own queueing discipline."""
+"""Many queue pairs that send at once.
+
+Their packets wait for the network device; this host's queueing discipline must not drop any.
+"""
 
 import contextlib
 import json
@@ -12,28 +14,31 @@ from programs import next_port, run_pair
 
 bed = testbed.Bed()
 
-# How the queueing discipline of the network device is set. The last one is slower than the hosts.
+# Queueing disciplines of the network device. The last one is slower than the hosts.
 DISCIPLINES = {
     "pfifo": "pfifo",
     "fq-codel": "fq_codel",
     "tbf": "tbf rate 100mbit burst 64kb latency 50ms",
 }
 
-# Queue pairs, and messages of each. perftest sends five at least.
+# Numbers of queue pairs, and messages on each. perftest sends at least five.
 QUEUE_PAIRS = {8: 50, 16: 50, 32: 20, 200: 5}
 
-# The acknowledge timeout's code: 34 s. With the usual 67 ms a slow host's peer asks again for nothing.
+# Code of the acknowledge timeout (34 s). With the usual 67 ms, a slow host causes retransmissions.
 TIMEOUT = 23
 
-# The share of packets that may be sent again. (Without back-pressure it was 80 %.)
+# Allowed share of retransmitted packets (80 % without back-pressure).
 MOST_SENT_AGAIN = 0.02
-# That of READs: a requester can't tell responses that wait at the other host from lost ones.
+# Allowed share for READ: a requester cannot tell queued responses from lost ones.
 MOST_READ_AGAIN = 0.1
 
 
 @contextlib.contextmanager
 def discipline(host, words):
-    """Sets the queueing discipline of the host's network device; yields a function that returns its drops."""
+    """Sets the queueing discipline of the host's network device.
+
+    Yields a function that returns its number of drops.
+    """
     device = host.netdev
     host.machine.run(f"tc qdisc replace dev {device} root {words}")
 
@@ -48,7 +53,7 @@ def discipline(host, words):
 
 
 def flood(program, words, pairs, messages, most=MOST_SENT_AGAIN):
-    """Runs perftest in both directions at once, and checks that next to nothing was sent twice."""
+    """Runs perftest in both directions, and checks that almost nothing was retransmitted."""
     server, client = bed.peer, bed.here
     hosts = (server, client)
     with contextlib.ExitStack() as stack:
@@ -77,11 +82,11 @@ def flood(program, words, pairs, messages, most=MOST_SENT_AGAIN):
 
 
 def cases(*chosen):
-    """Returns the combinations of these names by their names."""
+    """Returns the combinations with these names."""
     return {name: (DISCIPLINES[name.rpartition("-")[0]], int(name.rpartition("-")[2])) for name in chosen}
 
 
-# Each discipline with each number of queue pairs, by one program or the other.
+# Together, the two programs cover each discipline with each number of queue pairs.
 SENDS = cases("pfifo-16", "pfifo-200", "fq-codel-8", "fq-codel-32", "tbf-16", "tbf-200")
 WRITES = cases("pfifo-8", "pfifo-32", "fq-codel-16", "fq-codel-200", "tbf-8", "tbf-32")
 
@@ -102,14 +107,16 @@ def write(how):
 
 @case(timeout=600, debug=False)
 def read_responses():
-    """The responses of ib_read_bw wait, too."""
+    """ib_read_bw, whose responses wait, too."""
     flood("ib_read_bw", DISCIPLINES["tbf"], 8, QUEUE_PAIRS[8], MOST_READ_AGAIN)
 
 
 @case(timeout=600, debug=False)
 def tiny_discipline():
-    """A discipline with less room than the device hands over drops packets: no queue pair is lost,
-    and no retry is used up for them."""
+    """A discipline with less room than the device hands over drops packets.
+
+    No queue pair fails, and no retry is used up for the drops.
+    """
     server, client = bed.peer, bed.here
     port = next_port()
     with discipline(client, "tbf rate 100mbit burst 16kb limit 20kb") as drops:
@@ -124,5 +131,5 @@ def tiny_discipline():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

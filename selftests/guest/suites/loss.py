@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A bad wire between two hosts (netem): no byte wrong, no queue pair lost, whatever it does. How fast
-is another question: docs/transport.md."""
+"""A bad wire between two hosts (netem): no byte is wrong, and no queue pair fails.
+
+docs/transport.md covers speed.
+"""
 
 import contextlib
 
@@ -14,7 +16,7 @@ from harness import Skip, case, equal, require
 
 bed = testbed.Bed()
 
-# What netem does to the packets that each host sends.
+# netem's effects on the packets that each host sends.
 WIRES = {
     "loss-0.1": "loss 0.1%",
     "loss-1": "loss 1%",
@@ -27,28 +29,29 @@ WIRES = {
 }
 
 QUEUE_PAIRS = 16
-# Times that each queue pair does everything.
+# Number of times that each queue pair executes every operation.
 ROUNDS = 2
 
-# All that a reliable connection does; SEND with invalidate goes beside these, with a key of its own each.
+# All operations of a reliable connection except SEND with invalidate, which is added with a key for
+# each request.
 OPS = (*traffic.OPS, "atomic-write", "flush")
 
 
 def wire(words):
-    """The wires of both hosts, as netem makes them."""
+    """Applies netem to the wires of both hosts."""
     return netem.wire((bed.here, bed.peer), words)
 
 
 @case(timeout=300, debug=("everything",), each=WIRES)
 def rping(words):
-    """rping, both ends comparing."""
+    """rping, with data compared at both ends."""
     with wire(words):
         programs.rping(bed.peer, bed.here, 30, more="-S 20000", lossy=True)
 
 
 @contextlib.contextmanager
 def endpoints():
-    """An endpoint of each host."""
+    """Yields an endpoint of each host."""
     made = bed.endpoints()
     try:
         yield made
@@ -60,7 +63,7 @@ def endpoints():
 
 @case(timeout=400, debug=("everything",), each=WIRES)
 def anything(words):
-    """Any operations of any sizes, by both sides at once; every byte compared."""
+    """Random operations of any size in both directions, with every byte compared."""
     rng = data_cases.seeded(f"loss/{words}")
     with endpoints() as ends:
         left, right = (traffic.Side(end, info, "rc", False) for end, info in ends)
@@ -73,7 +76,7 @@ def anything(words):
 
 
 def opened(side, made, turn):
-    """Binds the side's window anew, which the invalidation before must have ended; its key."""
+    """Binds the side's window again after its invalidation; returns the new key."""
     key = made["rkey"] & ~0xFF | made["rkey"] + 1 + turn & 0xFF
     side.end.bind(side.qp["id"], made["id"], side.small["id"], 0, 4096, ("remote-write",), key)
     bound = side.end.poll(side.send_cq, 1, 60 * harness.slowness())
@@ -83,10 +86,11 @@ def opened(side, made, turn):
 
 @case(timeout=600, debug=("everything",), each=WIRES)
 def queue_pairs(words):
-    """Sixteen queue pairs at once, every operation, by both sides; every byte compared, and none is lost."""
+    """Every operation on sixteen queue pairs in both directions; none fails, every byte is
+    compared."""
     rng = data_cases.seeded(f"queue-pairs/{words}")
     with endpoints() as ends:
-        # rdma_rxe's provider counts the bytes of a list wrong in ibv_wr_set_sge_list (rdma-core 56.1).
+        # rdma_rxe's provider miscounts the bytes of a list in ibv_wr_set_sge_list (rdma-core 56.1).
         complete = all(info["driver"] != "rdma_rxe" for _, info in ends)
         ops = OPS if complete else traffic.OPS
         pairs = []
@@ -125,8 +129,10 @@ def queue_pairs(words):
 
 @case(timeout=400, debug=False)
 def strict():
-    """This host recovers by plain go-back-N (recovery=strict), the other one does not: any operations by both
-    sides; every byte compared."""
+    """This host recovers by plain go-back-N (recovery=strict), and the other one does not.
+
+    Random operations in both directions, with every byte compared.
+    """
     if bed.here.driver != "rrxe":
         raise Skip("only rrxe has a choice of recoveries")
     words = WIRES["everything"]
@@ -143,7 +149,8 @@ def strict():
 
 @case(debug=False)
 def unknown_recovery():
-    """A recovery of another name: the module is not loaded, and the kernel's log says what is right."""
+    """With an unknown recovery the module does not load, and the kernel log lists the valid
+    ones."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip("only rrxe has a choice of recoveries")
@@ -161,5 +168,5 @@ def unknown_recovery():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory that a program's objects lock: how much each takes, that the provider explains a failure if
-RRXE_DEBUG is set (librrxe(7)), and that nothing holds a region whose windows are gone."""
+"""Memory that a program's objects lock.
+
+Covers the amount per object, the provider's explanation of failures with RRXE_DEBUG set
+(librrxe(7)), and that a region can be deregistered once its windows are gone.
+"""
 
 import errno
 import os
@@ -16,11 +19,11 @@ bed = testbed.Bed()
 KIB = 1024
 PAGE = 4096
 
-# Limits in KiB, and the number of queue pairs that they allow: of depth 128, with one data segment,
+# Each limit in KiB, and the number of queue pairs that fit: of depth 128, with one data segment,
 # and a small completion queue.
 LIMITS = {"64-kib": (64, 3), "8-mib": (8192, 511)}
 
-# Objects for which 64 KiB are too little, and how the provider calls them.
+# Objects that exceed a limit of 64 KiB, by the provider's name for them.
 OBJECTS = {
     "queue pair": lambda end, pd, cq: end.qp("rc", pd, cq, send_wr=1024, recv_wr=1024),
     "completion queue": lambda end, pd, cq: end.cq(4096),
@@ -30,7 +33,8 @@ OBJECTS = {
 
 
 def pages(*rings):
-    """Bytes of the pages that rings behind each other take: entries and bytes of an entry each."""
+    """Returns the page-aligned size in bytes of consecutive rings, given as (entries, entry
+    size)."""
     end = 0
     for entries, stride in rings:
         end = -(-end // 64) * 64 + 256 + entries * stride
@@ -38,14 +42,14 @@ def pages(*rings):
 
 
 def locked():
-    """Bytes that the kernel counts as pinned for this process."""
+    """Returns the bytes that the kernel counts as pinned for this process."""
     with open("/proc/self/status", encoding="ascii") as lines:
         (found,) = [line.split()[1] for line in lines if line.startswith("VmPin:")]
     return int(found) * KIB
 
 
 def opened():
-    """An endpoint of this host's device."""
+    """Returns an endpoint of this host's device."""
     import endpoint  # only a guest has verbs
 
     here = bed.here
@@ -55,7 +59,7 @@ def opened():
 
 
 def errno_of(make, *arguments):
-    """The error number of a call, or 0."""
+    """Returns the errno of a call, or 0."""
     try:
         make(*arguments)
     except Exception as why:
@@ -64,7 +68,7 @@ def errno_of(make, *arguments):
 
 
 def limited(kib, body, *arguments):
-    """Call `body` as a user without privileges whose limit is `kib`, and return its value."""
+    """Calls `body` as an unprivileged user with a limit of `kib`, and returns its result."""
 
     if bed.here.driver != "rrxe":
         raise Skip(f"{bed.here.driver} counts otherwise")
@@ -77,7 +81,7 @@ def limited(kib, body, *arguments):
 
 
 def _sizes():
-    """Asked and locked bytes of an object each."""
+    """Returns the locked and the expected bytes of each kind of object."""
     end = opened()
     pd, found = end.pd(), {}
     before = locked()
@@ -107,13 +111,13 @@ def _sizes():
 
 @case()
 def sizes():
-    """Each object locks just the pages that its rings need."""
+    """Each object locks exactly the pages that its rings need."""
     for name, (found, wanted) in limited(8192, _sizes).items():
         equal(f"bytes of a {name}", found, wanted)
 
 
 def _count():
-    """Create queue pairs until one fails; return their number and the error number."""
+    """Creates queue pairs until one fails; returns their number and the errno."""
     end = opened()
     pd, cq = end.pd(), end.cq(1)
     count = 0
@@ -126,7 +130,7 @@ def _count():
 
 @case(each=LIMITS)
 def queue_pairs(limit):
-    """The number of queue pairs that the limits of old and new distributions allow."""
+    """The number of queue pairs under the default limits of old and new distributions."""
     kib, wanted = limit
     count, error = limited(kib, _count)
     log(f"{count} queue pairs in {kib} KiB")
@@ -134,7 +138,7 @@ def queue_pairs(limit):
 
 
 def _failures(value):
-    """The error number of each object that does not fit, and the provider's output."""
+    """Returns the errno for each object that exceeds the limit, and the provider's output."""
     os.environ.pop("RRXE_DEBUG", None)
     if value is not None:
         os.environ["RRXE_DEBUG"] = value
@@ -154,7 +158,7 @@ def _failures(value):
 
 @case()
 def explained():
-    """With RRXE_DEBUG, the provider says which limit an object exceeds, and how to raise it."""
+    """With RRXE_DEBUG, the provider names the limit that an object exceeds and how to raise it."""
     for name, (error, text) in limited(64, _failures, "1").items():
         log(text)
         equal(f"error for the {name}", error, errno.ENOMEM)
@@ -179,8 +183,10 @@ def _objects():
 
 @case(timeout=400)
 def windows_against_threads():
-    """Windows are deallocated while other threads bind them to a region, which can be deregistered
-    afterwards. BIND_SECONDS says for how long."""
+    """Windows are deallocated while other threads bind them to a region.
+
+    The region can be deregistered afterwards. BIND_SECONDS is the duration.
+    """
     here = bed.here
     if here.driver != "rrxe":
         raise Skip("the program uses what rrxe's provider checks")
@@ -191,5 +197,5 @@ def windows_against_threads():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -11,13 +11,13 @@ bed = testbed.Bed()
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Open MPI starts its daemon on the other host by this program in place of ssh.
+# Open MPI uses this program instead of ssh to start its daemon on the other host.
 REMOTE_SHELL = f"{HERE}/remote-shell"
 
-# A program for all ranks.
+# The program of all ranks.
 EXCHANGE = f"{HERE}/mpi-exchange"
 
-# As in the suite ucx. Ranks of one host use the device as well, and not shared memory.
+# Transports as in the suite ucx. Ranks on one host use the device, too, not shared memory.
 TRANSPORTS = {"ud": "ud_v,self", "rc": "rc_v,self"}
 
 # The largest payload of a packet.
@@ -26,7 +26,7 @@ MTU = 4096
 
 @contextlib.contextmanager
 def by_rdma(size):
-    """The block sends at least `size` bytes to each host through its RDMA device."""
+    """Checks that the block sends at least `size` bytes to each host through its RDMA device."""
     hosts = (bed.here, bed.peer)
 
     def received():
@@ -41,7 +41,7 @@ def by_rdma(size):
 
 
 def mpirun(ranks, transport, ipv6=False):
-    """Run the program with this number of ranks, half of them on each host."""
+    """Runs the program with this number of ranks, half of them on each host."""
     here, peer = bed.here, bed.peer
     indices = {host.gid_index(host.address6 if ipv6 else host.address) for host in (here, peer)}
     require(len(indices) == 1, f"the GID has another index on each host: {indices}")
@@ -53,7 +53,7 @@ def mpirun(ranks, transport, ipv6=False):
     words = [
         f"mpirun --allow-run-as-root --prtemca plm_ssh_agent {REMOTE_SHELL}",
         f"-H h1:{ranks // 2},h2:{ranks // 2} -np {ranks}",
-        # Without this, Open MPI takes UCX for devices of mlx5 only.
+        # By default, Open MPI uses UCX only for mlx5 devices.
         "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any",
         *(f"-x {name}={value}" for name, value in variables.items()),
         f"{EXCHANGE} {ranks}",
@@ -69,7 +69,7 @@ def mpirun(ranks, transport, ipv6=False):
     },
 )
 def exchange(what):
-    """Every rank compares what it received with what was sent."""
+    """Every rank compares the data that it receives with the data sent."""
     with by_rdma(8 << 20):
         output = mpirun(*what)
     ranks = what[0]
@@ -79,5 +79,5 @@ def exchange(what):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Multicast: who gets a datagram that is sent to a group, and who does not (IBA 10.5)."""
+"""Multicast: which queue pairs receive a datagram that is sent to a group (IBA 10.5)."""
 
 import errno
 
@@ -13,7 +13,7 @@ from trial import refused
 
 bed = testbed.Bed()
 
-# Groups of either version of IP, and where Ethernet sends them.
+# IPv4 and IPv6 groups, and their Ethernet addresses.
 GROUPS = {"ipv4": "239.7.1.2", "ipv6": "ff0e::7:1:2"}
 MACS = {"ipv4": "01:00:5e:07:01:02", "ipv6": "33:33:00:01:00:02"}
 VERSIONS = {name: name for name in GROUPS}
@@ -21,24 +21,24 @@ VERSIONS = {name: name for name in GROUPS}
 # The destination queue pair number of multicasts.
 EVERYBODY = 0xFFFFFF
 
-# A datagram that does not come, in seconds.
+# Seconds to wait for a datagram that must not come.
 SILENCE = 0.5
 
 GRH = 40
 
 
 def gid(version):
-    """The GID of a group."""
+    """Returns the GID of a group."""
     return GROUPS[version] if version == "ipv6" else f"::ffff:{GROUPS[version]}"
 
 
 def addressed(host, version):
-    """The host's own address."""
+    """Returns the host's own address."""
     return host.address6 if version == "ipv6" else host.address
 
 
 class Member:
-    """A datagram queue pair with memory for what it gets."""
+    """A datagram queue pair with memory for its datagrams."""
 
     def __init__(self, end, pd, qkey=QKEY, **sizes):
         self.end = end
@@ -51,13 +51,13 @@ class Member:
         end.to_rts(self.id, "ud")
 
     def receive(self, number, lkey=None):
-        """Post a receive; its datagram will be at a place of its own."""
+        """Posts a receive, with a separate buffer for each number."""
         place = self.memory["address"] + number * 1024
         lkey = self.memory["lkey"] if lkey is None else lkey
         self.end.post_recv(self.id, [{"id": number, "sge": [[place, 1024, lkey]]}])
 
     def send(self, ah, seed, length=100, number=50):
-        """Send the data of a seed to everybody."""
+        """Sends the data of a seed to the multicast queue pair number."""
         self.end.put(self.memory["id"], [[6144, length]], seed)
         segment = [self.memory["address"] + 6144, length, self.memory["lkey"]]
         self.end.post_send(self.id, [{"id": number, "op": "send", "sge": [segment], "ah": ah, "qpn": EVERYBODY}])
@@ -65,7 +65,7 @@ class Member:
         equal("completion of the send", (done["id"], done["status"]), (number, "SUCCESS"))
 
     def got(self, number, seed, sender, length=100):
-        """Exactly one datagram must have come: to this receive, with the data of that seed."""
+        """Checks that exactly one datagram came, in this receive, with the data of that seed."""
         found = self.end.poll(self.cq, 1, 30 * harness.slowness())
         equal("completions", [(wc["id"], wc["status"], wc["op"]) for wc in found], [(number, "SUCCESS", "recv")])
         equal("sender", found[0]["src_qpn"], sender)
@@ -76,13 +76,13 @@ class Member:
         equal("memory", self.end.verify(self.memory["id"]), "")
 
     def nothing(self, seconds=0.0):
-        """No datagram must have come."""
+        """Checks that no datagram came."""
         equal("completions", self.end.poll(self.cq, 1, seconds), [])
         equal("memory", self.end.verify(self.memory["id"]), "")
 
 
 class Hosts:
-    """Both hosts' devices, with a sender on the other one."""
+    """The devices of both hosts, with a sender on the other host."""
 
     def __init__(self, version="ipv4"):
         self._version = version
@@ -105,19 +105,21 @@ class Hosts:
         self.far.leave()
 
     def member(self, attached=True, **how):
-        """A queue pair of this host."""
+        """Creates a queue pair of this host, by default attached to the group."""
         member = Member(self.end, self.pd, **how)
         if attached:
             self.end.attach(member.id, self.gid)
         return member
 
     def send(self, seed, **how):
-        """A datagram of the other host to the group."""
+        """Sends a datagram from the other host to the group."""
         self.sender.send(self.ah, seed, **how)
 
     def settle(self):
-        """Wait until packets of the group come in: network devices change what they let in when they have time.
-        Afterwards none is under way: the last to be sent was the last to come."""
+        """Waits until packets of the group arrive, since network devices update their filters late.
+
+        Afterwards no datagram is in flight, because the last one sent has arrived.
+        """
         probe = self.member()
         last = 55
         for _ in range(16):
@@ -139,7 +141,7 @@ def _only_rrxe_receives():
 
 
 def joined(host, version):
-    """Whether the host's network device takes the group's packets."""
+    """Returns whether the host's network device accepts the group's packets."""
     return MACS[version] in host.machine.run("ip maddr show dev eth0")
 
 
@@ -148,7 +150,10 @@ def joined(host, version):
 
 @both_roles(bed, timeout=240)
 def mckey(server, client):
-    """One joins and listens, the other joins and sends. (With an IPv6 group it ends before it gets to the device.)"""
+    """mckey: one host joins and listens, the other joins and sends.
+
+    With an IPv6 group, mckey fails before it reaches the device.
+    """
 
     def command(host):
         return f"mckey -m {GROUPS['ipv4']} -b {host.address} -C 10 -S 1000"
@@ -156,8 +161,8 @@ def mckey(server, client):
     serving = server.machine.start(command(server))
     wait_until("the server has joined", lambda: joined(server, "ipv4"))
 
-    # The first messages may come before the server's device lets the group in, and nobody repeats a
-    # datagram: clients send until the server has as many as it waits for.
+    # The first messages may arrive before the server's device accepts the group's packets, and
+    # datagrams are not repeated: clients send until the server has received enough messages.
     def served():
         output = client.machine.run(f"{command(client)} -s", 60)
         require("test complete" in output and "return status 0" in output, "the client did not complete")
@@ -168,13 +173,15 @@ def mckey(server, client):
     require("test complete" in output and "return status 0" in output, "the server did not complete")
 
 
-# Who gets it
+# Delivery
 
 
 @case(each=VERSIONS)
 def each_member_once(version):
-    """Every member with a receive gets each datagram once (I-07), others nothing; who has no receive loses it and
-    keeps working."""
+    """Each member with a receive posted gets each datagram once (I-07); others get nothing.
+
+    A member without a receive loses the datagram and keeps working.
+    """
     with Hosts(version) as hosts:
         members = [hosts.member() for _ in range(2)]
         late, stranger = hosts.member(), hosts.member(attached=False)
@@ -197,7 +204,7 @@ def each_member_once(version):
 
 @case()
 def failure_of_one():
-    """One member's wrong Q_Key, bad memory or small receive is nothing to the others (I-07)."""
+    """A member's wrong Q_Key, bad memory or small receive does not affect the others (I-07)."""
     with Hosts() as hosts:
         before, after = hosts.member(), None
         strange, broken, small = hosts.member(qkey=QKEY + 1), hosts.member(), hosts.member()
@@ -224,18 +231,19 @@ def failure_of_one():
 
 @case(each=VERSIONS)
 def own_host(version):
-    """A datagram reaches the members on the sender's own host, the sender among them, and those of other hosts."""
+    """A datagram reaches the members on other hosts and on the sender's own, including the
+    sender."""
     with Hosts(version) as hosts:
         sender, other = hosts.member(attached=False), hosts.member(attached=False)
         ah = hosts.end.ah(hosts.pd, hosts.gid)
-        # The path is in use before anybody here is a member: that must not stick.
+        # Use the path before this host has members; they must still receive what is sent later.
         for member in (sender, other):
             member.receive(0)
         sender.send(ah, 30)
         for member in (sender, other):
             member.nothing(SILENCE)
             hosts.end.attach(member.id, hosts.gid)
-        # These copies are the stack's, so there is no device to wait for.
+        # The stack makes these copies, so there is no device to wait for.
         segment = [sender.memory["address"] + 6144, 100, sender.memory["lkey"]]
         hosts.end.put(sender.memory["id"], [[6144, 100]], 31)
         request = {"id": 50, "op": "send", "sge": [segment], "ah": ah, "qpn": EVERYBODY}
@@ -245,7 +253,7 @@ def own_host(version):
         other.got(0, 31, sender.qp["qpn"])
         if bed.peer.driver != "rrxe":
             return
-        # The other host's device may take its time to let the group in: the first that comes will do.
+        # The other host's device may accept the group late; any datagram that arrives will do.
         hosts.far.attach(hosts.sender.id, hosts.gid)
         hosts.sender.receive(0)
 
@@ -263,7 +271,10 @@ def own_host(version):
 
 @case(each=VERSIONS)
 def attach_and_detach(version):
-    """Attaching twice delivers once, detaching stops delivery (I-09); the host is in the IP group while anybody is."""
+    """Attaching twice delivers once, and detaching stops delivery (I-09).
+
+    The host is in the IP group as long as it has a member.
+    """
     with Hosts(version) as hosts:
         require(not joined(bed.here, version), "joined before anybody asked")
         one, two = hosts.member(), hosts.member()
@@ -298,7 +309,7 @@ def attach_and_detach(version):
 
 @case()
 def other_groups():
-    """Members of many groups get what is sent to theirs."""
+    """Members of many groups receive the datagrams of their own groups."""
     with Hosts() as hosts:
         gids = [f"::ffff:239.7.2.{n}" for n in range(1, 21)]
         members = [hosts.member(attached=False) for _ in range(4)]
@@ -321,7 +332,7 @@ def other_groups():
 
 @case()
 def destroy_refused():
-    """A queue pair that is attached cannot be destroyed (I-08)."""
+    """An attached queue pair cannot be destroyed (I-08)."""
     with Hosts() as hosts:
         member = hosts.member()
         refused(errno.EBUSY, hosts.end.drop, member.id)
@@ -335,7 +346,8 @@ def destroy_refused():
 
 @case()
 def refusals():
-    """What is no group, no datagram queue pair, or one member too many."""
+    """Attaching is refused for a non-group address, for an RC queue pair, and for one member too
+    many."""
     with Hosts() as hosts:
         member = hosts.member(attached=False)
         refused(errno.EINVAL, hosts.end.attach, member.id, "::ffff:10.77.0.9")
@@ -354,7 +366,7 @@ def refusals():
 
 @case()
 def killed():
-    """What a program was member of when it was killed is left."""
+    """When a program is killed, its device leaves the groups of its members."""
     _only_rrxe_receives()
     with Hosts() as hosts:
         hosts.far.attach(hosts.sender.id, hosts.gid)
@@ -368,7 +380,8 @@ def killed():
 
 @case()
 def wrong_destination():
-    """Multicasts go to the queue pair of everybody, and nothing else does (A-05)."""
+    """Multicast packets must go to the multicast queue pair number, and no other packets may
+    (A-05)."""
     _only_rrxe_receives()
     with Hosts() as hosts:
         member = Member(hosts.far, hosts.far_pd)
@@ -388,7 +401,7 @@ def wrong_destination():
             send(group, group_mac, EVERYBODY)
             return member.end.poll(member.cq, 1, 0.2)
 
-        # The control, as soon as the device lets it in: what is right of this making arrives.
+        # Control, repeated until the device accepts the group: a correct packet arrives.
         (done,) = wait_until("a right one arrives", came)
         equal("completion", (done["status"], done["src_qpn"], done["len"]), ("SUCCESS", 77, GRH + 64))
         harness.log("now the wrong ones")
@@ -402,5 +415,5 @@ def wrong_destination():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A program's objects: several calls at once on them, and the memory that they take."""
+"""A program's objects: concurrent calls on them, and the memory that they take."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ bed = testbed.Bed()
 
 @contextlib.contextmanager
 def opened():
-    """An endpoint, with what opening it returned."""
+    """Yields an endpoint, with the result of opening it."""
     import endpoint  # only a guest has verbs
 
     here, end = bed.here, endpoint.Endpoint()
@@ -27,7 +27,7 @@ def opened():
 
 
 def connect(end, info, kind, *qps):
-    """Connect queue pairs to each other, from the Reset state."""
+    """Connects queue pairs to each other, from the Reset state."""
     for qp, other in zip(qps, reversed(qps)):
         end.to_init(qp["id"], kind)
         end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=other["qpn"])
@@ -35,7 +35,7 @@ def connect(end, info, kind, *qps):
 
 
 class Changing(threading.Thread):
-    """Changes the state of a queue pair to one of these after the other, until a change is refused."""
+    """Cycles a queue pair through these states until a change is refused."""
 
     def __init__(self, end, qp, *states):
         super().__init__(daemon=True)
@@ -56,8 +56,10 @@ class Changing(threading.Thread):
 
 @case(timeout=240)
 def error_while_changing():
-    """A queue pair that fails while its program changes its state stays in the Error state: the change is
-    refused, and the receives are flushed."""
+    """A queue pair that fails during a modify stays in the Error state.
+
+    The modify is refused, and the receives are flushed.
+    """
     if bed.here.driver != "rrxe":
         raise Skip("the other driver is not ours to test")
     rng = random.Random(1)
@@ -75,7 +77,7 @@ def error_while_changing():
             changing.began.wait(60)
             for _ in range(rng.randrange(200)):
                 pass
-            # It refuses this request, and fails.
+            # The queue pair refuses this request and fails.
             request = {"id": 1, "op": "write", "sge": sge, "rkey": memory["rkey"] ^ 0x5A, "raddr": memory["address"]}
             end.post_send(peer["id"], [request])
             (found,) = end.poll(cq, 1, 60)
@@ -93,14 +95,14 @@ CGROUPS = "/sys/fs/cgroup"
 
 
 def write(path, text):
-    """Write to a file of a control group."""
+    """Writes to a file of a control group."""
     with open(f"{CGROUPS}/{path}", "w", encoding="ascii") as file:
         file.write(text)
 
 
 @contextlib.contextmanager
 def control_group(*controllers):
-    """In the block, this process is in a control group of its own with these controllers; the group's name."""
+    """Moves this process to a new control group with these controllers; yields the group's name."""
     with open(f"{CGROUPS}/cgroup.controllers", encoding="ascii") as file:
         missing = set(controllers) - set(file.read().split())
     if missing:
@@ -118,12 +120,12 @@ def control_group(*controllers):
 
 
 def statistics(group, file):
-    """The numbers in a file of a control group, by name."""
+    """Returns the numbers in a file of a control group, by name."""
     with open(f"{CGROUPS}/{group}/{file}", encoding="ascii") as lines:
         return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
-# Objects that a program makes many of, and the least bytes of kernel memory that each takes.
+# Objects that programs may create in large numbers, with the least kernel memory in bytes of each.
 MANY = {
     "windows": (lambda end, info, pd: end.window(pd, 1), 250),
     "address-handles": (lambda end, info, pd: end.ah(pd, info["gid"]), 250),
@@ -132,7 +134,7 @@ MANY = {
 
 @case(timeout=300, each=MANY)
 def charged(what):
-    """The memory of a program's objects is charged to its control group, and given back when they go."""
+    """The memory of objects is charged to the program's control group, and released with them."""
     make, least = what
     count = 3000
     with control_group("memory") as group:
@@ -146,7 +148,7 @@ def charged(what):
             before = kernel()
             for _ in range(count):
                 make(end, info, pd)
-            # The kernel adds up its statistics every two seconds.
+            # The kernel updates these statistics every two seconds.
             wait_until("the objects are charged", lambda: kernel() - before >= count * least, seconds=20)
             grown = kernel() - before
             log(f"{grown / count} bytes each")
@@ -155,7 +157,7 @@ def charged(what):
 
 @case()
 def length_of_other_memory():
-    """A region that was given other memory is listed with its length."""
+    """A region that was moved to other memory is listed with its new length."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip("the other driver gives a region no other memory")
@@ -168,7 +170,7 @@ def length_of_other_memory():
 
 @case(timeout=240)
 def completions_move():
-    """Completions that wait while their queue gets another ring are in that, in their order."""
+    """Completions in a queue that is resized move to the new ring, in order."""
     with opened() as (end, info):
         pd = end.pd()
         cq, other = end.cq(4096), end.cq()
@@ -186,5 +188,5 @@ def completions_move():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

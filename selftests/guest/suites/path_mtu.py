@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A path that takes smaller packets than a queue pair sends: a router's link, a route that says so, news
-of it from a router, or a network device whose MTU changes. RoCE packets are never fragmented (A-13), so
-what is too large is lost: that must end with a completion, and must not outlast its cause."""
+"""A path with a smaller MTU than a queue pair's packets.
 
+The cause is a router's link, a route's MTU, an ICMP message of a router, or a network device whose
+MTU changes. RoCE packets are never fragmented (A-13), so larger packets are lost. Requests must
+then end with a completion, and the problem must end with its cause.
+"""
 import contextlib
 import random
 import re
@@ -19,12 +21,12 @@ from trial import Bench, Trial
 
 bed = testbed.Bed()
 
-# What a packet of 4096 bytes fits into with its headers, and one of 1024.
+# MTUs that fit packets with 4096 and with 1024 bytes of payload.
 WIDE, NARROW = 4200, 1300
 
 FAMILIES = {"ipv4": 4, "ipv6": 6}
 
-# A path MTU is learnt from this by the host: a datagram that must not be fragmented.
+# Sends a datagram that must not be fragmented, from which the host learns the path MTU.
 PROBE = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -39,11 +41,11 @@ except OSError as why:
 
 
 def sh(command):
-    """Run a command on this machine."""
+    """Runs a command on this machine."""
     return bed.here.machine.run(command)
 
 
-# Namespaces a and b with a device each, and a router between them; wide everywhere.
+# Namespaces a and b with a device each, and a router between them; all MTUs are wide.
 SPACES = """
 for name in a r b; do ip netns add $name; ip -n $name link set lo up; done
 ip netns exec r sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
@@ -67,7 +69,7 @@ ADDRESSES = {"a": ("192.0.2.1", "2001:db8:1::1"), "b": ("198.51.100.2", "2001:db
 
 
 class Path:
-    """The way between the two namespaces, by one version of IP."""
+    """The path between the two namespaces, over one version of IP."""
 
     def __init__(self, version):
         self.a, self.b = (_host(name) for name in "ab")
@@ -84,23 +86,26 @@ class Path:
         return [opened(self.a), opened(self.b)]
 
     def address(self, host):
-        """Its address of the version that is tested."""
+        """Returns the host's address of the tested version."""
         return host.address if self._version == 4 else host.address6
 
     def trial(self, timeout=14):
-        """A connection with the largest MTU. Its retries take 67 ms to start with, two seconds in all."""
+        """Returns a connection with the largest MTU.
+
+        By default the first retry comes after 67 ms, and the last within two seconds.
+        """
         return Trial(self.bench, rtr={"mtu": 4096}, rts={"timeout": timeout})
 
     @staticmethod
     def router(mtu):
-        """The router's link to b has this MTU."""
+        """Sets the MTU of the router's link to b."""
         sh(f"ip -n r link set rb mtu {mtu}")
 
     def widen(self):
-        """A command that makes all of it wide again, and has the sender forget what it has learnt."""
+        """Returns a command that widens the path and makes the sender forget the learned MTU."""
         net, via = ("198.51.100.0/24", "192.0.2.254") if self._version == 4 else ("2001:db8:2::/64", "2001:db8:1::fe")
-        # What IPv6 has learnt goes with the route that is replaced. (`ip -6 route flush cache` would wait half a minute
-        # for an entry that does not go.)
+        # IPv6 forgets a learned MTU when the route is replaced. (`ip -6 route flush cache` would
+        # wait half a minute for an entry that stays.)
         forget = "ip -n a route flush cache" if self._version == 4 else "true"
         return (
             f"for name in a b; do ip -n $name link set v$name mtu {WIDE}; done; ip -n r link set rb mtu {WIDE};"
@@ -108,7 +113,7 @@ class Path:
         )
 
     def narrow_route(self):
-        """The route from a to b says that the way is narrow."""
+        """Sets a narrow MTU on the route from a to b."""
         net, via = ("198.51.100.0/24", "192.0.2.254") if self._version == 4 else ("2001:db8:2::/64", "2001:db8:1::fe")
         sh(f"ip -n a -{self._version} route replace {net} via {via} mtu {NARROW}")
 
@@ -138,7 +143,7 @@ def _clear_away():
 
 @contextlib.contextmanager
 def path(version=4):
-    """The path, wide everywhere; afterwards it is so again."""
+    """Yields the path with wide MTUs, which are restored afterwards."""
     if not _paths:
         _make()
     here = _paths.setdefault(version, Path(version))
@@ -152,7 +157,7 @@ def path(version=4):
 
 
 def moves(t, length):
-    """Data of this length arrives, both ways, by WRITE, SEND and READ."""
+    """Transfers data of this length in both directions by WRITE, SEND and READ."""
     batch = Batch(random.Random(length), t.near, t.far)
     for side in (t.near, t.far):
         for op in ("write", "send", "read"):
@@ -161,7 +166,7 @@ def moves(t, length):
 
 
 def too_large(t):
-    """A WRITE whose packets do not pass: it ends, and says that nobody answers."""
+    """Checks that a WRITE with packets that are too large fails after its retries."""
     t.send("write", sge=[t.segment(0, 4096)])
     t.sent("RETRY_EXC_ERR")
     wait_until("the queue pair is in Error", lambda: t.near.end.state(t.near.qp["id"]) == "error")
@@ -169,8 +174,10 @@ def too_large(t):
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
 def router(version):
-    """A router's link becomes too small: what fits still arrives, what does not ends with a completion, and
-    once the link is wide again, and the host knows, so is the path."""
+    """A router's link becomes too small: packets that fit arrive, and others fail their request.
+
+    Once the link is wide again and the host knows it, large packets pass.
+    """
     with path(version) as p:
         with p.trial() as t:
             moves(t, 8192)
@@ -183,7 +190,7 @@ def router(version):
 
 
 def _for_a_while(p, t):
-    """What is too large now arrives once all is wide again, while there are retries left."""
+    """Checks that too large packets arrive once the path is wide again, if retries are left."""
     batch = Batch(random.Random(7), t.near, t.far)
     batch.add(t.near, "write", 30000)
     widening = bed.here.machine.start(f"sleep 0.5; {p.widen()}")
@@ -194,7 +201,7 @@ def _for_a_while(p, t):
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
 def router_for_a_while(version):
-    """The link is too small for less time than the retries take: nothing is lost."""
+    """The link is too small for a shorter time than the retries take: nothing is lost."""
     with path(version) as p, p.trial(timeout=18) as t:
         p.router(NARROW)
         _for_a_while(p, t)
@@ -202,8 +209,10 @@ def router_for_a_while(version):
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
 def route(version):
-    """The sender's own route says that the path is narrow: the stack refuses what is too large, which is
-    counted. A new route counts at once, for queue pairs that are connected, too."""
+    """The sender's own route has a narrow MTU: the stack refuses larger packets, which is counted.
+
+    A new route takes effect immediately, also for connected queue pairs.
+    """
     with path(version) as p:
         with p.trial() as t:
             p.narrow_route()
@@ -218,7 +227,8 @@ def route(version):
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
 def news(version):
-    """A router tells of its small link, and the stack believes it, for RoCE as for all else."""
+    """The stack accepts a router's ICMP message about its small link, for RoCE as for other
+    traffic."""
     with path(version) as p, p.trial() as t:
         p.router(NARROW)
         to = p.address(p.b)
@@ -242,7 +252,7 @@ def _probe(to):
 
 @case(timeout=240, each={"sender": "a", "receiver": "b"})
 def netdev(name):
-    """The network device's MTU becomes too small under a queue pair, at either end, and large again."""
+    """The network device's MTU becomes too small at either end, and large again."""
     with path() as p:
         with p.trial(timeout=18) as t:
             sh(f"ip -n {name} link set v{name} mtu 1500")
@@ -257,7 +267,7 @@ def netdev(name):
 
 @case(timeout=300)
 def netdev_under_traffic():
-    """The MTU changes again and again while a program's data flows: it goes on, and the data is right."""
+    """The MTU changes repeatedly under traffic: the program continues, and its data is right."""
     with path() as p:
         port = programs.next_port()
         common = f"-a {p.b.address} -p {port} -v -V -S 30000 -C 100"
@@ -274,8 +284,9 @@ def netdev_under_traffic():
             result = end.wait(200 * harness.slowness())
             equal("status", result.status, 0)
             require("mismatch" not in result.output, "wrong data")
-        # What this host knows of its own devices it need not learn as of a router, and keep for ten minutes. Where one became
-        # narrower while a packet was in IP's hands it does, and this is raised with the device's MTU.
+        # The host must not learn the MTU of its own devices as if it were a router's, and keep it
+        # for ten minutes. If a device became narrower while a packet was inside IP, the host does
+        # learn it, but raises it with the device's MTU.
         for host in (p.a, p.b):
             learnt = host.machine.run("ip route show cache")
             smallest = min(map(int, re.findall(r"\bmtu (?:lock )?(\d+)", learnt)), default=WIDE)
@@ -283,5 +294,5 @@ def netdev_under_traffic():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run(_clear_away)

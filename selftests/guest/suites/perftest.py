@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""perftest between two hosts: that every program, size and option runs to its end, all iterations of
-it. How fast is the benchmark's question, and whether the bytes are right the data suite's."""
+"""perftest between two hosts: every program, size and option completes all its iterations.
+
+The bench measures speed, and the data suites verify data.
+"""
 
 import itertools
 import re
@@ -13,7 +15,7 @@ from programs import ClientFailure, both_roles, next_port, roles, run_pair
 
 bed = testbed.Bed()
 
-# What -a runs through: 2 B to 8 MiB.
+# Sizes of the option -a: 2 B to 8 MiB.
 ALL_SIZES = [2**n for n in range(1, 24)]
 
 BANDWIDTH = ("ib_send_bw", "ib_write_bw", "ib_read_bw")
@@ -21,18 +23,21 @@ QP_TIMEOUT = 20  # 4.096 us * 2^20 = 4.3 s
 
 
 def perftest(server, client, program, options, sizes, seconds=300):
-    """Run the program; its table must have a row for each of these sizes, of as many iterations as were
-    asked for. What it measured is not looked at: on a busy machine it may be anything, and is."""
+    """Runs the program and checks its table.
+
+    The table must have a row for each of these sizes with all requested iterations. The results are
+    ignored, since they vary widely on a busy machine.
+    """
     port = next_port()
 
     def command(host):
-        # A QP timeout (-u) of seconds: with the usual 67 ms, a slow host fails where nothing is lost.
+        # With the usual QP timeout (-u) of 67 ms, slow hosts would fail without any loss.
         return f"{program} -d {host.device} -x {host.gid_index()} -F -u {QP_TIMEOUT} -p {port} {options}"
 
     _, output = run_pair(
         server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port, seconds
     )
-    # What perftest says of the clock, where the machine is busy, comes in the middle of any line.
+    # On a busy machine, perftest's remark about the clock may appear in the middle of any line.
     output = re.sub(r"Correlation coefficient r\^2:.*", "", output)
     rows = {}
     for line in output.splitlines():
@@ -52,7 +57,8 @@ def all_sizes(server, client, program):
     perftest(server, client, program, "-a -n 5", ALL_SIZES, 390)
 
 
-# Between two drivers there are all sizes in both roles above, and latency tests of some below: these take longest.
+# Between two drivers the long latency runs are omitted: all sizes are tested above in both roles,
+# and latency tests follow below.
 LATENCY = {} if len(roles()) > 1 else {"send": "ib_send_lat", "write": "ib_write_lat", "read": "ib_read_lat"}
 
 
@@ -68,7 +74,7 @@ EVENTS = ("ib_send_bw", "ib_read_bw", "ib_send_lat", "ib_read_lat")
 
 @both_roles(bed, timeout=180, debug=False, each={name[3:].replace("_", "-"): name for name in EVENTS})
 def events(server, client, program):
-    """Completions by events in place of polling."""
+    """Completions by events instead of polling."""
     perftest(server, client, program, "-e -n 50 -s 4096", [4096])
 
 
@@ -77,14 +83,16 @@ STREAMS = {"send-bw": "ib_send_bw -e", "write-bw": "ib_write_bw", "read-bw": "ib
 
 @both_roles(bed, timeout=240, each=STREAMS)
 def streams(server, client, program):
-    """Small messages one behind the other, which the driver collects: a program need not call for each, and never calls
-    more than once."""
+    """Streams of small messages: a program makes at most one call for each.
+
+    The driver fetches messages that are posted without a call.
+    """
     _stream(server, client, program)
 
 
 @both_roles(bed, timeout=240, debug=False, each=STREAMS)
 def signaled_streams(server, client, program):
-    """The same where each message has its completion, which the program polls for or has events of."""
+    """Streams of small signaled messages, with completions polled or by events."""
     _stream(server, client, f"{program} -Q 1")
 
 
@@ -95,7 +103,7 @@ def _stream(server, client, program):
     if before is not None:
         rung = read(client)["sq_doorbells"] - before
         log(f"{rung} doorbells for {count} messages")
-        # How many are saved depends on how fast the machine is: the bench tells.
+        # The savings depend on the machine's speed; the bench measures them.
         require(rung <= count, f"{rung} doorbells for {count} messages")
 
 
@@ -107,7 +115,7 @@ def four_queue_pairs(server, client, program):
 
 @both_roles(bed, timeout=180, debug=False, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
 def shared_receive_queue(server, client, program):
-    """Receives of all queue pairs in one queue."""
+    """One shared receive queue for all queue pairs."""
     pairs = "-q 4" if program == "ib_send_bw" else ""
     perftest(server, client, program, f"--use-srq {pairs} -n 100 -s 8192", [8192])
 
@@ -119,13 +127,13 @@ def shared_receive_queue(server, client, program):
     each={"send-bw": "ib_send_bw", "write-bw": "ib_write_bw", "send-lat": "ib_send_lat"},
 )
 def inline(server, client, program):
-    """Payload inside the work request."""
+    """Inline payload."""
     perftest(server, client, program, "-I 64 -s 64 -n 100", [64])
 
 
 @both_roles(bed, timeout=180, debug=False, each={str(mtu): mtu for mtu in (256, 512, 1024, 2048, 4096)})
 def path_mtu(server, client, mtu):
-    """Every path MTU, with a size that no MTU divides."""
+    """Every path MTU, with a size that is not a multiple of any."""
     for program in BANDWIDTH:
         perftest(server, client, program, f"-m {mtu} -s 100001 -n 10", [100001])
 
@@ -146,31 +154,34 @@ ATOMICS = {
 
 @both_roles(bed, timeout=180, debug=("bw-fetch-add",), each=ATOMICS)
 def atomic(server, client, what):
-    """Both atomics."""
+    """Both atomic operations."""
     program, kind = what
     perftest(server, client, program, f"-A {kind} -n 100", [8])
 
 
 @both_roles(bed, timeout=180, debug=False, each={"bw": "ib_send_bw", "lat": "ib_send_lat"})
 def datagrams(server, client, program):
-    """UD: every size that fits a packet. Fewer messages than the receiver has room for: none may be
-    lost, since the program would wait for it for ever."""
+    """UD: every size that fits a packet.
+
+    The receiver has room for all messages, since the program would wait forever for a lost one.
+    """
     for size in (2, 64, 1024, 4000):
         perftest(server, client, program, f"-c UD -s {size} -n 50 -r 512", [size])
 
 
-# What the client says whom nobody listens for: the reason is IB_CM_REJ_INVALID_SERVICE_ID.
+# The client's error if no server listens: the reason is IB_CM_REJ_INVALID_SERVICE_ID.
 TOO_EARLY = "RDMA_CM_EVENT_REJECTED; error: 8."
 ATTEMPTS = 5
 
 
 @case(timeout=300, debug=False)
 def through_the_cm():
-    """Connected by the RDMA CM in place of TCP.
+    """Connects through the RDMA CM instead of TCP.
 
-    perftest's server listens for a first connection, over which both agree on what follows, and then anew for the queue pairs'. Nothing
-    keeps the client from being there before that, and then it dies: it means to try again, but of an event that it has
-    freed. So this is begun anew, and the kernel need not tell of it: a program's end is known by its status.
+    perftest's server listens for a first connection, over which both ends exchange parameters, and
+    then again for the connections of the queue pairs. A client that arrives in between crashes: it
+    tries to retry, but uses an event that it has freed. This case then starts again. Messages of
+    the kernel about the crash are disabled, since the exit status shows it.
     """
     client = bed.here
     traced = client.machine.run("sysctl -n debug.exception-trace").strip()
@@ -196,5 +207,5 @@ def _through_the_cm(server, client):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

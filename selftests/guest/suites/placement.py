@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The memory placement extensions (IBA A19): FLUSH and ATOMIC WRITE, each byte of the target compared."""
+"""The memory placement extensions (IBA A19): FLUSH and ATOMIC WRITE, with every byte compared."""
 
 import errno
 
@@ -23,7 +23,7 @@ ends = data_cases.Ends(bed.endpoints)
 
 
 class Target:
-    """A region of the server, and a connection to write to it: what is refused ends the connection."""
+    """A region of the server, and a connection to it, which a refused request breaks."""
 
     def __init__(self, server, rights=RIGHTS, qp_rights=(*RIGHTS, "flush-persistent")):
         self._server = server
@@ -59,35 +59,37 @@ class Target:
             end.drop(qp["id"], memory["id"], cq, pd)
 
     def request(self, op, offset=0, **more):
-        """A request that goes to `offset` of the target."""
+        """Returns a request that targets `offset` of the region."""
         request = {"op": op, "rkey": self.memory["rkey"], "raddr": self.memory["address"] + offset, **more}
         return {"sge": [], "flags": ["signaled"], **request}
 
     @property
     def flushes(self):
-        """Whether a FLUSH can be sent. rdma_rxe (7.2) computes the ICRC of one over its headers twice, and so
-        neither takes anybody's but its own, nor sends one that others take (docs/conformance-notes.md)."""
+        """Whether FLUSH works between these drivers.
+
+        rdma_rxe (7.2) includes the headers of a FLUSH twice in its ICRC. It therefore accepts only
+        its own FLUSHes, and others do not accept those (docs/conformance-notes.md).
+        """
         drivers = [info["driver"] for _, info in ends.get()]
         return drivers.count("rdma_rxe") != 1
 
     def flush(self, offset=0, length=SIZE, placement=GLOBAL, level=RANGE, **more):
-        """A FLUSH."""
+        """Returns a FLUSH."""
         return self.request("flush", offset, length=length, placement=placement, level=level, **more)
 
     def atomic_write(self, offset, value, **more):
-        """An ATOMIC WRITE of a number."""
+        """Returns an ATOMIC WRITE of a number."""
         return self.request("atomic-write", offset, value=value.to_bytes(8, "little").hex(), **more)
 
     def write(self, offset, length, seed):
-        """A WRITE of the data of `seed`, which stands at the same offset here."""
+        """Returns a WRITE of the data of `seed`, from the same offset of the local region."""
         self.end.put(self.source["id"], [[offset, length]], seed)
         self.far.expect(self.memory["id"], [[offset, length]], seed, length)
         segment = [self.source["address"] + offset, length, self.source["lkey"]]
         return self.request("write", offset, sge=[segment], one_segment=True)
 
     def run(self, requests, *wanted):
-        """Post the requests, all at once; the statuses of their completions must be these (successes, unless
-        said)."""
+        """Posts the requests together, and checks the statuses (by default all successful)."""
         for number, request in enumerate(requests):
             request["id"] = number
         self.end.post_send(self.qp["id"], requests)
@@ -99,20 +101,20 @@ class Target:
                 equal("opcode", wc["op"], request["op"])
 
     def verify(self):
-        """Nothing but what was expected has changed."""
+        """Checks that only the expected bytes have changed."""
         found = self.far.verify(self.memory["id"])
         require(not found, found)
 
 
 def need_flush(target):
-    """Skip where FLUSH does not work between these two."""
+    """Skips the case if FLUSH does not work between these drivers."""
     if not target.flushes:
         raise Skip("rdma_rxe's ICRC of a FLUSH is wrong")
 
 
 @both_roles(bed, timeout=300)
 def flush_of_ranges(server, _client):
-    """WRITEs and FLUSHes of many ranges, empty ones and the whole region included."""
+    """WRITEs and FLUSHes of many ranges, including empty ones and the whole region."""
     rng = data_cases.seeded("flush")
     with Target(server) as target:
         need_flush(target)
@@ -127,7 +129,7 @@ def flush_of_ranges(server, _client):
 
 @both_roles(bed, timeout=300)
 def flush_of_the_region(server, _client):
-    """Whatever the range says, the whole region is meant."""
+    """A FLUSH of the whole region ignores its range."""
     with Target(server) as target:
         need_flush(target)
         for offset, length in ((0, 0), (0, SIZE), (12345, 0), (SIZE, 12345678)):
@@ -137,7 +139,7 @@ def flush_of_the_region(server, _client):
 
 @both_roles(bed, timeout=300)
 def atomic_writes(server, _client):
-    """Eight bytes each, byte by byte as they stand in memory, at aligned places."""
+    """ATOMIC WRITEs of eight bytes in memory order, at aligned addresses."""
     rng = data_cases.seeded("atomic-write")
     with Target(server) as target:
         for _ in range(8):
@@ -152,15 +154,15 @@ def atomic_writes(server, _client):
 
 @both_roles(bed, timeout=300)
 def interleaved(server, _client):
-    """WRITEs, ATOMIC WRITEs and FLUSHes to the same bytes, in order, many under way."""
+    """WRITEs, ATOMIC WRITEs and FLUSHes to the same bytes, in order, with many in flight."""
     rng = data_cases.seeded("interleaved")
     with Target(server) as target:
         for _ in range(10):
             requests = []
             for _ in range(40):
                 kind = rng.randrange(3)
-                # Many to the same place, where the last must win. What is sent is read when it leaves, and so
-                # has a place of its own.
+                # Many requests target the same place, and the last must win. Each has a source of
+                # its own, because data is read when it is sent.
                 offset = 8 * rng.randrange(64)
                 if kind == 0:
                     value = rng.getrandbits(64)
@@ -179,7 +181,7 @@ def interleaved(server, _client):
             target.verify()
 
 
-# What the server must refuse: rights of the region, rights of the queue pair, the request, the status.
+# Requests that the server must refuse: rights of the region and of the queue pair, request, status.
 REFUSED = {
     "region-without-flush": (
         ("local-write", "remote-write"),
@@ -226,7 +228,7 @@ REFUSED = {
 
 @both_roles(bed, each=REFUSED, timeout=120)
 def refuses(server, _client, what):
-    """Nothing is written, and the queue pair is lost with the right status."""
+    """A refused request writes nothing, and its queue pair fails with the right status."""
     rights, qp_rights, make, status = what
     with Target(server, rights, qp_rights) as target:
         request = make(target)
@@ -238,7 +240,7 @@ def refuses(server, _client, what):
 
 @case(timeout=60)
 def no_persistent_regions():
-    """Ordinary memory loses its bytes with the power: no region of it may promise otherwise."""
+    """Ordinary memory is not persistent, so no region of it may be registered as such."""
     end, info = ends.get()[0]
     if info["driver"] != "rrxe":
         raise Skip("of rrxe only")
@@ -253,5 +255,5 @@ def no_persistent_regions():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Poll mode: a thread of the kernel looks at the send queues of a context, and programs make no system call to send as
-long as it is awake (docs/performance.md)."""
+"""Poll mode: a kernel thread polls the send queues of a context.
+
+Programs make no system call to send while the thread is awake (docs/performance.md).
+"""
 
 import contextlib
 import ctypes
@@ -21,20 +23,20 @@ from traffic import OPS, Batch, Side, connect
 
 bed = testbed.Bed()
 
-# Longest idle time, in microseconds: a thread that was woken is awake for a second.
+# The longest idle time, in microseconds: a thread stays awake for a second after it was woken.
 LONGEST = 1_000_000
-# So short that it sleeps between what a test posts.
+# An idle time so short that the thread sleeps between the requests of a test.
 SHORT = 50
 
-# Threads that a device may have (drivers/rrxe/limits.rs).
+# Maximum number of threads of a device (drivers/rrxe/limits.rs).
 THREADS = 32
 
-# How long anything may take, in seconds: this only catches what never happens.
+# Time limit in seconds; only catches hangs.
 PATIENCE = 60
 
 
 def tasks():
-    """The identifiers of the poll threads."""
+    """Returns the identifiers of the poll threads."""
     found = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{process}/comm", encoding="ascii") as name:
@@ -44,23 +46,26 @@ def tasks():
 
 
 def threads():
-    """How many poll threads there are."""
+    """Returns the number of poll threads."""
     return len(tasks())
 
 
 def counter(name):
-    """What the device has counted."""
+    """Returns a counter of the device."""
     here = bed.here
     return json.loads(here.machine.run(f"rdma -j statistic show link {here.device}/1"))[0][name]
 
 
 def doorbells():
-    """Calls by which programs have had their send queues looked at."""
+    """Returns the number of doorbell system calls of all programs."""
     return counter("sq_doorbells")
 
 
 def opened(idle):
-    """A new endpoint, with what opening it returned. `idle`: in poll mode, with that idle time."""
+    """Returns a new endpoint and the result of opening it, in poll mode if `idle` is not None.
+
+    `idle` is the idle time in microseconds.
+    """
     import endpoint  # only a guest has verbs
 
     here, end = bed.here, endpoint.Endpoint()
@@ -69,7 +74,7 @@ def opened(idle):
 
 @contextlib.contextmanager
 def ends(idle):
-    """A context in poll mode, and one that is not."""
+    """Yields a context in poll mode, and one in the normal mode."""
     if bed.here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
     both = [opened(idle), opened(None)]
@@ -83,7 +88,7 @@ def ends(idle):
 
 
 def pair(both, extended=False, kind="rc"):
-    """A connection between two endpoints, as its two sides."""
+    """Returns the two sides of a connection between two endpoints."""
     left, right = (Side(end, info, kind, extended) for end, info in both)
     connect(left, right, 1024, random.Random(1))
     return left, right
@@ -91,8 +96,11 @@ def pair(both, extended=False, kind="rc"):
 
 @contextlib.contextmanager
 def called(most=None, at_least=0):
-    """Programs call so often in the block. Without `most`: once, and where time passes, once for each second in
-    which the thread of one context may have gone to sleep."""
+    """Checks the number of doorbell calls in the block.
+
+    By default it is at most one, plus one for each second of the block, since the thread of a
+    context may go to sleep that often.
+    """
     began, before = time.monotonic(), doorbells()
     yield
     count = doorbells() - before
@@ -103,7 +111,7 @@ def called(most=None, at_least=0):
 
 
 def write(left, right, number, flags=("signaled",), at=None, length=64):
-    """Post a WRITE of `length` bytes between the same places of both regions."""
+    """Posts a WRITE of `length` bytes to the same offset of the other region."""
     at = number * 64 % 65536 if at is None else at
     request = {
         "id": number,
@@ -117,7 +125,7 @@ def write(left, right, number, flags=("signaled",), at=None, length=64):
 
 
 def completed(side, count=1, status="SUCCESS"):
-    """As many work requests of a side complete so."""
+    """Checks that `count` requests of a side complete with this status. Returns their ids."""
     found = side.end.poll(side.send_cq, count, PATIENCE * harness.slowness())
     equal("completions", [wc["status"] for wc in found], [status] * count)
     return [wc["id"] for wc in found]
@@ -125,8 +133,7 @@ def completed(side, count=1, status="SUCCESS"):
 
 @case()
 def one_call_without():
-    """Who is not in poll mode calls for each work request that he wants to hear of: that is how the other cases know
-    the difference."""
+    """Control: without poll mode, a program makes a call for each signaled request."""
     with ends(None) as both:
         left, right = pair(both)
         with called(most=100, at_least=100):
@@ -137,7 +144,8 @@ def one_call_without():
 
 @case(timeout=240, debug=("extended",), each=data_cases.KINDS)
 def no_calls(extended):
-    """Work requests of every kind, one at a time and in lists, signaled: nobody calls while the thread is awake."""
+    """Signaled requests of every kind, single and in lists, need no calls while the thread is
+    awake."""
     with ends(LONGEST) as both:
         left, right = pair(both, extended)
         rng = random.Random(2)
@@ -154,7 +162,7 @@ def no_calls(extended):
 
 @case(timeout=240, debug=False)
 def no_calls_for_many():
-    """Unsignaled ones, posted as fast as it goes."""
+    """Unsignaled requests posted at full speed need no calls."""
     count = 4096
     with ends(LONGEST) as both:
         left, right = pair(both)
@@ -171,7 +179,7 @@ def no_calls_for_many():
 
 @case(timeout=240, debug=False)
 def several_queue_pairs():
-    """The queue pairs of a context share its thread, those that are made while it is awake too."""
+    """The queue pairs of a context share its thread, including those created while it is awake."""
     with ends(LONGEST) as both:
         pairs = [pair(both) for _ in range(4)]
         with called():
@@ -189,7 +197,7 @@ def several_queue_pairs():
 
 @case(timeout=300, debug=("1", "300"), each={str(idle): idle for idle in (1, 50, 300)})
 def wakes_up(idle):
-    """No wake-up is lost, whether the thread is awake, asleep or about to be."""
+    """No wake-up is lost, whether the thread is awake, asleep, or about to sleep."""
     rounds = 300 if harness.debug_kernel() else 2000
     rng = random.Random(idle)
     with ends(idle) as both:
@@ -207,8 +215,10 @@ def wakes_up(idle):
 
 @case(timeout=240)
 def error_and_back():
-    """What waits is flushed in the Error state, and so is what is posted there, without a call; then the queue pair is
-    set up again, and works."""
+    """In the Error state, queued and new requests are flushed without a call.
+
+    The queue pair works after it is set up again.
+    """
     with ends(LONGEST) as both:
         left, right = pair(both)
         _, bystander = other = pair(both)
@@ -232,7 +242,7 @@ def error_and_back():
 
 @case(timeout=240)
 def posted_and_paused():
-    """What is posted in the Send Queue Drain state waits, and goes on its way afterwards."""
+    """Requests posted in the Send Queue Drain state wait, and are sent afterwards."""
     with ends(LONGEST) as both:
         left, right = pair(both)
         write(left, right, 1)
@@ -247,7 +257,7 @@ def posted_and_paused():
 
 @case(timeout=300)
 def destroyed_under_way():
-    """Queue pairs, and then the context, are destroyed while the thread is at work on them."""
+    """Queue pairs, and then the context, are destroyed while the thread works on them."""
     for turn in range(10 if harness.debug_kernel() else 40):
         with ends(LONGEST if turn % 2 else SHORT) as both:
             pairs = [pair(both) for _ in range(2)]
@@ -262,7 +272,10 @@ def destroyed_under_way():
 
 @contextlib.contextmanager
 def perftest():
-    """Two programs in poll mode, one of which sends to the other without end; returns their jobs."""
+    """Starts two programs in poll mode, one of which sends to the other until killed.
+
+    Yields their jobs.
+    """
     here, port = bed.here, programs.next_port()
     common = f"-F -s 4096 -d {here.device} -x {here.gid_index()} --run_infinitely -p {port}"
     command = f"RRXE_POLL_IDLE_US={LONGEST} exec ib_send_bw {common}"
@@ -284,7 +297,7 @@ def perftest():
 
 @case(timeout=300)
 def killed():
-    """Programs die by kill -9 while their threads are at work."""
+    """Programs are killed by kill -9 while their threads work."""
     for _ in range(2 if harness.debug_kernel() else 6):
         with perftest() as jobs:
             for job in jobs:
@@ -293,7 +306,7 @@ def killed():
 
 @case(timeout=240)
 def forked():
-    """A child of the program neither disturbs it nor is disturbed; the thread goes with the last of them."""
+    """A child of the program has no effect on it, and the thread ends with the last of them."""
     with ends(LONGEST) as both:
         left, right = pair(both)
         write(left, right, 1)
@@ -319,7 +332,7 @@ def forked():
 
 @case()
 def idle_times():
-    """What the environment may ask for."""
+    """Valid and invalid idle times in the environment."""
     import pyverbs.pyverbs_error
 
     for good, wanted in (("", 0), ("0", 0), ("1", 1), (str(LONGEST), 1)):
@@ -339,7 +352,7 @@ def idle_times():
 
 @case()
 def as_its_program():
-    """The thread has the nice value and the processors of the program."""
+    """The thread has the program's nice value and CPU affinity."""
     processors = os.sched_getaffinity(0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, 7)
@@ -353,12 +366,12 @@ def as_its_program():
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
-# GET_CONTEXT as programs write it (ib_user_verbs.h), with what the driver gets.
+# GET_CONTEXT in the format of ib_user_verbs.h, followed by the driver's part.
 GET_CONTEXT = 0
 
 
 def get_context(driver_part):
-    """Open a context by hand: 0, or the error number; and the features that the kernel says it has."""
+    """Opens a context by hand. Returns 0 or the errno, and the features that the kernel reports."""
     response = ctypes.create_string_buffer(24)
     size = 16 + len(driver_part)
     command = struct.pack("=IHHQ", GET_CONTEXT, size // 4, len(response) // 4, ctypes.addressof(response))
@@ -373,7 +386,7 @@ def get_context(driver_part):
 
 
 def uverbs():
-    """The device file of the device."""
+    """Returns the path of the device's device file."""
     for name in os.listdir("/sys/class/infiniband_verbs"):
         path = f"/sys/class/infiniband_verbs/{name}/ibdev"
         if os.path.exists(path):
@@ -383,13 +396,14 @@ def uverbs():
     raise harness.Failure("no device file")
 
 
-# Features that each context has: packed rings, events for completions that wait (drivers/rrxe/abi.rs).
+# Features of every context: packed rings, and events for completions already queued when a CQ is
+# armed (drivers/rrxe/abi.rs).
 ALWAYS = 2 | 4
 
 
 @case()
 def asked_by_hand():
-    """What the kernel makes of requests of any length and content."""
+    """The kernel checks requests of any length and content."""
     if bed.here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
     for part, wanted in (
@@ -410,7 +424,7 @@ def asked_by_hand():
 
 @case(timeout=240)
 def no_more_threads():
-    """A device has only so many; who comes later works by system calls."""
+    """The number of threads of a device is limited; further contexts work by system calls."""
     with ends(None) as both:
         many = []
         try:
@@ -431,18 +445,18 @@ def no_more_threads():
 
 
 def keep_awake(pair_of_sides):
-    """Have the thread look at all rings of the context, whether it is asleep or not."""
+    """Makes the thread poll all rings of the context, whether it is asleep or not."""
     write(*pair_of_sides, 1)
     completed(pair_of_sides[0])
 
 
-# Words of a ring, as the driver's ABI has them.
+# Offsets of words in a ring, as in the driver's ABI.
 PRODUCER, DOORBELL, DUE = 0, 128, 132
 
 
 @case(timeout=240)
 def nonsense_in_the_ring():
-    """A program writes what it likes to the ring that the thread looks at: that is the end of its queue pair at most."""
+    """A program that corrupts the ring polled by the thread harms at most its own queue pair."""
     mark = 0x5EED_0F_C0FFEE
     with ends(LONGEST) as both:
         other = pair(both)
@@ -460,7 +474,7 @@ def nonsense_in_the_ring():
                 left.end.poke(ring + DUE, rng.getrandbits(32))
 
             def failed():
-                # However long that has taken, the thread looks once more.
+                # In case this took so long that the thread sleeps, make it poll once more.
                 keep_awake(other)
                 return left.end.state(left.qp["id"]) == "error"
 
@@ -473,7 +487,7 @@ def nonsense_in_the_ring():
 
 @case(timeout=300)
 def device_removed():
-    """The device goes, and the module, while threads are at work; then it comes back."""
+    """The device and the module are removed while threads work, and loaded again."""
     here = bed.here
     for what in ("link", "module"):
         with perftest():
@@ -486,7 +500,7 @@ def device_removed():
 
 @case(timeout=240)
 def switched_off():
-    """Loaded with poll_mode=0: there are no threads, and programs that ask for one work by system calls."""
+    """With poll_mode=0 there are no threads, and programs that request one use system calls."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
@@ -499,10 +513,10 @@ def switched_off():
                 completed(left)
 
 
-# Last, since they keep their contexts.
+# Declared last, since these cases keep their contexts.
 data_cases.declare(lambda: [opened(SHORT), opened(SHORT)], core=("extended-mtu-4096",))
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

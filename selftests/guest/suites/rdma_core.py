@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""rdma-core's own tests of verbs and of the RDMA CM, by pyverbs: a case each. A test may skip only as
-lib/rdma-core-skips says."""
+"""rdma-core's own tests of verbs and of the RDMA CM, through pyverbs, as one case each.
+
+A test may be skipped only if lib/rdma-core-skips lists it.
+"""
 
 import fnmatch
 import json
@@ -25,7 +27,7 @@ FILES = (
     "test_rdmacm",
     "test_srq",
 )
-# What 65.0 has and 56.1 has not.
+# Files that 65.0 has and 56.1 lacks.
 LATER_FILES = ("test_buf",)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -42,12 +44,13 @@ def _files():
 
 
 def _prepare():
-    """Copy the tests less those of one vendor's devices, which crash on others or need them."""
+    """Copies the tests, except those for the devices of one vendor, which crash on others or need
+    them."""
     os.makedirs(f"{FOLDER}/tests")
     for name in os.listdir(INSTALLED):
         if not name.startswith("test_") or name[:-3] in _files():
             shutil.copy(f"{INSTALLED}/{name}", f"{FOLDER}/tests")
-    # Without the package's own __init__, which would import every file there is.
+    # Replaces the package's own __init__, which would import every file.
     with open(f"{FOLDER}/tests/__init__.py", "w", encoding="ascii"):
         pass
 
@@ -57,7 +60,7 @@ def _options():
 
 
 class _File:
-    """The results of a file, which runs when the first of them is asked for."""
+    """The results of a file, which runs when its first result is requested."""
 
     def __init__(self, name):
         self._name = name
@@ -78,7 +81,7 @@ class _File:
         with open(path, encoding="utf-8") as lines:
             for line in lines:
                 result = json.loads(line)
-                # A test with subtests may report more than once: the worst counts.
+                # A test with subtests may report more than once; the worst result counts.
                 if result["test"] not in self._results or result["status"] in ("fail", "error"):
                     self._results[result["test"]] = result
 
@@ -105,7 +108,7 @@ def _judge(file, test):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     _prepare()
     command = f"cd {FOLDER} && python3 {RUNNER} - {' '.join(_files())} -- {_options()}"
     listed = bed.here.machine.run(command, 120).split()

@@ -12,7 +12,7 @@ bed = testbed.Bed()
 
 @case(timeout=30, debug=False)
 def devinfo():
-    """ibv_devinfo shows the device as it is."""
+    """ibv_devinfo shows the attributes of the device."""
     text = bed.here.machine.run(f"ibv_devinfo -v -d {bed.here.device}")
     for name, wanted in (
         ("transport", r"InfiniBand \(0\)"),
@@ -29,13 +29,13 @@ def devinfo():
 
 @both_roles(bed, timeout=300, each={"ipv4": False, "ipv6": True})
 def rping_200(server, client, ipv6):
-    """200 rounds, verified by both ends."""
+    """200 rounds, verified at both ends."""
     rping(server, client, 200, server.address6 if ipv6 else server.address)
 
 
 @both_roles(bed, timeout=240, debug=False, each={"1": 64, "4095": 4095, "65535": 65535})
 def rping_size(server, client, size):
-    """Sizes on both sides of a packet's, and the largest that rping has."""
+    """Message sizes below and above one packet, and the largest that rping supports."""
     rping(server, client, 20, more=f"-S {size}")
 
 
@@ -45,25 +45,25 @@ def rping_own_qp(server, client):
     rping(server, client, 50, more="-q")
 
 
-# Connections, messages, bytes.
+# Number of connections, messages per connection, and bytes per message.
 LOADS = {"one": (1, 100, 100), "many": (8, 20, 4096), "large": (1, 10, 65536)}
 
 
 @both_roles(bed, timeout=240, debug=("many",), each=LOADS)
 def ucmatose(server, client, load):
-    """Connections with messages both ways, then a clean disconnect."""
+    """Connections with messages in both directions, then a clean disconnect."""
     connections, count, size = load
     _cm_pair(server, client, "ucmatose", f"-c {connections} -C {count} -S {size}")
 
 
 @both_roles(bed, timeout=240, debug=("many",), each={"one": (1, 100, 100), "many": (4, 20, 1024)})
 def udaddy(server, client, load):
-    """The same by datagrams."""
+    """Datagrams in both directions, with addresses resolved by the RDMA CM."""
     connections, count, size = load
     _cm_pair(server, client, "udaddy", f"-c {connections} -C {count} -S {size}")
 
 
-# The ports that they listen on. udaddy's cannot be chosen.
+# The ports of the servers; that of udaddy is fixed.
 CM_PORTS = {"ucmatose": 7471, "udaddy": 7174}
 
 
@@ -84,7 +84,7 @@ def _cm_pair(server, client, program, options):
 
 @both_roles(bed, timeout=120)
 def rdma_server_client(server, client):
-    """The smallest example: one message each way."""
+    """The smallest example: one message in each direction."""
     port = next_port()
     outputs = run_pair(
         server,
@@ -111,13 +111,16 @@ RC_OPTIONS = {
 
 @both_roles(bed, timeout=240, debug=("poll", "events-new-send"), each=RC_OPTIONS)
 def rc_pingpong(server, client, options):
-    """ibv_rc_pingpong, the received buffer validated."""
+    """ibv_rc_pingpong, with validation of the received buffer."""
     _pingpong(server, client, "ibv_rc_pingpong", f"-n 200 -c {options}", 4096 if "-s" not in options else 1000000)
 
 
 @both_roles(bed, timeout=240, debug=("events",), each={"poll": "", "events": "-e", "small": "-s 1"})
 def ud_pingpong(server, client, options):
-    """ibv_ud_pingpong, the received buffer validated. (It has no new post-send interface.)"""
+    """ibv_ud_pingpong, with validation of the received buffer.
+
+    It lacks the new post-send interface.
+    """
     _pingpong(server, client, "ibv_ud_pingpong", f"-n 200 -c {options}", 1 if "-s 1" in options else 1024)
 
 
@@ -141,5 +144,5 @@ def _pingpong(server, client, program, options, size):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

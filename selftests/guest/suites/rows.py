@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Packets in a row cross a veth as one: that they do, that nothing but their number differs, and that who
-can't have them so gets them one by one."""
+"""GSO packets over a veth.
+
+Bursts of packets must cross the veth as GSO packets without any other difference, and receivers
+that cannot handle these must get single packets.
+"""
 
 import contextlib
 import os
@@ -20,7 +23,7 @@ from packets import bth
 
 bed = testbed.Bed()
 
-# The drivers at both ends: the other one's socket has its stack segment what comes in rows.
+# The drivers at both ends. The stack segments GSO packets for the socket of rdma_rxe.
 PAIRS = {"alone": ("rrxe", "rrxe"), "to-rdma-rxe": ("rrxe", "rdma_rxe")}
 
 WIRES = {
@@ -34,7 +37,8 @@ WIRES = {
 
 @contextlib.contextmanager
 def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows", **more):
-    """Two namespaces with a device each, and a connection between them: yields hosts, sides, and random numbers."""
+    """Yields the hosts, the sides of a connection between two namespaces, and a random
+    generator."""
     rng = data_cases.seeded(seed)
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
@@ -43,7 +47,7 @@ def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows", **more):
 
 
 def large(rng, sides):
-    """Large messages of every kind by both sides, and small ones of one size behind each other."""
+    """Exchanges large messages of every kind, and bursts of small messages of equal size."""
     batch = traffic.Batch(rng, *sides)
     for side in sides:
         for op in ("write", "send", "read", "write-imm"):
@@ -54,22 +58,22 @@ def large(rng, sides):
 
 
 def without_icrc(host):
-    """Packets that the host has sent without an ICRC."""
+    """Returns the number of packets that the host has sent without an ICRC."""
     return read(host)["same_host_pkts"]
 
 
 def timeouts(host):
-    """How often the host has waited for an acknowledgement in vain."""
+    """Returns the number of ACK timeouts of the host."""
     return read(host)["local_ack_timeout_err"]
 
 
 def cut(host):
-    """Has the stack segment the rows that the host sends: tbf does that to what is larger than its burst."""
+    """Makes the stack segment the host's GSO packets: tbf does so above its burst size."""
     host.machine.run(f"tc qdisc add dev {host.netdev} root tbf rate 10gbit burst 4600 limit 10000000")
 
 
 def cut_on_arrival(host):
-    """Has what the host receives pass a queue that segments rows, behind the sender's device."""
+    """Passes packets received by the host through a queue that segments GSO packets."""
     run = host.machine.run
     run("modprobe ifb numifbs=0 && ip link add ifb0 type ifb && ip link set ifb0 up")
     run("tc qdisc add dev ifb0 root tbf rate 10gbit burst 4600 limit 10000000")
@@ -78,7 +82,7 @@ def cut_on_arrival(host):
 
 
 def near_again(rng, hosts, sides):
-    """Sends until both hosts send packets without ICRCs again."""
+    """Exchanges messages until both hosts send packets without ICRCs again."""
     before = [without_icrc(host) for host in hosts]
     for _ in range(200):
         large(rng, sides)
@@ -88,7 +92,7 @@ def near_again(rng, hosts, sides):
 
 
 def per_frame(host, sides, rng):
-    """RoCE packets that a frame of the host carries, while large messages are on their way."""
+    """Returns the RoCE packets per frame of the host while large messages are exchanged."""
     before = read(host)["sent_pkts"], host.frames()
     large(rng, sides)
     after = read(host)["sent_pkts"], host.frames()
@@ -97,7 +101,8 @@ def per_frame(host, sides, rng):
 
 @case(timeout=120, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
 def whole(version):
-    """Rows are made, by both ends, and arrive whole; without the device's consent there are none."""
+    """Both ends send GSO packets, which arrive whole; without the device's support they send
+    none."""
     with connection(version=version) as (hosts, sides, rng):
         for host in hosts:
             found = per_frame(host, sides, rng)
@@ -111,8 +116,10 @@ def whole(version):
 
 @case(timeout=400, debug=("alone",), each=PAIRS)
 def anything(drivers):
-    """Any operations of any sizes, by both sides at once; every byte compared. Only a peer on this host that says so is
-    sent anything without an ICRC."""
+    """Random operations of any size in both directions, with every byte compared.
+
+    Packets without an ICRC are sent only to a peer on this host that accepts them.
+    """
     with connection(drivers, seed="rows/anything") as (hosts, sides, rng):
         traffic.random_batches(rng, *sides, 1024, 9)
         large(rng, sides)
@@ -124,7 +131,10 @@ def anything(drivers):
 
 @case(timeout=200, debug=("alone",), each=PAIRS)
 def datagrams(drivers):
-    """Datagrams to one place leave in rows, and each arrives with a header of its own; those to many places do not mix."""
+    """Datagrams to one destination leave as GSO packets, and each arrives with a header of its own.
+
+    Datagrams to several destinations are not mixed.
+    """
     with connection(drivers, seed="rows/datagrams", kind="ud", extended=True) as (hosts, sides, rng):
         handles = {}
         for side, other in (sides, sides[::-1]):
@@ -151,7 +161,7 @@ def _datagrams(rng, sides, lengths, handle, ops=("send",)):
 
 @case(timeout=200, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
 def queued(version):
-    """In front of a queue of the own device, which may segment rows, each packet has its ICRC, as long as it is there."""
+    """While the own device has a queue, which may segment GSO packets, each packet has its ICRC."""
     with connection(version=version, seed="rows/queued") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
@@ -170,8 +180,10 @@ def queued(version):
 
 @case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
 def without_icrcs(version):
-    """What stays on this host needs no ICRC, and has none once rows were seen to arrive whole. As soon as some do not, all
-    have one again, for a while; no byte is wrong."""
+    """Packets within this host have no ICRC once GSO packets were seen to arrive whole.
+
+    When some arrive segmented, all packets have ICRCs again for a while. No byte is wrong.
+    """
     with connection(version=version, seed="rows/without-icrcs") as (hosts, sides, rng):
         large(rng, sides)
         before = [without_icrc(host) for host in hosts]
@@ -186,7 +198,7 @@ def without_icrcs(version):
             host.machine.run(f"tc qdisc delete dev {host.netdev} ingress")
         before = [without_icrc(host) for host in hosts]
         bad = [read(host)["rx_icrc_encapsulated"] for host in hosts]
-        # One of them is first, and what it sends again tells the other.
+        # One host notices first, and its retransmission tells the other.
         require(any(bad), "nothing was cut")
         large(rng, sides)
         equal("packets without an ICRC since", [without_icrc(host) for host in hosts], before)
@@ -196,7 +208,7 @@ def without_icrcs(version):
 
 @case(timeout=200, debug=False)
 def forged_complaint():
-    """A stranger's datagram without an ICRC has the peer compute ICRCs for a while, not for good."""
+    """A stranger's datagram without an ICRC makes the peer compute ICRCs only for a while."""
 
     def body():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -221,7 +233,10 @@ def forged_complaint():
 
 @case(timeout=200, debug=False)
 def silence():
-    """Who has waited for an acknowledgement in vain computes ICRCs for a while: the way may have changed, or the peer was slow."""
+    """After an ACK timeout a host computes ICRCs for a while.
+
+    The path may have changed, although the peer may only have been slow.
+    """
     with connection(seed="rows/silence") as (hosts, sides, rng):
         large(rng, sides)
         before = [(without_icrc(host), timeouts(host)) for host in hosts]
@@ -240,7 +255,7 @@ def silence():
 
 @case(timeout=200, debug=False)
 def switched_off():
-    """With the module's parameter same_host_icrc all packets have an ICRC."""
+    """With the module parameter same_host_icrc, all packets have an ICRC."""
     with testbed.loaded_with(bed.here.machine, "same_host_icrc=1"), connection(seed="rows/switched-off") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
@@ -249,14 +264,16 @@ def switched_off():
 
 @case(timeout=200, debug=False, each={"ipv4": 4, "ipv6": 6})
 def segmented_on_the_way(version):
-    """A queue in front of the device that takes small packets only has the stack segment rows: each packet is whole
-    then, with the ICRC that it must have."""
+    """A queue for small packets only makes the stack segment GSO packets.
+
+    Each resulting packet is whole and has its ICRC.
+    """
     with connection(version=version) as (hosts, sides, rng):
         for host in hosts:
             cut(host)
         before = [read(host) for host in hosts]
         found = per_frame(hosts[0], sides, rng)
-        # A short row fits into the burst, and leaves whole.
+        # A short GSO packet fits into the burst and is not segmented.
         require(found < 2, f"{found:.1f} packets a frame: nothing was segmented")
         for host, old in zip(hosts, before):
             new = read(host)
@@ -266,7 +283,7 @@ def segmented_on_the_way(version):
 
 @case(timeout=200, debug=False)
 def switched():
-    """The device takes rows, and does not, from one moment to the next."""
+    """The device's GSO support is switched on and off under traffic."""
     with connection() as (hosts, sides, rng):
         words = [f"ethtool -K {hosts[0].netdev} {testbed.ROWS} {state}; sleep 0.05" for state in ("off", "on")]
         switching = hosts[0].machine.start(f"while true; do {'; '.join(words)}; done")
@@ -277,7 +294,8 @@ def switched():
 
 @case(timeout=300, debug=("everything",), each=WIRES)
 def bad_wire(words):
-    """netem loses and turns round whole rows, and segments those in which it spoils a byte."""
+    """netem drops and reorders whole GSO packets, and segments those in which it corrupts a
+    byte."""
     with connection(seed=f"rows/{words}") as (hosts, sides, rng):
         with netem.wire(hosts, words):
             for _ in range(4):
@@ -286,7 +304,10 @@ def bad_wire(words):
 
 @case(timeout=200)
 def captured():
-    """A capture at either end shows packets as a wire has them: each by itself, with its ICRC. Rows return when it ends."""
+    """A capture at either end shows single packets with their ICRCs, as on a wire.
+
+    GSO packets return when the capture ends.
+    """
     with connection(seed="rows/captured") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
@@ -300,5 +321,5 @@ def captured():
 
 
 def run():
-    """Run the suite, without the device of the machine itself; the next one has it again."""
+    """Runs the suite without this machine's own device, which is restored afterwards."""
     return bed.run_without_device()

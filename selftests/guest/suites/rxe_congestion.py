@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Congestion with rdma_rxe at the other end, which takes no part in its management: what comes from it marked
-is answered by notifications all the same, and they do it no harm."""
+"""Congestion with rdma_rxe at the other end, which does not support congestion management.
+
+Its marked packets are still answered by CNPs, which must not harm it.
+"""
 
 import contextlib
 import random
@@ -14,13 +16,13 @@ from trial import Bench, Trial
 bed = testbed.Bed()
 bench = Bench(bed.endpoints)
 
-# What rdma_rxe counts where it loses a connection.
+# Counters of rdma_rxe for failed connections.
 TROUBLES = ("retry_exceeded_err", "retry_rnr_exceeded_err", "link_downed")
 
 
 @contextlib.contextmanager
 def every_packet_marked(where):
-    """In the block, RoCE packets leave this host marked, capable of ECN or not."""
+    """Marks all RoCE packets that leave this host within the block, even if not ECN-capable."""
     where.run("tc qdisc add dev eth0 root handle 1: prio")
     try:
         where.run(
@@ -33,7 +35,7 @@ def every_packet_marked(where):
 
 
 def _move(t, seed):
-    """Every kind of request by both ends, many packets each, compared byte by byte."""
+    """Exchanges requests of every kind, many packets each, with every byte compared."""
     batch = Batch(random.Random(seed), t.near, t.far)
     for side in (t.near, t.far):
         for op in ("send", "write", "read", "fetch-add"):
@@ -43,7 +45,8 @@ def _move(t, seed):
 
 @case(timeout=300)
 def marked_by_the_way():
-    """L-02, L-03: notifications go to rdma_rxe, which drops them: all data is right, and no connection is lost."""
+    """L-02, L-03: rdma_rxe drops the CNPs that it gets; all data is right, and no connection
+    fails."""
     with Trial(bench) as t:
         _move(t, 1)
         before, theirs = read(bed.here), read(bed.peer)
@@ -61,5 +64,5 @@ def marked_by_the_way():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Shared receive queues (IBA 10.2.9): many queue pairs, one queue of receives."""
+"""Shared receive queues (IBA 10.2.9), each used by many queue pairs."""
 
 import ctypes
 import errno
@@ -20,7 +20,8 @@ SLOT = 8192  # bytes of a receive
 SLOTS = 128
 FAR = 1024 * 1024  # bytes of the sender's region
 PATIENCE = 60
-# 2.56 ms (IBA 9.7.5.2.8): with less, queue pairs that ask again in vain take the processor from who posts receives.
+# 2.56 ms (IBA 9.7.5.2.8). With less, queue pairs that retry without success take CPU time from the
+# program that posts receives.
 RNR_TIMER = 16
 
 MAX_WR, LIMIT = 1, 2  # bits of enum ibv_srq_attr_mask
@@ -31,13 +32,13 @@ RING_HEADER, PRODUCER, CONSUMER = 256, 0, 64
 
 
 class Hosts:
-    """The endpoints of both hosts, made when first asked for."""
+    """The endpoints of both hosts, created on first use."""
 
     def __init__(self):
         self.ends = data_cases.Ends(bed.endpoints)
 
     def of(self, receiver):
-        """The receiver's endpoint and the other."""
+        """Returns the receiver's endpoint and the other one."""
         here, peer = self.ends.get()
         return (here, peer) if receiver is bed.here else (peer, here)
 
@@ -46,8 +47,10 @@ hosts = Hosts()
 
 
 class Shared:
-    """A shared receive queue with `count` queue pairs on it, a sender for each of them on the other host,
-    and what their bytes must be. The receives complete in two queues, in turn."""
+    """A shared receive queue with `count` queue pairs, each with a sender on the other host.
+
+    Tracks the expected bytes. The queue pairs' receives complete in two queues, alternately.
+    """
 
     def __init__(self, receiver=None, kind="rc", count=4, max_wr=64, ring=None, pd_of_its_own=False, **rts):
         self._where = receiver
@@ -82,7 +85,7 @@ class Shared:
         return self
 
     def connect(self, index):
-        """Bring a pair of queue pairs to Ready to Send."""
+        """Brings a pair of queue pairs to Ready to Send."""
         mine, theirs = (self.end, self.qps[index], self.info), (self.far, self.senders[index], self.far_info)
         for (end, qp, _), (_, other, info) in ((mine, theirs), (theirs, mine)):
             end.to_init(qp["id"], self.kind)
@@ -110,16 +113,16 @@ class Shared:
     # Posting
 
     def receive(self, number, length=SLOT, lkey=None):
-        """A receive request: its number says which part of the memory it fills."""
+        """Returns a receive request, with a buffer that depends on its number."""
         at = self.memory["address"] + number % SLOTS * SLOT
         return {"id": number, "sge": [[at, length, self.memory["lkey"] if lkey is None else lkey]]}
 
     def post(self, *numbers, **more):
-        """Post receives."""
+        """Posts receives."""
         self.end.post_srq(self.srq["id"], [self.receive(number, **more) for number in numbers])
 
     def send(self, index, length, at=0, op="send", **more):
-        """Send `length` bytes to a queue pair; returns the seed of their data."""
+        """Sends `length` bytes to a queue pair; returns the seed of their data."""
         self._seed += 1
         request = {"id": index, "op": op, "sge": [[self.source["address"] + at, length, self.source["lkey"]]], **more}
         if self.kind == "ud":
@@ -135,19 +138,19 @@ class Shared:
     # Completions
 
     def sent(self, *statuses):
-        """The senders' completions, in any order of queue pairs."""
+        """Checks the senders' completions, in any order."""
         found = self.far.poll(self.send_cq, len(statuses), PATIENCE * harness.slowness())
         equal("send completions", sorted(wc["status"] for wc in found), sorted(statuses))
 
     def one(self, index):
-        """The next receive completion of a queue pair."""
+        """Returns the next receive completion of a queue pair."""
         found = self.end.poll(self.cqs[index % 2], 1, PATIENCE * harness.slowness())
         equal("receive completions", len(found), 1)
         equal("queue pair of the completion", found[0]["qpn"], self.qps[index]["qpn"])
         return found[0]
 
     def placed(self, wc, seed, length):
-        """What a completed receive must have brought."""
+        """Checks a successful receive completion and expects its data in memory."""
         header = GRH if self.kind == "ud" else 0
         equal("status", wc["status"], "SUCCESS")
         equal("bytes", wc["len"], length + header)
@@ -157,7 +160,7 @@ class Shared:
         self.end.expect(self.memory["id"], [[at + header, length]], seed, length)
 
     def arrives(self, index, length, number):
-        """A message to a queue pair must fill this receive."""
+        """Sends a message to a queue pair and checks that it fills this receive."""
         seed = self.send(index, length)
         wc = self.one(index)
         equal("receive", wc["id"], number)
@@ -165,8 +168,10 @@ class Shared:
         self.sent("SUCCESS")
 
     def flow(self, messages, on_receive=None):
-        """Send messages, [queue pair, length] each, all at once; every one must arrive, in the order of its
-        queue pair. `on_receive(number)` is called after each."""
+        """Sends messages, [queue pair, length] each, and checks that they arrive in order per QP.
+
+        `on_receive(number)` is called after each. Returns the receives in order of completion.
+        """
         wanted, at = {}, 0
         for index, length in messages:
             seed = self.send(index, length, at)
@@ -190,7 +195,7 @@ class Shared:
         return taken
 
     def events(self, *wanted):
-        """The asynchronous events that have come, in any order."""
+        """Checks the asynchronous events, in any order."""
         found = []
 
         def come():
@@ -203,17 +208,17 @@ class Shared:
         equal("events", sorted(found), sorted(wanted))
 
     def state(self, index, wanted):
-        """A queue pair of the receiver must be in this state."""
+        """Waits until a queue pair of the receiver is in this state."""
         wait_until(f"state {wanted}", lambda: self.end.state(self.qps[index]["id"]) == wanted)
 
     def quiet(self):
-        """No receive completes."""
+        """Checks that no receive completes."""
         for cq in self.cqs:
             equal("receive completions", self.end.poll(cq, 1, QUIET), [])
 
 
 def rrxe_only():
-    """For what looks into a ring of rrxe."""
+    """Skips the case for other drivers: it accesses a ring of rrxe."""
     if bed.here.driver != "rrxe":
         raise Skip("the ring is rrxe's")
 
@@ -223,8 +228,10 @@ def rrxe_only():
 
 @both_roles(bed, timeout=300, each={"rc": "rc", "uc": "uc", "ud": "ud"})
 def traffic(receiver, sender, kind):
-    """Eight queue pairs, many messages of many sizes at once: each fills one receive, and completes where its
-    queue pair's receives do."""
+    """Many messages of random size to eight queue pairs at once.
+
+    Each fills one receive and completes in the queue of its queue pair.
+    """
     rng = data_cases.seeded(f"srq/{kind}")
     with Shared(receiver, kind, count=8, max_wr=64) as s:
         for _ in range(1 if harness.debug_kernel() else 3):
@@ -237,7 +244,7 @@ def traffic(receiver, sender, kind):
 
 @both_roles(bed, timeout=300)
 def write_with_immediate(receiver, sender):
-    """It takes a receive too, and says how much was written."""
+    """WRITE with immediate consumes a receive, and its completion has the length written."""
     with Shared(receiver) as s:
         target = s.end.memory(s.pd, 4096, seed=9)
         s.post(5)
@@ -252,7 +259,7 @@ def write_with_immediate(receiver, sender):
 
 @both_roles(bed, timeout=600)
 def flood(receiver, sender):
-    """Thirty-two queue pairs and far fewer receives than messages: all arrive (E-01)."""
+    """Thirty-two queue pairs get far more messages than receives are posted; all arrive (E-01)."""
     rng = data_cases.seeded("srq/flood")
     with Shared(receiver, count=32, max_wr=16) as s:
         s.post(*range(16))
@@ -263,7 +270,7 @@ def flood(receiver, sender):
 
 @case()
 def order_of_receives():
-    """Receives are taken in the order in which they were posted, by whichever queue pair."""
+    """Receives are consumed in the order of posting, whichever queue pair takes them."""
     with Shared() as s:
         s.post(*range(10))
         for number in range(10):
@@ -275,7 +282,7 @@ def order_of_receives():
 
 @case()
 def limit_event():
-    """Armed, one event comes when fewer are left, and no second (G-29)."""
+    """An armed limit raises one event when fewer receives are left, and no second (G-29)."""
     with Shared() as s:
         s.post(*range(10))
         s.end.modify_srq(s.srq["id"], LIMIT, limit=7)
@@ -288,7 +295,7 @@ def limit_event():
         equal("limit", s.end.query_srq(s.srq["id"])["limit"], 0)
         s.arrives(0, 10, 4)
         s.events()
-        # Armed above what is there: with the next receive.
+        # A limit above the number of receives posted raises the event with the next message.
         s.end.modify_srq(s.srq["id"], LIMIT, limit=20)
         s.events()
         s.arrives(1, 10, 5)
@@ -301,7 +308,7 @@ def limit_event():
 
 @case()
 def limit_of_datagrams():
-    """The same of UD, by several queue pairs."""
+    """The limit event with UD, on several queue pairs."""
     with Shared(kind="ud") as s:
         s.post(*range(6))
         s.end.modify_srq(s.srq["id"], LIMIT, limit=5)
@@ -313,7 +320,7 @@ def limit_of_datagrams():
 
 @case()
 def limit_refused():
-    """A limit above the queue's size, and attributes that there are not."""
+    """A limit above the queue's size, and unknown attributes."""
     with Shared(max_wr=16) as s:
         refused(errno.EINVAL, s.end.modify_srq, s.srq["id"], LIMIT, limit=17)
         refused(errno.EINVAL, s.end.modify_srq, s.srq["id"], 4)
@@ -328,7 +335,7 @@ def limit_refused():
 
 @case()
 def resize():
-    """Larger and smaller, with receives that wait: they stay, in order (IB_DEVICE_SRQ_RESIZE)."""
+    """A queue is resized up and down; posted receives stay, in order (IB_DEVICE_SRQ_RESIZE)."""
     with Shared(max_wr=8) as s:
         require(s.info["caps"] & SRQ_RESIZE, "the device does not say that it can")
         s.post(*range(8))
@@ -353,7 +360,7 @@ def resize():
 
 @case(timeout=300)
 def resize_under_traffic():
-    """The ring is replaced again and again while messages come in: none is lost, none comes twice."""
+    """The ring is resized repeatedly under traffic: no message is lost or received twice."""
     rng = data_cases.seeded("srq/resize")
     sizes = (16, 64, 32, 128)
     with Shared(count=8, max_wr=16) as s:
@@ -366,14 +373,14 @@ def resize_under_traffic():
             if turn[0] % 5 == 0:
                 s.end.modify_srq(s.srq["id"], MAX_WR, max_wr=sizes[turn[0] // 5 % 4])
 
-        # Each takes the debug kernel more than half a second.
+        # With the debug kernel, each message takes more than half a second.
         count = 60 if harness.debug_kernel() and harness.core_only() else 200
         s.flow([(rng.randrange(8), rng.randrange(3000)) for _ in range(count)], on_receive=again)
 
 
 @case()
 def resize_refused():
-    """To nothing, and to more than the device has; the queue stays as it was."""
+    """Resizing to zero or beyond the device's limit is refused and changes nothing."""
     with Shared(max_wr=16) as s:
         s.post(*range(4))
         for size in (0, s.info["max_srq_wr"] + 1, 2**32 - 1):
@@ -388,7 +395,7 @@ def resize_refused():
 
 @case()
 def sizes_refused():
-    """A queue of nothing, and one of more than the device has."""
+    """Queues of size zero, or larger than the device supports."""
     with Shared() as s:
         wr, sge = s.info["max_srq_wr"], s.info["max_srq_sge"]
         for arguments in ((0, 1), (wr + 1, 1), (16, sge + 1), (2**32 - 1, 1)):
@@ -402,7 +409,7 @@ def sizes_refused():
 
 
 def refused_creation(s, max_wr, sge):
-    """pyverbs tells the errno of a creation in words."""
+    """Checks that a creation fails; pyverbs reports its errno only in words."""
     try:
         s.end.srq(s.pd, max_wr, sge)
     except Exception as why:
@@ -413,7 +420,7 @@ def refused_creation(s, max_wr, sge):
 
 @case()
 def full():
-    """Posting to a full queue is refused, and goes on after a receive was taken."""
+    """Posting to a full queue is refused, and works again once a receive was consumed."""
     with Shared(max_wr=16) as s:
         s.post(*range(16))
         refused(errno.ENOMEM, s.post, 16)
@@ -426,7 +433,7 @@ def full():
 
 @case()
 def too_many_segments():
-    """More segments than the queue was made for are refused at once."""
+    """A receive with more segments than the queue was created for is refused immediately."""
     with Shared() as s:
         piece = s.receive(0)["sge"][0]
         refused(errno.EINVAL, s.end.post_srq, s.srq["id"], [{"id": 1, "sge": [piece, piece]}])
@@ -436,7 +443,7 @@ def too_many_segments():
 
 @case()
 def scattered():
-    """Receives of several segments, of which some are empty."""
+    """Receives with several segments, some of them empty."""
     with Shared() as s:
         wide = s.end.srq(s.pd, 16, 4)
         qp = s.end.qp("rc", s.pd, s.cqs[0], srq=wide["id"])
@@ -455,12 +462,12 @@ def scattered():
         s.qps[0] = None
 
 
-# Nothing there
+# Empty queues
 
 
 @case()
 def empty():
-    """Without a receive a message is refused until there is one (E-01)."""
+    """A message that finds no receive is refused until there is one (E-01)."""
     with Shared() as s:
         seed = s.send(1, 3000)
         s.quiet()
@@ -471,7 +478,7 @@ def empty():
 
 @case()
 def empty_for_long():
-    """After as many attempts as allowed the sender gives up; the receiver comes to no harm."""
+    """The sender gives up after the allowed number of retries; the receiver keeps working."""
     with Shared(rnr_retry=1) as s:
         s.send(1, 100)
         s.sent("RNR_RETRY_EXC_ERR")
@@ -481,7 +488,7 @@ def empty_for_long():
 
 @case(each={"uc": "uc", "ud": "ud"})
 def empty_unreliable(kind):
-    """What finds no receive is lost without a word (E-12)."""
+    """A UC or UD message that finds no receive is lost silently (E-12)."""
     with Shared(kind=kind) as s:
         s.send(0, 100)
         s.sent("SUCCESS")
@@ -495,7 +502,7 @@ def empty_unreliable(kind):
 
 @case()
 def last_wqe_reached():
-    """A queue pair that enters Error says so once, and takes nothing along (J-15)."""
+    """A queue pair that enters Error raises one event and consumes no receive (J-15)."""
     with Shared() as s:
         s.post(*range(3))
         s.end.modify(s.qps[1]["id"], ("STATE",), state="error")
@@ -505,7 +512,7 @@ def last_wqe_reached():
         s.quiet()
         for number, index in enumerate((0, 2, 3)):
             s.arrives(index, 100, number)
-        # Back to life: by Reset, and with another event at the next error.
+        # Back through Reset; the next error raises another event.
         for end, qp in ((s.end, s.qps[1]), (s.far, s.senders[1])):
             end.modify(qp["id"], ("STATE",), state="reset")
         s.connect(1)
@@ -517,7 +524,7 @@ def last_wqe_reached():
 
 @case()
 def last_wqe_without_receives():
-    """The event does not wait for anything to be in the queue, nor for a connection."""
+    """The event comes even with an empty queue, and without a connection."""
     with Shared() as s:
         fresh = s.end.qp("rc", s.pd, s.cqs[0], srq=s.srq["id"])
         s.end.to_init(fresh["id"])
@@ -528,7 +535,7 @@ def last_wqe_without_receives():
 
 @case()
 def half_a_message():
-    """A receive that a message has begun to fill is flushed, by the queue pair that took it."""
+    """A partly filled receive is flushed by the queue pair that consumed it."""
     with Shared() as s:
         s.post(0, 1)
         at, key = s.source["address"], s.source["lkey"]
@@ -537,9 +544,9 @@ def half_a_message():
         s.senders[2] = wide
         s.end.modify(s.qps[2]["id"], ("STATE",), state="reset")
         s.connect(2)
-        # Two packets of bytes that are there, and more of a region that is not.
+        # Two packets of valid data, followed by a segment with an invalid key.
         s.far.post_send(wide["id"], [{"id": 1, "op": "send", "sge": [[at, 2 * MTU, key], [at, MTU, 0xDEAD]]}])
-        # rdma_rxe says no more than that the work request ended.
+        # rdma_rxe reports only that the work request ended.
         s.sent("LOC_PROT_ERR" if bed.peer.driver != "rdma_rxe" else "WR_FLUSH_ERR")
         s.end.modify(s.qps[2]["id"], ("STATE",), state="error")
         wc = s.one(2)
@@ -550,7 +557,7 @@ def half_a_message():
 
 
 def fails_alone(s, status, refusal, number=0):
-    """The message that takes the first receive fails its queue pair, and no other."""
+    """Checks that the first receive's message fails its queue pair, and no other."""
     s.send(1, 500)
     wc = s.one(1)
     equal("completion", (wc["id"], wc["status"]), (number, status))
@@ -566,7 +573,7 @@ def fails_alone(s, status, refusal, number=0):
 
 @case()
 def receive_of_wrong_key():
-    """A receive into memory that is not there fails the queue pair that took it (G-16)."""
+    """A receive with an invalid key fails the queue pair that consumed it (G-16)."""
     with Shared() as s:
         s.post(0, lkey=0xDEAD00)
         fails_alone(s, "LOC_PROT_ERR", "REM_OP_ERR")
@@ -574,7 +581,7 @@ def receive_of_wrong_key():
 
 @case()
 def receive_too_small():
-    """A message longer than the receive that it meets."""
+    """A message longer than the receive that it consumes."""
     with Shared() as s:
         s.post(0, length=499)
         fails_alone(s, "LOC_LEN_ERR", "REM_INV_REQ_ERR")
@@ -582,7 +589,7 @@ def receive_too_small():
 
 @case()
 def domain():
-    """Receives name memory of the shared queue's protection domain, whatever that of the queue pair."""
+    """Receives use the protection domain of the shared queue, not that of the queue pair."""
     with Shared(pd_of_its_own=True) as s:
         s.post(*range(2))
         s.arrives(0, 3000, 0)
@@ -600,7 +607,7 @@ def domain():
 
 @case()
 def post_to_the_queue_pair():
-    """A queue pair with a shared receive queue has none of its own."""
+    """A queue pair with a shared receive queue has no receive queue of its own."""
     with Shared() as s:
         refused(errno.EINVAL, s.end.post_recv, s.qps[0]["id"], [s.receive(1)])
         s.post(2)
@@ -609,7 +616,7 @@ def post_to_the_queue_pair():
 
 @case()
 def destroy_in_use():
-    """A queue that a queue pair has can't be destroyed."""
+    """A shared receive queue that a queue pair uses cannot be destroyed."""
     v = Verbs(bed.here.device)
     pd = v.make("ibv_alloc_pd", v.context)
     cq = v.make("ibv_create_cq", v.context, 16, None, None, 0)
@@ -627,7 +634,7 @@ def destroy_in_use():
 
 @case(timeout=300)
 def churn():
-    """Queues and queue pairs come and go beside traffic."""
+    """Queues and queue pairs are created and destroyed under traffic."""
     rng = data_cases.seeded("srq/churn")
     with Shared(count=4, max_wr=32) as s:
         s.post(*range(32))
@@ -643,7 +650,7 @@ def churn():
 
 @case()
 def program_killed():
-    """A program with a shared receive queue dies while messages are under way to it."""
+    """A program with a shared receive queue is killed while messages to it are in flight."""
     if bed.peer.driver != bed.here.driver:
         raise Skip("the program to kill is the other host's, and that is of another driver")
     where = bed.peer.machine
@@ -661,12 +668,15 @@ def program_killed():
             wait_until(f"no {kind} is left of it", lambda what=show: " pid " not in where.run(what))
 
 
-# A program that does harm
+# A malicious program
 
 
 @case()
 def wild_producer():
-    """A ring that claims more than it holds is of no use any more, and says so once; nobody else is harmed."""
+    """A ring with an invalid producer counter becomes unusable and raises one event.
+
+    Other queues are not affected.
+    """
     rrxe_only()
     with Shared(max_wr=1024, ring=64, rnr_retry=1) as s, Shared() as other:
         other.post(*range(4))
@@ -686,7 +696,7 @@ def wild_producer():
 
 @case()
 def wild_consumer():
-    """The consumer's counter is the kernel's: what a program writes there means nothing to it."""
+    """The kernel owns the consumer counter and ignores a program's changes of it."""
     rrxe_only()
     with Shared(max_wr=1024, ring=64) as s:
         s.post(*range(4))
@@ -698,7 +708,7 @@ def wild_consumer():
 
 @case(each={"segments": (8, 4), "endless": (8, 0xFFFFFFFF), "reserved": (12, 1)})
 def malformed_entry(what):
-    """An entry that says more than there is room for, or than the ABI knows, fails the queue pair that took it."""
+    """An invalid entry (too long, or unknown to the ABI) fails the queue pair that consumed it."""
     rrxe_only()
     offset, value = what
     with Shared(max_wr=1024, ring=64) as s:
@@ -709,7 +719,7 @@ def malformed_entry(what):
 
 @case()
 def entries_change_while_taken():
-    """Entries are scribbled over all the time: whatever comes of the messages, the rest goes on."""
+    """A program overwrites entries continuously: its messages may fail, but nothing else does."""
     rrxe_only()
     rng = data_cases.seeded("srq/scribble")
     with Shared() as other:
@@ -732,5 +742,5 @@ def entries_change_while_taken():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

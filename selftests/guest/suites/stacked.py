@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Addresses of devices that are stacked on the RDMA device's network device: VLANs, QinQ, macvlan,
-bridges and bonds. The connection manager works over each, and so do its users."""
+"""Addresses of devices stacked on the RDMA device's network device.
+
+Covers VLANs, QinQ, macvlan, bridges and bonds. The connection manager and its users must work over
+each of them.
+"""
 
 import contextlib
 import dataclasses
@@ -13,7 +16,7 @@ from programs import next_port, rping, run_pair
 
 bed = testbed.Bed()
 
-# How a stack is made over the network device of a host, and its last device.
+# Commands that build each stack over a host's network device.
 STACKS = {
     "vlan": ["link add link {dev} name s5 type vlan id 5"],
     "vlan-priority": ["link add link {dev} name s0 type vlan id 0"],
@@ -35,13 +38,13 @@ STACKS = {
 
 
 def names(commands):
-    """Returns the devices that the commands make, the lowest first."""
+    """Returns the devices that the commands create, the lowest first."""
     return [re.search(r"(?:name|add) (s\S+)", command)[1] for command in commands if " add " in f" {command}"]
 
 
 @contextlib.contextmanager
 def stack(host, number, commands, address, address6):
-    """Builds a stack over the network device of a host; yields the host by the stack's addresses."""
+    """Builds a stack over a host's network device; yields the host with the stack's addresses."""
     made = []
     where = host.machine
     try:
@@ -64,7 +67,7 @@ def stack(host, number, commands, address, address6):
 
 @dataclasses.dataclass
 class Stacked:
-    """A host, by the addresses of a stack."""
+    """A host with the addresses of a stack."""
 
     machine: object
     name: str
@@ -91,7 +94,7 @@ def both(commands):
 
 @case(timeout=240, each=STACKS, debug=("vlan",))
 def connections(commands):
-    """rping by IPv4 and IPv6."""
+    """rping over IPv4 and IPv6."""
     with both(commands) as (server, client):
         rping(server, client, 20)
         rping(server, client, 20, server.address6)
@@ -99,7 +102,7 @@ def connections(commands):
 
 @case(timeout=240, debug=False, each={"ipv4": False, "ipv6": True})
 def write_bw(ipv6):
-    """ib_write_bw connects by the connection manager over a VLAN."""
+    """ib_write_bw connects through the connection manager over a VLAN."""
     with both(STACKS["vlan"]) as (server, client):
         port = next_port()
         common = f"ib_write_bw -R -F -n 50 -s 4096 -u 20 -p {port} {'--ipv6-addr' if ipv6 else ''}"
@@ -126,7 +129,7 @@ def datagrams():
 
 @case(timeout=240, debug=False)
 def on_one_host():
-    """Both ends have the address of one VLAN of this host."""
+    """A connection between addresses of one VLAN on this host."""
     with stack(bed.here, 1, STACKS["vlan"], "10.55.0.1", "fd55::1") as here:
         rping(here, here, 20)
         rping(here, here, 20, here.address6)
@@ -134,13 +137,13 @@ def on_one_host():
 
 @case(timeout=900, debug=False)
 def storage():
-    """The kernel's NVMe target and host meet over a VLAN."""
+    """The kernel's NVMe target and host connect over a VLAN."""
     with both(STACKS["vlan"]) as (server, client):
         write_and_read(server, client)
 
 
-# The commands that make a stack over the network device of a namespace, the device with the link, and
-# the device with the address.
+# Commands that build a stack over a namespace's network device, the device with the link, and the
+# device with the address.
 MASTERS = {
     "bridge": (["link add top type bridge", "link set {dev} master top"], "{dev}", "top"),
     "bond": (["link add top type bond mode active-backup", "link set {dev} down", "link set {dev} master top"], "{dev}", "top"),
@@ -165,7 +168,7 @@ MASTERS = {
 
 @case(timeout=240, debug=False, each=MASTERS)
 def masters(how):
-    """The network device with the link is a port of a bridge or bond, or is one."""
+    """The network device with the link is a port of a bridge or bond, or is a bond."""
     commands, on, top = how
     with testbed.namespaces(("tcp", "tcp")) as hosts:
         ends = []
@@ -189,5 +192,5 @@ def masters(how):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

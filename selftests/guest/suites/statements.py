@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Statements of the conformance list (selftests/conformance/statements) that scripted packets do not reach: what
-consumers may do, what the device says of itself, and a network with VLANs."""
+"""Statements of the conformance list (selftests/conformance/statements) that scripts do not reach.
+
+They concern what consumers may do, the device's reported attributes, and a network with VLANs.
+"""
 
 import contextlib
 import errno
@@ -23,14 +25,14 @@ bed = testbed.Bed()
 
 bench = Bench(bed.endpoints)
 
-# Error completions and events come at once; this only catches what never comes, in seconds.
+# Time limit in seconds for completions and events, which normally come immediately.
 PATIENCE = 30
-# How long to look for what must not come, in seconds.
+# Seconds to watch for an unexpected event.
 QUIET = 1
 
 
 def patience():
-    """PATIENCE of this kernel."""
+    """Returns PATIENCE scaled for this kernel."""
     return PATIENCE * harness.slowness()
 
 
@@ -38,7 +40,7 @@ def patience():
 
 VLAN = 25
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
-DATAGRAM_QKEY = 0x11223344  # of lib/endpoint.py, which only a guest can import
+DATAGRAM_QKEY = 0x11223344  # as in lib/endpoint.py, which only a guest can import
 
 _SOL_PACKET, _PACKET_AUXDATA, _VLAN_VALID = 263, 8, 1 << 4
 _ETH_P_ALL, _ETH_P_8021Q = 3, 0x8100
@@ -46,7 +48,7 @@ _ETH_P_ALL, _ETH_P_8021Q = 3, 0x8100
 
 @contextlib.contextmanager
 def vlan():
-    """A VLAN between both hosts; yields the endpoints of its addresses."""
+    """Creates a VLAN between both hosts; yields the endpoints of its addresses."""
     import endpoint  # only a guest has verbs
 
     hosts = (bed.here, bed.peer)
@@ -83,15 +85,15 @@ class TaggedWire:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
 
     def close(self):
-        """Close the socket."""
+        """Closes the socket."""
         self._socket.close()
 
     def put(self, frame):
-        """Send a frame with the VLAN's tag."""
+        """Sends a frame with the VLAN's tag."""
         self._socket.send(frame[:12] + struct.pack(">HH", _ETH_P_8021Q, VLAN) + frame[12:])
 
     def passing(self):
-        """The RoCE packets that have passed, both ways: (whether it came in, VLAN or None, IP packet) each."""
+        """Returns the RoCE packets seen: (whether it is incoming, VLAN or None, IP packet) each."""
         found = []
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -114,7 +116,8 @@ class TaggedWire:
 
 @case()
 def vlan_and_icrc():
-    """A-25: packets between addresses of a VLAN have its tag, both ways, and the ICRC that they have without it."""
+    """A-25: packets between addresses of a VLAN are tagged, and their ICRC does not cover the
+    tag."""
     with vlan() as both:
         rng = random.Random("vlan")
         sides = [Side(end, info, "rc", False) for end, info in both]
@@ -141,7 +144,7 @@ def vlan_and_icrc():
 
 @case()
 def vlan_tag_by_hand():
-    """A-25: a datagram whose ICRC was made without a tag is taken with one; with an ICRC over the tag it is not."""
+    """A-25: a tagged datagram is accepted if its ICRC excludes the tag, and dropped otherwise."""
     with vlan() as ((near, _), (far, _)):
         pd, cq = far.pd(), far.cq()
         memory = far.memory(pd, 4096)
@@ -174,7 +177,10 @@ PRIVILEGED = 0x80012345
 
 
 def _set_qkeys():
-    """The errno (or 0) of setting a privileged Q_Key on the way to Init and in Ready to Send, and of another."""
+    """Tries to set privileged Q_Keys when entering Init and in Ready to Send.
+
+    Returns the errno of each attempt (or 0), and the state and Q_Key afterwards.
+    """
     import endpoint
 
     end, here = endpoint.Endpoint(), bed.here
@@ -203,14 +209,17 @@ def _set_qkeys():
 
 @case()
 def qkey_unprivileged():
-    """A-36: a user who has no privilege gets EPERM for a Q_Key with the top bit, at every step, and nothing changes."""
+    """A-36: a user without privileges cannot set a Q_Key with the top bit in any transition.
+
+    Each attempt fails with EPERM and changes nothing.
+    """
     found = privilege.unprivileged(_set_qkeys)
     plain = PRIVILEGED & 0x7FFFFFFF
     no = errno.EPERM
     equal("errnos", found, {"init": no, "lowest": no, "state": "reset", "plain": 0, "rts": no, "qkey": plain})
 
 
-# Path migration (IBA 10.4), which this device has not
+# Path migration (IBA 10.4), which this device does not support
 
 AUTO_PATH_MIG = 1 << 4
 MIGRATED, REARM, ARMED = range(3)
@@ -221,7 +230,8 @@ RTS = ("STATE", "SQ_PSN", "TIMEOUT", "RETRY_CNT", "RNR_RETRY", "MAX_QP_RD_ATOMIC
 
 @case()
 def path_migration():
-    """J-19: alternate paths and path migration are not claimed, and refused wherever the modify table has them."""
+    """J-19: the device does not report path migration, and every transition refuses its
+    attributes."""
     with Trial(bench, connected=False) as t:
         end, qp, far = t.near.end, t.near.qp["id"], t.far.info["gid"]
         require(not t.near.info["caps"] & AUTO_PATH_MIG, "the device claims automatic path migration")
@@ -231,7 +241,7 @@ def path_migration():
         to_rts = {"state": "rts", "sq_psn": 5, "timeout": 18, "retry_cnt": 7, "rnr_retry": 7, "max_rd_atomic": 8}
 
         def none_of(state, mask, attributes):
-            """Neither goes with this step."""
+            """Checks that this transition refuses both attributes."""
             no = errno.EINVAL
             refused(no, end.modify, qp, (*mask, "ALT_PATH"), **attributes, **alternate)
             for wanted in (REARM, ARMED, 7):
@@ -243,7 +253,7 @@ def path_migration():
         none_of("init", RTR, to_rtr)
         end.modify(qp, RTR, **to_rtr)
         none_of("rtr", RTS, to_rts)
-        # It is in the state "migrated" (A-41), which may be said.
+        # The queue pair is in the state "migrated" (A-41), so that value is accepted.
         end.modify(qp, (*RTS, "PATH_MIG_STATE"), **to_rts, path_mig_state=MIGRATED)
         none_of("rts", (), {})
         end.modify(qp, ("STATE",), state="sqd")
@@ -260,7 +270,7 @@ def path_migration():
 
 
 class Overflow:
-    """Senders and receivers of this host, of which some complete to a small queue."""
+    """Senders and receivers of this host, some of which complete to a small queue."""
 
     def __init__(self, small):
         self._small = small
@@ -280,7 +290,10 @@ class Overflow:
         self.end.leave()
 
     def pair(self, small_send, small_recv):
-        """Two connected queue pairs: of the first, sends or receives complete to the small queue."""
+        """Returns two connected queue pairs.
+
+        The first one's sends or receives complete to the small queue.
+        """
         depth = self.room + 8
         queues = [self.cq if small else self.large for small in (small_send, small_recv)]
         one = self.end.qp("rc", self.pd, *queues, send_wr=depth, recv_wr=depth)
@@ -292,25 +305,26 @@ class Overflow:
         return one["id"], two["id"]
 
     def segment(self):
-        """Some memory."""
+        """Returns a scatter list with one segment."""
         return [[self.memory["address"], 8, self.memory["lkey"]]]
 
     def receives(self, qp, *numbers):
-        """Post receives."""
+        """Posts receives."""
         self.end.post_recv(qp, [{"id": number, "sge": self.segment()} for number in numbers])
 
     def arrives(self, sender):
-        """A message is sent, and acknowledged unless its receiver failed."""
+        """Sends a message. Returns the status of its completion, SUCCESS unless the receiver
+        failed."""
         self.end.post_send(sender, [{"id": 0, "op": "send", "sge": self.segment()}])
         (wc,) = self.end.poll(self.large, 1, patience())
         return wc["status"]
 
     def in_error(self, qp):
-        """The queue pair is in Error, or soon will be."""
+        """Waits until the queue pair is in Error."""
         wait_until("the queue pair is in Error", lambda: self.end.state(qp) == "error", 10)
 
     def events(self, *wanted):
-        """So many asynchronous events must come, in any order, and no more."""
+        """Checks that exactly these asynchronous events come, in any order."""
         found = []
         deadline = time.monotonic() + patience()
         while len(found) < len(wanted) and time.monotonic() < deadline:
@@ -321,8 +335,10 @@ class Overflow:
 
 @case()
 def overflow_of_receives():
-    """K-01: completions that fit are all there, in order; who loses one goes to Error, and so does each queue pair
-    that has one after it; the completion queue's error is told once, and each queue pair's own."""
+    """K-01: completions that fit are delivered in order, and those that do not fit fail their QPs.
+
+    The completion queue reports one error, and each failed queue pair its own event.
+    """
     with Overflow(8) as o:
         first, to_first = o.pair(False, True)
         second, to_second = o.pair(False, True)
@@ -338,14 +354,14 @@ def overflow_of_receives():
         o.arrives(to_second)
         o.in_error(second)
         o.events("CQ_ERR", "QP_FATAL")
-        # Also when there is room again: the queue can't be used any more.
+        # The completion queue stays unusable even when it has room again.
         found = o.end.poll(o.cq, o.room, patience())
         equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
         o.arrives(to_third)
         o.in_error(third)
         o.events("QP_FATAL")
         equal("completions", o.end.poll(o.cq, 1, 0), [])
-        # Who uses other queues does not notice.
+        # Users of other completion queues are not affected.
         far, near = o.pair(False, False)
         o.receives(far, 7)
         o.end.post_send(near, [{"id": 8, "op": "send", "sge": o.segment()}])
@@ -355,7 +371,7 @@ def overflow_of_receives():
 
 @case()
 def overflow_of_sends():
-    """K-01: the same of a send queue."""
+    """K-01: a send whose completion does not fit fails its queue pair; earlier completions stay."""
     with Overflow(8) as o:
         qp, _ = o.pair(True, False)
         where = {"sge": o.segment(), "rkey": o.memory["rkey"], "raddr": o.memory["address"] + 64}
@@ -372,12 +388,12 @@ def overflow_of_sends():
 
 # The key for all of the kernel's memory
 
-LOCAL_DMA = 0  # rrxe's ib_device.local_dma_lkey; what the kernel's consumers have of each domain is no user's
+LOCAL_DMA = 0  # rrxe's ib_device.local_dma_lkey, for kernel consumers only
 
 
 @case(each={op: op for op in ("send", "write", "read", "fetch-add")})
 def local_dma_key_in_request(op):
-    """K-09: it names no memory of a user's work request."""
+    """K-09: the local DMA key is not valid in a user's work request."""
     more = {"compare": 1} if op == "fetch-add" else {}
     for address in (None, 0x100000):
         with Trial(bench) as t:
@@ -386,13 +402,13 @@ def local_dma_key_in_request(op):
             t.sent("LOC_PROT_ERR")
             t.states("error", "rts")
             if op == "fetch-add":
-                # Its answer had no place: the far side may have done it.
+                # The response could not be stored, but the far side may have executed the atomic.
                 t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
 
 
 @case()
 def local_dma_key_in_receive():
-    """K-09: nor of a receive."""
+    """K-09: the local DMA key is not valid in a user's receive."""
     with Trial(bench) as t:
         t.receive(sge=[t.segment(4096, 64, LOCAL_DMA, t.far)])
         t.send("send")
@@ -403,7 +419,7 @@ def local_dma_key_in_receive():
 
 @case(each={op: op for op in ("write", "read", "fetch-add")})
 def local_dma_key_of_peer(op):
-    """K-09: nor does it let a peer in, wherever it wants to go."""
+    """K-09: the local DMA key does not let a peer access memory, whatever the address."""
     more = {"compare": 1} if op == "fetch-add" else {}
     for address in (None, 0x100000):
         with Trial(bench) as t:
@@ -413,18 +429,18 @@ def local_dma_key_of_peer(op):
             t.events("QP_ACCESS_ERR")
 
 
-# What the device says of itself
+# Attributes that the device reports
 
 
 def need_rrxe():
-    """The claims are rrxe's."""
+    """Skips the case for other drivers: it tests capabilities of rrxe."""
     if bed.here.driver != "rrxe":
         raise Skip("asks for what rrxe claims")
 
 
 @case()
 def capabilities():
-    """K-10: everything that query_device claims has a test, and what has a test is claimed."""
+    """K-10: every capability that query_device reports has a test, and vice versa."""
     need_rrxe()
     end, _ = bench.ends()[0]
     found = {claims.NAMES.get(name, name) for name in end.claims()}
@@ -434,7 +450,8 @@ def capabilities():
 
 @case()
 def current_state():
-    """J-18: a wrong idea of the current state is refused, and changes nothing; the right one is taken."""
+    """J-18: a modify with a wrong current state fails and changes nothing; the right one
+    succeeds."""
     with Trial(bench) as t:
         end, qp = t.near.end, t.near.qp["id"]
         mask = ("STATE", "CUR_STATE")
@@ -447,7 +464,7 @@ def current_state():
 
 @case()
 def system_image():
-    """The system image's GUID is the EUI-64 of the network device, another on each host."""
+    """The system image GUID is the EUI-64 of the network device, and differs between hosts."""
     need_rrxe()
     found = []
     for (end, _), host in zip(bench.ends(), (bed.here, bed.peer)):
@@ -460,7 +477,7 @@ def system_image():
 
 @case()
 def port_events():
-    """A port that goes down and comes back says so, each once."""
+    """A port that goes down and comes back reports each change once."""
     import endpoint  # only a guest has verbs
 
     here = bed.here.machine
@@ -492,14 +509,15 @@ def port_events():
 
 @case(timeout=240)
 def atomics_of_several():
-    """Fetch-and-adds of several queue pairs at once to one number: none is lost, none is seen twice."""
+    """Concurrent fetch-and-adds of several queue pairs to one number: none is lost or seen
+    twice."""
     trials, count = [], 64
     with contextlib.ExitStack() as stack:
         for _ in range(4):
             trials.append(stack.enter_context(Trial(bench)))
         first = trials[0]
         region, owner = first.theirs, first.far.end
-        # Each has a protection domain of its own, so the memory has a key for each.
+        # Each queue pair has a protection domain of its own, so the memory needs a key in each.
         keys = [owner.memory_again(region["id"], t.far.pd) for t in trials]
         target = {"raddr": region["address"] + 2048, "compare": 1}
         owner.put_number(region["id"], 2048, 0)
@@ -522,7 +540,7 @@ def atomics_of_several():
 
 @case()
 def completion_times():
-    """Completions are stamped with the nanoseconds of CLOCK_MONOTONIC, in order."""
+    """Completions have time stamps in nanoseconds of CLOCK_MONOTONIC, in order."""
     need_rrxe()
     with Overflow(8) as o:
         o.cq = o.end.cq(64, stamped=True)
@@ -542,5 +560,5 @@ def completion_times():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""NVMe over RDMA between two hosts: the kernel's own consumers, which register memory by work requests."""
+"""NVMe over RDMA between two hosts: kernel consumers, which register memory by work requests."""
 
 import testbed
 from harness import case
@@ -17,10 +17,10 @@ def nvme(server, client):
 
 @case(timeout=900)
 def nvme_on_one_device():
-    """The same where both ends are the kernel's own consumers of one device."""
+    """Connect, write, read, compare, with both kernel consumers on one device."""
     write_and_read(bed.here, bed.here)
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

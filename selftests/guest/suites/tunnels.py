@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Links over devices without an Ethernet header: tun, WireGuard, GRE, IPIP, SIT. Two namespaces of
-one machine, joined by a veth that the tunnels lead through.
+"""Links over devices without an Ethernet header: tun, WireGuard, GRE, IPIP, SIT.
 
-The connection manager has no addresses of such devices: for a RoCE device that is not rdma_rxe it takes
-Ethernet only (cma_validate_port() in drivers/infiniband/core/cma.c)."""
+The tunnels connect two namespaces of one machine through a veth.
+
+The connection manager does not support such devices: for a RoCE device other than rdma_rxe it
+accepts only Ethernet (cma_validate_port() in drivers/infiniband/core/cma.c).
+"""
 
 import contextlib
 
@@ -14,8 +16,8 @@ from harness import case, require
 
 bed = testbed.Bed()
 
-# How each kind is made at an end: `own` and `peer` are its number and the other's. The last word says
-# which addresses it can carry.
+# The command that makes each kind at an end; `own` and `peer` are the numbers of this end and of
+# the other. The last word lists the versions of IP that it can carry.
 KINDS = {
     "gre": ("ip link add t0 type gre local 192.0.2.{own} remote 192.0.2.{peer}", "46"),
     "gre-over-ipv6": ("ip link add t0 type ip6gre local 2001:db8::{own} remote 2001:db8::{peer}", "46"),
@@ -29,7 +31,7 @@ KINDS = {
     "tun": ("modprobe tun && ip tuntap add t0 mode tun", "46"),
 }
 
-# Carries the packets of a tun device over UDP to the other end.
+# Forwards packets between a tun device and the other end, over UDP.
 RELAY = """import fcntl, os, select, socket, struct
 tun = os.open("/dev/net/tun", os.O_RDWR)
 fcntl.ioctl(tun, 0x400454ca, struct.pack("16sH", b"t0", 0x1001))
@@ -73,7 +75,7 @@ def tunnel(kind):
 
 @case(timeout=240, each={kind: kind for kind in KINDS})
 def connections(kind):
-    """Messages of every kind with every byte compared, by the addresses that the tunnel carries."""
+    """Messages of every kind over the tunnel, with every byte compared, for each version of IP."""
     rng = data_cases.seeded(f"tunnels/{kind}")
     with tunnel(kind) as (one, two):
         guid = bed.here.machine.read(f"/sys/class/infiniband/{one.device}/node_guid")
@@ -89,5 +91,5 @@ def connections(kind):
 
 
 def run():
-    """Run the suite, without the device of the machine itself; the next one has it again."""
+    """Runs the suite without this machine's own device, which is restored afterwards."""
     return bed.run_without_device()

@@ -12,19 +12,20 @@ from programs import both_roles, next_port, run_pair
 
 bed = testbed.Bed()
 
-# Transports of UCX that use verbs and nothing of mlx5. Connections are set up by datagrams, too.
+# UCX transports that use verbs without mlx5. Connections are set up by datagrams, too.
 TRANSPORTS = {"ud": "ud_v,self", "rc": "rc_v,self"}
 
-# Messages. Asleep, these many needed an event for a completion that waited when UCX armed.
+# Numbers of messages. In sleep mode, this many needed an event for a completion that was already in
+# the queue when UCX armed it.
 COUNTS = {"ud": 20, "rc": 200}
 
-# Tests of ucx_perftest by what they measure: messages with tags, active messages.
+# Tests of ucx_perftest: tagged messages and active messages.
 MESSAGES = {
     "tag-lat": "-t tag_lat -s 8",
     "tag-bw": "-t tag_bw -s 1024",
     "am-bw": "-t ucp_am_bw -s 1024",
 }
-# A PUT completes at its initiator only, so the other end can't sleep.
+# A PUT completes only at its initiator, so the other end cannot sleep.
 PUT = {"put-lat": "-t ucp_put_lat -s 8"}
 
 MODES = {"poll": "", "sleep": "-E sleep"}
@@ -32,7 +33,7 @@ MODES = {"poll": "", "sleep": "-E sleep"}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of ucx_perftest. `ipv6` chooses the GID: `None` leaves the choice to UCX."""
+    """A run of ucx_perftest. `ipv6` selects the GID; `None` leaves the choice to UCX."""
 
     transport: str
     options: str
@@ -52,7 +53,7 @@ def _runs():
 
 
 def perftest(server, client, run):
-    """Run ucx_perftest to its end: all messages must have been exchanged, without an error."""
+    """Runs ucx_perftest to its end; all messages must have been exchanged, without an error."""
     port = next_port()
 
     def command(host, words):
@@ -73,13 +74,13 @@ def perftest(server, client, run):
 
 @both_roles(bed, timeout=200, each=_runs())
 def benchmark(server, client, run):
-    """ucx_perftest with small messages, polling and asleep."""
+    """ucx_perftest with small messages, polling and sleeping."""
     perftest(server, client, run)
 
 
 @both_roles(bed, timeout=200, each={name: name for name in TRANSPORTS})
 def default_gid(server, client, transport):
-    """UCX chooses the GID: that of the IPv4 address."""
+    """UCX chooses the GID, that of the IPv4 address."""
     perftest(server, client, Run(transport, "-t tag_lat -s 8", None, 20))
 
 
@@ -91,14 +92,15 @@ def large(server, client, what):
     perftest(server, client, Run(transport, options, False, 10))
 
 
-# The service level of a datagram's completion as mlx5 reports it: bit 3 for a UDP header, and below
-# it the IP header.
+# The service level of a datagram's completion, in mlx5's format: bit 3 for a UDP header, and below
+# it the kind of IP header.
 LEVELS = {"ipv4": 10, "ipv6": 9}
 
 
 @case(each={f"{version}-{kind}": (version, kind) for version in LEVELS for kind in ("classic", "extended")})
 def kind_of_a_datagram(what):
-    """The service level of a received datagram tells IPv4 from IPv6, that of others is 0."""
+    """The service level of a received datagram tells IPv4 from IPv6; that of other messages is
+    0."""
     import endpoint  # only a guest has verbs
 
     version, interface = what
@@ -130,5 +132,5 @@ def kind_of_a_datagram(what):
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A program that polls in vain lets others have its processor (docs/performance.md, "Polling in vain")."""
+"""A program whose polls find no completions yields its CPU (docs/performance.md)."""
 
 import os
 
@@ -11,21 +11,24 @@ bed = testbed.Bed()
 
 
 def ours():
-    """This host, where its provider is rrxe's."""
+    """Returns this host; skips the case if its provider is not rrxe's."""
     if bed.here.driver != "rrxe":
         raise Skip("it is rrxe's provider that does so")
     return bed.here
 
 
 def calls(host, path):
-    """How often the program has let others run, by strace's record."""
+    """Returns the number of sched_yield calls in strace's record of the program."""
     return sum("sched_yield(" in line for line in host.machine.read(path).splitlines())
 
 
 @case(timeout=240, each={"by-default": ("", True), "at-once": ("1", True), "never": ("0", False)})
 def on_one_processor(asked):
-    """Two programs that only poll say something to each other on one processor: each must let the other run, or wait until
-    the scheduler does. Who has said that it never shall does not."""
+    """Two programs that only poll share a CPU and exchange messages.
+
+    Each must yield to the other, or wait until the scheduler preempts it. With RRXE_YIELD_US=0 a
+    program never yields.
+    """
     after, yields = asked
     here, port = ours(), programs.next_port()
     processor = max(os.sched_getaffinity(0))
@@ -45,7 +48,7 @@ def on_one_processor(asked):
 
 @case()
 def what_may_be_asked_for():
-    """The values of RRXE_YIELD_US. A bad one is told of, and the device is not opened."""
+    """Values of RRXE_YIELD_US. A bad one is reported, and the device is not opened."""
     here = ours()
 
     def opened(value):
@@ -60,5 +63,5 @@ def what_may_be_asked_for():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()

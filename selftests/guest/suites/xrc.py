@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Extended reliable connections (IBA A14): a connection leads to any shared receive queue of its domain, and
-each request says to which."""
+"""Extended reliable connections (IBA A14).
+
+A connection reaches all shared receive queues of its domain; each request names one.
+"""
 
 import contextlib
 import ctypes
@@ -36,8 +38,10 @@ ends = data_cases.Ends(_make)
 
 
 class Connection:
-    """A sender, and a receiver with two shared receive queues in one domain: each has a protection domain, a
-    region and a completion queue of its own."""
+    """A sender, and a receiver with two shared receive queues in one XRC domain.
+
+    Each queue has a protection domain, a region and a completion queue of its own.
+    """
 
     def __init__(self, **rts):
         self._rts = rts
@@ -63,7 +67,7 @@ class Connection:
         return self
 
     def connect(self):
-        """Bring both ends to Ready to Send."""
+        """Brings both ends to Ready to Send."""
         gid = self.info["gid"]
         path = {"gid": gid, "mtu": MTU, "rq_psn": 0xFFFFF0}
         common = ("STATE", "AV", "PATH_MTU", "DEST_QPN", "RQ_PSN")
@@ -102,7 +106,7 @@ class Connection:
             raise
 
     def post(self, index, *numbers, length=SLOT):
-        """Post receives to one of the queues."""
+        """Posts receives to one of the queues."""
         region = self.regions[index]
         requests = [
             {"id": number, "sge": [[region["address"] + number * SLOT, length, region["lkey"]]]} for number in numbers
@@ -110,7 +114,7 @@ class Connection:
         self.end.post_srq(self.srqs[index]["id"], requests)
 
     def send(self, index, length=100, op="send", srqn=None, number=1, to=None, at=0, **more):
-        """A request for one of the queues; RDMA goes to its region, or to that of queue `to`."""
+        """Posts a request for one of the queues; RDMA targets its region, or that of queue `to`."""
         self._seed += 1
         source = self.source
         request = {"id": number, "op": op, "sge": [[source["address"], length, source["lkey"]]], **more}
@@ -124,12 +128,15 @@ class Connection:
         return self._seed
 
     def sent(self, status="SUCCESS"):
-        """The sender's next completion."""
+        """Checks the sender's next completion."""
         found = self.far.poll(self.send_cq, 1, PATIENCE * harness.slowness())
         equal("send completion", [wc["status"] for wc in found], [status])
 
     def received(self, index, number, length, seed):
-        """The next receive of a queue: completed there, with these bytes, by the target."""
+        """Checks the next receive completion of a queue: its number, length and data.
+
+        It must name the target queue pair. Returns the completion.
+        """
         (wc,) = self.end.poll(self.cqs[index], 1, PATIENCE * harness.slowness()) or [None]
         require(wc, f"nothing was received by queue {index}")
         wanted = (number, "SUCCESS", length, self.target["qpn"])
@@ -138,13 +145,14 @@ class Connection:
         return wc
 
     def arrives(self, index, number, length=100):
-        """A message for one of the queues must fill this receive."""
+        """Sends a message to one of the queues and checks that it fills this receive."""
         seed = self.send(index, length)
         self.received(index, number, length, seed)
         self.sent()
 
     def fails(self, status):
-        """The request ends so; the target is lost, and the queues are not."""
+        """Checks that the request fails with this status and breaks the target, but not the
+        queues."""
         self.sent(status)
         wait_until("the target is in Error", lambda: self.end.state(self.target["id"]) == "error")
         for cq in self.cqs:
@@ -156,7 +164,7 @@ class Connection:
 
 @case()
 def traffic():
-    """Messages of many sizes to two queues, over one connection."""
+    """Messages of many sizes to two queues over one connection."""
     rng = data_cases.seeded("xrc/traffic")
     with Connection() as c:
         require(c.info["caps"] & XRC, "the device does not say that it can")
@@ -171,7 +179,7 @@ def traffic():
 
 @case()
 def remote_memory():
-    """WRITE, READ and atomics, with and without a receive, in the domain of the queue that is named."""
+    """WRITE, READ and atomics, with and without a receive, in the named queue's domain."""
     with Connection() as c:
         for index in range(2):
             region = c.regions[index]["id"]
@@ -197,7 +205,7 @@ def remote_memory():
 
 @case(each={op: op for op in ("write", "read", "fetch-add")})
 def key_of_another_domain(op):
-    """A key is good for requests that name a queue of its own protection domain."""
+    """A key is valid only for requests that name a queue of its own protection domain."""
     with Connection() as c:
         c.send(0, 8, op, to=1, **({"compare": 1} if op == "fetch-add" else {}))
         c.fails("REM_ACCESS_ERR")
@@ -207,7 +215,7 @@ def key_of_another_domain(op):
 
 @case(each={"unknown": lambda c: 0xABCDEF, "zero": lambda c: 0, "destroyed": lambda c: _destroyed(c)})
 def no_such_queue(number):
-    """A request for a queue that is not there is refused."""
+    """A request that names a queue that does not exist is refused."""
     with Connection() as c:
         c.send(0, srqn=number(c))
         c.fails("REM_INV_REQ_ERR")
@@ -224,7 +232,7 @@ def _destroyed(c):
 
 @case()
 def queue_of_another_domain():
-    """A queue of another XRC domain is out of reach."""
+    """A queue of another XRC domain cannot be reached."""
     with Connection() as c:
         xrcd = c.end.xrcd()
         other = c.end.xrc_srq(c.pds[0], xrcd, c.cqs[0])
@@ -238,7 +246,7 @@ def queue_of_another_domain():
 
 @case()
 def empty():
-    """A queue without receives makes its sender wait (E-01), and raises its limit event as any other (G-29)."""
+    """A queue without receives makes its sender wait (E-01) and supports the limit event (G-29)."""
     with Connection() as c:
         c.post(1, 0, 1)
         seed = c.send(0, 2500)
@@ -254,7 +262,7 @@ def empty():
 
 @case(timeout=180, each={"write": "write", "read": "read"})
 def congestion(op):
-    """L-07: a sender of requests reacts to notifications, and a target that sends READ responses."""
+    """L-07: a sender of requests and a target that sends READ responses both react to CNPs."""
     names = ("np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
     length = SLOTS * SLOT
     with Connection() as c:
@@ -271,7 +279,7 @@ def congestion(op):
         while True:
             after = read(bed.here)
             sent, handled, ignored = (after[name] - before[name] for name in names)
-            # The last ones may be on their way.
+            # The last ones may still be in flight.
             if handled + ignored >= sent or time.monotonic() > end:
                 break
         require(sent > 0, "nobody was notified")
@@ -280,19 +288,22 @@ def congestion(op):
 
 @contextlib.contextmanager
 def every_packet_marked():
-    """In the block, RoCE packets between this machine's own queue pairs arrive marked, and none is lost: where a machine is
-    busy more wait at the loopback device than its stack has room for by default, and who sends them is not told."""
+    """Marks RoCE packets between this machine's own queue pairs, without losing any.
+
+    On a busy machine, more packets wait at the loopback device than its backlog holds by default,
+    and the sender does not notice their loss.
+    """
     run = bed.here.machine.run
     room, backlog = 100_000, "/proc/sys/net/core/netdev_max_backlog"
     was = bed.here.machine.read(backlog)
 
     def lost():
-        """Packets that the stack has dropped behind the device: the second figure of each processor's line."""
+        """Returns the packets dropped after the device: the second figure of each CPU's line."""
         lines = bed.here.machine.read("/proc/net/softnet_stat").splitlines()
         return sum(int(line.split()[1], 16) for line in lines)
 
     def discipline():
-        """Returns the figures of the device's discipline."""
+        """Returns the statistics of the device's queueing discipline."""
         (found,) = (entry for entry in json.loads(run("tc -s -j qdisc show dev lo")) if entry["kind"] == "prio")
         return found
 
@@ -307,7 +318,7 @@ def every_packet_marked():
             " action pedit ex munge ip tos set 3 retain 3 pipe csum ip"
         )
         yield
-        # Packets that wait in the discipline are lost when it goes, such as notifications of a busy host.
+        # Removing the discipline drops its packets, for example CNPs of a busy host.
         wait_until("the discipline is empty", lambda: discipline()["qlen"] == 0, PATIENCE)
         equal("packets lost at the device, and behind it", (discipline()["drops"], lost() - before), (0, 0))
     finally:
@@ -317,7 +328,7 @@ def every_packet_marked():
 
 @case()
 def receive_too_small():
-    """A message longer than its receive: that completes where its queue's receives do."""
+    """A message longer than its receive completes in the queue of the shared receive queue."""
     with Connection() as c:
         c.post(1, 5, length=99)
         c.send(1, 100)
@@ -328,7 +339,8 @@ def receive_too_small():
 
 @case()
 def wrong_uses():
-    """Neither end has a receive queue, the target no send queue; a plain queue has no number."""
+    """Neither end has a receive queue, the target has no send queue, and a plain SRQ has no
+    number."""
     with Connection() as c:
         receive = {"id": 1, "sge": []}
         refused(errno.EINVAL, c.end.post_recv, c.target["id"], [receive])
@@ -339,14 +351,16 @@ def wrong_uses():
         c.end.drop(plain["id"])
 
 
-# Where the operations are in front of a context (struct verbs_context; part of libibverbs' stable ABI).
+# Offsets of the operations before a context (struct verbs_context, in libibverbs' stable ABI).
 OPERATIONS = {"open_qp": -64, "create_qp_ex": -56, "open_xrcd": -32, "close_xrcd": -24}
 
 
 @case()
 def another_handle():
-    """ibv_open_qp: a second handle of a target does to it what the first does, and outlives it; a domain in use
-    is not closed."""
+    """ibv_open_qp returns a second handle of a target, which outlives the first.
+
+    Both handles have the same effect. A domain in use cannot be closed.
+    """
     v = Verbs(bed.here.device)
 
     def operation(name, result, *kinds):
@@ -393,5 +407,5 @@ def another_handle():
 
 
 def run():
-    """Run the suite."""
+    """Runs the suite."""
     return bed.run()
