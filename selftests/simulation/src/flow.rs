@@ -10,7 +10,7 @@ use rrxe_core::{wire::Operation, Fault, Mtu, Psn, SendOp, Service, Status};
 pub enum Trap {
     /// It must not fail.
     None,
-    /// Local memory is not accessible from this packet (or any response) on.
+    /// Local memory is not accessible from this packet or response on.
     Local(Fault, u32),
     /// An invalid key, or an address outside of its region.
     Access,

@@ -38,7 +38,7 @@ impl World {
         let outcome = self.with(qp, |core, env| {
             core.requester.handle_timeout(&mut core.slots, now, env)
         });
-        // The timer must be rearmed even if the retransmission finds no room.
+        // The timer must not stay expired, even if the retransmission finds no room.
         let next = self.cores[qp].requester.next_timeout();
         assert!(
             next.is_none_or(|at| at > now),

@@ -291,7 +291,7 @@ impl World {
         let progress = self.ground.progress;
         self.ground.payload.clear();
         self.ground.payload.extend_from_slice(payload);
-        // The environment refuses every access while no genuine packet is being handled.
+        // `handling` is `None`: the environment panics if the core places or executes anything.
         let outcome = self.with(qp, |core, env| {
             core.responder.handle_packet(now, &packet, env)
         });
