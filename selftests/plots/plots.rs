@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Draws what `make bench` has measured: `plots bench.json FOLDER [goodput.json] [table.txt]` writes SVG files to the
-//! folder. The table is that of `make profile`.
+//! Plots the results of `make bench`: `plots bench.json FOLDER [goodput.json] [table.txt]` writes
+//! SVG files to the folder. The table is the output of `make profile`.
 //!
-//! A plot for which nothing was measured is left out, and what an earlier run left of it is taken away.
+//! A plot without data is omitted, and its file from an earlier run is deleted.
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::coord::Shift;
@@ -19,7 +19,7 @@ type Done = Result<(), Box<dyn Error>>;
 /// Width and height of a panel, in pixels.
 const PANEL: (u32, u32) = (440, 360);
 
-/// What everybody is called and drawn in. The colours can be told apart by who does not see all of them.
+/// Names and colours of the drivers. The palette is safe for colour-blind readers.
 const DRIVERS: [(&str, RGBColor); 4] = [
     ("rrxe", RGBColor(0, 114, 178)),
     ("rdma_rxe", RGBColor(213, 94, 0)),
@@ -27,30 +27,30 @@ const DRIVERS: [(&str, RGBColor); 4] = [
     ("tcp", RGBColor(204, 121, 167)),
 ];
 
-/// The percentiles of a latency, as `bench.json` names them.
+/// The percentiles of a latency, as named in `bench.json`.
 const PERCENTILES: [&str; 5] = ["least", "median", "99 %", "99.9 %", "most"];
 
-/// Functions that a profile is drawn of.
+/// Number of functions in the plot of a profile.
 const FUNCTIONS: usize = 30;
 
-/// A line of a plot: whose it is, and its points.
+/// A line of a plot: driver, colour and points.
 type Line = (&'static str, RGBColor, Vec<(f64, f64)>);
 
-/// A panel: its title, and its lines.
+/// A panel: its title and its lines.
 type Panel = (String, Vec<Line>);
 
-/// How the numbers of an axis are written.
+/// A formatter for axis labels.
 type Format = fn(f64) -> String;
 
-/// What the panels of a plot have in common.
+/// Properties shared by the panels of a plot.
 struct Axes {
     x: &'static str,
     y: &'static str,
-    /// Numbers of the horizontal axis.
+    /// Formatter for the labels of the horizontal axis.
     name: Format,
-    /// Where no line is to be expected.
+    /// Position of the legend, in a corner that the lines usually avoid.
     legend: SeriesLabelPosition,
-    /// Whether the horizontal axis is logarithmic (to base 2), and the vertical one (to base 10).
+    /// Whether the horizontal axis is logarithmic (base 2), and the vertical one (base 10).
     log: (bool, bool),
 }
 
@@ -58,7 +58,7 @@ fn text<'a>(row: &'a Value, field: &str) -> &'a str {
     row[field].as_str().unwrap_or("")
 }
 
-/// The mean of an array of numbers, or `None` where there are none.
+/// Returns the mean of an array of numbers, or `None` if the array is empty.
 fn mean(numbers: &Value) -> Option<f64> {
     let numbers: Vec<f64> = numbers
         .as_array()?
@@ -68,7 +68,7 @@ fn mean(numbers: &Value) -> Option<f64> {
     (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
 }
 
-/// Bytes as people write them.
+/// Formats a number of bytes.
 fn bytes(size: f64) -> String {
     match size as u64 {
         size @ 0..1024 => format!("{size} B"),
@@ -77,12 +77,12 @@ fn bytes(size: f64) -> String {
     }
 }
 
-/// A number with no more digits than it needs.
+/// Formats a number with at most four decimals.
 fn plain(number: f64) -> String {
     format!("{}", (number * 1e4).round() / 1e4)
 }
 
-/// One line of each driver: `point` tells where a row of it is, if anywhere.
+/// Returns one line per driver; `point` maps a result to a point, if it has one.
 fn lines(rows: &[Value], point: impl Fn(&Value) -> Option<(f64, f64)>) -> Vec<Line> {
     let mut found = Vec::new();
     for (name, color) in DRIVERS {
@@ -96,7 +96,7 @@ fn lines(rows: &[Value], point: impl Fn(&Value) -> Option<(f64, f64)>) -> Vec<Li
     found
 }
 
-/// The least and the largest number, a little apart.
+/// Returns the minimum and maximum; widens the range if they are equal.
 fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let least = numbers.clone().fold(f64::INFINITY, f64::min);
     let most = numbers.fold(f64::NEG_INFINITY, f64::max);
@@ -152,11 +152,11 @@ where
     Ok(())
 }
 
-/// A plot of panels side by side, or none where nothing was measured.
+/// Draws a plot of panels side by side. Without data, it draws nothing.
 fn draw(path: &Path, panels: &[Panel], axes: &Axes) -> Done {
     let panels: Vec<_> = panels.iter().filter(|panel| !panel.1.is_empty()).collect();
     if panels.is_empty() {
-        // What an earlier run has left would pass for this one's.
+        // A file of an earlier run would pass for a result of this one.
         return match fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
@@ -183,7 +183,7 @@ fn draw(path: &Path, panels: &[Panel], axes: &Axes) -> Done {
     Ok(())
 }
 
-/// Messages a second of a row of the sizes, whichever way it has them.
+/// Returns the messages per second of a result of the group "sizes", from a rate or a bandwidth.
 fn rate(row: &Value) -> Option<f64> {
     let figure = mean(&row["runs"])?;
     match text(row, "what") {
@@ -193,7 +193,7 @@ fn rate(row: &Value) -> Option<f64> {
     }
 }
 
-/// The rows that have this text in this field.
+/// Returns the results with the text `wanted` in `field`.
 fn those(rows: &[Value], field: &str, wanted: &str) -> Vec<Value> {
     rows.iter()
         .filter(|row| text(row, field) == wanted)
@@ -201,7 +201,7 @@ fn those(rows: &[Value], field: &str, wanted: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Every text that the rows have in this field, once each and in their order.
+/// Returns the distinct texts in `field`, in order of first appearance.
 fn texts(rows: &[Value], field: &str) -> Vec<String> {
     let mut found = Vec::new();
     for row in rows {
@@ -213,7 +213,7 @@ fn texts(rows: &[Value], field: &str) -> Vec<String> {
     found
 }
 
-/// A panel of each text that the rows have in `field`, with one line of each driver.
+/// Returns one panel per distinct text in `field`, with one line per driver.
 fn panels(rows: &[Value], field: &str, point: impl Fn(&Value) -> Option<(f64, f64)>) -> Vec<Panel> {
     let names = texts(rows, field).into_iter();
     names
@@ -294,7 +294,7 @@ fn plots(rows: &[Value], folder: &Path) -> Done {
     draw(&folder.join("queue-pairs.svg"), &cost, &axes)
 }
 
-/// The percentiles of the latencies of a case, one line of each driver.
+/// Returns the latency percentiles of a case, one line per driver.
 fn percentiles(rows: &[Value]) -> Vec<Line> {
     let mut found = Vec::new();
     for (name, color) in DRIVERS {
@@ -319,7 +319,8 @@ fn percentiles(rows: &[Value]) -> Vec<Line> {
     found
 }
 
-/// What `make goodput` has found: the share of the undisturbed goodput that is left where packets are lost.
+/// Plots the results of `make goodput`: the goodput under packet loss relative to the undisturbed
+/// goodput.
 fn goodput(rows: &[Value], folder: &Path) -> Done {
     let point = |row: &Value| {
         let loss = text(row, "wire")
@@ -348,7 +349,7 @@ fn goodput(rows: &[Value], folder: &Path) -> Done {
     )
 }
 
-/// Where the instructions of a message go: the first functions of the table of `make profile`, whose lines are a number, a
+/// Plots the first functions of the table of `make profile`, whose lines consist of a count, a
 /// share and a name.
 fn instructions(table: &str, path: &Path) -> Done {
     let (title, lines) = table

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A plugin of QEMU that counts the instructions that a guest executes, by the address of the translated
-//! block that they are in, and writes them to the file `out=` when the guest ends: `address count` a line,
-//! in hexadecimal and decimal. User space is one address: 0.
+//! A QEMU plugin that counts the instructions that a guest executes, by the address of their
+//! translated block. When the guest ends, it writes lines of `address count`, in hexadecimal and
+//! decimal, to the file given as `out=`. All of user space is counted at address 0.
 //!
 //! C header: `qemu-plugin.h` of QEMU 9.0 and later.
 
@@ -11,11 +11,11 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::fmt::Write;
 use std::sync::Mutex;
 
-/// The version of the interface that this is written for (`QEMU_PLUGIN_VERSION`).
+/// The version of the plugin interface (`QEMU_PLUGIN_VERSION`).
 #[no_mangle]
 pub static qemu_plugin_version: c_int = 2;
 
-/// Blocks that can be told apart. A guest's boot and a benchmark have some hundred thousand.
+/// Maximum number of distinct blocks. A boot and a benchmark need a few hundred thousand.
 const MOST_BLOCKS: usize = 1 << 20;
 
 /// `QEMU_PLUGIN_INLINE_ADD_U64`
@@ -24,13 +24,13 @@ const ADD: c_int = 0;
 /// The kernel's half of the address space.
 const KERNEL: u64 = 1 << 63;
 
-/// Only pointers to it are used.
+/// An opaque type, used through pointers only.
 #[repr(C)]
 pub struct Block {
     _private: [u8; 0],
 }
 
-/// Only pointers to it are used.
+/// An opaque type, used through pointers only.
 #[repr(C)]
 struct Scoreboard {
     _private: [u8; 0],
@@ -63,15 +63,15 @@ extern "C" {
     );
 }
 
-/// What is counted.
+/// The state of the plugin.
 struct State {
     scoreboard: *mut Scoreboard,
-    /// The place of each address's counter.
+    /// The index of each address's counter.
     places: HashMap<u64, usize>,
     out: String,
 }
 
-// SAFETY: QEMU's scoreboards may be used by all of its threads.
+// SAFETY: All QEMU threads may use scoreboards.
 unsafe impl Send for State {}
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// The counter of an address; those beyond the most share the last.
+    /// Returns the counter of an address. Addresses beyond the maximum share the last counter.
     fn counter_of(&mut self, address: u64) -> Counter {
         let next = self.places.len().min(MOST_BLOCKS - 1);
         let place = *self.places.entry(address).or_insert(next);
@@ -92,14 +92,14 @@ impl State {
     }
 }
 
-/// A block is being translated.
+/// Counts the instructions of a block; called when QEMU translates it.
 extern "C" fn translated(_: u64, block: *mut Block) {
     let Ok(mut state) = STATE.lock() else {
         return;
     };
     if let Some(state) = &mut *state {
-        // SAFETY: QEMU passes a block that is valid during the call. The scoreboard has a counter at
-        // each place that `counter_of` returns.
+        // SAFETY: QEMU passes a block that is valid during the call. The scoreboard has a counter
+        // at each index that `counter_of` returns.
         unsafe {
             let address = match qemu_plugin_tb_vaddr(block) {
                 address if address & KERNEL != 0 => address,
@@ -112,7 +112,7 @@ extern "C" fn translated(_: u64, block: *mut Block) {
     }
 }
 
-/// The guest has ended.
+/// Writes the counts to the file; called when the guest has ended.
 extern "C" fn ended(_: u64, _: *mut c_void) {
     let Ok(state) = STATE.lock() else {
         return;
@@ -120,7 +120,7 @@ extern "C" fn ended(_: u64, _: *mut c_void) {
     if let Some(state) = &*state {
         let mut text = String::new();
         for (address, place) in &state.places {
-            // SAFETY: The scoreboard has a counter at each place.
+            // SAFETY: The scoreboard has a counter at each index.
             let count = unsafe { qemu_plugin_u64_sum(state.counter(*place)) };
             let _ = writeln!(text, "{address:x} {count}");
         }
@@ -130,11 +130,11 @@ extern "C" fn ended(_: u64, _: *mut c_void) {
     }
 }
 
-/// QEMU has loaded the plugin.
+/// Installs the callbacks; called when QEMU has loaded the plugin.
 ///
 /// # Safety
 ///
-/// Called by QEMU only: `arguments` are `count` strings that end with a zero.
+/// Only QEMU may call this. `arguments` must point to `count` zero-terminated strings.
 #[no_mangle]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: u64,
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
 ) -> c_int {
     let mut out = None;
     for i in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: As the caller promises.
+        // SAFETY: The caller passes `count` valid strings.
         let argument = unsafe { CStr::from_ptr(*arguments.add(i)) }.to_string_lossy();
         out = argument.strip_prefix("out=").map(str::to_owned).or(out);
     }
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("profile: the plugin needs out=FILE");
         return 1;
     };
-    // SAFETY: QEMU is loading us, and calls back functions of the types that it wants.
+    // SAFETY: QEMU is loading the plugin and calls functions of these types.
     unsafe {
         let scoreboard = qemu_plugin_scoreboard_new(MOST_BLOCKS * size_of::<u64>());
         if let Ok(mut state) = STATE.lock() {

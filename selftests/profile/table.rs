@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `profile SHORT LONG MESSAGES`: the instructions that each function of the kernel takes for a message, from two
-//! runs of which the second has so many messages more. A run is a folder with `counts.txt`, which the
-//! plugin has written, and `kallsyms.txt`.
+//! `profile SHORT LONG MESSAGES` computes the instructions per message of each kernel function from
+//! two runs, the second of which has MESSAGES more messages. A run is a folder with `counts.txt`,
+//! which the plugin has written, and `kallsyms.txt`.
 
 use rustc_demangle::demangle;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Functions that are listed; the rest is one line.
+/// Number of functions in the table; the rest is summed up in one line.
 const LISTED: usize = 80;
 
 /// Counts by function.
@@ -20,7 +20,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The functions of a kernel by address.
+/// Parses kallsyms. Returns the functions of a kernel by address.
 fn symbols(text: &str) -> BTreeMap<u64, String> {
     let mut found = BTreeMap::new();
     for line in text.lines() {
@@ -38,7 +38,7 @@ fn symbols(text: &str) -> BTreeMap<u64, String> {
     found
 }
 
-/// A run's counts.
+/// Reads the counts of a run.
 fn counts(folder: &Path) -> Result<Counts, String> {
     let symbols = symbols(&read(&folder.join("kallsyms.txt"))?);
     let mut counts = Counts::new();
@@ -58,7 +58,7 @@ fn counts(folder: &Path) -> Result<Counts, String> {
     Ok(counts)
 }
 
-/// The lines of the table.
+/// Returns the lines of the table.
 fn table(short: &Counts, long: &Counts, messages: f64) -> Vec<String> {
     let mut rows: Vec<(f64, &str)> = long
         .iter()

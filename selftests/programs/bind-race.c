@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Binds memory windows while another thread deallocates them, and checks that the region which they
+ * Binds memory windows while another thread deallocates them, and checks that the region that they
  * were bound to can be deregistered afterwards.
  *
  *     bind-race DEVICE GID_INDEX SECONDS
  *
- * One thread allocates and deallocates a window of type 1, two threads bind whatever window has its
- * key to one region, and one thread registers and deregisters memory, which has each CPU interrupted.
- * The program prints what they did as a line of JSON, and ends with status 1 if a call fails that
- * must not.
+ * One thread allocates and deallocates a type 1 window, two threads bind the window with the current
+ * key to one region, and one thread registers and deregisters memory, which interrupts each CPU. The
+ * program prints the number of operations as a line of JSON, and exits with status 1 if a call fails
+ * unexpectedly.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -29,7 +29,7 @@ static union ibv_gid gid;
 static int gid_index;
 
 static atomic_bool stop;
-/* The key of the window that is there, or of the last one. */
+/* The key of the current window, or of the last one. */
 static atomic_uint window_key;
 
 struct counts {
@@ -117,7 +117,7 @@ static void *bind_windows(void *argument)
 		.qp_type = IBV_QPT_RC,
 	};
 	struct ibv_qp *qp = must("ibv_create_qp", ibv_create_qp(pd, &init));
-	/* To the provider it is of type 2, so that it can be bound by a list; the kernel has its own view. */
+	/* Declared as type 2 so that the provider posts it in a list; the kernel knows the real type. */
 	struct ibv_mw window = { .context = pd->context, .pd = pd, .type = IBV_MW_TYPE_2 };
 	struct ibv_send_wr list[LIST] = {};
 

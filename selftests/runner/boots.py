@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The boots of guests: each of one or two machines, with the drivers of a lane."""
+"""The boots: each starts one or two guests with the drivers of a lane."""
 
 import dataclasses
 
@@ -8,23 +8,25 @@ import dataclasses
 class Boot:
     """A boot runs one suite of selftests/guest/suites.
 
-    With `port` it is part of the core that the lane `guest-7.3` runs: the suites that use the interfaces of the
-    kernel, not those that are about the transport alone.
-
-    `drivers` names a driver for each host, "test" for the one under test. Between two different ones
-    the suite's cases run with this host as client and as server. A suite is `dynamic` if only the
-    guest knows its cases. Without `debug` it is not part of the core that the lane `debug` runs;
-    without `default` it needs the debug kernel.
-    A guest of one CPU (`cpus`) takes a quarter less processor time. Boots of the other driver and of scripts have one,
-    since boots of two CPUs run the same suites.
-    With `scripts` the guest has the scripted packets and their interpreter. `packages` are further Debian packages
-    in its image, and `release` is the Debian release of that.
-    With `extra` the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules). With `poison` it
-    fills memory from kmalloc() when that is freed.
-    The suites `together` under one name run one after the other in one boot, which takes ten seconds of two
-    processors, and a minute under the debug kernel; leaks are looked for after the last. kmemleak doubles the time that
-    everything there takes: a run of the core uses it only in the boots with `leaks`. These create and destroy objects,
-    and refuse programs and packets.
+    - `drivers` names a driver for each host; "test" is the driver under test. If they differ, this
+      host runs the cases of the suite both as client and as server.
+    - `dynamic`: only the guest knows the cases of the suite.
+    - `port`: part of the core set that the lane `guest-7.3` runs. These suites use kernel
+      interfaces, not the transport alone.
+    - `debug`: part of the core set that the lane `debug` runs.
+    - `default`: false if the suite needs the debug kernel.
+    - `cpus`: a guest with one CPU takes a quarter less CPU time. Boots of the other driver and of
+      scripts have one, because boots with two CPUs run the same suites.
+    - `scripts`: the guest has the packet scripts and their interpreter.
+    - `packages`: further Debian packages in the guest's image. `release` is the image's Debian
+      release.
+    - `extra`: the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
+    - `poison`: the kernel fills memory from kmalloc() with a pattern when it is freed.
+    - `together`: suites with equal names share one boot, one after the other. A boot takes ten
+      seconds of two CPUs, and a minute with the debug kernel. The check for leaks follows the last
+      suite.
+    - `leaks`: in a run of the core set, kmemleak is on only in these boots, which create and destroy
+      objects and refuse programs and packets. It doubles the run time.
     """
 
     name: str
@@ -46,12 +48,12 @@ class Boot:
 
     @property
     def mixed(self):
-        """Whether the hosts' drivers differ."""
+        """Returns whether the hosts have different drivers."""
         return self.hosts == 2 and self.drivers[0] != self.drivers[1]
 
 
 def grouped(boots):
-    """Returns lists of boots, those together that one boot does for."""
+    """Groups the boots whose suites share one boot. Returns a list of lists."""
     groups = {}
     for boot in boots:
         groups.setdefault(boot.together or boot, []).append(boot)
@@ -63,14 +65,14 @@ def grouped(boots):
 
 INTEROP = ("test", "rdma_rxe")
 
-# Packages that the kernel's clients of RDMA need in user space.
+# User-space packages of the kernel's RDMA clients.
 CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
 
-# Programs that use verbs. One image serves all suites of them.
+# Programs that use verbs. All of their suites share one image.
 PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin")
 
 BOOTS = (
-    # The longest first, so that none of them runs alone at the end.
+    # The longest boots come first, so that none of them runs alone at the end.
     Boot("rdmacm", "rdmacm", together="traffic", leaks=False, port=True),
     Boot("perftest", "perftest", together="traffic", leaks=False),
     Boot("data", "data", together="traffic", leaks=False, port=True),
@@ -95,7 +97,7 @@ BOOTS = (
     Boot("guard", "guard", hosts=1, together="one-host", poison=True, port=True),
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
     Boot("objects", "objects", hosts=1, together="one-host", poison=True, port=True),
-    # Last of its boot: it leaves no device.
+    # Last in its boot: it leaves no device behind.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("rows", "rows", hosts=1, together="one-host-traffic", leaks=False, port=True),
@@ -106,7 +108,7 @@ BOOTS = (
     Boot("statements", "statements", together="hostile"),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True, cpus=1),
     Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
-    # After those that count violations: it has the counters reach their end.
+    # After the suites that count violations: it saturates the counters.
     Boot("counters", "counters", together="traffic", leaks=False, port=True),
     Boot("stacked", "stacked", together="traffic", leaks=False, port=True),
     Boot("local-queue", "local_queue", together="traffic", leaks=False),

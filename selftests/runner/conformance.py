@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of conformance: which statements there are, which tests name them, and how those ended.
+"""The conformance table: statements, the tests that name them, and the results of those tests.
 
-Statements are in selftests/conformance/statements. A test names the ones it tests: a script by its line
-`tests`; a host test in the name of its function (`b_08_…`) or the comment before it; a guest's case in its docstring.
-How tests ended is taken from runs (their junit.xml) and kept in selftests/conformance/results.
+Statements are in selftests/conformance/statements. A test names the statements that it tests: a
+script in its line `tests`, a host test in the name of its function (`b_08_…`) or in the comment
+before it, a guest case in its docstring. Results are taken from the junit.xml of test runs and kept
+in selftests/conformance/results.
 """
 
 import ast
@@ -24,7 +25,7 @@ _RUST_TEST = re.compile(r"((?:^[ \t]*(?:///|#\[|//[^/!]).*\n)+)^[ \t]*(?:pub )?(
 
 
 class Statement:
-    """A statement, and what tests it."""
+    """A statement and its tests."""
 
     def __init__(self, name, chapter, text, marks, group):
         self.name = name
@@ -35,12 +36,12 @@ class Statement:
         self.host, self.scripts, self.guest = [], [], []
 
     def layers(self):
-        """Where it is tested."""
+        """Returns the layers that test it."""
         return [kind for kind in ("host", "scripts", "guest") if getattr(self, kind)]
 
 
 def statements():
-    """All statements: {id: Statement}."""
+    """Returns all statements: {id: Statement}."""
     found, group = {}, ""
     with open(os.path.join(FOLDER, "statements"), encoding="utf-8") as file:
         for line in file:
@@ -58,7 +59,7 @@ def _read(path):
 
 
 def script_ids():
-    """{script: (ids, its marks)}"""
+    """Returns {script: (ids, its marks)}."""
     found = {}
     for path in sorted(glob.glob(os.path.join(FOLDER, "*.rrx"))):
         text = _read(path)
@@ -69,7 +70,7 @@ def script_ids():
 
 
 def host_ids():
-    """{name of a test function of the workspace: ids}"""
+    """Returns {name of a test function of the workspace: ids}."""
     found = {}
     patterns = ("drivers/rrxe/core/**/*.rs", "drivers/rrxe/*.rs", "selftests/**/*.rs", "provider/src/**/*.rs")
     for pattern in patterns:
@@ -87,7 +88,7 @@ def host_ids():
 
 
 def guest_cases():
-    """{suite/case: its docstring}"""
+    """Returns {suite/case: its docstring}."""
     found = {}
     for path in sorted(glob.glob(os.path.join(TOP, "selftests/guest/suites/*.py"))):
         suite = os.path.basename(path)[:-3].replace("_", "-")
@@ -98,19 +99,19 @@ def guest_cases():
 
 
 def guest_ids():
-    """{suite/case: ids}"""
+    """Returns {suite/case: ids}."""
     found = {case: list(dict.fromkeys(_ID.findall(text))) for case, text in guest_cases().items()}
     return {case: ids for case, ids in found.items() if ids}
 
 
 def capability_tests():
-    """Returns the claims of the device and the tests of each (selftests/guest/lib/capabilities.py): {claim: tests}."""
+    """Returns the tests of the device's claims: {claim: tests}."""
     found = runpy.run_path(os.path.join(TOP, "selftests/guest/lib/capabilities.py"))
     return found["TESTS"]
 
 
 def _check_capabilities():
-    """Yields the faults of the tests of capabilities (K-10): there is no test of a name, or it failed."""
+    """Yields errors in the tests of capabilities (K-10): a test is missing or failed."""
     cases, scripts, ended = guest_cases(), script_ids(), results()
     for claim, tests in capability_tests().items():
         if not tests:
@@ -125,7 +126,7 @@ def _check_capabilities():
 
 
 def gather():
-    """The statements with their tests, and what is wrong with the names in tests."""
+    """Returns the statements with their tests, and the errors in the names of statements."""
     known, wrong = statements(), []
 
     def add(kind, test, ids):
@@ -145,7 +146,7 @@ def gather():
 
 
 def results():
-    """How tests ended when they were last run: {name: ok, fail or skip}."""
+    """Returns the kept results of earlier runs: {name: ok, fail or skip}."""
     path = os.path.join(FOLDER, "results")
     if not os.path.exists(path):
         return {}
@@ -154,7 +155,7 @@ def results():
 
 
 def take_results(paths):
-    """Add to the results what these files of JUnit's XML say of tests that name statements."""
+    """Adds the results of tests that name statements, from JUnit XML files."""
     known = results()
     wanted = set(host_ids())
     cases = set(guest_ids()).union(*capability_tests().values())
@@ -180,12 +181,12 @@ def take_results(paths):
 
 
 def matches_case(rest, case):
-    """Whether suite/case of a result is this case, or one of its variants."""
+    """Returns whether a result belongs to this case or to one of its variants."""
     return rest == case or rest.startswith(case + "-")
 
 
 def _verdict(found):
-    """One word for the results of several tests."""
+    """Summarizes the results of several tests in one word."""
     if not found:
         return "–"
     if "fail" in found:
@@ -208,7 +209,7 @@ def _guest(statement, ended):
 
 
 def _other(statement, ended, known):
-    """Returns the results of rdma_rxe."""
+    """Returns the result of rdma_rxe."""
     words = []
     ran = False
     for name in statement.scripts:
@@ -217,7 +218,7 @@ def _other(statement, ended, known):
         if difference == "not measured":
             continue
         if difference and status in ("ok", "skip"):
-            # Nothing is known of the steps after the first difference in a script.
+            # A script stops at its first difference; its later steps are untested.
             words += [difference] if not ids or statement.name in ids else []
         else:
             ran = ran or status == "ok"
@@ -227,7 +228,7 @@ def _other(statement, ended, known):
 
 
 def rxe_differences():
-    """Returns the known differences of rdma_rxe, or why it is not asked: {script: (ids, words)}."""
+    """Returns {script: (ids, words)}: known differences of rdma_rxe, or why a script is not run."""
     found = {}
     for line in _read(os.path.join(FOLDER, "rdma_rxe")).splitlines():
         name, colon, words = line.partition(":")
@@ -249,7 +250,7 @@ def _tests(statement):
 
 
 def table():
-    """The page."""
+    """Returns the page."""
     known, _ = gather()
     ended, differences = results(), rxe_differences()
     tested = [one for one in known.values() if one.layers()]
@@ -290,7 +291,7 @@ def table():
 
 
 def check():
-    """Returns the faults: ids that are no statements, and statements whose row is out of date."""
+    """Returns the errors: unknown ids, and statements whose row is out of date."""
     known, wrong = gather()
     rows = dict(re.findall(r"^\| ([A-L]-\d\d) \| (.*)$", _read(TABLE), re.M)) if os.path.exists(TABLE) else {}
     for name in rows:
@@ -308,7 +309,7 @@ def check():
 
 
 def main(arguments):
-    """The command line."""
+    """Runs the command line. Returns the exit status."""
     if arguments == ["--check"]:
         wrong = check()
         for text in wrong:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The fuzz targets (fuzz/): built and run in the build root, with libFuzzer as the engine."""
+"""Builds and runs the fuzz targets (fuzz/) in the build root, with libFuzzer as the engine."""
 
 import argparse
 import concurrent.futures
@@ -16,11 +16,11 @@ from .report import FAIL, PASS, matches
 
 TOP = host.TOP
 TARGETS = ("parse", "responder", "requester", "wqe", "differential", "conversation")
-# Each target's share of `make test`, in seconds.
+# Time per target in `make test`, in seconds.
 SECONDS = 60
 
 _TRIPLE = "x86_64-unknown-linux-gnu"
-# libFuzzer follows the code by LLVM's coverage of edges and of the operands of comparisons.
+# LLVM's instrumentation for libFuzzer: coverage of edges, and operands of comparisons.
 _COVERAGE = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -28,7 +28,7 @@ _COVERAGE = (
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 )
-# An input is a script of events; long ones only take time.
+# An input is a sequence of events; long ones only take time.
 _OPTIONS = ("-max_len=1024", "-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1", "-verbosity=1")
 
 _EXECUTIONS = re.compile(r"^(?:#(\d+)\s|stat::number_of_executed_units:\s*(\d+))", re.MULTILINE)
@@ -38,7 +38,7 @@ _PANIC = re.compile(r"panicked at (.*?):\n(.*)")
 
 
 def _root(command, **options):
-    """Run a command in the build root, in the checkout."""
+    """Starts a command in the build root, in the checkout."""
     prefix = [] if os.environ.get("IN_RRXE_ROOT") == "1" else [os.path.join(TOP, "qemu/in-root")]
     return subprocess.Popen(
         [*prefix, *command], cwd=TOP, stdin=subprocess.DEVNULL, start_new_session=True, **options
@@ -48,7 +48,7 @@ def _root(command, **options):
 def build(log, wait=subprocess.Popen.wait):
     """Builds all targets. Returns their folder, or None if the build fails."""
     folder = os.path.join(TOP, "out/fuzz/cargo")
-    # For the targets alone, not for what cargo runs while it builds.
+    # Set for the targets only, not for the build scripts that cargo runs.
     command = ["env", f"CARGO_TARGET_DIR={folder}", f"CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS={' '.join(_COVERAGE)}"]
     command += ["cargo", "build", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", _TRIPLE]
     command += ["--features", "engine", *(word for target in TARGETS for word in ("--bin", target))]
@@ -60,7 +60,7 @@ def build(log, wait=subprocess.Popen.wait):
 
 
 class Run:
-    """The result of a target's run."""
+    """The result of running a target."""
 
     def __init__(self, target, status, seconds, output):
         self.target, self.status, self.seconds = target, status, seconds
@@ -73,13 +73,13 @@ class Run:
         self.panic = f"{panic.group(2)} ({panic.group(1)})" if panic else "no panic: see the log"
 
     def summary(self):
-        """Returns its figures as text."""
+        """Returns the statistics as text."""
         rate = self.executions / max(self.seconds, 1)
         return f"{self.executions:,} executions, {rate:,.0f} a second; {self.covered} edges"
 
 
 def run_target(target, binaries, seconds, log, wait=subprocess.Popen.wait):
-    """Run one target for so long, from its seeds and from what earlier runs have found."""
+    """Runs one target for `seconds`, from its seeds and from the corpus of earlier runs."""
     corpus = os.path.join(TOP, "out/fuzz/corpus", target)
     findings = os.path.join(TOP, "out/fuzz/findings", target)
     for folder in (corpus, findings):
@@ -97,12 +97,12 @@ def run_target(target, binaries, seconds, log, wait=subprocess.Popen.wait):
 
 
 def replay(run):
-    """The command that runs a finding's input again."""
+    """Returns the command that replays the input of a finding."""
     return f"make fuzz TARGET={run.target} INPUT={os.path.relpath(run.input, TOP)}"
 
 
 def lane(report, out, only):
-    """Runs every target as a test of the host lane, `host/fuzz/TARGET`, one for each processor at a time."""
+    """Runs every target as a test of the host lane, `host/fuzz/TARGET`, one per CPU at a time."""
     targets = [target for target in TARGETS if matches(f"host/fuzz/{target}", only)]
     if not targets:
         return
@@ -141,7 +141,7 @@ def lane(report, out, only):
 
 
 def main():
-    """`make fuzz`: longer runs, and replays."""
+    """Runs `make fuzz`: longer runs, and replays."""
     parser = argparse.ArgumentParser(description="Runs the fuzz targets of rrxe (docs/testing.md).")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; can be repeated")
     parser.add_argument("--seconds", type=int, default=600, help="for each target")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Running a boot: starts the machines by qemu/vm.py, reads the suites' reports, and accounts for the
+"""Runs a boot: starts the machines with qemu/vm.py, reads the reports of the suites, and fails the
 cases that a crash or a hang left without a result."""
 
 import json
@@ -18,22 +18,23 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 SUITE = os.path.join(TOP, "selftests/guest/suite")
 LAUNCHER = os.path.join(TOP, "qemu/vm.py")
 
-# Longest time from the launcher's start to the first report, in seconds. It may have to build an image.
+# Maximum time from the launcher's start to the first report, in seconds. It may have to build an
+# image.
 START_LIMIT = 1200
-# The launcher's limit for a whole boot. The limits of the cases are shorter.
+# The launcher's time limit for a whole boot, in seconds. The limits of the cases are shorter.
 BOOT_LIMIT = 5400
-# Beyond a case's own limit, which its guest enforces: then the guest itself hangs.
+# Seconds beyond the limit of a case, which the guest enforces. After that the guest itself hangs.
 GRACE = 90
 
 # Set to end all boots.
 stopping = threading.Event()
 
-# Attempts at a boot if QEMU crashes before a guest runs the suite.
+# Attempts at a boot if QEMU crashes before the guest runs the suite.
 ATTEMPTS = 3
 
 _MARK = "@rrxe "
 
-# Meanings of the launcher's exit status, if the suite has reported none.
+# Meanings of the launcher's exit status if the suite has reported none.
 _STATUSES = {124: "the time for the boot was up", 125: "a guest could not be set up, or crashed", 99: "kernel log"}
 
 
@@ -50,7 +51,7 @@ class _Suite:
         self.current = None
 
     def took(self, message):
-        """Takes a report of the guest. Returns the seconds until the next one must come, if that is known."""
+        """Handles a report of the guest. Returns the time limit of the next report, if known."""
         if "plan" in message:
             self.planned = message["plan"]
         elif "start" in message:
@@ -82,7 +83,7 @@ class _Run:
         self.started = False
 
     def line(self, text):
-        """Takes a line of the launcher's output."""
+        """Handles a line of the launcher's output."""
         self.heard = time.monotonic()
         if text.startswith("h1| "):
             text = text[4:]
@@ -159,9 +160,9 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         command += ["--share", share]
     append = ["slab_debug=P,kmalloc-*"] if boot.poison else []
     if kernel == "debug":
-        # The thousand files of a device take a second there, and in each namespace again.
+        # A device's thousand sysfs files take a second there, and again in each namespace.
         command += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
-        # The unit tests of a module wait for the suite that runs them.
+        # The module's unit tests wait for the suite that runs them.
         append += ["kunit.enable=1", "kunit.autorun=0", *([] if boot.leaks or not core else ["kmemleak=off"])]
     command += ["--append", " ".join(append)] if append else []
     for name in ("ROLES", "BIND_SECONDS"):
@@ -203,7 +204,7 @@ def _launch(run, command, folder):
 
 
 def _emulator_died(folder):
-    """Whether an assertion of QEMU's own failed (7.2 had one, rarely, while a guest set up PCI)."""
+    """Returns whether a QEMU assertion failed (7.2 had one, rarely, while a guest set up PCI)."""
     for host in ("", "h1", "h2"):
         path = os.path.join(folder, host, "qemu.log")
         if os.path.exists(path):
@@ -224,7 +225,7 @@ def _guard(run, process, hung):
 
 
 def _stop(process):
-    """Interrupt the launcher, which ends its guests."""
+    """Stops the launcher, which ends its guests."""
     try:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
@@ -235,7 +236,7 @@ def _stop(process):
 
 
 def _account(suite, run, status, hung, folder):
-    """Fails each case without a result, and the suite itself if its boot ended badly although all cases passed."""
+    """Fails each case without a result, or the suite itself if only its boot failed."""
     missing = [name for name in suite.planned if name not in suite.seen]
     why = "the guest hung" if hung else _STATUSES.get(status, f"the boot ended with status {status}")
     said = _complaint(folder) or next((text for text in reversed(run.words) if text.startswith("rrxe: ")), "")
@@ -248,7 +249,7 @@ def _account(suite, run, status, hung, folder):
 
 
 def _complaint(folder):
-    """The first splat in what the guests' kernels printed on their consoles."""
+    """Returns the first splat in the guests' console logs."""
     sys.path.insert(0, os.path.join(TOP, "selftests/guest/lib"))
     try:
         import kernellog

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The host lane: cargo's tests, the simulation, the model and the mutation check, in the build root."""
+"""The host lane: cargo test, simulation, model and mutation check, in the build root."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from .report import FAIL, PASS, SKIP, matches
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# Set to end cargo.
+# Set to end all processes of the lane.
 stopping = threading.Event()
 
 _RUNNING = re.compile(r"^\s*(?:Running (?:unittests )?\S+ \((?:.*/)?([a-z0-9_]+)-[0-9a-f]+\)|Doc-tests (\S+))")
@@ -79,29 +79,31 @@ def run(report, out, only):
 
 
 def guard(process):
-    """Ends a process, which has a session of its own, when `stopping` is set."""
+    """Ends a process, which leads its own session, when `stopping` is set."""
     threading.Thread(target=_guard, args=(process,), daemon=True).start()
 
 
-# Programs that print a line for each test as cargo does, and `make soak` runs at greater length (docs/testing.md).
-# Each is a package, a binary and its arguments.
+# Programs that print one line per test as cargo does, and that `make soak` runs for longer
+# (docs/testing.md): package, binary and arguments.
 PROGRAMS = {
     "simulation": ("rrxe_simulation", "simulate", ["--seeds", "0..100000"]),
     "model": ("rrxe_model", "explore", ["--duplicates", "0", "--overtakes", "0"]),
 }
 
-# The provider's tests for rdma-core 65; `cargo test` runs them for 56.1.
+# The provider's tests against rdma-core 65; `cargo test` runs them against 56.1.
 PROVIDER_65 = "provider-65"
 
 # The programs of the host lane.
 ALL_PROGRAMS = (PROVIDER_65, *PROGRAMS, "mutants")
 
-# The program of the lane of the same name: Debian packages, installed on a system of their own.
+# The program of the lane "packages": Debian packages, installed on a separate system.
 PACKAGES = "packages"
 
 
 def run_program(name, report, out, only):
-    """Runs one of ALL_PROGRAMS and reports each of its tests as `host/NAME/test`, or PACKAGES as `packages/test`."""
+    """Runs one of ALL_PROGRAMS or PACKAGES, and reports each of its tests.
+
+    The tests are named `host/NAME/test`, or `packages/test`."""
     prefix = "packages/" if name == PACKAGES else f"host/{name}/"
     if only and not any(pattern in prefix or prefix in pattern or "*" in pattern for pattern in only):
         return
@@ -166,7 +168,9 @@ def _guard(process):
 
 
 def scripts(folder):
-    """Returns a folder in `folder` with the scripted packets and their interpreter, for guests, or the reason for its absence."""
+    """Copies the scripts and their interpreter to `folder` for guests.
+
+    Returns the folder and None, or None and an error message."""
     environment = {**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo")}
     command = cargo("build", "--package", "rrxe_script", "--locked", "--quiet")
     built = subprocess.run(command, cwd=TOP, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command line: which lanes, which tests."""
+"""The command line: selects lanes and tests, and runs them."""
 
 import argparse
 import concurrent.futures
@@ -17,26 +17,26 @@ from .report import Report, matches
 
 LANES = ("host", "guest", "packages", "guest-7.3", "debug")
 
-# The kernels of the lanes that have one of their own (qemu/kernel/build); `guest` has that of --kernel.
+# Kernels of the lanes that have a fixed one (qemu/kernel/build); the lane `guest` uses --kernel.
 _KERNELS = {"guest-7.3": "7.3", "debug": "debug"}
 
-# Memory that the guests of a boot need at most, in KiB: two debug kernels.
+# Maximum memory in KiB that the guests of a boot need: two debug kernels.
 _BOOT_MEMORY = 5 << 20
 
 
-# The signals that end a run. The results so far are reported nevertheless.
+# Signals that end a run. The results so far are still reported.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _interrupt(_number, _frame):
-    """Raise KeyboardInterrupt once: make and timeout both send their signal to all below them."""
+    """Raises KeyboardInterrupt once: make and timeout both signal all of their descendants."""
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def parse():
-    """Returns the command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description="Runs the tests of rrxe (docs/testing.md).")
     parser.add_argument("--lane", action="append", choices=LANES, help="only this lane; can be repeated")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name matches")
@@ -67,21 +67,23 @@ def boots_of(lane, args):
         if lane != "debug" and not boot.default:
             continue
         if args.driver != "rrxe" and boot.mixed:
-            continue  # a driver with itself is no interop
+            continue  # a driver paired with itself is no interoperability test
         yield boot
 
 
 def jobs_for_this_machine():
-    """Returns how many boots may run at a time: one more than there are processors, as far as memory allows.
-    Guests wait much of their time, for each other and for timers."""
+    """Returns the number of concurrent boots: CPUs plus one, as far as memory allows.
+
+    Guests spend much of their time waiting for each other and for timers."""
     with open("/proc/meminfo", encoding="ascii") as file:
         available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
     return max(1, min(len(os.sched_getaffinity(0)) + 1, available // _BOOT_MEMORY))
 
 
 def hold(folder):
-    """Keeps other runs out of the folder as long as the file that this returns is open. Returns None if
-    another run uses it."""
+    """Locks the folder against other runs while the returned file is open.
+
+    Returns None if another run uses it."""
     os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
     lock = open(folder.rstrip("/") + ".lock", "w", encoding="ascii")
     try:
@@ -125,8 +127,9 @@ def list_tests(lanes, args):
 
 
 def run_all(work, jobs, report):
-    """Calls all functions with their arguments in their order, up to `jobs` at a time. Returns False if the user
-    interrupts it. Raises the exception of a function."""
+    """Calls all functions with their arguments in order, up to `jobs` at a time.
+
+    Returns False if the user interrupts it. Propagates the exception of a function."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         started = [pool.submit(*call) for call in work]
         try:
@@ -146,12 +149,12 @@ def run_all(work, jobs, report):
 def main():
     """Runs the chosen tests. Returns the exit status: 0 if nothing failed."""
     args = parse()
-    # If the guest lane has all of 7.3, its core need not run again.
+    # If the guest lane runs all tests with 7.3, the lane with its core is redundant.
     lanes = args.lane or [lane for lane in LANES if lane != f"guest-{args.kernel}"]
     if args.list:
         list_tests(lanes, args)
         return 0
-    # A shell that runs this in the background has it ignore the interrupt otherwise.
+    # A shell that runs this in the background makes it ignore SIGINT otherwise.
     for number in _ENDS:
         signal.signal(number, _interrupt)
     lock = hold(args.out)

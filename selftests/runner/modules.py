@@ -8,12 +8,12 @@ import time
 
 from . import host
 
-# Guests that run meanwhile come first: a build takes the CPU time that they leave.
+# Running guests have priority: a build uses only spare CPU time.
 _NICE = ["nice", "-n", "10"]
 
 
 class Modules:
-    """rrxe.ko for several kernels, built one after the other in a thread of its own."""
+    """Builds rrxe.ko for several kernels, one after the other, in a separate thread."""
 
     def __init__(self, kernels, report, out):
         self._report = report
@@ -29,7 +29,7 @@ class Modules:
         return self._errors.get(kernel)
 
     def join(self):
-        """Waits until no build runs. `host.stopping` ends those that nothing waits for."""
+        """Waits until no build runs. `host.stopping` ends builds that nothing waits for."""
         self._thread.join()
 
     def _build_all(self):

@@ -14,21 +14,22 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 PASS, FAIL, SKIP = "ok", "fail", "skip"
 
-# How often a line tells that long work goes on, in seconds: on a terminal it is overwritten.
+# Interval of progress lines, in seconds. A terminal overwrites them.
 _TICK_TERMINAL = 1
 _TICK_LOG = 30
 
-# A run whose tests took this many seconds prints the times of its longest suites.
+# Runs whose tests took this many seconds in total print the times of the longest suites.
 _TIMES_FROM = 300
 _TIMES_OF = 12
 
-# A line of the kernel's log in a reason, and how many lines before and after it are printed at the end.
+# A line of the kernel's log in a reason, and the number of lines before and after it to print at
+# the end.
 _KERNEL_LINE = re.compile(r"\[ *\d+\.\d{6}\] .+")
 _LINES_BEFORE, _LINES_AFTER = 12, 60
 
 
 def matches(name, patterns):
-    """Returns whether one of the shell patterns occurs in a test's full name. No patterns match everything."""
+    """Returns whether a shell pattern occurs in a test's full name. No patterns match everything."""
     return not patterns or any(fnmatch.fnmatchcase(name, f"*{pattern}*") for pattern in patterns)
 
 
@@ -47,16 +48,16 @@ def kernel_report(reason, log):
 
 
 class Report:
-    """Collects results. Used by several threads, each of which does one thing at a time."""
+    """Collects results. Several threads use it; each works on one test at a time."""
 
     def __init__(self):
         self.results = []
         self._counts = {PASS: 0, FAIL: 0, SKIP: 0}
         self._lock = threading.Lock()
         self._doing = {}
-        # The processor time of each process that `wait` waited for, in seconds.
+        # The CPU time in seconds of the processes that `wait` waited for, by name.
         self._processor = collections.Counter()
-        # Of each lane, when its first test began and its last one ended.
+        # The start of the first test and the end of the last one, by lane.
         self._lanes = {}
         self._terminal = sys.stderr.isatty()
         self._shown = False
@@ -65,19 +66,19 @@ class Report:
         self._ticker.start()
 
     def doing(self, what):
-        """Sets the progress line's words for this thread; None removes them."""
+        """Sets the progress text of this thread; None removes it."""
         with self._lock:
             self._doing.pop(threading.get_ident(), None)
             if what:
                 self._doing[threading.get_ident()] = (what, time.monotonic())
 
     def wait(self, name, process):
-        """Waits for a process, and adds its processor time and that of its children to `name`. Returns its status."""
+        """Waits for a process and adds its CPU time, with children, to `name`. Returns its status."""
         # Popen.wait() drops the usage that wait4(2) returns.
         try:
             _, status, usage = os.wait4(process.pid, 0)
         except ChildProcessError:
-            return process.wait()  # its guard was first, and only the usage is lost
+            return process.wait()  # its guard reaped it first; only the usage is lost
         process.returncode = os.waitstatus_to_exitcode(status)
         with self._lock:
             self._processor[name] += usage.ru_utime + usage.ru_stime
@@ -127,7 +128,7 @@ class Report:
         return self._counts[FAIL]
 
     def finish(self, path):
-        """Writes JUnit's XML to `path`, and prints the times, the failures once more, and the closing line."""
+        """Writes JUnit XML to `path`. Prints times, all failures again, and the closing line."""
         self._stop.set()
         self._ticker.join()
         self._tell_times()
@@ -144,9 +145,10 @@ class Report:
         self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
 
     def _tell_times(self):
-        """Prints the time of each lane and of the longest suites, and the processor time of each program and boot.
-        Several run at a time, so that the suites' times are more than the lanes'; boots and compilations are in the
-        lanes' only."""
+        """Prints times of lanes and of the longest suites, and CPU times of programs and boots.
+
+        Suites run concurrently, so their sum exceeds the time of the lane. Boots and compilations
+        count only for lanes."""
         suites = collections.Counter()
         for name, _, seconds, _, _ in self.results:
             suites["/".join(name.split("/")[:2])] += seconds

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The cases by this machine's clock.
+//! Measures the cases by wall-clock time.
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use rrxe_core_bench::cases;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is measured.
+//! The measured cases.
 
 use crate::conversation::{conversation, request, requester, responder, slots, START};
 use crate::env::{Sent, Sink};
@@ -13,41 +13,41 @@ use std::hint::black_box;
 /// Bytes of a long message: 16 packets.
 const LONG: u32 = 65_536;
 const SHORT: u32 = 8;
-/// Work requests that are posted together, where they are.
+/// Number of work requests in a list, for the cases that post lists.
 const LIST: u32 = 16;
 
-/// Nanoseconds between two rounds: more than a round trip, so that the queue pair has nothing to
-/// catch up with.
+/// Nanoseconds between two rounds: more than a round trip, so that a round finds no work left by
+/// the previous one.
 const BETWEEN: u64 = 100_000;
 
-/// Something to be done again and again.
+/// A repeatable piece of work.
 pub trait Round {
-    /// Once.
+    /// Runs one round.
     fn round(&mut self);
 
-    /// What went wrong so far, if anything did: what was measured then is not what its name says.
+    /// Returns what went wrong, if anything did. The measurement is then invalid.
     fn fault(&self) -> Option<String> {
         None
     }
 }
 
-/// Something to measure.
+/// A case to measure.
 pub struct Case {
-    /// What it is: part and packets.
+    /// The measured part and its packets.
     pub name: &'static str,
-    /// Packets of a round that the case is about.
+    /// Number of packets per round.
     pub packets: u32,
     make: fn() -> Box<dyn Round>,
 }
 
 impl Case {
-    /// Gets it ready.
+    /// Prepares the case.
     pub fn start(&self) -> Box<dyn Round> {
         (self.make)()
     }
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
     let case = |name, packets, make| Case {
         name,
@@ -100,19 +100,19 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Headers to be parsed.
+/// A packet whose headers are parsed.
 struct Parse {
     sent: Sent,
     parsed: Result<Packet, ParseError>,
 }
 
-/// The request packet of a message at this place.
+/// Prepares parsing of the request packet at index `at`.
 fn parse(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
     let (requests, _) = conversation(request(op, length), 1);
     parse_of(&requests[at])
 }
 
-/// The answer to a message at this place.
+/// Prepares parsing of the response packet at index `at`.
 fn parse_answer(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
     let (_, answers) = conversation(request(op, length), 1);
     parse_of(&answers[at])
@@ -136,7 +136,7 @@ impl Round for Parse {
     }
 }
 
-/// A packet to be summed up.
+/// A packet whose ICRC is computed.
 struct IcrcInput {
     ip: [u8; 20],
     udp: [u8; 8],
@@ -147,7 +147,7 @@ struct IcrcInput {
 }
 
 impl IcrcInput {
-    /// A SEND ONLY with a payload of so many bytes.
+    /// Creates a SEND ONLY with `payload` bytes.
     fn new(payload: usize) -> IcrcInput {
         let (requests, _) = conversation(request(SendOp::Send, SHORT), 1);
         let (ip, udp) = ([0x45; 20], [0x12; 8]);
@@ -242,30 +242,30 @@ impl Round for IcrcBytesInRow {
     }
 }
 
-/// Packets with these PSNs, counted on from another one than 0.
+/// Renumbers packets whose PSNs started at 0 to start at `from`.
 fn renumber(packets: &mut [Packet], psns: &[u32], from: Psn) {
     for (packet, psn) in packets.iter_mut().zip(psns) {
         packet.bth.psn = from.add(*psn);
     }
 }
 
-/// Packets, and the PSNs that they had when they were made.
+/// Returns the parsed packets and their original PSNs.
 fn parsed(sent: &[Sent]) -> (Vec<Packet>, Vec<u32>) {
     let packets: Vec<_> = sent.iter().map(Sent::packet).collect();
     let psns = packets.iter().map(|packet| packet.psn().get()).collect();
     (packets, psns)
 }
 
-/// A requester, which gets the answers that a responder gives.
+/// A requester that is fed with the recorded responses of a responder.
 struct Sender {
     requester: Requester,
     slots: Vec<SendSlot>,
     request: SendRequest,
-    /// Work requests that are posted together.
+    /// Number of work requests posted together.
     list: u32,
     answers: Vec<Packet>,
     psns: Vec<u32>,
-    /// Packets that a round sends.
+    /// Number of packets sent per round.
     sends: usize,
     rounds: u64,
     sink: Sink,
@@ -332,12 +332,12 @@ impl Round for Sender {
     }
 }
 
-/// A responder, which gets the requests that a requester makes.
+/// A responder that is fed with the recorded requests of a requester.
 struct Receiver {
     responder: Responder<Vec<Resource>>,
     requests: Vec<Packet>,
     psns: Vec<u32>,
-    /// Packets that a round sends.
+    /// Number of packets sent per round.
     sends: usize,
     rounds: u64,
     sink: Sink,
@@ -382,8 +382,7 @@ impl Round for Receiver {
 mod tests {
     use super::*;
 
-    /// What is measured is what its name says, also after many rounds: everything is sent, answered
-    /// and completed.
+    /// Checks that even after many rounds all packets are sent, acknowledged and completed.
     #[test]
     fn cases_do_what_they_say() {
         for case in cases() {
@@ -395,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Names choose a case, and figures are by their packets.
+    /// Checks the packet counts by which the reported figures are divided.
     #[test]
     fn packets_of_a_round() {
         for (op, length, list, requests, answers) in [

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two ends of a reliable connection that talk once, so that there are true packets to measure with.
+//! Records a conversation between the two ends of a reliable connection, to measure with genuine
+//! packets.
 
 use crate::env::{Recorder, Sent};
 use rrxe_core::{Mtu, Requester, Resource, Responder, SendOp, SendRequest, SendSlot, Service};
 
-/// Work requests that a send queue holds.
+/// Depth of the send queue in work requests.
 pub const DEPTH: usize = 64;
 
-/// Nanoseconds since the clock began, as a conversation has it.
+/// Start time of a conversation, in nanoseconds.
 pub const START: u64 = 1_000_000_000;
 
 const QPN: u32 = 100;
-/// READs that may be under way, at either end.
+/// Maximum number of outstanding READs at either end.
 const READS: u8 = 16;
 
-/// A requester, ready to send, whose first PSN is 0.
+/// Returns a requester that is ready to send, with a first PSN of 0.
 pub fn requester() -> Requester {
     let mut requester = Requester::new(Service::Rc);
     requester.set_src_qpn(QPN);
     requester.set_dest_qpn(QPN);
     requester.set_mtu(mtu());
     requester.set_psn(0);
-    // 67 ms, as most programs have it.
+    // Most programs use 67 ms.
     requester.set_timeout(14);
     requester.set_retry_count(7);
     requester.set_rnr_retry(7);
@@ -32,7 +33,7 @@ pub fn requester() -> Requester {
     requester
 }
 
-/// A responder that allows everything, and expects PSN 0.
+/// Returns a responder that permits all accesses and expects PSN 0.
 pub fn responder() -> Responder<Vec<Resource>> {
     let mut responder = Responder::new(Service::Rc);
     responder.set_dest_qpn(QPN);
@@ -48,12 +49,12 @@ fn mtu() -> Mtu {
     Mtu::from_bytes(4096).expect("4096 is an MTU")
 }
 
-/// Room for the work requests of a requester.
+/// Returns the slots of a send queue.
 pub fn slots() -> Vec<SendSlot> {
     vec![SendSlot::default(); DEPTH]
 }
 
-/// A work request.
+/// Returns a work request.
 pub fn request(op: SendOp, length: u32) -> SendRequest {
     SendRequest {
         op,
@@ -65,8 +66,8 @@ pub fn request(op: SendOp, length: u32) -> SendRequest {
     }
 }
 
-/// The packets of both ends for some work requests that are posted together, in order. PSNs count
-/// from 0.
+/// Returns the packets of both ends, in order, for `count` work requests posted together. PSNs
+/// start at 0.
 pub fn conversation(request: SendRequest, count: u32) -> (Vec<Sent>, Vec<Sent>) {
     let (mut requester, mut slots, mut here) = (requester(), slots(), Recorder::default());
     let (mut responder, mut there) = (responder(), Recorder::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers that do nothing: one counts, the other keeps what was sent.
+//! Minimal drivers: one counts the packets, the other records them.
 
 use rrxe_core::{
     AtomicOp, Fault, Flush, Packet, RecvCompletion, RecvRequest, RemoteAccess, RequesterEnv,
@@ -8,11 +8,11 @@ use rrxe_core::{
 };
 use std::hint::black_box;
 
-/// Bytes of the receive work requests, of which there are always some.
+/// Bytes of a receive work request. The receive queue is never empty.
 pub const RECEIVE: u32 = 65_536;
 
-/// A driver that counts what the core has it do. It is part of what is measured: some instructions
-/// for each call. Whatever it says, the compiler can't know it beforehand.
+/// A driver that counts the calls of the core. It adds a few instructions per call to the
+/// measurement. The compiler can't predict its results.
 #[derive(Default)]
 pub struct Sink {
     /// Packets sent.
@@ -21,7 +21,7 @@ pub struct Sink {
     pub placed: u64,
     /// Work requests completed with success.
     pub done: u64,
-    /// Whatever else happened: nothing of it should.
+    /// Unexpected calls; must stay 0.
     pub wrong: u64,
 }
 
@@ -143,10 +143,10 @@ impl ResponderEnv for Sink {
     }
 }
 
-/// A packet that was sent: as its receiver has it.
+/// A sent packet, as its receiver sees it.
 #[derive(Clone)]
 pub struct Sent {
-    /// What its UDP payload starts with, as much of it as always holds the headers.
+    /// The first bytes of its UDP payload, enough to hold all headers.
     pub head: [u8; MAX_HEADER],
     /// Bytes of BTH and extension headers.
     pub header_len: usize,
@@ -155,18 +155,18 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The packet, parsed.
+    /// Returns the parsed packet.
     pub fn packet(&self) -> Packet {
         Packet::parse(&self.head, self.total_len).expect("the core understands its own packets")
     }
 
-    /// BTH and extension headers.
+    /// Returns the BTH and the extension headers.
     pub fn headers(&self) -> &[u8] {
         &self.head[..self.header_len]
     }
 }
 
-/// A driver that keeps what was sent, and knows where everything is.
+/// A driver that records sent packets and accepts every access.
 #[derive(Default)]
 pub struct Recorder {
     pub sent: Vec<Sent>,

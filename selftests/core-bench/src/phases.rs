@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The calls into the core that are counted, each by the name of a function here.
+//! The measured calls into the core, one function per phase.
 //!
-//! They stay functions of their own, whatever the compiler thinks of that, and get nothing that it
-//! could know beforehand: what the core has inlined is inlined into them, as it is in a driver.
+//! The phases are never inlined, and the compiler can't predict their arguments. They contain
+//! the code that the core inlines into its callers, as in a driver.
 
 use crate::env::Sink;
 use rrxe_core::{
@@ -11,20 +11,20 @@ use rrxe_core::{
     SendRequest, SendSlot,
 };
 
-/// Parses the headers of a packet that came in.
+/// Parses the headers of a received packet.
 #[inline(never)]
 pub fn parse(head: &[u8], total_len: u32, to: &mut Result<Packet, ParseError>) {
     *to = Packet::parse(head, total_len);
 }
 
-/// The ICRC of a packet by itself.
+/// Computes the ICRC of a single packet.
 #[inline(never)]
 pub fn icrc(ip: &[u8; 20], udp: &[u8; 8], headers: &[u8], payload: &[u8]) -> [u8; 4] {
     let state = icrc::ipv4(icrc::crc32_le, ip, udp, headers);
     icrc::finish(icrc::crc32_le(state, payload))
 }
 
-/// The ICRC of a packet in a row of one size.
+/// Computes the ICRC of one of a series of packets that share `prefix`.
 #[inline(never)]
 pub fn icrc_in_row(
     prefix: &mut icrc::Prefix,
@@ -37,27 +37,27 @@ pub fn icrc_in_row(
     icrc::finish(icrc::crc32_le(state, payload))
 }
 
-/// What an ICRC goes over, put together, for a checksum that costs nothing.
+/// Assembles the input of an ICRC, with a checksum function that does nothing.
 #[inline(never)]
 pub fn icrc_bytes(ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
     icrc::ipv4(no_crc, ip, udp, headers)
 }
 
-/// As [`icrc_bytes`], in a row.
+/// Assembles the input of an ICRC for one of a series of packets that share `prefix`.
 #[inline(never)]
 pub fn icrc_bytes_in_row(prefix: &mut icrc::Prefix, ident: u16, headers: &[u8]) -> u32 {
     prefix.set_ident(ident);
     prefix.start(no_crc, headers)
 }
 
-/// Wants to have the bytes, and does nothing with them.
+/// Consumes the bytes without computing a checksum.
 #[inline(always)]
 fn no_crc(state: u32, bytes: &[u8]) -> u32 {
     std::hint::black_box(bytes);
     state
 }
 
-/// Requester: takes a work request.
+/// Requester: posts a work request.
 #[inline(never)]
 pub fn post(
     requester: &mut Requester,
@@ -67,7 +67,7 @@ pub fn post(
     requester.post(slots, *request)
 }
 
-/// Requester: sends what there is.
+/// Requester: transmits what is pending.
 #[inline(never)]
 pub fn transmit(
     requester: &mut Requester,
@@ -78,7 +78,7 @@ pub fn transmit(
     requester.poll_transmit(slots, now, BUDGET, env)
 }
 
-/// Requester: takes an answer.
+/// Requester: handles a response.
 #[inline(never)]
 pub fn take_answer(
     requester: &mut Requester,
@@ -90,7 +90,7 @@ pub fn take_answer(
     requester.handle_packet(slots, now, packet, env)
 }
 
-/// Responder: takes a request.
+/// Responder: handles a request.
 #[inline(never)]
 pub fn take_request(
     responder: &mut Responder<Vec<Resource>>,
@@ -101,11 +101,11 @@ pub fn take_request(
     responder.handle_packet(now, packet, env)
 }
 
-/// Responder: sends what there is.
+/// Responder: transmits what is pending.
 #[inline(never)]
 pub fn answer(responder: &mut Responder<Vec<Resource>>, now: u64, env: &mut Sink) -> Progress {
     responder.poll_transmit(now, BUDGET, env)
 }
 
-/// Packets that a call may send: more than a round has.
+/// Maximum number of packets per call; no round has that many.
 const BUDGET: u32 = 64;

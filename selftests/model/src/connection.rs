@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A requester, a responder, and what can happen to them.
+//! The model: a requester, a responder, and the actions of the network between them.
 
 use crate::snapshot::{key, Key};
 use rrxe_core::*;
 use stateright::{Model, Property};
 use std::hash::{Hash, Hasher};
 
-/// With resources in memory of its own.
+/// A responder that owns its responder resources.
 type Responder = rrxe_core::Responder<Vec<Resource>>;
 
-/// The property that is to be found.
+/// The property that some explored state must satisfy.
 pub const DONE: &str = "all can be done";
 
-/// Bytes of a full packet.
+/// Payload bytes of a full packet.
 const MTU: u32 = 256;
-/// The first PSN: messages cross the end of the number space.
+/// The first PSN: the messages cross the end of the PSN space.
 const PSN: u32 = 0xff_ffff;
 const RKEY: u32 = 0x77;
-/// When it all begins. Time stands still, but for timers.
+/// Start time in nanoseconds. Only timers advance the time.
 const START: u64 = 1 << 40;
 
-/// A message.
+/// A kind of message: operation and number of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Send1,
@@ -85,23 +85,23 @@ impl Kind {
     }
 }
 
-/// Where the memory of a message is: one address for each.
+/// Returns the remote address of a message; all are distinct.
 fn address(message: usize) -> u64 {
     0x1_0000 + 0x1000 * message as u64
 }
 
-/// What the responder does, in the only order that is right.
+/// An action of the responder. The messages define the only valid sequence of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Places the payload of this packet.
+    /// Places the payload at this offset of a message.
     Place(usize, u32),
     /// Executes this atomic.
     Atomic(usize),
-    /// Completes a receive work request.
+    /// Completes the receive work request of this message.
     Receive(usize),
 }
 
-/// Everything that a connection is given, and what may go wrong.
+/// The messages of a connection, and the maximum number of disturbances of each kind.
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub kinds: Vec<Kind>,
@@ -111,38 +111,38 @@ pub struct Connection {
     pub timers: u8,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFlight {
     header: Vec<u8>,
     len: u32,
-    /// The message and the offset that its payload is from.
+    /// The message that its payload comes from, and the offset there.
     payload: Option<(usize, u32)>,
 }
 
-/// The world outside of the core.
+/// The environment of the core.
 #[derive(Clone, Debug)]
 struct World {
     kinds: Vec<Kind>,
-    /// To the responder, and back.
+    /// Packets to the responder, and packets to the requester.
     requests: Vec<InFlight>,
     responses: Vec<InFlight>,
     /// The payload of the packet being handled.
     payload: Option<(usize, u32)>,
-    /// Steps of the responder done.
+    /// Number of steps that the responder has executed.
     steps: usize,
-    /// The current receive work request, those posted, and those to be posted.
+    /// Whether a receive work request is in use, the number posted, and the number left to post.
     current: bool,
     posted: u8,
     to_post: u8,
-    /// Work requests completed, and packets of READs placed: a bit for each of the message.
+    /// Number of completed work requests, and for each message a bit per placed response packet.
     completed: usize,
     placed: [u8; 4],
     violation: Option<String>,
 }
 
 impl World {
-    /// All steps, with the number of the message that each belongs to.
+    /// Returns the expected steps of all messages, in order.
     fn all_steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (message, kind) in self.kinds.iter().enumerate() {
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// The message that the packet being handled is of, and its offset.
+    /// Checks that the payload of the packet being handled belongs at this address and is next.
     fn place(&mut self, expected_address: Option<u64>) {
         let Some((message, offset)) = self.payload else {
             self.violated("a packet without payload is placed".into());
@@ -239,7 +239,7 @@ impl RequesterEnv for World {
         }
         self.completed = message + 1;
         let kind = self.kinds[message];
-        // All steps of this message and those before are done.
+        // This message and all earlier ones must have executed all of their steps.
         let all = self.all_steps();
         let of = |step: &Step| match *step {
             Step::Place(m, _) | Step::Atomic(m) | Step::Receive(m) => m,
@@ -324,7 +324,7 @@ impl ResponderEnv for World {
     }
 }
 
-/// A state of everything.
+/// A state of the model.
 #[derive(Clone, Debug)]
 pub struct State {
     requester: Requester,
@@ -332,7 +332,7 @@ pub struct State {
     responder: Responder,
     world: World,
     now: u64,
-    /// The responder has something to send.
+    /// The responder has packets to send.
     due: bool,
     losses: u8,
     duplicates: u8,
@@ -354,20 +354,20 @@ impl Hash for State {
     }
 }
 
-/// Where a packet is: on its way to the responder, or back.
+/// The direction of a packet: to the responder, or to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     There,
     Back,
 }
 
-/// What can happen.
+/// A transition of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Arrive(Way, usize),
     Lose(Way, usize),
     Double(Way, usize),
-    /// The responder sends what it has to send.
+    /// The responder transmits.
     Answer,
     Timer,
     PostReceive,
@@ -546,7 +546,7 @@ impl Model for Connection {
         if state.world.to_post > 0 {
             actions.push(Action::PostReceive);
         }
-        // A timer may fire early some times, and always where nothing else can happen.
+        // A timer may fire early a limited number of times, and always if nothing else can happen.
         let quiet =
             state.world.requests.is_empty() && state.world.responses.is_empty() && !state.due;
         let armed = state.requester.next_timeout().is_some();

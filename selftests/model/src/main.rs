@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Explores all that can happen to a few small messages between the requester and the responder of
-//! a reliable connection, the core's own, over a network that may lose, double and reorder some
-//! packets. See docs/testing.md.
+//! Explores all interleavings of a few small messages between the core's requester and responder of
+//! a reliable connection, over a network that may lose, duplicate and reorder some packets. See
+//! docs/testing.md.
 
 mod connection;
 mod snapshot;
@@ -42,7 +42,7 @@ fn options() -> Option<(usize, Connection, usize)> {
             _ => return None,
         }
     }
-    // Fewer disturbances than retries: everything must succeed.
+    // With fewer disturbances than retries, every message must succeed.
     let disturbances = [
         connection.losses,
         connection.duplicates,
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         let checker = model.checker().threads(jobs).spawn_bfs().join();
         states += checker.unique_state_count();
         for (property, path) in checker.discoveries() {
-            // The one that is to be found: that all can be done.
+            // `DONE` is a `sometimes` property: its discovery is a success.
             if property == connection::DONE {
                 continue;
             }

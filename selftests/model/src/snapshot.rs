@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! States are the same where their fields are. The core's types need no traits for that: what they
-//! print for debugging has every field.
+//! Equality of states. Two states are equal if all their fields are. The core's types need no
+//! traits for that: their `Debug` output contains every field.
 
 use std::fmt::{self, Debug, Write};
 use std::hash::Hasher;
 
-/// Fields that tell of the past and decide nothing: statistics, and the measured rate, which only
-/// counts where congestion is notified.
+/// Fields that do not influence future behaviour: statistics, and the measured rate, which is used
+/// only after congestion notifications.
 const LEFT_OUT: [&str; 2] = ["counters: ", "rate: "];
 
-/// 128 bits of a state.
+/// A 128-bit hash of a state.
 pub type Key = [u64; 2];
 
-/// What decides about the future in these.
+/// Returns a hash of every field of `parts` that influences future behaviour.
 pub fn key(parts: &[&dyn Debug]) -> Key {
     let mut text = String::with_capacity(4096);
     for part in parts {
@@ -41,7 +41,7 @@ pub fn key(parts: &[&dyn Debug]) -> Key {
     })
 }
 
-/// What follows a value of a field, printed as `Name { … }` or as a word.
+/// Skips a field's value, printed as `Name { … }` or as a word, and returns the rest of the text.
 fn behind_value(text: &str) -> &str {
     let mut depth = 0;
     for (at, character) in text.char_indices() {

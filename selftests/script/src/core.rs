@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The transport core as an end point, with a clock that only moves when it is told to.
+//! The transport core as an end point, with a virtual clock.
 //!
-//! [`Memory`] does for the core what a driver does: memory, queues, packets. What a driver decides
-//! before the core sees a packet (IP and UDP lengths, ICRC, addresses, queue pair numbers) is done here in
-//! the plainest way; scripts about those are for guests.
+//! [`Memory`] is a minimal driver for the core: memory, queues, packets. The checks of a driver
+//! before the core sees a packet (IP and UDP lengths, ICRC, addresses, queue pair numbers) are
+//! implemented here in the simplest way; scripts that test those run in guests.
 
 use crate::endpoint::{
     Completion, EndPoint, QpSpec, Query, Refused, Region, Result, SendPost, State, Wait, PEER_QPN,
@@ -19,16 +19,16 @@ use rrxe_core::{
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// With resources in memory of its own.
+/// A responder that owns its responder resources.
 type Responder = rrxe_core::Responder<Vec<Resource>>;
 
 /// The end point's queue pair number.
 const QPN: u32 = 0x11;
-/// Where regions start: each this much after the one before.
+/// Distance between the start addresses of two regions.
 const SPACING: u64 = 1 << 32;
 /// Depth of the send queue.
 const DEPTH: usize = 64;
-/// Packets that one call of `poll_transmit` may send.
+/// Maximum number of packets that one call of `poll_transmit` may send.
 const BUDGET: u32 = 16;
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -39,7 +39,7 @@ struct Area {
     registered: bool,
 }
 
-/// A work request's memory.
+/// The memory of a work request.
 #[derive(Clone, Default)]
 struct Buffer {
     id: u64,
@@ -47,7 +47,7 @@ struct Buffer {
     bad_lkey: bool,
 }
 
-/// What a driver has.
+/// The state of the driver.
 #[derive(Default)]
 struct Memory {
     areas: Vec<Area>,
@@ -69,7 +69,7 @@ fn key(area: usize) -> u32 {
     0x1000 + (area as u32) * 0x100
 }
 
-/// As verbs call it: `RemInvReq` is rem-inv-req.
+/// Returns the script name of a status: `RemInvReq` is rem-inv-req.
 fn status(status: Status) -> String {
     let mut name = String::new();
     for c in format!("{status:?}").chars() {
@@ -82,7 +82,7 @@ fn status(status: Status) -> String {
 }
 
 impl Memory {
-    /// The bytes of a region that somebody with this right may have.
+    /// Returns the bytes of a region if the key grants `right` on them.
     fn access(
         &mut self,
         rkey: u32,
@@ -272,7 +272,7 @@ impl ResponderEnv for Memory {
     fn flush(&mut self, rkey: u32, flush: Flush) -> std::result::Result<(), Fault> {
         let at = (0..self.areas.len()).find(|n| key(*n) == rkey);
         let at = at.ok_or(Fault::Protection)?;
-        // The whole region has its bounds from itself.
+        // A FLUSH of the whole region is always within its bounds.
         let (va, len) = flush.range.unwrap_or((SPACING * (at as u64 + 1), 0));
         for (asked, right) in [(flush.global, 'f'), (flush.persistent, 'p')] {
             if asked {
@@ -293,7 +293,7 @@ impl ResponderEnv for Memory {
             status: status(completion.status),
             op: op.into(),
             len: completion.byte_len,
-            // Scripts have the number that stands in the packet.
+            // Scripts use the host value of the immediate data in the packet.
             imm: completion
                 .imm
                 .map(|imm| u32::from_be_bytes(imm.to_ne_bytes())),
@@ -315,7 +315,7 @@ impl ResponderEnv for Memory {
     }
 }
 
-/// The queue pair.
+/// The queue pair under test.
 struct Qp {
     service: Service,
     state: State,
@@ -325,19 +325,19 @@ struct Qp {
     drained: bool,
 }
 
-/// The core and what a driver would put around it.
+/// The core with a minimal driver around it.
 #[derive(Default)]
 pub struct Core {
     memory: Memory,
     qp: Option<Qp>,
-    /// Names of events that are the driver's to raise.
+    /// Names of the events that the driver has raised.
     events: VecDeque<String>,
     /// Queue pairs recover by plain go-back-N.
     strict: bool,
 }
 
 impl Core {
-    /// An end point whose queue pairs recover by plain go-back-N.
+    /// Creates an end point whose queue pairs recover by plain go-back-N.
     pub fn strict() -> Self {
         Self {
             strict: true,
@@ -350,7 +350,7 @@ impl Core {
         Ok((qp, &mut self.memory))
     }
 
-    /// What a driver does with the outcome of an event.
+    /// Handles the outcome of an event as a driver does.
     fn note(&mut self, fatal: bool, sqe: bool) -> Result<()> {
         let (qp, memory) = self.qp()?;
         if fatal && qp.state != State::Error {
@@ -381,7 +381,7 @@ impl Core {
         Ok(())
     }
 
-    /// Transmits until there is nothing more to send.
+    /// Transmits until nothing is left to send.
     fn pump(&mut self) -> Result<()> {
         for _ in 0..100_000 {
             let (qp, memory) = self.qp()?;
@@ -403,7 +403,7 @@ impl Core {
         self.pump()
     }
 
-    /// What a driver asks of a datagram before the core sees it. The packet's bytes without ICRC.
+    /// Applies a driver's checks to a datagram. Returns the parsed packet if it passes.
     fn accepted(&mut self, bytes: &[u8]) -> Option<Packet> {
         let seen = Seen {
             bytes: bytes.to_vec(),
@@ -588,7 +588,7 @@ impl EndPoint for Core {
                 qp.drained = false;
                 qp.requester.pause();
             }
-            // SQ Draining (J-08).
+            // Not allowed while the send queue drains (J-08).
             (State::Sqd, State::Rts) if !qp.requester.is_drained(&qp.slots) => {
                 return Err(Refused::Errno(22));
             }

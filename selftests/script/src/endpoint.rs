@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What scripts talk to: an end point under test, whatever it is made of.
+//! The interface between scripts and the end point under test.
 
 use std::net::Ipv4Addr;
 
-/// The peer's queue pair number: the scripts' own.
+/// The queue pair number of the peer, which the script plays.
 pub const PEER_QPN: u32 = 0x77;
 
-/// A failure of the end point that is no matter of the script.
+/// A result whose error is a failure of the end point itself, not a deviation from the script.
 pub type Result<T> = std::result::Result<T, String>;
 
 /// The states of a queue pair.
@@ -36,7 +36,7 @@ impl State {
     }
 }
 
-/// A queue pair: what a script's `qp` says.
+/// The attributes of a queue pair, from the `qp` line of a script.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
     /// rc, uc or ud.
@@ -50,7 +50,7 @@ pub struct QpSpec {
     pub rnr_timer: u8,
     pub rd_atomic: u8,
     pub dest_rd_atomic: u8,
-    /// Some of r, w, a: what the peer may do.
+    /// The peer's access rights: any of r, w, a, f, p.
     pub access: String,
     pub qkey: u32,
     pub state: State,
@@ -80,9 +80,9 @@ impl Default for QpSpec {
 #[derive(Clone, Debug, Default)]
 pub struct SendPost {
     pub id: u64,
-    /// send, send-imm, send-inv, write, write-imm, read, cmp-swap, fetch-add.
+    /// send, send-imm, send-inv, write, write-imm, read, cmp-swap, fetch-add, flush, atomic-write.
     pub op: String,
-    /// What is sent; for READs and atomics, as much of it as is to be read.
+    /// The data to send; for READs and atomics, a buffer of the requested length.
     pub data: Vec<u8>,
     pub va: u64,
     pub rkey: u32,
@@ -94,7 +94,7 @@ pub struct SendPost {
     pub signaled: bool,
     pub solicited: bool,
     pub fence: bool,
-    /// Its local key is not valid.
+    /// Post it with an invalid local key.
     pub bad_lkey: bool,
 }
 
@@ -102,18 +102,19 @@ pub struct SendPost {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub id: u64,
-    /// As verbs call it, in lower case with hyphens and without `_ERR`: success, rem-access, wr-flush.
+    /// The verbs name in lower case with hyphens, without `_ERR`: success, rem-access, wr-flush.
     pub status: String,
-    /// send, write, read, cmp-swap, fetch-add, recv, recv-write-imm; only of a success.
+    /// send, write, read, cmp-swap, fetch-add, flush, atomic-write, recv, recv-write-imm; valid
+    /// only on success.
     pub op: String,
     pub len: u32,
     pub imm: Option<u32>,
     pub src_qpn: u32,
-    /// What the buffer holds now, all of it.
+    /// Content of the whole buffer.
     pub data: Vec<u8>,
 }
 
-/// A region of memory that the peer may use.
+/// A memory region that the peer may access.
 #[derive(Clone, Debug)]
 pub struct Region {
     pub id: usize,
@@ -121,7 +122,7 @@ pub struct Region {
     pub rkey: u32,
 }
 
-/// What a queue pair tells when it is asked.
+/// The result of a query of the queue pair.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub state: State,
@@ -136,54 +137,55 @@ pub enum Refused {
     Broken(String),
 }
 
-/// How long to look for something.
+/// How long to wait for something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It must be there. An end point in real time waits for as long as only a hang would take.
+    /// It must arrive. In real time, the end point waits until only a hang could explain its
+    /// absence.
     Due,
-    /// It must not be there. An end point in real time waits for as long as it would need to come.
+    /// It must not arrive. In real time, the end point waits as long as its arrival could take.
     Silence,
 }
 
-/// An end point under test. The peer is the script.
+/// An end point under test. The script plays its peer.
 ///
-/// Time is in nanoseconds, on a clock of the end point's own.
+/// Times are in nanoseconds on the end point's own clock.
 pub trait EndPoint {
-    /// The addresses of the peer (the script) and of the end point.
+    /// Returns the addresses of the peer (the script) and of the end point.
     fn addresses(&self) -> (Ipv4Addr, Ipv4Addr);
 
-    /// Whether its clock moves by [`EndPoint::advance`] alone.
+    /// Returns whether only [`EndPoint::advance`] moves the clock.
     fn virtual_time(&self) -> bool;
 
-    /// The time.
+    /// Returns the current time.
     fn now(&mut self) -> Result<u64>;
 
-    /// Lets this much time pass.
+    /// Lets `nanoseconds` pass.
     fn advance(&mut self, nanoseconds: u64) -> Result<()>;
 
-    /// A region of memory with the rights (some of l, r, w, a; l lets the end point itself write), filled with
-    /// these bytes.
+    /// Registers a region filled with `bytes`. `rights` is any of l, r, w, a, f, p; l lets the end
+    /// point itself write.
     fn region(&mut self, bytes: &[u8], rights: &str) -> Result<Region>;
 
-    /// What a region holds.
+    /// Returns the content of a region.
     fn memory(&mut self, region: usize, len: usize) -> Result<Vec<u8>>;
 
-    /// Writes to a region, as the program that owns it would.
+    /// Writes to a region, as its owner would.
     fn set_memory(&mut self, region: usize, offset: usize, bytes: &[u8]) -> Result<()>;
 
     /// Deregisters a region.
     fn deregister(&mut self, region: usize) -> Result<()>;
 
-    /// A new queue pair in the Reset state, in place of the one before. Returns its number.
+    /// Creates a queue pair in Reset that replaces the previous one. Returns its number.
     fn queue_pair(&mut self, spec: &QpSpec) -> Result<u32>;
 
-    /// ibv_modify_qp to this state, with the attributes that it takes.
+    /// Calls ibv_modify_qp with `state` and the attributes that it requires.
     fn modify(&mut self, state: State, spec: &QpSpec) -> std::result::Result<(), Refused>;
 
-    /// ibv_query_qp.
+    /// Calls ibv_query_qp.
     fn query(&mut self) -> Result<Query>;
 
-    /// ibv_post_recv of a buffer of this many bytes that all are 0xee.
+    /// Calls ibv_post_recv with a buffer of `len` bytes, each 0xee.
     fn post_recv(
         &mut self,
         id: u64,
@@ -191,21 +193,21 @@ pub trait EndPoint {
         bad_lkey: bool,
     ) -> std::result::Result<(), Refused>;
 
-    /// ibv_post_send.
+    /// Calls ibv_post_send.
     fn post_send(&mut self, post: &SendPost) -> std::result::Result<(), Refused>;
 
-    /// The next completion of the send queue, or of the receive queue.
+    /// Polls the next completion of the send queue or of the receive queue.
     fn completion(&mut self, send: bool, wait: Wait) -> Result<Option<Completion>>;
 
-    /// The next asynchronous event: as verbs call it, in lower case with hyphens.
+    /// Returns the next asynchronous event: its verbs name in lower case with hyphens.
     fn event(&mut self, wait: Wait) -> Result<Option<String>>;
 
-    /// A counter of the device since the queue pair was made.
+    /// Returns the value of a device counter, relative to the creation of the queue pair.
     fn counter(&mut self, name: &str) -> Result<u64>;
 
-    /// An IP datagram arrives.
+    /// Injects an IP datagram.
     fn inject(&mut self, datagram: &[u8]) -> Result<()>;
 
-    /// The next IP datagram from the end point, and when it left.
+    /// Returns the next IP datagram from the end point, and the time at which it left.
     fn packet(&mut self, wait: Wait) -> Result<Option<(u64, Vec<u8>)>>;
 }

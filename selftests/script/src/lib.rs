@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scripted packets: a transport test reads like a conversation.
+//! Packet scripts: transport tests that read like a conversation.
 //!
-//! A script (selftests/conformance/*.rrx; docs/testing.md has the format) posts work requests,
-//! injects packets as the peer of a queue pair, and says what is expected of the end point under
-//! test. [`parse`] reads it into a [`Script`], [`run`] runs it against an [`EndPoint`]: the transport core with a
-//! virtual clock ([`core::Core`]), or a driver in a guest through a helper ([`remote::Remote`]).
+//! A script (selftests/conformance/*.rrx; docs/testing.md describes the format) posts work
+//! requests, injects packets as the peer of a queue pair, and states the expected behaviour of the
+//! end point under test. [`parse`] turns the text into a [`Script`]. [`run`] runs it against an
+//! [`EndPoint`]: the transport core with a virtual clock ([`core::Core`]), or a driver in a guest
+//! through a helper ([`remote::Remote`]).
 
 pub mod core;
 pub mod endpoint;
@@ -22,11 +23,11 @@ pub use script::Script;
 
 use std::path::{Path, PathBuf};
 
-/// All scripts of the repository, in the order of their names.
+/// Returns the paths of all scripts in the repository, sorted by name.
 ///
 /// # Errors
 ///
-/// The folder cannot be read.
+/// Returns an error if the folder can't be read.
 pub fn all() -> std::io::Result<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance");
     let mut files = Vec::new();
@@ -44,18 +45,18 @@ pub fn all() -> std::io::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 ///
-/// File, line, and what would be right.
+/// Returns file, line and a hint for correction.
 pub fn load(path: &Path) -> Result<Script, String> {
     let text = std::fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     parse(&name, &text)
 }
 
-/// Runs a script over the core.
+/// Runs a script against the core.
 ///
 /// # Errors
 ///
-/// What is not as the script says.
+/// Returns a description of the first deviation from the script.
 pub fn run_on_core(script: &Script) -> Result<(), String> {
     let mut core = if script.strict {
         core::Core::strict()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `rrxe_script FILE…` runs scripts over the core, and tells what went on.
-//! `rrxe_script --remote FILE` runs one against the end point at its standard input and output; how that
-//! ended is its last line there: `done ok` or `done` and lines of text.
+//! `rrxe_script FILE…` runs scripts against the core and prints the results. `rrxe_script --remote
+//! FILE` runs one script against the end point at standard input and output. Its last line of
+//! output is the result: `done ok`, or `done failed` followed by an explanation.
 
 use rrxe_script::remote::Remote;
 use std::path::Path;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RoCEv2 packets over IPv4 as scripts name them: fields by name, any value in any of them.
+//! RoCEv2 packets over IPv4 with named fields that may hold any value.
 //!
-//! Nothing here asks what is allowed. Layouts and opcodes stand here once more, apart from the core's,
-//! so that a test does not read a packet by the rules that it tests.
+//! This module does no validation. It defines layouts and opcodes independently of the core, so
+//! that a test does not interpret packets by the code under test.
 
 use rrxe_core::icrc;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u64 = 4791;
 
-/// The parts of a packet in which fields lie.
+/// The headers that contain fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     Ip,
@@ -27,7 +27,7 @@ pub enum Header {
     AtomicAck,
     Imm,
     Ieth,
-    /// The reserved bytes of a congestion notification.
+    /// The reserved bytes of a congestion notification packet.
     Cnp,
 }
 
@@ -48,7 +48,7 @@ impl Header {
 pub struct Field {
     pub name: &'static str,
     pub header: Header,
-    /// First bit, counted from the header's first.
+    /// First bit, relative to the start of the header.
     pub bit: usize,
     pub width: usize,
 }
@@ -62,7 +62,7 @@ const fn field(name: &'static str, header: Header, bit: usize, width: usize) -> 
     }
 }
 
-/// Every field that a script can name.
+/// All fields that a script can name.
 pub const FIELDS: &[Field] = &[
     field("ip-version", Header::Ip, 0, 4),
     field("ip-ihl", Header::Ip, 4, 4),
@@ -112,7 +112,7 @@ pub const FIELDS: &[Field] = &[
     field("key", Header::Ieth, 0, 32),
 ];
 
-/// Operations: their names, the low five bits of the opcode, and the extension headers.
+/// Operations: name, low five bits of the opcode, and extension headers.
 const OPERATIONS: &[(&str, u8, &[Header])] = &[
     ("send-first", 0x00, &[]),
     ("send-middle", 0x01, &[]),
@@ -141,7 +141,7 @@ const OPERATIONS: &[(&str, u8, &[Header])] = &[
     ("atomic-write", 0x1d, &[Header::Reth]),
 ];
 
-/// The classes of service, by the top three bits of the opcode.
+/// Service classes, by the top three bits of the opcode.
 const CLASSES: &[(&str, u8)] = &[
     ("rc", 0x00),
     ("uc", 0x20),
@@ -152,7 +152,8 @@ const CLASSES: &[(&str, u8)] = &[
 
 const CNP: u8 = 0x81;
 
-/// The opcode of a name such as `send-only` or `uc.send-only`; without a class it is `class`.
+/// Returns the opcode of a name such as `send-only` or `uc.send-only`. The default class is
+/// `class`.
 pub fn opcode(name: &str, class: &str) -> Option<u8> {
     if name == "cnp" {
         return Some(CNP);
@@ -163,12 +164,12 @@ pub fn opcode(name: &str, class: &str) -> Option<u8> {
     Some(top | low)
 }
 
-/// The names of all operations.
+/// Returns the names of all operations.
 pub fn names() -> Vec<&'static str> {
     OPERATIONS.iter().map(|(name, ..)| *name).collect()
 }
 
-/// The name of an opcode: with its class unless that is `class`.
+/// Returns the name of an opcode, prefixed with its class unless that is `class`.
 pub fn name(opcode: u8, class: &str) -> String {
     if opcode == CNP {
         return "cnp".into();
@@ -182,7 +183,7 @@ pub fn name(opcode: u8, class: &str) -> String {
     }
 }
 
-/// The headers of a packet with this opcode, from the IP header on.
+/// Returns the headers of a packet with this opcode, starting with the IP header.
 pub fn headers(opcode: u8) -> Vec<Header> {
     let mut headers = vec![Header::Ip, Header::Udp, Header::Bth];
     if opcode == CNP {
@@ -201,7 +202,7 @@ pub fn headers(opcode: u8) -> Vec<Header> {
     headers
 }
 
-/// Where a field lies in a packet with this opcode: its first bit.
+/// Returns the first bit and the width of a field in a packet with this opcode.
 fn place(opcode: u8, name: &str) -> Option<(usize, usize)> {
     let mut at = 0;
     for header in headers(opcode) {
@@ -234,43 +235,43 @@ fn set_bits(bytes: &mut [u8], bit: usize, width: usize, value: u64) {
     }
 }
 
-/// The widths in bits of a field of that name anywhere.
+/// Returns the width in bits of a field.
 pub fn width(name: &str) -> Option<usize> {
     FIELDS.iter().find(|f| f.name == name).map(|f| f.width)
 }
 
-/// Whether packets with this opcode have the field.
+/// Returns whether packets with this opcode have the field.
 pub fn has(opcode: u8, name: &str) -> bool {
     place(opcode, name).is_some()
 }
 
-/// What to make a packet from.
+/// A description of a packet to build.
 #[derive(Clone, Debug, Default)]
 pub struct Recipe {
     pub opcode: u8,
-    /// Headers are those of this opcode, if the opcode itself is overwritten.
+    /// Field values. Overwriting `opcode` does not change the set of headers.
     pub fields: Vec<(String, u64)>,
     pub payload: Vec<u8>,
-    /// What the padding is made of.
+    /// Value of the padding bytes.
     pub pad_byte: u8,
-    /// How many bytes of padding there are; as many as are needed if unsaid.
+    /// Number of padding bytes; `None` for the number that the payload needs.
     pub pad_len: Option<usize>,
-    /// Bytes taken off the end before the ICRC is made.
+    /// Bytes truncated before the ICRC is appended.
     pub cut: usize,
-    /// No ICRC at all.
+    /// Omit the ICRC.
     pub no_icrc: bool,
-    /// Bytes behind the UDP datagram, inside the IP datagram.
+    /// Bytes after the UDP datagram, inside the IP datagram.
     pub tail: usize,
-    /// Fields overwritten after the ICRC was made.
+    /// Fields overwritten after the ICRC was computed.
     pub later: Vec<(String, u64)>,
-    /// A bit flipped after the ICRC was made, counted from the BTH on.
+    /// Index of a bit to flip after the ICRC was computed, relative to the start of the BTH.
     pub flip: Option<usize>,
-    /// A bit of the ICRC itself is wrong.
+    /// Flip a bit of the ICRC.
     pub bad_icrc: bool,
 }
 
 impl Recipe {
-    /// The IP datagram. Its IP checksum is right in the end unless a field says otherwise.
+    /// Builds the IP datagram. The IP checksum covers the final header unless a field overrides it.
     pub fn build(&self) -> Vec<u8> {
         let headers = headers(self.opcode);
         let mut bytes: Vec<u8> = Vec::new();
@@ -349,7 +350,7 @@ impl Recipe {
     }
 }
 
-/// The ICRC of a datagram, from the IP header to the last byte before it.
+/// Returns the ICRC of a datagram, from the IP header to the last byte before the ICRC.
 fn icrc_of(bytes: &[u8]) -> [u8; 4] {
     let (ip, rest) = bytes.split_at(20);
     let (udp, ib) = rest.split_at(8);
@@ -372,22 +373,22 @@ fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// A packet that was received.
+/// A received packet.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The IP datagram.
     pub bytes: Vec<u8>,
-    /// The class that names are without.
+    /// The default service class, which names omit.
     pub class: &'static str,
 }
 
 impl Seen {
-    /// The opcode, if it is long enough to have one.
+    /// Returns the opcode, or 0xff if the packet is too short.
     pub fn opcode(&self) -> u8 {
         self.bytes.get(28).copied().unwrap_or(0xff)
     }
 
-    /// A field's value; `None` where the packet has no such field.
+    /// Returns the value of a field, or `None` if the packet has no such field.
     pub fn get(&self, name: &str) -> Option<u64> {
         let (bit, width) = place(self.opcode(), name)?;
         get_bits(&self.bytes, bit, width)
@@ -397,25 +398,25 @@ impl Seen {
         headers(self.opcode()).iter().map(|h| h.len()).sum()
     }
 
-    /// Payload and padding.
+    /// Returns the payload including padding.
     fn body(&self) -> &[u8] {
         let end = self.bytes.len().saturating_sub(4);
         self.bytes.get(self.header_len()..end).unwrap_or(&[])
     }
 
-    /// The payload, without padding.
+    /// Returns the payload without padding.
     pub fn payload(&self) -> &[u8] {
         let body = self.body();
         let pad = self.get("pad").unwrap_or(0) as usize;
         &body[..body.len().saturating_sub(pad)]
     }
 
-    /// The padding.
+    /// Returns the padding.
     pub fn padding(&self) -> &[u8] {
         &self.body()[self.payload().len()..]
     }
 
-    /// Whether the ICRC is right.
+    /// Returns whether the ICRC is correct.
     pub fn icrc_is_right(&self) -> bool {
         match self.bytes.split_last_chunk::<4>() {
             Some((rest, icrc)) if rest.len() >= 40 => icrc_of(rest) == *icrc,
@@ -423,7 +424,7 @@ impl Seen {
         }
     }
 
-    /// What a script would call it: an acknowledgement goes by what it says.
+    /// Returns the name that a script would use. ACKs and NAKs are named by their syndrome.
     pub fn name(&self) -> String {
         let name = name(self.opcode(), self.class);
         match (name.as_str(), self.get("syndrome")) {
@@ -438,10 +439,10 @@ impl Seen {
     }
 }
 
-/// The names of NAK codes, from 0 on.
+/// The names of NAK codes, starting at 0.
 pub const NAKS: [&str; 5] = ["sequence", "invalid", "access", "operational", "rd"];
 
-/// How a field's value is written.
+/// Formats the value of a field.
 pub fn show(name: &str, value: u64) -> String {
     match name {
         "ip-src" | "ip-dst" => std::net::Ipv4Addr::from(value as u32).to_string(),
@@ -453,7 +454,7 @@ pub fn show(name: &str, value: u64) -> String {
 }
 
 impl fmt::Display for Seen {
-    /// As a script would write it: what says something, nothing that is as always.
+    /// Formats the packet in the notation of scripts and omits fields with default values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name())?;
         let as_always = [
@@ -499,7 +500,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// The first `most` bytes in hexadecimal digits.
+/// Returns the first `most` bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8], most: usize) -> String {
     let mut digits = String::new();
     for byte in bytes.iter().take(most) {
@@ -509,7 +510,7 @@ pub fn hex(bytes: &[u8], most: usize) -> String {
     digits
 }
 
-/// Bytes from hexadecimal digits.
+/// Converts hexadecimal digits to bytes.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     if text.len() % 2 != 0 || !text.is_ascii() {
         return None;

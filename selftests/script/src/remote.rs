@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An end point behind a pipe: a line asks, a line answers.
+//! An end point behind a pipe: each request line gets one response line.
 //!
-//! The other side (selftests/guest/lib/scripts.py) drives verbs and raw sockets in a guest, and knows
-//! nothing of scripts. An answer is `ok` and words, `errno N`, or `error` and a text.
+//! The helper at the other end (selftests/guest/lib/scripts.py) uses verbs and raw sockets in a
+//! guest and knows nothing about scripts. A response is `ok` with words, `errno N`, or `error` with
+//! a message.
 
 use crate::endpoint::{
     Completion, EndPoint, QpSpec, Query, Refused, Region, Result, SendPost, State, Wait, PEER_QPN,
@@ -19,7 +20,7 @@ pub struct Remote<R, W> {
     addresses: (Ipv4Addr, Ipv4Addr),
 }
 
-/// What `-` stands for: no bytes, no value.
+/// The placeholder for an empty byte string or an absent value.
 const NONE: &str = "-";
 
 fn bytes(digits: &str) -> Result<Vec<u8>> {
@@ -50,11 +51,11 @@ fn wait_name(wait: Wait) -> &'static str {
 }
 
 impl<R: BufRead, W: Write> Remote<R, W> {
-    /// Says hello.
+    /// Opens the connection and reads the addresses.
     ///
     /// # Errors
     ///
-    /// Nobody answers.
+    /// Returns an error if the helper does not respond.
     pub fn new(from: R, to: W) -> Result<Self> {
         let unknown = Ipv4Addr::UNSPECIFIED;
         let mut remote = Remote {

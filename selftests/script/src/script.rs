@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a script says, once it is parsed: steps, and the packets, work requests and completions of them.
+//! The parsed form of a script: its steps with their packets, work requests and completions.
 
 use crate::endpoint::{QpSpec, State};
 
-/// A script, ready to run.
+/// A parsed script.
 #[derive(Debug)]
 pub struct Script {
-    /// The file's name, as it is told in messages.
+    /// The file name, for messages.
     pub file: String,
-    /// What it is about: the comment at its head.
+    /// The comment at the head of the script.
     pub about: String,
-    /// The statements that it tests.
+    /// The ids of the statements that it tests.
     pub ids: Vec<String>,
-    /// Why it runs over the core only.
+    /// The reason why it runs against the core only.
     pub core_only: Option<String>,
-    /// Why it runs in guests only.
+    /// The reason why it runs in guests only.
     pub guest_only: Option<String>,
-    /// The driver is to recover by plain go-back-N.
+    /// The requester recovers by plain go-back-N.
     pub strict: bool,
     pub lines: Vec<Line>,
 }
 
-/// One step, and where it is written.
+/// One step with its source line.
 #[derive(Debug)]
 pub struct Line {
     pub number: usize,
-    /// As written, with variables replaced.
+    /// The source text with variables replaced.
     pub text: String,
     pub step: Step,
 }
 
-/// What a line asks for.
+/// A step of a script.
 #[derive(Clone, Debug)]
 pub enum Step {
     Qp(QpSpec),
@@ -60,7 +60,7 @@ pub enum Step {
         number: u64,
     },
     ExpectPacket(PacketSpec),
-    /// A packet that may come or not.
+    /// A packet that may or may not arrive.
     MaybePacket(PacketSpec),
     ExpectNothing,
     ExpectCompletion(CompletionSpec),
@@ -77,7 +77,7 @@ pub enum Step {
     },
     ExpectEvent(String),
     ExpectNoEvent,
-    /// All packets so far came from one UDP port in the range for that.
+    /// All packets so far used one UDP source port in the valid range.
     ExpectOnePort,
     ExpectCounter {
         name: String,
@@ -85,7 +85,7 @@ pub enum Step {
     },
 }
 
-/// A number, or one that only the run knows: a region's address or key and something added.
+/// A number, or an offset to a region's address or key, which is known only at run time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
     pub region: Option<String>,
@@ -98,12 +98,12 @@ pub enum Data {
     /// Counting up from this byte.
     Count(u8),
     Bytes(Vec<u8>),
-    /// What stands at this place of a region.
+    /// The content of a region from this offset on.
     Region(String, usize),
 }
 
 impl Data {
-    /// `len` bytes.
+    /// Returns `len` bytes.
     pub fn bytes(&self, len: usize) -> Vec<u8> {
         match self {
             Data::Count(first) => (0..len).map(|n| first.wrapping_add(n as u8)).collect(),
@@ -113,14 +113,14 @@ impl Data {
     }
 }
 
-/// A packet as it is written: to be sent, or to be expected.
+/// A packet to inject, or an expected packet.
 #[derive(Clone, Debug, Default)]
 pub struct PacketSpec {
     pub opcode: u8,
     pub fields: Vec<(String, Value)>,
     pub len: Option<usize>,
     pub data: Option<Data>,
-    // Of packets to be sent.
+    // Fields for packets to inject.
     pub pad_byte: u8,
     pub pad_len: Option<usize>,
     pub cut: usize,
@@ -129,35 +129,35 @@ pub struct PacketSpec {
     pub later: Vec<(String, Value)>,
     pub flip: Option<usize>,
     pub bad_icrc: bool,
-    // Of packets to be expected.
-    /// Earliest, in nanoseconds after what was last sent or expected.
+    // Fields for expected packets.
+    /// Minimum time in nanoseconds after the last action or expected packet.
     pub after: Option<u64>,
-    /// Time may pass until it comes: at most this, in nanoseconds, where time is virtual.
+    /// Maximum time until it arrives, in nanoseconds; used only with virtual time.
     pub within: Option<u64>,
-    /// Earlier acknowledgements may come before it.
+    /// Earlier ACKs may precede it.
     pub last: bool,
     /// The padding must be zero.
     pub zero_pad: bool,
 }
 
-/// A completion to be expected.
+/// An expected completion.
 #[derive(Clone, Debug, Default)]
 pub struct CompletionSpec {
     pub op: String,
-    /// Any of these.
+    /// Accepted statuses.
     pub statuses: Vec<String>,
     pub id: Option<u64>,
     pub len: Option<u32>,
     pub imm: Option<u32>,
     pub src_qpn: Option<u32>,
     pub data: Option<Data>,
-    /// The buffer holds the IPv4 header of the last packet injected, where datagrams have it.
+    /// For UD, the buffer must start with the IPv4 header of the last injected packet.
     pub ip_header: bool,
-    /// As for packets.
+    /// Maximum time until it arrives, in nanoseconds; used only with virtual time.
     pub within: Option<u64>,
 }
 
-/// A send work request as it is written.
+/// A send work request to post.
 #[derive(Clone, Debug, Default)]
 pub struct SendSpec {
     pub op: String,
@@ -177,11 +177,11 @@ pub struct SendSpec {
     pub refused: bool,
 }
 
-/// Attributes that a `modify` changes.
+/// Attributes changed by `modify`, by name.
 pub type QpChange = Vec<(String, String)>;
 
-/// The name of the region that every script has: 64 KiB, for every kind of access.
+/// The name of the default region: 64 KiB with all access rights.
 pub const REGION: &str = "mr";
 
-/// Its size.
+/// Size of the default region in bytes.
 pub const REGION_LEN: usize = 65536;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every script of selftests/conformance over the core: a test each.
+//! Runs every script of selftests/conformance against the core, one test per script.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mistakes in scripts are told with file, line, and what would be right; a failing script shows
-//! what was expected beside what came.
+//! Errors in scripts are reported with file, line and a hint for correction. A failing script shows
+//! the expected and the actual result side by side.
 
 use rrxe_script::{parse, run_on_core};
 
-/// The error of a script that consists of a head and these lines, which begin at line 3.
+/// Returns the parse error of a script made of a head and `lines`, which begin at line 3.
 fn error(lines: &str) -> String {
     parse("t.rrx", &format!("# About.\ntests A-01\n{lines}\n")).unwrap_err()
 }
@@ -78,7 +78,7 @@ fn mistakes_are_told_with_line_and_remedy() {
         .contains("begins with a comment"));
 }
 
-/// What a script tells that fails.
+/// Returns the report of a failing script.
 fn failure(lines: &str) -> String {
     let script = parse("t.rrx", &format!("# About.\ntests A-01\n{lines}\n")).unwrap();
     run_on_core(&script).unwrap_err()
@@ -122,7 +122,8 @@ fn failures_show_both_packets_and_the_conversation() {
     );
 }
 
-/// Every repository script can be read, also those that run in guests only.
+/// Checks that every script in the repository can be parsed, including those that run in guests
+/// only.
 #[test]
 fn all_scripts_are_well_formed() {
     let files = rrxe_script::all().unwrap();

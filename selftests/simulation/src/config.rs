@@ -1,60 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a seed decides before anything happens.
+//! The configuration that a seed selects before the first event.
 
 use crate::random::Random;
 use rrxe_core::{reorder, Mtu, Service};
 
-/// How the network treats packets: chances in a thousand.
+/// Network impairments. Probabilities are per mille.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Network {
-    /// Nanoseconds that every packet travels.
+    /// One-way latency of every packet, in nanoseconds.
     pub latency: u64,
-    /// Nanoseconds that a late packet is late by at most; others may overtake it.
+    /// Maximum extra delay of a late packet, in nanoseconds; other packets may overtake it.
     pub jitter: u32,
-    /// It is lost.
+    /// Packet loss.
     pub loss: u32,
-    /// It arrives twice.
+    /// Packet duplication.
     pub duplication: u32,
-    /// It is late.
+    /// Extra delay of a packet.
     pub reorder: u32,
-    /// One of its bits is another one.
+    /// Corruption of one bit of a packet.
     pub corruption: u32,
-    /// It is marked by a congested switch, or loses its mark where nobody looks.
+    /// ECN congestion marks.
     pub marks: u32,
 }
 
-/// What consumers do besides posting: chances in a thousand.
+/// Consumer actions besides posting. Probabilities are per mille.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trouble {
-    /// A work request that must fail.
+    /// A posted work request that must fail.
     pub traps: u32,
-    /// At each turn: SQD and back.
+    /// Per turn: drain to SQD and resume.
     pub drains: u32,
-    /// At each turn: to Error.
+    /// Per turn: transition to Error.
     pub errors: u32,
-    /// At each turn: to Reset with work outstanding.
+    /// Per turn: transition to Reset with work requests outstanding.
     pub resets: u32,
-    /// At each turn: the region of the peer's accesses is deregistered.
+    /// Per turn: deregistration of the region that the peer accesses.
     pub deregistrations: u32,
-    /// A receive work request that is too short for some messages, or whose memory is gone.
+    /// A receive work request that is too short for some messages, or whose memory is invalid.
     pub bad_receives: u32,
-    /// A batch has no room.
+    /// A transmit batch without enough room.
     pub no_room: u32,
-    /// At each turn: a packet that nobody sent, or one of an earlier connection.
+    /// Per turn: a forged packet, or a stale packet of an earlier connection.
     pub forgeries: u32,
 }
 
-/// A pair of connected queue pairs, or a single one for datagrams.
+/// A pair of connected queue pairs, or a single queue pair for datagrams.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     pub service: Service,
-    /// End points of both queue pairs; for datagrams the first counts.
+    /// End points of both queue pairs. UD uses only the first.
     pub hosts: [usize; 2],
-    /// Which of its host's shared receive queues each queue pair takes from; without, it has its own.
+    /// Index of the host's shared receive queue for each queue pair; `None` for a queue of its own.
     pub shared: [Option<usize>; 2],
     pub mtu: Mtu,
-    /// Log 2 of the send queue's depth.
+    /// Log2 of the send queue depth.
     pub depth: u32,
     pub timeout: u8,
     pub retry_count: u8,
@@ -62,52 +62,53 @@ pub struct Connection {
     pub rnr_timer: u8,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
-    /// Work requests that each queue pair posts.
+    /// Number of work requests that each queue pair posts.
     pub requests: u32,
-    /// Packets that one call of `poll_transmit` may send.
+    /// Maximum number of packets that one call of `poll_transmit` may send.
     pub budget: u32,
-    /// Packets that the longest message has.
+    /// Number of packets of the longest message.
     pub packets: u32,
-    /// Receive work requests that a consumer keeps posted before the end; few make for RNR.
+    /// Receive work requests that a consumer keeps posted before the end; small values cause RNR
+    /// NAKs.
     pub receives: u32,
-    /// Packets that may be held back before their turn, a power of two; without, all are dropped.
+    /// Reorder buffer capacity in packets, a power of two; 0 drops every out-of-order packet.
     pub places: usize,
-    /// Both ends recover by plain go-back-N, and hold nothing back.
+    /// Both ends recover by plain go-back-N and buffer no out-of-order packets.
     pub strict: bool,
 }
 
-/// Everything together.
+/// The whole configuration of one seed.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub hosts: usize,
-    /// Shared receive queues of each end point: for RC, UC and UD, and for XRC.
+    /// Number of shared receive queues per end point: for RC, UC and UD, and for XRC.
     pub shared: usize,
     pub xrc_shared: usize,
     pub network: Network,
     pub trouble: Trouble,
     pub connections: Vec<Connection>,
-    /// Nanoseconds between the turns of a consumer, at most.
+    /// Maximum time between the turns of a consumer, in nanoseconds.
     pub pace: u32,
-    /// `poll_transmit` of a requester is called only if the core asked for it.
+    /// Call `poll_transmit` of a requester only if the core asked for it.
     pub strict: bool,
-    /// Connections are made anew so many times after they broke.
+    /// Number of times that a broken connection may be reestablished.
     pub reconnects: u32,
-    /// The network goes on to disturb so long after the last work request was posted.
+    /// Nanoseconds that the network impairments last after the last work request was posted.
     pub afterwards: u64,
-    /// Packets that may make a run are handed over as one.
+    /// Merge consecutive packets into a burst before they reach the core.
     pub rows: bool,
-    /// An acknowledgement may leave behind what its queue pair sends.
+    /// Let an ACK wait for an outgoing packet of its queue pair.
     pub carries: bool,
-    /// The randomness of what nobody sent.
+    /// Source of randomness for forged packets.
     pub forger: Random,
 }
 
-/// The acknowledge timeout's code that allows for every delay of this network.
+/// Returns an ACK timeout code that covers every delay of this network.
 fn timeout_for(network: &Network) -> u8 {
-    // There and back, both late; consumers and batches that take their time.
+    // A round trip with both packets late, plus delays of consumers and batches.
     let worst = 2 * (network.latency + u64::from(network.jitter)) + 30_000;
-    // Congestion may leave no more of the rate than a packet in milliseconds, and READ responses
-    // that others wait behind.
+    // Under congestion control, the rate may drop to one packet in several milliseconds, and ACKs
+    // may wait behind READ responses.
     if network.marks != 0 {
         return 16;
     }
@@ -117,7 +118,7 @@ fn timeout_for(network: &Network) -> u8 {
 }
 
 impl Config {
-    /// From a seed's randomness.
+    /// Derives a configuration from the random state of a seed.
     pub fn new(random: &mut Random) -> Config {
         let network = network(random);
         let trouble = trouble(random);
@@ -128,7 +129,7 @@ impl Config {
         let mut connections: Vec<_> = (0..count)
             .map(|_| connection(random, hosts, shared, &network))
             .collect();
-        // Whatever else follows from the seed stays the same.
+        // Draw newer options from a copy, so that all older choices of a seed stay the same.
         let mut aside = random.clone();
         let (rows, carries) = (aside.chance(500), aside.chance(500));
         for connection in &mut connections {
@@ -206,7 +207,7 @@ fn connection(random: &mut Random, hosts: usize, shared: usize, network: &Networ
     let service = random.pick(&[Rc, Rc, Rc, Rc, Rc, Xrc, Uc, Ud]);
     let mtu = random.pick(&[256, 256, 256, 256, 512, 1024, 2048, 4096]);
     let a = random.below(hosts as u32) as usize;
-    // Now and then both are of the same host.
+    // Occasionally both queue pairs are on the same host.
     let b = match random.below(10) {
         0 => a,
         _ => (a + 1) % hosts,

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One direction of a connection: what was posted, and what is true of it so far. This is what the
-//! core's work is judged by.
+//! One direction of a connection: the posted work requests and their state so far. The simulator
+//! judges the core against it.
 
 use rrxe_core::{wire::Operation, Fault, Mtu, Psn, SendOp, Service, Status};
 
-/// Why a work request must fail.
+/// The reason why a work request must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// It must not.
+    /// It must not fail.
     None,
-    /// Local memory can't be used, from this packet on (or any response).
+    /// Local memory is not accessible from this packet or response on.
     Local(Fault, u32),
-    /// A key that opens nothing, or an address outside of what it opens.
+    /// An invalid key, or an address outside of its region.
     Access,
-    /// An atomic that is not aligned.
+    /// A misaligned atomic.
     Alignment,
-    /// A key to invalidate that is none.
+    /// An invalid key to invalidate.
     Invalidate,
-    /// UD: a Q_Key that is not the receiver's.
+    /// UD: a Q_Key that differs from the receiver's.
     Qkey,
-    /// XRC: a shared receive queue that is not there.
+    /// XRC: a shared receive queue that does not exist.
     Queue,
 }
 
-/// A send work request that was posted.
+/// A posted send work request.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub op: SendOp,
     pub len: u32,
-    /// Where its data stands in the table.
+    /// Offset of its data in the random table.
     pub data: u32,
     /// Offset in the peer's memory.
     pub place: usize,
@@ -38,33 +38,33 @@ pub struct Message {
     pub signaled: bool,
     pub solicited: bool,
     pub trap: Trap,
-    /// UD: the queue pair that it goes to.
+    /// UD: the destination queue pair.
     pub to: usize,
-    /// XRC: the number of the shared receive queue that it goes to.
+    /// XRC: the number of the destination's shared receive queue.
     pub srqn: u32,
-    /// PSN of its first packet, counted from the connection's first.
+    /// PSN of its first packet, relative to the first PSN of the connection.
     pub first: u32,
-    /// PSNs that it takes.
+    /// Number of PSNs that it uses.
     pub packets: u32,
-    /// Messages on the wire before it.
+    /// Number of messages on the wire before it.
     pub number: u32,
-    /// Its first packet (or local operation) was seen.
+    /// Its first packet was sent, or its local operation executed.
     pub started: bool,
-    /// READ: what it must bring, since it was executed. Atomic: the value before.
+    /// READ: the expected data, recorded at execution. Atomic: the original value.
     pub result: Vec<u8>,
-    /// Atomic, local operation, invalidation: was executed.
+    /// The atomic, local operation or invalidation was executed.
     pub done: bool,
-    /// READ: a bit for each packet of the response that was placed.
+    /// READ: one bit for each response packet whose payload was placed.
     pub placed: u64,
 }
 
 impl Message {
-    /// Whether it consumes a receive work request.
+    /// Returns whether it consumes a receive work request.
     pub fn receives(&self) -> bool {
         self.op.uses_receive()
     }
 
-    /// What its packet with this index is.
+    /// Returns the operation of its packet at this index.
     pub fn operation(&self, index: u32) -> Operation {
         use Operation as O;
         let first = index == 0;
@@ -101,67 +101,68 @@ impl Message {
     }
 }
 
-/// Everything that one queue pair sends to its peer.
+/// All messages from one queue pair to its peer.
 #[derive(Clone, Debug)]
 pub struct Flow {
     pub service: Service,
     pub mtu: Mtu,
-    /// Counts connections: packets of an earlier one are no longer on the network.
+    /// Connection count; packets of an earlier epoch are discarded.
     pub epoch: u32,
     /// The first PSN.
     pub base: Psn,
-    /// The key of the window, and the window, in the peer's memory.
+    /// Key and offset of the window in the peer's memory.
     pub rkey: u32,
     pub window: usize,
     pub messages: Vec<Message>,
-    /// PSNs given to messages, and messages on the wire.
+    /// Number of PSNs assigned to messages, and number of messages on the wire.
     pub psns: u32,
     pub numbered: u32,
-    /// One beyond the highest PSN seen on the wire.
+    /// One past the highest PSN seen on the wire.
     pub sent: u32,
-    /// One beyond the PSN seen last.
+    /// One past the PSN seen last.
     pub next: u32,
-    /// Messages that consume a receive work request, as far as the receiver has granted credits for
-    /// them; and whether it has none to give, but takes any number.
+    /// Number of messages that consume a receive work request and for which the receiver has
+    /// granted credits; and whether no limit is in force.
     pub granted: usize,
     pub unlimited: bool,
-    /// Messages completed at the sender.
+    /// Number of messages completed at the sender.
     pub completed: usize,
-    /// One has failed: from here on all are flushed.
+    /// A message has failed: every later one is flushed.
     pub failed: bool,
-    /// READs and atomics seen on the wire and not completed.
+    /// READs and atomics sent but not yet completed.
     pub reads: u32,
-    /// PSNs, messages (as they are counted in `messages`, and on the wire) executed by the receiver.
+    /// PSNs executed by the receiver, messages executed (as an index in `messages`), and the MSN.
     pub executed: u32,
     pub cursor: usize,
     pub msn: u32,
-    /// Of the messages that consume receive work requests, this is the next to be received.
+    /// Index of the next message to consume a receive work request.
     pub receiving: usize,
-    /// When packets were last lost, spoilt, made late or doubled: eight times, the latest first.
+    /// Times of the last eight losses, corruptions, delays or duplications, latest first.
     pub disturbed: [u64; 8],
-    /// When the last completion was, and RNR NAKs that came since.
+    /// Time of the last completion, and number of RNR NAKs received since.
     pub last_completion: u64,
     pub rnr_naks: u32,
-    /// One is being handled.
+    /// 1 while an RNR NAK is being handled.
     pub rnr_now: u32,
-    /// What excuses failures.
+    /// Reasons that excuse failures.
     pub deregistered: bool,
     pub too_short: bool,
     pub receive_fault: bool,
-    /// More READs and atomics may be under way than the receiver allows.
+    /// The requester may have more READs and atomics outstanding than the receiver allows.
     pub mismatched: bool,
-    /// The receiver has made a NAK for the PSN that it waits for: no other until it comes (B-09).
+    /// The receiver has sent a NAK for the PSN that it expects, and sends no other until it arrives
+    /// (B-09).
     pub nak_open: bool,
-    /// NAK Sequence Errors sent for it.
+    /// Number of sequence error NAKs sent for the expected PSN.
     pub naks: u32,
-    /// PSNs that the responses to READs go on with. (An older READ or atomic that comes again is
-    /// answered first, in the middle of a response.)
+    /// PSNs at which READ responses continue. A duplicate of an older READ or atomic is answered
+    /// first, even in the middle of a response.
     pub responses: Vec<u32>,
-    /// An RNR NAK was taken: until then nothing is sent, from this PSN.
+    /// End of the RNR wait, and the PSN from which nothing is sent until then.
     pub rnr: Option<(u64, u32)>,
-    /// The next work request must wait for the READ before it: it reads what later ones write.
+    /// The next work request must be fenced: it reads memory that later ones write.
     pub fence_next: bool,
-    /// Work requests still to be posted.
+    /// Number of work requests left to post.
     pub left: u32,
 }
 
@@ -214,23 +215,23 @@ impl Flow {
         self.left = old.left;
     }
 
-    /// A PSN counted from the first.
+    /// Converts a PSN to one relative to the first.
     pub fn relative(&self, psn: Psn) -> u32 {
         psn.since(self.base)
     }
 
-    /// Notes that a packet does not get through as it should.
+    /// Records the time of a network impairment.
     pub fn disturb(&mut self, now: u64) {
         self.disturbed.rotate_right(1);
         self.disturbed[0] = now;
     }
 
-    /// The PSN of one counted from the first.
+    /// Converts a relative PSN to a PSN.
     pub fn psn(&self, relative: u32) -> Psn {
         self.base.add(relative)
     }
 
-    /// Whether the receiver has taken a part of a SEND, and waits for the rest.
+    /// Returns whether the receiver is in the middle of a SEND.
     pub fn is_inside_of_send(&self) -> bool {
         let message = self.messages.get(self.cursor);
         message.is_some_and(|message| {
@@ -239,12 +240,12 @@ impl Flow {
         })
     }
 
-    /// Whether everything posted is completed.
+    /// Returns whether every posted work request is completed.
     pub fn is_idle(&self) -> bool {
         self.completed == self.messages.len()
     }
 
-    /// Whether a completion with this status is right for the message that is next.
+    /// Returns whether `status` is a legitimate completion status for the next message.
     pub fn explains(
         &self,
         message: &Message,
@@ -257,7 +258,7 @@ impl Flow {
         let silent = !peer_alive
             || self.deregistered
             || message.trap == Trap::Invalidate
-            // What was pushed out by those that are too many is not answered again.
+            // The responder no longer answers duplicates whose resources were overwritten.
             || self.mismatched && message.op.is_read_or_atomic();
         match status {
             Status::Success => {
@@ -269,10 +270,11 @@ impl Flow {
                 executed && matches!(message.trap, Trap::None | Trap::Qkey)
             }
             Status::WrFlush => self.failed,
-            // What failed on this side may have waited for its turn to say so.
+            // A local failure may have waited for its turn to complete.
             _ if self.failed && !matches!(message.trap, Trap::Local(..)) => false,
             Status::RetryExc => {
-                // Each retry takes a disturbance, which may be so much older than what it is found by.
+                // Each retry needs a disturbance, which may be up to `delay` older than its
+                // detection.
                 let since = self.last_completion.saturating_sub(delay);
                 let disturbed = self.disturbed[usize::from(retry_count & 7)] > since;
                 message.started && (silent || disturbed)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What queue pairs rest on: memory, queues and the network. It does what the core asks for, and
-//! judges it at once.
+//! The environment of the queue pairs: memory, queues and the network. It executes the requests of
+//! the core and judges each one at once.
 
 use crate::config::{Config, Connection};
 use crate::flow::Flow;
@@ -12,24 +12,24 @@ use rrxe_core::*;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bytes of a window's part that is only read, of the one that is written and read, and of the one
-/// for atomics.
+/// Sizes in bytes of the three parts of a window: for READs only, for READs and WRITEs, and for
+/// atomics.
 pub const READ_ONLY: usize = 12 << 10;
 pub const WRITTEN: usize = 12 << 10;
 pub const ATOMICS: usize = 64;
 pub const WINDOW: usize = READ_ONLY + WRITTEN + ATOMICS;
-/// Bytes between windows, which nothing may change.
+/// Bytes between windows, which must never change.
 pub const GUARD: usize = 64;
 /// The address at which a host's memory starts.
 pub const ADDRESS: u64 = 0xffff_8000_1000;
-/// The Q_Key of all datagrams that are to arrive.
+/// The Q_Key of all datagrams that must arrive.
 pub const QKEY: u32 = 0x0102_0304;
 /// The first queue pair number.
 pub const FIRST_QPN: u32 = 100;
-/// The number of the first receive queue, which only those for XRC are known by.
+/// The number of the first receive queue. Only XRC requests carry it.
 pub const FIRST_SRQN: u32 = 5000;
 
-/// The state of a queue pair, as its consumer knows it.
+/// The state of a queue pair, as seen by its consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Reset,
@@ -39,38 +39,38 @@ pub enum State {
     Error,
 }
 
-/// A queue pair's queues and what is known of it.
+/// The queues and the state of one queue pair.
 pub struct Side {
     pub host: usize,
-    /// Its connection, and the queue pair at the other end (itself, for datagrams).
+    /// Index of its connection, and the peer queue pair (itself for UD).
     pub connection: usize,
     pub peer: usize,
     pub state: State,
-    /// The message in each slot.
+    /// Index of the message in each slot.
     pub slots: Vec<usize>,
-    /// The receive queues that it takes from: one, but for XRC.
+    /// Indices of its receive queues: one, or several for XRC.
     pub queues: Vec<usize>,
     pub current: Option<Receive>,
-    /// UD, UC: bytes of which message are in the current receive work request.
+    /// UD, UC: flow, message, and bytes placed so far in the current receive work request.
     pub partial: Option<(usize, usize, u32)>,
-    /// A poll of the requester, of the responder, is to come.
+    /// A poll of the requester, or of the responder, is scheduled.
     pub send_pending: bool,
     pub answer_pending: bool,
     pub timer: Option<u64>,
     pub answer_timer: Option<u64>,
-    /// The progress seen by the last turn, and how often it was the same.
+    /// Progress count at the last turn, and the number of turns without progress since.
     pub turns: (u64, u32),
-    /// Packets handed over by the poll under way.
+    /// Number of packets sent by the current poll.
     pub emitted: u32,
-    /// The rate of requests, in bytes per second, where there is a limit; and when those that
-    /// were sent would have left at it exactly.
+    /// The rate limit for requests in bytes per second, if any; and the time until which the
+    /// requests sent so far use it up.
     pub rate: Option<u64>,
     pub paid: u64,
 }
 
 impl Side {
-    /// A request leaves: nothing does before its time at the rate, whether it is sent for the
-    /// first time or again (L-07).
+    /// Accounts for a request. Neither a first transmission nor a retransmission may exceed the
+    /// rate limit (L-07).
     pub fn pay(&mut self, now: u64, packet: &TxPacket) {
         let Some(rate) = self.rate else {
             self.paid = now;
@@ -80,14 +80,14 @@ impl Side {
             self.paid < now + congestion::BURST,
             "a packet leaves before its time at the rate"
         );
-        // With the headers of Ethernet, IPv4 and UDP, and rounded as the core does it.
+        // Includes Ethernet, IPv4 and UDP headers, rounded as in the core.
         let bytes = u64::from(packet.udp_payload_len()) + 14 + 20 + 8;
         let time = (bytes * ((1_000_000_000 << 16) / rate)) >> 16;
         self.paid = self.paid.max(now) + time;
     }
 }
 
-/// A registered piece of a host's memory.
+/// A registered region of a host's memory.
 pub struct Region {
     pub key: u32,
     pub start: usize,
@@ -97,53 +97,53 @@ pub struct Region {
 /// An end point.
 pub struct Host {
     pub memory: Vec<u8>,
-    /// What the memory must hold.
+    /// Expected content of the memory.
     pub shadow: Vec<u8>,
     pub regions: Vec<Region>,
-    /// Keys to be invalidated by the peer.
+    /// Keys that the peer may invalidate.
     pub keys: Vec<u32>,
 }
 
-/// What a packet really is.
+/// The true origin of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Truth {
-    /// The flow that it belongs to: the requester's queue pair.
+    /// The flow that it belongs to, named by the requester's queue pair.
     pub flow: usize,
     pub epoch: u32,
-    /// It is a response.
+    /// The packet is a response.
     pub response: bool,
-    /// PSN counted from the first; requests: the message.
+    /// The relative PSN; for requests also the message index.
     pub relative: u32,
     pub message: usize,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 pub struct Flight {
     pub to: usize,
     pub truth: Truth,
     pub header: [u8; MAX_HEADER],
     pub header_len: usize,
     pub pad: u8,
-    /// The network is congested (ECN).
+    /// Marked as having experienced congestion (ECN).
     pub congested: bool,
     pub payload: Vec<u8>,
 }
 
-/// Something that is to happen.
+/// A scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A packet, by its index, arrives.
+    /// The packet with this index arrives.
     Arrival(usize),
     /// A consumer has its turn.
     Turn(usize),
-    /// A requester or a responder goes on to transmit.
+    /// A requester or a responder continues to transmit.
     Send(usize),
     Answer(usize),
     /// A congestion notification arrives.
     Notification(usize),
 }
 
-/// Everything but the cores.
+/// The state of a simulation except the cores.
 pub struct Ground {
     pub config: Config,
     pub random: Random,
@@ -156,19 +156,19 @@ pub struct Ground {
     sequence: u64,
     flights: Vec<Flight>,
     free: Vec<usize>,
-    /// Packets on their way.
+    /// Number of packets in flight.
     pub flying: usize,
-    /// When the last packet arrives that was not late, by receiver.
+    /// Arrival time of the last packet that was not late, by receiver.
     pub last: Vec<u64>,
-    /// Packets that the batch has room for.
+    /// Number of packets that fit into the transmit batch.
     pub room: u32,
     pub refused: bool,
     /// The packet being handled.
     pub handling: Option<Truth>,
     pub payload: Vec<u8>,
-    /// No more disturbances.
+    /// The network impairments have ended.
     pub fair: bool,
-    /// Changes with every progress.
+    /// A counter that grows with every sign of progress.
     pub progress: u64,
     pub packets: u64,
     pub requests: u64,
@@ -230,7 +230,7 @@ impl Ground {
         &self.config.connections[self.sides[qp].connection]
     }
 
-    /// The receive queues of a new queue pair, at this end of a connection.
+    /// Returns the receive queues of a new queue pair at one end of a connection.
     pub fn queues_of(&mut self, connection: &Connection, end: usize) -> Vec<usize> {
         let (shared, all) = (
             self.config.shared,
@@ -256,13 +256,13 @@ impl Ground {
         queues
     }
 
-    /// A number that is no key yet.
+    /// Returns a new key.
     pub fn new_key(&mut self) -> u32 {
         self.next_key += 0x101;
         self.next_key
     }
 
-    /// The code of the longest wait that this queue pair's timers may ask for.
+    /// Returns the longest time, in nanoseconds, that the timers of this queue pair may wait.
     pub fn longest_wait(&self, qp: usize) -> u64 {
         let connection = self.connection(qp);
         let timeout = timeout::ack_timeout(connection.timeout).unwrap_or(0);
@@ -279,12 +279,12 @@ impl Ground {
         self.events.peek().map(|next| next.0 .0)
     }
 
-    /// What happens next, and when.
+    /// Returns the time and kind of the next event.
     pub fn peek_event(&self) -> Option<(u64, Event)> {
         self.events.peek().map(|next| (next.0 .0, next.0 .2))
     }
 
-    /// A packet on its way.
+    /// Returns a packet in flight.
     pub fn flight(&self, index: usize) -> &Flight {
         &self.flights[index]
     }
@@ -293,7 +293,7 @@ impl Ground {
         self.events.pop().map(|next| next.0 .2)
     }
 
-    /// The packet of an arrival. Give it back by [`Ground::landed`].
+    /// Takes an arriving packet. The caller returns it with [`Ground::landed`].
     pub fn land(&mut self, index: usize) -> Flight {
         let flight = &mut self.flights[index];
         Flight {
@@ -352,8 +352,9 @@ impl Ground {
         self.schedule(at - self.now, Event::Arrival(index));
     }
 
-    /// Flips one bit of a packet. Whether the ICRC does not see it, which it must only where the
-    /// bit does not count; then `flight` has it.
+    /// Flips a random bit of a packet and checks whether the ICRC detects it. Only bits excluded
+    /// from the ICRC may pass; the packet then arrives with the returned bits of `resv8a` flipped.
+    /// Returns `None` for a detected corruption.
     fn corrupt(&mut self, packet: &TxPacket) -> Option<u8> {
         let mut bytes = vec![0u8; 28];
         self.random_header(&mut bytes);
@@ -385,7 +386,7 @@ impl Ground {
         }
     }
 
-    /// Puts a packet, whose payload is in `payload`, onto the network.
+    /// Sends a packet, whose payload is in `payload`, over the network.
     pub fn ship(&mut self, to: usize, truth: Truth, packet: &TxPacket) {
         self.packets += 1;
         let network = self.config.network;
@@ -423,7 +424,7 @@ impl Ground {
                 "       {}{copy}{fate}",
                 self.describe(to, &truth, packet)
             );
-            // A NAK that comes twice costs two retries (F-06).
+            // A duplicate NAK costs two retries (F-06).
             if lost || spoilt || late != 0 || !copy.is_empty() {
                 self.flows[truth.flow].disturb(self.now);
             }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A deterministic network of end points over the transport core.
+//! A deterministic network of end points on top of the transport core.
 //!
-//! One seed decides everything: end points and queue pairs, what their consumers do and when, and
-//! what the network does to each packet. The simulator knows what every packet really is and what
-//! every byte must be, and judges each action of the core when it happens; a violation is a panic.
+//! One seed decides everything: end points and queue pairs, when their consumers act, and how the
+//! network treats each packet. The simulator knows the origin of every packet and the expected
+//! value of every byte, and judges each action of the core as it happens. It panics on a violation.
 //! See docs/testing.md.
 
 mod config;

@@ -20,7 +20,7 @@ usage: simulate [--seeds FIRST..END] [--jobs N] [--group N] [--failures N]
   --failures  stop after so many seeds that fail (5)
   --replay    one seed, with everything that happens in it";
 
-/// What the command line says.
+/// Command-line options.
 struct Options {
     first: u64,
     end: u64,
@@ -58,7 +58,7 @@ fn options() -> Option<Options> {
     Some(options)
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Shared {
     next: AtomicU64,
     done: AtomicU64,
@@ -67,7 +67,7 @@ struct Shared {
     failed: Mutex<Vec<(u64, String)>>,
 }
 
-/// A panic's words.
+/// Returns the message of a panic.
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
         (Some(words), _) => words.clone(),
@@ -104,7 +104,7 @@ fn work(shared: &Shared, options: &Options) {
     }
 }
 
-/// A line on standard error every five seconds.
+/// Prints a progress line to standard error every five seconds.
 fn report_progress(shared: &Shared, options: &Options, started: Instant) {
     let total = options.end.saturating_sub(options.first);
     let mut last = Instant::now();
@@ -154,7 +154,7 @@ fn main() -> ExitCode {
     while first < options.end {
         let end = options.end.min(first.saturating_add(options.group));
         let bad = failed.iter().find(|(seed, _)| (first..end).contains(seed));
-        // A run that was stopped says nothing about the seeds that it did not reach.
+        // A run that was stopped early says nothing about the seeds that it did not reach.
         match bad {
             Some((seed, _)) => println!("test seeds-{first}-{} ... FAILED, seed {seed}", end - 1),
             None if failed.is_empty() => println!("test seeds-{first}-{} ... ok", end - 1),

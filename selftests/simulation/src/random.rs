@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Randomness that follows from a seed, and the bytes that messages are made of.
+//! Seeded randomness, and the bytes that messages are made of.
 
 use std::sync::OnceLock;
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Everything that comes follows from the seed.
+    /// Creates a generator whose output depends only on `seed`.
     pub fn new(seed: u64) -> Random {
         let mut random = Random(seed);
         random.0 = random.next() ^ seed;
         random
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -25,28 +25,28 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// 0 to `n` - 1; `n` is not 0.
+    /// Returns a number from 0 to `n` - 1; `n` must not be 0.
     pub fn below(&mut self, n: u32) -> u32 {
         (((self.next() >> 32) * u64::from(n)) >> 32) as u32
     }
 
-    /// `from` to `to`, both included.
+    /// Returns a number from `from` to `to`, both inclusive.
     pub fn between(&mut self, from: u32, to: u32) -> u32 {
         from + self.below(to - from + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// Returns true with a probability of `per_mille` in a thousand.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         per_mille != 0 && self.below(1000) < per_mille
     }
 
-    /// One of these.
+    /// Returns a random element of `from`.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u32) as usize]
     }
 }
 
-/// Bytes of the table that all data is taken from.
+/// Size in bytes of the table that all message data comes from.
 const TABLE: usize = 1 << 17;
 
 fn table() -> &'static [u8] {
@@ -59,12 +59,12 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// `len` random bytes, the same for the same place; no two places have the same bytes. `len` is
-/// at most [`LONGEST`].
+/// Returns `len` bytes of the random table, starting at `place`. Different places yield different
+/// bytes. `len` is at most [`LONGEST`].
 pub fn data(place: u32, len: u32) -> &'static [u8] {
     let start = place as usize % (TABLE - LONGEST as usize);
     &table()[start..start + len as usize]
 }
 
-/// The longest piece of [`data`].
+/// Maximum length of a piece of [`data`].
 pub const LONGEST: u32 = 1 << 15;

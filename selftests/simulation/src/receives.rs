@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive queues: a queue pair's own, and those that several queue pairs share. Handing receive
-//! work requests out is the driver's doing; what the core does with them is judged here.
+//! Receive queues, private or shared by several queue pairs. The driver fetches receive work
+//! requests; this module judges how the core uses them.
 
 use rrxe_core::Fault;
 use std::collections::VecDeque;
@@ -9,31 +9,31 @@ use std::collections::VecDeque;
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
-    /// Its queue, and how many were posted to that before.
+    /// Index of its queue, and the number of work requests posted to that queue before it.
     pub queue: usize,
     pub number: usize,
     pub len: u32,
     pub fault: Option<Fault>,
 }
 
-/// What has become of a receive work request.
+/// The state of a receive work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Waiting,
-    /// It is this queue pair's alone.
+    /// Held by this queue pair.
     Taken(usize),
     Completed,
-    /// Its queue pair was reset.
+    /// Dropped because its queue pair was reset.
     Forgotten,
 }
 
 /// A receive queue.
 pub struct ReceiveQueue {
-    /// Its number, by which XRC requests name it.
+    /// The SRQ number that XRC requests carry.
     pub number: u32,
-    /// Several queue pairs take from it. It outlives their errors and resets.
+    /// Several queue pairs take from it. It survives their errors and resets.
     pub shared: bool,
-    /// Bytes of the longest message that may come.
+    /// Bytes of the longest message that may arrive.
     pub longest: u32,
     /// Receive work requests that its consumers keep posted before the end.
     pub keep: u32,
@@ -53,12 +53,12 @@ impl ReceiveQueue {
         }
     }
 
-    /// Receive work requests that nobody has taken.
+    /// Returns the number of receive work requests not yet taken.
     pub fn waiting(&self) -> u32 {
         self.waiting.len() as u32
     }
 
-    /// Posts a receive work request. `queue`: this queue.
+    /// Posts a receive work request. `queue` is the index of this queue.
     pub fn post(&mut self, queue: usize, len: u32, fault: Option<Fault>) {
         self.waiting.push_back(Receive {
             queue,
@@ -69,15 +69,15 @@ impl ReceiveQueue {
         self.fates.push(Fate::Waiting);
     }
 
-    /// Queue pair `qp` takes the oldest one.
+    /// Takes the oldest receive work request for queue pair `qp`.
     pub fn take(&mut self, qp: usize) -> Option<Receive> {
         let receive = self.waiting.pop_front()?;
         self.fates[receive.number] = Fate::Taken(qp);
         Some(receive)
     }
 
-    /// Queue pair `qp` completes one: once, one that it has taken, and before those that it took
-    /// later.
+    /// Completes a receive work request of queue pair `qp`. It must be held by `qp`, be completed
+    /// only once, and precede every other one that `qp` holds.
     pub fn complete(&mut self, qp: usize, number: usize) {
         assert_eq!(
             self.fates[number],
@@ -92,19 +92,19 @@ impl ReceiveQueue {
         );
     }
 
-    /// Queue pair `qp`, which has taken it, was reset.
+    /// Drops a receive work request that `qp` holds, because `qp` was reset.
     pub fn forget(&mut self, qp: usize, number: usize) {
         assert_eq!(self.fates[number], Fate::Taken(qp));
         self.fates[number] = Fate::Forgotten;
     }
 
-    /// The queue pair is in Error: those that wait are flushed. But a shared queue has them for
-    /// others (J-15).
+    /// Flushes the waiting receive work requests because the queue pair is in Error. A shared queue
+    /// keeps them for the other queue pairs (J-15).
     pub fn flush(&mut self) {
         self.empty(Fate::Completed);
     }
 
-    /// The queue pair is reset.
+    /// Drops the waiting receive work requests because the queue pair was reset.
     pub fn discard(&mut self) {
         self.empty(Fate::Forgotten);
     }
@@ -118,7 +118,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// None is lost: each waits, was completed, or is what `current` says of its queue pair.
+    /// Asserts that no receive work request was lost: each one is waiting, completed, or held by
+    /// its queue pair, as reported by `current`.
     pub fn judge(&self, current: impl Fn(usize) -> Option<usize>) {
         let mut waiting = 0;
         for (number, fate) in self.fates.iter().enumerate() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Some seeds, as part of `cargo test`; the program runs many more.
+//! The first thousand seeds, as part of `cargo test`. The program runs many more.
 
-/// A failure prints what replays it.
+/// Prints the command that replays the seed if the test panics.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -21,7 +21,7 @@ fn a_thousand_seeds() {
     }
 }
 
-/// What happens follows from the seed.
+/// A seed determines the whole run.
 #[test]
 fn seeds_are_deterministic() {
     let runs = [(); 2].map(|()| rrxe_simulation::run(4711, false));

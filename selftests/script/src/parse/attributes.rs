@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of queue pairs, states, and rights of regions.
+//! Parses attributes of queue pairs, states, and rights of regions.
 
 use super::words::Words;
 use super::Result;
@@ -77,7 +77,8 @@ pub(super) fn state(name: &str) -> Result<State> {
     })
 }
 
-/// `none`, or some of local, write, read, atomic with commas between.
+/// Parses access rights: `none`, or a comma-separated list of local, write, read, atomic, flush,
+/// persist.
 pub(super) fn rights(text: &str, local: bool) -> Result<String> {
     let mut found = String::new();
     for right in text.split(',') {

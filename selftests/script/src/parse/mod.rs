@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The format: lines of words. Every mistake is found before anything runs, and told with file,
-//! line, and what would be right.
+//! The parser: a script is made of lines of words. Errors are found before anything runs, and
+//! reported with file, line and a hint for correction.
 
 mod attributes;
 mod packet;
@@ -16,11 +16,11 @@ use words::{value, Words};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Reads a script. `file` is for messages.
+/// Parses a script. `file` is the name used in messages.
 ///
 /// # Errors
 ///
-/// File, line, and what would be right.
+/// Returns file, line and a hint for correction.
 pub fn parse(file: &str, text: &str) -> Result<Script> {
     let mut script = Script {
         file: file.into(),
@@ -108,7 +108,7 @@ pub fn parse(file: &str, text: &str) -> Result<Script> {
     Ok(script)
 }
 
-/// Whether it has the form of a statement's id: a letter, a hyphen, digits.
+/// Returns whether a word has the form of a statement id: a letter, a hyphen, two digits.
 fn is_id(word: &str) -> bool {
     word.split_once('-').is_some_and(|(group, number)| {
         group.len() == 1
@@ -118,7 +118,7 @@ fn is_id(word: &str) -> bool {
     })
 }
 
-/// Replaces variables and unrolls loops: line number and text.
+/// Replaces variables and unrolls loops. Appends line numbers and texts to `out`.
 fn unroll(
     lines: &[(usize, String)],
     out: &mut Vec<(usize, String)>,
@@ -167,7 +167,7 @@ fn unroll(
     Ok(())
 }
 
-/// The values that a loop runs through.
+/// Returns the values that a loop iterates over.
 fn loop_values(words: &[&str]) -> Result<Vec<String>> {
     let mut values = Vec::new();
     for word in words {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets as they are written: to be injected, to be expected.
+//! Parses packets, both injected and expected.
 
 use super::words::{data, time, Words};
 use super::Result;
@@ -58,7 +58,7 @@ pub(super) fn expected(words: &mut Words<'_>, class: &str) -> Result<PacketSpec>
     Ok(spec)
 }
 
-/// The packet's name, with what its name says of the fields.
+/// Parses a packet name and sets the fields that it implies.
 fn packet_name(words: &mut Words<'_>, class: &str) -> Result<PacketSpec> {
     let mut spec = PacketSpec::default();
     let word = words.need("the name of a packet")?;
@@ -106,7 +106,7 @@ fn packet_name(words: &mut Words<'_>, class: &str) -> Result<PacketSpec> {
     Ok(spec)
 }
 
-/// `NAME VALUE`, `NAME` alone for single bits.
+/// Parses `NAME VALUE`, or `NAME` alone for single-bit fields.
 fn field(words: &mut Words<'_>, name: &str, opcode: u8) -> Result<(String, Value)> {
     let Some(width) = packet::width(name) else {
         let mut names: Vec<_> = packet::FIELDS.iter().map(|f| f.name).collect();
@@ -131,7 +131,7 @@ fn field(words: &mut Words<'_>, name: &str, opcode: u8) -> Result<(String, Value
         return Ok((name.into(), one));
     }
     let mut value = words.value(name)?;
-    // Sequence numbers go round: 0-1 is the last.
+    // Sequence numbers wrap around: 0-1 is the highest one.
     let rounds = value.number.wrapping_add(1 << 24) < 3 << 24;
     if matches!(name, "psn" | "msn") && value.region.is_none() && rounds {
         value.number &= 0x00ff_ffff;

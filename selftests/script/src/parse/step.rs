@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The steps: a line each.
+//! Parses steps, one per line.
 
 use super::attributes::{attributes, rights, set_attribute, state};
 use super::packet::{expected, injected};
@@ -12,7 +12,7 @@ use crate::script::{CompletionSpec, SendSpec, Step, REGION};
 const STEPS: &str =
     "qp, mr, deregister, set, modify, post, inject, advance, expect, maybe, for … end";
 
-/// One line; `class` is the service of the queue pair in use.
+/// Parses one line; `class` is the service of the current queue pair.
 pub(super) fn step(words: &mut Words<'_>, class: &mut String) -> Result<Step> {
     let word = words.need("a step")?;
     let step = match word {
@@ -246,7 +246,7 @@ fn completion(words: &mut Words<'_>) -> Result<Step> {
     Ok(Step::ExpectCompletion(spec))
 }
 
-/// A status, or several with slashes between of which any will do.
+/// Parses a status, or several separated by slashes, any of which is accepted.
 fn statuses(words: &mut Words<'_>) -> Result<Vec<String>> {
     let all = words.need("a status")?;
     all.split('/')

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The words of a line: names, numbers, times, bytes.
+//! Splits lines into words and parses names, numbers, times and bytes.
 
 use super::Result;
 use crate::packet;
 use crate::script::{Data, Value};
 
-/// The words of a line, one after the other.
+/// An iterator over the words of a line.
 pub(super) struct Words<'a> {
     pub(super) words: Vec<&'a str>,
     at: usize,
@@ -30,13 +30,13 @@ impl<'a> Words<'a> {
         Some(word)
     }
 
-    /// The next word, which must be there.
+    /// Returns the next word, or an error at the end of the line.
     pub(super) fn need(&mut self, what: &str) -> Result<&'a str> {
         self.next()
             .ok_or_else(|| format!("the line ends where {what} is wanted"))
     }
 
-    /// The next word, which must be one of these.
+    /// Returns the next word, or an error if it is not one of `known`.
     pub(super) fn one_of(&mut self, what: &str, known: &[&str]) -> Result<String> {
         let word = self.need(what)?;
         if known.contains(&word) {
@@ -48,7 +48,7 @@ impl<'a> Words<'a> {
         ))
     }
 
-    /// Takes the next word if it is this one.
+    /// Consumes the next word if it is `word`.
     pub(super) fn takes(&mut self, word: &str) -> bool {
         let found = self.peek() == Some(word);
         self.at += usize::from(found);
@@ -88,7 +88,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// `100`, `0xff`, `100+2*3-1`, `10.9.0.1`, `mr`, `mr+8`.
+/// Parses a value: `100`, `0xff`, `100+2*3-1`, `10.9.0.1`, `mr`, `mr+8`.
 pub(super) fn value(text: &str) -> Result<Value> {
     let mut result = Value::default();
     if let Ok(address) = text.parse::<std::net::Ipv4Addr>() {
@@ -141,7 +141,7 @@ pub(super) fn value(text: &str) -> Result<Value> {
     }
 }
 
-/// `67ms`, `10us`, `2s`, in nanoseconds.
+/// Parses a time such as `67ms`, `10us` or `2s`. Returns nanoseconds.
 pub(super) fn time(text: &str) -> Result<u64> {
     let wrong = || format!("`{text}` is no time; right are 67ms, 0.01ms, 10us, 2s, 500ns");
     let at = text

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions, beside what is expected of them.
+//! Compares completions with the expected ones.
 
 use super::{same, Result, Run, STEPS};
 use crate::endpoint::{Completion, Wait};
@@ -26,7 +26,7 @@ impl Run<'_> {
         let op = if found.status == "success" {
             found.op.clone()
         } else if send {
-            // Of a failure, verbs tell only which request it was.
+            // A failed completion identifies only the work request, not the opcode.
             let posted = self.sends.get(found.id.wrapping_sub(1) as usize);
             posted.map_or("?".into(), |post| completes_as(&post.op).into())
         } else {
@@ -56,7 +56,7 @@ impl Run<'_> {
         self.check_buffer(spec, &found)
     }
 
-    /// What the buffer of a completion holds.
+    /// Compares the buffer of a completion with the expected content.
     fn check_buffer(&self, spec: &CompletionSpec, found: &Completion) -> Result<()> {
         if spec.ip_header && found.data.get(20..40) != self.injected.get(..20) {
             let real = packet::hex(found.data.get(20..40).unwrap_or(&[]), 20);
@@ -66,7 +66,7 @@ impl Run<'_> {
         let Some(data) = &spec.data else {
             return Ok(());
         };
-        // Datagrams have 40 bytes before them.
+        // UD reserves 40 bytes before the payload.
         let front = if self.spec.service == "ud" && spec.op == "recv" {
             40
         } else {
@@ -123,7 +123,7 @@ impl Run<'_> {
     }
 }
 
-/// The opcode of the completion of a work request.
+/// Returns the completion opcode of a work request.
 fn completes_as(op: &str) -> &str {
     match op {
         "send-imm" | "send-inv" => "send",

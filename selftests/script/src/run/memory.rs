@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Regions: what they hold, and what they must hold.
+//! Memory regions and their expected content.
 
 use super::{Result, Run};
 use crate::endpoint::Region;
 use crate::packet;
 
-/// A region, and what it must hold.
+/// A region and its expected content.
 pub(super) struct Memory {
     pub(super) name: String,
     pub(super) region: Region,
     pub(super) shadow: Vec<u8>,
 }
 
-/// `count` bytes in which each has another neighbourhood.
+/// Returns `count` bytes of a pattern without short repetitions.
 fn initial(count: usize) -> Vec<u8> {
     (0..count)
         .map(|n| (n.wrapping_mul(7).wrapping_add(n >> 8) as u8) ^ 0x55)
@@ -52,7 +52,8 @@ impl Run<'_> {
         self.end.set_memory(memory.region.id, offset, bytes)
     }
 
-    /// Where time is real, what was sent last may not be there yet: no answer may have been asked for.
+    /// Compares all regions with their expected content. In real time, retries for up to four
+    /// seconds, because the last packets may carry no ACK request and still be in flight.
     pub(super) fn check_memory(&mut self) -> Result<()> {
         let mut verdict = self.compare_memory();
         for _ in 0..200 {

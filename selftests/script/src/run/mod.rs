@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs a script: speaks as the peer, and compares what the end point does with what is expected.
+//! Runs a script: plays the peer, and compares the behaviour of the end point with the script.
 
 mod completion;
 mod memory;
@@ -16,26 +16,26 @@ use std::fmt::Write as _;
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Into how many pieces the time is cut in which something may come, where time is virtual.
+/// Number of steps into which a waiting period is divided; used only with virtual time.
 const STEPS: u64 = 1000;
 
-/// A run in progress.
+/// A running script.
 struct Run<'a> {
     end: &'a mut dyn EndPoint,
     spec: QpSpec,
     qpn: u32,
     memory: Vec<Memory>,
-    /// Packets that were looked at and left.
+    /// Packets received but not yet matched.
     pending: VecDeque<(u64, Seen)>,
-    /// Packets that are expected not before this.
+    /// Earliest valid time of the next packet.
     earliest: u64,
-    /// The last packet injected.
+    /// The last injected packet.
     injected: Vec<u8>,
-    /// UDP source ports of the packets that came.
+    /// UDP source ports of the received packets.
     ports: Vec<u64>,
     sends: Vec<SendPost>,
     recvs: Vec<usize>,
-    /// The last completions' identifiers: of receives, of sends.
+    /// Ids of the last completions: of receives, of sends.
     last_id: [u64; 2],
     /// The conversation so far.
     log: Vec<String>,
@@ -45,7 +45,7 @@ struct Run<'a> {
 ///
 /// # Errors
 ///
-/// What is different from what the script says: file, line, both packets, the conversation.
+/// Returns the first deviation from the script: file, line, both packets, and the conversation.
 pub fn run(script: &Script, end: &mut dyn EndPoint) -> std::result::Result<(), String> {
     let mut run = Run {
         end,
@@ -195,13 +195,13 @@ impl Run<'_> {
         self.act()
     }
 
-    /// Something is about to be done: what follows comes after this moment.
+    /// Marks the start of an action: expected packets are timed from here.
     fn act(&mut self) -> Result<()> {
         self.earliest = self.end.now()?;
         Ok(())
     }
 
-    /// A number, with what a region adds to it.
+    /// Resolves a value; adds the address or key of a region if one is named.
     fn resolve(&self, name: &str, value: &Value) -> Result<u64> {
         let Some(region) = &value.region else {
             return Ok(value.number);
@@ -276,14 +276,14 @@ impl Run<'_> {
         ))
     }
 
-    /// What must be so when a conversation ends: nothing more is said, all memory is as it was
-    /// said to be, and what is left of work requests was flushed.
+    /// Checks the end of a conversation: no packet is left, the regions have their expected
+    /// content, and the remaining work requests were flushed.
     fn finish(&mut self) -> Result<()> {
         if self.memory.is_empty() {
             return Ok(());
         }
-        // A request without an answer is repeated when its time has come, and that has come
-        // already where time is real.
+        // An unacknowledged request is retransmitted on a timeout, which in real time may already
+        // have expired.
         let repeats = !self.end.virtual_time() && self.spec.timeout != 0 && !self.sends.is_empty();
         if !repeats {
             self.expect_nothing()?;

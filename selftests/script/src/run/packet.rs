@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets: what is injected, and what comes, beside what is expected.
+//! Injects packets, and compares received packets with expected ones.
 
 use super::{Result, Run, STEPS};
 use crate::endpoint::{Wait, PEER_QPN};
@@ -8,7 +8,7 @@ use crate::packet::{self, Recipe, Seen};
 use crate::script::{Data, PacketSpec, REGION};
 use std::fmt::Write as _;
 
-/// How much later than its earliest moment a packet may come, where time is virtual.
+/// Number of further waits of the length `after` for a packet; used only with virtual time.
 const LATEST: u64 = 4;
 
 impl Run<'_> {
@@ -138,7 +138,7 @@ impl Run<'_> {
         }
     }
 
-    /// The next packet, if there is one.
+    /// Returns the next packet, if any.
     fn next(&mut self, wait: Wait) -> Result<Option<(u64, Seen)>> {
         if let Some(found) = self.pending.pop_front() {
             return Ok(Some(found));
@@ -160,7 +160,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is expected of a packet, by name: with the value as text.
+    /// Returns the expected fields of a packet by name and value.
     fn rows(&self, spec: &PacketSpec) -> Result<Vec<(String, u64)>> {
         let mut rows = vec![("opcode".to_string(), u64::from(spec.opcode))];
         let said = |name: &str| spec.fields.iter().any(|(known, _)| known == name);
@@ -189,12 +189,12 @@ impl Run<'_> {
         }
     }
 
-    /// The names of what differs.
+    /// Returns the names of the fields that differ.
     fn differences(&self, spec: &PacketSpec, seen: &Seen) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for (name, value) in self.rows(spec)? {
             let found = seen.get(&name);
-            // `ack` stands for any acknowledgement, however many credits it grants.
+            // A plain `ack` matches an ACK with any number of credits.
             let any_ack = name == "syndrome" && value == 0x1f && !self.exact_credit(spec);
             let same = if any_ack {
                 found.is_some_and(|syndrome| syndrome < 0x20)
@@ -222,14 +222,14 @@ impl Run<'_> {
         Ok(names)
     }
 
-    /// Whether the script itself names the syndrome's credits.
+    /// Returns whether the script specifies the credit count or the RNR timer.
     fn exact_credit(&self, spec: &PacketSpec) -> bool {
         spec.fields
             .iter()
             .any(|(name, _)| name == "credit" || name == "timer")
     }
 
-    /// Both packets side by side.
+    /// Formats both packets side by side.
     fn table(&self, spec: &PacketSpec, seen: Option<&Seen>) -> Result<String> {
         let mut text = format!("  {:10} {:>20}   {:>20}\n", "", "expected", "real");
         let mut row = |name: &str, wanted: &str, real: &str, differs: bool| {

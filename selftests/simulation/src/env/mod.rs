@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the core asks of its driver: done, and judged.
+//! The environment traits of the core: executes each request and judges it.
 
 mod requester;
 mod responder;
@@ -34,7 +34,7 @@ fn words(message: &Message) -> String {
     )
 }
 
-/// What an atomic compares with (or adds) and stores.
+/// Returns the compare (or add) and swap operands of an atomic.
 pub fn operands(message: &Message) -> (u64, u64) {
     let word = |at: u32| {
         let bytes = data(message.data + at, 8);
@@ -43,7 +43,7 @@ pub fn operands(message: &Message) -> (u64, u64) {
     (word(0) & 3, word(8) & 3)
 }
 
-/// The Q_Key that a datagram is sent with.
+/// Returns the Q_Key of a datagram.
 pub fn qkey(message: &Message) -> u32 {
     match message.trap {
         Trap::Qkey => QKEY + 1,

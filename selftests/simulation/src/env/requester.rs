@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a requester asks for: its packets, and what comes back.
+//! The requester's environment: packets to send, and responses to place.
 
 use super::{words, Env};
 use crate::flow::{Message, Trap};
@@ -9,7 +9,7 @@ use crate::random::data;
 use rrxe_core::*;
 
 impl Env<'_> {
-    /// Judges a request packet; its message's index.
+    /// Judges a request packet. Returns the index of its message.
     fn judge_request(&self, packet: &TxPacket, relative: u32) -> usize {
         let (ground, qp) = (&*self.ground, self.qp);
         let (side, flow) = (&ground.sides[qp], &ground.flows[qp]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a responder asks for: receive work requests, memory, and its answers.
+//! The responder's environment: receive work requests, memory, and responses.
 
 use super::{operands, words, Env};
 use crate::flow::{Message, Trap};
@@ -9,16 +9,16 @@ use crate::random::data;
 use rrxe_core::wire::{NakCode, Operation, Syndrome};
 use rrxe_core::*;
 
-/// The syndrome of a NAK Sequence Error.
+/// The syndrome of a sequence error NAK.
 const SEQUENCE_ERROR: u8 = 0x60;
 
 impl Env<'_> {
-    /// The flow that this queue pair receives.
+    /// Returns the flow that this queue pair receives.
     fn incoming(&self) -> usize {
         self.ground.sides[self.qp].peer
     }
 
-    /// Takes a receive work request, as a driver does: from then on it is this queue pair's alone.
+    /// Takes a receive work request for this queue pair, as a driver does.
     fn take(&mut self, queue: usize) -> Option<RecvRequest> {
         let (ground, qp) = (&mut *self.ground, self.qp);
         let side = &mut ground.sides[qp];
@@ -30,7 +30,7 @@ impl Env<'_> {
         })
     }
 
-    /// Judges a response packet; its PSN counted from the first.
+    /// Judges a response packet. Returns its relative PSN.
     fn judge_response(&self, packet: &TxPacket) -> u32 {
         let (ground, qp) = (&*self.ground, self.qp);
         let state = ground.sides[qp].state;
@@ -70,7 +70,7 @@ impl Env<'_> {
         } else {
             assert!(psn < executed, "a response to what was not executed");
         }
-        // A response goes on where it was, or starts with FIRST or ONLY (C-07).
+        // A response continues at the next PSN, or starts with FIRST or ONLY (C-07).
         use Operation as O;
         if let O::ReadResponseMiddle | O::ReadResponseLast = parsed.operation {
             assert!(
@@ -82,8 +82,8 @@ impl Env<'_> {
     }
 }
 
-/// Judges the payload that queue pair `qp` places, of the packet being handled: it has the bytes
-/// that its message has there, and it is its turn.
+/// Judges the payload that queue pair `qp` places for the packet being handled: the bytes must
+/// match the message, and reliable services place in order.
 fn judge_payload(ground: &Ground, qp: usize, truth: &Truth, at: u32) {
     let flow = &ground.flows[truth.flow];
     let message = &flow.messages[truth.message];
@@ -197,7 +197,7 @@ impl ResponderEnv for Env<'_> {
             AtomicOp::FetchAdd { add } => original.wrapping_add(add),
         }
         .to_ne_bytes();
-        // Once more, from what was posted.
+        // Apply the posted operation to the shadow memory.
         let shadow: &mut [u8; 8] = (&mut host.shadow[start..start + 8]).try_into().expect("8");
         let before = u64::from_ne_bytes(*shadow);
         let (compare, swap) = operands(message);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What consumers do: they post, drain, break, reset and reconnect queue pairs.
+//! The consumers: they post, drain, break, reset and reconnect queue pairs.
 
 use super::{Core, World};
 use crate::ground::*;
 use rrxe_core::*;
 
-/// A consumer comes back after this part of its longest wait.
+/// A consumer's next turn comes within this fraction of its longest wait.
 const LATEST_TURN: u64 = 50;
 
 impl World {
-    /// A consumer does something.
+    /// Runs one turn of a consumer.
     pub(super) fn turn(&mut self, qp: usize) {
         self.next_turn(qp);
         self.post_receives(qp);
@@ -25,7 +25,7 @@ impl World {
                 self.ground.sides[qp].state = State::Rts;
                 let flow = &mut self.ground.flows[qp];
                 flow.failed = false;
-                // What was flushed took no PSNs.
+                // Flushed work requests used no PSNs.
                 flow.psns = flow.sent;
             }
             State::Sqd if self.ground.fair || self.ground.random.chance(200) => {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// A consumer has its next turn; the later, the longer nothing has happened.
+    /// Schedules a consumer's next turn. The delay doubles with each turn without progress.
     fn next_turn(&mut self, qp: usize) {
         let ground = &mut self.ground;
         let (seen, idle) = ground.sides[qp].turns;
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Posts some receive work requests to a queue.
+    /// Posts receive work requests to a queue.
     fn fill(&mut self, index: usize) {
         let ground = &mut self.ground;
         let (queue, random) = (&mut ground.queues[index], &mut ground.random);
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Posts some work requests.
+    /// Posts a few send work requests.
     fn post(&mut self, qp: usize) {
         let most = self.ground.random.below(6);
         for _ in 0..most {
@@ -128,12 +128,12 @@ impl World {
         }
     }
 
-    /// Things that consumers do to queue pairs, and networks to consumers.
+    /// Runs the disruptive actions of a consumer.
     fn trouble(&mut self, qp: usize) {
         let trouble = self.ground.config.trouble;
         let random = &mut self.ground.random;
         if random.chance(20) {
-            // A timer that fires too early does no harm.
+            // A spurious timer call is harmless.
             let now = self.ground.now;
             let outcome = self.with(qp, |core, env| {
                 core.requester.handle_timeout(&mut core.slots, now, env)
@@ -144,7 +144,7 @@ impl World {
         if rts && self.ground.random.chance(trouble.drains) {
             trace!(self.ground, "    {qp} pauses");
             self.cores[qp].requester.pause();
-            // As a consumer may in this state; nothing that it has is lost.
+            // Consumers may change this attribute in SQD. No pending response is lost.
             let count = usize::from(self.ground.connection(qp).max_dest_rd_atomic);
             let resources = vec![Resource::default(); count];
             self.cores[qp].responder.set_resources(resources);
@@ -168,11 +168,11 @@ impl World {
         }
     }
 
-    /// A queue pair is in Error: it is connected anew, or given up.
+    /// Reconnects a queue pair in Error, or gives it up.
     fn broken(&mut self, qp: usize) {
         let connection = self.ground.sides[qp].connection;
         if self.ground.random.chance(200) && self.ground.flows[qp].left > 0 {
-            // What is posted now is flushed.
+            // Work requests posted in Error are flushed.
             self.post(qp);
         }
         if !self

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver does around the core: it hands over packets, time and notifications, holds packets
-//! back before their turn, sends what is to be sent, and follows the core into Error.
+//! The driver around the core: passes packets, time and notifications to it, buffers out-of-order
+//! packets, transmits, and follows the core into Error.
 
 use super::{Core, World};
 use crate::ground::*;
 use rrxe_core::wire::Syndrome;
 use rrxe_core::*;
 
-/// A packet that came before its turn: what it is, and its payload.
+/// An out-of-order packet, its origin, and its payload.
 type Early = (Packet, Truth, Vec<u8>);
 
-/// What came before its turn.
+/// A reorder buffer.
 pub(super) struct HoldBack {
     reorder: Reorder,
     ring: Vec<Option<Held<Early>>>,
@@ -26,10 +26,10 @@ impl HoldBack {
     }
 }
 
-/// Nanoseconds that a packet waits at most for others that make a run with it.
+/// Maximum time that a packet waits for the rest of its burst, in nanoseconds.
 const SOON: u64 = 1000;
 
-/// Nanoseconds that an acknowledgement waits at most for a packet that it can follow.
+/// Maximum time that a delayed ACK waits for an outgoing packet, in nanoseconds.
 const LEFT: u32 = 5000;
 
 impl World {
@@ -38,7 +38,7 @@ impl World {
         let outcome = self.with(qp, |core, env| {
             core.requester.handle_timeout(&mut core.slots, now, env)
         });
-        // Whether or not what it calls for can be sent.
+        // The timer must not stay expired, even if the retransmission finds no room.
         let next = self.cores[qp].requester.next_timeout();
         assert!(
             next.is_none_or(|at| at > now),
@@ -47,7 +47,7 @@ impl World {
         self.after_send_side(qp, outcome);
     }
 
-    /// What a driver does after the requester had an event.
+    /// Handles the outcome of a requester event.
     pub(super) fn after_send_side(&mut self, qp: usize, outcome: Outcome) {
         self.react(qp, outcome.fatal, outcome.sqe);
         if outcome.transmit || !self.ground.config.strict {
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The Error state: everything is flushed.
+    /// Moves a queue pair to Error, which flushes everything.
     pub(super) fn error(&mut self, qp: usize) {
         if matches!(self.ground.sides[qp].state, State::Error | State::Reset) {
             return;
@@ -125,7 +125,7 @@ impl World {
         self.check(qp);
     }
 
-    /// Sends what the responder has, or leaves an acknowledgement to the next packet that its queue pair sends.
+    /// Sends the responder's packets, or delays an ACK until the queue pair sends its next packet.
     fn answer_soon(&mut self, qp: usize) {
         let owes = self.cores[qp].responder.owes_acknowledgement();
         let ground = &mut self.ground;
@@ -143,7 +143,7 @@ impl World {
         ground.schedule(delay.into(), Event::Answer(qp));
     }
 
-    /// Sends the acknowledgement that was left behind what the requester has sent.
+    /// Sends a delayed ACK after the packets of the requester.
     fn carry(&mut self, qp: usize) {
         if self.ground.room == 0 || !self.ground.config.carries {
             return;
@@ -217,7 +217,8 @@ impl World {
         let mut packet = Packet::parse(header, len as u32).expect("what was sent can be parsed");
         if let Ext::Aeth(aeth) = &mut packet.ext {
             if let Syndrome::Ack { .. } = Syndrome::decode(aeth.syndrome) {
-                // A peer may give any credits, or none: nothing waits for them for ever (D-15).
+                // A peer may grant any number of credits, or none: no request may wait for them
+                // forever (D-15).
                 let credit = self.ground.random.below(32) as u8;
                 aeth.syndrome = Syndrome::Ack { credit }.encode();
             }
@@ -253,7 +254,7 @@ impl World {
             self.after_send_side(qp, outcome);
             return;
         }
-        // As a driver does: first what is to be sent, then the state.
+        // A driver first transmits and then changes the state.
         if outcome.transmit {
             self.answer_soon(qp);
         }
@@ -261,7 +262,7 @@ impl World {
         self.check(qp);
     }
 
-    /// Lets go of what was held back for too long.
+    /// Drops the buffered packets that have expired.
     fn let_go(&mut self, qp: usize, truth: &Truth) {
         let now = self.ground.now;
         let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
@@ -272,7 +273,8 @@ impl World {
         }
     }
 
-    /// A packet with those that make a run with it: what comes next, and soon, with the same header but for the PSN.
+    /// Merges a packet with those that follow it into a burst: the next arrivals within `SOON`,
+    /// with an equal header except for consecutive PSNs.
     fn join(&mut self, packet: Packet, flight: &mut Flight) -> Packet {
         let core = &self.cores[flight.to];
         let side = usize::from(flight.truth.response);
@@ -311,7 +313,7 @@ impl World {
         packet.run(packets)
     }
 
-    /// Hands a packet to the core, and holds it back if the core wants that.
+    /// Hands a packet to the core, and buffers it if the core asks for that.
     fn handle(&mut self, qp: usize, packet: Packet, truth: Truth, payload: &[u8]) -> Outcome {
         let now = self.ground.now;
         self.ground.payload.clear();
@@ -357,7 +359,7 @@ impl World {
         outcome
     }
 
-    /// Hands over what was held back and whose turn has come.
+    /// Hands buffered packets to the core as their turn comes.
     fn handle_held(&mut self, qp: usize, responses: bool) -> Outcome {
         let now = self.ground.now;
         let mut outcome = Outcome::default();
@@ -428,11 +430,11 @@ impl World {
         let flow = &mut self.ground.flows[qp];
         flow.rnr_now = 0;
         if let Syndrome::RnrNak { timer } = syndrome {
-            // It acknowledges what is before it.
+            // An RNR NAK acknowledges every packet before its PSN.
             if flow.rnr.is_some_and(|(_, from)| truth.relative > from) {
                 flow.rnr = None;
             }
-            // The wait begins with the first to say so, also where that has to wait for its turn.
+            // The wait begins with the first RNR NAK, even if that was itself buffered.
             let waits = flow
                 .rnr
                 .is_some_and(|(until, from)| from == truth.relative && until > now);
@@ -441,12 +443,13 @@ impl World {
             }
             return outcome;
         }
-        // What acknowledges the packet that was to wait ends the wait. A NAK acknowledges what is before it, and what has
-        // to wait for its own turn no more than what is before the READ or atomic that it waits for.
+        // An ACK of the delayed packet ends the wait. A NAK acknowledges only the packets before
+        // it. A buffered response acknowledges only the packets before the READ or atomic that it
+        // waits for.
         let reached = match syndrome {
             _ if outcome.hold => flow.relative(expected),
             Syndrome::Nak(_) => truth.relative,
-            // The one before the first acknowledges nothing.
+            // The PSN before the first acknowledges nothing.
             _ => flow.relative(packet.psn().next()),
         };
         if flow.rnr.is_some_and(|(_, from)| reached > from) {
@@ -477,7 +480,7 @@ impl World {
         }
     }
 
-    /// A congestion notification arrives: nothing changes but the rate (A-08, L-07).
+    /// Handles a congestion notification, which may change only the rate (A-08, L-07).
     pub(super) fn congestion(&mut self, qp: usize) {
         let now = self.ground.now;
         trace!(self.ground, "    {qp} is notified of congestion");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Packets that nobody sent. Forged ones have the right addresses and queue pair numbers and maybe
-//! right operands, but no valid key and no expected PSN. Stale ones are of an earlier connection with
-//! the same addresses and numbers.
+//! Packets that the peer did not send. Forged packets have valid addresses and queue pair numbers
+//! and possibly valid operands, but no valid key and no expected PSN. Stale packets belong to an
+//! earlier connection with equal addresses and numbers.
 //!
-//! A forgery with the expected PSN can't be told from the peer's own packet, nor can one within the
-//! window that comes before the peer's own. So each forgery here has a PSN that the peer can't use
-//! now, or repeats a request that was executed, with something changed.
+//! A receiver can't distinguish a forgery with the expected PSN from a genuine packet, nor a
+//! forgery that arrives before a genuine packet of the same PSN. So each forgery here has a PSN
+//! that is unusable for the peer at that moment, or repeats an executed request with a change.
 
 use super::World;
 use crate::ground::*;
@@ -17,7 +17,7 @@ use rrxe_core::wire::{
 };
 use rrxe_core::*;
 
-/// Packets that are remembered, of all connections.
+/// Number of recorded packets, of all connections.
 const REMEMBERED: usize = 64;
 
 /// A packet that arrived once.
@@ -29,7 +29,7 @@ struct Seen {
     payload: Vec<u8>,
 }
 
-/// Makes packets up. Its randomness is its own: the rest of the world is not touched by it.
+/// The forger. It has a generator of its own and so leaves the rest of the simulation unchanged.
 pub(super) struct Forger {
     random: Random,
     seen: Vec<Seen>,
@@ -43,7 +43,7 @@ impl Forger {
         }
     }
 
-    /// A packet arrives, which may come again when its connection is gone.
+    /// Occasionally records an arriving packet for a replay after its connection is gone.
     pub(super) fn see(&mut self, to: usize, truth: &Truth, packet: &Packet, payload: &[u8]) {
         if !self.random.chance(100) {
             return;
@@ -90,7 +90,7 @@ impl Forger {
 }
 
 impl World {
-    /// Now and then somebody sends a queue pair what its peer has not sent.
+    /// Occasionally sends a queue pair a packet that does not come from its peer.
     pub(super) fn forge(&mut self, qp: usize) {
         let level = self.ground.config.trouble.forgeries;
         let reliable = self.ground.flows[qp].service.is_reliable();
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// A request with any PSN.
+    /// Forges a request with an arbitrary PSN.
     fn forge_request(&mut self, qp: usize) {
         use Operation as O;
         let service = self.ground.flows[qp].service;
@@ -155,7 +155,7 @@ impl World {
         self.unsent_request(qp, packet, &payload);
     }
 
-    /// A READ, atomic or FLUSH that was executed, again, but not the same.
+    /// Repeats an executed READ, atomic or FLUSH with one field changed.
     fn forge_repetition(&mut self, qp: usize) {
         let incoming = self.ground.sides[qp].peer;
         let flow = &self.ground.flows[incoming];
@@ -171,7 +171,7 @@ impl World {
         let (operation, psn) = (message.operation(0), flow.psn(message.first));
         let (place, len) = (ADDRESS + message.place as u64, message.len);
         let (compare, swap) = crate::env::operands(message);
-        // One of them is wrong.
+        // Change one operand.
         let wrong = random.below(3);
         let rkey = flow.rkey.wrapping_add(u32::from(wrong == 0));
         let va = place.wrapping_add(u64::from(wrong == 1) * 8);
@@ -215,7 +215,7 @@ impl World {
         );
     }
 
-    /// A response to nothing that is outstanding.
+    /// Forges a response that matches no outstanding request.
     fn forge_response(&mut self, qp: usize) {
         use Operation as O;
         let service = self.ground.flows[qp].service;
@@ -251,7 +251,7 @@ impl World {
         self.unsent_response(qp, packet, &[]);
     }
 
-    /// A packet of an earlier connection of this queue pair comes after all.
+    /// Delivers a packet of an earlier connection of this queue pair.
     fn stale(&mut self, qp: usize) {
         let ground = &self.ground;
         let of = |seen: &Seen| seen.to == qp && seen.epoch != ground.flows[seen.flow].epoch;
@@ -266,8 +266,8 @@ impl World {
         }
     }
 
-    /// A request arrives that the peer has not sent. If the peer might use its PSN now, nothing is
-    /// done. Returns whether something is sent for it.
+    /// Delivers a request that the peer did not send, unless the peer might use its PSN now.
+    /// Returns whether the responder has something to transmit.
     fn unsent_request(&mut self, qp: usize, packet: Packet, payload: &[u8]) -> bool {
         let now = self.ground.now;
         let core = &self.cores[qp];
@@ -291,7 +291,7 @@ impl World {
         let progress = self.ground.progress;
         self.ground.payload.clear();
         self.ground.payload.extend_from_slice(payload);
-        // The environment refuses each access while no packet is being handled.
+        // `handling` is `None`: the environment panics if the core places or executes anything.
         let outcome = self.with(qp, |core, env| {
             core.responder.handle_packet(now, &packet, env)
         });
@@ -305,7 +305,7 @@ impl World {
         );
         assert_eq!(progress, self.ground.progress);
         if region == psn::Region::Future {
-            // A NAK may be said, which costs a retry.
+            // The responder may send a NAK, which costs the requester a retry.
             let incoming = self.ground.sides[qp].peer;
             self.ground.flows[incoming].nak_open = true;
             self.ground.flows[incoming].disturb(now);
@@ -317,7 +317,7 @@ impl World {
         outcome.transmit
     }
 
-    /// A response arrives that the peer has not sent. If its PSN is outstanding, nothing is done.
+    /// Delivers a response that the peer did not send, unless its PSN is outstanding.
     fn unsent_response(&mut self, qp: usize, packet: Packet, payload: &[u8]) {
         let now = self.ground.now;
         let requester = &self.cores[qp].requester;

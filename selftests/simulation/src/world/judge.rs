@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What must hold of queue pairs after each step, and of time.
+//! Invariants of queue pairs after each step, and bounds on time.
 
 use super::World;
 use crate::flow::Trap;
@@ -9,7 +9,7 @@ use crate::random::data;
 use rrxe_core::*;
 
 impl World {
-    /// What must hold after every step.
+    /// Checks the invariants of a queue pair after a step.
     pub(super) fn check(&mut self, qp: usize) {
         let core = &self.cores[qp];
         let ground = &mut self.ground;
@@ -22,7 +22,7 @@ impl World {
         if side.state == State::Reset {
             return;
         }
-        // A limited rate may have had something wait that need not be sent any more.
+        // A rate limit may have delayed a retransmission that is no longer needed.
         let limited = ground.config.network.marks != 0;
         if let Some(at) = side.timer {
             assert!(at > ground.now, "the timer of {qp} is to fire at once");
@@ -54,7 +54,7 @@ impl World {
             "queue pair {qp} waits without a timer"
         );
         assert_eq!(core.requester.outstanding_reads(), flow.reads);
-        // Others may be in need of it.
+        // Other queue pairs may need the receive work request.
         let incoming = &ground.flows[ground.sides[qp].peer];
         assert!(
             ground.sides[qp].current.is_none() || incoming.is_inside_of_send(),
@@ -62,7 +62,7 @@ impl World {
         );
     }
 
-    /// Looks at how far the responder of `qp` has come, after it was given a packet.
+    /// Checks the progress of the responder of `qp` after a packet.
     pub(super) fn executed(&mut self, qp: usize, expected: bool) {
         let incoming = self.ground.sides[qp].peer;
         let epsn = Psn::new(self.cores[qp].responder.expected_psn());
@@ -138,15 +138,16 @@ impl World {
         );
     }
 
-    /// A gap is told of once, until the missing packet comes (B-08 to B-10, B-13).
+    /// Checks that a gap is reported exactly once until the missing packet arrives (B-08 to B-10,
+    /// B-13).
     pub(super) fn check_nak(&mut self, qp: usize, truth: &Truth, executed: u32, transmit: bool) {
         let side = &self.ground.sides[qp];
         let alive = matches!(side.state, State::Rts | State::Sqd);
-        // It may have been told of already, by what the batch had no room for.
+        // The NAK may already be pending because the batch had no room for it.
         let pending = side.answer_pending;
         let flow = &mut self.ground.flows[truth.flow];
         if truth.relative == executed {
-            // Without a receive work request it has to come again.
+            // Without a receive work request, the requester must send it again.
             flow.nak_open = flow.executed == executed;
             flow.naks = 0;
         } else if truth.relative > executed && !flow.nak_open {
@@ -156,7 +157,7 @@ impl World {
         }
     }
 
-    /// The disturbances end at some time, and then everything gets on.
+    /// Ends the network impairments at some time, and then checks that every flow makes progress.
     pub(super) fn check_time(&mut self) {
         let ground = &mut self.ground;
         if !ground.fair {
@@ -165,7 +166,7 @@ impl World {
                 None if ground.flows.iter().all(|f| f.left == 0) => {
                     ground.now + ground.config.afterwards
                 }
-                // However long it takes consumers to post.
+                // A limit on the time that consumers take to post.
                 None if ground.now > 10_000_000_000 => ground.now,
                 None => return,
             };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The world of one seed: end points, connections, and time. What a consumer does is in
-//! [`consumer`], what a driver does around the core in [`driver`], what must hold in [`judge`].
+//! The world of one seed: end points, connections, and time. [`consumer`] implements the consumers,
+//! [`driver`] the driver around the core, and [`judge`] the invariants.
 
 mod consumer;
 mod driver;
@@ -18,22 +18,22 @@ use driver::HoldBack;
 use forger::Forger;
 use rrxe_core::*;
 
-/// With resources in memory of its own.
+/// A responder that owns its responder resources.
 type Responder = rrxe_core::Responder<Vec<Resource>>;
 
-/// Events that a seed may take at most; none comes near.
+/// Maximum number of events per seed; no seed comes close.
 const MAX_EVENTS: u64 = 500_000;
 
-/// The core's part of a queue pair.
+/// The transport core of a queue pair.
 struct Core {
     requester: Requester,
     responder: Responder,
     slots: Vec<SendSlot>,
-    /// Requests and responses that came before their turn.
+    /// Reorder buffers for requests and responses.
     held: [HoldBack; 2],
 }
 
-/// What a seed did.
+/// Statistics of one seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     pub packets: u64,
@@ -41,7 +41,7 @@ pub struct Summary {
     pub nanoseconds: u64,
 }
 
-/// Runs a seed. Panics where something is not as it must be.
+/// Runs a seed. Panics on any violation.
 pub fn run(seed: u64, trace: bool) -> Summary {
     let mut random = Random::new(seed);
     let config = Config::new(&mut random);
@@ -56,11 +56,11 @@ struct World {
     cores: Vec<Core>,
     ground: Ground,
     forger: Forger,
-    /// Times that each connection may still be made anew.
+    /// Number of reconnects left for each connection.
     reconnects: Vec<u32>,
-    /// When the network became fair, and when something last got on since.
+    /// The last value of `Ground::progress`, and the time at which it was seen.
     progress: (u64, u64),
-    /// When the disturbances end.
+    /// When the network impairments end.
     end: Option<u64>,
 }
 
@@ -135,7 +135,7 @@ impl World {
         world
     }
 
-    /// The queue pairs of a connection.
+    /// Returns the queue pairs of a connection.
     fn ends(&self, connection: usize) -> impl Iterator<Item = usize> {
         let of = |side: &Side| side.connection == connection;
         let first = self.ground.sides.iter().position(of).unwrap_or(0);
@@ -143,7 +143,7 @@ impl World {
         first..first + count
     }
 
-    /// Takes the queue pairs of a connection from Reset to Ready To Send.
+    /// Takes the queue pairs of a connection from Reset to RTS.
     fn connect(&mut self, index: usize) {
         let connection = self.ground.config.connections[index];
         for qp in self.ends(index) {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// The Reset state: everything outstanding is forgotten.
+    /// Moves both queue pairs to Reset, which drops everything outstanding.
     fn reset(&mut self, connection: usize) {
         for qp in self.ends(connection) {
             trace!(self.ground, "    {qp} is reset");
@@ -239,7 +239,7 @@ impl World {
             ground.flows[qp].messages.clear();
             ground.flows[qp].completed = 0;
             ground.progress += 1;
-            // Nothing is sent, and polling does no harm.
+            // A poll in Reset is harmless and sends nothing.
             self.send(qp);
             self.answer(qp);
         }
@@ -286,7 +286,7 @@ impl World {
                 .any(|s| s.send_pending || s.answer_pending)
     }
 
-    /// Goes on to the next thing that happens.
+    /// Executes the next event. Returns false if no event is left.
     fn step(&mut self) -> bool {
         let event = self.ground.next_event();
         let timers = |side: &Side| side.timer.into_iter().chain(side.answer_timer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The work requests that consumers make up.
+//! Random send work requests.
 
 use super::World;
 use crate::env::{operands, qkey};
@@ -10,7 +10,7 @@ use crate::random::LONGEST;
 use rrxe_core::*;
 
 impl World {
-    /// Makes up a work request.
+    /// Generates a work request.
     pub(super) fn make_up(&mut self, qp: usize) -> (Message, SendRequest) {
         use SendOp as O;
         let ground = &mut self.ground;
@@ -69,7 +69,7 @@ impl World {
         };
         if op == O::Read && part.start != 0 {
             flow.fence_next = true;
-            // What was written is not read before it is there, which the order of packets sees to.
+            // Without a fence, the order of packets ensures that the READ sees earlier WRITEs.
             fence |= random.chance(100);
         }
         let room = (part.end - part.start) as u32 - len;
@@ -155,7 +155,7 @@ impl World {
             let random = &mut ground.random;
             message.imm_or_key = random.between(1, 3) | (random.below(2) << 4);
             if message.trap == Trap::Access {
-                // Also an empty one, of the whole region.
+                // A FLUSH of the whole region, or of length 0, needs a valid key too.
                 rkey += 1;
             }
         }
