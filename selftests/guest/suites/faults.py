@@ -123,8 +123,9 @@ def everything(end, info):
         fill(end, info)
 
 
-# Each program, and the idle time in microseconds of its poll thread, if it has one.
-PROGRAMS = {"everything": (everything, None), "everything-polled": (everything, 1_000_000)}
+# Each program, and the idle time in microseconds of its poll thread, if it has one. Poll mode
+# concerns queue pairs only.
+PROGRAMS = {"everything": (everything, None), "queues-polled": (queues, 1_000_000)}
 
 
 def open_files():
