@@ -4,7 +4,7 @@
 
 use super::recovery::Hole;
 use super::request::SlotState;
-use super::{Requester, RequesterEnv, SendOp, SendSlot, State, MOST_RESPONSES};
+use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MOST_RESPONSES};
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
@@ -572,15 +572,16 @@ impl Requester {
     ///
     /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The first expiry comes after
     /// one, to find a lost tail early. After retries without progress the timer takes two and then
-    /// three timeouts, so that the requester neither floods nor gives up on a path that stalls for
-    /// a while (a busy host, a full queue). The fourth is a margin, because an expired timer waits
-    /// for a CPU.
+    /// four timeouts, so that the requester neither floods nor gives up on a path that stalls for a
+    /// while (a busy host, a full queue). In strict mode it takes three: the fourth is a margin,
+    /// because an expired timer waits for a CPU.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
         let used = self.retry_count.saturating_sub(self.retries_left);
         let factor = match used {
             0 => 1,
             1 => 2,
-            _ => 3,
+            _ if self.mode == RecoveryMode::Strict => 3,
+            _ => 4,
         };
         self.ack_deadline = match self.ack_timeout {
             Some(timeout) if self.una != self.max_psn => {

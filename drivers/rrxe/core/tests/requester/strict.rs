@@ -28,7 +28,7 @@ fn expire(host: &mut Host, now: u64) {
         .handle_timeout(&mut host.slots, now, &mut host.driver);
 }
 
-/// F-03, LT05, LT35: even with a known round trip, nothing is sent again before the timeout, and
+/// F-03, LT05, LT34, LT35: even with a known round trip, nothing is sent again before the timeout, and
 /// only as often as the retry count permits.
 #[test]
 fn f_03_no_probes() {
