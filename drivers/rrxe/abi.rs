@@ -74,8 +74,7 @@
 //! With [`FEATURE_NOTIFY_WAITING`], the user program arms, executes a sequentially consistent fence
 //! and reads the producer counter. If completions wait that the arming asks for, and its consumer
 //! counter is not [`RingHeader::notified`], it calls the kernel (`REQ_NOTIFY_CQ`), which raises the
-//! event unless it has taken the arming meanwhile. A program that has just taken an event and has
-//! not polled since is about to poll, so its arming needs no call.
+//! event unless it has taken the arming meanwhile.
 
 /// The version of rrxe, as in Cargo.toml.
 pub const VERSION_TEXT: &core::ffi::CStr = c"0.1.0";

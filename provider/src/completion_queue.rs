@@ -12,7 +12,7 @@ use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::size_of;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
 pub(crate) const STRIDE: u32 = 64;
@@ -38,8 +38,6 @@ const ROCE_IPV4: u8 = 2;
 pub(crate) struct CompletionQueue {
     ring: AtomicPtr<Ring>,
     lock: Lock,
-    /// The program has taken an event of the queue and has not polled since.
-    has_taken_event: AtomicBool,
     /// Protected by the lock.
     state: UnsafeCell<State>,
 }
@@ -70,7 +68,6 @@ impl CompletionQueue {
         Self {
             ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
             lock: Lock::new(shared),
-            has_taken_event: AtomicBool::new(false),
             state: UnsafeCell::new(state),
         }
     }
@@ -97,20 +94,11 @@ impl CompletionQueue {
         }
     }
 
-    /// Records that the program has taken an event of the queue.
-    pub(crate) fn event_taken(&self) {
-        self.has_taken_event.store(true, Ordering::Relaxed);
-    }
-
     /// Returns whether an arming with `request` must raise an event for completions that already
     /// wait: there are some that it asks for, and the program has polled since the last event, so
     /// it may rely on another one. See [`crate::abi`], "Arming a completion queue that is not
     /// empty". Called after [`CompletionQueue::arm`].
     pub(crate) fn is_event_due(&self, request: u32) -> bool {
-        // The program has taken an event and arms before it polls; it finds the completions itself.
-        if self.has_taken_event.load(Ordering::Relaxed) {
-            return false;
-        }
         let ring = self.ring();
         let consumed = ring.consumer().load(Ordering::Acquire);
         ring.producer().load(Ordering::Acquire) != consumed
@@ -164,9 +152,6 @@ impl CompletionQueue {
     /// Opens the queue for reading: acquires its lock, which [`CompletionQueue::close`] releases.
     pub(crate) fn open(&self) -> Reader<'_> {
         self.lock.acquire();
-        if self.has_taken_event.load(Ordering::Relaxed) {
-            self.has_taken_event.store(false, Ordering::Relaxed);
-        }
         // SAFETY: the lock was just taken, and its holder has the only reader.
         unsafe { self.current() }
     }
@@ -497,23 +482,6 @@ pub(crate) mod tests {
         assert!(!arm(&queue, abi::ARM_ANY));
         drain(&queue);
         assert!(!arm(&queue, abi::ARM_ANY));
-    }
-
-    #[test]
-    fn no_event_is_due_between_an_event_and_the_next_poll() {
-        let queue = fresh(8);
-        queue.arm(abi::ARM_ANY);
-        produce(&queue, cqe(1, 1));
-        notify(&queue);
-        poll_one(&queue);
-        // An event arrives while the program polls; the program then takes the event and arms.
-        produce(&queue, cqe(2, 1));
-        queue.event_taken();
-        assert!(!arm(&queue, abi::ARM_ANY));
-        // A poll of the empty queue counts, too.
-        queue.open();
-        queue.close();
-        assert!(arm(&queue, abi::ARM_ANY));
     }
 
     #[test]

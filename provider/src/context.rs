@@ -82,7 +82,6 @@ pub(crate) static OPS: VerbsContextOps = VerbsContextOps {
     create_cq_ex: Some(cq::create_cq_ex),
     destroy_cq: Some(cq::destroy_cq),
     resize_cq: Some(cq::resize_cq),
-    cq_event: Some(cq::cq_event),
     poll_cq: Some(cq::poll_cq),
     req_notify_cq: Some(cq::req_notify_cq),
     create_qp: Some(qp::create_qp),

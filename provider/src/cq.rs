@@ -211,17 +211,6 @@ pub(crate) unsafe extern "C" fn poll_cq(
     count as c_int
 }
 
-/// Records that `ibv_get_cq_event` has taken an event of the queue from the channel.
-///
-/// # Safety
-///
-/// Called by libibverbs with a completion queue of rrxe.
-pub(crate) unsafe extern "C" fn cq_event(cq: *mut IbvCq) {
-    // SAFETY: `ibv_get_cq_event()` (libibverbs/verbs.c) passes the queue that the event names,
-    // which the program must not have destroyed.
-    unsafe { Cq::of(cq) }.queue.event_taken();
-}
-
 /// `ibv_req_notify_cq`.
 ///
 /// # Safety

@@ -33,7 +33,7 @@ pub(crate) struct VerbsContextOps {
     pub(crate) bind_mw:
         Option<unsafe extern "C" fn(qp: *mut IbvQp, mw: *mut IbvMw, bind: *mut IbvMwBind) -> c_int>,
     pub(crate) close_xrcd: Option<unsafe extern "C" fn(xrcd: *mut IbvXrcd) -> c_int>,
-    pub(crate) cq_event: Option<unsafe extern "C" fn(cq: *mut IbvCq)>,
+    pub(crate) cq_event: Unset,
     pub(crate) create_ah:
         Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh>,
     #[cfg(feature = "pabi65")]

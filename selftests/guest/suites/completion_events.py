@@ -198,20 +198,12 @@ def one_polled_for_each_event():
 
 @case()
 def polled_before_the_event_is_taken():
-    """A program that takes an event and arms gets no further event until it has polled.
-
-    It is expected to poll next. This holds also if it polled the completion of that event before
-    it took the event.
-    """
+    """An event whose completion was polled before it was taken is not that of the next one."""
     with Connection() as c:
         c.arm()
         c.send()
         c.send(stays=True)
-        c.send(stays=True)
         c.event(True)
-        c.arm()
-        c.event(False)
-        c.take()
         c.arm()
         c.event(True)
         c.event(False)
