@@ -617,10 +617,10 @@ impl TimerCallback for Qp {
         if let Some(again) = again {
             SoftTimer::<Qp>::arm(this, again);
         }
-        let next = {
+        let (next, responses_expire) = {
             let mut side = lock_bh(&qp.send);
             side.held.expire(now);
-            side.next_timeout()
+            (side.next_timeout(), side.held.expires())
         };
         match next {
             Some(next) if next <= now => Self::send_side_expired(this),
@@ -628,16 +628,12 @@ impl TimerCallback for Qp {
             None => {}
         }
         // READ responses may have been paced.
-        let waiting = {
+        let (waiting, requests_expire) = {
             let mut side = lock_bh(&qp.recv);
             side.expire_held(now);
-            side.responder.next_timeout().is_some()
+            (side.responder.next_timeout().is_some(), side.held.expires())
         };
-        let expiries = [
-            lock_bh(&qp.send).held.expires(),
-            lock_bh(&qp.recv).held.expires(),
-        ];
-        if let Some(expires) = expiries.into_iter().flatten().min() {
+        for expires in [responses_expire, requests_expire].into_iter().flatten() {
             SoftTimer::<Qp>::arm(this, expires);
         }
         if late || waiting {
