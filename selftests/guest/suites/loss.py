@@ -64,13 +64,18 @@ def endpoints():
 @case(timeout=400, debug=("everything",), each=WIRES)
 def anything(words):
     """Random operations of any size in both directions, with every byte compared."""
-    rng = data_cases.seeded(f"loss/{words}")
+    random_operations(f"loss/{words}", words, 9)
+
+
+def random_operations(seed, words, batches):
+    """Executes batches of random operations over a bad wire, and compares every byte."""
+    rng = data_cases.seeded(seed)
     with endpoints() as ends:
         left, right = (traffic.Side(end, info, "rc", False) for end, info in ends)
         mtu = min(1024, left.info["mtu"], right.info["mtu"])
         traffic.connect(left, right, mtu, rng)
         with wire(words):
-            traffic.random_batches(rng, left, right, mtu, 9)
+            traffic.random_batches(rng, left, right, mtu, batches)
         left.destroy()
         right.destroy()
 
@@ -135,16 +140,8 @@ def strict():
     """
     if bed.here.driver != "rrxe":
         raise Skip("only rrxe has a choice of recoveries")
-    words = WIRES["everything"]
-    rng = data_cases.seeded("loss/strict")
-    with testbed.parameters_of(bed.here, "recovery=strict"), endpoints() as ends:
-        left, right = (traffic.Side(end, info, "rc", False) for end, info in ends)
-        mtu = min(1024, left.info["mtu"], right.info["mtu"])
-        traffic.connect(left, right, mtu, rng)
-        with wire(words):
-            traffic.random_batches(rng, left, right, mtu, 5)
-        left.destroy()
-        right.destroy()
+    with testbed.parameters_of(bed.here, "recovery=strict"):
+        random_operations("loss/strict", WIRES["everything"], 5)
 
 
 @case(debug=False)

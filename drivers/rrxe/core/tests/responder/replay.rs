@@ -115,24 +115,17 @@ fn c_10_duplicate_atomic() {
 /// C-12: a request with other operands is not a duplicate of the executed atomic.
 #[test]
 fn c_12_other_operands() {
-    let swap = |va, rkey, compare, swap_add| {
+    let atomic = |operation, va, rkey, swap_add, compare| {
         let eth = AtomicEth {
             va,
             rkey,
             swap_add,
             compare,
         };
-        packet(O::CompareSwap, psn(0), Ext::Atomic(eth), 0)
+        packet(operation, psn(0), Ext::Atomic(eth), 0)
     };
-    let add = |va, rkey, swap_add, compare| {
-        let eth = AtomicEth {
-            va,
-            rkey,
-            swap_add,
-            compare,
-        };
-        packet(O::FetchAdd, psn(0), Ext::Atomic(eth), 0)
-    };
+    let swap = |va, rkey, compare, swap_add| atomic(O::CompareSwap, va, rkey, swap_add, compare);
+    let add = |va, rkey, swap_add, compare| atomic(O::FetchAdd, va, rkey, swap_add, compare);
     let (swapped, added) = (swap(BASE, RKEY, 0, 5), add(BASE, RKEY, 5, 0));
     let others = [
         swap(BASE + 8, RKEY, 0, 5),
