@@ -460,7 +460,7 @@ impl World {
 
     /// Notes the credits of an answer, which was handled when `una` was the oldest outstanding PSN.
     /// The requester may drop an answer to another PSN, so that one only raises the limit.
-    fn take_credits(&mut self, qp: usize, packet: &Packet, una: Psn) {
+    pub(super) fn take_credits(&mut self, qp: usize, packet: &Packet, una: Psn) {
         let (Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _)) = packet.ext else {
             return;
         };

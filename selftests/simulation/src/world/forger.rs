@@ -347,6 +347,10 @@ impl World {
         assert!(!outcome.hold && !outcome.fatal && !outcome.sqe);
         assert_eq!(completed, self.ground.flows[qp].completed);
         assert_eq!(una, self.cores[qp].requester.expected_psn());
+        if packet.operation == Operation::Acknowledge && packet.psn() == una.prev() {
+            // Nothing distinguishes it from the last acknowledgement, repeated with new credits.
+            self.take_credits(qp, &packet, una);
+        }
         self.after_send_side(qp, outcome);
     }
 }
