@@ -300,14 +300,16 @@ impl Qp {
             let rcu = rcu::read_lock();
             let on = Occasion::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            if qp.state() == QpState::Error {
-                side.flush(qp, on, &mut notices);
-            }
             let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
                 let progress = responder.poll_transmit(on.now, path::BATCH, env);
                 blocked = progress.more && env.is_full();
                 progress
             });
+            // Another CPU may have set the Error state and not yet called `end_recv`, so pending
+            // ACKs are sent before the flush discards them.
+            if qp.state() == QpState::Error && !progress.more {
+                side.flush(qp, on, &mut notices);
+            }
             (progress, side.responder.next_timeout())
         };
         qp.send_batch(&mut batch);
