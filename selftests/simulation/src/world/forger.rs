@@ -304,10 +304,13 @@ impl World {
             "queue pair {qp} gets on by what nobody sent"
         );
         assert_eq!(progress, self.ground.progress);
+        let incoming = self.ground.sides[qp].peer;
         if region == psn::Region::Future {
-            // The responder may send a NAK, which costs the requester a retry.
-            let incoming = self.ground.sides[qp].peer;
             self.ground.flows[incoming].nak_open = true;
+        }
+        if region == psn::Region::Future || outcome.transmit {
+            // The responder may send a NAK, or acknowledge a READ whose response was lost. Either
+            // costs the requester a retry.
             self.ground.flows[incoming].disturb(now);
         }
         if outcome.transmit {
