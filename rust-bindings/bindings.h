@@ -18,6 +18,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/sched/stat.h>
 #include <linux/skbuff.h>
+#include <linux/workqueue.h>
 #include <net/addrconf.h>
 #include <net/ip.h>
 #include <net/ip6_checksum.h>

@@ -28,6 +28,7 @@
 #include <linux/skbuff.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
+#include <linux/workqueue.h>
 #include <net/dst.h>
 #include <net/ip.h>
 #include <net/ip6_fib.h>
@@ -56,6 +57,11 @@
 SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align, gfp_t gfp)
 {
 	return __alloc_percpu_gfp(size, align, gfp);
+}
+
+SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name)
+{
+	return alloc_workqueue("%s", WQ_UNBOUND, 0, name);
 }
 
 SHIM void shim_cond_resched(void)

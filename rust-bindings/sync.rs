@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts, RCU-protected tables, timers, threads and gates.
+//! Contexts, RCU-protected tables, timers, threads, workqueues and gates.
 //!
 //! Shared objects are plain [`Arc`](kernel::sync::Arc)s, so that they can also be work items. A
 //! table entry and an armed timer own a reference. If that is the last one, the object is dropped
@@ -13,6 +13,7 @@ mod index_pool;
 mod irq;
 mod kthread;
 mod nesting;
+mod own_queue;
 mod per_cpu;
 mod rcu;
 mod rcu_arc;
@@ -30,6 +31,7 @@ pub use index_pool::IndexPool;
 pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
 pub use kthread::{CurrentThread, KThread, ThreadBody};
 pub use nesting::{Nested, Nesting};
+pub use own_queue::{OpenQueue, OwnQueue};
 pub use per_cpu::PerCpuCounters;
 pub use rcu::{rcu_barrier, synchronize_rcu, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;

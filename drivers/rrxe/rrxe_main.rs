@@ -53,7 +53,7 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::rcu_barrier,
+    sync::{rcu_barrier, OpenQueue, OwnQueue},
     vector,
 };
 
@@ -100,6 +100,9 @@ module! {
     },
 }
 
+/// The work items that report asynchronous events, which sleep.
+pub(crate) static EVENT_QUEUE: OwnQueue = OwnQueue::closed();
+
 /// State shared by all devices; created when the module is loaded.
 pub(crate) struct State {
     pub(crate) tables: Arc<tables::Tables>,
@@ -122,6 +125,8 @@ struct Module {
     link: LinkRegistration<driver::Rrxe>,
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
+    /// Dropped after the last device, and before what the work items use.
+    _events: OpenQueue,
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
     _packets: net::Prepared,
@@ -159,6 +164,7 @@ impl kernel::InPlaceModule for Module {
         try_pin_init!(Self {
             _packets: net::Prepared::new()?,
             state: SharedState::new()?,
+            _events: EVENT_QUEUE.open(c"rrxe_events")?,
             notifier <- NetdevNotifier::new(link::Follower),
             link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)

@@ -19,12 +19,13 @@ use crate::{
     limits,
     pd::{Pd, PdId},
     ring::{Consumer, Producer, Ring},
+    EVENT_QUEUE,
 };
 use kernel::{
     impl_has_work, new_mutex, new_spinlock,
     prelude::*,
     sync::{Arc, ArcBorrow, Mutex, SpinLock},
-    workqueue::{self, new_work, Work, WorkItem},
+    workqueue::{new_work, Work, WorkItem},
 };
 use linux_rdma::{
     errno::not_supported,
@@ -380,7 +381,7 @@ impl Srq {
     fn work_on(this: ArcBorrow<'_, Self>, bits: u32) {
         this.events.raise(bits);
         if this.event_baton.take() {
-            let _ = workqueue::system_long().enqueue::<Arc<Self>, 0>(this.into());
+            EVENT_QUEUE.enqueue::<Arc<Self>, 0>(this.into());
         }
     }
 }

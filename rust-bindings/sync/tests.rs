@@ -8,7 +8,7 @@ mod cases {
         impl_has_soft_timer,
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuTable, SoftTimer},
-        sync::{CurrentThread, KThread, ThreadBody},
+        sync::{CurrentThread, KThread, OwnQueue, ThreadBody},
         time,
     };
     use kernel::{
@@ -398,6 +398,29 @@ mod cases {
             drop(inner);
             drop(outer);
         }
+    }
+
+    static QUEUE: OwnQueue = OwnQueue::closed();
+
+    #[test]
+    fn closing_a_queue_waits_for_its_work_items() -> Result {
+        let drops = counter()?;
+        let owner = Owner::new(&drops)?;
+        assert!(!QUEUE.is_open());
+        for round in 1..4 {
+            let open = QUEUE.open(c"rrxe_test")?;
+            assert!(QUEUE.is_open());
+            assert_eq!(QUEUE.open(c"rrxe_test").err(), Some(EBUSY));
+            QUEUE.enqueue(owner.clone());
+            drop(open);
+            assert_eq!(owner.fired.load(Relaxed), round);
+        }
+        // A closed queue drops a work item.
+        QUEUE.enqueue(owner.clone());
+        assert_eq!(owner.fired.load(Relaxed), 3);
+        drop(owner);
+        assert_eq!(drops.load(Relaxed), 1);
+        Ok(())
     }
 
     #[test]

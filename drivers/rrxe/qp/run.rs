@@ -5,7 +5,10 @@
 use super::{
     answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp,
 };
-use crate::{baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch};
+use crate::{
+    baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch,
+    EVENT_QUEUE,
+};
 use kernel::{
     sync::{rcu, Arc, ArcBorrow},
     workqueue::{self, WorkItem},
@@ -569,7 +572,7 @@ impl Qp {
     /// Starts to report the recorded events. The caller must hold no lock.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
         if this.events.any() && this.event_baton.take() {
-            let _ = workqueue::system_long().enqueue::<Arc<Self>, EVENT_WORK>(this.into());
+            EVENT_QUEUE.enqueue::<Arc<Self>, EVENT_WORK>(this.into());
         }
     }
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Workqueues of the module.
+//!
+//! A work item on one of the kernel's workqueues can still be about to return when all objects that
+//! it used are gone. Unloading the module would free its code at that moment. So the module queues
+//! every work item that can sleep or be preempted on a workqueue of its own, which it destroys
+//! before it is unloaded.
+//!
+//! C header: `include/linux/workqueue.h`.
+
+use super::synchronize_rcu;
+use crate::raw;
+use core::ptr;
+use kernel::{
+    prelude::*,
+    str::CStr,
+    sync::{
+        atomic::{Acquire, Atomic, Full},
+        rcu,
+    },
+    workqueue::{Queue, RawWorkItem},
+};
+
+/// A workqueue of the module, as a static. It takes work items while there is an [`OpenQueue`].
+///
+/// # Invariants
+///
+/// The pointer is null or a workqueue. [`OpenQueue`] destroys the workqueue a grace period after it
+/// has set the pointer to null.
+pub struct OwnQueue(Atomic<*mut raw::workqueue_struct>);
+
+impl OwnQueue {
+    /// Creates a queue that is not open.
+    pub const fn closed() -> Self {
+        Self(Atomic::new(ptr::null_mut()))
+    }
+
+    /// Opens the queue, whose worker threads get this name. Returns `EBUSY` if it is already open.
+    pub fn open(&'static self, name: &CStr) -> Result<OpenQueue> {
+        // SAFETY: The name is copied before this returns (kernel/workqueue.c,
+        // `__alloc_workqueue()`).
+        let queue = unsafe { raw::shim_alloc_workqueue(name.as_char_ptr()) };
+        if queue.is_null() {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: `queue` is a workqueue, which only the `OpenQueue` destroys.
+        if self.0.cmpxchg(ptr::null_mut(), queue, Full).is_err() {
+            // SAFETY: The workqueue is new, and nothing else has a pointer to it.
+            unsafe { raw::destroy_workqueue(queue) };
+            return Err(EBUSY);
+        }
+        Ok(OpenQueue(self))
+    }
+
+    /// Returns whether the queue is open.
+    pub fn is_open(&self) -> bool {
+        !self.0.load(Acquire).is_null()
+    }
+
+    /// Queues a work item, unless it is already queued or the queue is not open. Any context.
+    pub fn enqueue<W, const ID: u64>(&self, work: W)
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        let _guard = rcu::read_lock();
+        let queue = self.0.load(Acquire);
+        if queue.is_null() {
+            return;
+        }
+        // SAFETY: By the type invariant the workqueue is valid until the end of the read-side
+        // critical section. `Queue` is a transparent wrapper.
+        let queue = unsafe { Queue::from_raw(queue.cast_const().cast()) };
+        // A work item that is already queued will run anyway.
+        let _ = queue.enqueue(work);
+    }
+}
+
+/// An open [`OwnQueue`]. Dropping it closes the queue and waits until the queued work items have
+/// returned, which sleeps.
+#[must_use = "the queue is closed when this is dropped"]
+pub struct OpenQueue(&'static OwnQueue);
+
+impl Drop for OpenQueue {
+    fn drop(&mut self) {
+        let queue = self.0 .0.xchg(ptr::null_mut(), Full);
+        synchronize_rcu();
+        // SAFETY: `OwnQueue::open` has allocated the workqueue. No `enqueue` uses it any more,
+        // since a grace period has passed. `destroy_workqueue()` (kernel/workqueue.c) waits for the
+        // queued work items.
+        unsafe { raw::destroy_workqueue(queue) };
+    }
+}
