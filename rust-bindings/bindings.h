@@ -12,11 +12,11 @@
 #include <linux/crc32.h>
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
-#include <linux/kthread.h>
 #include <linux/netdevice.h>
 #include <linux/netfilter.h>
 #include <linux/rtnetlink.h>
 #include <linux/sched/stat.h>
+#include <linux/sched/vhost_task.h>
 #include <linux/skbuff.h>
 #include <linux/workqueue.h>
 #include <net/addrconf.h>

@@ -18,7 +18,6 @@
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/irqflags.h>
-#include <linux/kthread.h>
 #include <linux/net.h>
 #include <linux/netdevice.h>
 #include <linux/netfilter.h>
@@ -89,21 +88,6 @@ SHIM bool shim_irqs_disabled(void)
 	return irqs_disabled();
 }
 
-SHIM struct task_struct *shim_kthread_create(int (*body)(void *data), void *data, const char *name)
-{
-	return kthread_create(body, data, "%s", name);
-}
-
-SHIM int shim_kthread_prefer_cpus_of_current(struct task_struct *task)
-{
-	return kthread_affine_preferred(task, &current->cpus_mask);
-}
-
-SHIM void shim_kthread_nice_as_current(struct task_struct *task)
-{
-	set_user_nice(task, task_nice(current));
-}
-
 SHIM u64 shim_ktime_get_ns(void)
 {
 	return ktime_get_ns();
@@ -159,14 +143,14 @@ SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)
 	return READ_ONCE(*per_cpu_ptr(counter, cpu));
 }
 
-SHIM void shim_set_current_idle(void)
-{
-	set_current_state(TASK_IDLE);
-}
-
 SHIM void shim_set_current_running(void)
 {
 	__set_current_state(TASK_RUNNING);
+}
+
+SHIM void shim_set_notify_signal(void)
+{
+	set_thread_flag(TIF_NOTIFY_SIGNAL);
 }
 
 SHIM u64 shim_this_cpu_read_u64(const u64 __percpu *counter)
@@ -231,6 +215,11 @@ SHIM bool shim_is_vlan_dev(const struct net_device *dev)
 SHIM void shim_synchronize_rcu_tasks(void)
 {
 	synchronize_rcu_tasks();
+}
+
+SHIM bool shim_take_notify_resume(void)
+{
+	return test_and_clear_thread_flag(TIF_NOTIFY_RESUME);
 }
 
 SHIM struct net *shim_maybe_get_net(struct net *net)

@@ -11,7 +11,6 @@ mod bh;
 mod gate;
 mod index_pool;
 mod irq;
-mod kthread;
 mod nesting;
 mod own_queue;
 mod per_cpu;
@@ -22,6 +21,7 @@ mod rcu_table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod timer;
+mod user_thread;
 
 pub use crate::compat::smp_mb;
 pub use arc::object_of;
@@ -29,7 +29,6 @@ pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};
 pub use index_pool::IndexPool;
 pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
-pub use kthread::{CurrentThread, KThread, ThreadBody};
 pub use nesting::{Nested, Nesting};
 pub use own_queue::{OpenQueue, OwnQueue};
 pub use per_cpu::PerCpuCounters;
@@ -38,3 +37,4 @@ pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
+pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};

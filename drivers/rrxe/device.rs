@@ -45,8 +45,6 @@ pub(crate) struct DeviceState {
     bad_qkeys: Atomic<u32>,
     /// Bytes of out-of-order packets that the queue pairs buffer.
     held: Atomic<usize>,
-    /// Number of contexts in poll mode.
-    pub(crate) poll_threads: Atomic<u32>,
     /// The device's packets that are queued on this host.
     pub(crate) local_queue: Arc<LocalQueue>,
     /// Nested deliveries of `Parcel`s: see [`crate::direct`].
@@ -101,7 +99,6 @@ impl DeviceState {
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 held: Atomic::new(0),
-                poll_threads: Atomic::new(0),
                 local_queue,
                 deliveries,
             }),

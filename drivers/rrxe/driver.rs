@@ -214,12 +214,12 @@ impl Driver for Rrxe {
         counter.value(stat)
     }
 
-    fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
+    fn alloc_ucontext(_device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
         let cmd: abi::AllocUcontextCmd = udata.read_as_far_as_known()?;
         if cmd.reserved != 0 {
             return Err(not_supported());
         }
-        let poller = Poller::new(device.data(), cmd.poll_idle_us)?;
+        let poller = Poller::new(cmd.poll_idle_us)?;
         udata.write(&abi::AllocUcontextResp {
             features: abi::FEATURE_PACKED
                 | abi::FEATURE_NOTIFY_WAITING

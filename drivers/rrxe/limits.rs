@@ -91,10 +91,6 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
 /// Packets beyond that are dropped.
 pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// Contexts of a device that may be in poll mode at the same time. The CPU time of their threads is
-/// not charged to any program.
-pub(crate) const MAX_POLL_THREADS: u32 = 32;
-
 /// Budgets of the packet path.
 pub(crate) mod path {
     /// Packets that a queue pair sends before it does other work: enough to fill a quarter of a

@@ -6,96 +6,80 @@
 //! thread finds that a producer counter has changed, it does the work of a doorbell. After it has
 //! found nothing for the context's idle time, it goes to sleep, and the next doorbell wakes it.
 //!
+//! The thread belongs to the process that opened the context: its CPU time counts for the process
+//! and its control group, it counts toward their limits, and it ends with the process. If the
+//! process ends before the context (a child has inherited the file), or executes another program,
+//! the queue pairs need doorbells from then on.
+//!
 //! By writing to its rings a program can only keep the thread busy, as it could keep itself busy
 //! with system calls: polling a ring costs at most as much as a system call.
 //!
 //! | owner | owned |
 //! |---|---|
-//! | ib_core's context | the [`Poller`]: the thread, which ends with it, and the [`Watch`] |
-//! | ib_core's queue pair | its [`Seat`]: the [`Watch`], and the thread's task to wake it |
+//! | ib_core's context | the [`Poller`]: the thread, which ends with it |
+//! | ib_core's queue pair | its [`Seat`]: the thread, to wake it |
+//! | the thread | the [`Watch`] |
 //! | [`Watch`] | queue pairs, until their destruction removes them |
 
-use crate::{
-    abi::MAX_POLL_IDLE_US, device::DeviceState, limits::MAX_POLL_THREADS, qp::Qp, ring::Ring,
-};
+use crate::{abi::MAX_POLL_IDLE_US, qp::Qp, ring::Ring};
 use kernel::{
     c_str, new_mutex,
     prelude::*,
     sync::{
-        aref::ARef,
-        atomic::{Atomic, Full, Relaxed},
+        atomic::{Atomic, Relaxed},
         Arc, Mutex,
     },
-    task::Task,
 };
 use linux_rdma::{
-    sync::{smp_mb, CurrentThread, KThread, ThreadBody},
+    sync::{smp_mb, CurrentThread, ThreadBody, UserThread, HAS_USER_THREADS},
     time::monotonic_ns,
 };
 
 /// Returns whether programs may use poll mode.
 fn is_allowed() -> bool {
-    linux_rdma::parameter::<u8>(crate::module_parameters::poll_mode.value()) != 0
-}
-
-/// A permit for one thread, from the device's quota of [`MAX_POLL_THREADS`].
-struct Permit(Arc<DeviceState>);
-
-impl Permit {
-    fn new(device: &Arc<DeviceState>) -> Option<Self> {
-        let before = device.poll_threads.fetch_add(1u32, Full);
-        let permit = Self(device.clone());
-        (before < MAX_POLL_THREADS).then_some(permit)
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.poll_threads.fetch_sub(1u32, Full);
-    }
+    HAS_USER_THREADS
+        && linux_rdma::parameter::<u8>(crate::module_parameters::poll_mode.value()) != 0
 }
 
 /// The poll mode of a context.
-pub(crate) struct Poller {
-    // Dropped before the permit.
-    thread: KThread<Watch>,
-    _permit: Permit,
-}
+pub(crate) struct Poller(Arc<UserThread<Watch>>);
 
 impl Poller {
-    /// Starts the thread of a context with an idle time in microseconds. Returns `None` if the idle
-    /// time is 0, or if the context can't have a thread. Returns `EINVAL` if the idle time is too
-    /// long.
-    pub(crate) fn new(device: &Arc<DeviceState>, idle_us: u32) -> Result<Option<Self>> {
+    /// Starts the thread of a context with an idle time in microseconds, in the current process.
+    /// Returns `None` if the idle time is 0, or if the process can't have a further thread. Returns
+    /// `EINVAL` if the idle time is too long.
+    pub(crate) fn new(idle_us: u32) -> Result<Option<Self>> {
         if idle_us > MAX_POLL_IDLE_US {
             return Err(EINVAL);
         }
         if idle_us == 0 || !is_allowed() {
             return Ok(None);
         }
-        let Some(permit) = Permit::new(device) else {
-            return Ok(None);
-        };
         let watch = Arc::pin_init(
             pin_init!(Watch {
                 idle: u64::from(idle_us).wrapping_mul(1000),
-                asleep: Atomic::new(1),
+                last: Atomic::new(0),
+                state: Atomic::new(ASLEEP),
                 rings <- new_mutex!(KVVec::new(), "rrxe_poll_rings"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        Ok(Some(Self {
-            thread: KThread::spawn(c_str!("rrxe-poll"), watch)?,
-            _permit: permit,
-        }))
+        match UserThread::spawn(c_str!("rrxe-poll"), watch) {
+            Ok(thread) => Ok(Some(Self(Arc::new(thread, GFP_KERNEL_ACCOUNT)?))),
+            // The program's system call is restarted after the signal.
+            Err(e) if e == ERESTARTNOINTR || e == ENOMEM => Err(e),
+            // A limit of the process or its control group, or a process that can't have further
+            // threads, for example because its children are for another PID namespace.
+            Err(_) => Ok(None),
+        }
     }
 
     /// Adds the send ring of a queue pair to those that the thread polls.
     pub(crate) fn add(&self, qp: Arc<Qp>, ring: Ring) -> Result<Seat> {
-        let watch = self.thread.body().clone();
+        let watch = self.0.body();
         {
             let mut rings = watch.rings.lock();
-            ring.want_doorbell(watch.is_asleep());
+            ring.want_doorbell(!watch.is_awake());
             let ring = Watched {
                 qp: qp.clone(),
                 ring,
@@ -104,8 +88,7 @@ impl Poller {
             rings.push(ring, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(Seat {
-            watch,
-            task: self.thread.task().clone(),
+            thread: self.0.clone(),
             qp,
         })
     }
@@ -113,25 +96,26 @@ impl Poller {
 
 /// The registration of a queue pair with the poll thread of its context.
 pub(crate) struct Seat {
-    watch: Arc<Watch>,
-    task: ARef<Task>,
+    thread: Arc<UserThread<Watch>>,
     qp: Arc<Qp>,
 }
 
 impl Seat {
     /// Wakes the thread after a doorbell. The program needs no doorbells from now on.
     pub(crate) fn wake(&self) {
+        let watch = self.thread.body();
         let woken = {
-            let rings = self.watch.rings.lock();
-            let was_asleep = self.watch.is_asleep();
+            let rings = watch.rings.lock();
+            let was_asleep = watch.state.load(Relaxed) == ASLEEP;
             if was_asleep {
-                self.watch.asleep.store(0, Relaxed);
+                watch.last.store(monotonic_ns(), Relaxed);
+                watch.state.store(AWAKE, Relaxed);
                 want_doorbells(&rings, false);
             }
             was_asleep
         };
         if woken {
-            self.task.wake_up();
+            self.thread.wake();
         }
     }
 
@@ -139,7 +123,7 @@ impl Seat {
     /// received a packet for the queue pair.
     pub(crate) fn leave(&self) {
         let gone = {
-            let mut rings = self.watch.rings.lock();
+            let mut rings = self.thread.body().rings.lock();
             let at = rings.iter().position(|w| Arc::ptr_eq(&w.qp, &self.qp));
             at.and_then(|at| rings.remove(at).ok())
         };
@@ -174,6 +158,13 @@ fn want_doorbells(rings: &KVVec<Watched>, wanted: bool) {
     }
 }
 
+/// The thread polls, or is about to be woken.
+const AWAKE: u32 = 0;
+/// The thread sleeps, or is about to.
+const ASLEEP: u32 = 1;
+/// The thread was killed.
+const DEAD: u32 = 2;
+
 /// The rings that a thread polls.
 ///
 /// A ring wants no doorbells only while the thread is awake. Both change with `rings` locked.
@@ -181,15 +172,17 @@ fn want_doorbells(rings: &KVVec<Watched>, wanted: bool) {
 pub(crate) struct Watch {
     /// Nanoseconds for which the thread continues to poll after it has found something.
     idle: u64,
-    /// Not 0 if the thread sleeps or is about to.
-    asleep: Atomic<u32>,
+    /// Time at which the thread last found something or was woken, in nanoseconds.
+    last: Atomic<u64>,
+    /// [`AWAKE`], [`ASLEEP`] or [`DEAD`].
+    state: Atomic<u32>,
     #[pin]
     rings: Mutex<KVVec<Watched>>,
 }
 
 impl Watch {
-    fn is_asleep(&self) -> bool {
-        self.asleep.load(Relaxed) != 0
+    fn is_awake(&self) -> bool {
+        self.state.load(Relaxed) == AWAKE
     }
 
     /// Returns the index and the queue pair of the next ring, from index `from` on, that has
@@ -229,25 +222,29 @@ impl Watch {
         if rings.iter().any(Watched::has_changed) {
             want_doorbells(&rings, false);
         } else {
-            self.asleep.store(1, Relaxed);
+            self.state.store(ASLEEP, Relaxed);
         }
     }
 }
 
 impl ThreadBody for Watch {
-    fn run(&self, current: &CurrentThread) {
-        let mut last = 0;
-        while !current.should_stop() {
-            if self.is_asleep() {
-                current.wait_until(|| !self.is_asleep());
-                last = monotonic_ns();
-            } else if self.look(current) {
-                last = monotonic_ns();
-            } else if monotonic_ns().saturating_sub(last) < self.idle {
-                current.relax();
-            } else {
-                self.fall_asleep();
-            }
+    fn is_ready(&self) -> bool {
+        self.is_awake()
+    }
+
+    fn work(&self, current: &CurrentThread) {
+        if self.look(current) {
+            self.last.store(monotonic_ns(), Relaxed);
+        } else if monotonic_ns().saturating_sub(self.last.load(Relaxed)) < self.idle {
+            current.relax();
+        } else {
+            self.fall_asleep();
         }
+    }
+
+    fn killed(&self) {
+        let rings = self.rings.lock();
+        self.state.store(DEAD, Relaxed);
+        want_doorbells(&rings, true);
     }
 }

@@ -53,7 +53,7 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::{rcu_barrier, OpenQueue, OwnQueue},
+    sync::{rcu_barrier, OpenQueue, OwnQueue, UserThreads, HAS_USER_THREADS},
     vector,
 };
 
@@ -125,7 +125,8 @@ struct Module {
     link: LinkRegistration<driver::Rrxe>,
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
-    /// Dropped after the last device, and before what the work items use.
+    /// Dropped after the last device, and before what the threads and work items use.
+    _threads: UserThreads,
     _events: OpenQueue,
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
@@ -161,9 +162,13 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
+        if !HAS_USER_THREADS {
+            pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
+        }
         try_pin_init!(Self {
             _packets: net::Prepared::new()?,
             state: SharedState::new()?,
+            _threads: UserThreads::new()?,
             _events: EVENT_QUEUE.open(c"rrxe_events")?,
             notifier <- NetdevNotifier::new(link::Follower),
             link: LinkRegistration::new(&link::LINK_OPS)?,

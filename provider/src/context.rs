@@ -247,8 +247,17 @@ pub(crate) unsafe extern "C" fn alloc_context(
 /// `context` was initialised by libibverbs and is not yet shared.
 unsafe fn open(context: *mut Context) -> Result<(), c_int> {
     let yield_us = environment::yield_us()?;
+    let poll_idle_us = environment::poll_idle_us()?;
     // SAFETY: the caller's contract.
-    let resp = unsafe { get_context(context, environment::poll_idle_us()?)? };
+    let resp = unsafe { get_context(context, poll_idle_us)? };
+    let polled = resp.driver.features & abi::FEATURE_POLL != 0;
+    if poll_idle_us != 0 && !polled && environment::explains() {
+        eprintln!(
+            "librrxe: no poll mode, sends are system calls: the process or its control group may \
+             have no further thread (ulimit -u, pids.max), or the kernel has no poll mode \
+             (poll_mode=0, no CONFIG_VHOST_TASK)"
+        );
+    }
 
     // SAFETY: integers and arrays of them.
     let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
@@ -284,7 +293,7 @@ unsafe fn open(context: *mut Context) -> Result<(), c_int> {
         (*context).limits = limits;
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
         (*context).explains = environment::explains();
-        (*context).polled = resp.driver.features & abi::FEATURE_POLL != 0;
+        (*context).polled = polled;
         (*context).notifies_waiting = resp.driver.features & abi::FEATURE_NOTIFY_WAITING != 0;
     }
     Ok(())

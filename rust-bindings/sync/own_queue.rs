@@ -85,8 +85,8 @@ impl Drop for OpenQueue {
     fn drop(&mut self) {
         let queue = self.0 .0.xchg(ptr::null_mut(), Full);
         synchronize_rcu();
-        // SAFETY: `OwnQueue::open` has allocated the workqueue. No `enqueue` uses it any more,
-        // since a grace period has passed. `destroy_workqueue()` (kernel/workqueue.c) waits for the
+        // SAFETY: `OwnQueue::open` has allocated the workqueue. Since a grace period has
+        // passed, no `enqueue` uses it. `destroy_workqueue()` (kernel/workqueue.c) waits for the
         // queued work items.
         unsafe { raw::destroy_workqueue(queue) };
     }

@@ -6,9 +6,9 @@
 mod cases {
     use crate::{
         impl_has_soft_timer,
+        sync::OwnQueue,
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuTable, SoftTimer},
-        sync::{CurrentThread, KThread, OwnQueue, ThreadBody},
         time,
     };
     use kernel::{
@@ -210,104 +210,6 @@ mod cases {
         assert_eq!(pool.alloc_from(6, 2..=5, GFP_KERNEL), Ok(2));
         assert_eq!(pool.alloc(2..=5, GFP_KERNEL), Err(ENOSPC));
         assert_eq!(pool.alloc(0..=u32::MAX, GFP_KERNEL), Err(EINVAL));
-        Ok(())
-    }
-
-    /// A thread that copies the number it was told.
-    struct Counting {
-        told: Atomic<u32>,
-        counted: Atomic<u32>,
-        /// The thread returns by itself once it has counted this far.
-        last: u32,
-        ended: Atomic<u32>,
-    }
-
-    impl Counting {
-        fn until(last: u32) -> Result<Arc<Self>> {
-            let value = Self {
-                told: Atomic::new(0),
-                counted: Atomic::new(0),
-                last,
-                ended: Atomic::new(0),
-            };
-            Ok(Arc::new(value, GFP_KERNEL)?)
-        }
-
-        /// Waits up to 10 s for a number to take a value.
-        fn comes(number: &Atomic<u32>, wanted: u32) -> bool {
-            for _ in 0..100_000 {
-                if number.load(Relaxed) == wanted {
-                    return true;
-                }
-                fsleep(Delta::from_micros(100));
-            }
-            false
-        }
-    }
-
-    impl ThreadBody for Counting {
-        fn run(&self, current: &CurrentThread) {
-            while !current.should_stop() && self.counted.load(Relaxed) != self.last {
-                let counted = self.counted.load(Relaxed);
-                current.wait_until(|| self.told.load(Relaxed) != counted);
-                current.relax();
-                self.counted.store(self.told.load(Relaxed), Relaxed);
-            }
-            self.ended.store(1, Relaxed);
-        }
-    }
-
-    #[test]
-    fn thread_misses_no_wake_up() -> Result {
-        let body = Counting::until(u32::MAX)?;
-        let thread = KThread::spawn(c"rrxe-test", body.clone())?;
-        for number in 1..2000 {
-            body.told.store(number, Relaxed);
-            thread.task().wake_up();
-            // This covers wake-ups shortly after the thread fell asleep and much later.
-            if number % 8 == 0 {
-                assert!(Counting::comes(&body.counted, number));
-            } else {
-                while body.counted.load(Relaxed) != number {
-                    core::hint::spin_loop();
-                }
-            }
-        }
-        assert_eq!(body.ended.load(Relaxed), 0);
-        drop(thread);
-        assert_eq!(body.ended.load(Relaxed), 1);
-        Ok(())
-    }
-
-    #[test]
-    fn thread_may_be_stopped_at_any_time() -> Result {
-        let body = Counting::until(u32::MAX)?;
-        // Some threads are stopped before they have run at all.
-        for _ in 0..50 {
-            drop(KThread::spawn(c"rrxe-test", body.clone())?);
-        }
-        let thread = KThread::spawn(c"rrxe-test", body.clone())?;
-        let task = thread.task().clone();
-        fsleep(Delta::from_millis(2));
-        drop(thread);
-        assert_eq!(body.ended.load(Relaxed), 1);
-        // Waking an exited task is harmless.
-        task.wake_up();
-        // Neither threads nor tasks own the body.
-        assert!(Arc::into_unique_or_drop(body).is_some());
-        Ok(())
-    }
-
-    #[test]
-    fn thread_may_end_by_itself() -> Result {
-        let body = Counting::until(1)?;
-        let thread = KThread::spawn(c"rrxe-test", body.clone())?;
-        body.told.store(1, Relaxed);
-        thread.task().wake_up();
-        assert!(Counting::comes(&body.ended, 1));
-        fsleep(Delta::from_millis(2));
-        thread.task().wake_up();
-        drop(thread);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ import random
 import threading
 
 import testbed
+from control_groups import control_group, statistics
 from harness import Skip, case, equal, log, wait_until
 
 bed = testbed.Bed()
@@ -89,40 +90,6 @@ def error_while_changing():
             for qp in (victim, peer):
                 end.modify(qp["id"], ("STATE",), state="reset")
         end.async_events()
-
-
-CGROUPS = "/sys/fs/cgroup"
-
-
-def write(path, text):
-    """Writes to a file of a control group."""
-    with open(f"{CGROUPS}/{path}", "w", encoding="ascii") as file:
-        file.write(text)
-
-
-@contextlib.contextmanager
-def control_group(*controllers):
-    """Moves this process to a new control group with these controllers; yields the group's name."""
-    with open(f"{CGROUPS}/cgroup.controllers", encoding="ascii") as file:
-        missing = set(controllers) - set(file.read().split())
-    if missing:
-        raise Skip(f"this kernel has no control groups for {', '.join(missing)}")
-    write("cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
-    name = "rrxe-objects"
-    os.mkdir(f"{CGROUPS}/{name}")
-    write(f"{name}/cgroup.procs", str(os.getpid()))
-    try:
-        yield name
-    finally:
-        write("cgroup.procs", str(os.getpid()))
-        wait_until("the group is empty", lambda: not statistics(name, "cgroup.events")["populated"])
-        os.rmdir(f"{CGROUPS}/{name}")
-
-
-def statistics(group, file):
-    """Returns the numbers in a file of a control group, by name."""
-    with open(f"{CGROUPS}/{group}/{file}", encoding="ascii") as lines:
-        return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 # Objects that programs may create in large numbers, with the least kernel memory in bytes of each.

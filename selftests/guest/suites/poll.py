@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Poll mode: a kernel thread polls the send queues of a context.
+"""Poll mode: a kernel thread in the program's process polls the send queues of a context.
 
 Programs make no system call to send while the thread is awake (docs/performance.md).
 """
@@ -7,13 +7,17 @@ Programs make no system call to send while the thread is awake (docs/performance
 import contextlib
 import ctypes
 import errno
+import glob
 import json
 import os
 import random
+import resource
 import signal
 import struct
 import time
+import traceback
 
+import control_groups
 import data_cases
 import harness
 import programs
@@ -28,20 +32,17 @@ LONGEST = 1_000_000
 # An idle time so short that the thread sleeps between the requests of a test.
 SHORT = 50
 
-# Maximum number of threads of a device (drivers/rrxe/limits.rs).
-THREADS = 32
-
 # Time limit in seconds; only catches hangs.
 PATIENCE = 60
 
 
 def tasks():
-    """Returns the identifiers of the poll threads."""
+    """Returns the thread IDs of the poll threads of all processes."""
     found = []
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{process}/comm", encoding="ascii") as name:
+    for path in glob.glob("/proc/[0-9]*/task/*/comm"):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as name:
             if name.read() == "rrxe-poll\n":
-                found.append(int(process))
+                found.append(int(path.split("/")[4]))
     return found
 
 
@@ -304,6 +305,213 @@ def killed():
                 job.kill(signal.SIGKILL)
 
 
+class Program:
+    """A process that keeps its poll thread awake until it is killed.
+
+    It sends a request every 50 ms. `prepare` and `then` are called in the process: before it opens
+    the devices, and after the first request.
+    """
+
+    def __init__(self, prepare=None, then=None):
+        self._reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._run(writing, prepare, then)
+        os.close(writing)
+
+    @staticmethod
+    def _run(writing, prepare, then):
+        try:
+            if prepare:
+                prepare()
+            left, right = pair([opened(LONGEST), opened(None)])
+            number = 0
+            while True:
+                write(left, right, number)
+                completed(left)
+                os.write(writing, b".")
+                if then:
+                    then()
+                number += 1
+                time.sleep(0.05)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def goes_on(self):
+        """Waits until the program has sent a further request."""
+        for _ in range(3):  # the first read also returns earlier requests
+            require(os.read(self._reading, 1 << 16), "the program has ended")
+
+    def task(self):
+        """Returns the thread ID of its poll thread."""
+        return wait_until("the thread is there", lambda: [t for t in tasks() if self.has(t)])[0]
+
+    def has(self, task):
+        """Returns whether a task is one of its threads."""
+        return os.path.exists(f"/proc/{self.pid}/task/{task}")
+
+    def status(self, field):
+        """Returns a field of the status of its poll thread."""
+        with open(f"/proc/{self.task()}/status", encoding="ascii") as file:
+            return next(line.split()[1] for line in file if line.startswith(f"{field}:"))
+
+    def used(self):
+        """Returns the CPU time of its poll thread in seconds."""
+        with open(f"/proc/{self.pid}/task/{self.task()}/stat", encoding="ascii") as file:
+            user, system = file.read().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def signal(self, number):
+        """Sends it a signal."""
+        os.kill(self.pid, number)
+
+    def wait(self):
+        """Waits for its end. Returns the status as waitpid() does."""
+        pid, self.pid = self.pid, None
+        return os.waitpid(pid, 0)[1]
+
+    def end(self):
+        """Kills it, if it still runs."""
+        if self.pid:
+            self.signal(signal.SIGKILL)
+            self.wait()
+        os.close(self._reading)
+
+
+@contextlib.contextmanager
+def program(**calls):
+    """Yields a `Program` that has sent a request."""
+    if bed.here.driver != "rrxe":
+        raise Skip("poll mode is rrxe's")
+    one = Program(**calls)
+    try:
+        require(os.read(one._reading, 1), "the program has failed")
+        yield one
+    finally:
+        one.end()
+    wait_until("the threads are gone", lambda: threads() == 0)
+
+
+@case(timeout=240)
+def time_of_its_program():
+    """The CPU time of the thread is that of its program's control group, whose limit it obeys."""
+    limit = 0.1
+    with program() as one, control_groups.control_group("cpu", process=one.pid) as group:
+        equal("control group", control_groups.group_of(one.task()), group)
+
+        def usage():
+            return control_groups.statistics(group, "cpu.stat")["usage_usec"] / 1e6
+
+        def measure(seconds):
+            began, thread, all_of_it = time.monotonic(), one.used(), usage()
+            time.sleep(seconds)
+            thread, all_of_it = one.used() - thread, usage() - all_of_it
+            elapsed = time.monotonic() - began
+            log(f"{elapsed:.2f} s: the group used {all_of_it:.2f} s, its thread {thread:.2f} s")
+            require(0 < thread <= all_of_it + 0.1, "the group was not charged")
+            return all_of_it / elapsed
+
+        free = measure(1)
+        require(free > 2 * limit, "the thread was not awake")
+        control_groups.write(f"{group}/cpu.max", f"{int(limit * 100_000)} 100000")
+        # At once: the thread would go to sleep after a second without requests.
+        for seconds in (1, 2):
+            limited = measure(seconds)
+            require(limited < 3 * limit, f"the group used {limited:.2f} of a CPU and may use {limit}")
+        control_groups.write(f"{group}/cpu.max", "max")
+        one.goes_on()
+
+
+@case(timeout=240)
+def stopped_and_frozen():
+    """A thread is stopped, continued, frozen and thawed with its program."""
+    with program() as one, control_groups.control_group(process=one.pid) as group:
+
+        def rests(what):
+            before = one.used()
+            time.sleep(0.3)
+            equal(f"CPU time while it is {what}", one.used(), before)
+
+        one.signal(signal.SIGSTOP)
+        wait_until("the thread is stopped", lambda: one.status("State") == "T")
+        rests("stopped")
+        one.signal(signal.SIGCONT)
+        one.goes_on()
+        control_groups.write(f"{group}/cgroup.freeze", "1")
+        wait_until("the group is frozen", lambda: control_groups.statistics(group, "cgroup.events")["frozen"])
+        rests("frozen")
+        control_groups.write(f"{group}/cgroup.freeze", "0")
+        one.goes_on()
+        equal("threads", threads(), 1)
+
+
+@case(timeout=240)
+def removed_while_stopped():
+    """The device of a stopped program is removed, and after its end the module is unloaded."""
+    here = bed.here
+    with program() as one:
+        one.signal(signal.SIGSTOP)
+        wait_until("the thread is stopped", lambda: one.status("State") == "T")
+        testbed.delete_link(here.machine, here.device)
+    testbed.unload(here.machine, here.driver)
+    testbed.bring_up(here)
+
+
+@case(timeout=240)
+def executes():
+    """The thread of a program that executes another program ends."""
+
+    def execute():
+        os.execv("/bin/sleep", ["sleep", "1000"])
+
+    with program(then=execute) as one:
+        wait_until("the threads are gone", lambda: threads() == 0)
+        equal("the program", os.waitpid(one.pid, os.WNOHANG), (0, 0))
+
+
+@case(timeout=240)
+def dumps_core():
+    """A program in poll mode that crashes leaves a core file."""
+    pattern, core = "/proc/sys/kernel/core_pattern", "/tmp/core-of-poll"
+
+    def prepare():
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
+        with open("/proc/self/coredump_filter", "w", encoding="ascii") as file:
+            file.write("0")  # a core file without memory
+
+    with open(pattern, encoding="ascii") as file:
+        before = file.read()
+    with open(pattern, "w", encoding="ascii") as file:
+        file.write(core)
+    try:
+        with program(prepare=prepare) as one:
+            one.signal(signal.SIGSEGV)
+            status = one.wait()
+            require(os.WIFSIGNALED(status) and os.WCOREDUMP(status), f"it ended with {status:#x}")
+        with open(core, "rb") as file:
+            equal("the core file", file.read(4), b"\x7fELF")
+    finally:
+        with open(pattern, "w", encoding="ascii") as file:
+            file.write(before)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(core)
+
+
+@case(timeout=240)
+def traced():
+    """A debugger attaches to all threads of a program, which goes on, and detaches."""
+    with program() as one:
+        job = bed.here.machine.start(f"exec strace -f -o /dev/null -p {one.pid}")
+        wait_until("the thread is traced", lambda: one.status("TracerPid") != "0")
+        one.goes_on()
+        job.kill(signal.SIGINT)
+        job.wait()
+        wait_until("the thread is free", lambda: one.status("TracerPid") == "0")
+        one.goes_on()
+
+
 @case(timeout=240)
 def forked():
     """A child of the program has no effect on it, and the thread ends with the last of them."""
@@ -323,6 +531,8 @@ def forked():
                 for number in range(200):
                     write(left, right, number)
                     completed(left)
+                    if number % 100 == 50:
+                        bed.here.machine.run("true")
             for end, _ in both:
                 end.leave()
         finally:
@@ -361,6 +571,7 @@ def as_its_program():
             (task,) = tasks()
             equal("nice value", os.getpriority(os.PRIO_PROCESS, task), 7)
             equal("processors", os.sched_getaffinity(task), {max(processors)})
+            equal("control group", control_groups.group_of(task), control_groups.group_of("self"))
     finally:
         os.sched_setaffinity(0, processors)
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -424,24 +635,79 @@ def asked_by_hand():
 
 @case(timeout=240)
 def no_more_threads():
-    """The number of threads of a device is limited; further contexts work by system calls."""
-    with ends(None) as both:
-        many = []
+    """At the limit of its control group, a program works by system calls."""
+    with control_groups.control_group("pids") as group, ends(None) as both:
+        control_groups.write(f"{group}/pids.max", control_groups.read(f"{group}/pids.current"))
+        late = opened(LONGEST)
+        control_groups.write(f"{group}/pids.max", "max")
         try:
-            for _ in range(THREADS + 2):
-                many.append(opened(LONGEST))
-            equal("threads", threads(), THREADS)
-            left, right = pair([many[-1], both[1]])
+            equal("threads", threads(), 0)
+            left, right = pair([late, both[1]])
             with called(most=20, at_least=20):
                 for number in range(20):
                     write(left, right, number)
                     completed(left)
-            many[0][0].leave()
-            many.append(opened(LONGEST))
-            equal("threads", threads(), THREADS)
         finally:
-            for end, _ in many:
-                end.leave()
+            late[0].leave()
+
+
+def in_child(check):
+    """Runs a check in a child process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            check()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    equal("status of the child", os.waitpid(child, 0)[1], 0)
+
+
+NOBODY = 65534
+
+
+@case()
+def limit_of_its_user():
+    """At the limit of processes of its user, a program works by system calls."""
+    if bed.here.driver != "rrxe":
+        raise Skip("poll mode is rrxe's")
+
+    def check():
+        os.setgroups([])
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        part = struct.pack("=I", SHORT)
+        equal("without a limit", get_context(part), (0, ALWAYS | 1))
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        equal("at the limit", get_context(part), (0, ALWAYS))
+
+    in_child(check)
+    wait_until("the threads are gone", lambda: threads() == 0)
+
+
+@case()
+def opened_and_closed():
+    """Contexts are opened and closed at once, while signals arrive."""
+    if bed.here.driver != "rrxe":
+        raise Skip("poll mode is rrxe's")
+    parent, caught = os.getpid(), []
+    before = signal.signal(signal.SIGUSR1, lambda *_: caught.append(1))
+    child = os.fork()
+    if child == 0:
+        while os.getppid() == parent:
+            os.kill(parent, signal.SIGUSR1)
+            time.sleep(0.0005)
+        os._exit(0)
+    try:
+        for _ in range(50 if harness.debug_kernel() else 300):
+            equal("answer", get_context(struct.pack("=I", SHORT)), (0, ALWAYS | 1))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        signal.signal(signal.SIGUSR1, before)
+    log(f"{len(caught)} signals")
+    wait_until("the threads are gone", lambda: threads() == 0)
 
 
 def keep_awake(pair_of_sides):
@@ -494,7 +760,8 @@ def device_removed():
             if what == "link":
                 testbed.delete_link(here.machine, here.device)
             testbed.unload(here.machine, here.driver)
-            equal("threads", threads(), 0)
+            # A thread exits slightly after the module has seen its end.
+            wait_until("the threads are gone", lambda: threads() == 0)
         testbed.bring_up(here)
 
 
@@ -506,6 +773,8 @@ def switched_off():
         raise Skip("poll mode is rrxe's")
     with testbed.parameters_of(here, "poll_mode=0"), ends(LONGEST) as both:
         equal("threads", threads(), 0)
+        said = here.machine.run(f"RRXE_DEBUG=1 RRXE_POLL_IDLE_US={SHORT} ibv_devinfo -d {here.device} 2>&1")
+        require("librrxe: no poll mode" in said, "the provider does not explain it")
         left, right = pair(both)
         with called(most=100, at_least=100):
             for number in range(100):

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Kernel threads that belong to a process: they are in its control groups, count toward its
+//! limits, and die with it.
+//!
+//! C header: `include/linux/sched/vhost_task.h`.
+
+use super::{OpenQueue, OwnQueue};
+use crate::raw;
+use core::{ffi::c_void, ptr};
+use kernel::{
+    impl_has_work, new_mutex,
+    prelude::*,
+    str::CStr,
+    sync::{
+        atomic::{Acquire, Atomic, Full, Relaxed},
+        Arc, ArcBorrow, Mutex,
+    },
+    time::{delay::fsleep, Delta},
+    types::NotThreadSafe,
+    workqueue::{new_work, Work, WorkItem},
+};
+
+/// The code of a [`UserThread`].
+pub trait ThreadBody: Send + Sync + 'static {
+    /// Returns whether there is work to do. After making this true, the waker calls
+    /// [`UserThread::wake`].
+    ///
+    /// This must not sleep, because the thread calls it when it is about to sleep.
+    fn is_ready(&self) -> bool;
+
+    /// Does a part of the work. The thread handles its signals before the next call.
+    fn work(&self, current: &CurrentThread);
+
+    /// Called by the thread, as the last call, if it is killed.
+    ///
+    /// The thread is killed with its process, and if the process executes another program.
+    fn killed(&self);
+}
+
+/// The thread runs.
+const ALIVE: u32 = 0;
+/// The thread's owner is gone, and the thread has not noticed yet.
+const ENDING: u32 = 1;
+/// The thread was killed.
+const DEAD: u32 = 2;
+/// A work item waits for the thread to exit and releases it.
+const REAPED: u32 = 3;
+
+/// Number of threads that are not released yet.
+static LIVE: Atomic<u32> = Atomic::new(0);
+
+/// The work items that release threads. They wait if a process is stopped, so no other work items
+/// are queued here.
+static REAPER: OwnQueue = OwnQueue::closed();
+
+/// Lets the module have threads. Dropping this waits until all of them have exited, which sleeps,
+/// and takes as long as a process that had a thread is stopped or frozen.
+pub struct UserThreads {
+    _reaper: OpenQueue,
+}
+
+impl UserThreads {
+    /// Returns `EBUSY` on the second call.
+    pub fn new() -> Result<Self> {
+        let _reaper = REAPER.open(c"rrxe_reaper")?;
+        Ok(Self { _reaper })
+    }
+}
+
+impl Drop for UserThreads {
+    fn drop(&mut self) {
+        // The last thread ends soon: the owners of all threads are gone.
+        while LIVE.load(Acquire) != 0 {
+            fsleep(Delta::from_millis(1));
+        }
+    }
+}
+
+/// A thread of the process that created it. Dropping this ends the thread without waiting for it,
+/// because the process may be stopped or frozen for any time. Of the body, the thread then only
+/// finishes a call of [`ThreadBody::work`] that has already begun.
+pub struct UserThread<T: ThreadBody>(Arc<Shared<T>>);
+
+/// The data that a thread shares with its owner.
+///
+/// # Invariants
+///
+/// - `task` is null until `spawn` has set it to what `vhost_task_create()` returned for this
+///   object. It is valid until the work item passes it to `vhost_task_stop()`, which happens after
+///   `phase` has become [`REAPED`] and while `ending` is not locked.
+/// - The thread owns a reference, which the work item drops after the thread has exited.
+#[pin_data]
+struct Shared<T: ThreadBody> {
+    body: Arc<T>,
+    task: Atomic<*mut raw::vhost_task>,
+    /// Changes from [`ALIVE`] to [`ENDING`] or [`DEAD`], and from there to [`REAPED`].
+    phase: Atomic<u32>,
+    /// Locked by the owner while it changes the phase and wakes the thread.
+    #[pin]
+    ending: Mutex<()>,
+    #[pin]
+    work: Work<Shared<T>>,
+}
+
+impl_has_work! {
+    impl{T: ThreadBody} HasWork<Self> for Shared<T> { self.work }
+}
+
+impl<T: ThreadBody> UserThread<T> {
+    /// Starts a thread of the current process. The thread inherits scheduling policy, nice value,
+    /// CPU affinity and control groups of the caller. Of all signals it receives only SIGKILL and
+    /// SIGSTOP.
+    ///
+    /// Returns `EAGAIN` at a limit of the process or of its control group. Returns `ERESTARTNOINTR`
+    /// if a signal is pending; the system call that fails with this is restarted after the signal
+    /// was handled. Returns `EOPNOTSUPP` without [`HAS_USER_THREADS`], and `ENODEV` without
+    /// [`UserThreads`].
+    pub fn spawn(name: &CStr, body: Arc<T>) -> Result<Self> {
+        if !REAPER.is_open() {
+            return Err(ENODEV);
+        }
+        let shared = Arc::pin_init(
+            pin_init!(Shared {
+                body,
+                task: Atomic::new(ptr::null_mut()),
+                phase: Atomic::new(ALIVE),
+                ending <- new_mutex!((), "rrxe_thread"),
+                work <- new_work!("rrxe_thread"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let data = Arc::into_raw(shared.clone());
+        let created = create(turn::<T>, killed::<T>, data.cast_mut().cast(), name);
+        let task = match created {
+            Ok(task) => task,
+            Err(e) => {
+                // SAFETY: `data` comes from `into_raw`, and no thread was created to own it.
+                drop(unsafe { Arc::from_raw(data) });
+                return Err(e);
+            }
+        };
+        // INVARIANT: The task was created for `shared`, and its thread owns `data`.
+        shared.task.store(task, Relaxed);
+        LIVE.fetch_add(1u32, Full);
+        // SAFETY: `create` has just returned the task, and it is started only here.
+        unsafe { start(task) };
+        Ok(Self(shared))
+    }
+
+    /// Returns the body.
+    pub fn body(&self) -> &Arc<T> {
+        &self.0.body
+    }
+
+    /// Has the thread call [`ThreadBody::is_ready`] if it sleeps.
+    pub fn wake(&self) {
+        // SAFETY: The thread is only reaped after `self` is dropped: `turn` and `killed` reap it in
+        // the phase `ENDING`, which `drop` sets, and otherwise `drop` does.
+        unsafe { wake(self.0.task.load(Relaxed)) };
+    }
+}
+
+impl<T: ThreadBody> Drop for UserThread<T> {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        let _ending = shared.ending.lock();
+        if shared.phase.cmpxchg(ALIVE, ENDING, Full).is_ok() {
+            // SAFETY: By the type invariant of `Shared`, the task is valid while `ending` is
+            // locked: it was valid in the phase `ALIVE`.
+            unsafe { wake(shared.task.load(Relaxed)) };
+        } else {
+            reap(shared, DEAD);
+        }
+    }
+}
+
+/// Queues the release of a thread if this is its phase.
+fn reap<T: ThreadBody>(shared: &Arc<Shared<T>>, phase: u32) {
+    if shared.phase.cmpxchg(phase, REAPED, Full).is_ok() {
+        REAPER.enqueue(shared.clone());
+    }
+}
+
+impl<T: ThreadBody> WorkItem for Shared<T> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // Waits for the owner, which may be about to wake the thread.
+        drop(this.ending.lock());
+        // SAFETY: By the type invariant the task is valid. This work item is queued once, by the
+        // change of the phase to `REAPED`. It runs on a thread of the workqueue, which is not the
+        // one that it waits for.
+        unsafe { stop(this.task.load(Relaxed)) };
+        // SAFETY: By the type invariant the thread owned a reference, which came from `into_raw`.
+        // The thread has exited.
+        drop(unsafe { Arc::from_raw(Arc::as_ptr(&this)) });
+        drop(this);
+        LIVE.fetch_sub(1u32, Full);
+    }
+}
+
+/// Called by `vhost_task_fn()` (kernel/vhost_task.c) in a loop. If this returns false, the thread
+/// sleeps until it is woken, unless it was woken since the call began.
+///
+/// # Safety
+///
+/// Called by the thread of a [`Shared<T>`] to which `data` points, in the state TASK_INTERRUPTIBLE.
+unsafe extern "C" fn turn<T: ThreadBody>(data: *mut c_void) -> bool {
+    // SAFETY: `data` points to a `Shared<T>` of which the thread owns a reference, which came from
+    // `into_raw`.
+    let shared = unsafe { ArcBorrow::<Shared<T>>::from_raw(data.cast()) };
+    if shared.phase.load(Acquire) != ALIVE {
+        // The thread sleeps until the work item stops it.
+        reap(&shared.into(), ENDING);
+        return false;
+    }
+    if !shared.body.is_ready() {
+        return false;
+    }
+    // SAFETY: Sets the state of the current task to running, which is always allowed.
+    unsafe { raw::shim_set_current_running() };
+    let current = CurrentThread(NotThreadSafe);
+    shared.body.work(&current);
+    current.run_task_work_soon();
+    true
+}
+
+/// Called by `vhost_task_fn()` (kernel/vhost_task.c) if the thread is killed before it is stopped,
+/// instead of any further call of [`turn`].
+///
+/// # Safety
+///
+/// Called by the thread of a [`Shared<T>`] to which `data` points.
+unsafe extern "C" fn killed<T: ThreadBody>(data: *mut c_void) {
+    // SAFETY: As in `turn`.
+    let shared = unsafe { ArcBorrow::<Shared<T>>::from_raw(data.cast()) };
+    shared.body.killed();
+    if shared.phase.cmpxchg(ALIVE, DEAD, Full).is_err() {
+        reap(&shared.into(), ENDING);
+    }
+}
+
+/// Proof that the current task is the thread of a [`UserThread`].
+///
+/// # Invariants
+///
+/// Each such thread has one, which does not leave the thread.
+pub struct CurrentThread(NotThreadSafe);
+
+impl CurrentThread {
+    /// Yields the CPU if the scheduler asks for it. A busy thread calls this periodically.
+    #[inline]
+    pub fn resched(&self) {
+        // SAFETY: The thread is in process context and holds no spin lock, so it may be rescheduled
+        // (cond_resched_tasks_rcu_qs(), linux/rcupdate.h).
+        unsafe { raw::shim_cond_resched() };
+    }
+
+    /// Yields the CPU to any other runnable task. A polling thread that found no work calls this.
+    #[inline]
+    pub fn relax(&self) {
+        // SAFETY: single_task_running() (kernel/sched/core.c) only reads the run queue of the
+        // current CPU.
+        if unsafe { raw::single_task_running() } {
+            // SAFETY: cpu_relax() has no requirements.
+            unsafe { raw::shim_cpu_relax() };
+        } else {
+            // SAFETY: The thread is in process context, holds no spin lock and is running, as
+            // yield() (kernel/sched/syscalls.c) requires.
+            unsafe { raw::yield_() };
+        }
+        self.resched();
+    }
+
+    /// Has `vhost_task_fn()` run the work that is due before the return to user mode, to which this
+    /// thread never returns.
+    ///
+    /// The scheduler depends on it: it throttles a task of a control group that has used up its
+    /// `cpu.max` by such work (`task_throttle_setup_work()`, kernel/sched/fair.c).
+    #[inline]
+    fn run_task_work_soon(&self) {
+        // SAFETY: Changes a flag of the current task. Without the flag nothing looks for its work,
+        // which happens below.
+        if unsafe { raw::shim_take_notify_resume() } {
+            // SAFETY: Changes a flag of the current task. `vhost_task_fn()` finds it by
+            // `signal_pending()`, and `get_signal()` (kernel/signal.c) clears it and runs the work.
+            unsafe { raw::shim_set_notify_signal() };
+        }
+    }
+}
+
+/// Threads of a kernel that has them.
+#[cfg(CONFIG_VHOST_TASK)]
+mod tasks {
+    use super::*;
+    use kernel::error::from_err_ptr;
+
+    /// Whether the kernel has such threads (CONFIG_VHOST_TASK).
+    pub const HAS_USER_THREADS: bool = true;
+
+    /// Creates a thread that calls `turn` and `killed` with `data` once it is started.
+    pub(super) fn create(
+        turn: unsafe extern "C" fn(*mut c_void) -> bool,
+        killed: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+        name: &CStr,
+    ) -> Result<*mut raw::vhost_task> {
+        // SAFETY: The name is copied before this returns (kernel/fork.c, `copy_process()`). The
+        // functions are called only after `start`, whose caller is responsible for `data`.
+        from_err_ptr(unsafe {
+            raw::vhost_task_create(Some(turn), Some(killed), data, name.as_char_ptr())
+        })
+    }
+
+    /// # Safety
+    ///
+    /// The task is from `create`, `data` is as `turn` and `killed` require, and the task was not
+    /// started before.
+    pub(super) unsafe fn start(task: *mut raw::vhost_task) {
+        // SAFETY: By the safety requirements, as `vhost_task_start()` (kernel/vhost_task.c) needs.
+        unsafe { raw::vhost_task_start(task) };
+    }
+
+    /// # Safety
+    ///
+    /// The task was started, and is not stopped before this returns.
+    pub(super) unsafe fn wake(task: *mut raw::vhost_task) {
+        // SAFETY: By the safety requirements, as `vhost_task_wake()` (kernel/vhost_task.c) needs.
+        // It may be called after the thread was killed.
+        unsafe { raw::vhost_task_wake(task) };
+    }
+
+    /// Waits until the thread has exited, and releases the task.
+    ///
+    /// # Safety
+    ///
+    /// The task was started, is not used afterwards, and is not that of the current thread.
+    pub(super) unsafe fn stop(task: *mut raw::vhost_task) {
+        // SAFETY: By the safety requirements, as `vhost_task_stop()` (kernel/vhost_task.c) needs.
+        // It may be called after the thread was killed.
+        unsafe { raw::vhost_task_stop(task) };
+    }
+}
+
+/// Threads of a kernel that does not have them.
+#[cfg(not(CONFIG_VHOST_TASK))]
+mod tasks {
+    use super::*;
+    use crate::errno::not_supported;
+
+    /// Whether the kernel has such threads (CONFIG_VHOST_TASK).
+    pub const HAS_USER_THREADS: bool = false;
+
+    /// Returns `EOPNOTSUPP`.
+    pub(super) fn create(
+        _turn: unsafe extern "C" fn(*mut c_void) -> bool,
+        _killed: unsafe extern "C" fn(*mut c_void),
+        _data: *mut c_void,
+        _name: &CStr,
+    ) -> Result<*mut raw::vhost_task> {
+        Err(not_supported())
+    }
+
+    /// # Safety
+    ///
+    /// There is no task to call this with.
+    pub(super) unsafe fn start(_task: *mut raw::vhost_task) {}
+
+    /// # Safety
+    ///
+    /// There is no task to call this with.
+    pub(super) unsafe fn wake(_task: *mut raw::vhost_task) {}
+
+    /// # Safety
+    ///
+    /// There is no task to call this with.
+    pub(super) unsafe fn stop(_task: *mut raw::vhost_task) {}
+}
+
+use tasks::{create, start, stop, wake};
+
+pub use tasks::HAS_USER_THREADS;
