@@ -2,13 +2,18 @@
 """A program's objects: concurrent calls on them, and the memory that they take."""
 
 import contextlib
+import ctypes
+import errno
+import ipaddress
 import json
 import os
 import random
+import tempfile
 import threading
 
+import privilege
 import testbed
-from harness import Skip, case, equal, log, wait_until
+from harness import Skip, case, equal, log, require, wait_until
 
 bed = testbed.Bed()
 
@@ -153,6 +158,72 @@ def charged(what):
             grown = kernel() - before
             log(f"{grown / count} bytes each")
         wait_until("their memory is given back", lambda: kernel() - before < grown / 4, seconds=20)
+
+
+# Memberships of multicast groups that the module allows (MAX_TOTAL_MCAST_QP_ATTACH).
+MEMBERSHIPS = 8192
+
+UD = 4  # IBV_QPT_UD
+
+
+@contextlib.contextmanager
+def members(most):
+    """Joins up to `most` queue pairs to groups, in a process of its own.
+
+    There are 16 queue pairs, and each joins the same groups. Yields the number of memberships, the
+    last errno or 0, and what the provider says about it.
+    """
+    from libibverbs import QpCap, QpInit, Verbs  # only a guest has verbs
+
+    os.environ["RRXE_DEBUG"] = "1"
+    verbs = Verbs(bed.here.device)
+    pd = verbs.make("ibv_alloc_pd", verbs.context)
+    cq = verbs.make("ibv_create_cq", verbs.context, 1, None, None, 0)
+    init = QpInit(None, cq.value, cq.value, None, QpCap(1, 1, 1, 1, 0), UD, 0)
+    qps = [verbs.make("ibv_create_qp", pd, ctypes.byref(init)) for _ in range(16)]
+    count, error = 0, 0
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        while count < most and not error:
+            group, turn = divmod(count, len(qps))
+            gid = ipaddress.ip_address(f"::ffff:239.7.{3 + group // 256}.{group % 256}").packed
+            error = verbs.call("ibv_attach_mcast", qps[turn], gid, 0)
+            count += not error
+        file.seek(0)
+        yield count, error, file.read().decode()
+
+
+def of_user(user, most, *capabilities):
+    """Starts a program of this user that joins groups, for the duration of a block."""
+    return privilege.beside(lambda: members(most), [lambda: privilege.become(user, *capabilities)])
+
+
+@case(timeout=400)
+def share_of_a_user():
+    """A user can have half of what the others leave of a limit, shown with multicast memberships.
+
+    The provider explains the refusal. Another user still finds room, and so does a program with
+    CAP_SYS_RESOURCE. All of a user's objects are given back when its program is killed.
+    """
+    if bed.here.driver != "rrxe":
+        raise Skip("the other driver has no limit of a user")
+    share = MEMBERSHIPS // 2
+    with of_user(65534, MEMBERSHIPS) as (count, error, text):
+        equal("memberships and error", (count, error), (share, errno.EDQUOT))
+        log(text)
+        require(text.startswith("librrxe: a multicast membership exceeds the share of this user"), "no explanation")
+        for name, user, capabilities, wanted in (
+            ("another program of the same user", 65534, (), (0, errno.EDQUOT)),
+            ("a privileged program of the same user", 65534, (privilege.CAP_SYS_RESOURCE,), (10, 0)),
+            ("another user", 65533, (), (10, 0)),
+            ("root", 0, (), (10, 0)),
+        ):
+            with of_user(user, 10, *capabilities) as (count, error, _):
+                equal(f"of {name}", (count, error), wanted)
+    # More than half of what the killed program left.
+    most = share // 2 + 100
+    with of_user(65533, most) as (count, error, _):
+        equal("of another user afterwards", (count, error), (most, 0))
 
 
 @case()
