@@ -6,9 +6,11 @@ import json
 import os
 import random
 import threading
+import time
 
+import counted
 import testbed
-from harness import Skip, case, equal, log, wait_until
+from harness import Skip, case, equal, log, require, wait_until
 
 bed = testbed.Bed()
 
@@ -26,11 +28,11 @@ def opened():
         end.leave()
 
 
-def connect(end, info, kind, *qps):
+def connect(end, info, kind, *qps, **rtr):
     """Connects queue pairs to each other, from the Reset state."""
     for qp, other in zip(qps, reversed(qps)):
         end.to_init(qp["id"], kind)
-        end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=other["qpn"])
+        end.to_rtr(qp["id"], kind, gid=info["gid"], qpn=other["qpn"], **rtr)
         end.to_rts(qp["id"], kind)
 
 
@@ -185,6 +187,31 @@ def completions_move():
             end.resize(cq, 1000 << turn)
             found = end.poll(cq, 32, 30)
             equal("completions", [(wc["id"], wc["status"]) for wc in found], [(n, "SUCCESS") for n in range(32)])
+
+
+@case(timeout=240)
+def retries_without_end():
+    """Endless retries at the shortest RNR timer become rare: no program's time pays for them."""
+    if bed.here.driver != "rrxe":
+        raise Skip("other drivers retry at the rate that the peer asks for")
+    seconds = 2
+    with opened() as (end, info):
+        pd, cq, receives = end.pd(), end.cq(), end.cq()
+        left, right = (end.qp("rc", pd, cq, receives) for _ in range(2))
+        connect(end, info, "rc", left, right, rnr_timer=1)
+        memory = end.memory(pd, 4096)
+        sge = [[memory["address"], 8, memory["lkey"]]]
+        end.post_send(left["id"], [{"id": 1, "op": "send", "sge": sge}])
+        # The first retries follow each other closely.
+        time.sleep(seconds)
+        before = counted.read(bed.here)["out_of_buffer"]
+        time.sleep(seconds)
+        retries = counted.read(bed.here)["out_of_buffer"] - before
+        log(f"{retries / seconds} retries a second")
+        require(0 < retries / seconds < 300, f"{retries / seconds} retries a second")
+        end.post_recv(right["id"], [{"id": 2, "sge": sge}])
+        for queue in (cq, receives):
+            equal("completions", [wc["status"] for wc in end.poll(queue, 1, 10)], ["SUCCESS"])
 
 
 def run():
