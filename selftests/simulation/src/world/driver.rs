@@ -348,6 +348,7 @@ impl World {
                 psn: packet.psn(),
                 came: now,
                 bytes: packet.payload_len,
+                shares: false,
                 packet: (packet, truth, payload.to_vec()),
             };
             let same = |a: &Early, b: &Early| a.0.repeats(&b.0) && a.2 == b.2;
