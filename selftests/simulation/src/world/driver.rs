@@ -268,6 +268,10 @@ impl World {
         let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
         let before = reorder.len();
         reorder.expire(ring, now);
+        assert!(
+            reorder.expires().is_none_or(|at| at > now),
+            "{qp} holds a packet for too long"
+        );
         if reorder.len() != before {
             self.ground.flows[truth.flow].disturb(now);
         }
