@@ -11,11 +11,26 @@ use kernel::prelude::*;
 
 kernel::sync::global_lock! {
     // SAFETY: `prepare` initialises it, before there can be an entry.
-    unsafe(uninit) static ENTRIES: Mutex<KVec<Entry>> = KVec::new();
+    unsafe(uninit) static ENTRIES: Mutex<Entries> = Entries::new();
+}
+
+/// The sockets and hooks that have not been released.
+struct Entries {
+    list: KVec<Entry>,
+    /// The number of entries so far.
+    made: u64,
+}
+
+impl Entries {
+    const fn new() -> Self {
+        Self {
+            list: KVec::new(),
+            made: 0,
+        }
+    }
 }
 
 /// A socket or hook.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owned {
     /// A socket that `setup_udp_tunnel_sock()` has configured.
     Socket(*mut raw::sock),
@@ -23,13 +38,14 @@ pub(super) enum Owned {
     Hook(*mut raw::nf_hook_ops),
 }
 
-// SAFETY: Neither belongs to a thread.
-unsafe impl Send for Owned {}
-// SAFETY: A shared reference only compares pointers.
-unsafe impl Sync for Owned {}
+/// Identifies a socket or hook, also after its release. (Its memory may be that of another one
+/// then.)
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Id(u64);
 
 /// A socket or hook that has not been released.
 struct Entry {
+    id: Id,
     owned: Owned,
     net: *mut raw::net,
 }
@@ -50,7 +66,7 @@ pub(super) unsafe fn prepare() {
 /// Frees the list, which is empty by now.
 pub(super) fn end() {
     // Statics are not dropped, so free the memory here.
-    *ENTRIES.lock() = KVec::new();
+    ENTRIES.lock().list = KVec::new();
 }
 
 /// Creates a socket or hook of a namespace. It is valid until [`release`] or the end of the
@@ -59,27 +75,25 @@ pub(super) fn end() {
 /// # Safety
 ///
 /// `create` returns a valid socket or hook of this namespace, and leaves it to the list.
-pub(super) unsafe fn add(net: &HeldNet, create: impl FnOnce() -> Result<Owned>) -> Result<Owned> {
+pub(super) unsafe fn add(net: &HeldNet, create: impl FnOnce() -> Result<Owned>) -> Result<Id> {
     // Reserve an entry first, so that nothing can fail once there is a socket or hook.
     let mut entries = ENTRIES.lock();
-    entries.reserve(1, GFP_KERNEL)?;
+    entries.list.reserve(1, GFP_KERNEL)?;
     let owned = create()?;
-    entries.push_within_capacity(Entry {
+    entries.made = entries.made.wrapping_add(1);
+    let id = Id(entries.made);
+    entries.list.push_within_capacity(Entry {
+        id,
         owned,
         net: net.as_raw(),
     })?;
-    Ok(owned)
-}
-
-/// Returns whether the socket or hook has not been released.
-pub(super) fn is_live(owned: Owned) -> bool {
-    ENTRIES.lock().iter().any(|entry| entry.owned == owned)
+    Ok(id)
 }
 
 /// Releases the socket or hook, unless its namespace has ended, and waits until no CPU uses it.
 /// Sleeps.
-pub(super) fn release(owned: Owned) {
-    release_all(|entry| entry.owned == owned);
+pub(super) fn release(id: Id) {
+    release_all(|entry| entry.id == id);
     // Both are used only in RCU read-side sections.
     // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
     unsafe { raw::synchronize_net() };
@@ -96,7 +110,7 @@ pub(super) unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
 
 /// Releases what these entries name, and removes them from the list.
 fn release_all(which: impl Fn(&Entry) -> bool) {
-    ENTRIES.lock().retain(|entry| {
+    ENTRIES.lock().list.retain(|entry| {
         if !which(entry) {
             return true;
         }

@@ -165,9 +165,10 @@ impl LocalPacket<'_> {
 ///
 /// # Invariants
 ///
-/// While `ops` is registered, its `priv` points to the handler. `ending` unregisters it.
+/// Until `ending` has unregistered the hook, `_ops` is its, with `_handler` as `priv`.
 pub struct LocalOutHook<H: LocalOut> {
-    ops: KBox<Opaque<raw::nf_hook_ops>>,
+    id: ending::Id,
+    _ops: KBox<Opaque<raw::nf_hook_ops>>,
     _handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
@@ -193,14 +194,15 @@ impl<H: LocalOut> LocalOutHook<H> {
         unsafe { raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data) };
         // SAFETY: If `register` succeeds, the hook is registered in `net`. Nothing but the list
         // unregisters it.
-        unsafe {
+        let id = unsafe {
             ending::add(net, || {
                 register(net, ops.get()).map(|()| Owned::Hook(ops.get()))
             })
         }?;
-        // INVARIANT: The `priv` of `ops` points to `handler`, and `ending` has it.
+        // INVARIANT: The hook is `ops`, whose `priv` points to `handler`.
         Ok(Self {
-            ops,
+            id,
+            _ops: ops,
             _handler: handler,
             _tunnels: tunnels.clone(),
         })
@@ -226,7 +228,7 @@ impl<H: LocalOut> Drop for LocalOutHook<H> {
     fn drop(&mut self) {
         // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
         // include/linux/netfilter.h), which this waits for.
-        ending::release(Owned::Hook(self.ops.get()));
+        ending::release(self.id);
     }
 }
 

@@ -114,7 +114,7 @@ impl PinnedDrop for UdpTunnels {
 ///
 /// Until `ending` releases the socket, its user data points to `handler`.
 pub struct UdpTunnelSocket<H: UdpReceive> {
-    socket: Owned,
+    id: ending::Id,
     handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
@@ -176,7 +176,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         // INVARIANT: `handler` is the user data of the socket.
         Ok(Self {
             // SAFETY: `create` returns a tunnel socket of `net` that nothing else releases.
-            socket: unsafe { ending::add(net, create) }?,
+            id: unsafe { ending::add(net, create) }?,
             handler,
             _tunnels: tunnels.clone(),
         })
@@ -186,18 +186,13 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
     pub fn handler(&self) -> &Arc<H> {
         &self.handler
     }
-
-    /// Returns whether the socket is open. The end of its namespace closes it.
-    pub fn is_open(&self) -> bool {
-        ending::is_live(self.socket)
-    }
 }
 
 impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
     /// Releases the socket and waits for the handler. Sleeps.
     fn drop(&mut self) {
         // Releasing clears the user data, which is read inside RCU read-side sections.
-        ending::release(self.socket);
+        ending::release(self.id);
     }
 }
 
