@@ -97,8 +97,8 @@ mod cases {
     }
 
     fn lists() -> Result<Arc<RcuLists<Arc<Counted>, u32, 2>>> {
-        // SAFETY: `SharedState` of the driver waits for RCU callbacks before the module is unloaded,
-        // and each test drops its lists.
+        // SAFETY: Each test drops its lists, and `SharedState` of the driver waits for RCU callbacks
+        // before the module is unloaded.
         let lists = unsafe { RcuLists::new(0, c"test", kernel::static_lock_class!()) };
         Arc::pin_init(lists, GFP_KERNEL)
     }
