@@ -321,8 +321,9 @@ def future_numbers_expire():
         for frame in frames:
             t.wire.put(frame)
         harness.log(f"{packet_buffers() - before} packet buffers more")
-        # A slow host has sent only the last few hundred within the time for which they are kept.
-        harness.wait_until("they are freed", lambda: packet_buffers() - before < 150, seconds=10)
+        # The allocator keeps some hundreds of free ones at hand.
+        harness.wait_until("they are freed", lambda: packet_buffers() - before < count / 2, seconds=10)
+        harness.log(f"{packet_buffers() - before} in the end")
         t.receive()
         t._use_up_receive()
         t.still_works()
