@@ -119,10 +119,10 @@ fn release_all(which: impl Fn(&Entry) -> bool) {
             // and the list stays locked until the entry is removed (`udp_tunnel_sock_release()`,
             // net/ipv4/udp_tunnel_core.c).
             Owned::Socket(sk) => unsafe { raw::udp_tunnel_sock_release(sk) },
+            #[cfg(CONFIG_NETFILTER)]
             // SAFETY: `add` guarantees a registered hook of `net`. The list stays locked until the
             // entry is removed, so `net` has not yet ended (`nf_unregister_net_hook()`,
             // net/netfilter/core.c).
-            #[cfg(CONFIG_NETFILTER)]
             Owned::Hook(ops) => unsafe { raw::nf_unregister_net_hook(entry.net, ops) },
             #[cfg(not(CONFIG_NETFILTER))]
             Owned::Hook(_) => {}
