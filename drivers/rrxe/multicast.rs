@@ -53,11 +53,15 @@ impl Groups {
         let mut key = [0; 8];
         random::fill(&mut key);
         pin_init!(Self {
-            members <- RcuLists::new(
-                (),
-                c"rrxe_multicast",
-                kernel::static_lock_class!(),
-            ),
+            // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
+            // callbacks. By then no device exists, and members have left.
+            members <- unsafe {
+                RcuLists::new(
+                    (),
+                    c"rrxe_multicast",
+                    kernel::static_lock_class!(),
+                )
+            },
             quota,
             key: u64::from_ne_bytes(key),
         })
