@@ -14,6 +14,14 @@ pub(crate) type DeviceLimit = i32;
 #[cfg(not(linux_7_2))]
 pub(crate) type DeviceLimit = u32;
 
+/// The attribute of CREATE_SRQ that gives the ring other memory.
+#[cfg(linux_7_2)]
+pub(crate) const SRQ_BUFFERS: &[u32] = &[];
+/// The attribute of CREATE_SRQ that gives the ring other memory.
+#[cfg(not(linux_7_2))]
+pub(crate) const SRQ_BUFFERS: &[u32] =
+    &[crate::raw::uverbs_attrs_create_srq_cmd_attr_ids_UVERBS_ATTR_CREATE_SRQ_BUF_UMEM];
+
 /// A full memory barrier between CPUs (`smp_mb()`, Documentation/memory-barriers.txt).
 #[inline(always)]
 pub fn smp_mb() {

@@ -11,6 +11,11 @@ pub fn not_supported() -> Error {
     Error::from_errno((raw::EOPNOTSUPP as i32).wrapping_neg())
 }
 
+/// Returns `EDQUOT`, the error of a user that has all that its quota allows.
+pub fn quota_exceeded() -> Error {
+    Error::from_errno((raw::EDQUOT as i32).wrapping_neg())
+}
+
 /// Returns whether the error is `EADDRINUSE`: another socket has the port.
 pub fn is_address_in_use(e: Error) -> bool {
     e.to_errno() == (raw::EADDRINUSE as i32).wrapping_neg()

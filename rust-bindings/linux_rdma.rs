@@ -26,6 +26,7 @@ pub mod rdma;
 mod shared_bytes;
 pub mod sync;
 pub mod time;
+pub mod user;
 pub mod vector;
 
 pub use compat::parameter;

@@ -6,6 +6,7 @@ mod addr;
 mod blocks;
 mod datagram;
 mod device;
+mod ending;
 mod find;
 mod local_out;
 mod lockdep;

@@ -790,6 +790,11 @@ SHIM struct ib_ucontext *shim_udata_context(struct ib_udata *udata)
 	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
 }
 
+SHIM bool shim_udata_has_attr(struct ib_udata *udata, unsigned int id)
+{
+	return uverbs_attr_is_valid(rdma_udata_to_uverbs_attr_bundle(udata), id);
+}
+
 SHIM u16 shim_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)
 {
 	return rdma_get_udp_sport(flow_label, local_qpn, remote_qpn);

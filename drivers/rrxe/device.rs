@@ -83,6 +83,7 @@ impl DeviceState {
         sockets: SocketShare,
     ) -> Result<Arc<Self>> {
         let guid = guid(netdev);
+        let memberships = tables.quotas.memberships.clone();
         let counters = Counters::new()?;
         let deliveries = Nesting::new()?;
         let local_queue = LocalQueue::new()?;
@@ -95,7 +96,7 @@ impl DeviceState {
                 counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
                 gsi <- new_spinlock!(None, "rrxe_device_gsi"),
-                multicast <- Groups::new(),
+                multicast <- Groups::new(memberships),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 held: Atomic::new(0),

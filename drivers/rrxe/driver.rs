@@ -13,6 +13,7 @@ use crate::{
     pd::Pd,
     poll::Poller,
     qp::{self, QpHandle},
+    quota::{Charge, Charged},
     srq::{self, SrqHandle, Xrcd},
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
@@ -47,14 +48,14 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
     type Ucontext = Option<Poller>;
-    type Pd = Pd;
-    type Ah = Arc<AddressHandle>;
-    type Cq = Arc<Cq>;
-    type Qp = QpHandle;
-    type Srq = SrqHandle;
-    type Xrcd = Xrcd;
-    type Mr = MrHandle;
-    type Mw = MrHandle;
+    type Pd = Charged<Pd>;
+    type Ah = Charged<Arc<AddressHandle>>;
+    type Cq = Charged<Arc<Cq>>;
+    type Qp = Charged<QpHandle>;
+    type Srq = Charged<SrqHandle>;
+    type Xrcd = Charged<Xrcd>;
+    type Mr = Charged<MrHandle>;
+    type Mw = Charged<MrHandle>;
     type Counter = QpCounters;
 
     const DRIVER_ID: u32 = abi::DRIVER_ID;
@@ -202,11 +203,11 @@ impl Driver for Rrxe {
         counter.destroy(device.data());
     }
 
-    fn bind_counter(counter: &QpCounters, qp: &QpHandle) -> Result {
+    fn bind_counter(counter: &QpCounters, qp: &Self::Qp) -> Result {
         counter.bind(&qp.qp)
     }
 
-    fn unbind_counter(qp: &QpHandle) {
+    fn unbind_counter(qp: &Self::Qp) {
         qp.qp.counters.unbind();
     }
 
@@ -230,27 +231,31 @@ impl Driver for Rrxe {
         Ok(poller)
     }
 
-    fn alloc_pd(_device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Pd> {
+    fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd> {
         let is_user = udata.is_some();
         no_udata(udata)?;
-        Ok(Pd::new(is_user))
+        let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
+        Ok(charge.of(Pd::new(is_user)))
     }
 
     fn create_ah(
         device: &Device<Self>,
-        pd: &Pd,
+        pd: &Self::Pd,
         info: AddressInfo,
         may_sleep: bool,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<Arc<AddressHandle>> {
-        AddressHandle::create(device.data(), pd, info, may_sleep, udata)
+    ) -> Result<Self::Ah> {
+        let device = device.data();
+        let charge = Charge::new(&device.tables.quotas.address_handles, udata.is_some())?;
+        let ah = AddressHandle::create(device, pd, info, may_sleep, udata)?;
+        Ok(charge.of(ah))
     }
 
-    fn query_ah(ah: &Arc<AddressHandle>) -> AddressInfo {
+    fn query_ah(ah: &Self::Ah) -> AddressInfo {
         *ah.path.info()
     }
 
-    fn destroy_ah(ah: &Arc<AddressHandle>) {
+    fn destroy_ah(ah: &Self::Ah) {
         ah.destroy();
     }
 
@@ -259,93 +264,108 @@ impl Driver for Rrxe {
         attr: &CqInitAttr,
         target: Arc<CqTarget>,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Arc<Cq>, u32)> {
-        Cq::create(device, attr, target, udata)
+    ) -> Result<(Self::Cq, u32)> {
+        let quotas = &device.data().tables.quotas;
+        let charge = Charge::new(&quotas.completion_queues, udata.is_some())?;
+        let (cq, cqe) = Cq::create(device, attr, target, udata)?;
+        Ok((charge.of(cq), cqe))
     }
 
     fn resize_cq(
         device: &Device<Self>,
-        cq: &Arc<Cq>,
+        cq: &Self::Cq,
         cqe: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<u32> {
         cq.resize(device, cqe, udata)
     }
 
-    fn destroy_cq(cq: &Arc<Cq>) {
+    fn destroy_cq(cq: &Self::Cq) {
         cq.destroy();
     }
 
-    fn poll_cq(cq: &Arc<Cq>, wc: &mut [Wc]) -> Result<usize> {
+    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> Result<usize> {
         Ok(cq.poll(wc))
     }
 
-    fn req_notify_cq(cq: &Arc<Cq>, solicited_only: bool, report_missed: bool) -> Result<bool> {
+    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool> {
         Ok(Cq::arm(cq, solicited_only) && report_missed)
     }
 
     fn create_qp(
         device: &Device<Self>,
         context: Option<&Option<Poller>>,
-        pd: Option<&Pd>,
+        pd: Option<&Self::Pd>,
         init: &mut QpInit<'_, Self>,
         target: Arc<QpTarget>,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(QpHandle, u32)> {
+    ) -> Result<(Self::Qp, u32)> {
         let poller = context.and_then(Option::as_ref);
-        qp::create::create(device, poller, pd, init, target, udata)
+        // Only programs have XRC targets, whose creation comes without their part of the command.
+        let is_user = udata.is_some() || init.xrcd.is_some();
+        let charge = Charge::new(&device.data().tables.quotas.queue_pairs, is_user)?;
+        let pd = pd.map(|pd| &**pd);
+        let (qp, number) = qp::create::create(device, poller, pd, init, target, udata)?;
+        Ok((charge.of(qp), number))
     }
 
-    fn modify_qp(device: &Device<Self>, qp: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result {
+    fn modify_qp(device: &Device<Self>, qp: &Self::Qp, attr: &QpAttr, mask: QpAttrMask) -> Result {
         qp::modify::modify(device, qp, attr, mask)
     }
 
-    fn query_qp(qp: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
+    fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)> {
         qp::modify::query(qp)
     }
 
-    fn destroy_qp(qp: &QpHandle) -> Result {
+    fn destroy_qp(qp: &Self::Qp) -> Result {
         qp::create::destroy(qp);
         Ok(())
     }
 
-    fn attach_mcast(device: &Device<Self>, qp: &QpHandle, gid: &[u8; 16]) -> Result {
+    fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
         let state = device.data();
-        state.multicast.attach(&state.netdev, gid, &qp.qp)
+        let groups = &state.multicast;
+        groups.attach(&state.netdev, gid, &qp.qp, qp.payer())
     }
 
-    fn detach_mcast(device: &Device<Self>, qp: &QpHandle, gid: &[u8; 16]) -> Result {
+    fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
         let state = device.data();
-        state.multicast.detach(&state.netdev, gid, &qp.qp)
+        let groups = &state.multicast;
+        groups.detach(&state.netdev, gid, &qp.qp, qp.payer())
     }
 
-    fn post_send(qp: &QpHandle, wrs: &mut SendWrs<'_, Self>) -> Result {
+    fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {
         qp::post::send(qp, wrs)
     }
 
-    fn post_recv(qp: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
+    fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result {
         qp::post::recv(qp, wrs)
     }
 
     fn create_srq(
         device: &Device<Self>,
-        pd: &Pd,
+        pd: &Self::Pd,
         attr: &mut SrqAttr,
         xrc: Option<XrcSrq<'_, Self>>,
         target: Arc<SrqTarget>,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(SrqHandle, u32)> {
-        srq::create(device, pd, attr, xrc, target, udata)
+    ) -> Result<(Self::Srq, u32)> {
+        let quotas = &device.data().tables.quotas;
+        let charge = Charge::new(&quotas.shared_receive_queues, udata.is_some())?;
+        let (srq, number) = srq::create(device, pd, attr, xrc, target, udata)?;
+        Ok((charge.of(srq), number))
     }
 
-    fn alloc_xrcd(_device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Xrcd> {
+    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd> {
+        let is_user = udata.is_some();
         no_udata(udata)?;
-        Ok(Xrcd(Pd::new(false).id()))
+        let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
+        Ok(charge.of(Xrcd(Pd::new(false).id())))
     }
 
     fn modify_srq(
         device: &Device<Self>,
-        srq: &SrqHandle,
+        srq: &Self::Srq,
         attr: &SrqAttr,
         mask: SrqAttrMask,
         udata: Option<&mut Udata<'_>>,
@@ -353,80 +373,80 @@ impl Driver for Rrxe {
         srq.modify(device, attr, mask, udata)
     }
 
-    fn query_srq(srq: &SrqHandle) -> Result<SrqAttr> {
+    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr> {
         Ok(srq.query())
     }
 
-    fn destroy_srq(srq: &SrqHandle) {
+    fn destroy_srq(srq: &Self::Srq) {
         srq.destroy();
     }
 
-    fn post_srq_recv(srq: &SrqHandle, wrs: &mut RecvWrs<'_>) -> Result {
+    fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result {
         srq.post(wrs)
     }
 
     fn get_dma_mr(
         device: &Device<Self>,
-        pd: &Pd,
+        pd: &Self::Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(MrHandle, MrKeys)> {
+    ) -> Result<(Self::Mr, MrKeys)> {
         Mr::kernel(device.data(), pd, memory, access)
     }
 
     fn reg_user_mr(
         device: &Device<Self>,
-        pd: &Pd,
+        pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(MrHandle, MrKeys)> {
+    ) -> Result<(Self::Mr, MrKeys)> {
         no_udata(udata)?;
         Mr::user(device, pd, memory, access)
     }
 
     fn rereg_user_mr(
         device: &Device<Self>,
-        mr: &MrHandle,
-        pd: &Pd,
+        mr: &Self::Mr,
+        pd: &Self::Pd,
         change: &MrChange,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(MrHandle, MrKeys)>> {
+    ) -> Result<Option<(Self::Mr, MrKeys)>> {
         no_udata(udata)?;
         mr.change(device, pd, change)
     }
 
-    fn dereg_mr(mr: &MrHandle) -> Result {
+    fn dereg_mr(mr: &Self::Mr) -> Result {
         mr.close()
     }
 
-    fn alloc_mr(device: &Device<Self>, pd: &Pd, pages: u32) -> Result<(MrHandle, MrKeys)> {
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)> {
         Mr::fast(device.data(), pd, pages)
     }
 
-    fn unmap_mr(mr: &MrHandle) {
+    fn unmap_mr(mr: &Self::Mr) {
         mr.unmap();
     }
 
-    fn map_mr_page(mr: &MrHandle, address: u64) -> Result {
+    fn map_mr_page(mr: &Self::Mr, address: u64) -> Result {
         mr.map_page(address)
     }
 
-    fn map_mr_end(mr: &MrHandle, address: u64, length: u64, page_size: u32) -> Result {
+    fn map_mr_end(mr: &Self::Mr, address: u64, length: u64, page_size: u32) -> Result {
         mr.map_end(address, length, page_size)
     }
 
     fn alloc_mw(
         device: &Device<Self>,
-        pd: &Pd,
+        pd: &Self::Pd,
         mw_type: u32,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(MrHandle, u32)> {
+    ) -> Result<(Self::Mw, u32)> {
         no_udata(udata)?;
         Mr::window(device.data(), pd, mw_type)
     }
 
-    fn dealloc_mw(mw: &MrHandle) -> Result {
+    fn dealloc_mw(mw: &Self::Mw) -> Result {
         mw.close()
     }
 }

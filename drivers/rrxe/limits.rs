@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The limits of a device, as `ibv_query_device` reports them, each with its reason.
+//!
+//! Numbers of objects are limited for all devices together, and for each user: see
+//! [`crate::quota`].
 
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;
@@ -36,7 +39,7 @@ pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 pub(crate) const MAX_MR: u32 = 1 << 22;
 /// Bytes of a memory region: the size of the user address space.
 pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
-/// Memory windows: their keys come from the same table.
+/// Memory windows: their keys come from the same table, which has room for both.
 pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Pages of a fast registration: 2 MiB of small ones.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
@@ -44,13 +47,13 @@ pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
 pub(crate) const MAX_PD: u32 = 1 << 20;
 /// Address handles: their numbers have 24 bits.
 pub(crate) const MAX_AH: u32 = 1 << 20;
-/// Multicast groups of a device: the limit of rdma_rxe. Each group is an entry of the network
+/// Multicast groups: the limit of rdma_rxe. Each group is an entry of the network
 /// device's filter.
 pub(crate) const MAX_MCAST_GRP: u32 = 1 << 13;
 /// Queue pairs of a multicast group: one softirq delivers a packet to all of them.
 pub(crate) const MAX_MCAST_QP_ATTACH: u32 = 256;
-/// Queue pairs of all multicast groups of a device.
-pub(crate) const MAX_TOTAL_MCAST_QP_ATTACH: u32 = 1 << 16;
+/// Memberships of queue pairs in multicast groups: each may be the only one of its group.
+pub(crate) const MAX_TOTAL_MCAST_QP_ATTACH: u32 = MAX_MCAST_GRP;
 /// READs and atomics outstanding as the requester, which keeps no state for them: the limit of
 /// rdma_rxe, which grants its peers the same number.
 pub(crate) const MAX_INIT_RD_ATOMIC: u32 = 128;

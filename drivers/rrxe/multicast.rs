@@ -7,7 +7,11 @@
 //! sender that is a member receives its own datagrams too, as with other software and hardware
 //! (IPoIB drops its own); the stack makes that copy.
 
-use crate::{limits, qp::Qp};
+use crate::{
+    limits,
+    qp::Qp,
+    quota::{Payer, Quota},
+};
 use kernel::{
     prelude::*,
     sync::{rcu, Arc},
@@ -31,13 +35,6 @@ struct Member {
     qp: Arc<Qp>,
 }
 
-/// Totals of a device.
-#[derive(Clone, Copy, Default)]
-struct Totals {
-    groups: u32,
-    members: u32,
-}
-
 /// The multicast groups of a device.
 ///
 /// ib_core ignores the result of a detachment when a program ends, so detaching needs no memory
@@ -45,20 +42,27 @@ struct Totals {
 #[pin_data]
 pub(crate) struct Groups {
     #[pin]
-    members: RcuLists<Member, Totals, LISTS>,
+    members: RcuLists<Member, (), LISTS>,
+    quota: Arc<Quota>,
     key: u64,
 }
 
 impl Groups {
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// Returns an empty set of groups. Memberships count towards `quota`.
+    pub(crate) fn new(quota: Arc<Quota>) -> impl PinInit<Self> {
         let mut key = [0; 8];
         random::fill(&mut key);
         pin_init!(Self {
-            members <- RcuLists::new(
-                Totals::default(),
-                c"rrxe_multicast",
-                kernel::static_lock_class!(),
-            ),
+            // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
+            // callbacks. By then no device exists, and members have left.
+            members <- unsafe {
+                RcuLists::new(
+                    (),
+                    c"rrxe_multicast",
+                    kernel::static_lock_class!(),
+                )
+            },
+            quota,
             key: u64::from_ne_bytes(key),
         })
     }
@@ -79,13 +83,20 @@ impl Groups {
         (hash.wrapping_mul(self.key | 1) >> 56) as usize
     }
 
-    /// Makes a queue pair a member of a group.
+    /// Makes a queue pair a member of a group. `payer` pays for the queue pair, and for this.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` at a
-    /// limit, `ENODEV` if the network device lacks the group's version of IP.
-    pub(crate) fn attach(&self, netdev: &NetDevice, gid: &[u8; 16], qp: &Arc<Qp>) -> Result {
+    /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` if the
+    /// group is full, the errors of [`Quota::take`], `ENODEV` if the network device lacks the
+    /// group's version of IP.
+    pub(crate) fn attach(
+        &self,
+        netdev: &NetDevice,
+        gid: &[u8; 16],
+        qp: &Arc<Qp>,
+        payer: Payer,
+    ) -> Result {
         let address = AddressInfo::ip_of(gid);
         if !address.is_multicast() {
             return Err(EINVAL);
@@ -101,40 +112,41 @@ impl Groups {
         if is_member {
             return Err(EINVAL);
         }
-        let is_new = count == 0;
-        if count >= limits::MAX_MCAST_QP_ATTACH
-            || writer.state().members >= limits::MAX_TOTAL_MCAST_QP_ATTACH
-            || is_new && writer.state().groups >= limits::MAX_MCAST_GRP
-        {
+        if count >= limits::MAX_MCAST_QP_ATTACH {
             return Err(ENOMEM);
         }
-        if is_new {
-            netdev.join_multicast(&address)?;
+        self.quota.take(payer)?;
+        if count == 0 {
+            netdev
+                .join_multicast(&address)
+                .inspect_err(|_| self.quota.give(payer))?;
         }
         writer.push(list, entry);
-        let totals = writer.state();
-        totals.groups = totals.groups.wrapping_add(is_new.into());
-        totals.members = totals.members.wrapping_add(1);
         Ok(())
     }
 
-    /// Ends a membership.
+    /// Ends a membership, for which `payer` paid.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the queue pair is not a member.
-    pub(crate) fn detach(&self, netdev: &NetDevice, gid: &[u8; 16], qp: &Arc<Qp>) -> Result {
+    pub(crate) fn detach(
+        &self,
+        netdev: &NetDevice,
+        gid: &[u8; 16],
+        qp: &Arc<Qp>,
+        payer: Payer,
+    ) -> Result {
         let address = AddressInfo::ip_of(gid);
         let mut writer = self.members.lock();
         let is_it = |member: &Member| member.address == address && Arc::ptr_eq(&member.qp, qp);
         if !writer.remove(self.list(&address), is_it) {
             return Err(EINVAL);
         }
-        let totals = writer.state();
-        totals.members = totals.members.wrapping_sub(1);
+        // At once, and not with the entry, which lives until after a grace period.
+        self.quota.give(payer);
         if self.census(&address, qp).0 == 0 {
             netdev.leave_multicast(&address);
-            totals.groups = totals.groups.wrapping_sub(1);
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ mod pd;
 mod plain_data;
 mod poll;
 mod qp;
+mod quota;
 mod recovery;
 mod ring;
 mod rx;

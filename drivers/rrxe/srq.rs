@@ -142,7 +142,7 @@ pub(crate) fn create(
     let consumer = Some(Consumer::new(ring));
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
-        cq: xrc.cq.clone(),
+        cq: Arc::clone(xrc.cq),
     });
     let is_listed = xrc.is_some();
     let srq = Arc::pin_init(

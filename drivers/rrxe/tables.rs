@@ -7,7 +7,7 @@
 //! one step, and all other fields of the packet are compared with that queue pair. Numbers that
 //! peers see are table indices after a keyed permutation, so that they can't be guessed.
 
-use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp, srq::Srq};
+use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp, quota::Quotas, srq::Srq};
 use core::ops::RangeInclusive;
 use kernel::{
     alloc::Flags,
@@ -166,7 +166,7 @@ pub(crate) struct AddressTable {
     table: RcuTable<AddressHandle>,
 }
 
-/// All tables.
+/// All tables, and the quotas of all objects.
 #[pin_data]
 pub(crate) struct Tables {
     #[pin]
@@ -177,6 +177,7 @@ pub(crate) struct Tables {
     pub(crate) addresses: AddressTable,
     #[pin]
     pub(crate) srqs: SrqTable,
+    pub(crate) quotas: Quotas,
 }
 
 impl Tables {
@@ -185,13 +186,14 @@ impl Tables {
             try_pin_init!(Self {
                 qps <- NumberTable::new(limits::MAX_QP),
                 regions <- try_pin_init!(RegionTable {
-                    regions <- NumberTable::new(limits::MAX_MR),
+                    regions <- NumberTable::new(limits::MAX_MR + limits::MAX_MW),
                 }),
                 addresses <- try_pin_init!(AddressTable {
                     pool <- IndexPool::new(),
                     table: RcuTable::new()?,
                 }),
                 srqs <- NumberTable::new(limits::MAX_SRQ),
+                quotas: Quotas::new()?,
             }? Error),
             GFP_KERNEL,
         )

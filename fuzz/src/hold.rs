@@ -33,6 +33,7 @@ impl<P> Hold<P> {
                 psn: packet.psn(),
                 came: 0,
                 bytes: packet.payload_len,
+                shares: false,
                 packet: (*packet, what),
             };
             let same = |a: &(Packet, P), b: &(Packet, P)| a.0.repeats(&b.0);

@@ -7,7 +7,7 @@ use crate::abi;
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_create_ah, ibv_cmd_destroy_ah};
 use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
-use crate::object;
+use crate::{object, quota};
 use core::ffi::c_int;
 
 /// An address handle.
@@ -44,7 +44,8 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
         let mut ah: Box<Ah> = Box::new(unsafe { command::zeroed() });
         // SAFETY: the caller's contract, and the response has the size given.
         object::check(unsafe {
-            ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size_of_val(&resp))
+            let error = ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size_of_val(&resp));
+            quota::explained((*pd).context, "an address handle", error)
         })?;
         ah.number = resp.driver.ah;
         Ok(ah)

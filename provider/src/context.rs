@@ -99,7 +99,7 @@ pub(crate) static OPS: VerbsContextOps = VerbsContextOps {
     query_srq: Some(srq::query_srq),
     destroy_srq: Some(srq::destroy_srq),
     post_srq_recv: Some(srq::post_srq_recv),
-    attach_mcast: Some(ibv_cmd_attach_mcast),
+    attach_mcast: Some(qp::attach_mcast),
     detach_mcast: Some(ibv_cmd_detach_mcast),
     post_send: Some(post::post_send),
     post_recv: Some(post::post_recv),

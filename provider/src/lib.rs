@@ -11,6 +11,7 @@
 //! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify, destroy |
 //! | [`object`] | code that creating and destroying them has in common |
 //! | [`memlock`] | explains why memory could not be pinned |
+//! | [`quota`] | explains that a user has its share of the objects |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
 //! | [`post`], [`wr`] | the two ways to post work requests: lists, and `ibv_wr_*` |
 //! | [`ring`] | memory shared with the kernel |
@@ -40,6 +41,7 @@ mod object;
 mod pd;
 mod post;
 mod qp;
+mod quota;
 mod recv_queue;
 mod register;
 mod ring;

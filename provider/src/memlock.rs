@@ -7,17 +7,17 @@
 //! alone does not tell the cause. If the environment asks for it
 //! ([`crate::environment::explains`]), the provider writes a line to standard error.
 
-use crate::context;
 use crate::ffi::os;
 use crate::ffi::verbs::IbvContext;
+use crate::{context, quota};
 use core::ffi::c_int;
 
 /// Bit of the capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h) in the set that
 /// /proc/self/status shows.
 const MAY_PIN_ALL: u64 = 1 << 14;
 
-/// Explains `error`, the result of a command that has the kernel pin memory for the object `what`:
-/// `bytes` bytes from `addr` on. Returns `error`.
+/// Explains `error`, the result of a command that creates the object `what` and has the kernel pin
+/// memory for it: `bytes` bytes from `addr` on. Returns `error`.
 ///
 /// # Safety
 ///
@@ -29,10 +29,12 @@ pub(crate) unsafe fn explained(
     error: c_int,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    if error == os::ENOMEM && unsafe { context::explains(context) } {
-        explain(what, addr, bytes);
+    unsafe {
+        if error == os::ENOMEM && context::explains(context) {
+            explain(what, addr, bytes);
+        }
+        quota::explained(context, what, error)
     }
-    error
 }
 
 /// Prints the explanation if RLIMIT_MEMLOCK is the cause.

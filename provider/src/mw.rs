@@ -7,7 +7,7 @@ use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_alloc_mw, ibv_cmd_dealloc_mw};
 use crate::ffi::os::EINVAL;
 use crate::ffi::verbs::*;
-use crate::{object, post};
+use crate::{object, post, quota};
 use core::ffi::c_int;
 
 /// `ibv_alloc_mw`.
@@ -21,9 +21,10 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, mw_type: u32) -> *mut I
         let mut resp = command::AllocMwResp::zeroed();
         // SAFETY: integers and pointers that may be null.
         let mut mw: Box<IbvMw> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the buffers have the sizes given. libibverbs fills in the window.
+        // SAFETY: the caller's contract, and the buffers have the sizes given. libibverbs fills in
+        // the window.
         object::check(unsafe {
-            ibv_cmd_alloc_mw(
+            let error = ibv_cmd_alloc_mw(
                 pd,
                 mw_type,
                 &mut *mw,
@@ -31,7 +32,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, mw_type: u32) -> *mut I
                 size_of_val(&cmd),
                 &mut resp,
                 size_of_val(&resp),
-            )
+            );
+            quota::explained((*pd).context, "a memory window", error)
         })?;
         Ok(mw)
     })

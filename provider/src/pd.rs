@@ -5,7 +5,7 @@
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_alloc_pd, ibv_cmd_dealloc_pd};
 use crate::ffi::verbs::{IbvContext, IbvPd};
-use crate::object;
+use crate::{object, quota};
 use core::ffi::c_int;
 
 /// `ibv_alloc_pd`.
@@ -18,16 +18,17 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd
         let mut cmd = command::AllocPd::zeroed();
         let mut resp = command::AllocPdResp::zeroed();
         let mut pd = Box::new(IbvPd { context, handle: 0 });
-        // SAFETY: the buffers have the sizes given.
+        // SAFETY: the caller's contract, and the buffers have the sizes given.
         object::check(unsafe {
-            ibv_cmd_alloc_pd(
+            let error = ibv_cmd_alloc_pd(
                 context,
                 &mut *pd,
                 &mut cmd,
                 size_of_val(&cmd),
                 &mut resp,
                 size_of_val(&resp),
-            )
+            );
+            quota::explained(context, "a protection domain", error)
         })?;
         Ok(pd)
     })

@@ -11,6 +11,7 @@ use crate::ffi::verbs::*;
 use crate::ffi::{command, pabi};
 use crate::memlock;
 use crate::object;
+use crate::quota;
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::{Ring, Shape};
 use crate::send_queue::{only, Opcodes, SendLimits, SendQueue};
@@ -499,6 +500,23 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
             Qp::of(qp).remove_completions();
         }
         object::destroy::<Qp, _>(qp, error)
+    }
+}
+
+/// `ibv_attach_mcast`.
+///
+/// # Safety
+///
+/// Called by libibverbs with a queue pair of rrxe; `gid` may be read.
+pub(crate) unsafe extern "C" fn attach_mcast(
+    qp: *mut IbvQp,
+    gid: *const IbvGid,
+    lid: u16,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let error = ibv_cmd_attach_mcast(qp, gid, lid);
+        quota::explained((*qp).context, "a multicast membership", error)
     }
 }
 

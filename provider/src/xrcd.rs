@@ -5,7 +5,7 @@
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_close_xrcd, ibv_cmd_open_xrcd, VerbsXrcd};
 use crate::ffi::verbs::{IbvContext, IbvXrcd, IbvXrcdInitAttr};
-use crate::object;
+use crate::{object, quota};
 use core::ffi::c_int;
 
 /// `ibv_open_xrcd`.
@@ -24,7 +24,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         let mut xrcd: Box<VerbsXrcd> = Box::new(unsafe { command::zeroed() });
         // SAFETY: the caller's contract, and all buffers have the sizes given.
         object::check(unsafe {
-            ibv_cmd_open_xrcd(
+            let error = ibv_cmd_open_xrcd(
                 context,
                 &mut *xrcd,
                 size_of::<VerbsXrcd>() as c_int,
@@ -33,7 +33,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
                 size_of_val(&cmd),
                 &mut resp,
                 size_of_val(&resp),
-            )
+            );
+            quota::explained(context, "an XRC domain", error)
         })?;
         Ok(xrcd)
     })

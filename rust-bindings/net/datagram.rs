@@ -367,12 +367,6 @@ impl KeptDatagram {
         }
     }
 
-    /// Returns the bytes of UDP payload.
-    #[expect(clippy::len_without_is_empty)] // An empty datagram is valid.
-    pub fn len(&self) -> usize {
-        self.part.len
-    }
-
     /// Returns the bytes of memory that this datagram keeps allocated: those of the whole packet.
     pub fn memory(&self) -> usize {
         self.skb.truesize()

@@ -4,7 +4,10 @@
 //!
 //! C header: `include/linux/netfilter.h`.
 
-use super::{HeldNet, IpAddr, NetNs, UdpTunnels};
+use super::{
+    ending::{self, Owned},
+    HeldNet, IpAddr, NetNs, UdpTunnels,
+};
 use crate::raw;
 use core::{
     ffi::{c_uint, c_void},
@@ -157,71 +160,15 @@ impl LocalPacket<'_> {
     }
 }
 
-kernel::sync::global_lock! {
-    // SAFETY: `prepare` initialises it, before there can be a hook.
-    unsafe(uninit) static HOOKS: Mutex<KVec<Entry>> = KVec::new();
-}
-
-/// A registered hook.
-struct Entry {
-    ops: *mut raw::nf_hook_ops,
-    net: *mut raw::net,
-}
-
-// SAFETY: A hook belongs to no thread.
-unsafe impl Send for Entry {}
-
-impl Entry {
-    /// Unregisters the hook.
-    ///
-    /// # Safety
-    ///
-    /// The hook is registered, and its namespace has not ended.
-    unsafe fn unregister(&self) {
-        // SAFETY: The caller guarantees that the hook is registered in `net`, as
-        // `nf_unregister_net_hook()` (net/netfilter/core.c) requires.
-        #[cfg(CONFIG_NETFILTER)]
-        unsafe {
-            raw::nf_unregister_net_hook(self.net, self.ops)
-        };
-    }
-}
-
-/// Initialises the list of hooks.
-///
-/// # Safety
-///
-/// Called once, before there can be a hook.
-pub(super) unsafe fn prepare() {
-    // SAFETY: The caller guarantees that this is the only call, and that there is no hook yet.
-    unsafe { HOOKS.init() };
-}
-
-/// Frees the list of hooks, which is empty by now.
-pub(super) fn end() {
-    // Statics are not dropped, so free the memory here.
-    *HOOKS.lock() = KVec::new();
-}
-
-/// Unregisters the hooks of a namespace that is ending.
-pub(super) fn namespace_exit(net: *mut raw::net) {
-    HOOKS.lock().retain(|entry| {
-        if entry.net != net {
-            return true;
-        }
-        // SAFETY: Each entry of the list is registered, and the list is locked.
-        unsafe { entry.unregister() };
-        false
-    });
-}
-
 /// A registered [`LocalOut`] filter for the packets that sockets of one namespace send, over IPv4
 /// and IPv6. It runs after all hooks that may change the packet (`NF_IP_PRI_LAST`).
+///
 /// # Invariants
 ///
-/// While `ops` is in [`HOOKS`], it is registered, and its `priv` points to the handler.
+/// Until `ending` has unregistered the hook, `_ops` is its, with `_handler` as `priv`.
 pub struct LocalOutHook<H: LocalOut> {
-    ops: KBox<Opaque<raw::nf_hook_ops>>,
+    id: ending::Id,
+    _ops: KBox<Opaque<raw::nf_hook_ops>>,
     _handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
@@ -242,20 +189,20 @@ impl<H: LocalOut> LocalOutHook<H> {
     /// `EOPNOTSUPP`: the kernel was built without `CONFIG_NETFILTER`. `ENOMEM`.
     pub fn register(tunnels: &Arc<UdpTunnels>, net: &HeldNet, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
-        // Reserve an entry first, so that nothing can fail once the hook is registered.
-        let mut hooks = HOOKS.lock();
-        hooks.reserve(1, GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();
         // SAFETY: `ops` is valid for writes, and nothing else has its address yet.
         unsafe { raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data) };
-        register(net, ops.get())?;
-        hooks.push_within_capacity(Entry {
-            ops: ops.get(),
-            net: net.as_raw(),
-        })?;
-        // INVARIANT: `ops` was added to the list above, and its `priv` points to `handler`.
+        // SAFETY: If `register` succeeds, the hook is registered in `net`. Nothing but the list
+        // unregisters it.
+        let id = unsafe {
+            ending::add(net, || {
+                register(net, ops.get()).map(|()| Owned::Hook(ops.get()))
+            })
+        }?;
+        // INVARIANT: The hook is `ops`, whose `priv` points to `handler`.
         Ok(Self {
-            ops,
+            id,
+            _ops: ops,
             _handler: handler,
             _tunnels: tunnels.clone(),
         })
@@ -279,19 +226,9 @@ fn register(_net: &NetNs, _ops: *mut raw::nf_hook_ops) -> Result {
 impl<H: LocalOut> Drop for LocalOutHook<H> {
     /// Unregisters the hook and waits for the handler. Sleeps.
     fn drop(&mut self) {
-        HOOKS.lock().retain(|entry| {
-            if entry.ops != self.ops.get() {
-                return true;
-            }
-            // SAFETY: Each entry of the list is registered. The list is locked, so `namespace_exit`
-            // has not yet run for the namespace.
-            unsafe { entry.unregister() };
-            false
-        });
         // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
-        // include/linux/netfilter.h).
-        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
-        unsafe { raw::synchronize_net() };
+        // include/linux/netfilter.h), which this waits for.
+        ending::release(self.id);
     }
 }
 

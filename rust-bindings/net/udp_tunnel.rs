@@ -4,7 +4,10 @@
 //!
 //! C header: `include/net/udp_tunnel.h`.
 
-use super::{local_out, lockdep, HeldNet, IpVersion, NetDevice, RxSkb};
+use super::{
+    ending::{self, Owned},
+    lockdep, HeldNet, IpVersion, NetDevice, RxSkb,
+};
 use crate::raw;
 use core::{ffi::c_int, ptr};
 use kernel::{
@@ -28,24 +31,8 @@ pub trait UdpReceive: Send + Sync + 'static {
     fn receive(&self, dev: &NetDevice, skb: RxSkb);
 }
 
-kernel::sync::global_lock! {
-    // SAFETY: `UdpTunnels::register` initialises it, once. All users have a `UdpTunnels` or are
-    // called by the operations that one has registered.
-    unsafe(uninit) static SOCKETS: Mutex<KVec<Entry>> = KVec::new();
-}
-
-/// Whether [`SOCKETS`] has been initialised.
-static INITIALISED: Atomic<i32> = Atomic::new(0);
-
-/// A socket that has not been released.
-struct Entry {
-    sk: *mut raw::sock,
-    /// The socket's namespace, for comparison only.
-    net: *mut raw::net,
-}
-
-// SAFETY: A socket belongs to no thread.
-unsafe impl Send for Entry {}
+/// Whether a [`UdpTunnels`] was registered.
+static REGISTERED: Atomic<i32> = Atomic::new(0);
 
 /// Registration of a handler for the end of namespaces.
 ///
@@ -78,15 +65,12 @@ impl UdpTunnels {
     ///
     /// `EBUSY`: the module has already registered. `ENOMEM`.
     pub fn register() -> Result<Arc<Self>> {
-        if INITIALISED.xchg(1, Full) != 0 {
+        if REGISTERED.xchg(1, Full) != 0 {
             return Err(EBUSY);
         }
-        // SAFETY: `INITIALISED` is never cleared, so this runs once. It precedes every use: opening
-        // a socket needs the value returned here, and the operations are registered below.
-        unsafe { SOCKETS.init() };
-        // SAFETY: This runs once, and before there can be a hook, because registering one needs the
-        // value returned here.
-        unsafe { local_out::prepare() };
+        // SAFETY: `REGISTERED` is never cleared, so this runs once. It precedes every use: a socket
+        // or hook needs the value returned here, and the operations are registered below.
+        unsafe { ending::prepare() };
         Arc::pin_init(
             try_pin_init!(Self {
                 // INVARIANT: If this fails, there is no `Self`; otherwise the operations are
@@ -96,7 +80,7 @@ impl UdpTunnels {
                     // valid value.
                     unsafe {
                         slot.write(pin_init::zeroed());
-                        (*slot).exit = Some(namespace_exit);
+                        (*slot).exit = Some(ending::namespace_exit);
                     }
                     // SAFETY: The struct is initialised and pinned, and `drop` unregisters it
                     // before its memory is freed (`register_pernet_subsys()`,
@@ -113,12 +97,10 @@ impl UdpTunnels {
 impl PinnedDrop for UdpTunnels {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: The operations are registered by the type invariant. `unregister_pernet_subsys()`
-        // (net/core/net_namespace.c) calls `exit` for each namespace. It finds no socket, because
-        // each socket holds a reference to `self`.
+        // (net/core/net_namespace.c) calls `exit` for each namespace. It finds no socket or hook,
+        // because each holds a reference to `self`.
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
-        // Statics are not dropped, so free the memory here.
-        *SOCKETS.lock() = KVec::new();
-        local_out::end();
+        ending::end();
         // A softirq that found a socket before it was released may still be about to enter
         // `encap_receive`, whose code may soon be unloaded.
         // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
@@ -126,41 +108,16 @@ impl PinnedDrop for UdpTunnels {
     }
 }
 
-/// Releases the sockets and hooks of a namespace that is ending.
-///
-/// # Safety
-///
-/// A [`UdpTunnels`] has registered this function as `exit`, so [`SOCKETS`] is initialised. `net` is
-/// only compared.
-unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
-    local_out::namespace_exit(net);
-    SOCKETS.lock().retain(|entry| {
-        if entry.net != net {
-            return true;
-        }
-        // SAFETY: `open` made it a tunnel socket. A socket in the list has not been released, and
-        // the list stays locked until the entry is removed (`udp_tunnel_sock_release()`,
-        // net/ipv4/udp_tunnel_core.c).
-        unsafe { raw::udp_tunnel_sock_release(entry.sk) };
-        false
-    });
-}
-
 /// A kernel UDP socket that passes its packets to a handler.
 ///
 /// # Invariants
 ///
-/// While `sk` is in [`SOCKETS`], it is a valid socket, and its user data points to `handler`.
+/// Until `ending` releases the socket, its user data points to `handler`.
 pub struct UdpTunnelSocket<H: UdpReceive> {
-    sk: *mut raw::sock,
+    id: ending::Id,
     handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
-
-// SAFETY: Any task may release a kernel socket; `H` is `Send` and `Sync`, and so is an `Arc` of it.
-unsafe impl<H: UdpReceive> Send for UdpTunnelSocket<H> {}
-// SAFETY: A shared reference only compares `sk` and lends `handler`, which is `Sync`.
-unsafe impl<H: UdpReceive> Sync for UdpTunnelSocket<H> {}
 
 impl<H: UdpReceive> UdpTunnelSocket<H> {
     /// The socket uses the low bits of its user data as flags (`SK_USER_DATA_PTRMASK`).
@@ -196,34 +153,30 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
                 cfg.set_ipv6_v6only(1);
             }
         }
-        // Reserve an entry first, so that nothing can fail once the socket exists.
-        let mut sockets = SOCKETS.lock();
-        sockets.reserve(1, GFP_KERNEL)?;
-        let mut sock = ptr::null_mut();
-        // SAFETY: `net` holds the namespace, and `cfg` and `sock` are valid for the call
-        // (`udp_sock_create()`, include/net/udp_tunnel.h).
-        to_result(unsafe { raw::shim_udp_sock_create(net.as_raw(), &mut cfg, &mut sock) })?;
-        let mut tunnel: raw::udp_tunnel_sock_cfg = pin_init::zeroed();
-        tunnel.sk_user_data = Arc::as_ptr(&handler).cast_mut().cast();
-        tunnel.encap_type = 1;
-        tunnel.encap_rcv = Some(encap_receive::<H>);
-        // SAFETY: `udp_sock_create()` succeeded, so `sock` is an unused socket that this function
-        // owns. The handler has the alignment that user data requires, and it lives for an RCU
-        // grace period after the socket was released (see `drop`).
-        let sk = unsafe {
-            let sk = raw::shim_socket_sk(sock);
-            lockdep::reclassify(sk, version);
-            raw::setup_udp_tunnel_sock(net.as_raw(), sk, &mut tunnel);
-            raw::shim_udp_accept_gso(sk);
-            sk
+        let create = || {
+            let mut sock = ptr::null_mut();
+            // SAFETY: `net` holds the namespace, and `cfg` and `sock` are valid for the call
+            // (`udp_sock_create()`, include/net/udp_tunnel.h).
+            to_result(unsafe { raw::shim_udp_sock_create(net.as_raw(), &mut cfg, &mut sock) })?;
+            let mut tunnel: raw::udp_tunnel_sock_cfg = pin_init::zeroed();
+            tunnel.sk_user_data = Arc::as_ptr(&handler).cast_mut().cast();
+            tunnel.encap_type = 1;
+            tunnel.encap_rcv = Some(encap_receive::<H>);
+            // SAFETY: `udp_sock_create()` succeeded, so `sock` is an unused socket that this
+            // function owns. The handler has the alignment that user data requires, and it lives
+            // for an RCU grace period after the socket was released (see `drop`).
+            unsafe {
+                let sk = raw::shim_socket_sk(sock);
+                lockdep::reclassify(sk, version);
+                raw::setup_udp_tunnel_sock(net.as_raw(), sk, &mut tunnel);
+                raw::shim_udp_accept_gso(sk);
+                Ok(Owned::Socket(sk))
+            }
         };
-        sockets.push_within_capacity(Entry {
-            sk,
-            net: net.as_raw(),
-        })?;
-        // INVARIANT: The socket was added to the list above, with `handler` as its user data.
+        // INVARIANT: `handler` is the user data of the socket.
         Ok(Self {
-            sk,
+            // SAFETY: `create` returns a tunnel socket of `net` that nothing else releases.
+            id: unsafe { ending::add(net, create) }?,
             handler,
             _tunnels: tunnels.clone(),
         })
@@ -233,30 +186,13 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
     pub fn handler(&self) -> &Arc<H> {
         &self.handler
     }
-
-    /// Returns whether the socket is open. The end of its namespace closes it.
-    pub fn is_open(&self) -> bool {
-        SOCKETS.lock().iter().any(|entry| entry.sk == self.sk)
-    }
 }
 
 impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
     /// Releases the socket and waits for the handler. Sleeps.
     fn drop(&mut self) {
-        SOCKETS.lock().retain(|entry| {
-            if entry.sk != self.sk {
-                return true;
-            }
-            // SAFETY: `open` made it a tunnel socket. A socket in the list has not been released,
-            // and the list stays locked until the entry is removed (`udp_tunnel_sock_release()`,
-            // net/ipv4/udp_tunnel_core.c).
-            unsafe { raw::udp_tunnel_sock_release(entry.sk) };
-            false
-        });
-        // Releasing has cleared the user data; earlier readers of it are inside RCU read-side
-        // sections.
-        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
-        unsafe { raw::synchronize_net() };
+        // Releasing clears the user data, which is read inside RCU read-side sections.
+        ending::release(self.id);
     }
 }
 

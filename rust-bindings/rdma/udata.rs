@@ -3,7 +3,7 @@
 //! The driver's part of a uverbs command.
 
 use super::object::{Driver, Ucontext};
-use crate::raw;
+use crate::{errno::not_supported, raw};
 use core::{marker::PhantomData, mem::size_of, ptr::NonNull};
 use kernel::{
     error::to_result,
@@ -66,6 +66,19 @@ impl Udata<'_> {
         // SAFETY: The caller guarantees a live context of `D`, which is destroyed only after its
         // commands have ended (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
         Some(unsafe { Ucontext::<D>::from_ptr(context.as_ptr()).data() })
+    }
+
+    /// Returns `EOPNOTSUPP` if the command has one of these attributes (`UVERBS_ATTR_*`), which
+    /// ib_core leaves to the driver to read.
+    pub(crate) fn expect_without(&self, attributes: &[u32]) -> Result {
+        // SAFETY: The udata is valid by the type invariant. ib_core passes only udata that is part
+        // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`), whose
+        // `attr_present` has a bit for each attribute that any command may have.
+        let has = |&id: &u32| unsafe { raw::shim_udata_has_attr(self.0.as_ptr(), id) };
+        if attributes.iter().any(has) {
+            return Err(not_supported());
+        }
+        Ok(())
     }
 
     /// Returns an error if there is input that this driver would ignore.

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/rcupdate.h`.
 
-use super::rcu::{rcu_barrier, Record};
+use super::rcu::Record;
 use core::ptr::{self, NonNull};
 use kernel::{
     alloc::Flags,
@@ -45,11 +45,8 @@ impl<T: Send + 'static> RcuListEntry<T> {
 struct Heads<T: Send + 'static, const N: usize>([Link<T>; N]);
 
 impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
-    /// Drops all remaining values immediately, because there are no readers left. Waits until
-    /// removed values have been dropped. Sleeps.
+    /// Drops all remaining values immediately, because there are no readers left.
     fn drop(&mut self) {
-        // The callbacks are code of this module, which may be unloaded soon.
-        rcu_barrier();
         for head in &mut self.0 {
             let mut next = *head.get_mut();
             while !next.is_null() {
@@ -66,7 +63,7 @@ impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
 ///
 /// Readers take neither a lock nor a reference. Linking and removing an entry allocate no memory.
 /// An RCU callback drops a removed value in softirq context after a grace period, so its `Drop`
-/// must not sleep. Dropping the lists waits for the callbacks, which sleeps.
+/// must not sleep. Dropping the lists does not sleep, so an RCU callback may do that, too.
 ///
 /// # Invariants
 ///
@@ -87,7 +84,12 @@ unsafe impl<T: Send + Sync, S: Send, const N: usize> Sync for RcuLists<T, S, N> 
 
 impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
     /// Creates `N` empty lists. `name` and `key` are those of the writers' lock, for lockdep.
-    pub fn new(
+    ///
+    /// # Safety
+    ///
+    /// The module calls [`rcu_barrier`](super::rcu_barrier) after it has dropped the lists, and
+    /// before it is unloaded.
+    pub unsafe fn new(
         state: S,
         name: &'static CStr,
         key: Pin<&'static LockClassKey>,
@@ -166,7 +168,7 @@ impl<T: Send + Sync + 'static, S: Unpin, const N: usize> RcuListsWriter<'_, T, S
                 // Release ordering lets readers see the rest of the list as it was published.
                 here.store(node.next.load(Relaxed), Release);
                 // SAFETY: By the type invariants, the entry came from `into_raw`. It is unlinked,
-                // so only readers still use it. Dropping the lists waits for the callback.
+                // so only readers still use it. The module waits for the callback (`new`).
                 unsafe { Record::drop_later(record) };
                 return true;
             }

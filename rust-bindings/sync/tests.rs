@@ -96,13 +96,17 @@ mod cases {
         Ok(())
     }
 
+    fn lists() -> Result<Arc<RcuLists<Arc<Counted>, u32, 2>>> {
+        // SAFETY: Each test drops its lists, and `SharedState` of the driver waits for RCU callbacks
+        // before the module is unloaded.
+        let lists = unsafe { RcuLists::new(0, c"test", kernel::static_lock_class!()) };
+        Arc::pin_init(lists, GFP_KERNEL)
+    }
+
     #[test]
     fn lists_drop_what_is_removed_after_its_readers() -> Result {
         let drops = counter()?;
-        let lists = Arc::pin_init(
-            RcuLists::<Arc<Counted>, u32, 2>::new(0, c"test", kernel::static_lock_class!()),
-            GFP_KERNEL,
-        )?;
+        let lists = lists()?;
         let ids = |list| {
             let guard = rcu::read_lock();
             lists
@@ -135,6 +139,22 @@ mod cases {
         assert_eq!(*lists.lock().state(), 6);
         drop(lists);
         assert_eq!(drops.load(Relaxed), 6);
+        Ok(())
+    }
+
+    /// The owner of lists may itself be dropped by an RCU callback.
+    #[test]
+    fn an_rcu_callback_drops_lists() -> Result {
+        let drops = counter()?;
+        let table = RcuTable::new()?;
+        let lists = lists()?;
+        lists
+            .lock()
+            .push(0, RcuListEntry::new(counted(1, &drops)?, GFP_KERNEL)?);
+        table.insert(7, lists, GFP_KERNEL)?;
+        drop(table.remove(7));
+        rcu_barrier();
+        assert_eq!(drops.load(Relaxed), 1);
         Ok(())
     }
 

@@ -27,22 +27,25 @@ _TIMES_OF = 12
 _KERNEL_LINE = re.compile(r"\[ *\d+\.\d{6}\] .+")
 _LINES_BEFORE, _LINES_AFTER = 12, 60
 
+# Number of lines of another failed test's log to print at the end.
+_LAST_LINES = 25
+
 
 def matches(name, patterns):
     """Returns whether a shell pattern occurs in a test's full name. No patterns match everything."""
     return not patterns or any(fnmatch.fnmatchcase(name, f"*{pattern}*") for pattern in patterns)
 
 
-def kernel_report(reason, log):
-    """Returns the lines of a log around the kernel's line that a reason quotes, or none."""
+def excerpt(reason, log):
+    """Returns the lines of a log around the kernel's line that a reason quotes, or its last lines."""
     quoted = _KERNEL_LINE.search(reason)
-    if not quoted:
-        return []
     try:
         with open(os.path.join(TOP, log), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError:
         return []
+    if not quoted:
+        return lines[-_LAST_LINES:]
     found = next((number for number, line in enumerate(lines) if quoted.group() in line), None)
     return [] if found is None else lines[max(0, found - _LINES_BEFORE) : found + _LINES_AFTER]
 
@@ -138,7 +141,7 @@ class Report:
             for name, status, _, reason, log in self.results:
                 if status == FAIL:
                     self.line(f"  {name}: {reason}" + (f" (log: {log})" if log else ""))
-                    for line in kernel_report(reason, log):
+                    for line in excerpt(reason, log):
                         self.line(f"    {line}")
         self._write_junit(path)
         counts = self._counts

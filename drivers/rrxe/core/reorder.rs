@@ -54,10 +54,24 @@ pub struct Held<P> {
     pub psn: Psn,
     /// Arrival time in nanoseconds.
     pub came: u64,
-    /// Memory that it takes, in bytes.
+    /// Memory that it keeps allocated, in bytes.
     pub bytes: u32,
+    /// Its memory is also that of the last packet held, which has the PSN before this one. Memory
+    /// that packets share counts once.
+    pub shares: bool,
     /// The owner's packet.
     pub packet: P,
+}
+
+impl<P> Held<P> {
+    /// Returns the bytes to count for this packet.
+    #[inline]
+    fn counts(&self) -> usize {
+        match self.shares {
+            true => 0,
+            false => self.bytes as usize,
+        }
+    }
 }
 
 /// State of a reorder buffer. Its packets are in a ring of the driver, whose length must be a power
@@ -127,10 +141,16 @@ impl Reorder {
             .map(|held| held.psn)
     }
 
-    /// Removes the n-th packet from the ring.
+    /// Removes the n-th packet from the ring. Memory that it shares with the next one then counts
+    /// for that.
     fn take<P>(&mut self, ring: &mut [Option<Held<P>>], n: u32) -> Option<Held<P>> {
         let held = ring.get_mut(self.place(ring.len(), n))?.take()?;
-        self.bytes = self.bytes.saturating_sub(held.bytes as usize);
+        self.bytes = self.bytes.saturating_sub(held.counts());
+        let next = ring.get_mut(self.place(ring.len(), n.wrapping_add(1)));
+        if let Some(next) = next.and_then(Option::as_mut).filter(|next| next.shares) {
+            next.shares = false;
+            self.bytes = self.bytes.saturating_add(next.counts());
+        }
         Some(held)
     }
 
@@ -209,7 +229,7 @@ impl Reorder {
                 _ => break,
             }
         }
-        let bytes = held.bytes as usize;
+        let bytes = held.counts();
         while self.len as usize >= capacity || self.bytes.saturating_add(bytes) > room {
             let last = self.len.wrapping_sub(1);
             if self.len == 0 || at > last {
@@ -310,6 +330,7 @@ mod tests {
             psn: expected.add(packet),
             came: 0,
             bytes: 1,
+            shares: false,
             packet,
         };
         reorder.hold(ring, expected, usize::MAX, held, |a, b| a == b)
@@ -394,6 +415,7 @@ mod tests {
             psn: base.add(2),
             came: 0,
             bytes: 1,
+            shares: false,
             packet: 77,
         };
         let lost = reorder.hold(&mut ring, base, usize::MAX, other, |a, b| a == b);
@@ -403,6 +425,61 @@ mod tests {
             assert_eq!(reorder.next(&mut ring, base.add(n), |_| true), Some(n));
         }
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
+    }
+
+    /// Memory that several packets share counts once, for as long as one of them is held.
+    #[test]
+    fn shared_memory() {
+        const MEMORY: u32 = 100;
+        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let base = Psn::new(0xff_fffd);
+        let filled = |reorder: &mut Reorder, ring: &mut [Option<Held<u32>>]| {
+            reorder.clear(ring);
+            for n in 1..=4 {
+                let held = Held {
+                    psn: base.add(n),
+                    came: 0,
+                    bytes: MEMORY,
+                    shares: n != 1,
+                    packet: n,
+                };
+                let room = MEMORY as usize;
+                assert!(reorder.hold(ring, base, room, held, |_, _| true).is_none());
+            }
+            assert_eq!(reorder.bytes(), MEMORY as usize);
+        };
+        // The first packets leave.
+        filled(&mut reorder, &mut ring);
+        for n in 1..=4 {
+            assert_eq!(reorder.bytes(), MEMORY as usize);
+            assert_eq!(reorder.next(&mut ring, base.add(n), |_| true), Some(n));
+        }
+        assert_eq!(reorder.bytes(), 0);
+        // The last packets leave for a smaller ring, then the first for a packet nearer than they.
+        filled(&mut reorder, &mut ring);
+        let mut small = self::ring(2);
+        reorder.move_to(&mut ring, &mut small);
+        assert_eq!((reorder.len(), reorder.bytes()), (2, MEMORY as usize));
+        assert_eq!(hold(&mut reorder, &mut small, base, 0), None);
+        assert_eq!((reorder.len(), reorder.bytes()), (2, MEMORY as usize + 1));
+        reorder.clear(&mut small);
+        assert_eq!(reorder.bytes(), 0);
+        // Any of them leaves because another packet has its PSN.
+        for n in 1..=4 {
+            filled(&mut reorder, &mut ring);
+            let other = Held {
+                psn: base.add(n),
+                came: 0,
+                bytes: MEMORY,
+                shares: false,
+                packet: 77,
+            };
+            let _ = reorder.hold(&mut ring, base, usize::MAX, other, |_, _| false);
+            assert_eq!(reorder.len(), 3);
+            assert!(reorder.bytes() >= MEMORY as usize);
+            reorder.clear(&mut ring);
+            assert_eq!(reorder.bytes(), 0);
+        }
     }
 
     /// Owners that take all they may get equal parts, and leave a part to the next owner.
@@ -437,6 +514,7 @@ mod tests {
                 psn: base.add(n),
                 came,
                 bytes: n,
+                shares: false,
                 packet: n,
             };
             assert_eq!(
@@ -466,7 +544,8 @@ mod tests {
             for (hold, n) in steps {
                 if hold {
                     let psn = base + n;
-                    let held = Held { psn: Psn::new(psn), came: 0, bytes: n, packet: psn };
+                    let shares = false;
+                    let held = Held { psn: Psn::new(psn), came: 0, bytes: n, shares, packet: psn };
                     let lost = reorder.hold(&mut ring, Psn::new(base), 200, held, |a, b| a == b);
                     let twice = map.contains_key(&psn);
                     map.entry(psn).or_insert(n as usize);

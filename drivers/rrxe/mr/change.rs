@@ -222,7 +222,8 @@ mod tests {
             qp: BinderId::new(),
         };
         let register = |kind: Kind| {
-            Mr::register(&tables, by.pd, None, |key| {
+            let charge = Charge::new(&tables.quotas.windows, false)?;
+            Mr::register(&tables, charge, by.pd, None, |key| {
                 (kind, Changing::new(key, true, None))
             })
         };

@@ -24,6 +24,7 @@ use crate::{
     driver::Rrxe,
     limits,
     pd::{Pd, PdCell, PdId},
+    quota::{Charge, Charged},
     tables::Tables,
 };
 use kernel::{
@@ -185,10 +186,11 @@ fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
 impl Mr {
     fn register(
         tables: &Arc<Tables>,
+        charge: Charge,
         pd: PdId,
         owner: Option<PinOwner>,
         make: impl FnOnce(u32) -> (Kind, Changing),
-    ) -> Result<(MrHandle, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, MrKeys)> {
         let (index, key) = tables.regions.reserve()?;
         let (kind, changing) = make(key);
         let mr = Arc::pin_init(
@@ -210,7 +212,7 @@ impl Mr {
         };
         tables.regions.publish(index, mr)?;
         Ok((
-            handle,
+            charge.of(handle),
             MrKeys {
                 lkey: key,
                 rkey: key,
@@ -235,7 +237,7 @@ impl Mr {
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
-    ) -> Result<(MrHandle, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, MrKeys)> {
         let UserMemory {
             start,
             length,
@@ -248,9 +250,11 @@ impl Mr {
             return Err(EINVAL);
         }
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
+        let tables = &device.data().tables;
+        let charge = Charge::new(&tables.quotas.regions, true)?;
         let owner = PinOwner::new(Umem::get(device, start, size, access)?)?;
         let memory = Memory::User(owner.shared().clone());
-        Self::register(&device.data().tables, pd.id(), Some(owner), |key| {
+        Self::register(tables, charge, pd.id(), Some(owner), |key| {
             Self::fixed(key, access, iova, length, memory)
         })
     }
@@ -262,32 +266,43 @@ impl Mr {
         pd: &Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(MrHandle, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, MrKeys)> {
         if pd.is_user() || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
-        Self::register(&device.tables, pd.id(), None, |key| {
+        let charge = Charge::new(&device.tables.quotas.regions, false)?;
+        Self::register(&device.tables, charge, pd.id(), None, |key| {
             Self::fixed(key, access, 0, u64::MAX, Memory::Kernel(memory))
         })
     }
 
     /// ALLOC_MR: creates a region for fast registrations of up to `pages` pages.
-    pub(crate) fn fast(device: &DeviceState, pd: &Pd, pages: u32) -> Result<(MrHandle, MrKeys)> {
+    pub(crate) fn fast(
+        device: &DeviceState,
+        pd: &Pd,
+        pages: u32,
+    ) -> Result<(Charged<MrHandle>, MrKeys)> {
         if pd.is_user() || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
         let pages = KernelPages::with_capacity(pages as usize)?;
-        Self::register(&device.tables, pd.id(), None, |key| {
+        let charge = Charge::new(&device.tables.quotas.regions, false)?;
+        Self::register(&device.tables, charge, pd.id(), None, |key| {
             (Kind::Fast, Changing::new(key, false, Some(pages)))
         })
     }
 
     /// ALLOC_MW: creates a window. Returns it with its key.
-    pub(crate) fn window(device: &DeviceState, pd: &Pd, mw_type: u32) -> Result<(MrHandle, u32)> {
+    pub(crate) fn window(
+        device: &DeviceState,
+        pd: &Pd,
+        mw_type: u32,
+    ) -> Result<(Charged<MrHandle>, u32)> {
         if !matches!(mw_type, TYPE_1 | TYPE_2) {
             return Err(EINVAL);
         }
-        let (handle, keys) = Self::register(&device.tables, pd.id(), None, |key| {
+        let charge = Charge::new(&device.tables.quotas.windows, pd.is_user())?;
+        let (handle, keys) = Self::register(&device.tables, charge, pd.id(), None, |key| {
             let changing = Changing::new(key, mw_type == TYPE_1, None);
             (Kind::Window(mw_type), changing)
         })?;

@@ -7,7 +7,7 @@
 //! keys, so that no access by the old keys reaches it.
 
 use super::{Fixed, Kind, Mr, MrHandle, CLOSED, SUPPORTED_ACCESS};
-use crate::{driver::Rrxe, pd::Pd};
+use crate::{driver::Rrxe, pd::Pd, quota::Charged};
 use kernel::{
     prelude::*,
     sync::atomic::{Full, Relaxed, Release},
@@ -31,7 +31,7 @@ impl MrHandle {
         device: &Device<Rrxe>,
         pd: &Pd,
         change: &MrChange,
-    ) -> Result<Option<(MrHandle, MrKeys)>> {
+    ) -> Result<Option<(Charged<MrHandle>, MrKeys)>> {
         // A region must have the rights that its windows grant. No window can be bound during the
         // change, nor ever again to a region that is replaced.
         if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
@@ -49,7 +49,7 @@ impl MrHandle {
         device: &Device<Rrxe>,
         pd: &Pd,
         change: &MrChange,
-    ) -> Result<Option<(MrHandle, MrKeys)>> {
+    ) -> Result<Option<(Charged<MrHandle>, MrKeys)>> {
         let (Kind::Fixed(fixed), Some(owner)) = (&self.mr.kind, &self.owner) else {
             return Err(EINVAL);
         };

@@ -18,6 +18,7 @@ use crate::{
     mr::BinderId,
     pd::Pd,
     poll::Poller,
+    quota::Charged,
     recovery,
     ring::{Consumer, Ring},
 };
@@ -186,7 +187,7 @@ pub(crate) fn create(
     let local = LocalShare::new(&state.local_queue)?;
     let identity = QpIdentity::of(&target);
     let (qp_type, signal_all) = (init.qp_type, init.signal_all);
-    let cq = |cq: Option<&Arc<Cq>>| cq.map_or_else(Cq::none, |cq| Ok(cq.clone()));
+    let cq = |cq: Option<&Charged<Arc<Cq>>>| cq.map_or_else(Cq::none, |cq| Ok(Arc::clone(cq)));
     let (send_cq, recv_cq) = (cq(init.send_cq)?, cq(init.recv_cq)?);
     let qp = Arc::pin_init(
         pin_init!(Qp {

@@ -104,15 +104,14 @@ impl HoldBack {
         let room = share(limits::MAX_HELD_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
         let _ = self.prepare(room);
-        let bytes = match self.reorder.last(&self.ring) {
-            // The memory of a GSO packet counts once.
-            Some(last) if last.psn.next() == psn && last.packet.shares_memory(&kept) => kept.len(),
-            _ => kept.memory(),
-        };
+        let last = self.reorder.last(&self.ring);
         let held = Held {
             psn,
             came: now,
-            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            bytes: u32::try_from(kept.memory()).unwrap_or(u32::MAX),
+            // The memory of a GSO packet counts once.
+            shares: last
+                .is_some_and(|last| last.psn.next() == psn && last.packet.shares_memory(&kept)),
             packet: kept,
         };
         let room = room.saturating_sub(ring_bytes(self.ring.len()));

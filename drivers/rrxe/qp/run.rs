@@ -149,6 +149,9 @@ impl Qp {
 
     /// Passes packets to the network stack and counts them.
     pub(crate) fn transmit(&self, queue: &mut TxQueue) -> XmitStats {
+        if queue.is_empty() {
+            return XmitStats::default();
+        }
         let stats = queue.xmit_all();
         self.tally(|counters| {
             counters.add(Counter::SentPackets, stats.sent.into());

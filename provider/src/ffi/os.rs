@@ -22,6 +22,8 @@ pub(crate) const ENOMEM: c_int = 12;
 pub(crate) const EACCES: c_int = 13;
 /// `EINVAL`.
 pub(crate) const EINVAL: c_int = 22;
+/// `EDQUOT`: the user has its share of the objects of this kind.
+pub(crate) const EDQUOT: c_int = 122;
 /// `EOPNOTSUPP`.
 pub(crate) const EOPNOTSUPP: c_int = 95;
 

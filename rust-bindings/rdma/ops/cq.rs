@@ -19,6 +19,15 @@ use kernel::{
     prelude::*,
 };
 
+/// The attributes of CREATE_CQ that give the ring other memory.
+const BUFFERS: [u32; 5] = [
+    raw::uverbs_attrs_create_cq_cmd_attr_ids_UVERBS_ATTR_CREATE_CQ_BUFFER_VA,
+    raw::uverbs_attrs_create_cq_cmd_attr_ids_UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH,
+    raw::uverbs_attrs_create_cq_cmd_attr_ids_UVERBS_ATTR_CREATE_CQ_BUFFER_FD,
+    raw::uverbs_attrs_create_cq_cmd_attr_ids_UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET,
+    raw::uverbs_attrs_create_cq_cmd_attr_ids_UVERBS_ATTR_CREATE_CQ_BUF_UMEM,
+];
+
 impl<D: Driver> Ops<D> {
     /// Creates a completion queue for a kernel consumer or a user program.
     ///
@@ -36,6 +45,9 @@ impl<D: Driver> Ops<D> {
         // until this returns. `destroy_cq` destroys it.
         errno(unsafe {
             Cq::<D>::create_reporting(ib, |target| {
+                if let Some(udata) = &udata {
+                    udata.expect_without(&BUFFERS)?;
+                }
                 let attr = CqInitAttr {
                     cqe: (*attr).cqe,
                     comp_vector: (*attr).comp_vector,

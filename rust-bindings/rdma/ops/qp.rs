@@ -16,6 +16,13 @@ use crate::{
 use core::ptr::NonNull;
 use kernel::{ffi::c_int, prelude::*};
 
+/// The attributes of CREATE_QP that give its rings other memory.
+const BUFFERS: [u32; 3] = [
+    raw::uverbs_attrs_create_qp_cmd_attr_ids_UVERBS_ATTR_CREATE_QP_BUF_UMEM,
+    raw::uverbs_attrs_create_qp_cmd_attr_ids_UVERBS_ATTR_CREATE_QP_RQ_BUF_UMEM,
+    raw::uverbs_attrs_create_qp_cmd_attr_ids_UVERBS_ATTR_CREATE_QP_SQ_BUF_UMEM,
+];
+
 impl<D: Driver> Ops<D> {
     /// Implements `create_qp` of `struct ib_device_ops`.
     ///
@@ -39,6 +46,9 @@ impl<D: Driver> Ops<D> {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
                 let pd = NonNull::new((*ib).pd);
                 let context = Udata::from_ptr(udata);
+                if let Some(udata) = &context {
+                    udata.expect_without(&BUFFERS)?;
+                }
                 let (qp, number) = D::create_qp(
                     Device::from_raw((*ib).device),
                     context.as_ref().and_then(|udata| udata.context::<D>()),

@@ -4,6 +4,7 @@
 
 use super::Ops;
 use crate::{
+    compat::SRQ_BUFFERS,
     raw,
     rdma::{
         device::Device,
@@ -33,6 +34,10 @@ impl<D: Driver> Ops<D> {
         // destroys it.
         errno(unsafe {
             Srq::<D>::create_reporting(ib, |target| {
+                let mut udata = Udata::from_ptr(udata);
+                if let Some(udata) = &udata {
+                    udata.expect_without(SRQ_BUFFERS)?;
+                }
                 let xrc = match (*init).srq_type {
                     raw::ib_srq_type_IB_SRQT_BASIC => None,
                     raw::ib_srq_type_IB_SRQT_XRC => Some(XrcSrq {
@@ -48,7 +53,7 @@ impl<D: Driver> Ops<D> {
                     &mut attr,
                     xrc,
                     target,
-                    Udata::from_ptr(udata).as_mut(),
+                    udata.as_mut(),
                 )?;
                 (*init).attr = attr.to_raw();
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {

@@ -5,10 +5,13 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 
 from harness import Failure
 
-CAP_NET_RAW = 13  # linux/capability.h
+# linux/capability.h
+CAP_NET_RAW = 13
+CAP_SYS_RESOURCE = 24
 
 NOBODY = 65534
 
@@ -47,26 +50,54 @@ def without(capability):
         _call("capset", before)
 
 
-def aside(body, before=()):
-    """Calls all of `before`, then `body`, in a child process, and returns the result of `body`."""
+@contextlib.contextmanager
+def beside(body, before=()):
+    """Calls all of `before`, then enters the context manager of `body`, in a child process.
+
+    Yields what it yields. The process is killed at the end of the block, within that context.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             for step in before:
                 step()
-            answer = {"value": body()}
+            with body() as value:
+                os.write(writer, json.dumps({"value": value}).encode())
+                os.close(writer)
+                signal.pause()
         except BaseException as why:
-            answer = {"error": f"{type(why).__name__}: {why}"}
-        os.write(writer, json.dumps(answer).encode())
+            os.write(writer, json.dumps({"error": f"{type(why).__name__}: {why}"}).encode())
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        answer = json.loads(file.read() or b'{"error": "it died"}')
-    os.waitpid(child, 0)
-    if "error" in answer:
-        raise Failure(f"in a process aside: {answer['error']}")
-    return answer["value"]
+    try:
+        with os.fdopen(reader, "rb") as file:
+            answer = json.loads(file.read() or b'{"error": "it died"}')
+        if "error" in answer:
+            raise Failure(f"in a process beside: {answer['error']}")
+        yield answer["value"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def aside(body, before=()):
+    """Calls all of `before`, then `body`, in a child process, and returns the result of `body`."""
+    with beside(lambda: contextlib.nullcontext(body()), before) as value:
+        return value
+
+
+def become(user, *capabilities):
+    """Changes the effective user of this process, which may be root.
+
+    A user other than root gets these capabilities only.
+    """
+    os.seteuid(user)
+    sets = (_Set * 2)()
+    _call("capget", sets)
+    for capability in capabilities:
+        sets[capability // 32].effective |= 1 << capability % 32
+    _call("capset", sets)
 
 
 def give_up():

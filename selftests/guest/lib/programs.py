@@ -43,7 +43,13 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
 
     wait_until(f"'{server_command}' listens on {port}", ready, 30)
     asking = client.machine.start(client_command)
-    client_end = asking.wait(seconds)
+    try:
+        client_end = asking.wait(seconds)
+    except Failure:
+        harness.log(f"the server so far:\n{serving.output()}")
+        for host in (server, client):
+            host.machine.try_run(f"rdma resource show qp link {host.device}; rdma -p statistic show link {host.device}")
+        raise
     if client_end.status:
         harness.log("the server so far:")
         serving.kill()

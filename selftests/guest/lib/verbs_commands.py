@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Commands of uverbs as libibverbs writes them (include/uapi/rdma/ib_user_verbs.h).
+"""Commands of uverbs (include/uapi/rdma/ib_user_verbs.h and ib_user_ioctl_cmds.h).
 
 Tests use them to bypass libibverbs: while other threads run, or with values that no library
 accepts.
 """
 
+import ctypes
+import fcntl
 import os
 import struct
 
@@ -12,7 +14,17 @@ import endpoint
 import verbs_enums as e
 
 # IB_USER_VERBS_CMD_*.
+ALLOC_PD = 3
 MODIFY_QP = 26
+
+# RDMA_VERBS_IOCTL, UVERBS_ATTR_F_MANDATORY, and the driver's number (abi.rs).
+VERBS_IOCTL, MANDATORY, DRIVER = 0xC0181B01, 1, 0x72727865
+
+# UVERBS_OBJECT_*, whose method 0 creates an object.
+CQ, QP, SRQ = 3, 4, 5
+
+# UVERBS_ATTR_UHW_IN: the driver's input.
+DRIVER_INPUT = 1 << 12
 
 
 def command(end, number, body, answer=0):
@@ -28,3 +40,32 @@ def modify_state(end, qp, state):
         "=7I2H14B2x", end.handle(qp), e.IBV_QP_STATE, *[0] * 7, endpoint.STATE_NUMBERS[state], *[0] * 13
     )
     command(end, MODIFY_QP, body)
+
+
+def alloc_pd(end):
+    """Allocates a protection domain, and returns its handle."""
+    answer = ctypes.c_uint32()
+    command(end, ALLOC_PD, struct.pack("=Q", ctypes.addressof(answer)), ctypes.sizeof(answer))
+    return answer.value
+
+
+def create(end, kind, attributes):
+    """Creates an object by ioctl(), and returns its handle.
+
+    `attributes` are {number: value}. A value is the number of an object or file, bytes of input, or
+    a buffer for output. Attribute 0 is the new object.
+    """
+    records, buffers = b"", []
+    for number, value in {0: 0, **attributes}.items():
+        length = 0
+        if isinstance(value, bytes) and len(value) <= 8:
+            length, value = len(value), int.from_bytes(value, "little")
+        elif not isinstance(value, int):
+            buffer = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
+            buffers.append(buffer)
+            length, value = ctypes.sizeof(buffer), ctypes.addressof(buffer)
+        records += struct.pack("=4Hq", number, length, MANDATORY, 0, value)
+    header = struct.pack("=4HQ2I", 24 + len(records), kind, 0, len(attributes) + 1, 0, DRIVER, 0)
+    call = bytearray(header + records)
+    fcntl.ioctl(end.command_file(), VERBS_IOCTL, call)
+    return struct.unpack_from("=Q", call, len(header) + 8)[0]

@@ -22,6 +22,7 @@ SUITES = (
     "linux-rdma-crc32",
     "linux-rdma-vector",
     "rrxe-answer",
+    "rrxe-quota",
     "rrxe-state",
     "rrxe-stream",
     "rrxe-windows",

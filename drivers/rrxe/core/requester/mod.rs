@@ -44,6 +44,10 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// RNR retry count that means "retry forever".
 const RNR_RETRY_INFINITE: u8 = 7;
 
+/// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
+/// a second take little CPU time, and a peer that gets so few has not been ready for 80 ms.
+const RNR_PATIENCE: u64 = 10_000_000;
+
 /// Loss detection and retransmission strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
@@ -171,6 +175,8 @@ pub struct Requester {
     rnr_retries_left: u8,
     ack_deadline: Option<u64>,
     rnr_wait: Option<RnrWait>,
+    /// Time of the first RNR NAK since the last progress.
+    rnr_since: Option<u64>,
     /// One beyond the last packet that this host itself may have dropped.
     dropped_until: Option<Psn>,
     /// Retries and expired timers without progress that were not counted, because this host caused
@@ -221,6 +227,7 @@ impl Requester {
             rnr_retries_left: 0,
             ack_deadline: None,
             rnr_wait: None,
+            rnr_since: None,
             dropped_until: None,
             forgiven: 0,
             rate: RateLimiter::new(),

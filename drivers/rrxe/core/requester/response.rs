@@ -5,7 +5,9 @@
 
 use super::recovery::{is_after, After, Cause, Hole};
 use super::request::SlotState;
-use super::{Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, RNR_RETRY_INFINITE};
+use super::{
+    Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, RNR_PATIENCE, RNR_RETRY_INFINITE,
+};
 use crate::psn::Psn;
 use crate::reorder::REACH;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
@@ -212,7 +214,7 @@ impl Requester {
             }
             Syndrome::RnrNak { timer } => {
                 let reach = self.acknowledge(slots, now, psn, env);
-                self.wait_for_ready(psn, now.saturating_add(timeout::rnr_timer(timer)));
+                self.wait_for_ready(psn, now, timeout::rnr_timer(timer));
                 if reach == Reach::Unanswered {
                     return self.implied_nak(slots, now, env);
                 }
@@ -444,6 +446,7 @@ impl Requester {
         }
         let una = self.una;
         self.rnr_wait = self.rnr_wait.filter(|wait| !is_after(una, wait.from));
+        self.rnr_since = None;
         self.implied_nak = false;
         // The timer runs only while something is in flight, not while it waits for retransmission.
         if self.send_psn == self.una {
@@ -454,13 +457,21 @@ impl Requester {
         self.recovery_progress(before, jumped, now);
     }
 
-    /// Handles an RNR NAK for this PSN: the packet and its successors are not sent before `until`
-    /// (E-05). If such a wait is in progress, this is the same NAK, repeated or held back for
-    /// reordering.
-    fn wait_for_ready(&mut self, from: Psn, until: u64) {
-        if self.rnr_wait.is_none_or(|wait| wait.from != from) {
-            self.rnr_wait = Some(RnrWait { from, until });
+    /// Handles an RNR NAK for this PSN: the packet and its successors are not sent for at least
+    /// `time` nanoseconds (E-05). If such a wait is in progress, this is the same NAK, repeated or
+    /// held back for reordering.
+    ///
+    /// The requester also waits at least an eighth of the time for which the peer has not been
+    /// ready. Otherwise two queue pairs of one host that retry for ever, with the shortest timer,
+    /// would keep a CPU busy in softirqs, which are charged to no program.
+    fn wait_for_ready(&mut self, from: Psn, now: u64, time: u64) {
+        if self.rnr_wait.is_some_and(|wait| wait.from == from) {
+            return;
         }
+        let since = *self.rnr_since.get_or_insert(now);
+        let longer = (now.saturating_sub(since) >> 3).min(RNR_PATIENCE);
+        let until = now.saturating_add(time.max(longer));
+        self.rnr_wait = Some(RnrWait { from, until });
     }
 
     /// Handles a later answer while the answer to the oldest READ or atomic is missing. Asks for
@@ -633,6 +644,7 @@ impl Requester {
         self.implied_nak = false;
         self.ack_deadline = None;
         self.rnr_wait = None;
+        self.rnr_since = None;
         self.recovery_rewound();
         self.rate.rest();
     }

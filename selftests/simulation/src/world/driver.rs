@@ -268,6 +268,10 @@ impl World {
         let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
         let before = reorder.len();
         reorder.expire(ring, now);
+        assert!(
+            reorder.expires().is_none_or(|at| at > now),
+            "{qp} holds a packet for too long"
+        );
         if reorder.len() != before {
             self.ground.flows[truth.flow].disturb(now);
         }
@@ -348,6 +352,7 @@ impl World {
                 psn: packet.psn(),
                 came: now,
                 bytes: packet.payload_len,
+                shares: false,
                 packet: (packet, truth, payload.to_vec()),
             };
             let same = |a: &Early, b: &Early| a.0.repeats(&b.0) && a.2 == b.2;

@@ -199,6 +199,7 @@ impl Host {
                 psn: packet.psn(),
                 came: now,
                 bytes: packet.payload_len,
+                shares: false,
                 packet: (*packet, payload.to_vec()),
             };
             let same = |a: &Kept, b: &Kept| a.0.repeats(&b.0) && a.1 == b.1;

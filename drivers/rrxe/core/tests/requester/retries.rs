@@ -252,6 +252,49 @@ fn e_07_rnr_retries() {
     }
 }
 
+/// E-05, E-07: endless retries become rare: each wait is at least an eighth of the time for which
+/// the peer has not been ready, up to 10 ms. The first waits are as the peer asks, again after
+/// progress, and so is one of more than 10 ms.
+#[test]
+fn e_07_endless_retries_become_rare() {
+    const ROUND_TRIP: u64 = 10_000;
+    let mut host = host();
+    host.requester.set_rnr_retry(7);
+    let mut now = 0;
+    for message in 0..2 {
+        post(&mut host, SendOp::Send, 1);
+        assert_eq!(psns(&host.drain(now)), [message]);
+        let since = now + ROUND_TRIP;
+        let mut waits = Vec::new();
+        while now < since + 1_000_000_000 {
+            now += ROUND_TRIP;
+            let nak = acknowledge(psn(message), Syndrome::RnrNak { timer: 1 });
+            let _ = host.take(now, &nak, &[]);
+            let until = host.requester.next_timeout().unwrap();
+            let longer = ((now - since) / 8).clamp(10_000, 10_000_000);
+            assert_eq!(until - now, longer);
+            waits.push(longer);
+            now = until;
+            let _ = host
+                .requester
+                .handle_timeout(&mut host.slots, now, &mut host.driver);
+            assert_eq!(psns(&host.drain(now)), [message]);
+        }
+        assert!(waits.starts_with(&[10_000; 5]));
+        assert!(waits.len() < 200, "{} retries in a second", waits.len());
+        let nak = acknowledge(psn(message), Syndrome::RnrNak { timer: 24 });
+        let _ = host.take(now, &nak, &[]);
+        now += timeout::rnr_timer(24);
+        assert_eq!(host.requester.next_timeout(), Some(now));
+        let _ = host
+            .requester
+            .handle_timeout(&mut host.slots, now, &mut host.driver);
+        assert_eq!(psns(&host.drain(now)), [message]);
+        let _ = host.take(now, &acknowledge(psn(message), ACK), &[]);
+    }
+    assert_eq!(host.statuses(), [Status::Success; 2]);
+}
+
 /// E-08: a peer that is not ready for a long time and sends Sequence NAKs for the packets after it
 /// (B-13 forbids that; rdma_rxe does it) does not use up the retries: its RNR NAKs show that
 /// nothing is lost.

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Quotas: how many objects of one kind a user may have.
+//!
+//! The limits in [`limits`] are those of the module. A user may have half of what the others leave
+//! of a limit: with n users each gets one part in n + 1, and a new user always finds something
+//! left. A process with CAP_SYS_RESOURCE may create objects beyond its user's share, and consumers
+//! in the kernel have none. Both have only the limits of the module.
+//!
+//! The caller pays: the effective user of the process that creates an object, until the object is
+//! destroyed by any process. Locked memory (`ib_umem_get()` in drivers/infiniband/core/umem.c) and
+//! control groups charge the caller, too. So a process that got an open device from another user,
+//! over fork() or SCM_RIGHTS, pays for what it creates there. A membership of a multicast group is
+//! an exception: the user that pays for the queue pair pays for it.
+
+use crate::limits;
+use core::ops::Deref;
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    rbtree::{Entry, RBTree, RBTreeNode, RBTreeNodeReservation},
+    sync::{Arc, SpinLock},
+};
+use linux_rdma::{errno::quota_exceeded, sync::lock_irqsave, user};
+use rrxe_core::reorder::share;
+
+/// The consumer that an object is charged to.
+#[derive(Clone, Copy)]
+pub(crate) enum Payer {
+    /// All consumers in the kernel.
+    Kernel,
+    /// A user, by its UID in the initial user namespace.
+    User(u32),
+}
+
+/// The numbers of existing objects of one kind.
+struct Taken {
+    all: u32,
+    /// Those of each user that has any.
+    users: RBTree<u32, u32>,
+}
+
+/// Memory for a user's entry in [`Taken::users`].
+type Room = RBTreeNodeReservation<u32, u32>;
+
+impl Taken {
+    fn new() -> Self {
+        Self {
+            all: 0,
+            users: RBTree::new(),
+        }
+    }
+
+    /// Counts one more object. Takes `room` if the payer is a user without an entry. Returns false
+    /// if there are `most` objects already, or if a user that is not `exempt` has its share.
+    fn add(&mut self, most: u32, payer: Payer, exempt: bool, room: &mut Option<Room>) -> bool {
+        let (has, may) = match payer {
+            Payer::User(uid) if !exempt => {
+                let own = self.users.get(&uid).map_or(0, |count| *count as usize);
+                (own, share(most as usize, self.all as usize, own))
+            }
+            _ => (self.all as usize, most as usize),
+        };
+        if has >= may {
+            return false;
+        }
+        if let Payer::User(uid) = payer {
+            match self.users.entry(uid) {
+                Entry::Occupied(mut entry) => {
+                    let count = entry.get_mut();
+                    *count = count.saturating_add(1);
+                }
+                Entry::Vacant(entry) => match room.take() {
+                    Some(room) => {
+                        entry.insert(1, room);
+                    }
+                    None => return false,
+                },
+            }
+        }
+        self.all = self.all.saturating_add(1);
+        true
+    }
+
+    /// Counts one object less. Returns the user's entry if it was the last one.
+    fn remove(&mut self, payer: Payer) -> Option<RBTreeNode<u32, u32>> {
+        self.all = self.all.saturating_sub(1);
+        let Payer::User(uid) = payer else {
+            return None;
+        };
+        let mut entry = self.users.find_mut(&uid)?;
+        let left = entry.get().saturating_sub(1);
+        *entry.get_mut() = left;
+        (left == 0).then(|| entry.remove_node())
+    }
+}
+
+/// The limit of one kind of object, and the objects that count.
+#[pin_data]
+pub(crate) struct Quota {
+    most: u32,
+    #[pin]
+    taken: SpinLock<Taken>,
+}
+
+impl Quota {
+    /// Returns a quota for at most `most` objects.
+    fn new(most: u32) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                most,
+                taken <- new_spinlock!(Taken::new(), "rrxe_quota"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Counts one more object. The caller must [give](Self::give) it back. Sleeps if the payer is a
+    /// user.
+    ///
+    /// # Errors
+    ///
+    /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
+    /// at the limit of the module, or if there is no memory.
+    pub(crate) fn take(&self, payer: Payer) -> Result {
+        let mut room = match payer {
+            Payer::Kernel => None,
+            Payer::User(_) => Some(Room::new(GFP_KERNEL_ACCOUNT)?),
+        };
+        let mut add = |exempt| lock_irqsave(&self.taken).add(self.most, payer, exempt, &mut room);
+        match payer {
+            Payer::User(_) if add(false) => Ok(()),
+            Payer::User(_) if !user::has_sys_resource() => Err(quota_exceeded()),
+            _ if add(true) => Ok(()),
+            _ => Err(ENOMEM),
+        }
+    }
+
+    /// Counts one object less. Any context.
+    pub(crate) fn give(&self, payer: Payer) {
+        let last = lock_irqsave(&self.taken).remove(payer);
+        // Freed without the lock.
+        drop(last);
+    }
+}
+
+/// One object of a [`Quota`]. Given back on drop.
+pub(crate) struct Charge {
+    quota: Arc<Quota>,
+    payer: Payer,
+}
+
+impl Charge {
+    /// Charges the current process's user, or the kernel, for an object that is about to be
+    /// created. Sleeps for a user.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Quota::take`].
+    pub(crate) fn new(quota: &Arc<Quota>, is_user: bool) -> Result<Self> {
+        let payer = if is_user {
+            Payer::User(user::current_euid())
+        } else {
+            Payer::Kernel
+        };
+        quota.take(payer)?;
+        Ok(Self {
+            quota: quota.clone(),
+            payer,
+        })
+    }
+
+    /// Returns the object that was created, with the charge for it.
+    pub(crate) fn of<T>(self, object: T) -> Charged<T> {
+        Charged {
+            object,
+            charge: self,
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.quota.give(self.payer);
+    }
+}
+
+/// An object of ib_core's, and the charge for it.
+pub(crate) struct Charged<T> {
+    object: T,
+    // Dropped after the object.
+    charge: Charge,
+}
+
+impl<T> Charged<T> {
+    /// Returns the consumer that pays for the object.
+    pub(crate) fn payer(&self) -> Payer {
+        self.charge.payer
+    }
+}
+
+impl<T> Deref for Charged<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.object
+    }
+}
+
+/// The quotas of all kinds of objects.
+pub(crate) struct Quotas {
+    /// Protection domains, and XRC domains, which have no limit of their own.
+    pub(crate) domains: Arc<Quota>,
+    pub(crate) address_handles: Arc<Quota>,
+    pub(crate) completion_queues: Arc<Quota>,
+    pub(crate) queue_pairs: Arc<Quota>,
+    pub(crate) shared_receive_queues: Arc<Quota>,
+    pub(crate) regions: Arc<Quota>,
+    pub(crate) windows: Arc<Quota>,
+    /// Memberships of queue pairs in multicast groups.
+    pub(crate) memberships: Arc<Quota>,
+}
+
+impl Quotas {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            domains: Quota::new(limits::MAX_PD)?,
+            address_handles: Quota::new(limits::MAX_AH)?,
+            completion_queues: Quota::new(limits::MAX_CQ)?,
+            queue_pairs: Quota::new(limits::MAX_QP)?,
+            shared_receive_queues: Quota::new(limits::MAX_SRQ)?,
+            regions: Quota::new(limits::MAX_MR)?,
+            windows: Quota::new(limits::MAX_MW)?,
+            memberships: Quota::new(limits::MAX_TOTAL_MCAST_QP_ATTACH)?,
+        })
+    }
+}
+
+#[cfg(CONFIG_KUNIT)]
+#[kernel::prelude::kunit_tests(rrxe_quota)]
+mod tests {
+    use super::*;
+
+    const MOST: u32 = 12;
+
+    /// Counts objects of this payer until one is refused. Returns their number.
+    fn fill(taken: &mut Taken, payer: Payer, exempt: bool) -> Result<u32> {
+        let mut count = 0;
+        while taken.add(MOST, payer, exempt, &mut Some(Room::new(GFP_KERNEL)?)) {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    #[test]
+    fn a_user_has_half_of_what_the_others_leave() -> Result {
+        let mut taken = Taken::new();
+        assert_eq!(fill(&mut taken, Payer::User(1), false)?, 6);
+        assert_eq!(fill(&mut taken, Payer::User(2), false)?, 3);
+        // A user that destroys an object can create another one, and a user at its share none.
+        let _ = taken.remove(Payer::User(2));
+        assert_eq!(fill(&mut taken, Payer::User(1), false)?, 0);
+        assert_eq!(fill(&mut taken, Payer::User(2), false)?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn an_exempt_user_and_the_kernel_have_what_is_left() -> Result {
+        for payer in [Payer::User(2), Payer::Kernel] {
+            let mut taken = Taken::new();
+            assert_eq!(fill(&mut taken, Payer::User(1), false)?, 6);
+            assert_eq!(fill(&mut taken, payer, true)?, 6);
+            assert_eq!(fill(&mut taken, Payer::User(3), false)?, 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn users_without_objects_have_no_entry() -> Result {
+        let mut taken = Taken::new();
+        for uid in 1..=2 {
+            assert!(taken.add(
+                MOST,
+                Payer::User(uid),
+                false,
+                &mut Some(Room::new(GFP_KERNEL)?)
+            ));
+        }
+        for uid in 1..=2 {
+            assert!(taken.remove(Payer::User(uid)).is_some());
+        }
+        assert!(taken.users.is_empty());
+        assert_eq!(taken.all, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn an_object_counts_until_it_is_dropped() -> Result {
+        let quota = Quota::new(1)?;
+        let object = Charge::new(&quota, false)?.of(());
+        assert_eq!(Charge::new(&quota, false).err(), Some(ENOMEM));
+        drop(object);
+        Charge::new(&quota, false).map(drop)
+    }
+}
