@@ -20,9 +20,10 @@ import traceback
 import control_groups
 import data_cases
 import harness
+import privilege
 import programs
 import testbed
-from harness import Skip, case, equal, log, require, wait_until
+from harness import Failure, Skip, case, equal, log, require, wait_until
 from traffic import OPS, Batch, Side, connect
 
 bed = testbed.Bed()
@@ -415,13 +416,18 @@ def time_of_its_program():
 
         free = measure(1)
         require(free > 2 * limit, "the thread was not awake")
-        control_groups.write(f"{group}/cpu.max", f"{int(limit * 100_000)} 100000")
-        # At once: the thread would go to sleep after a second without requests.
-        for seconds in (1, 2):
-            limited = measure(seconds)
-            require(limited < 3 * limit, f"the group used {limited:.2f} of a CPU and may use {limit}")
-        control_groups.write(f"{group}/cpu.max", "max")
-        one.goes_on()
+        # On a busy host the guest's clock jumps, and a jump counts as CPU time of the thread that ran.
+        # A thread without a limit uses most of the CPU in each try.
+        for _ in range(10):
+            control_groups.write(f"{group}/cpu.max", f"{int(limit * 100_000)} 100000")
+            # At once: the thread would go to sleep after a second without requests.
+            limited = measure(1)
+            control_groups.write(f"{group}/cpu.max", "max")
+            one.goes_on()
+            if limited < 3 * limit:
+                break
+        else:
+            raise Failure(f"the group used {limited:.2f} of a CPU and may use {limit}")
 
 
 @case(timeout=240)
@@ -651,23 +657,6 @@ def no_more_threads():
             late[0].leave()
 
 
-def in_child(check):
-    """Runs a check in a child process."""
-    child = os.fork()
-    if child == 0:
-        try:
-            check()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    equal("status of the child", os.waitpid(child, 0)[1], 0)
-
-
-NOBODY = 65534
-
-
 @case()
 def limit_of_its_user():
     """At the limit of processes of its user, a program works by system calls."""
@@ -676,13 +665,13 @@ def limit_of_its_user():
 
     def check():
         os.setgroups([])
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(privilege.NOBODY, privilege.NOBODY, privilege.NOBODY)
         part = struct.pack("=I", SHORT)
         equal("without a limit", get_context(part), (0, ALWAYS | 1))
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
         equal("at the limit", get_context(part), (0, ALWAYS))
 
-    in_child(check)
+    privilege.aside(check)
     wait_until("the threads are gone", lambda: threads() == 0)
 
 
