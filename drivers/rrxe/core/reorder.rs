@@ -67,9 +67,10 @@ impl<P> Held<P> {
     /// Returns the bytes to count for this packet.
     #[inline]
     fn counts(&self) -> usize {
-        match self.shares {
-            true => 0,
-            false => self.bytes as usize,
+        if self.shares {
+            0
+        } else {
+            self.bytes as usize
         }
     }
 }
