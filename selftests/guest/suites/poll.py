@@ -416,8 +416,8 @@ def time_of_its_program():
 
         free = measure(1)
         require(free > 2 * limit, "the thread was not awake")
-        # On a busy host the guest's clock jumps, and a jump counts as CPU time of the thread that ran.
-        # A thread without a limit uses most of the CPU in each try.
+        # On a busy host the guest's clock jumps, and a jump counts as CPU time of the thread that
+        # ran. A thread without a limit uses most of the CPU in each try.
         for _ in range(10):
             control_groups.write(f"{group}/cpu.max", f"{int(limit * 100_000)} 100000")
             # At once: the thread would go to sleep after a second without requests.
