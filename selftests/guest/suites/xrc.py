@@ -275,13 +275,13 @@ def congestion(op):
                     c.end.expect(c.regions[0]["id"], [[0, length]], seed, length)
                 else:
                     c.far.expect(c.source["id"], [[0, length]], 10, length)
-        end = time.monotonic() + PATIENCE
-        while True:
-            after = read(bed.here)
-            sent, handled, ignored = (after[name] - before[name] for name in names)
-            # The last ones may still be in flight.
-            if handled + ignored >= sent or time.monotonic() > end:
-                break
+            end = time.monotonic() + PATIENCE
+            while True:
+                after = read(bed.here)
+                sent, handled, ignored = (after[name] - before[name] for name in names)
+                # The last ones may still be in flight.
+                if handled + ignored >= sent or time.monotonic() > end:
+                    break
         require(sent > 0, "nobody was notified")
         equal("notifications handled, ignored", (handled, ignored), (sent, 0))
 
