@@ -49,7 +49,7 @@ pub(crate) struct Parcel {
     pocket: Pocket,
 }
 
-/// A packet in a [`Parcel`], or consecutive packets, related by [`TxPacket::step`].
+/// A packet in a [`Parcel`], or consecutive packets, related by [`TxPacket::advance`].
 struct Posted {
     packet: TxPacket,
     count: u32,
@@ -270,12 +270,12 @@ impl DeviceState {
             let carried = whole.from(u64::from(each).wrapping_mul(done.into()));
             let left = posted.count.wrapping_sub(done);
             let mut count = 1;
-            if left > 1 && packet.starts_run() {
+            if left > 1 && packet.starts_burst() {
                 let first = Incoming::in_parcel(&packet, carried, now);
-                count = Qp::takes_run(qp, &first, after).clamp(1, left);
+                count = Qp::accepts_burst(qp, &first, after).clamp(1, left);
             }
-            let run = packet.run(count);
-            Qp::receive(qp, &Incoming::in_parcel(&run, carried, now), after, rcu);
+            let burst = packet.burst(count);
+            Qp::receive(qp, &Incoming::in_parcel(&burst, carried, now), after, rcu);
             done = done.wrapping_add(count);
             packet.bth.psn = packet.bth.psn.add(count);
         }

@@ -62,8 +62,8 @@ pub(crate) struct Receiver {
     tables: Arc<Tables>,
 }
 
-/// Packets to be handled as one burst ([`Packet::run`]).
-struct Run<'a> {
+/// Packets to be handled as one burst ([`Packet::burst`]).
+struct Burst<'a> {
     packet: Packet,
     /// The first packet.
     datagram: Datagram<'a>,
@@ -74,7 +74,7 @@ struct Run<'a> {
     most: u32,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Burst<'a> {
     fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], most: u32) -> Self {
         Self {
             packet,
@@ -215,12 +215,12 @@ impl Receiver {
 
 impl Receiver {
     /// Ends a burst: hands it to the current queue pair of `row`.
-    fn end_run(run: &mut Option<Run<'_>>, now: u64, row: &mut Row<'_>, rcu: &rcu::Guard) {
-        let (Some(run), Some((qp, after))) = (run.take(), row.current()) else {
+    fn end_burst(burst: &mut Option<Burst<'_>>, now: u64, row: &mut Row<'_>, rcu: &rcu::Guard) {
+        let (Some(burst), Some((qp, after))) = (burst.take(), row.current()) else {
             return;
         };
-        let packet = run.packet.run(run.packets);
-        let incoming = Incoming::of(&packet, run.datagram, now);
+        let packet = burst.packet.burst(burst.packets);
+        let incoming = Incoming::of(&packet, burst.datagram, now);
         Qp::receive(qp, &incoming, after, rcu);
     }
 
@@ -231,17 +231,17 @@ impl Receiver {
         datagram: Datagram<'b>,
         now: u64,
         row: &mut Row<'a>,
-        run: &mut Option<Run<'b>>,
+        burst: &mut Option<Burst<'b>>,
         rcu: &'a rcu::Guard,
     ) -> bool {
-        if let Some(current) = run {
+        if let Some(current) = burst {
             if current.is_next(&datagram) {
                 if Self::is_whole(&datagram, &current.next, row) == Some(Ok(())) {
                     current.add();
                     return true;
                 }
             }
-            Self::end_run(run, now, row, rcu);
+            Self::end_burst(burst, now, row, rcu);
         }
         let skb = datagram.packet();
         let mut head = [0; MAX_HEADER];
@@ -280,14 +280,14 @@ impl Receiver {
         let incoming = Incoming::of(&packet, datagram, now).received_by(dev);
         if let Some(qp) = found {
             let after = row.of(qp);
-            let most = if packet.starts_run() && datagram.is_followed() {
-                Qp::takes_run(qp, &incoming, after)
+            let most = if packet.starts_burst() && datagram.is_followed() {
+                Qp::accepts_burst(qp, &incoming, after)
             } else {
                 1
             };
             match head.first_chunk() {
                 Some(header) if most > 1 => {
-                    *run = Some(Run::new(packet, datagram, header, most));
+                    *burst = Some(Burst::new(packet, datagram, header, most));
                 }
                 _ => Qp::receive(qp, &incoming, after, rcu),
             }
@@ -374,12 +374,12 @@ impl UdpReceive for Receiver {
         let mut good = true;
         let vector = Vector::new();
         let mut row = Row::new(&vector);
-        let mut run = None;
+        let mut burst = None;
         for datagram in skb.datagrams(&vector) {
             vector.hold();
-            good &= self.datagram(dev, datagram, now, &mut row, &mut run, &rcu);
+            good &= self.datagram(dev, datagram, now, &mut row, &mut burst, &rcu);
         }
-        Self::end_run(&mut run, now, &mut row, &rcu);
+        Self::end_burst(&mut burst, now, &mut row, &rcu);
         row.finish();
         // An invalid packet shows as dropped.
         if good {

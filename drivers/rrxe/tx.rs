@@ -392,7 +392,7 @@ impl Row {
     }
 
     /// Appends up to `most` packets of a burst, each derived from the previous one by
-    /// [`TxPacket::step`]. Returns their number, or 0 if there is no memory. The first packet
+    /// [`TxPacket::advance`]. Returns their number, or 0 if there is no memory. The first packet
     /// always fits.
     #[inline(always)]
     fn append(
@@ -425,7 +425,7 @@ impl Row {
                 let gather = |room: &mut Room<'_>| gather(done, room);
                 let icrc = (!plain).then(|| carrier.start_icrc(packet, ident, vector, prefix));
                 Carrier::write(packet, icrc, room, gather)?;
-                packet.step();
+                packet.advance();
             }
             Ok(())
         });
@@ -506,7 +506,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::step`], without copying their payload.
+    /// Sends consecutive packets, related by [`TxPacket::advance`], without copying their payload.
     /// `reference` returns a reference to all of it. Returns `None`, and sends nothing, if the
     /// payload can't stay in place until the packets are delivered.
     #[inline]
@@ -544,7 +544,7 @@ impl<'a> Outgoing<'a> {
         };
         let vector = &self.pen.vector;
         let (mut at, mut lost) = (0u32, 0u16);
-        let sent = packet.each_of_run(count, |packet| {
+        let sent = packet.for_each_in_burst(count, |packet| {
             let fill = |room: &mut Room<'_>| gather(at, room);
             if !parcel.copy(packet, vector, fill)? {
                 lost = lost.wrapping_add(1);
@@ -570,10 +570,10 @@ impl<'a> Outgoing<'a> {
             .map(|_| ())
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::step`]; `gather` writes the payload of
+    /// Sends consecutive packets, related by [`TxPacket::advance`]; `gather` writes the payload of
     /// each, given its index. Returns the number of packets taken, and the error of the next one.
     /// Packets that can't be sent are lost.
-    pub(crate) fn send_run(
+    pub(crate) fn send_burst(
         &mut self,
         packet: &TxPacket,
         count: u32,
@@ -605,7 +605,7 @@ impl<'a> Outgoing<'a> {
         error: impl Fn(Fault) -> TxError,
     ) -> (u32, Result<(), TxError>) {
         let len = packet.payload.len();
-        self.send_run(packet, count, |number, to| {
+        self.send_burst(packet, count, |number, to| {
             let at = u64::from(number).wrapping_mul(len.into());
             span.read(at, len, to).map_err(&error)
         })
@@ -626,7 +626,7 @@ impl<'a> Outgoing<'a> {
         self.pen.vector.hold();
         let Some(carrier) = &self.carrier else {
             self.count_lost(1);
-            packet.step();
+            packet.advance();
             return Ok(1);
         };
         let size = packet.udp_payload_len() as usize;
@@ -639,7 +639,7 @@ impl<'a> Outgoing<'a> {
         }
         let (Some(carrier), Some(row)) = (&self.carrier, &mut self.row) else {
             self.count_lost(1);
-            packet.step();
+            packet.advance();
             return Ok(1);
         };
         // A shorter packet is the last one.
@@ -651,7 +651,7 @@ impl<'a> Outgoing<'a> {
         let sent = sent?;
         if sent == 0 {
             self.count_lost(1);
-            packet.step();
+            packet.advance();
         }
         if last || sent == 0 {
             self.finish();

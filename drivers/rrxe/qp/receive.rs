@@ -192,7 +192,7 @@ impl Qp {
     }
 
     /// Returns how many packets may be taken as a burst that starts with this one.
-    pub(crate) fn takes_run<'a>(
+    pub(crate) fn accepts_burst<'a>(
         this: ArcBorrow<'a, Self>,
         incoming: &Incoming<'_>,
         after: &mut After<'a>,
@@ -205,11 +205,11 @@ impl Qp {
         let most = if packet.is_response() {
             let locked = after.turn.requester(qp, incoming);
             let locked = locked.filter(|side| side.from_peer && side.side.held.is_empty());
-            locked.map(|Side { side, .. }| side.requester.takes_run(&side.slots, packet))
+            locked.map(|Side { side, .. }| side.requester.accepts_burst(&side.slots, packet))
         } else {
             let locked = after.turn.responder(qp, incoming);
             let locked = locked.filter(|side| side.from_peer && side.side.held.is_empty());
-            locked.map(|Side { side, .. }| side.responder.takes_run(packet))
+            locked.map(|Side { side, .. }| side.responder.accepts_burst(packet))
         };
         most.unwrap_or(1)
     }

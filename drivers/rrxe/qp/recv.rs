@@ -539,18 +539,18 @@ impl ResponderEnv for Env<'_> {
         })
     }
 
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         let room = self.outgoing.room();
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
-                room => self.transmit_run(packet, room),
+                room => self.transmit_burst(packet, room),
             };
             return (sent, result.and(Err(TxError::NoRoom)));
         }
         let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
         let Payload::Read { rkey, va, len } = packet.payload else {
-            return packet.each_of_run(count, |packet| self.transmit(packet));
+            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
         };
         let reads = &*self.reads;
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
@@ -569,7 +569,7 @@ impl ResponderEnv for Env<'_> {
             Some(span) => self
                 .outgoing
                 .send_span(packet, count, &span, |_| TxError::RemoteAccess),
-            None => packet.each_of_run(count, |packet| self.transmit(packet)),
+            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
         }
     }
 }

@@ -488,14 +488,14 @@ impl RequesterEnv for Env<'_> {
         self.outgoing.send(packet, gather)
     }
 
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         let work = self.work;
         let reference = |whole| work.reference(packet, whole);
         if let Some(sent) = self.outgoing.refer(packet, count, reference) {
             return sent;
         }
         let Some((segments, offset, len)) = work.in_segments(packet) else {
-            return packet.each_of_run(count, |packet| self.transmit(packet));
+            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
         };
         // Looks up the key only once.
         let whole = len.checked_mul(count);
@@ -504,7 +504,7 @@ impl RequesterEnv for Env<'_> {
             Some(span) => self
                 .outgoing
                 .send_span(packet, count, &span, TxError::Local),
-            None => packet.each_of_run(count, |packet| self.transmit(packet)),
+            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
         }
     }
 

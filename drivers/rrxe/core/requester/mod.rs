@@ -68,10 +68,10 @@ pub trait RequesterEnv {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
-    /// [`TxPacket::step`], which differ only in PSN and payload position. Returns how many were
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
     /// taken, and why the next one was not.
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        packet.each_of_run(count, |packet| self.transmit(packet))
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's

@@ -78,11 +78,11 @@ impl Requester {
         outcome
     }
 
-    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
+    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
     /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
     /// handled alone.
     #[inline]
-    pub fn takes_run(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
+    pub fn accepts_burst(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
             || !pkey::matches(packet.bth.pkey, self.pkey)
             || packet.operation != Operation::ReadResponseMiddle

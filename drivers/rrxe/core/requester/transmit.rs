@@ -265,7 +265,7 @@ impl Requester {
     /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
     /// which have the same headers.
     #[inline]
-    fn run_length(&self, slot: &SendSlot, at: u32, most: u32) -> u32 {
+    fn burst_length(&self, slot: &SendSlot, at: u32, most: u32) -> u32 {
         if slot.state != SlotState::Started
             || at == 0
             || !slot.op.carries_data()
@@ -317,15 +317,15 @@ impl Requester {
         let first = at == 0;
         let last = remaining <= 1 || is_read;
 
-        let run = self.run_length(slot, at, most);
-        let ackreq = run == 1
+        let burst = self.burst_length(slot, at, most);
+        let ackreq = burst == 1
             && self.service.is_reliable()
             && (last
                 || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
                 || self.rate.wants_ack(now));
         let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
-        let (sent, result) = if run > 1 {
-            env.transmit_run(&packet, run)
+        let (sent, result) = if burst > 1 {
+            env.transmit_burst(&packet, burst)
         } else {
             taken(env.transmit(&packet))
         };

@@ -67,11 +67,11 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
+    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
     /// be handled at once: only those certain to be expected and to have room. Returns 1 if the
     /// packet must be handled alone.
     #[inline]
-    pub fn takes_run(&self, packet: &Packet) -> u32 {
+    pub fn accepts_burst(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
         if !self.is_mine(packet)
             || !pkey::matches(packet.bth.pkey, self.pkey)

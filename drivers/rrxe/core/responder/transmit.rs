@@ -75,7 +75,7 @@ impl<R: ResourceRing> Responder<R> {
                 return (0, Ok(()));
             };
             let packet = self.response(&resource);
-            let run = match packet.opcode.operation() {
+            let burst = match packet.opcode.operation() {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
                     // The last response has another header.
                     let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
@@ -83,9 +83,9 @@ impl<R: ResourceRing> Responder<R> {
                 }
                 _ => 1,
             };
-            let (sent, result) = match run {
+            let (sent, result) = match burst {
                 0 | 1 => taken(env.transmit(&packet)),
-                run => env.transmit_run(&packet, run),
+                burst => env.transmit_burst(&packet, burst),
             };
             if sent != 0 {
                 self.rate.sent(now, packet.udp_payload_len(), sent);

@@ -245,7 +245,7 @@ impl World {
                 self.ground.schedule(delay, Event::Notification(from));
             }
         }
-        if self.ground.config.rows && !flight.congested && packet.starts_run() {
+        if self.ground.config.rows && !flight.congested && packet.starts_burst() {
             packet = self.join(packet, flight);
         }
         let mut outcome = self.handle(qp, packet, truth, &flight.payload);
@@ -284,8 +284,8 @@ impl World {
         let side = usize::from(flight.truth.response);
         let most = match flight.truth.response {
             _ if !core.held[side].reorder.is_empty() => 1,
-            true => core.requester.takes_run(&core.slots, &packet),
-            false => core.responder.takes_run(&packet),
+            true => core.requester.accepts_burst(&core.slots, &packet),
+            false => core.responder.accepts_burst(&packet),
         };
         let len = flight.payload.len();
         let header = |flight: &Flight| *flight.header.first_chunk().expect("longer than a BTH");
@@ -312,9 +312,9 @@ impl World {
             packets += 1;
         }
         if packets > 1 {
-            trace!(self.ground, "    {} takes {packets} as a run", flight.to);
+            trace!(self.ground, "    {} takes {packets} as a burst", flight.to);
         }
-        packet.run(packets)
+        packet.burst(packets)
     }
 
     /// Hands a packet to the core, and buffers it if the core asks for that.

@@ -3,13 +3,13 @@
 //! Tests of the responder, statement by statement, against a peer made of single packets.
 
 mod acceptance;
+mod bursts;
 #[path = "../common/mod.rs"]
 mod common;
 mod placement;
 mod refusal;
 mod reordering;
 mod replay;
-mod runs;
 mod unreliable;
 mod xrc;
 
