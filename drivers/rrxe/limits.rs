@@ -129,8 +129,8 @@ pub(crate) mod path {
     pub(crate) const STREAM_LOOK: u64 = 100_000;
     /// Consecutive requests that a program must answer in time before ACKs are delayed. The time is
     /// the module parameter `answer_wait_us`. Its default is longer than a program takes that has
-    /// the answer at hand, and shorter than the probe timeout of the requester (`PROBE_FLOOR` in
-    /// the core).
+    /// the answer at hand, and shorter than the probe timeout of the requester (`MIN_PTO` in the
+    /// core).
     pub(crate) const ANSWERS: u32 = 8;
     /// Largest delay of an ACK, in microseconds.
     pub(crate) const LONGEST_ANSWER_WAIT: u32 = 1_000_000;

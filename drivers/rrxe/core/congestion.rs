@@ -155,7 +155,7 @@ pub struct RateLimiter {
     measured: u64,
     limit: Option<Limit>,
     /// Time at which a delayed packet may leave.
-    wake: Option<u64>,
+    wakeup: Option<u64>,
 }
 
 impl RateLimiter {
@@ -166,14 +166,14 @@ impl RateLimiter {
             window_bytes: 0,
             measured: 0,
             limit: None,
-            wake: None,
+            wakeup: None,
         }
     }
 
-    /// Returns whether a packet may leave now. If not, [`RateLimiter::wake`] returns when.
+    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] returns when.
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {
-        self.wake = None;
+        self.wakeup = None;
         if self.limit.is_none() {
             return true;
         }
@@ -186,7 +186,7 @@ impl RateLimiter {
         }
         // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
         let half = BURST >> 1;
-        self.wake = Some(limit.paid_until.saturating_sub(half));
+        self.wakeup = Some(limit.paid_until.saturating_sub(half));
         false
     }
 
@@ -266,14 +266,14 @@ impl RateLimiter {
 
     /// Returns when to poll again for a delayed packet.
     #[inline]
-    pub fn wake(&self) -> Option<u64> {
-        self.wake
+    pub fn wakeup(&self) -> Option<u64> {
+        self.wakeup
     }
 
     /// Clears the pacing wake-up.
     #[inline]
-    pub fn rest(&mut self) {
-        self.wake = None;
+    pub fn clear_wakeup(&mut self) {
+        self.wakeup = None;
     }
 
     /// Returns whether the next packet must ask for an acknowledgement because of the low rate.

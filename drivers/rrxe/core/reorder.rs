@@ -25,7 +25,7 @@ pub const HELD: usize = REACH as usize;
 
 /// Maximum distance of a held packet from the expected PSN, in PSNs: the largest window. Packets
 /// farther away are dropped, and the peer retransmits them.
-pub const REACH: u32 = crate::requester::MOST_WINDOW;
+pub const REACH: u32 = crate::requester::MAX_WINDOW;
 
 /// Maximum age of a held packet, in nanoseconds: several acknowledge timeouts of a typical peer (67
 /// ms each), which has retransmitted the missing packets by then. Older packets may be stale or

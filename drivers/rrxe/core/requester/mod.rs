@@ -18,10 +18,10 @@ mod response;
 mod transmit;
 mod window;
 
-pub use recovery::PROBE_FLOOR;
+pub use recovery::MIN_PTO;
 pub(crate) use request::ATOMIC_WRITE_LEN;
 pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
-pub use window::{MOST_WINDOW, WINDOW};
+pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
@@ -29,14 +29,14 @@ use crate::wire::Class;
 use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use gaps::Gaps;
-use recovery::{Hole, Recovery};
+use recovery::{Loss, Recovery};
 use request::SlotState;
 use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
 /// can, whether or not this host keeps up, and a host's receive queue usually has room for 1000
 /// packets.
-pub const MOST_RESPONSES: u32 = 1024;
+pub const MAX_RESPONSES: u32 = 1024;
 
 /// The largest message: 2^31 bytes (IBA 9.7.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -46,7 +46,7 @@ const RNR_RETRY_INFINITE: u8 = 7;
 
 /// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
 /// a second take little CPU time, and a peer that gets so few has not been ready for 80 ms.
-const RNR_PATIENCE: u64 = 10_000_000;
+const MAX_RNR_BACKOFF: u64 = 10_000_000;
 
 /// Loss detection and retransmission strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -385,16 +385,16 @@ impl Requester {
     /// even if the pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let hole = match self.recovery.hole {
-            Hole::Due { at, .. } => at,
+        let loss = match self.recovery.loss {
+            Loss::Due { at, .. } => at,
             _ => None,
         };
         [
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
-            self.rate.wake(),
+            self.rate.wakeup(),
             self.recovery.probe_at,
-            hole,
+            loss,
         ]
         .into_iter()
         .flatten()
@@ -438,7 +438,7 @@ impl Requester {
     /// Returns whether a packet waits because of the rate limit.
     #[inline]
     pub fn is_throttled(&self) -> bool {
-        self.rate.wake().is_some()
+        self.rate.wakeup().is_some()
     }
 
     /// Returns the rate limit of this half of the queue pair in bytes per second; `None` without a

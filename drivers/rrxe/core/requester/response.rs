@@ -3,10 +3,10 @@
 //! The receive direction of the requester: applies answers and timers to the outstanding work
 //! requests (IBA 9.7.6, which calls this side the completer).
 
-use super::recovery::{is_after, After, Cause, Hole};
+use super::recovery::{is_after, AfterRepair, Cause, Loss};
 use super::request::SlotState;
 use super::{
-    Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, RNR_PATIENCE, RNR_RETRY_INFINITE,
+    Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
 };
 use crate::psn::Psn;
 use crate::reorder::REACH;
@@ -15,11 +15,11 @@ use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum AckExtent {
     /// Everything that it covers is acknowledged.
     All,
     /// It is beyond an unanswered READ or atomic, which only its own answer completes (F-11, F-18).
-    Unanswered,
+    UnansweredRead,
 }
 
 impl Requester {
@@ -50,7 +50,7 @@ impl Requester {
                 packet.operation,
                 Operation::ReadResponseFirst | Operation::ReadResponseOnly
             ) {
-                self.recovery.begins_within(packet.psn());
+                self.recovery.on_first_within_read(packet.psn());
             }
             return self.drop_packet();
         }
@@ -74,7 +74,7 @@ impl Requester {
         outcome.hold &= packet.psn().since(self.una) < REACH;
         self.note_credits(packet);
         outcome.merge(self.settle_failed(slots, env));
-        outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
+        outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
         outcome
     }
 
@@ -145,8 +145,8 @@ impl Requester {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > now);
-        if self.rate.wake().is_some_and(|at| at <= now) {
-            self.rate.rest();
+        if self.rate.wakeup().is_some_and(|at| at <= now) {
+            self.rate.clear_wakeup();
         }
         if self.recovery.probe_at.is_some_and(|at| at <= now) {
             self.probe(now);
@@ -157,7 +157,7 @@ impl Requester {
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
             outcome.merge(self.retry(slots, env));
         }
-        outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
+        outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
         outcome
     }
 
@@ -182,11 +182,11 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let vendor_err = u32::from(aeth.syndrome);
-        let (before, hole) = (self.una, self.recovery.hole);
+        let (before, loss) = (self.una, self.recovery.loss);
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
-                let reach = self.acknowledge(slots, now, psn.next(), env);
-                if reach == Reach::Unanswered && self.tail_ends_by(slots, psn) {
+                let extent = self.acknowledge(slots, now, psn.next(), env);
+                if extent == AckExtent::UnansweredRead && self.tail_ends_by(slots, psn) {
                     let own = self.tail_contains(slots, psn);
                     let mut outcome = self.implied_nak(slots, now, env);
                     // An acknowledgement within the READ is useless once the READ is answered, so
@@ -195,13 +195,13 @@ impl Requester {
                     return outcome;
                 }
                 let advanced = self.una.since(before);
-                match self.after_hole(hole, advanced) {
-                    After::Nothing => {}
-                    After::NextHole => {
-                        self.next_run(hole, advanced);
-                        self.open_hole(now, Cause::Nak);
+                match self.after_repair(loss, advanced) {
+                    AfterRepair::Nothing => {}
+                    AfterRepair::NextLost => {
+                        self.grow_repair(loss, advanced);
+                        self.declare_lost(now, Cause::Nak);
                     }
-                    After::GoBack => self.rewind(),
+                    AfterRepair::GoBack => self.rewind(),
                 }
                 Outcome::default()
             }
@@ -213,9 +213,9 @@ impl Requester {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => {
-                let reach = self.acknowledge(slots, now, psn, env);
+                let extent = self.acknowledge(slots, now, psn, env);
                 self.wait_for_ready(psn, now, timeout::rnr_timer(timer));
-                if reach == Reach::Unanswered {
+                if extent == AckExtent::UnansweredRead {
                     return self.implied_nak(slots, now, env);
                 }
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
@@ -233,16 +233,16 @@ impl Requester {
                 Outcome::default()
             }
             Syndrome::Nak(NakCode::SequenceError) => {
-                if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+                if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
                     return self.implied_nak(slots, now, env);
                 }
                 self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
                 let advanced = self.una.since(before);
-                if self.send_psn == self.una || self.goes_back(hole, advanced) {
+                if self.send_psn == self.una || self.goes_back(loss, advanced) {
                     return self.retry(slots, env);
                 }
-                self.next_run(hole, advanced);
-                self.retry_hole(slots, now, Cause::Nak, env)
+                self.grow_repair(loss, advanced);
+                self.repair_loss(slots, now, Cause::Nak, env)
             }
             Syndrome::Nak(code) => {
                 let status = match code {
@@ -252,10 +252,10 @@ impl Requester {
                     // Only for reliable datagrams.
                     _ => return self.drop_packet(),
                 };
-                let reach = self.acknowledge(slots, now, psn, env);
+                let extent = self.acknowledge(slots, now, psn, env);
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
-                if reach == Reach::Unanswered {
+                if extent == AckExtent::UnansweredRead {
                     return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
@@ -276,7 +276,7 @@ impl Requester {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+        if psn != self.una && self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
             if self.holds() {
                 self.note_answer(slots, psn);
             }
@@ -334,9 +334,9 @@ impl Requester {
         if at != 0 {
             match packet.operation {
                 Operation::ReadResponseFirst | Operation::ReadResponseOnly => {
-                    self.recovery.begins_within(psn);
+                    self.recovery.on_first_within_read(psn);
                 }
-                _ => self.recovery.goes_on_within(),
+                _ => self.recovery.on_middle_within_read(),
             }
         }
         let before = self.una;
@@ -364,7 +364,7 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
-        if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+        if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
             return self.implied_nak(slots, now, env);
         }
         let index = Self::index(slots, self.tail);
@@ -402,23 +402,23 @@ impl Requester {
         now: u64,
         limit: Psn,
         env: &mut E,
-    ) -> Reach {
+    ) -> AckExtent {
         let before = self.una;
-        let reach = loop {
+        let extent = loop {
             let left = limit.since(self.una);
             if left == 0 {
-                break Reach::All;
+                break AckExtent::All;
             }
             let Some(slot) = self.slot(slots, self.tail) else {
-                break Reach::All;
+                break AckExtent::All;
             };
             if slot.op.is_read_or_atomic() {
-                break Reach::Unanswered;
+                break AckExtent::UnansweredRead;
             }
             let unacknowledged = slot.last_psn().next().since(self.una);
             if left < unacknowledged || slot.state != SlotState::Started {
                 self.una = limit;
-                break Reach::All;
+                break AckExtent::All;
             }
             self.una = self.una.add(unacknowledged);
             self.complete_tail(slots, Status::Success, 0, env);
@@ -427,7 +427,7 @@ impl Requester {
         if self.una != before {
             self.on_progress(before, now);
         }
-        reach
+        extent
     }
 
     /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
@@ -469,7 +469,7 @@ impl Requester {
             return;
         }
         let since = *self.rnr_since.get_or_insert(now);
-        let longer = (now.saturating_sub(since) >> 3).min(RNR_PATIENCE);
+        let longer = (now.saturating_sub(since) >> 3).min(MAX_RNR_BACKOFF);
         let until = now.saturating_add(time.max(longer));
         self.rnr_wait = Some(RnrWait { from, until });
     }
@@ -489,10 +489,10 @@ impl Requester {
         let mut outcome = Outcome::default();
         // A pending retransmission of everything includes this packet.
         let known =
-            self.recovery.hole != Hole::None || self.is_asked() || self.send_psn == self.una;
+            self.recovery.loss != Loss::None || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            outcome = self.retry_hole(slots, now, Cause::Gap, env);
+            outcome = self.repair_loss(slots, now, Cause::Gap, env);
         }
         outcome.hold = !outcome.fatal;
         outcome
@@ -510,7 +510,7 @@ impl Requester {
     }
 
     /// Retransmits the oldest unacknowledged packet, or gives up (F-06).
-    fn retry_hole<E: RequesterEnv>(
+    fn repair_loss<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
         now: u64,
@@ -522,9 +522,9 @@ impl Requester {
         }
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
-        self.open_hole(now, cause);
+        self.declare_lost(now, cause);
         Outcome {
-            transmit: self.hole_is_due(now),
+            transmit: self.repair_is_due(now),
             ..Outcome::default()
         }
     }
@@ -646,7 +646,7 @@ impl Requester {
         self.rnr_wait = None;
         self.rnr_since = None;
         self.recovery_rewound();
-        self.rate.rest();
+        self.rate.clear_wakeup();
     }
 }
 

@@ -2,9 +2,9 @@
 
 //! The transmit direction of the requester.
 
-use super::recovery::Hole;
+use super::recovery::Loss;
 use super::request::SlotState;
-use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MOST_RESPONSES};
+use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
@@ -21,7 +21,7 @@ impl Requester {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        self.rate.rest();
+        self.rate.clear_wakeup();
         match self.state {
             State::Idle => return progress,
             State::SendError | State::Error => {
@@ -33,12 +33,12 @@ impl Requester {
         if self.waits_for_ready(self.una) {
             return progress;
         }
-        if self.hole_is_due(now) {
+        if self.repair_is_due(now) {
             if budget == 0 {
                 progress.more = true;
                 return progress;
             }
-            if !self.send_hole(slots, now, budget, env, &mut progress) {
+            if !self.send_repair(slots, now, budget, env, &mut progress) {
                 return progress;
             }
         }
@@ -110,7 +110,7 @@ impl Requester {
 
     /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
     /// whether there is room for more packets.
-    fn send_hole<E: RequesterEnv>(
+    fn send_repair<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
@@ -122,7 +122,7 @@ impl Requester {
             .slot(slots, self.tail)
             .is_some_and(|slot| slot.state == SlotState::Started);
         if self.send_psn == self.una || !started {
-            self.recovery.hole = Hole::None;
+            self.recovery.loss = Loss::None;
             return true;
         }
         if !self.rate.ready(now) {
@@ -145,15 +145,15 @@ impl Requester {
         if self.ack_deadline.is_none() {
             self.arm_ack_timer(now);
         }
-        self.hole_sent(now, &slot);
+        self.on_repair_sent(now, &slot);
         if !slot.op.is_read_or_atomic() {
-            self.send_run(slots, now, budget, env, progress);
+            self.extend_repair(slots, now, budget, env, progress);
         }
         true
     }
 
-    /// Retransmits the packets after the hole that are believed to be missing, too.
-    fn send_run<E: RequesterEnv>(
+    /// Retransmits the packets after the lost one that are believed to be missing, too.
+    fn extend_repair<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
@@ -163,7 +163,7 @@ impl Requester {
     ) {
         let mut number = self.tail;
         let mut psn = self.una.next();
-        let most = self.run().min(self.send_psn.since(self.una));
+        let most = self.repair_len().min(self.send_psn.since(self.una));
         while psn.since(self.una) < most && progress.sent < budget && self.rate.ready(now) {
             let Some(slot) = self.slot(slots, number) else {
                 return;
@@ -176,7 +176,7 @@ impl Requester {
                 continue;
             }
             let index = Self::index(slots, number);
-            // A packet that cannot be sent now is retransmitted when it becomes the hole.
+            // A packet that cannot be sent now is retransmitted when nothing before it is missing.
             let sent = self.send_again(slots, index, psn, now, env, progress);
             if sent.is_err() {
                 return;
@@ -238,13 +238,15 @@ impl Requester {
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
                     || slot.op == SendOp::Read
                         && self.reads > 0
-                        && outstanding >= self.room().min(MOST_RESPONSES);
+                        && outstanding >= self.flight_limit().min(MAX_RESPONSES);
                 let fenced = slot.fence && self.reads > 0;
                 let psns = outstanding.saturating_add(slot.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
-        may && self.in_flight() < self.room() && !self.holds_back() && self.has_credit(slot)
+        may && self.in_flight() < self.flight_limit()
+            && !self.awaits_peer_test()
+            && self.has_credit(slot)
     }
 
     /// Returns whether an RNR NAK forbids sending this unacknowledged PSN for now.
@@ -282,7 +284,7 @@ impl Requester {
             }
             false => middle,
         };
-        let room = self.room().saturating_sub(self.in_flight());
+        let room = self.flight_limit().saturating_sub(self.in_flight());
         // Only retransmissions are counted, so a burst must not mix them with new packets.
         let alike = match self.max_psn.since(self.send_psn) {
             0 => middle,
@@ -366,7 +368,7 @@ impl Requester {
         }
         if self.service.is_reliable() {
             if begins {
-                self.flight_begins(now);
+                self.on_flight_start(now);
             }
             // A READ request takes many PSNs but is one packet.
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));

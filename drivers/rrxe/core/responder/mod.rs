@@ -412,7 +412,7 @@ impl<R: ResourceRing> Responder<R> {
         self.nak_due = None;
         self.holding = false;
         self.resources.clear();
-        self.rate.rest();
+        self.rate.clear_wakeup();
         self.fail_recv(Status::WrFlush, env);
     }
 
@@ -420,7 +420,7 @@ impl<R: ResourceRing> Responder<R> {
     /// in nanoseconds. The driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        self.rate.wake()
+        self.rate.wakeup()
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.

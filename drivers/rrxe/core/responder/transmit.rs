@@ -18,7 +18,7 @@ impl<R: ResourceRing> Responder<R> {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        self.rate.rest();
+        self.rate.clear_wakeup();
         if self.state == State::Failing {
             // Without the limit, the consumer and the peer learn of the error soon.
             self.forget_rate();

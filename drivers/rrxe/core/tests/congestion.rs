@@ -31,7 +31,7 @@ fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited:
             // As fast as the link accepts packets.
             now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
         } else {
-            let wake = limiter.wake().unwrap();
+            let wake = limiter.wakeup().unwrap();
             assert!(wake > now, "asks to be woken at once");
             now = wake;
         }

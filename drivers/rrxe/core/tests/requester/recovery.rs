@@ -4,7 +4,7 @@
 
 use super::*;
 use rrxe_core::reorder::REACH;
-use rrxe_core::requester::PROBE_FLOOR;
+use rrxe_core::requester::MIN_PTO;
 
 fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
     let _ = host.take(now, &acknowledge(psn(n), syndrome), &[]);
@@ -83,10 +83,10 @@ fn a_lost_packet_waits_for_the_budget_too() {
     assert_eq!(psns(&host.drain(300_000)), [2]);
 }
 
-/// A pending hole waits for a poll, not for a timer. A timer would fire again and again while there
-/// is no room or the send side is busy.
+/// A pending repair waits for a poll, not for a timer. A timer would fire again and again while
+/// there is no room or the send side is busy.
 #[test]
-fn a_hole_that_is_due_asks_for_no_timer() {
+fn a_repair_that_is_due_asks_for_no_timer() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
     let later = |host: &Host, now| host.requester.next_timeout().is_none_or(|at| at > now);
@@ -104,7 +104,7 @@ fn a_hole_that_is_due_asks_for_no_timer() {
     assert!(outcome.transmit && later(&host, 320_000));
     host.driver.room = u32::MAX;
     assert_eq!(psns(&host.drain(320_000)), [2]);
-    // A hole that waits for reordered packets uses a timer, for that time only.
+    // A repair that waits for reordered packets uses a timer, for that time only.
     ack_at(&mut host, 330_000, 2, ACK);
     ack_at(&mut host, 340_000, 4, SEQUENCE_ERROR);
     let at = host.requester.next_timeout().unwrap();
@@ -117,8 +117,8 @@ fn a_hole_that_is_due_asks_for_no_timer() {
     assert_eq!(psns(&host.drain(at)), [4]);
 }
 
-/// A peer that drops out-of-order packets (rdma_rxe) gets everything from the hole on, and from the
-/// second time on at once.
+/// A peer that drops out-of-order packets (rdma_rxe) gets everything from the lost packet on, and
+/// from the second time on at once.
 #[test]
 fn a_peer_that_drops() {
     let mut host = in_flight(6);
@@ -173,7 +173,7 @@ fn naks_that_say_nothing_new() {
     assert_eq!(host.requester.counters().sequence_naks, 2);
 }
 
-/// For a packet that is late, not lost, the next hole waits as long as that packet took.
+/// For a packet that is late, not lost, the next repair waits as long as that packet took.
 #[test]
 fn late_packets_get_their_time() {
     let mut host = in_flight(6);
@@ -195,8 +195,8 @@ fn late_packets_get_their_time() {
 fn a_probe_finds_a_lost_tail() {
     let mut host = in_flight(3);
     let mut now = 200_000;
-    assert_eq!(host.requester.next_timeout(), Some(now + PROBE_FLOOR));
-    now += PROBE_FLOOR;
+    assert_eq!(host.requester.next_timeout(), Some(now + MIN_PTO));
+    now += MIN_PTO;
     expire(&mut host, now - 1);
     assert!(host.drain(now - 1).is_empty());
     expire(&mut host, now);
@@ -223,9 +223,9 @@ fn a_probe_finds_a_lost_tail() {
 /// An answer soon after a probe is to the original packet and says nothing about the minimum round
 /// trip: a NAK is still recognized as too early for the retransmission.
 #[test]
-fn a_late_answer_makes_the_way_no_shorter() {
+fn a_late_answer_does_not_shorten_the_round_trip() {
     let mut host = in_flight(3);
-    let mut now = 200_000 + PROBE_FLOOR;
+    let mut now = 200_000 + MIN_PTO;
     expire(&mut host, now);
     assert_eq!(psns(&host.drain(now)), [1]);
     ack_at(&mut host, now + 1_000, 3, ACK);
@@ -280,7 +280,7 @@ fn the_window_follows_the_path() {
     // 200 us: half of the packets were in queues.
     ack_at(&mut host, 1_400_000, 1021, ACK);
     assert_eq!(host.drain(1_400_000).len(), 510);
-    // Packets that the peer keeps beyond a hole are no longer in flight.
+    // Packets that the peer keeps beyond a lost one are no longer in flight.
     ack_at(&mut host, 1_500_000, 1022, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(1_500_000)), [1022]);
     ack_at(&mut host, 1_600_000, 1531, ACK);
@@ -288,7 +288,7 @@ fn the_window_follows_the_path() {
     ack_at(&mut host, 1_700_000, 1532, SEQUENCE_ERROR);
     let sent = psns(&host.drain(1_700_000));
     assert_eq!((sent[0], sent.len()), (1532, 1 + 510));
-    // When the hole is closed, the larger window ends.
+    // When the lost packet is acknowledged, the larger window ends.
     ack_at(&mut host, 1_800_000, 2041, ACK);
     assert_eq!(host.drain(1_800_000).len(), 0);
 }
@@ -316,16 +316,16 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     ack_at(&mut host, now + 600_000, first + 8, ACK);
     host.drain(now + 600_000);
     ack_at(&mut host, now + 700_000, first + 9, SEQUENCE_ERROR);
-    let hole = host.requester.next_timeout().unwrap();
-    assert_eq!(psns(&host.drain(hole)), [first + 9]);
-    ack_at(&mut host, hole + 100_000, first + 9, ACK);
-    let again = psns(&host.drain(hole + 100_000));
+    let due = host.requester.next_timeout().unwrap();
+    assert_eq!(psns(&host.drain(due)), [first + 9]);
+    ack_at(&mut host, due + 100_000, first + 9, ACK);
+    let again = psns(&host.drain(due + 100_000));
     assert_eq!((again[0], again.len()), (first + 10, 32));
     // Another loss costs nothing more.
-    ack_at(&mut host, hole + 200_000, first + 25, ACK);
-    assert!((16..20).contains(&host.drain(hole + 200_000).len()));
-    ack_at(&mut host, hole + 300_000, first + 28, SEQUENCE_ERROR);
-    let again = psns(&host.drain(hole + 300_000));
+    ack_at(&mut host, due + 200_000, first + 25, ACK);
+    assert!((16..20).contains(&host.drain(due + 200_000).len()));
+    ack_at(&mut host, due + 300_000, first + 28, SEQUENCE_ERROR);
+    let again = psns(&host.drain(due + 300_000));
     assert_eq!((again[0], again.len()), (first + 28, 32));
 }
 
@@ -364,7 +364,7 @@ fn the_window_is_for_read_responses_too() {
 /// No round trip is measured in the first flight, but a NAK gives an upper bound. If the
 /// retransmission is lost again, it does not wait for the consumer's timer.
 #[test]
-fn a_hole_in_the_first_flight_is_probed_for() {
+fn a_loss_in_the_first_flight_is_probed_for() {
     let mut host = holding_host();
     host.requester.set_timeout(14);
     for at in [100_000, 150_000, 200_000] {
@@ -390,7 +390,7 @@ fn probes_back_off() {
     // Progress restarts the timers.
     ack_at(&mut host, 300_000, 1, ACK);
     host.drain(300_000);
-    let (mut now, mut wait) = (300_000, PROBE_FLOOR);
+    let (mut now, mut wait) = (300_000, MIN_PTO);
     let end = 300_000 + timeout::ack_timeout(14).unwrap();
     while now + wait < end {
         assert_eq!(host.requester.next_timeout(), Some(now + wait));
@@ -509,7 +509,7 @@ fn f_12_responses_beyond_a_gap_are_kept() {
 }
 
 /// Some peers (rdma_rxe) answer a request for the middle of a READ with MIDDLE and LAST, not as a
-/// READ of its own (C-07). That answer does not count as a late one, and the next hole does not
+/// READ of its own (C-07). That answer does not count as a late one, and the next repair does not
 /// wait.
 #[test]
 fn c_07_answers_that_go_on() {
@@ -542,8 +542,8 @@ fn c_07_answers_that_go_on() {
 }
 
 /// A peer that answers a later part of a READ may treat an earlier part as answered (rdma_rxe).
-/// Behind the hole, a READ is therefore asked for from its first missing response on, or only in
-/// its turn.
+/// Behind a lost packet, a READ is therefore asked for from its first missing response on, or only
+/// in its turn.
 #[test]
 fn f_12_no_gap_before_an_earlier_one() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
@@ -559,7 +559,7 @@ fn f_12_no_gap_before_an_earlier_one() {
     };
     // The start of the third READ arrives, and a later response.
     assert_eq!(asked(&[(L, 1), (F, 2), (L, 3), (M, 5), (M, 7)]), [0, 4]);
-    // The start is missing together with the hole, or with the end of the READ before.
+    // The start is missing together with the lost packet, or with the end of the READ before.
     assert_eq!(asked(&[(F, 0), (M, 5), (M, 7)]), [1]);
     assert_eq!(asked(&[(L, 1), (F, 2), (M, 5), (M, 7)]), [0, 3]);
 }
