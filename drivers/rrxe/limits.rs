@@ -92,7 +92,7 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
 /// use the same amount that it leaves to the others: half of the memory if it is alone, which is
 /// the largest window in packets of 4096 bytes; one part in n + 2 if n others use their full share.
 /// Packets beyond that are dropped.
-pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
+pub(crate) const MAX_REORDER_BYTES: usize = 64 << 20;
 
 /// Budgets of the packet path.
 pub(crate) mod path {

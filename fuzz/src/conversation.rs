@@ -4,8 +4,8 @@
 //! duplicates and reorders a few packets. In the end all work requests have succeeded, the
 //! responder has executed each once and in order, and every byte is in its place.
 
-use crate::hold::Hold;
 use crate::model::{status, Model};
+use crate::reorder_buffer::ReorderBuffer;
 use crate::script::{Script, Service};
 use crate::world::{KEY, PEER, SIZE};
 use rrxe_core::{
@@ -125,7 +125,7 @@ struct Talk {
     world: World,
     peer: Model,
     answers: VecDeque<Frame>,
-    held: Hold<Vec<u8>>,
+    buffered: ReorderBuffer<Vec<u8>>,
     now: u64,
     /// Retries that the disturbances so far may have cost.
     spent: u32,
@@ -249,15 +249,18 @@ impl Talk {
             loop {
                 let (requester, slots) = (&self.requester, &self.slots);
                 let due = |psn| requester.is_due(slots, psn);
-                let Some((packet, payload)) = self.held.next(requester.expected_psn(), due) else {
+                let Some((packet, payload)) = self.buffered.next(requester.expected_psn(), due)
+                else {
                     break;
                 };
                 self.handle(&packet, payload);
             }
-            if self.held.holds {
+            if self.buffered.enabled {
                 let (now, world) = (self.now, &mut self.world);
-                let left = self.held.left();
-                let outcome = self.requester.held(&mut self.slots, now, left, world);
+                let left = self.buffered.left();
+                let outcome = self
+                    .requester
+                    .on_buffered(&mut self.slots, now, left, world);
                 assert!(!outcome.fatal && !outcome.sqe);
             }
         }
@@ -270,9 +273,9 @@ impl Talk {
             .requester
             .handle_packet(&mut self.slots, now, packet, world);
         assert!(!outcome.fatal && !outcome.sqe);
-        if outcome.hold {
+        if outcome.buffer {
             let payload = std::mem::take(&mut self.world.incoming);
-            self.held
+            self.buffered
                 .keep(self.requester.expected_psn(), packet, payload);
         }
     }
@@ -326,8 +329,8 @@ pub fn run(data: &[u8]) {
     requester.set_rnr_retry(7);
     requester.set_timeout(1 + timeout % 20);
     requester.set_max_rd_atomic(1 + reads % 4);
-    let holds = reads & 0x80 != 0;
-    requester.set_holding(holds);
+    let enabled = reads & 0x80 != 0;
+    requester.set_buffering(enabled);
     requester.start();
     let mut peer = Model::new(Service::Rc, MTU, SIZE);
     peer.expected = psn;
@@ -350,7 +353,7 @@ pub fn run(data: &[u8]) {
         memory: peer.memory.clone(),
         peer,
         answers: VecDeque::new(),
-        held: Hold::new(holds),
+        buffered: ReorderBuffer::new(enabled),
         now: 0,
         spent: 0,
         received: Vec::new(),

@@ -21,16 +21,16 @@
 //! | [`state`] | the state, which several contexts change |
 //! | [`answer`] | delayed ACKs |
 //! | [`stream`] | doorbell moderation for programs that post streams of small messages |
-//! | [`hold`] | buffer for out-of-order packets |
+//! | [`reorder_buffer`] | buffer for out-of-order packets |
 //! | [`scatter`] | payload from and to data segments |
 
 mod answer;
 pub(crate) mod create;
-mod hold;
 pub(crate) mod modify;
 pub(crate) mod post;
 mod receive;
 pub(crate) mod recv;
+mod reorder_buffer;
 mod run;
 mod scatter;
 pub(crate) mod send;

@@ -3,7 +3,10 @@
 //! Received packets. The side that handles them stays locked from one packet of a batch to the
 //! next.
 
-use super::{answer::Wait, hold::HoldBack, recv::RecvSide, send::SendSide, Notices, Occasion, Qp};
+use super::{
+    answer::Wait, recv::RecvSide, reorder_buffer::ReorderBuffer, send::SendSide, Notices, Occasion,
+    Qp,
+};
 use crate::{
     congestion::{is_marked, Due},
     counters::Counter,
@@ -30,7 +33,7 @@ pub(crate) struct Left {
     pub(super) heard: bool,
     /// When their ACK is sent; decided before they were handled.
     pub(super) wait: Wait,
-    /// Outcome of the requests. [`Outcome::hold`] is not used here.
+    /// Outcome of the requests. [`Outcome::buffer`] is not used here.
     pub(super) requests: Outcome,
     /// Completions of responses.
     pub(super) send: Notices,
@@ -204,11 +207,13 @@ impl Qp {
         let (qp, packet) = (object_of(this), incoming.packet);
         let most = if packet.is_response() {
             let locked = after.turn.requester(qp, incoming);
-            let locked = locked.filter(|side| side.from_peer && side.side.held.is_empty());
+            let locked =
+                locked.filter(|side| side.from_peer && side.side.reorder_buffer.is_empty());
             locked.map(|Side { side, .. }| side.requester.accepts_burst(&side.slots, packet))
         } else {
             let locked = after.turn.responder(qp, incoming);
-            let locked = locked.filter(|side| side.from_peer && side.side.held.is_empty());
+            let locked =
+                locked.filter(|side| side.from_peer && side.side.reorder_buffer.is_empty());
             locked.map(|Side { side, .. }| side.responder.accepts_burst(packet))
         };
         most.unwrap_or(1)
@@ -234,7 +239,7 @@ impl Qp {
             side.requester.notification(incoming.packet)
         });
         let now = incoming.now;
-        side.held.expire(now);
+        side.reorder_buffer.expire(now);
         let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
             let on = Occasion::of(incoming, rcu);
             side.act(qp, on, None, notices, |requester, slots, env| {
@@ -242,30 +247,30 @@ impl Qp {
             })
         };
         let mut outcome = handle(side, incoming);
-        if outcome.hold {
+        if outcome.buffer {
             let expected = side.requester.expected_psn();
-            side.held.hold(incoming, expected);
+            side.reorder_buffer.insert(incoming, expected);
         }
-        while let Some(kept) = side.next_held() {
+        while let Some(kept) = side.next_buffered() {
             let Some((psn, more)) =
                 incoming.with_kept(&kept, |again| (again.packet.psn(), handle(side, again)))
             else {
                 continue;
             };
             outcome.merge(more);
-            if more.hold {
+            if more.buffer {
                 let expected = side.requester.expected_psn();
-                side.held
-                    .hold_kept(kept, expected, psn, now, incoming.vector());
+                side.reorder_buffer
+                    .insert_kept(kept, expected, psn, now, incoming.vector());
             } else {
                 kept.consume();
             }
         }
-        if !side.held.is_empty() {
-            Self::watch_held(this, &side.held);
+        if !side.reorder_buffer.is_empty() {
+            Self::arm_expiry(this, &side.reorder_buffer);
             let on = Occasion::of(incoming, rcu);
             outcome.merge(side.act(qp, on, None, notices, |requester, slots, env| {
-                requester.held(slots, now, true, env)
+                requester.on_buffered(slots, now, true, env)
             }));
         }
         if outcome.sqe {
@@ -306,7 +311,7 @@ impl Qp {
             side.responder.notification(incoming.packet)
         });
         let now = incoming.now;
-        side.expire_held(now);
+        side.expire_buffered(now);
         let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
             let expected = side.responder.expected_psn();
             let on = Occasion::of(incoming, rcu);
@@ -323,21 +328,21 @@ impl Qp {
             outcome
         };
         let mut outcome = handle(side, incoming);
-        if outcome.hold && qp.recovery == RecoveryMode::Selective {
+        if outcome.buffer && qp.recovery == RecoveryMode::Selective {
             let expected = Psn::new(side.responder.expected_psn());
-            side.held.hold(incoming, expected);
+            side.reorder_buffer.insert(incoming, expected);
         }
         let mut taken = false;
-        while let Some(kept) = side.next_held() {
+        while let Some(kept) = side.next_buffered() {
             taken = true;
             if let Some(more) = incoming.with_kept(&kept, |again| handle(side, again)) {
                 outcome.merge(more);
             }
             kept.consume();
         }
-        let still = !side.held.is_empty();
-        Self::watch_held(this, &side.held);
-        outcome.merge(side.responder.held(taken, still));
+        let still = !side.reorder_buffer.is_empty();
+        Self::arm_expiry(this, &side.reorder_buffer);
+        outcome.merge(side.responder.on_buffered(taken, still));
         left.requests.merge(outcome);
         if let Some(due) = due {
             Self::notify_peer(qp, due, incoming, turn, rcu);
@@ -347,8 +352,8 @@ impl Qp {
     /// Arms the timer for the expiry of buffered packets. The caller must hold the lock of a side
     /// that still has its path: this keeps destruction, which cancels the timer, from completing
     /// meanwhile.
-    fn watch_held(this: ArcBorrow<'_, Self>, held: &HoldBack) {
-        if let Some(expires) = held.expires() {
+    fn arm_expiry(this: ArcBorrow<'_, Self>, buffer: &ReorderBuffer) {
+        if let Some(expires) = buffer.expires() {
             SoftTimer::<Qp>::arm(this, expires);
         }
     }

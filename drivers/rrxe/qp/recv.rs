@@ -2,7 +2,7 @@
 
 //! The receive side of a queue pair: the core's responder and its environment.
 
-use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
+use super::{reorder_buffer::ReorderBuffer, scatter::Segments, Notices, Occasion, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
@@ -51,7 +51,7 @@ pub(crate) struct RecvSide {
     reads: Reads,
     guesses: Guesses,
     /// Out-of-order requests.
-    pub(crate) held: HoldBack,
+    pub(crate) reorder_buffer: ReorderBuffer,
     /// The last request came without the network stack, and responses may leave that way too:
     /// [`crate::direct`].
     pub(crate) direct: bool,
@@ -166,7 +166,7 @@ impl RecvSide {
             source_port: 0,
             reads,
             guesses: Guesses::default(),
-            held: HoldBack::new(device),
+            reorder_buffer: ReorderBuffer::new(device),
             direct: false,
         }))
     }
@@ -175,7 +175,7 @@ impl RecvSide {
     pub(crate) fn reset(&mut self) {
         drop(self.responder.reset());
         self.current.srq = None;
-        self.held.clear();
+        self.reorder_buffer.clear();
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
             consumer.want_doorbell(false);
@@ -183,19 +183,20 @@ impl RecvSide {
     }
 
     /// Drops the requests that were buffered for too long.
-    pub(crate) fn expire_held(&mut self, now: u64) {
-        if !self.held.is_empty() {
-            self.held.expire(now);
-            let left = !self.held.is_empty();
-            let _ = self.responder.held(false, left);
+    pub(crate) fn expire_buffered(&mut self, now: u64) {
+        if !self.reorder_buffer.is_empty() {
+            self.reorder_buffer.expire(now);
+            let left = !self.reorder_buffer.is_empty();
+            let _ = self.responder.on_buffered(false, left);
         }
     }
 
     /// Removes and returns the next buffered request, if it is due.
-    pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
+    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
         let responder = &self.responder;
         let expected = Psn::new(responder.expected_psn());
-        self.held.next(expected, |psn| responder.is_due(psn))
+        self.reorder_buffer
+            .next(expected, |psn| responder.is_due(psn))
     }
 
     /// Calls `f` with the responder and its environment. Updates the counters afterwards.

@@ -527,7 +527,7 @@ impl Qp {
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
-                side.held.clear();
+                side.reorder_buffer.clear();
                 side.end_stream();
                 side.with(qp, on, None, &mut notices, |requester, slots, env| {
                     requester.enter_error(slots, env)
@@ -539,7 +539,7 @@ impl Qp {
         let _ = notices.report(&qp.send_cq);
         Self::end_recv(this, batches, |side, on, notices| {
             if qp.state() == QpState::Error {
-                side.held.clear();
+                side.reorder_buffer.clear();
                 side.flush(qp, on, notices);
             }
         });
@@ -627,8 +627,8 @@ impl TimerCallback for Qp {
         }
         let (next, responses_expire) = {
             let mut side = lock_bh(&qp.send);
-            side.held.expire(now);
-            (side.next_timeout(), side.held.expires())
+            side.reorder_buffer.expire(now);
+            (side.next_timeout(), side.reorder_buffer.expires())
         };
         match next {
             Some(next) if next <= now => Self::send_side_expired(this),
@@ -638,8 +638,11 @@ impl TimerCallback for Qp {
         // READ responses may have been paced.
         let (waiting, requests_expire) = {
             let mut side = lock_bh(&qp.recv);
-            side.expire_held(now);
-            (side.responder.next_timeout().is_some(), side.held.expires())
+            side.expire_buffered(now);
+            (
+                side.responder.next_timeout().is_some(),
+                side.reorder_buffer.expires(),
+            )
         };
         for expires in [responses_expire, requests_expire].into_iter().flatten() {
             SoftTimer::<Qp>::arm(this, expires);

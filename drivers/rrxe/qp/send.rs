@@ -3,7 +3,7 @@
 //! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
-    hold::HoldBack,
+    reorder_buffer::ReorderBuffer,
     scatter::Segments,
     stream::{Fetched, Stream},
     Notices, Occasion, Qp,
@@ -76,7 +76,7 @@ pub(crate) struct SendSide {
     /// The consumer asked to be told when the send queue has drained, and has not been told yet.
     pub(crate) tell_drained: bool,
     /// Out-of-order responses.
-    pub(crate) held: HoldBack,
+    pub(crate) reorder_buffer: ReorderBuffer,
     stream: Stream,
     way: Way,
 }
@@ -137,7 +137,7 @@ impl SendSide {
             requester: {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
-                requester.set_holding(true);
+                requester.set_buffering(true);
                 requester.set_recovery(recovery::mode());
                 requester
             },
@@ -152,7 +152,7 @@ impl SendSide {
             path: None,
             source_port: 0,
             tell_drained: false,
-            held: HoldBack::new(device),
+            reorder_buffer: ReorderBuffer::new(device),
             stream: Stream::default(),
             way: Way::default(),
         }))
@@ -288,7 +288,7 @@ impl SendSide {
     /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
-        self.held.clear();
+        self.reorder_buffer.clear();
         self.end_stream();
         self.way = Way::Open;
         self.posted = 0;
@@ -305,10 +305,10 @@ impl SendSide {
     }
 
     /// Removes and returns the next buffered response, if it is due.
-    pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
+    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
         let (requester, slots) = (&self.requester, &self.slots);
         let due = |psn| requester.is_due(slots, psn);
-        self.held.next(requester.expected_psn(), due)
+        self.reorder_buffer.next(requester.expected_psn(), due)
     }
 
     /// Calls `f` with the requester, its slots and its environment. Updates the counters

@@ -236,7 +236,7 @@ fn connection(random: &mut Random, hosts: usize, shared: usize, network: &Networ
         budget: random.pick(&[1, 2, 5, 16, 32]),
         packets: random.pick(&[1, 3, 3, 8, 8, 24]),
         receives: random.pick(&[1, 4, 8, 16, 16]),
-        places: random.pick(&[0, 0, 4, reorder::HELD, reorder::HELD]),
+        places: random.pick(&[0, 0, 4, reorder::MAX_BUFFERED, reorder::MAX_BUFFERED]),
         strict: false,
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! The requester asks for a lost packet as soon as an answer beyond it arrives. It can ask for
 //! later gaps in the same way, because each answer implies everything before it. Otherwise each
-//! loss would wait a round trip for the repair of the one before it. Meanwhile the driver holds the
-//! out-of-order packets.
+//! loss would wait a round trip for the repair of the one before it. Meanwhile the driver buffers
+//! the out-of-order packets.
 
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, SendOp, SendSlot};

@@ -163,8 +163,8 @@ pub struct Requester {
     reads: u8,
     /// A missing answer was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
-    /// The driver holds out-of-order answers.
-    holding: bool,
+    /// The driver buffers out-of-order answers.
+    buffering: bool,
     mode: RecoveryMode,
     recovery: Recovery,
     gaps: Gaps,
@@ -218,7 +218,7 @@ impl Requester {
             since_ackreq: 0,
             reads: 0,
             implied_nak: false,
-            holding: false,
+            buffering: false,
             mode: RecoveryMode::Selective,
             recovery: Recovery::new(),
             gaps: Gaps::new(),
@@ -245,17 +245,17 @@ impl Requester {
 
     /// Returns to the Reset state (IBA 10.3.1.2): forgets everything, including attributes and
     /// outstanding work requests, without completing them. Keeps only [`Requester::set_src_qpn`],
-    /// [`Requester::set_holding`] and [`Requester::set_recovery`].
+    /// [`Requester::set_buffering`] and [`Requester::set_recovery`].
     pub fn reset(&mut self) {
-        let (src_qpn, holding, mode) = (self.src_qpn, self.holding, self.mode);
+        let (src_qpn, buffering, mode) = (self.src_qpn, self.buffering, self.mode);
         *self = Requester::new(self.service);
         self.src_qpn = src_qpn;
-        self.holding = holding;
+        self.buffering = buffering;
         self.set_recovery(mode);
     }
 
-    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is held
-    /// ([`crate::Outcome::hold`]), regardless of [`Requester::set_holding`].
+    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered
+    /// ([`crate::Outcome::buffer`]), regardless of [`Requester::set_buffering`].
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
         self.recovery = Recovery::of(mode);
@@ -263,14 +263,14 @@ impl Requester {
 
     /// Returns whether the driver keeps out-of-order answers.
     #[inline]
-    fn holds(&self) -> bool {
-        self.holding && self.mode == RecoveryMode::Selective
+    fn buffers(&self) -> bool {
+        self.buffering && self.mode == RecoveryMode::Selective
     }
 
-    /// Sets whether the driver holds packets on request ([`crate::Outcome::hold`]). By default it
-    /// does not, and the requester asks again for everything from a gap on.
-    pub fn set_holding(&mut self, holding: bool) {
-        self.holding = holding;
+    /// Sets whether the driver buffers packets on request ([`crate::Outcome::buffer`]). By default
+    /// it does not, and the requester asks again for everything from a gap on.
+    pub fn set_buffering(&mut self, buffering: bool) {
+        self.buffering = buffering;
     }
 
     /// Sets this queue pair's own number, which UD packets carry.

@@ -9,7 +9,7 @@ use super::{
     Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
 };
 use crate::psn::Psn;
-use crate::reorder::REACH;
+use crate::reorder::MAX_DISTANCE;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
@@ -71,7 +71,7 @@ impl Requester {
             _ => self.drop_packet(),
         };
         // A packet farther away may be forged. The requester asks for missing packets again.
-        outcome.hold &= packet.psn().since(self.una) < REACH;
+        outcome.buffer &= packet.psn().since(self.una) < MAX_DISTANCE;
         self.note_credits(packet);
         outcome.merge(self.settle_failed(slots, env));
         outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
@@ -105,8 +105,8 @@ impl Requester {
         })
     }
 
-    /// Returns whether a held packet with this PSN can be handled now: nothing that must precede it
-    /// is missing.
+    /// Returns whether a buffered packet with this PSN can be handled now: nothing that must
+    /// precede it is missing.
     #[inline]
     pub fn is_due(&self, slots: &[SendSlot], psn: Psn) -> bool {
         psn == self.una
@@ -115,10 +115,10 @@ impl Requester {
                 .is_some_and(|slot| slot.op.is_read_or_atomic())
     }
 
-    /// Notes whether the driver still holds packets ([`crate::Reorder`]) after it has handled the
-    /// received packet and all held ones that were due. If `left`, asks for the missing packets
+    /// Notes whether the driver still buffers packets ([`crate::Reorder`]) after it has handled the
+    /// received packet and all buffered ones that were due. If `left`, asks for the missing packets
     /// before them at once (F-12), unless that has been done.
-    pub fn held<E: RequesterEnv>(
+    pub fn on_buffered<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
@@ -132,7 +132,7 @@ impl Requester {
             return Outcome::default();
         }
         let mut outcome = self.implied_nak(slots, now, env);
-        outcome.hold = false;
+        outcome.buffer = false;
         outcome
     }
 
@@ -190,8 +190,8 @@ impl Requester {
                     let own = self.tail_contains(slots, psn);
                     let mut outcome = self.implied_nak(slots, now, env);
                     // An acknowledgement within the READ is useless once the READ is answered, so
-                    // it is not held.
-                    outcome.hold &= !own;
+                    // it is not buffered.
+                    outcome.buffer &= !own;
                     return outcome;
                 }
                 let advanced = self.una.since(before);
@@ -277,7 +277,7 @@ impl Requester {
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
         if psn != self.una && self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
-            if self.holds() {
+            if self.buffers() {
                 self.note_answer(slots, psn);
             }
             let mut outcome = self.implied_nak(slots, now, env);
@@ -475,7 +475,7 @@ impl Requester {
     }
 
     /// Handles a later answer while the answer to the oldest READ or atomic is missing. Asks for
-    /// the missing answer once; the timers do the rest. The outcome tells the driver to hold the
+    /// the missing answer once; the timers do the rest. The outcome tells the driver to buffer the
     /// later answer.
     fn implied_nak<E: RequesterEnv>(
         &mut self,
@@ -483,7 +483,7 @@ impl Requester {
         now: u64,
         env: &mut E,
     ) -> Outcome {
-        if !self.holds() {
+        if !self.buffers() {
             return self.ask_again(slots, env);
         }
         let mut outcome = Outcome::default();
@@ -494,7 +494,7 @@ impl Requester {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
             outcome = self.repair_loss(slots, now, Cause::Gap, env);
         }
-        outcome.hold = !outcome.fatal;
+        outcome.buffer = !outcome.fatal;
         outcome
     }
 

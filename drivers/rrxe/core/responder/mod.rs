@@ -279,8 +279,8 @@ pub struct Responder<R> {
     nak_outstanding: bool,
     /// That NAK was an RNR NAK: the peer will retransmit everything from there on.
     not_ready: bool,
-    /// The driver holds packets beyond a gap at `epsn`, according to [`Responder::held`].
-    holding: bool,
+    /// The driver buffers packets beyond a gap at `epsn`, according to [`Responder::on_buffered`].
+    buffering: bool,
     resources: Resources<R>,
     /// Rate limit of READ responses, set by congestion notifications.
     rate: RateLimiter,
@@ -314,7 +314,7 @@ impl<R: ResourceRing> Responder<R> {
             nak_due: None,
             nak_outstanding: false,
             not_ready: false,
-            holding: false,
+            buffering: false,
             resources: Resources::new(R::default()),
             rate: RateLimiter::new(),
             allow_read: false,
@@ -410,7 +410,7 @@ impl<R: ResourceRing> Responder<R> {
         self.message = Message::None;
         self.ack_due = false;
         self.nak_due = None;
-        self.holding = false;
+        self.buffering = false;
         self.resources.clear();
         self.rate.clear_wakeup();
         self.fail_recv(Status::WrFlush, env);

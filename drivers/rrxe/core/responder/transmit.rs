@@ -122,8 +122,8 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns whether the only thing to send is an acknowledgement.
     #[inline]
     pub fn owes_acknowledgement(&self) -> bool {
-        // With packets held beyond a gap, it would be a NAK.
-        let other = self.resources.has_pending() || self.nak_due.is_some() || self.holding;
+        // With packets buffered beyond a gap, it would be a NAK.
+        let other = self.resources.has_pending() || self.nak_due.is_some() || self.buffering;
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
     }
 

@@ -10,7 +10,7 @@ use common::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
 use rrxe_core::congestion::{
     NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, REDUCE_INTERVAL,
 };
-use rrxe_core::reorder::REACH;
+use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
 use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
 
@@ -108,12 +108,12 @@ fn l_03_not_for_the_wrong() {
     let una = host.requester.expected_psn();
     for (off, near) in [
         (0, true),
-        (REACH - 1, true),
-        (REACH, false),
+        (MAX_DISTANCE - 1, true),
+        (MAX_DISTANCE, false),
         (1 << 22, false),
         (1 << 23, false),
-        ((1 << 24) - REACH - 1, false),
-        ((1 << 24) - REACH, true),
+        ((1 << 24) - MAX_DISTANCE - 1, false),
+        ((1 << 24) - MAX_DISTANCE, true),
         ((1 << 24) - 1, true),
     ] {
         let mut request = send();
@@ -414,7 +414,7 @@ fn l_07_that_queue_pair_only() {
 /// out-of-order packets, otherwise everything after the gap.
 #[test]
 fn l_07_what_is_sent_again() {
-    for holds in [true, false] {
+    for buffers in [true, false] {
         let mut host = Host::new(Service::Rc, 0, MTU);
         host.requester.set_timeout(20);
         let psn = |n| Psn::new(START_PSN[0]).add(n);
@@ -456,7 +456,7 @@ fn l_07_what_is_sent_again() {
             }
             assert_eq!(again[0], psn(una));
             now += 10_000;
-            if !holds {
+            if !buffers {
                 let ack = acknowledge(psn(una), Syndrome::ACK_UNLIMITED);
                 let _ = host.take(now, &ack, &[]);
             }
@@ -469,7 +469,7 @@ fn l_07_what_is_sent_again() {
         }
         let retransmitted = host.requester.counters().retransmitted;
         assert!(
-            retransmitted >= if holds { 39 } else { 100 },
+            retransmitted >= if buffers { 39 } else { 100 },
             "{retransmitted}"
         );
     }

@@ -18,7 +18,7 @@ const UNDER_WAY: u32 = 128;
 const SERVICE: u64 = 28_000;
 
 /// Returns the time for this number of messages, in nanoseconds.
-fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
+fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 {
     let mut pair = Pair::new(Service::Rc, MTU, seed);
     pair.link = link;
     for host in &mut pair.hosts {
@@ -30,7 +30,7 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }
     // If not, the peer drops out-of-order packets, as rdma_rxe does.
-    pair.hosts[1].holds = holds;
+    pair.hosts[1].buffers = buffers;
     let start = pair.now;
     let (mut posted, mut done) = (0, 0);
     while done < messages {
@@ -58,7 +58,7 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
 }
 
 /// Returns the goodput in percent of that of a link that only delays.
-fn share(op: SendOp, link: Link, holds: bool) -> u64 {
+fn share(op: SendOp, link: Link, buffers: bool) -> u64 {
     let clean = Link {
         delay: link.delay,
         service: link.service,
@@ -66,8 +66,8 @@ fn share(op: SendOp, link: Link, holds: bool) -> u64 {
     };
     let (mut disturbed, mut undisturbed) = (0, 0);
     for seed in 0..3 {
-        disturbed += time(op, link, holds, seed, MESSAGES);
-        undisturbed += time(op, clean, holds, seed, MESSAGES);
+        disturbed += time(op, link, buffers, seed, MESSAGES);
+        undisturbed += time(op, clean, buffers, seed, MESSAGES);
     }
     undisturbed * 100 / disturbed
 }
@@ -147,9 +147,9 @@ fn what_is_kept() {
     let mut failed = false;
     for (name, link, least) in cases {
         for op in [SendOp::Write, SendOp::Read] {
-            let holds = share(op, link, true);
-            println!("{name:24} {op:?}: {holds} % (at least {least})");
-            failed |= holds < least;
+            let buffers = share(op, link, true);
+            println!("{name:24} {op:?}: {buffers} % (at least {least})");
+            failed |= buffers < least;
         }
     }
     assert!(!failed);

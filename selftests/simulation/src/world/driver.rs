@@ -12,14 +12,14 @@ use rrxe_core::*;
 type Early = (Packet, Truth, Vec<u8>);
 
 /// A reorder buffer.
-pub(super) struct HoldBack {
+pub(super) struct ReorderBuffer {
     reorder: Reorder,
-    ring: Vec<Option<Held<Early>>>,
+    ring: Vec<Option<Buffered<Early>>>,
 }
 
-impl HoldBack {
-    pub(super) fn new(places: usize) -> HoldBack {
-        HoldBack {
+impl ReorderBuffer {
+    pub(super) fn new(places: usize) -> ReorderBuffer {
+        ReorderBuffer {
             reorder: Reorder::new(),
             ring: (0..places).map(|_| None).collect(),
         }
@@ -94,7 +94,7 @@ impl World {
     }
 
     pub(super) fn forget_held(&mut self, qp: usize) {
-        for HoldBack { reorder, ring } in &mut self.cores[qp].held {
+        for ReorderBuffer { reorder, ring } in &mut self.cores[qp].reorder_buffers {
             reorder.clear(ring);
         }
     }
@@ -249,7 +249,7 @@ impl World {
             packet = self.join(packet, flight);
         }
         let mut outcome = self.handle(qp, packet, truth, &flight.payload);
-        outcome.merge(self.handle_held(qp, truth.response));
+        outcome.merge(self.handle_buffered(qp, truth.response));
         if truth.response {
             self.after_send_side(qp, outcome);
             return;
@@ -265,12 +265,13 @@ impl World {
     /// Drops the buffered packets that have expired.
     fn let_go(&mut self, qp: usize, truth: &Truth) {
         let now = self.ground.now;
-        let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
+        let ReorderBuffer { reorder, ring } =
+            &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
         let before = reorder.len();
         reorder.expire(ring, now);
         assert!(
             reorder.expires().is_none_or(|at| at > now),
-            "{qp} holds a packet for too long"
+            "{qp} buffers a packet for too long"
         );
         if reorder.len() != before {
             self.ground.flows[truth.flow].disturb(now);
@@ -283,7 +284,7 @@ impl World {
         let core = &self.cores[flight.to];
         let side = usize::from(flight.truth.response);
         let most = match flight.truth.response {
-            _ if !core.held[side].reorder.is_empty() => 1,
+            _ if !core.reorder_buffers[side].reorder.is_empty() => 1,
             true => core.requester.accepts_burst(&core.slots, &packet),
             false => core.responder.accepts_burst(&packet),
         };
@@ -342,21 +343,25 @@ impl World {
         self.ground.handling = None;
         let connection = self.ground.connection(qp);
         if truth.response && connection.strict {
-            assert!(!outcome.hold, "a strict requester has {qp} hold an answer");
+            assert!(
+                !outcome.buffer,
+                "a strict requester has {qp} buffer an answer"
+            );
         }
-        if outcome.hold && connection.places > 0 && !connection.strict {
-            trace!(self.ground, "    {qp} holds psn {}", truth.relative);
-            let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
+        if outcome.buffer && connection.places > 0 && !connection.strict {
+            trace!(self.ground, "    {qp} buffers psn {}", truth.relative);
+            let ReorderBuffer { reorder, ring } =
+                &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
             let before = reorder.len();
-            let held = Held {
+            let buffered = Buffered {
                 psn: packet.psn(),
-                came: now,
+                arrived: now,
                 bytes: packet.payload_len,
-                shares: false,
+                shares_memory: false,
                 packet: (packet, truth, payload.to_vec()),
             };
             let same = |a: &Early, b: &Early| a.0.repeats(&b.0) && a.2 == b.2;
-            let lost = reorder.hold(ring, expected, usize::MAX, held, same);
+            let lost = reorder.insert(ring, expected, usize::MAX, buffered, same);
             if lost.is_some() || reorder.len() <= before {
                 self.ground.flows[truth.flow].disturb(now);
             }
@@ -365,7 +370,7 @@ impl World {
     }
 
     /// Hands buffered packets to the core as their turn comes.
-    fn handle_held(&mut self, qp: usize, responses: bool) -> Outcome {
+    fn handle_buffered(&mut self, qp: usize, responses: bool) -> Outcome {
         let now = self.ground.now;
         let mut outcome = Outcome::default();
         let mut taken = false;
@@ -375,9 +380,9 @@ impl World {
                 requester,
                 responder,
                 slots,
-                held,
+                reorder_buffers,
             } = &mut self.cores[qp];
-            let HoldBack { reorder, ring } = &mut held[side];
+            let ReorderBuffer { reorder, ring } = &mut reorder_buffers[side];
             let next = if responses {
                 let due = |psn| requester.is_due(slots, psn);
                 reorder.next(ring, requester.expected_psn(), due)
@@ -390,20 +395,20 @@ impl World {
             };
             trace!(
                 self.ground,
-                "    {qp} takes {:?} psn {}, which was held",
+                "    {qp} takes {:?} psn {}, which was buffered",
                 packet.operation,
                 truth.relative
             );
             taken = true;
             outcome.merge(self.handle(qp, packet, truth, &payload));
         }
-        let left = !self.cores[qp].held[side].reorder.is_empty();
+        let left = !self.cores[qp].reorder_buffers[side].reorder.is_empty();
         let told = match responses {
             true if left => self.with(qp, |core, env| {
-                core.requester.held(&mut core.slots, now, left, env)
+                core.requester.on_buffered(&mut core.slots, now, left, env)
             }),
             true => Outcome::default(),
-            false => self.cores[qp].responder.held(taken, left),
+            false => self.cores[qp].responder.on_buffered(taken, left),
         };
         if !responses && told.transmit {
             let incoming = self.ground.sides[qp].peer;
@@ -452,7 +457,7 @@ impl World {
         // it. A buffered response acknowledges only the packets before the READ or atomic that it
         // waits for.
         let reached = match syndrome {
-            _ if outcome.hold => flow.relative(expected),
+            _ if outcome.buffer => flow.relative(expected),
             Syndrome::Nak(_) => truth.relative,
             // The PSN before the first acknowledges nothing.
             _ => flow.relative(packet.psn().next()),

@@ -11,7 +11,7 @@
 use super::World;
 use crate::ground::*;
 use crate::random::Random;
-use rrxe_core::reorder::{is_near, REACH};
+use rrxe_core::reorder::{is_near, MAX_DISTANCE};
 use rrxe_core::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
 };
@@ -114,7 +114,7 @@ impl World {
         let epsn = Psn::new(self.cores[qp].responder.expected_psn());
         let random = &mut self.forger.random;
         let psn = match random.below(4) {
-            0 => epsn.add(REACH + random.below(64)),
+            0 => epsn.add(MAX_DISTANCE + random.below(64)),
             1 => epsn.sub(1 + random.below(64)),
             2 => epsn.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
             _ => Psn::new(random.next() as u32),
@@ -276,7 +276,7 @@ impl World {
         let ahead = packet.psn().since(Psn::new(epsn));
         match region {
             psn::Region::Expected => return false,
-            psn::Region::Future if ahead < REACH => return false,
+            psn::Region::Future if ahead < MAX_DISTANCE => return false,
             _ => {}
         }
         trace!(
@@ -295,7 +295,7 @@ impl World {
         let outcome = self.with(qp, |core, env| {
             core.responder.handle_packet(now, &packet, env)
         });
-        assert!(!outcome.hold, "queue pair {qp} holds what nobody sent");
+        assert!(!outcome.buffer, "queue pair {qp} buffers what nobody sent");
         assert!(!outcome.fatal, "what nobody sent is fatal");
         let core = &self.cores[qp];
         assert_eq!(
@@ -347,7 +347,7 @@ impl World {
             core.requester
                 .handle_packet(&mut core.slots, now, &packet, env)
         });
-        assert!(!outcome.hold && !outcome.fatal && !outcome.sqe);
+        assert!(!outcome.buffer && !outcome.fatal && !outcome.sqe);
         assert_eq!(completed, self.ground.flows[qp].completed);
         assert_eq!(una, self.cores[qp].requester.expected_psn());
         if packet.operation == Operation::Acknowledge && packet.psn() == una.prev() {

@@ -14,7 +14,7 @@ use crate::env::Env;
 use crate::flow::Flow;
 use crate::ground::*;
 use crate::random::{data, Random};
-use driver::HoldBack;
+use driver::ReorderBuffer;
 use forger::Forger;
 use rrxe_core::*;
 
@@ -30,7 +30,7 @@ struct Core {
     responder: Responder,
     slots: Vec<SendSlot>,
     /// Reorder buffers for requests and responses.
-    held: [HoldBack; 2],
+    reorder_buffers: [ReorderBuffer; 2],
 }
 
 /// Statistics of one seed.
@@ -80,7 +80,7 @@ impl World {
                     requester: Requester::new(service),
                     responder: Responder::new(service),
                     slots: vec![SendSlot::default(); 1 << connection.depth],
-                    held: [(); 2].map(|()| HoldBack::new(connection.places)),
+                    reorder_buffers: [(); 2].map(|()| ReorderBuffer::new(connection.places)),
                 });
                 let peer = if ends == 1 { first } else { first + 1 - end };
                 let queues = ground.queues_of(connection, end);
@@ -178,7 +178,7 @@ impl World {
                 ..
             } = &mut self.cores[qp];
             requester.set_src_qpn(own);
-            requester.set_holding(connection.places > 0);
+            requester.set_buffering(connection.places > 0);
             requester.set_recovery(match connection.strict {
                 true => RecoveryMode::Strict,
                 false => RecoveryMode::Selective,

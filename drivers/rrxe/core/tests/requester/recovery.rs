@@ -3,7 +3,7 @@
 //! Loss recovery: detection of lost packets, and minimal retransmission.
 
 use super::*;
-use rrxe_core::reorder::REACH;
+use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::requester::MIN_PTO;
 
 fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
@@ -12,7 +12,7 @@ fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
 
 /// Returns a host with `count` single-packet WRITEs in flight and a measured round trip of 100 us.
 fn in_flight(count: u32) -> Host {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Write, 1);
     host.drain(0);
     ack_at(&mut host, 100_000, 0, ACK);
@@ -32,7 +32,7 @@ fn expire(host: &mut Host, at: u64) {
 
 /// A peer that keeps out-of-order packets gets the missing packet, and new ones.
 #[test]
-fn a_peer_that_holds() {
+fn a_peer_that_buffers() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
     post(&mut host, SendOp::Write, 1);
@@ -57,18 +57,23 @@ fn a_peer_that_holds() {
     assert_eq!(host.requester.counters().retransmitted, 3);
 }
 
-/// An answer farther ahead than the largest window may be forged, and is not held.
+/// An answer farther ahead than the largest window may be forged, and is not buffered.
 #[test]
 fn answers_from_far_ahead() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Read, 4096 * MTU);
     host.drain(0);
     let middle = |n| response(Operation::ReadResponseMiddle, n, MTU as usize);
-    for (n, held) in [(1, true), (REACH, false), (4000, false), (REACH - 1, true)] {
+    for (n, buffered) in [
+        (1, true),
+        (MAX_DISTANCE, false),
+        (4000, false),
+        (MAX_DISTANCE - 1, true),
+    ] {
         let outcome = host.take(0, &middle(n), &[0; MTU as usize]);
-        assert_eq!(outcome.hold, held, "{n}");
+        assert_eq!(outcome.buffer, buffered, "{n}");
     }
-    assert_eq!(host.held[1].reorder.len(), 2);
+    assert_eq!(host.reorder_buffers[1].reorder.len(), 2);
 }
 
 /// A retransmission counts against the budget like any other packet.
@@ -136,7 +141,7 @@ fn a_peer_that_drops() {
 /// A peer that was considered to drop out-of-order packets turns out to keep them: an
 /// acknowledgement arrives beyond the retransmission.
 #[test]
-fn a_peer_that_holds_after_all() {
+fn a_peer_that_buffers_after_all() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
     host.drain(300_000);
@@ -296,7 +301,7 @@ fn the_window_follows_the_path() {
 /// If the peer turns out to drop out-of-order packets, queued packets no longer count as capacity.
 #[test]
 fn the_window_to_a_peer_that_drops_is_without_queues() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.budget = 2048;
     post(&mut host, SendOp::Write, 4000 * MTU);
     // Round trips of 1 ms, most of which is queueing delay.
@@ -332,7 +337,7 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
 /// READs start while the path has room for their responses, but a single READ may always start.
 #[test]
 fn the_window_is_for_read_responses_too() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.requester.set_max_rd_atomic(16);
     for _ in 0..6 {
         post(&mut host, SendOp::Read, 100 * MTU);
@@ -365,7 +370,7 @@ fn the_window_is_for_read_responses_too() {
 /// retransmission is lost again, it does not wait for the consumer's timer.
 #[test]
 fn a_loss_in_the_first_flight_is_probed_for() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.requester.set_timeout(14);
     for at in [100_000, 150_000, 200_000] {
         post(&mut host, SendOp::Write, 1);
@@ -466,7 +471,7 @@ fn a_peer_that_drops_reads() {
 
 /// Returns a host that has sent a READ of `packets` packets and another READ.
 fn reading(packets: u32) -> Host {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Read, packets * MTU);
     post(&mut host, SendOp::Read, 2 * MTU);
     assert_eq!(psns(&host.drain(0)), [0, packets]);
@@ -589,7 +594,7 @@ fn f_12_several_gaps() {
 #[test]
 fn f_12_no_gap_where_no_answers_are() {
     use Operation::{ReadResponseLast as L, ReadResponseOnly as O};
-    let mut host = holding_host();
+    let mut host = buffering_host();
     for (op, packets) in [
         (SendOp::Read, 2),
         (SendOp::Read, 1),
@@ -609,7 +614,7 @@ fn f_12_no_gap_where_no_answers_are() {
 #[test]
 fn f_12_a_gap_that_is_lost_again() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L};
-    let mut host = holding_host();
+    let mut host = buffering_host();
     for _ in 0..2 {
         post(&mut host, SendOp::Read, 2 * MTU);
     }
@@ -632,7 +637,7 @@ fn f_12_a_gap_that_is_lost_again() {
 /// and the requests are not sent again.
 #[test]
 fn f_11_answers_beyond_a_gap_are_kept() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::FetchAdd, 8);
     post(&mut host, SendOp::Write, 1);
     post(&mut host, SendOp::FetchAdd, 8);
@@ -649,11 +654,11 @@ fn f_11_answers_beyond_a_gap_are_kept() {
 /// An acknowledgement within a READ without an answer is not kept, because its turn never comes.
 #[test]
 fn an_ack_for_a_read_is_not_kept() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Read, MTU);
     host.drain(0);
     ack(&mut host, 0, ACK);
-    assert!(host.held[1].reorder.is_empty());
+    assert!(host.reorder_buffers[1].reorder.is_empty());
     assert_eq!(psns(&host.drain(0)), [0]);
 }
 
@@ -664,5 +669,5 @@ fn f_06_gaps_use_up_retries() {
     host.requester.set_retry_count(0);
     respond(&mut host, Operation::ReadResponseMiddle, 2);
     assert_eq!(host.statuses()[0], Status::RetryExc);
-    assert!(host.held[1].reorder.is_empty());
+    assert!(host.reorder_buffers[1].reorder.is_empty());
 }

@@ -5,7 +5,7 @@
 use super::*;
 
 fn strict_host() -> Host {
-    holding_host().strict()
+    buffering_host().strict()
 }
 
 /// Returns a host that has measured a round trip of 50 us, with this many more WRITEs in flight
@@ -90,7 +90,7 @@ fn f_12_gap_in_answers() {
     let _ = host.take(0, &first, &[0; 1024]);
     let later = response(Operation::ReadResponseMiddle, 2, 1024);
     let outcome = host.take(0, &later, &[0; 1024]);
-    assert!(!outcome.hold && outcome.transmit);
+    assert!(!outcome.buffer && outcome.transmit);
     assert_eq!(psns(&host.drain(0)), [1, 4]);
     assert_eq!(host.requester.counters().implied_naks, 1);
 }
