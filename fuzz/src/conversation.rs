@@ -83,7 +83,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let incoming = std::mem::take(&mut self.incoming);
         let at = offset as usize;
         self.work(slot).data[at..at + incoming.len()].copy_from_slice(&incoming);
@@ -91,7 +91,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         self.work(slot).data = value.to_ne_bytes().to_vec();
         Ok(())
     }

@@ -189,7 +189,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         self.fault()?;
         let len = self.packet.expect("places without a packet").payload;
         let mtu = self.mtu;
@@ -206,7 +206,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, _value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, _value: u64) -> Result<(), Fault> {
         self.fault()?;
         let work = self.work(slot);
         assert!(work.op.is_atomic() && work.sent == 1 && !work.placed_atomic);

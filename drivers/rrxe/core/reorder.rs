@@ -19,7 +19,7 @@
 
 use crate::psn::{Psn, Region};
 
-/// Number of places for each half of a queue pair: the largest window, since a peer sends at most
+/// Number of slots for each half of a queue pair: the largest window, since a peer sends at most
 /// that many packets beyond a gap.
 pub const MAX_BUFFERED: usize = MAX_DISTANCE as usize;
 
@@ -125,28 +125,28 @@ impl Reorder {
 
     /// Returns the ring index of the n-th packet.
     #[inline]
-    fn place(&self, capacity: usize, n: u32) -> usize {
+    fn index(&self, capacity: usize, n: u32) -> usize {
         (self.head.wrapping_add(n) as usize) & capacity.wrapping_sub(1)
     }
 
     /// Returns the packet with the farthest PSN.
     pub fn last<'a, P>(&self, ring: &'a [Option<Buffered<P>>]) -> Option<&'a Buffered<P>> {
         let last = self.len.checked_sub(1)?;
-        ring.get(self.place(ring.len(), last))?.as_ref()
+        ring.get(self.index(ring.len(), last))?.as_ref()
     }
 
     fn psn<P>(&self, ring: &[Option<Buffered<P>>], n: u32) -> Option<Psn> {
-        ring.get(self.place(ring.len(), n))
-            .and_then(|place| place.as_ref())
+        ring.get(self.index(ring.len(), n))
+            .and_then(|slot| slot.as_ref())
             .map(|buffered| buffered.psn)
     }
 
     /// Removes the n-th packet from the ring. Memory that it shares with the next one then counts
     /// for that.
     fn take<P>(&mut self, ring: &mut [Option<Buffered<P>>], n: u32) -> Option<Buffered<P>> {
-        let buffered = ring.get_mut(self.place(ring.len(), n))?.take()?;
+        let buffered = ring.get_mut(self.index(ring.len(), n))?.take()?;
         self.bytes = self.bytes.saturating_sub(buffered.counts());
-        let next = ring.get_mut(self.place(ring.len(), n.wrapping_add(1)));
+        let next = ring.get_mut(self.index(ring.len(), n.wrapping_add(1)));
         if let Some(next) = next
             .and_then(Option::as_mut)
             .filter(|next| next.shares_memory)
@@ -172,11 +172,11 @@ impl Reorder {
     ) {
         let mut kept = 0u32;
         for n in 0..self.len {
-            let place = self.place(ring.len(), n);
-            if ring.get(place).and_then(Option::as_ref).is_none_or(&leave) {
+            let index = self.index(ring.len(), n);
+            if ring.get(index).and_then(Option::as_ref).is_none_or(&leave) {
                 drop(self.take(ring, n));
             } else {
-                ring.swap(self.place(ring.len(), kept), place);
+                ring.swap(self.index(ring.len(), kept), index);
                 kept = kept.wrapping_add(1);
             }
         }
@@ -192,8 +192,8 @@ impl Reorder {
         let until = now.saturating_sub(MAX_AGE / 2);
         self.remove(ring, |buffered| buffered.arrived <= until);
         let packets = (0..self.len).filter_map(|n| {
-            let place = ring.get(self.place(ring.len(), n));
-            place.and_then(Option::as_ref)
+            let slot = ring.get(self.index(ring.len(), n));
+            slot.and_then(Option::as_ref)
         });
         self.oldest = packets
             .map(|buffered| buffered.arrived)
@@ -208,7 +208,7 @@ impl Reorder {
     /// then: the peer retransmits its own.
     ///
     /// Returns the packet if it is not buffered, because its PSN is there already or because nearer
-    /// packets take all places or bytes. Farther packets are dropped to make room.
+    /// packets take all slots or bytes. Farther packets are dropped to make room.
     #[must_use = "a packet that is not buffered is lost"]
     pub fn insert<P>(
         &mut self,
@@ -228,7 +228,7 @@ impl Reorder {
         while let Some(before) = at.checked_sub(1) {
             match self.psn(ring, before) {
                 Some(other) if other == buffered.psn => {
-                    let other = ring.get(self.place(capacity, before));
+                    let other = ring.get(self.index(capacity, before));
                     let other = other.and_then(Option::as_ref);
                     if !other.is_some_and(|other| same(&other.packet, &buffered.packet)) {
                         self.remove(ring, |other| other.psn == buffered.psn);
@@ -256,11 +256,11 @@ impl Reorder {
         while n > at {
             let before = n.wrapping_sub(1);
             // Both indices are valid, because the capacity is a power of two.
-            ring.swap(self.place(capacity, before), self.place(capacity, n));
+            ring.swap(self.index(capacity, before), self.index(capacity, n));
             n = before;
         }
-        if let Some(place) = ring.get_mut(self.place(capacity, at)) {
-            *place = Some(buffered);
+        if let Some(slot) = ring.get_mut(self.index(capacity, at)) {
+            *slot = Some(buffered);
             self.len = self.len.wrapping_add(1);
         }
         None
@@ -302,8 +302,8 @@ impl Reorder {
                 drop(self.take(from, n));
                 continue;
             }
-            let place = self.place(from.len(), n);
-            let buffered = from.get_mut(place).and_then(Option::take);
+            let index = self.index(from.len(), n);
+            let buffered = from.get_mut(index).and_then(Option::take);
             if let Some(to) = to.get_mut(n as usize) {
                 *to = buffered;
             }
@@ -326,8 +326,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn ring(places: usize) -> Vec<Option<Buffered<u32>>> {
-        (0..places).map(|_| None).collect()
+    fn ring(slots: usize) -> Vec<Option<Buffered<u32>>> {
+        (0..slots).map(|_| None).collect()
     }
 
     fn insert(
@@ -382,7 +382,7 @@ mod tests {
         assert!(ring.iter().flatten().all(|buffered| buffered.packet != 40));
         reorder.clear(&mut ring);
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
-        // A ring without places buffers nothing.
+        // A ring without slots buffers nothing.
         assert_eq!(insert(&mut reorder, &mut [], base, 1), Some(1));
         assert_eq!(reorder.bytes(), 0);
     }

@@ -92,7 +92,7 @@ pub(super) enum Source<'a> {
 }
 
 /// The memory of a span.
-enum Place<'a> {
+enum SpanMemory<'a> {
     /// The span starts at its offset.
     Mapped(MappedMemory<'a>),
     /// The whole memory is the span.
@@ -100,7 +100,7 @@ enum Place<'a> {
 }
 
 impl Span<'_> {
-    fn place(&self) -> Result<Place<'_>, Fault> {
+    fn memory(&self) -> Result<SpanMemory<'_>, Fault> {
         let memory = match &self.source {
             Source::Fixed(memory) => memory,
             Source::Changing(state) => match (&state.pages, &state.bound) {
@@ -108,7 +108,7 @@ impl Span<'_> {
                 // under which the key is invalidated. `driver.rs` maps only addresses from
                 // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
                 // mapped.
-                (Some(pages), _) => return Ok(Place::Mapped(unsafe { pages.access() })),
+                (Some(pages), _) => return Ok(SpanMemory::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
                     Kind::Fixed(fixed) => &fixed.memory,
                     _ => return Err(Fault::Protection),
@@ -119,13 +119,13 @@ impl Span<'_> {
         match memory {
             Memory::User(pinned) => pinned
                 .access(self.rcu)
-                .map(Place::Mapped)
+                .map(SpanMemory::Mapped)
                 .ok_or(Fault::Protection),
             // SAFETY: By the type invariant the key and the protection domain were checked. User
             // programs have no such domain (`Mr::kernel`), and peers have no rights to such a
             // region. A kernel consumer has therefore named these bytes by the L_Key in a work
             // request of this queue pair, which completes after its memory was accessed.
-            Memory::Kernel(memory) => Ok(Place::Kernel(unsafe {
+            Memory::Kernel(memory) => Ok(SpanMemory::Kernel(unsafe {
                 memory.span(self.offset, self.len.into())
             })),
         }
@@ -135,9 +135,9 @@ impl Span<'_> {
     #[inline]
     pub(crate) fn read(&self, offset: u64, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
         let len = len as usize;
-        match self.place()? {
-            Place::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),
-            Place::Kernel(memory) => memory.read(offset, len, to),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),
+            SpanMemory::Kernel(memory) => memory.read(offset, len, to),
         }
         .map_err(|_| Fault::Protection)
     }
@@ -146,9 +146,9 @@ impl Span<'_> {
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let offset = offset as u64;
-        match self.place()? {
-            Place::Mapped(memory) => memory.write(self.offset.wrapping_add(offset), from),
-            Place::Kernel(memory) => memory.write(offset, from),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => memory.write(self.offset.wrapping_add(offset), from),
+            SpanMemory::Kernel(memory) => memory.write(offset, from),
         }
         .map_err(|_| Fault::Protection)
     }
@@ -157,18 +157,20 @@ impl Span<'_> {
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
         let offset = offset as u64;
-        match self.place()? {
-            Place::Mapped(memory) => memory.write_fragment(self.offset.wrapping_add(offset), from),
-            Place::Kernel(memory) => memory.write_fragment(offset, from),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => {
+                memory.write_fragment(self.offset.wrapping_add(offset), from)
+            }
+            SpanMemory::Kernel(memory) => memory.write_fragment(offset, from),
         }
         .map_err(|_| Fault::Protection)
     }
 
     /// Returns the word at the start.
     fn word(&self) -> Result<Word<'_>, Fault> {
-        match self.place()? {
-            Place::Mapped(memory) => memory.word(self.offset),
-            Place::Kernel(memory) => memory.word(0),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => memory.word(self.offset),
+            SpanMemory::Kernel(memory) => memory.word(0),
         }
         .map_err(|_| Fault::Protection)
     }

@@ -350,7 +350,7 @@ impl Env<'_> {
     }
 
     /// Writes the Global Route Header in front of a datagram.
-    fn place_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
+    fn write_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
         self.segments()?.scatter(0, &incoming.grh())
     }
 }
@@ -377,7 +377,7 @@ impl ResponderEnv for Env<'_> {
         Ok(taken)
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         self.segments()?.scatter_payload(offset, incoming)
     }
@@ -403,7 +403,7 @@ impl ResponderEnv for Env<'_> {
         Ok(())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
         let pd = self.remote_pd()?;
         let span = self.remote(
@@ -482,7 +482,7 @@ impl ResponderEnv for Env<'_> {
                 };
             }
             if completion.status == Status::Success {
-                if let Err(fault) = self.place_grh(incoming) {
+                if let Err(fault) = self.write_grh(incoming) {
                     cqe.status = fault.status() as u8;
                 }
             }

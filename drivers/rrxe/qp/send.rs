@@ -508,12 +508,12 @@ impl RequesterEnv for Env<'_> {
         }
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let incoming = self.work.on.incoming.ok_or(Fault::Malformed)?;
         self.work.segments(slot)?.scatter_payload(offset, incoming)
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         self.work.segments(slot)?.scatter(0, &value.to_ne_bytes())
     }
 

@@ -209,7 +209,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let slot = slot as usize;
         if self.payload != Some((slot, offset)) {
             let payload = self.payload;
@@ -219,7 +219,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         let before = &self.kinds[..slot as usize];
         let original = before
             .iter()
@@ -271,7 +271,7 @@ impl ResponderEnv for World {
         Some(RecvRequest { length: 2 * MTU })
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         if self.payload.is_some_and(|(_, at)| at != offset) {
             self.violated(format!("placed at {offset}"));
         }
@@ -283,7 +283,7 @@ impl ResponderEnv for World {
         Ok(())
     }
 
-    fn place_remote(&mut self, _: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, _: u32, va: u64) -> Result<(), Fault> {
         self.place(Some(va));
         Ok(())
     }

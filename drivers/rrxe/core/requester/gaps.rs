@@ -72,9 +72,9 @@ impl Gaps {
         if self.list.iter().flatten().any(|g| g.until == gap.until) {
             return true;
         }
-        let free = self.list.iter_mut().find(|place| place.is_none());
-        free.is_some_and(|place| {
-            *place = Some(gap);
+        let free = self.list.iter_mut().find(|entry| entry.is_none());
+        free.is_some_and(|entry| {
+            *entry = Some(gap);
             true
         })
     }
@@ -83,12 +83,12 @@ impl Gaps {
     #[inline]
     pub(super) fn progress(&mut self, una: Psn, max: Psn) {
         let left = max.since(una);
-        for place in &mut self.list {
+        for entry in &mut self.list {
             // An outstanding gap ends after `una` and at most at `max`. (The list is nearly always
             // empty, so the loop avoids writes.)
             let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
-            if place.as_ref().is_some_and(is_over) {
-                *place = None;
+            if entry.as_ref().is_some_and(is_over) {
+                *entry = None;
             }
         }
     }
@@ -189,8 +189,8 @@ impl Requester {
             }
             // A gap that cannot be asked for now is repaired when nothing before it is missing.
             let asked = sent.is_ok().then_some(Gap { asked: true, ..gap });
-            if let Some(place) = self.gaps.list.get_mut(n) {
-                *place = asked;
+            if let Some(entry) = self.gaps.list.get_mut(n) {
+                *entry = asked;
             }
             // Karn's algorithm: an answer could be to either transmission.
             self.recovery.forget_timing();

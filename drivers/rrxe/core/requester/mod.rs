@@ -76,10 +76,10 @@ pub trait RequesterEnv {
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
     /// scatter list. The requester never exceeds the length of the work request.
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;
 
     /// Stores the original value, in host byte order, to the work request's scatter list.
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault>;
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault>;
 
     /// Completes a work request: called exactly once for each, in posting order. The driver frees
     /// the slot's data, and raises a completion if [`SendCompletion::report`] says so.

@@ -327,7 +327,7 @@ impl Requester {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
         if expected != 0 {
-            if let Err(fault) = env.place_read(index, offset) {
+            if let Err(fault) = env.write_read_response(index, offset) {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
@@ -375,7 +375,7 @@ impl Requester {
         if !fits {
             return self.fail_tail(slots, Status::BadResp, 0, env);
         }
-        if let Err(fault) = env.place_atomic(index, original) {
+        if let Err(fault) = env.write_atomic_result(index, original) {
             return self.fail_tail(slots, fault.status(), 0, env);
         }
         let before = self.una;

@@ -135,7 +135,7 @@ pub trait ResponderEnv {
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
     /// work request, never beyond its length.
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault>;
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault>;
 
     /// Checks that the peer may access these bytes of the region. `len` is never 0.
     fn check_remote(
@@ -148,7 +148,7 @@ pub trait ResponderEnv {
 
     /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
     /// access again.
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault>;
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault>;
 
     /// Executes an atomic operation and returns the old value; operands and result are in host byte
     /// order. `va` is a multiple of 8. Checks the peer's access.

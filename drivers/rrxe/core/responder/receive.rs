@@ -318,7 +318,7 @@ impl<R: ResourceRing> Responder<R> {
             _ => return self.drop_packet(),
         }
         if packet.payload_len != 0 {
-            if let Err(fault) = env.place_recv(GRH_LEN) {
+            if let Err(fault) = env.write_recv(GRH_LEN) {
                 self.fail_recv(fault.status(), env);
                 self.state = State::Error;
                 return Outcome {

@@ -187,7 +187,7 @@ impl RequesterEnv for Env<'_> {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let (ground, qp) = (&mut *self.ground, self.qp);
         let index = ground.sides[qp].slots[slot as usize];
         let flow = &mut ground.flows[qp];
@@ -217,7 +217,7 @@ impl RequesterEnv for Env<'_> {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         let (ground, qp) = (&mut *self.ground, self.qp);
         let index = ground.sides[qp].slots[slot as usize];
         let flow = &mut ground.flows[qp];

@@ -108,7 +108,7 @@ impl ResponderEnv for Env<'_> {
         self.take(queue)
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         let (ground, qp) = (&mut *self.ground, self.qp);
         let truth = ground.handling.expect("a packet is being handled");
         let current = ground.sides[qp].current.expect("it was fetched");
@@ -151,7 +151,7 @@ impl ResponderEnv for Env<'_> {
         self.ground.region(host, rkey, va, len).map(|_| ())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let (ground, qp) = (&mut *self.ground, self.qp);
         let truth = ground.handling.expect("a packet is being handled");
         let host = ground.sides[qp].host;
