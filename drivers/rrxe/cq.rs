@@ -12,10 +12,10 @@ use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
     NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
 };
-use crate::baton::{Baton, Raised};
 use crate::driver::Rrxe;
 use crate::limits;
 use crate::qp::Habit;
+use crate::serial_gate::{PendingBits, SerialGate};
 use kernel::{
     impl_has_work, new_mutex, new_spinlock, new_work,
     prelude::*,
@@ -48,10 +48,10 @@ pub(crate) struct Cq {
     /// Whether queue pairs that complete here are used for streams.
     pub(crate) streams: Habit,
     /// Events not yet delivered to a kernel consumer.
-    untold: Raised,
+    pending: PendingBits,
     #[pin]
     work: Work<Cq>,
-    baton: Baton,
+    gate: SerialGate,
 }
 
 impl_has_work! {
@@ -272,9 +272,9 @@ impl Cq {
                 target: Some(target),
                 is_kernel,
                 streams: Habit::new(),
-                untold: Raised::new(),
+                pending: PendingBits::new(),
                 work <- new_work!("rrxe_cq"),
-                baton: Baton::new(),
+                gate: SerialGate::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -299,9 +299,9 @@ impl Cq {
                 target: None,
                 is_kernel: false,
                 streams: Habit::new(),
-                untold: Raised::new(),
+                pending: PendingBits::new(),
                 work <- new_work!("rrxe_no_cq"),
-                baton: Baton::new(),
+                gate: SerialGate::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -390,7 +390,7 @@ impl Cq {
 
     /// DESTROY_CQ.
     pub(crate) fn destroy(&self) {
-        self.baton.close();
+        self.gate.close();
         let old = {
             let mut ring = lock_irqsave(&self.ring);
             core::mem::replace(&mut ring.storage, Storage::Gone)
@@ -410,7 +410,7 @@ impl Cq {
     pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
         let armed = lock_irqsave(&this.ring).disarm(solicited);
         if armed {
-            Self::tell(this, COMPLETIONS);
+            Self::notify_consumer(this, COMPLETIONS);
         }
     }
 
@@ -419,24 +419,24 @@ impl Cq {
     pub(crate) fn report_overflow(this: &Arc<Self>) {
         let told = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
         if !told {
-            Self::tell(this, LOST);
+            Self::notify_consumer(this, LOST);
         }
     }
 
-    fn tell(this: &Arc<Self>, what: u32) {
+    fn notify_consumer(this: &Arc<Self>, what: u32) {
         if !this.is_kernel {
-            this.tell_now(what);
+            this.notify_now(what);
             return;
         }
-        this.untold.raise(what);
-        if this.baton.take() {
-            // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued
+        this.pending.set(what);
+        if this.gate.try_enter() {
+            // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
             // already.
             let _ = workqueue::system_bh().enqueue(this.clone());
         }
     }
 
-    fn tell_now(&self, what: u32) {
+    fn notify_now(&self, what: u32) {
         let Some(target) = &self.target else {
             return;
         };
@@ -478,7 +478,7 @@ impl Cq {
             let due = ring.disarm_for_waiting();
             drop(ring);
             if due {
-                Self::tell(this, COMPLETIONS);
+                Self::notify_consumer(this, COMPLETIONS);
             }
             return false;
         }
@@ -495,8 +495,8 @@ impl WorkItem for Cq {
     type Pointer = Arc<Cq>;
     fn run(this: Arc<Cq>) {
         loop {
-            this.tell_now(this.untold.take());
-            if this.baton.give_back() {
+            this.notify_now(this.pending.take());
+            if this.gate.try_leave() {
                 return;
             }
         }

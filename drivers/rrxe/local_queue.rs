@@ -12,7 +12,7 @@
 //! ACKs do not count, because the received packets bound their number. A veth or loopback device
 //! without a queueing discipline has no queue, so nothing is counted there.
 
-use crate::{baton::Baton, qp::Qp};
+use crate::{qp::Qp, serial_gate::SerialGate};
 use kernel::{
     impl_has_work,
     list::{List, ListArc},
@@ -43,7 +43,7 @@ pub(crate) struct LocalQueue {
     /// Admits the first waiting queue pairs.
     #[pin]
     work: Work<LocalQueue>,
-    baton: Baton,
+    gate: SerialGate,
 }
 
 struct State {
@@ -65,7 +65,7 @@ impl LocalQueue {
                     line: List::new(),
                 }, "rrxe_local_queue"),
                 work <- new_work!("rrxe_local_queue"),
-                baton: Baton::new(),
+                gate: SerialGate::new(),
             }),
             GFP_KERNEL,
         )
@@ -86,8 +86,8 @@ impl LocalQueue {
     }
 
     fn wake(this: &Arc<Self>) {
-        if this.baton.take() {
-            // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued
+        if this.gate.try_enter() {
+            // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
             // already.
             let _ = workqueue::system_bh().enqueue(this.clone());
         }
@@ -105,7 +105,7 @@ impl LocalQueue {
     /// Ends the admission of queue pairs. On return, no queue pair waits, and only the counting of
     /// packets that leave continues. Sleeps.
     pub(crate) fn close(&self) {
-        self.baton.close();
+        self.gate.close();
         loop {
             let next = lock_irqsave(&self.state).line.pop_front();
             if next.is_none() {
@@ -123,7 +123,7 @@ impl WorkItem for LocalQueue {
             while let Some(qp) = this.next() {
                 Qp::has_room(qp.as_arc_borrow());
             }
-            if this.baton.give_back() {
+            if this.gate.try_leave() {
                 return;
             }
         }

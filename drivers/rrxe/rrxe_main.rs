@@ -21,7 +21,6 @@
 )]
 mod abi;
 mod address_handle;
-mod baton;
 mod congestion;
 mod counters;
 mod cq;
@@ -44,6 +43,7 @@ mod quota;
 mod recovery;
 mod ring;
 mod rx;
+mod serial_gate;
 mod sockets;
 mod srq;
 mod tables;

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
-    baton::{Baton, Raised},
     counters::Bound,
     cq::Cq,
     device::DeviceState,
@@ -21,6 +20,7 @@ use crate::{
     quota::Charged,
     recovery,
     ring::{Consumer, Ring},
+    serial_gate::{PendingBits, SerialGate},
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},
@@ -210,9 +210,9 @@ pub(crate) fn create(
             xrc_domain,
             state: State::new(),
             attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
-            send_baton: Baton::new(),
+            send_gate: SerialGate::new(),
             send <- new_spinlock!(send, "rrxe_qp_send"),
-            recv_baton: Baton::new(),
+            recv_gate: SerialGate::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
             local,
             line <- ListLinks::new(),
@@ -224,8 +224,8 @@ pub(crate) fn create(
             send_work <- new_work!("rrxe_qp_send"),
             recv_work <- new_work!("rrxe_qp_recv"),
             event_work <- new_work!("rrxe_qp_event"),
-            event_baton: Baton::new(),
-            events: Raised::new(),
+            event_gate: SerialGate::new(),
+            events: PendingBits::new(),
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
@@ -281,10 +281,10 @@ pub(crate) fn destroy(handle: &QpHandle) {
         side.path = None;
         side.consumer.take()
     };
-    qp.send_baton.close();
-    qp.recv_baton.close();
+    qp.send_gate.close();
+    qp.recv_gate.close();
     SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
-    qp.event_baton.close();
+    qp.event_gate.close();
     // Unpins the rings, which may sleep.
     drop((send, recv));
     if let Some(index) = handle.index {

@@ -5,10 +5,10 @@
 //! A queue pair has two sides, each with its own lock and its own half of the core's transport:
 //! [`send`] with the requester, [`recv`] with the responder. A context that has an event for a side
 //! (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the core fill
-//! a batch of packets, releases the lock, and sends the batch. A [`Baton`] for each side ensures
-//! that only one CPU at a time sends, so that batches leave in order. A CPU that finds the
-//! [`Baton`] taken marks more work as pending and continues. Work goes to a workqueue only when a
-//! budget is used up.
+//! a batch of packets, releases the lock, and sends the batch. A [`SerialGate`] for each side
+//! ensures that only one CPU at a time sends, so that batches leave in order. A CPU that finds the
+//! [`SerialGate`] occupied marks more work as pending and continues. Work goes to a workqueue only
+//! when a budget is used up.
 //!
 //! | file | contents |
 //! |---|---|
@@ -40,7 +40,6 @@ mod stream;
 pub(crate) use stream::Habit;
 
 use crate::{
-    baton::{Baton, Raised},
     counters::{Bound, Counter},
     cq::Cq,
     device::DeviceState,
@@ -50,6 +49,7 @@ use crate::{
     path::Path,
     pd::PdId,
     poll::Seat,
+    serial_gate::{PendingBits, SerialGate},
     srq::Srq,
 };
 use kernel::{
@@ -106,10 +106,10 @@ pub(crate) struct Qp {
     #[pin]
     attr: Mutex<QpAttr>,
 
-    send_baton: Baton,
+    send_gate: SerialGate,
     #[pin]
     pub(crate) send: SpinLock<send::SendSide>,
-    recv_baton: Baton,
+    recv_gate: SerialGate,
     #[pin]
     pub(crate) recv: SpinLock<recv::RecvSide>,
     /// Packets of this queue pair that are queued on this host.
@@ -138,9 +138,9 @@ pub(crate) struct Qp {
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
     event_work: Work<Qp, { run::EVENT_WORK }>,
-    event_baton: Baton,
+    event_gate: SerialGate,
     /// Events to report, one bit each.
-    events: Raised,
+    events: PendingBits,
 }
 
 impl_has_work! {
@@ -184,7 +184,7 @@ fn service(qp_type: QpType) -> Service {
 
 /// Context of an event that is handled while a side is locked.
 #[derive(Clone, Copy)]
-pub(crate) struct Occasion<'a> {
+pub(crate) struct EventCtx<'a> {
     /// The RCU read lock that protects lookups of tables and regions.
     pub(crate) rcu: &'a rcu::Guard,
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -195,7 +195,7 @@ pub(crate) struct Occasion<'a> {
 
 /// Completions that were pushed under a lock, to be reported after it is released.
 #[derive(Default)]
-pub(crate) struct Notices {
+pub(crate) struct PendingCompletions {
     pushed: bool,
     solicited: bool,
     overflow: bool,
@@ -205,7 +205,7 @@ pub(crate) struct Notices {
     overflow_elsewhere: bool,
 }
 
-impl Notices {
+impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
         let Some(cq) = srq.cq() else {

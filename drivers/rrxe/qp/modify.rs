@@ -296,7 +296,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
                 if !qp.state.change(from, to) {
                     return false;
                 }
-                side.tell_drained = false;
+                side.notify_drained = false;
                 if qp.qp_type != QpType::XrcTarget {
                     side.requester.start();
                 }
@@ -313,7 +313,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
                     return false;
                 }
                 side.requester.pause();
-                side.tell_drained = known.en_sqd_async_notify;
+                side.notify_drained = known.en_sqd_async_notify;
             }
             Qp::run_send(qp.as_arc_borrow());
         }

@@ -4,8 +4,8 @@
 //! next.
 
 use super::{
-    answer::Wait, recv::RecvSide, reorder_buffer::ReorderBuffer, send::SendSide, Notices, Occasion,
-    Qp,
+    answer::Wait, recv::RecvSide, reorder_buffer::ReorderBuffer, send::SendSide, EventCtx,
+    PendingCompletions, Qp,
 };
 use crate::{
     congestion::{is_marked, Due},
@@ -27,7 +27,7 @@ use rrxe_core::{
 #[derive(Default)]
 pub(crate) struct Left {
     /// Completions of requests.
-    pub(super) recv: Notices,
+    pub(super) recv: PendingCompletions,
     pub(super) any_requests: bool,
     /// At least one of the requests was new.
     pub(super) heard: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Left {
     /// Outcome of the requests. [`Outcome::buffer`] is not used here.
     pub(super) requests: Outcome,
     /// Completions of responses.
-    pub(super) send: Notices,
+    pub(super) send: PendingCompletions,
     pub(super) responses: Outcome,
     /// Responses have arrived, and may have freed slots.
     pub(super) any_responses: bool,
@@ -228,7 +228,7 @@ impl Qp {
     ) {
         let qp = object_of(this);
         let After { left, turn, .. } = after;
-        let notices = &mut left.send;
+        let completions = &mut left.send;
         let Some(locked) = turn.requester(qp, incoming).filter(|side| side.from_peer) else {
             qp.count(Counter::Discarded);
             return;
@@ -241,8 +241,8 @@ impl Qp {
         let now = incoming.now;
         side.reorder_buffer.expire(now);
         let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
-            let on = Occasion::of(incoming, rcu);
-            side.act(qp, on, None, notices, |requester, slots, env| {
+            let ctx = EventCtx::of(incoming, rcu);
+            side.act(qp, ctx, None, completions, |requester, slots, env| {
                 requester.handle_packet(slots, now, incoming.packet, env)
             })
         };
@@ -268,10 +268,12 @@ impl Qp {
         }
         if !side.reorder_buffer.is_empty() {
             Self::arm_expiry(this, &side.reorder_buffer);
-            let on = Occasion::of(incoming, rcu);
-            outcome.merge(side.act(qp, on, None, notices, |requester, slots, env| {
-                requester.on_buffered(slots, now, true, env)
-            }));
+            let ctx = EventCtx::of(incoming, rcu);
+            outcome.merge(
+                side.act(qp, ctx, None, completions, |requester, slots, env| {
+                    requester.on_buffered(slots, now, true, env)
+                }),
+            );
         }
         if outcome.sqe {
             qp.state.fail_send_queue();
@@ -303,7 +305,7 @@ impl Qp {
             left.any_requests = true;
             left.wait = qp.answers.expect(incoming.now);
         }
-        let (notices, heard) = (&mut left.recv, &mut left.heard);
+        let (completions, heard) = (&mut left.recv, &mut left.heard);
         let at_once = left.wait != Wait::Begins;
         let side = &mut *locked.side;
         side.direct = incoming.is_direct();
@@ -314,11 +316,11 @@ impl Qp {
         side.expire_buffered(now);
         let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
             let expected = side.responder.expected_psn();
-            let on = Occasion::of(incoming, rcu);
+            let ctx = EventCtx::of(incoming, rcu);
             if at_once && incoming.packet.bth.ackreq && incoming.packet.psn().get() == expected {
                 qp.answers.hear(now);
             }
-            let outcome = side.act(qp, on, None, notices, |responder, env| {
+            let outcome = side.act(qp, ctx, None, completions, |responder, env| {
                 responder.handle_packet(now, incoming.packet, env)
             });
             if side.responder.expected_psn() != expected {

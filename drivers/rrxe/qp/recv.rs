@@ -2,7 +2,7 @@
 
 //! The receive side of a queue pair: the core's responder and its environment.
 
-use super::{reorder_buffer::ReorderBuffer, scatter::Segments, Notices, Occasion, Qp};
+use super::{reorder_buffer::ReorderBuffer, scatter::Segments, EventCtx, PendingCompletions, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
@@ -203,13 +203,13 @@ impl RecvSide {
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
+        ctx: EventCtx<'_>,
         batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         let before = *self.responder.counters();
-        let result = self.act(qp, on, batch, notices, f);
+        let result = self.act(qp, ctx, batch, completions, f);
         qp.count_responder(&before, self.responder.counters());
         result
     }
@@ -220,25 +220,25 @@ impl RecvSide {
     pub(super) fn act<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
+        ctx: EventCtx<'_>,
         batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         let mut env = Env {
             qp,
-            on,
+            ctx,
             current: &mut self.current,
             reads: &mut self.reads,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
             outgoing: Outgoing::new(qp),
-            notices,
+            completions,
         };
         let (path, port) = (&self.path, self.source_port);
         let is_direct = |back| back && self.direct;
         env.outgoing
-            .fill_batch(batch, path, port, on.rcu, is_direct);
+            .fill_batch(batch, path, port, ctx.rcu, is_direct);
         let result = f(&mut self.responder, &mut env);
         env.outgoing.finish();
         result
@@ -247,7 +247,12 @@ impl RecvSide {
     /// Completes all receive work requests as flushed, and asks the consumer to ring the doorbell
     /// for new ones (Error state). Work requests of a shared receive queue stay there for other
     /// queue pairs, except for the one that this queue pair has taken (J-15).
-    pub(crate) fn flush(&mut self, qp: &Qp, on: Occasion<'_>, notices: &mut Notices) {
+    pub(crate) fn flush(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        completions: &mut PendingCompletions,
+    ) {
         let flushed = RecvCompletion {
             status: Status::WrFlush,
             opcode: RecvOpcode::Recv,
@@ -258,7 +263,7 @@ impl RecvSide {
             src_qp: 0,
             pkey: 0,
         };
-        self.with(qp, on, None, notices, |responder, env| {
+        self.with(qp, ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
                 consumer.want_doorbell(true);
@@ -282,13 +287,13 @@ impl RecvSide {
 /// The responder's environment.
 pub(crate) struct Env<'a> {
     qp: &'a Qp,
-    on: Occasion<'a>,
+    ctx: EventCtx<'a>,
     current: &'a mut Current,
     reads: &'a mut Reads,
     guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
     outgoing: Outgoing<'a>,
-    notices: &'a mut Notices,
+    completions: &'a mut PendingCompletions,
 }
 
 impl Env<'_> {
@@ -303,7 +308,7 @@ impl Env<'_> {
         }
         Ok(Segments {
             tables: &self.qp.device.tables,
-            rcu: self.on.rcu,
+            rcu: self.ctx.rcu,
             pd: self
                 .current
                 .srq
@@ -321,7 +326,7 @@ impl Env<'_> {
     /// XRC: returns the shared receive queue that the current packet names.
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.qp.xrc_domain.ok_or(Fault::Protection)?;
-        let srq = self.qp.device.tables.srqs.get(srqn, self.on.rcu);
+        let srq = self.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
         srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
     }
 
@@ -331,7 +336,7 @@ impl Env<'_> {
         if self.qp.xrc_domain.is_none() {
             return Ok(self.qp.pd);
         }
-        let incoming = self.on.incoming.ok_or(Fault::Protection)?;
+        let incoming = self.ctx.incoming.ok_or(Fault::Protection)?;
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
     }
 
@@ -346,7 +351,7 @@ impl Env<'_> {
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
         let (tables, by) = (&self.qp.device.tables, self.qp.keys(pd));
-        tables.remote(self.on.rcu, by, rkey, va, len, wants)
+        tables.remote(self.ctx.rcu, by, rkey, va, len, wants)
     }
 
     /// Writes the Global Route Header in front of a datagram.
@@ -378,7 +383,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         self.segments()?.scatter_payload(offset, incoming)
     }
 
@@ -390,11 +395,11 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<(), Fault> {
         let pd = self.remote_pd()?;
-        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.on.now) {
+        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
             return Err(Fault::Protection);
         }
         if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
-            self.guesses.note_wrong(self.on.now);
+            self.guesses.note_wrong(self.ctx.now);
             return Err(fault);
         }
         if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
@@ -404,7 +409,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let pd = self.remote_pd()?;
         let span = self.remote(
             pd,
@@ -423,7 +428,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let mut bytes = [0; 8];
         incoming.copy_payload(&mut bytes)?;
         let pd = self.remote_pd()?;
@@ -435,12 +440,12 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
-            .flush(self.on.rcu, self.remote_pd()?, rkey, flush)
+            .flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
         let tables = &self.qp.device.tables;
-        tables.invalidate(self.on.rcu, self.qp.keys(self.remote_pd()?), rkey)
+        tables.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
@@ -451,7 +456,7 @@ impl ResponderEnv for Env<'_> {
         );
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
-            timestamp: self.on.now,
+            timestamp: self.ctx.now,
             byte_len: completion.byte_len,
             qp_num: self.qp.number,
             src_qp: completion.src_qp,
@@ -471,11 +476,11 @@ impl ResponderEnv for Env<'_> {
         if completion.solicited {
             cqe.flags |= CQE_SOLICITED;
         }
-        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.on.incoming, self.qp.qp_type) {
+        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.qp.qp_type) {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
-                cqe.vlan_id = incoming.vlan_id(self.on.rcu).unwrap_or(abi::NO_VLAN);
+                cqe.vlan_id = incoming.vlan_id(self.ctx.rcu).unwrap_or(abi::NO_VLAN);
                 cqe.network_hdr_type = match skb.source() {
                     IpAddr::V4(_) => wc::NETWORK_IPV4,
                     IpAddr::V6(_) => wc::NETWORK_IPV6,
@@ -494,10 +499,10 @@ impl ResponderEnv for Env<'_> {
         let srq = self.current.srq.take();
         match &srq {
             Some(srq) => self
-                .notices
+                .completions
                 .push_to(srq, &cqe, self.qp, completion.solicited),
             None => self
-                .notices
+                .completions
                 .push(&self.qp.recv_cq, &cqe, self.qp, completion.solicited),
         }
     }
@@ -518,7 +523,7 @@ impl ResponderEnv for Env<'_> {
         if self.outgoing.room() == 0 && !packet.payload.is_empty() {
             return Err(TxError::NoRoom);
         }
-        let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
+        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let (qp, reads) = (self.qp, &*self.reads);
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
         if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
@@ -549,7 +554,7 @@ impl ResponderEnv for Env<'_> {
             };
             return (sent, result.and(Err(TxError::NoRoom)));
         }
-        let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
+        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let Payload::Read { rkey, va, len } = packet.payload else {
             return packet.for_each_in_burst(count, |packet| self.transmit(packet));
         };

@@ -3,11 +3,12 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp,
+    answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, EventCtx,
+    PendingCompletions, Qp,
 };
 use crate::{
-    baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch,
-    EVENT_QUEUE,
+    counters::Counter, cq::Cq, incoming::Incoming, limits::path, serial_gate::SerialGate,
+    tx::Batch, EVENT_QUEUE,
 };
 use kernel::{
     sync::{rcu, Arc, ArcBorrow},
@@ -58,7 +59,7 @@ struct Filled {
     carried: bool,
 }
 
-impl<'a> Occasion<'a> {
+impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
     fn now(rcu: &'a rcu::Guard) -> Self {
         Self {
@@ -84,7 +85,7 @@ impl Qp {
     /// can't be entered then, and if `Parcel` deliveries are nested too deeply, to bound the use of
     /// the kernel stack.
     pub(crate) fn run_send(this: ArcBorrow<'_, Self>) {
-        if !this.send_baton.take() {
+        if !this.send_gate.try_enter() {
             return;
         }
         if irqs_disabled() || this.device.is_deep() {
@@ -99,7 +100,7 @@ impl Qp {
     /// disabled, because the consumer may hold locks that a softirq takes, and if `Parcel`
     /// deliveries are nested too deeply.
     pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
-        if !this.recv_baton.take() {
+        if !this.recv_gate.try_enter() {
             return;
         }
         if irqs_disabled() || this.device.is_deep() {
@@ -109,22 +110,23 @@ impl Qp {
         }
     }
 
-    /// Continues the send side in a softirq, which keeps the [`Baton`].
+    /// Continues the send side in a softirq, which stays in the [`SerialGate`].
     fn send_later(this: ArcBorrow<'_, Self>) {
-        // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued already.
+        // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
+        // already.
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, SEND_WORK>(this.into());
     }
 
-    /// Continues the receive side in a softirq, which keeps the [`Baton`].
+    /// Continues the receive side in a softirq, which stays in the [`SerialGate`].
     fn recv_later(this: ArcBorrow<'_, Self>) {
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
     }
 
-    /// Runs rounds of a side until nothing is left to do, then releases its [`Baton`]. If the
+    /// Runs rounds of a side until nothing is left to do, then leaves its [`SerialGate`]. If the
     /// budget is used up first, `later` continues.
     fn rounds(
         this: ArcBorrow<'_, Self>,
-        baton: &Baton,
+        gate: &SerialGate,
         round: impl Fn(ArcBorrow<'_, Self>) -> Round,
         later: impl FnOnce(ArcBorrow<'_, Self>),
     ) {
@@ -133,7 +135,7 @@ impl Qp {
             if round.fatal {
                 Self::enter_error(this);
             }
-            if !round.more && baton.give_back() {
+            if !round.more && gate.try_leave() {
                 if round.blocked {
                     this.local.wait(this.into());
                 }
@@ -144,7 +146,7 @@ impl Qp {
     }
 
     fn send_rounds(this: ArcBorrow<'_, Self>) {
-        Self::rounds(this, &this.send_baton, Self::send_round, Self::send_later);
+        Self::rounds(this, &this.send_gate, Self::send_round, Self::send_later);
     }
 
     /// Passes packets to the network stack and counts them.
@@ -185,12 +187,12 @@ impl Qp {
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
         let mut batch = Batch::default();
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         let _bh = BhGuard::new();
         let (side, waited) = qp.lock_send();
         let gone = waited.as_ref().is_some_and(Option::is_none);
         let acknowledgement = waited.flatten();
-        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut notices);
+        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut completions);
         let mut round = filled.round;
         qp.send_batch(&mut batch);
         if filled.carried {
@@ -207,7 +209,7 @@ impl Qp {
             qp.raise(QpEvent::SendQueueDrained);
             Self::report_events(this);
         }
-        round.fatal |= Self::report(this, notices, &qp.send_cq);
+        round.fatal |= Self::report(this, completions, &qp.send_cq);
         if qp.is_user && !qp.is_polled && !filled.waiting {
             qp.talk.round_ended(monotonic_ns());
         }
@@ -249,31 +251,38 @@ impl Qp {
         mut side: BhLocked<'_, SendSide>,
         acknowledgement: Option<&TxPacket>,
         batch: &mut Batch,
-        notices: &mut Notices,
+        completions: &mut PendingCompletions,
     ) -> Filled {
         let mut filled = Filled::default();
         let rcu = rcu::read_lock();
-        let on = Occasion::now(&rcu);
+        let ctx = EventCtx::now(&rcu);
         let mut idle = true;
         match side.fetch(self) {
             Ok(fetched) => {
                 if !fetched.is_empty() {
                     idle = false;
-                    self.answers.answered(on.now);
+                    self.answers.answered(ctx.now);
                 }
-                side.follow(self, fetched, on.now);
+                side.follow(self, fetched, ctx.now);
             }
             Err(_) => filled.round.fatal = true,
         }
-        let progress = side.with(self, on, Some(batch), notices, |requester, slots, env| {
-            let budget = path::BATCH.min(env.room());
-            let progress = requester.poll_transmit(slots, on.now, budget, env);
-            filled.round.blocked = progress.more && progress.sent == budget && budget < path::BATCH;
-            if let Some(packet) = acknowledgement {
-                env.carry(packet);
-            }
-            progress
-        });
+        let progress = side.with(
+            self,
+            ctx,
+            Some(batch),
+            completions,
+            |requester, slots, env| {
+                let budget = path::BATCH.min(env.room());
+                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
+                filled.round.blocked =
+                    progress.more && progress.sent == budget && budget < path::BATCH;
+                if let Some(packet) = acknowledgement {
+                    env.carry(packet);
+                }
+                progress
+            },
+        );
         filled.carried = acknowledgement.is_some() && progress.sent != 0;
         filled.round.fatal |= progress.fatal;
         filled.round.more =
@@ -281,8 +290,8 @@ impl Qp {
         if progress.sqe {
             self.state.fail_send_queue();
         }
-        if side.tell_drained && side.requester.is_drained(&side.slots) {
-            side.tell_drained = false;
+        if side.notify_drained && side.requester.is_drained(&side.slots) {
+            side.notify_drained = false;
             filled.drained = true;
         }
         filled.deadline = side.next_timeout();
@@ -294,27 +303,33 @@ impl Qp {
     }
 
     fn recv_rounds(this: ArcBorrow<'_, Self>) {
-        Self::rounds(this, &this.recv_baton, Self::recv_round, Self::recv_later);
+        Self::rounds(this, &this.recv_gate, Self::recv_round, Self::recv_later);
     }
 
     fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
         let mut batch = Batch::default();
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         let mut blocked = false;
         let (progress, deadline) = {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
-                let progress = responder.poll_transmit(on.now, path::BATCH, env);
-                blocked = progress.more && env.is_full();
-                progress
-            });
+            let progress = side.with(
+                qp,
+                ctx,
+                Some(&mut batch),
+                &mut completions,
+                |responder, env| {
+                    let progress = responder.poll_transmit(ctx.now, path::BATCH, env);
+                    blocked = progress.more && env.is_full();
+                    progress
+                },
+            );
             // Another CPU may have set the Error state and not yet called `end_recv`, so pending
             // ACKs are sent before the flush discards them.
             if qp.state() == QpState::Error && !progress.more {
-                side.flush(qp, on, &mut notices);
+                side.flush(qp, ctx, &mut completions);
             }
             (progress, side.responder.next_timeout())
         };
@@ -323,7 +338,7 @@ impl Qp {
             qp.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);
         }
-        let overflow = Self::report(this, notices, &qp.recv_cq);
+        let overflow = Self::report(this, completions, &qp.recv_cq);
         Round {
             more: progress.more && !blocked,
             fatal: progress.fatal || overflow,
@@ -368,7 +383,7 @@ impl Qp {
         let qp = &*this;
         let deadline = {
             let side = lock_bh(&qp.send);
-            if side.has_backlog() || side.tell_drained || side.is_streaming() {
+            if side.has_backlog() || side.notify_drained || side.is_streaming() {
                 return true;
             }
             side.next_timeout()
@@ -428,16 +443,16 @@ impl Qp {
     ///
     /// - it is delayed ([`super::answer`]);
     /// - the CPU that handled the request has released the lock but not sent yet;
-    /// - another CPU holds the `Baton`, and has more work marked as pending;
-    /// - a softirq work item holds the `Baton`, because `Parcel` deliveries were nested or because
-    ///   a budget was used up by READ responses.
+    /// - another CPU is inside the `SerialGate`, and has more work marked as pending;
+    /// - a softirq work item is inside the `SerialGate`, because `Parcel` deliveries were nested or
+    ///   because a budget was used up by READ responses.
     ///
     /// In all of these cases the responder still holds the ACK, so this function takes it from
-    /// there. It does not take the `Baton`, because the owner may be the context that this one has
-    /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
-    /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
-    /// lock: no request is executed in between. A filled batch is sent even if the queue pair is
-    /// gone, and [`Qp::lock_send`] keeps an ACK that is sent with an answer.
+    /// there. It does not enter the `SerialGate`, because the owner may be the context that this
+    /// one has interrupted. Two batches may therefore be reordered; the peer accepts a late
+    /// response as long as it waits for it. The last batch is filled, and the side ended, under one
+    /// hold of the lock: no request is executed in between. A filled batch is sent even if the
+    /// queue pair is gone, and [`Qp::lock_send`] keeps an ACK that is sent with an answer.
     ///
     /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
     /// for it or if its network device is gone. READ responses beyond `batches`, and everything
@@ -447,7 +462,7 @@ impl Qp {
     pub(super) fn end_recv<R>(
         this: ArcBorrow<'_, Self>,
         batches: u32,
-        end: impl FnOnce(&mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+        end: impl FnOnce(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
         let _ = this.answers.take();
         for _ in 1..batches {
@@ -455,35 +470,41 @@ impl Qp {
                 break;
             }
         }
-        Self::last_round(this, |_, side, on, notices| end(side, on, notices))
+        Self::last_round(this, |_, side, ctx, completions| {
+            end(side, ctx, completions)
+        })
     }
 
     /// Fills a batch with pending ACKs and responses, and sends it. Calls `then` before the side is
     /// unlocked; the first argument of `then` tells whether more is pending.
     fn last_round<R>(
         this: ArcBorrow<'_, Self>,
-        then: impl FnOnce(bool, &mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+        then: impl FnOnce(bool, &mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
         let qp = &*this;
         let mut batch = Batch::default();
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         let result = {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.recv);
             // Each `Parcel` is delivered by a call from the sender. If these calls are nested too
             // deeply, the packets go through the network stack, which queues them.
             side.direct &= !qp.device.is_deep();
             side.responder.forget_rate();
-            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
-                responder.poll_transmit(on.now, path::BATCH, env)
-            });
-            then(progress.more, &mut side, on, &mut notices)
+            let progress = side.with(
+                qp,
+                ctx,
+                Some(&mut batch),
+                &mut completions,
+                |responder, env| responder.poll_transmit(ctx.now, path::BATCH, env),
+            );
+            then(progress.more, &mut side, ctx, &mut completions)
         };
         qp.send_batch(&mut batch);
         // A completion queue that overflows now loses only flushed completions; the queue pair has
         // ended.
-        let _ = notices.report(&qp.recv_cq);
+        let _ = completions.report(&qp.recv_cq);
         result
     }
 
@@ -519,28 +540,28 @@ impl Qp {
         let qp = &*this;
         let failed = qp.state.fail();
 
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.send);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
                 side.end_stream();
-                side.with(qp, on, None, &mut notices, |requester, slots, env| {
+                side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
             }
         }
         // A completion queue that overflows now loses only flushed completions; the queue pair has
         // ended.
-        let _ = notices.report(&qp.send_cq);
-        Self::end_recv(this, batches, |side, on, notices| {
+        let _ = completions.report(&qp.send_cq);
+        Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
-                side.flush(qp, on, notices);
+                side.flush(qp, ctx, completions);
             }
         });
         if failed == Failed::Now && qp.srq.is_some() {
@@ -556,14 +577,14 @@ impl Qp {
     /// Records an event. [`Qp::report_events`] reports it.
     pub(crate) fn raise(&self, event: QpEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            self.events.raise(1 << bit);
+            self.events.set(1 << bit);
         }
     }
 
     /// Notifies the consumer of completions. Returns true if a completion was lost, which is fatal
     /// to the queue pair. The caller must hold no lock.
-    fn report(this: ArcBorrow<'_, Self>, notices: Notices, cq: &Arc<Cq>) -> bool {
-        let lost = notices.report(cq);
+    fn report(this: ArcBorrow<'_, Self>, completions: PendingCompletions, cq: &Arc<Cq>) -> bool {
+        let lost = completions.report(cq);
         if lost && this.state() != QpState::Error {
             // A local work queue catastrophic error (IBA 11.6.3), which no completion can report.
             this.raise(QpEvent::Fatal);
@@ -574,7 +595,7 @@ impl Qp {
 
     /// Starts to report the recorded events. The caller must hold no lock.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
-        if this.events.any() && this.event_baton.take() {
+        if this.events.any() && this.event_gate.try_enter() {
             EVENT_QUEUE.enqueue::<Arc<Self>, EVENT_WORK>(this.into());
         }
     }
@@ -610,7 +631,7 @@ impl WorkItem<EVENT_WORK> for Qp {
                     this.target.dispatch(*event);
                 }
             }
-            if !this.events.any() && this.event_baton.give_back() {
+            if !this.events.any() && this.event_gate.try_leave() {
                 return;
             }
         }
@@ -657,19 +678,19 @@ impl Qp {
     /// Handles a timeout of the send side.
     fn send_side_expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         let outcome = {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.send);
-            side.with(qp, on, None, &mut notices, |requester, slots, env| {
+            side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
                 if qp.local.is_waiting() {
-                    requester.restart_timers(on.now);
+                    requester.restart_timers(ctx.now);
                 }
-                requester.handle_timeout(slots, on.now, env)
+                requester.handle_timeout(slots, ctx.now, env)
             })
         };
-        if Self::report(this, notices, &qp.send_cq) || outcome.fatal {
+        if Self::report(this, completions, &qp.send_cq) || outcome.fatal {
             Self::enter_error(this);
         }
         Self::run_send(this);

@@ -6,7 +6,7 @@ use super::{
     reorder_buffer::ReorderBuffer,
     scatter::Segments,
     stream::{Fetched, Stream},
-    Notices, Occasion, Qp,
+    EventCtx, PendingCompletions, Qp,
 };
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
@@ -74,7 +74,7 @@ pub(crate) struct SendSide {
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
     /// The consumer asked to be told when the send queue has drained, and has not been told yet.
-    pub(crate) tell_drained: bool,
+    pub(crate) notify_drained: bool,
     /// Out-of-order responses.
     pub(crate) reorder_buffer: ReorderBuffer,
     stream: Stream,
@@ -151,7 +151,7 @@ impl SendSide {
             consumer: Some(consumer),
             path: None,
             source_port: 0,
-            tell_drained: false,
+            notify_drained: false,
             reorder_buffer: ReorderBuffer::new(device),
             stream: Stream::default(),
             way: Way::default(),
@@ -292,7 +292,7 @@ impl SendSide {
         self.end_stream();
         self.way = Way::Open;
         self.posted = 0;
-        self.tell_drained = false;
+        self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
         }
@@ -316,13 +316,13 @@ impl SendSide {
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
+        ctx: EventCtx<'_>,
         batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let before = *self.requester.counters();
-        let result = self.act(qp, on, batch, notices, f);
+        let result = self.act(qp, ctx, batch, completions, f);
         qp.count_requester(&before, self.requester.counters(), &self.path);
         result
     }
@@ -333,15 +333,15 @@ impl SendSide {
     pub(super) fn act<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
+        ctx: EventCtx<'_>,
         batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let mut env = Env {
             work: Work {
                 qp,
-                on,
+                ctx,
                 local: &self.local,
                 segments: &self.segments,
                 max_sge: self.max_sge,
@@ -350,12 +350,12 @@ impl SendSide {
             },
             consumer: self.consumer.as_mut(),
             outgoing: Outgoing::new(qp),
-            notices,
+            completions,
         };
         let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        env.outgoing.fill_batch(batch, path, port, on.rcu, |back| {
+        env.outgoing.fill_batch(batch, path, port, ctx.rcu, |back| {
             *way = match back {
-                true => way.choose(qp, &self.requester, on.rcu),
+                true => way.choose(qp, &self.requester, ctx.rcu),
                 false => Way::Stack,
             };
             *way == Way::Direct
@@ -371,7 +371,7 @@ pub(crate) struct Env<'a> {
     work: Work<'a>,
     consumer: Option<&'a mut Consumer>,
     outgoing: Outgoing<'a>,
-    notices: &'a mut Notices,
+    completions: &'a mut PendingCompletions,
 }
 
 impl Env<'_> {
@@ -391,7 +391,7 @@ impl Env<'_> {
 #[derive(Clone, Copy)]
 struct Work<'a> {
     qp: &'a Qp,
-    on: Occasion<'a>,
+    ctx: EventCtx<'a>,
     local: &'a [LocalRequest],
     segments: &'a [DataSegment],
     max_sge: usize,
@@ -414,7 +414,7 @@ impl Work<'_> {
             .ok_or(Fault::Malformed)?;
         Ok(Segments {
             tables: &self.qp.device.tables,
-            rcu: self.on.rcu,
+            rcu: self.ctx.rcu,
             pd: self.qp.pd,
             list,
         })
@@ -479,11 +479,11 @@ impl RequesterEnv for Env<'_> {
         let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
-            let ah = handles.get(local.ah, work.on.rcu).map(object_of);
+            let ah = handles.get(local.ah, work.ctx.rcu).map(object_of);
             let ah = ah.filter(|ah| ah.pd() == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);
-            self.outgoing.along(path, port, work.on.rcu);
+            self.outgoing.along(path, port, work.ctx.rcu);
         }
         self.outgoing.send(packet, gather)
     }
@@ -509,7 +509,7 @@ impl RequesterEnv for Env<'_> {
     }
 
     fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let incoming = self.work.on.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.work.ctx.incoming.ok_or(Fault::Malformed)?;
         self.work.segments(slot)?.scatter_payload(offset, incoming)
     }
 
@@ -532,7 +532,7 @@ impl RequesterEnv for Env<'_> {
         let wr_id = self.work.local(slot).map_or(0, |local| local.wr_id);
         let cqe = Cqe {
             wr_id,
-            timestamp: self.work.on.now,
+            timestamp: self.work.ctx.now,
             byte_len: completion.byte_len,
             qp_num: self.work.qp.number,
             status: completion.status as u8,
@@ -541,7 +541,7 @@ impl RequesterEnv for Env<'_> {
             vlan_id: abi::NO_VLAN,
             ..Cqe::default()
         };
-        self.notices
+        self.completions
             .push(&self.work.qp.send_cq, &cqe, self.work.qp, false);
     }
 
@@ -553,7 +553,7 @@ impl RequesterEnv for Env<'_> {
             &local.op,
         );
         match local.opcode {
-            wr_opcode::LOCAL_INV => tables.invalidate(self.work.on.rcu, by, local.key),
+            wr_opcode::LOCAL_INV => tables.invalidate(self.work.ctx.rcu, by, local.key),
             wr_opcode::BIND_MW => {
                 let to = Bind {
                     rkey: op.rkey_or_qkey,
@@ -562,7 +562,7 @@ impl RequesterEnv for Env<'_> {
                     length: op.compare_add,
                     access: op.swap,
                 };
-                tables.bind(self.work.on.rcu, by, to)
+                tables.bind(self.work.ctx.rcu, by, to)
             }
             wr_opcode::REG_MR => {
                 let to = FastRegister {
@@ -571,7 +571,7 @@ impl RequesterEnv for Env<'_> {
                     length: op.compare_add,
                     access: op.swap,
                 };
-                tables.fast_register(self.work.on.rcu, by, to)
+                tables.fast_register(self.work.ctx.rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }
