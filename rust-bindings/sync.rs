@@ -24,7 +24,7 @@ mod timer;
 mod user_thread;
 
 pub use crate::compat::smp_mb;
-pub use arc::object_of;
+pub use arc::arc_borrow_ref;
 pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub use gate::{CallbackGate, GateGuard};
 pub use index_pool::IndexPool;

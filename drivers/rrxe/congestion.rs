@@ -8,11 +8,11 @@
 
 use crate::{
     counters::Counter,
-    incoming::Incoming,
     limits,
     path::Path,
-    qp::{send::SendSide, Qp},
-    tx::{Carrier, Pen},
+    qp::{requester::SendSide, Qp},
+    rx_packet::RxPacket,
+    tx::{FlowTemplate, IcrcScratch},
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{net::TxQueue, sync::lock_bh};
@@ -64,7 +64,7 @@ impl Due {
     /// core's part.
     #[inline]
     pub(crate) fn of(
-        incoming: &Incoming<'_>,
+        incoming: &RxPacket<'_>,
         path: &Option<Arc<Path>>,
         source_port: u16,
         notification: impl FnOnce() -> Option<TxPacket>,
@@ -96,11 +96,11 @@ impl Qp {
             return;
         }
         let mut queue = TxQueue::new();
-        let packet = Carrier::new(&due.path, &self.device, due.source_port, rcu)
-            .map(|carrier| carrier.with_tos(NOTIFICATION))
-            .and_then(|carrier| {
-                carrier
-                    .packet(&due.packet, &mut Pen::default(), |_| Ok(()))
+        let packet = FlowTemplate::new(&due.path, &self.device, due.source_port, rcu)
+            .map(|template| template.with_tos(NOTIFICATION))
+            .and_then(|template| {
+                template
+                    .packet(&due.packet, &mut IcrcScratch::default(), |_| Ok(()))
                     .ok()?
             });
         if let Some(packet) = packet {
@@ -111,14 +111,17 @@ impl Qp {
     }
 
     /// Handles a notification. It affects only the rates.
-    pub(crate) fn receive_notification(this: ArcBorrow<'_, Self>, incoming: &Incoming<'_>) {
+    pub(crate) fn receive_notification(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
         let qp = &*this;
         if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {
             qp.device.count_bad_pkeys(1);
             return;
         }
-        let from_peer =
-            |side: &SendSide| side.path.as_ref().is_some_and(|p| incoming.comes_along(p));
+        let from_peer = |side: &SendSide| {
+            side.path
+                .as_ref()
+                .is_some_and(|p| incoming.is_from_peer_of(p))
+        };
         let mut react = is_reaction_point() && qp.qp_type.is_connected();
         if react {
             let mut side = lock_bh(&qp.send);

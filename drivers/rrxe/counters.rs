@@ -70,8 +70,8 @@ counters! {
     Throttled = "rp_throttled",
     Doorbells = "sq_doorbells",
     WithoutIcrc = "same_host_pkts",
-    Direct = "same_device_pkts",
-    CarriedAcknowledgements = "acks_with_answers",
+    SameDevice = "same_device_pkts",
+    PiggybackedAcks = "acks_with_answers",
     RefusedLocally = "local_guard_drops",
 }
 

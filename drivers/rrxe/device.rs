@@ -47,7 +47,7 @@ pub(crate) struct DeviceState {
     reorder_bytes: Atomic<usize>,
     /// The device's packets that are queued on this host.
     pub(crate) local_queue: Arc<LocalQueue>,
-    /// Nested deliveries of `Parcel`s: see [`crate::direct`].
+    /// Nested deliveries of `LoopbackBatch`s: see [`crate::loopback`].
     pub(crate) deliveries: Nesting,
 }
 

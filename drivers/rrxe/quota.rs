@@ -41,7 +41,7 @@ struct Taken {
 }
 
 /// Memory for a user's entry in [`Taken::users`].
-type Room = RBTreeNodeReservation<u32, u32>;
+type NodeReservation = RBTreeNodeReservation<u32, u32>;
 
 impl Taken {
     fn new() -> Self {
@@ -51,9 +51,15 @@ impl Taken {
         }
     }
 
-    /// Counts one more object. Takes `room` if the payer is a user without an entry. Returns false
+    /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
     /// if there are `most` objects already, or if a user that is not `exempt` has its share.
-    fn add(&mut self, most: u32, payer: Payer, exempt: bool, room: &mut Option<Room>) -> bool {
+    fn add(
+        &mut self,
+        most: u32,
+        payer: Payer,
+        exempt: bool,
+        node: &mut Option<NodeReservation>,
+    ) -> bool {
         let (has, may) = match payer {
             Payer::User(uid) if !exempt => {
                 let own = self.users.get(&uid).map_or(0, |count| *count as usize);
@@ -70,9 +76,9 @@ impl Taken {
                     let count = entry.get_mut();
                     *count = count.saturating_add(1);
                 }
-                Entry::Vacant(entry) => match room.take() {
-                    Some(room) => {
-                        entry.insert(1, room);
+                Entry::Vacant(entry) => match node.take() {
+                    Some(node) => {
+                        entry.insert(1, node);
                     }
                     None => return false,
                 },
@@ -123,11 +129,11 @@ impl Quota {
     /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
     /// at the limit of the module, or if there is no memory.
     pub(crate) fn take(&self, payer: Payer) -> Result {
-        let mut room = match payer {
+        let mut node = match payer {
             Payer::Kernel => None,
-            Payer::User(_) => Some(Room::new(GFP_KERNEL_ACCOUNT)?),
+            Payer::User(_) => Some(NodeReservation::new(GFP_KERNEL_ACCOUNT)?),
         };
-        let mut add = |exempt| lock_irqsave(&self.taken).add(self.most, payer, exempt, &mut room);
+        let mut add = |exempt| lock_irqsave(&self.taken).add(self.most, payer, exempt, &mut node);
         match payer {
             Payer::User(_) if add(false) => Ok(()),
             Payer::User(_) if !user::has_sys_resource() => Err(quota_exceeded()),
@@ -242,12 +248,17 @@ impl Quotas {
 mod tests {
     use super::*;
 
-    const MOST: u32 = 12;
+    const LIMIT: u32 = 12;
 
     /// Counts objects of this payer until one is refused. Returns their number.
     fn fill(taken: &mut Taken, payer: Payer, exempt: bool) -> Result<u32> {
         let mut count = 0;
-        while taken.add(MOST, payer, exempt, &mut Some(Room::new(GFP_KERNEL)?)) {
+        while taken.add(
+            LIMIT,
+            payer,
+            exempt,
+            &mut Some(NodeReservation::new(GFP_KERNEL)?),
+        ) {
             count += 1;
         }
         Ok(count)
@@ -281,10 +292,10 @@ mod tests {
         let mut taken = Taken::new();
         for uid in 1..=2 {
             assert!(taken.add(
-                MOST,
+                LIMIT,
                 Payer::User(uid),
                 false,
-                &mut Some(Room::new(GFP_KERNEL)?)
+                &mut Some(NodeReservation::new(GFP_KERNEL)?)
             ));
         }
         for uid in 1..=2 {

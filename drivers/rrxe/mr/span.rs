@@ -6,7 +6,7 @@ use super::{Changing, Kind, Memory};
 use crate::{pd::PdId, tables::Tables};
 use kernel::sync::rcu;
 use linux_rdma::{
-    net::{Fragment, Room},
+    net::{Fragment, PacketWriter},
     rdma::memory::{access, KernelSpan, MappedMemory, Word},
     sync::BhLocked,
 };
@@ -133,7 +133,12 @@ impl Span<'_> {
 
     /// Appends `len` bytes, from byte `offset` on, to a packet. They must be inside the span.
     #[inline]
-    pub(crate) fn read(&self, offset: u64, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
+    pub(crate) fn read(
+        &self,
+        offset: u64,
+        len: u32,
+        to: &mut PacketWriter<'_>,
+    ) -> Result<(), Fault> {
         let len = len as usize;
         match self.memory()? {
             SpanMemory::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),

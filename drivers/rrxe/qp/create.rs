@@ -3,7 +3,7 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    answer::Answers, post::Poster, recv::RecvSide, send::SendSide, service, state::State,
+    answer::Answers, post::Poster, requester::SendSide, responder::RecvSide, service, state::State,
     stream::Talk, Qp, QpHandle,
 };
 use crate::{

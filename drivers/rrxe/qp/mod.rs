@@ -2,22 +2,22 @@
 
 //! Queue pairs.
 //!
-//! A queue pair has two sides, each with its own lock and its own half of the core's transport:
-//! [`send`] with the requester, [`recv`] with the responder. A context that has an event for a side
-//! (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the core fill
-//! a batch of packets, releases the lock, and sends the batch. A [`SerialGate`] for each side
-//! ensures that only one CPU at a time sends, so that batches leave in order. A CPU that finds the
-//! [`SerialGate`] occupied marks more work as pending and continues. Work goes to a workqueue only
-//! when a budget is used up.
+//! A queue pair has two sides, each with its own lock and its own half of the core's transport: the
+//! send side has a [`requester`], the receive side a [`responder`]. A context that has an event for
+//! a side (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the
+//! core fill a batch of packets, releases the lock, and sends the batch. A [`SerialGate`] for each
+//! side ensures that only one CPU at a time sends, so that batches leave in order. A CPU that finds
+//! the [`SerialGate`] occupied marks more work as pending and continues. Work goes to a workqueue
+//! only when a budget is used up.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`create`] | CREATE_QP, DESTROY_QP |
 //! | [`modify`] | MODIFY_QP, QUERY_QP |
 //! | [`post`] | posting by kernel consumers, doorbells of user programs |
-//! | [`send`] | the send side: work requests to packets, responses to completions |
-//! | [`recv`] | the receive side: packets to memory and completions, requests to responses |
-//! | [`run`] | scheduling of both sides |
+//! | [`requester`] | the send side: work requests to packets, responses to completions |
+//! | [`responder`] | the receive side: packets to memory and completions, requests to responses |
+//! | [`schedule`] | scheduling of both sides |
 //! | [`state`] | the state, which several contexts change |
 //! | [`answer`] | delayed ACKs |
 //! | [`stream`] | doorbell moderation for programs that post streams of small messages |
@@ -28,12 +28,12 @@ mod answer;
 pub(crate) mod create;
 pub(crate) mod modify;
 pub(crate) mod post;
-mod receive;
-pub(crate) mod recv;
 mod reorder_buffer;
-mod run;
+pub(crate) mod requester;
+pub(crate) mod responder;
+mod rx;
 mod scatter;
-pub(crate) mod send;
+mod schedule;
 mod state;
 mod stream;
 
@@ -43,12 +43,12 @@ use crate::{
     counters::{Bound, Counter},
     cq::Cq,
     device::DeviceState,
-    incoming::Incoming,
     local_queue::LocalShare,
     mr::{BinderId, Consumer},
     path::Path,
     pd::PdId,
     poll::Seat,
+    rx_packet::RxPacket,
     serial_gate::{PendingBits, SerialGate},
     srq::Srq,
 };
@@ -73,7 +73,7 @@ use rrxe_core::{
     RecoveryMode, Service, Status,
 };
 
-pub(crate) use receive::After;
+pub(crate) use rx::QpBatch;
 
 /// A queue pair, shared by packet reception and timers. It may outlive ib_core's object.
 #[pin_data]
@@ -108,10 +108,10 @@ pub(crate) struct Qp {
 
     send_gate: SerialGate,
     #[pin]
-    pub(crate) send: SpinLock<send::SendSide>,
+    pub(crate) send: SpinLock<requester::SendSide>,
     recv_gate: SerialGate,
     #[pin]
-    pub(crate) recv: SpinLock<recv::RecvSide>,
+    pub(crate) recv: SpinLock<responder::RecvSide>,
     /// Packets of this queue pair that are queued on this host.
     pub(crate) local: Arc<LocalShare>,
     /// Entry in the list of queue pairs that wait for room in the local queue.
@@ -132,21 +132,21 @@ pub(crate) struct Qp {
     timer: SoftTimer<Qp>,
     /// Continues sending after a budget was used up.
     #[pin]
-    send_work: Work<Qp, { run::SEND_WORK }>,
+    send_work: Work<Qp, { schedule::SEND_WORK }>,
     #[pin]
-    recv_work: Work<Qp, { run::RECV_WORK }>,
+    recv_work: Work<Qp, { schedule::RECV_WORK }>,
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
-    event_work: Work<Qp, { run::EVENT_WORK }>,
+    event_work: Work<Qp, { schedule::EVENT_WORK }>,
     event_gate: SerialGate,
     /// Events to report, one bit each.
     events: PendingBits,
 }
 
 impl_has_work! {
-    impl HasWork<Self, { run::SEND_WORK }> for Qp { self.send_work }
-    impl HasWork<Self, { run::RECV_WORK }> for Qp { self.recv_work }
-    impl HasWork<Self, { run::EVENT_WORK }> for Qp { self.event_work }
+    impl HasWork<Self, { schedule::SEND_WORK }> for Qp { self.send_work }
+    impl HasWork<Self, { schedule::RECV_WORK }> for Qp { self.recv_work }
+    impl HasWork<Self, { schedule::EVENT_WORK }> for Qp { self.event_work }
 }
 
 kernel::list::impl_list_arc_safe! {
@@ -190,7 +190,7 @@ pub(crate) struct EventCtx<'a> {
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) now: u64,
     /// The packet that is being handled.
-    pub(crate) incoming: Option<&'a Incoming<'a>>,
+    pub(crate) incoming: Option<&'a RxPacket<'a>>,
 }
 
 /// Completions that were pushed under a lock, to be reported after it is released.
@@ -285,7 +285,7 @@ impl Qp {
         // A device on the path may segment our packets and then drop those without an ICRC. Plain
         // packet loss does not count here, only timeouts.
         if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
-            path.is_silent();
+            path.on_timeout();
         }
     }
 

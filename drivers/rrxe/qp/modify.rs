@@ -2,7 +2,7 @@
 
 //! MODIFY_QP and QUERY_QP.
 
-use super::{recv::Responder, service, Qp, QpHandle};
+use super::{responder::Responder, service, Qp, QpHandle};
 use crate::{driver::Rrxe, limits, path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
@@ -303,7 +303,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
             }
             if from != QpState::Rtr {
                 // Sends the work requests that waited.
-                Qp::run_send(qp.as_arc_borrow());
+                Qp::kick_send(qp.as_arc_borrow());
             }
         }
         QpState::Sqd => {
@@ -315,7 +315,7 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
                 side.requester.pause();
                 side.notify_drained = known.en_sqd_async_notify;
             }
-            Qp::run_send(qp.as_arc_borrow());
+            Qp::kick_send(qp.as_arc_borrow());
         }
         QpState::Error => {
             Qp::enter_error_within(qp.as_arc_borrow(), limits::path::LAST_BATCHES);

@@ -5,8 +5,8 @@
 
 use crate::{
     device::DeviceState,
-    incoming::{is_same, Incoming},
     limits,
+    rx_packet::{is_same, RxPacket},
 };
 use core::mem::size_of;
 use kernel::{prelude::*, sync::Arc};
@@ -84,7 +84,7 @@ impl ReorderBuffer {
 
     /// Buffers a packet that follows `expected`. The packet is dropped if it can't be kept or if
     /// there is no room for it.
-    pub(crate) fn insert(&mut self, incoming: &Incoming<'_>, expected: Psn) {
+    pub(crate) fn insert(&mut self, incoming: &RxPacket<'_>, expected: Psn) {
         if let Some(kept) = incoming.keep() {
             let psn = incoming.packet.psn();
             self.insert_kept(kept, expected, psn, incoming.now, incoming.vector());

@@ -17,7 +17,7 @@ _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 SUITES = (
     "linux-rdma-blocks",
     "linux-rdma-memory",
-    "linux-rdma-pocket",
+    "linux-rdma-payload-arena",
     "linux-rdma-sync",
     "linux-rdma-crc32",
     "linux-rdma-vector",

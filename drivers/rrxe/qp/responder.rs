@@ -7,14 +7,14 @@ use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
     device::DeviceState,
-    incoming::Incoming,
     mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
+    rx_packet::RxPacket,
     srq::Srq,
     tables::Tables,
-    tx::{Batch, Outgoing},
+    tx::{Transmitter, TxBatch},
     wqe::{self, RecvEntry},
 };
 use kernel::{
@@ -53,8 +53,8 @@ pub(crate) struct RecvSide {
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
     /// The last request came without the network stack, and responses may leave that way too:
-    /// [`crate::direct`].
-    pub(crate) direct: bool,
+    /// [`crate::loopback`].
+    pub(crate) loopback: bool,
 }
 
 /// Largest number of outstanding READs.
@@ -167,7 +167,7 @@ impl RecvSide {
             reads,
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
-            direct: false,
+            loopback: false,
         }))
     }
 
@@ -204,7 +204,7 @@ impl RecvSide {
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
-        batch: Option<&mut Batch>,
+        batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
@@ -221,7 +221,7 @@ impl RecvSide {
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
-        batch: Option<&mut Batch>,
+        batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
@@ -232,15 +232,15 @@ impl RecvSide {
             reads: &mut self.reads,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(qp),
+            transmitter: Transmitter::new(qp),
             completions,
         };
         let (path, port) = (&self.path, self.source_port);
-        let is_direct = |back| back && self.direct;
-        env.outgoing
-            .fill_batch(batch, path, port, ctx.rcu, is_direct);
+        let is_loopback = |is_loopback_route: bool| is_loopback_route && self.loopback;
+        env.transmitter
+            .open_batch(batch, path, port, ctx.rcu, is_loopback);
         let result = f(&mut self.responder, &mut env);
-        env.outgoing.finish();
+        env.transmitter.finish();
         result
     }
 
@@ -292,14 +292,14 @@ pub(crate) struct Env<'a> {
     reads: &'a mut Reads,
     guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
-    outgoing: Outgoing<'a>,
+    transmitter: Transmitter<'a>,
     completions: &'a mut PendingCompletions,
 }
 
 impl Env<'_> {
     /// Returns whether packets must wait for room on this host.
     pub(super) fn is_full(&self) -> bool {
-        self.outgoing.room() == 0
+        self.transmitter.room() == 0
     }
 
     fn segments(&self) -> Result<Segments<'_>, Fault> {
@@ -355,7 +355,7 @@ impl Env<'_> {
     }
 
     /// Writes the Global Route Header in front of a datagram.
-    fn write_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
+    fn write_grh(&self, incoming: &RxPacket<'_>) -> Result<(), Fault> {
         self.segments()?.scatter(0, &incoming.grh())
     }
 }
@@ -418,7 +418,7 @@ impl ResponderEnv for Env<'_> {
             incoming.packet.payload_len,
             RemoteAccess::Write,
         )?;
-        incoming.place(0, incoming.payload_len(), &span)
+        incoming.copy_to_span(0, incoming.payload_len(), &span)
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
@@ -520,16 +520,16 @@ impl ResponderEnv for Env<'_> {
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         // ACKs need not wait: the received packets bound their number.
-        if self.outgoing.room() == 0 && !packet.payload.is_empty() {
+        if self.transmitter.room() == 0 && !packet.payload.is_empty() {
             return Err(TxError::NoRoom);
         }
         let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let (qp, reads) = (self.qp, &*self.reads);
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
-        if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
+        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
             return sent;
         }
-        self.outgoing.send(packet, |to| match packet.payload {
+        self.transmitter.send(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(
                     rcu,
@@ -546,7 +546,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        let room = self.outgoing.room();
+        let room = self.transmitter.room();
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
@@ -560,7 +560,7 @@ impl ResponderEnv for Env<'_> {
         };
         let reads = &*self.reads;
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
-        if let Some(sent) = self.outgoing.refer(packet, count, reference) {
+        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
         let by = self.qp.keys(reads.find(rkey));
@@ -573,7 +573,7 @@ impl ResponderEnv for Env<'_> {
         });
         match span {
             Some(span) => self
-                .outgoing
+                .transmitter
                 .send_span(packet, count, &span, |_| TxError::RemoteAccess),
             None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
         }

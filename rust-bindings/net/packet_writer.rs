@@ -15,7 +15,7 @@ use kernel::prelude::*;
 ///
 /// `start` is valid for writes of `len` bytes for `'a`, and nothing else uses these bytes. The
 /// first `filled` of them are initialised, and `filled` is at most `len`.
-pub struct Room<'a> {
+pub struct PacketWriter<'a> {
     start: *mut u8,
     filled: usize,
     len: usize,
@@ -33,7 +33,7 @@ struct Sum {
     end: usize,
 }
 
-impl<'a> Room<'a> {
+impl<'a> PacketWriter<'a> {
     /// Creates a writer for `len` bytes, all of them unwritten.
     ///
     /// # Safety

@@ -4,19 +4,19 @@
 //! next.
 
 use super::{
-    answer::Wait, recv::RecvSide, reorder_buffer::ReorderBuffer, send::SendSide, EventCtx,
-    PendingCompletions, Qp,
+    answer::Wait, reorder_buffer::ReorderBuffer, requester::SendSide, responder::RecvSide,
+    EventCtx, PendingCompletions, Qp,
 };
 use crate::{
     congestion::{is_marked, Due},
     counters::Counter,
-    incoming::Incoming,
     path::Path,
+    rx_packet::RxPacket,
 };
 use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
 use linux_rdma::{
     net::RxSkb,
-    sync::{lock_bh, object_of, BhLocked, SoftTimer},
+    sync::{arc_borrow_ref, lock_bh, BhLocked, SoftTimer},
 };
 use rrxe_core::{
     requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
@@ -25,12 +25,12 @@ use rrxe_core::{
 
 /// Work that a batch of received packets leaves for the end of the batch.
 #[derive(Default)]
-pub(crate) struct Left {
+pub(crate) struct DeferredWork {
     /// Completions of requests.
     pub(super) recv: PendingCompletions,
     pub(super) any_requests: bool,
     /// At least one of the requests was new.
-    pub(super) heard: bool,
+    pub(super) any_new: bool,
     /// When their ACK is sent; decided before they were handled.
     pub(super) wait: Wait,
     /// Outcome of the requests. [`Outcome::buffer`] is not used here.
@@ -41,14 +41,14 @@ pub(crate) struct Left {
     /// Responses have arrived, and may have freed slots.
     pub(super) any_responses: bool,
     /// Packets arrived in a GSO packet unmodified from this host, and the peer has not been told.
-    pub(super) whole: bool,
+    pub(super) intact: bool,
 }
 
 /// A batch of received packets of one queue pair.
 #[derive(Default)]
-pub(crate) struct After<'a> {
-    left: Left,
-    turn: Turn<'a>,
+pub(crate) struct QpBatch<'a> {
+    deferred: DeferredWork,
+    locked_side: LockedSide<'a>,
     packets: u64,
     /// Bytes of IP packets.
     bytes: u64,
@@ -56,53 +56,53 @@ pub(crate) struct After<'a> {
 
 /// The side that is locked for the current packets.
 #[derive(Default)]
-enum Turn<'a> {
+enum LockedSide<'a> {
     #[default]
-    Nobody,
-    Responder(Side<'a, RecvSide, ResponderCounters>),
-    Requester(Side<'a, SendSide, RequesterCounters>),
+    None,
+    Responder(SideGuard<'a, RecvSide, ResponderCounters>),
+    Requester(SideGuard<'a, SendSide, RequesterCounters>),
 }
 
 /// A locked side.
-struct Side<'a, S, C> {
+struct SideGuard<'a, S, C> {
     side: BhLocked<'a, S>,
     /// Counters at the time the side was locked.
     before: C,
     /// The batch comes from the peer: all of its packets have the same addresses.
     from_peer: bool,
     /// The peer has not been told yet whether its GSO packets arrive unmodified.
-    untold: bool,
+    unconfirmed: bool,
 }
 
-impl<'a, S, C> Side<'a, S, C> {
+impl<'a, S, C> SideGuard<'a, S, C> {
     /// Locks a side. `of` returns its counters and its path.
     fn lock(
         lock: &'a SpinLock<S>,
-        incoming: &Incoming<'_>,
+        incoming: &RxPacket<'_>,
         of: impl FnOnce(&S) -> (C, &Option<Arc<Path>>),
     ) -> Self {
         let side = lock_bh(lock);
         let (before, path) = of(&side);
-        let from_peer = path.as_ref().is_some_and(|p| incoming.comes_along(p));
-        let untold = path.as_ref().is_some_and(|p| p.is_untold());
+        let from_peer = path.as_ref().is_some_and(|p| incoming.is_from_peer_of(p));
+        let unconfirmed = path.as_ref().is_some_and(|p| p.needs_confirmation());
         Self {
             side,
             before,
             from_peer,
-            untold,
+            unconfirmed,
         }
     }
 }
 
-impl<'a> Turn<'a> {
+impl<'a> LockedSide<'a> {
     /// Unlocks the side and updates the counters.
-    fn end(&mut self, qp: &Qp) {
+    fn unlock(&mut self, qp: &Qp) {
         match core::mem::take(self) {
-            Turn::Nobody => {}
-            Turn::Responder(Side { side, before, .. }) => {
+            LockedSide::None => {}
+            LockedSide::Responder(SideGuard { side, before, .. }) => {
                 qp.count_responder(&before, side.responder.counters());
             }
-            Turn::Requester(Side { side, before, .. }) => {
+            LockedSide::Requester(SideGuard { side, before, .. }) => {
                 qp.count_requester(&before, side.requester.counters(), &side.path);
             }
         }
@@ -111,16 +111,16 @@ impl<'a> Turn<'a> {
     fn responder(
         &mut self,
         qp: &'a Qp,
-        incoming: &Incoming<'_>,
-    ) -> Option<&mut Side<'a, RecvSide, ResponderCounters>> {
-        if !matches!(self, Turn::Responder(_)) {
-            self.end(qp);
-            *self = Turn::Responder(Side::lock(&qp.recv, incoming, |side| {
+        incoming: &RxPacket<'_>,
+    ) -> Option<&mut SideGuard<'a, RecvSide, ResponderCounters>> {
+        if !matches!(self, LockedSide::Responder(_)) {
+            self.unlock(qp);
+            *self = LockedSide::Responder(SideGuard::lock(&qp.recv, incoming, |side| {
                 (*side.responder.counters(), &side.path)
             }));
         }
         match self {
-            Turn::Responder(side) => Some(side),
+            LockedSide::Responder(side) => Some(side),
             _ => None,
         }
     }
@@ -128,32 +128,32 @@ impl<'a> Turn<'a> {
     fn requester(
         &mut self,
         qp: &'a Qp,
-        incoming: &Incoming<'_>,
-    ) -> Option<&mut Side<'a, SendSide, RequesterCounters>> {
-        if !matches!(self, Turn::Requester(_)) {
-            self.end(qp);
-            *self = Turn::Requester(Side::lock(&qp.send, incoming, |side| {
+        incoming: &RxPacket<'_>,
+    ) -> Option<&mut SideGuard<'a, SendSide, RequesterCounters>> {
+        if !matches!(self, LockedSide::Requester(_)) {
+            self.unlock(qp);
+            *self = LockedSide::Requester(SideGuard::lock(&qp.send, incoming, |side| {
                 (*side.requester.counters(), &side.path)
             }));
         }
         match self {
-            Turn::Requester(side) => Some(side),
+            LockedSide::Requester(side) => Some(side),
             _ => None,
         }
     }
 }
 
-impl After<'_> {
+impl QpBatch<'_> {
     /// Ends the batch: unlocks the side and returns the remaining work.
-    pub(super) fn close(mut self, qp: &Qp) -> Left {
-        self.turn.end(qp);
+    pub(super) fn finish(mut self, qp: &Qp) -> DeferredWork {
+        self.locked_side.unlock(qp);
         if self.packets != 0 {
             qp.tally(|counters| {
                 counters.add(Counter::ReceivedPackets, self.packets);
                 counters.add(Counter::ReceivedBytes, self.bytes);
             });
         }
-        self.left
+        self.deferred
     }
 }
 
@@ -161,86 +161,93 @@ impl Qp {
     /// Handles a single packet.
     pub(crate) fn receive_one(
         this: ArcBorrow<'_, Self>,
-        incoming: &Incoming<'_>,
+        incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let mut after = After::default();
-        Self::receive(this, incoming, &mut after, rcu);
-        Self::after(this, after);
+        let mut batch = QpBatch::default();
+        Self::receive(this, incoming, &mut batch, rcu);
+        Self::finish_rx(this, batch);
     }
 
     /// Handles a packet, possibly one of a batch with the same addresses. The caller must pass
-    /// `after` to [`Qp::after`] at the end of the batch, before it does anything else.
+    /// `batch` to [`Qp::finish_rx`] at the end of the batch, before it does anything else.
     pub(crate) fn receive<'a>(
         this: ArcBorrow<'a, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After<'a>,
+        incoming: &RxPacket<'_>,
+        batch: &mut QpBatch<'a>,
         rcu: &rcu::Guard,
     ) {
-        after.packets = after.packets.wrapping_add(incoming.packet.packets.into());
-        after.bytes = after.bytes.wrapping_add(incoming.ip_len());
+        batch.packets = batch.packets.wrapping_add(incoming.packet.packets.into());
+        batch.bytes = batch.bytes.wrapping_add(incoming.ip_len());
         if incoming.packet.operation == Operation::Cnp {
-            after.turn.end(&this);
+            batch.locked_side.unlock(&this);
             Self::receive_notification(this, incoming);
         } else if incoming.packet.is_response() {
-            Self::receive_response(this, incoming, after, rcu);
+            Self::receive_response(this, incoming, batch, rcu);
         } else {
-            Self::receive_request(this, incoming, after, rcu);
+            Self::receive_request(this, incoming, batch, rcu);
         }
-        if after.left.requests.fatal || after.left.responses.fatal {
+        if batch.deferred.requests.fatal || batch.deferred.responses.fatal {
             // The flushed work requests complete before any later packet is handled.
             incoming.vector().release();
-            Self::after(this, core::mem::take(after));
+            Self::finish_rx(this, core::mem::take(batch));
         }
     }
 
     /// Returns how many packets may be taken as a burst that starts with this one.
     pub(crate) fn accepts_burst<'a>(
         this: ArcBorrow<'a, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After<'a>,
+        incoming: &RxPacket<'_>,
+        batch: &mut QpBatch<'a>,
     ) -> u32 {
         // Packets with an ECN mark must be examined one by one.
         if is_marked(incoming.tos()) {
             return 1;
         }
-        let (qp, packet) = (object_of(this), incoming.packet);
-        let most = if packet.is_response() {
-            let locked = after.turn.requester(qp, incoming);
+        let (qp, packet) = (arc_borrow_ref(this), incoming.packet);
+        let max = if packet.is_response() {
+            let locked = batch.locked_side.requester(qp, incoming);
             let locked =
                 locked.filter(|side| side.from_peer && side.side.reorder_buffer.is_empty());
-            locked.map(|Side { side, .. }| side.requester.accepts_burst(&side.slots, packet))
+            locked.map(|SideGuard { side, .. }| side.requester.accepts_burst(&side.slots, packet))
         } else {
-            let locked = after.turn.responder(qp, incoming);
+            let locked = batch.locked_side.responder(qp, incoming);
             let locked =
                 locked.filter(|side| side.from_peer && side.side.reorder_buffer.is_empty());
-            locked.map(|Side { side, .. }| side.responder.accepts_burst(packet))
+            locked.map(|SideGuard { side, .. }| side.responder.accepts_burst(packet))
         };
-        most.unwrap_or(1)
+        max.unwrap_or(1)
     }
 
     /// Handles an ACK or response.
     fn receive_response<'a>(
         this: ArcBorrow<'a, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After<'a>,
+        incoming: &RxPacket<'_>,
+        batch: &mut QpBatch<'a>,
         rcu: &rcu::Guard,
     ) {
-        let qp = object_of(this);
-        let After { left, turn, .. } = after;
-        let completions = &mut left.send;
-        let Some(locked) = turn.requester(qp, incoming).filter(|side| side.from_peer) else {
+        let qp = arc_borrow_ref(this);
+        let QpBatch {
+            deferred,
+            locked_side,
+            ..
+        } = batch;
+        let completions = &mut deferred.send;
+        let Some(locked) = locked_side
+            .requester(qp, incoming)
+            .filter(|side| side.from_peer)
+        else {
             qp.count(Counter::Discarded);
             return;
         };
-        left.whole |= locked.untold && incoming.is_of_row_from_here();
+        deferred.intact |= locked.unconfirmed && incoming.is_in_local_gso_packet();
         let side = &mut *locked.side;
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.requester.notification(incoming.packet)
         });
         let now = incoming.now;
         side.reorder_buffer.expire(now);
-        let mut handle = |side: &mut SendSide, incoming: &Incoming<'_>| {
+        let mut handle = |side: &mut SendSide, incoming: &RxPacket<'_>| {
             let ctx = EventCtx::of(incoming, rcu);
             side.act(qp, ctx, None, completions, |requester, slots, env| {
                 requester.handle_packet(slots, now, incoming.packet, env)
@@ -278,43 +285,47 @@ impl Qp {
         if outcome.sqe {
             qp.state.fail_send_queue();
         }
-        left.responses.merge(outcome);
-        left.any_responses = true;
+        deferred.responses.merge(outcome);
+        deferred.any_responses = true;
         if let Some(due) = due {
-            Self::notify_peer(qp, due, incoming, turn, rcu);
+            Self::notify_peer(qp, due, incoming, locked_side, rcu);
         }
     }
 
     /// Handles a request.
     fn receive_request<'a>(
         this: ArcBorrow<'a, Self>,
-        incoming: &Incoming<'_>,
-        after: &mut After<'a>,
+        incoming: &RxPacket<'_>,
+        batch: &mut QpBatch<'a>,
         rcu: &rcu::Guard,
     ) {
-        let qp = object_of(this);
-        let After { left, turn, .. } = after;
-        let locked = turn.responder(qp, incoming);
+        let qp = arc_borrow_ref(this);
+        let QpBatch {
+            deferred,
+            locked_side,
+            ..
+        } = batch;
+        let locked = locked_side.responder(qp, incoming);
         let Some(locked) = locked.filter(|side| side.from_peer || !qp.qp_type.is_connected())
         else {
             qp.count(Counter::Discarded);
             return;
         };
-        left.whole |= locked.untold && incoming.is_of_row_from_here();
-        if !left.any_requests {
-            left.any_requests = true;
-            left.wait = qp.answers.expect(incoming.now);
+        deferred.intact |= locked.unconfirmed && incoming.is_in_local_gso_packet();
+        if !deferred.any_requests {
+            deferred.any_requests = true;
+            deferred.wait = qp.answers.expect(incoming.now);
         }
-        let (completions, heard) = (&mut left.recv, &mut left.heard);
-        let at_once = left.wait != Wait::Begins;
+        let (completions, any_new) = (&mut deferred.recv, &mut deferred.any_new);
+        let at_once = deferred.wait != Wait::Begins;
         let side = &mut *locked.side;
-        side.direct = incoming.is_direct();
+        side.loopback = incoming.is_loopback();
         let due = Due::of(incoming, &side.path, side.source_port, || {
             side.responder.notification(incoming.packet)
         });
         let now = incoming.now;
         side.expire_buffered(now);
-        let mut handle = |side: &mut RecvSide, incoming: &Incoming<'_>| {
+        let mut handle = |side: &mut RecvSide, incoming: &RxPacket<'_>| {
             let expected = side.responder.expected_psn();
             let ctx = EventCtx::of(incoming, rcu);
             if at_once && incoming.packet.bth.ackreq && incoming.packet.psn().get() == expected {
@@ -324,7 +335,7 @@ impl Qp {
                 responder.handle_packet(now, incoming.packet, env)
             });
             if side.responder.expected_psn() != expected {
-                *heard = true;
+                *any_new = true;
                 qp.tally(|counters| counters.request(incoming.packet.operation));
             }
             outcome
@@ -342,12 +353,12 @@ impl Qp {
             }
             kept.consume();
         }
-        let still = !side.reorder_buffer.is_empty();
+        let left = !side.reorder_buffer.is_empty();
         Self::arm_expiry(this, &side.reorder_buffer);
-        outcome.merge(side.responder.on_buffered(taken, still));
-        left.requests.merge(outcome);
+        outcome.merge(side.responder.on_buffered(taken, left));
+        deferred.requests.merge(outcome);
         if let Some(due) = due {
-            Self::notify_peer(qp, due, incoming, turn, rcu);
+            Self::notify_peer(qp, due, incoming, locked_side, rcu);
         }
     }
 
@@ -365,35 +376,35 @@ impl Qp {
     fn notify_peer(
         qp: &Qp,
         due: Due,
-        incoming: &Incoming<'_>,
-        turn: &mut Turn<'_>,
+        incoming: &RxPacket<'_>,
+        locked_side: &mut LockedSide<'_>,
         rcu: &rcu::Guard,
     ) {
-        turn.end(qp);
+        locked_side.unlock(qp);
         incoming.vector().release();
         qp.notify(due, incoming.now, rcu);
     }
 
     /// Tells the peer, once, that its GSO packets arrive unmodified because it is on this host. The
     /// peer may then omit the ICRCs of payload in page fragments. The caller must hold no lock.
-    pub(super) fn tell_peer(&self, rcu: &rcu::Guard) {
+    pub(super) fn confirm_intact(&self, rcu: &rcu::Guard) {
         // Without retransmission, a later change of the path would go unnoticed.
         if !self.is_reliable() {
             return;
         }
-        if let Some((path, there)) = self.paths(rcu) {
-            path.set_told();
-            there.arrives_whole();
+        if let Some((path, peer_path)) = self.paths(rcu) {
+            path.set_confirmed();
+            peer_path.on_intact();
         }
     }
 
     /// Handles a packet that came without an ICRC and was modified on its way: tells the peer, if
     /// it is on this host and has sent the packet. The caller must hold no lock.
     #[cold]
-    pub(crate) fn complain(&self, skb: &RxSkb, rcu: &rcu::Guard) {
-        if let Some((path, there)) = self.paths(rcu) {
-            if path.carries(skb) {
-                there.arrives_cut();
+    pub(crate) fn on_modified_packet(&self, skb: &RxSkb, rcu: &rcu::Guard) {
+        if let Some((path, peer_path)) = self.paths(rcu) {
+            if path.is_from_peer(skb) {
+                peer_path.on_modified();
             }
         }
     }
@@ -408,7 +419,7 @@ impl Qp {
         let (path, number) = of(self)?;
         let peer = self.device.tables.qps.get(number, rcu)?;
         // The number may belong to a queue pair of another host.
-        let (there, back) = of(&peer)?;
-        (back == self.number && there.leads_back(&path)).then_some((path, there))
+        let (peer_path, peer_number) = of(&peer)?;
+        (peer_number == self.number && peer_path.is_reverse_of(&path)).then_some((path, peer_path))
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     path::Path,
     recovery,
     ring::Consumer,
-    tx::{Batch, Outgoing},
+    tx::{Transmitter, TxBatch},
     wqe::{self, Behind, SendBounds, SendEntry},
 };
 use kernel::{
@@ -24,9 +24,9 @@ use kernel::{
     sync::{rcu, Arc},
 };
 use linux_rdma::{
-    net::{KeptDatagram, Room},
+    net::{KeptDatagram, PacketWriter},
     rdma::{qp::QpState, wr::DataSegment},
-    sync::{object_of, smp_mb},
+    sync::{arc_borrow_ref, smp_mb},
 };
 use rrxe_core::{
     Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
@@ -78,33 +78,34 @@ pub(crate) struct SendSide {
     /// Out-of-order responses.
     pub(crate) reorder_buffer: ReorderBuffer,
     stream: Stream,
-    way: Way,
+    transport: Transport,
 }
 
 /// The transport of packets to a peer on this host.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Way {
+enum Transport {
     /// Nothing has been sent yet.
     #[default]
-    Open,
+    Undecided,
     Stack,
-    /// The peer belongs to the same device: [`crate::direct`].
-    Direct,
+    /// The peer belongs to the same device: [`crate::loopback`].
+    Loopback,
 }
 
-impl Way {
+impl Transport {
     /// Selects the transport for new packets. Packets that went through the network stack stay in
     /// flight for a while and must not be overtaken.
-    fn choose(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
+    fn select(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(requester.dest_qpn(), rcu);
-        let is_here = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
+        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
         let may_change = match self {
-            Way::Open | Way::Direct => true,
-            Way::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
+            Transport::Undecided | Transport::Loopback => true,
+            Transport::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
         };
-        match is_here && may_change {
-            true => Way::Direct,
-            false => Way::Stack,
+        if is_same_device && may_change {
+            Transport::Loopback
+        } else {
+            Transport::Stack
         }
     }
 }
@@ -154,7 +155,7 @@ impl SendSide {
             notify_drained: false,
             reorder_buffer: ReorderBuffer::new(device),
             stream: Stream::default(),
-            way: Way::default(),
+            transport: Transport::default(),
         }))
     }
 
@@ -290,7 +291,7 @@ impl SendSide {
         self.requester.reset();
         self.reorder_buffer.clear();
         self.end_stream();
-        self.way = Way::Open;
+        self.transport = Transport::Undecided;
         self.posted = 0;
         self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
@@ -317,7 +318,7 @@ impl SendSide {
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
-        batch: Option<&mut Batch>,
+        batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
@@ -334,7 +335,7 @@ impl SendSide {
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
-        batch: Option<&mut Batch>,
+        batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
@@ -349,19 +350,21 @@ impl SendSide {
                 max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(qp),
+            transmitter: Transmitter::new(qp),
             completions,
         };
-        let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        env.outgoing.fill_batch(batch, path, port, ctx.rcu, |back| {
-            *way = match back {
-                true => way.choose(qp, &self.requester, ctx.rcu),
-                false => Way::Stack,
-            };
-            *way == Way::Direct
-        });
+        let (path, port, transport) = (&self.path, self.source_port, &mut self.transport);
+        env.transmitter
+            .open_batch(batch, path, port, ctx.rcu, |is_loopback_route| {
+                *transport = if is_loopback_route {
+                    transport.select(qp, &self.requester, ctx.rcu)
+                } else {
+                    Transport::Stack
+                };
+                *transport == Transport::Loopback
+            });
         let result = f(&mut self.requester, &mut self.slots, &mut env);
-        env.outgoing.finish();
+        env.transmitter.finish();
         result
     }
 }
@@ -370,20 +373,20 @@ impl SendSide {
 pub(crate) struct Env<'a> {
     work: Work<'a>,
     consumer: Option<&'a mut Consumer>,
-    outgoing: Outgoing<'a>,
+    transmitter: Transmitter<'a>,
     completions: &'a mut PendingCompletions,
 }
 
 impl Env<'_> {
     /// Returns the number of packets for which this host has room.
     pub(super) fn room(&self) -> u32 {
-        self.outgoing.room()
+        self.transmitter.room()
     }
 
     /// Sends an ACK after the packets of this round.
-    pub(super) fn carry(&mut self, acknowledgement: &TxPacket) {
+    pub(super) fn send_ack(&mut self, acknowledgement: &TxPacket) {
         // If the ACK can't be sent it is lost, and the peer asks again.
-        let _ = self.outgoing.send(acknowledgement, |_| Ok(()));
+        let _ = self.transmitter.send(acknowledgement, |_| Ok(()));
     }
 }
 
@@ -427,8 +430,8 @@ impl Work<'_> {
             return None;
         };
         let local = self.local(packet.slot).ok()?;
-        let elsewhere = local.inline || local.operand.is_some() || local.fault.is_some();
-        if elsewhere || super::service(self.qp.qp_type) == Service::Ud {
+        let not_in_segments = local.inline || local.operand.is_some() || local.fault.is_some();
+        if not_in_segments || super::service(self.qp.qp_type) == Service::Ud {
             return None;
         }
         Some((self.segments(slot).ok()?, offset, len))
@@ -441,7 +444,7 @@ impl Work<'_> {
         segments.reference(offset, whole)
     }
 
-    fn gather(&self, payload: &Payload, to: &mut Room<'_>) -> Result<(), Fault> {
+    fn gather(&self, payload: &Payload, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
         let Payload::Send { slot, offset, len } = *payload else {
             return Ok(());
         };
@@ -473,25 +476,25 @@ impl RequesterEnv for Env<'_> {
         }
         let (work, payload) = (self.work, packet.payload);
         let reference = |whole| work.reference(packet, whole);
-        if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
+        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
             return sent;
         }
-        let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
+        let gather = |to: &mut PacketWriter<'_>| work.gather(&payload, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
-            let ah = handles.get(local.ah, work.ctx.rcu).map(object_of);
+            let ah = handles.get(local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd() == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);
-            self.outgoing.along(path, port, work.ctx.rcu);
+            self.transmitter.set_path(path, port, work.ctx.rcu);
         }
-        self.outgoing.send(packet, gather)
+        self.transmitter.send(packet, gather)
     }
 
     fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         let work = self.work;
         let reference = |whole| work.reference(packet, whole);
-        if let Some(sent) = self.outgoing.refer(packet, count, reference) {
+        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
         let Some((segments, offset, len)) = work.in_segments(packet) else {
@@ -502,7 +505,7 @@ impl RequesterEnv for Env<'_> {
         let span = whole.and_then(|whole| segments.whole(offset, whole));
         match span {
             Some(span) => self
-                .outgoing
+                .transmitter
                 .send_span(packet, count, &span, TxError::Local),
             None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
         }

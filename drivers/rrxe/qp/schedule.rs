@@ -3,12 +3,12 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, EventCtx,
-    PendingCompletions, Qp,
+    answer::Wait, requester::SendSide, responder::RecvSide, state::Failed, EventCtx,
+    PendingCompletions, Qp, QpBatch,
 };
 use crate::{
-    counters::Counter, cq::Cq, incoming::Incoming, limits::path, serial_gate::SerialGate,
-    tx::Batch, EVENT_QUEUE,
+    counters::Counter, cq::Cq, limits::path, rx_packet::RxPacket, serial_gate::SerialGate,
+    tx::TxBatch, EVENT_QUEUE,
 };
 use kernel::{
     sync::{rcu, Arc, ArcBorrow},
@@ -56,7 +56,7 @@ struct Filled {
     /// The program is streaming, and there was nothing to do for it.
     waiting: bool,
     /// The batch includes the delayed ACK, after a message.
-    carried: bool,
+    ack_sent: bool,
 }
 
 impl<'a> EventCtx<'a> {
@@ -70,7 +70,7 @@ impl<'a> EventCtx<'a> {
     }
 
     /// Returns the context of a received packet.
-    pub(super) fn of(incoming: &'a Incoming<'a>, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn of(incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
         Self {
             rcu,
             now: incoming.now,
@@ -82,13 +82,13 @@ impl<'a> EventCtx<'a> {
 impl Qp {
     /// Runs the send side: takes work requests from the ring and sends packets. May be called from
     /// any context. A softirq does the work if interrupts are disabled, since the network stack
-    /// can't be entered then, and if `Parcel` deliveries are nested too deeply, to bound the use of
-    /// the kernel stack.
-    pub(crate) fn run_send(this: ArcBorrow<'_, Self>) {
+    /// can't be entered then, and if `LoopbackBatch` deliveries are nested too deeply, to bound the
+    /// use of the kernel stack.
+    pub(crate) fn kick_send(this: ArcBorrow<'_, Self>) {
         if !this.send_gate.try_enter() {
             return;
         }
-        if irqs_disabled() || this.device.is_deep() {
+        if irqs_disabled() || this.device.is_deeply_nested() {
             Self::send_later(this);
         } else {
             Self::send_rounds(this);
@@ -97,13 +97,13 @@ impl Qp {
 
     /// Runs the receive side: sends ACKs and responses, and flushes receive work requests in the
     /// Error state. May be called from any context. A softirq does the work if interrupts are
-    /// disabled, because the consumer may hold locks that a softirq takes, and if `Parcel`
+    /// disabled, because the consumer may hold locks that a softirq takes, and if `LoopbackBatch`
     /// deliveries are nested too deeply.
-    pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
+    pub(crate) fn kick_recv(this: ArcBorrow<'_, Self>) {
         if !this.recv_gate.try_enter() {
             return;
         }
-        if irqs_disabled() || this.device.is_deep() {
+        if irqs_disabled() || this.device.is_deeply_nested() {
             Self::recv_later(this);
         } else {
             Self::recv_rounds(this);
@@ -166,7 +166,7 @@ impl Qp {
     /// Sends a batch, and counts its packets that may be queued on this host. The caller must hold
     /// neither the send lock nor any lock that the receiver of the batch takes.
     #[inline]
-    fn send_batch(&self, batch: &mut Batch) {
+    fn send_batch(&self, batch: &mut TxBatch) {
         if batch.owned != 0 {
             self.local.queued(batch.owned);
         }
@@ -174,10 +174,10 @@ impl Qp {
         if batch.owned != 0 && stats.no_room != 0 {
             lock_bh(&self.send).requester.dropped_locally();
         }
-        if let Some(parcel) = &batch.parcel {
-            let (packets, bytes) = self.device.deliver(parcel);
+        if let Some(loopback) = &batch.loopback {
+            let (packets, bytes) = self.device.deliver(loopback);
             self.tally(|counters| {
-                counters.add(Counter::Direct, packets);
+                counters.add(Counter::SameDevice, packets);
                 counters.add(Counter::SentPackets, packets);
                 counters.add(Counter::SentBytes, bytes);
             });
@@ -186,7 +186,7 @@ impl Qp {
 
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
-        let mut batch = Batch::default();
+        let mut batch = TxBatch::default();
         let mut completions = PendingCompletions::default();
         let _bh = BhGuard::new();
         let (side, waited) = qp.lock_send();
@@ -195,12 +195,12 @@ impl Qp {
         let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut completions);
         let mut round = filled.round;
         qp.send_batch(&mut batch);
-        if filled.carried {
-            qp.count(Counter::CarriedAcknowledgements);
+        if filled.ack_sent {
+            qp.count(Counter::PiggybackedAcks);
         }
         if gone {
             // The receive side has replaced the ACK with another response.
-            Self::run_recv(this);
+            Self::kick_recv(this);
         }
         if let Some(deadline) = filled.deadline {
             SoftTimer::<Qp>::arm(this, deadline);
@@ -219,9 +219,9 @@ impl Qp {
     /// Sends the packets that waited for room in the local queue.
     pub(crate) fn has_room(this: ArcBorrow<'_, Self>) {
         this.local.admit();
-        Self::run_recv(this);
+        Self::kick_recv(this);
         this.local.admit();
-        Self::run_send(this);
+        Self::kick_send(this);
     }
 
     /// Locks the send side for a round. Takes the delayed ACK from the receive side, if there is
@@ -250,7 +250,7 @@ impl Qp {
         &self,
         mut side: BhLocked<'_, SendSide>,
         acknowledgement: Option<&TxPacket>,
-        batch: &mut Batch,
+        batch: &mut TxBatch,
         completions: &mut PendingCompletions,
     ) -> Filled {
         let mut filled = Filled::default();
@@ -278,12 +278,12 @@ impl Qp {
                 filled.round.blocked =
                     progress.more && progress.sent == budget && budget < path::BATCH;
                 if let Some(packet) = acknowledgement {
-                    env.carry(packet);
+                    env.send_ack(packet);
                 }
                 progress
             },
         );
-        filled.carried = acknowledgement.is_some() && progress.sent != 0;
+        filled.ack_sent = acknowledgement.is_some() && progress.sent != 0;
         filled.round.fatal |= progress.fatal;
         filled.round.more =
             !filled.round.blocked && (progress.more || (!filled.round.fatal && side.has_backlog()));
@@ -308,7 +308,7 @@ impl Qp {
 
     fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
-        let mut batch = Batch::default();
+        let mut batch = TxBatch::default();
         let mut completions = PendingCompletions::default();
         let mut blocked = false;
         let (progress, deadline) = {
@@ -347,30 +347,35 @@ impl Qp {
     }
 
     /// Finishes a batch of received packets: reports completions, sends, reports events.
-    pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After<'_>) {
+    pub(crate) fn finish_rx(this: ArcBorrow<'_, Self>, batch: QpBatch<'_>) {
         let qp = &*this;
-        let after = after.close(qp);
-        if after.whole {
-            qp.tell_peer(&rcu::read_lock());
+        let deferred = batch.finish(qp);
+        if deferred.intact {
+            qp.confirm_intact(&rcu::read_lock());
         }
-        if after.any_responses {
-            let overflow = Self::report(this, after.send, &qp.send_cq);
-            if after.responses.fatal || overflow {
+        if deferred.any_responses {
+            let overflow = Self::report(this, deferred.send, &qp.send_cq);
+            if deferred.responses.fatal || overflow {
                 Self::enter_error(this);
             }
-            if after.responses.transmit || Self::has_send_work(this) {
-                Self::run_send(this);
+            if deferred.responses.transmit || Self::has_send_work(this) {
+                Self::kick_send(this);
             }
         }
-        if after.any_requests && qp.talk.hear() {
+        if deferred.any_requests && qp.talk.hear() {
             // The peer may be waiting for the answer to its request.
             Self::end_stream(this);
         }
-        let overflow = Self::report(this, after.recv, &qp.recv_cq);
-        if after.any_requests {
-            Self::respond(this, after.requests.transmit, after.heard, after.wait);
+        let overflow = Self::report(this, deferred.recv, &qp.recv_cq);
+        if deferred.any_requests {
+            Self::respond(
+                this,
+                deferred.requests.transmit,
+                deferred.any_new,
+                deferred.wait,
+            );
         }
-        if after.requests.fatal || overflow {
+        if deferred.requests.fatal || overflow {
             Self::enter_error(this);
         }
         Self::report_events(this);
@@ -398,7 +403,7 @@ impl Qp {
     }
 
     /// Sends the pending ACKs and responses, except for an ACK that is deferred.
-    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, heard: bool, wait: Wait) {
+    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, any_new: bool, wait: Wait) {
         let qp = &*this;
         let begins = wait == Wait::Begins;
         if !begins && !transmit && wait != Wait::Ends {
@@ -409,7 +414,7 @@ impl Qp {
         if begins || qp.answers.due().is_some() {
             let side = lock_bh(&qp.recv);
             // The ACK of a retransmitted request is not deferred.
-            let patient = !begins || (transmit && heard);
+            let patient = !begins || (transmit && any_new);
             let waits = patient && side.responder.owes_acknowledgement();
             if let Some(due) = qp.answers.due().filter(|_| waits) {
                 drop(side);
@@ -421,13 +426,13 @@ impl Qp {
                 return;
             }
         }
-        Self::run_recv(this);
+        Self::kick_recv(this);
     }
 
     /// Sends the delayed ACK, if there is one, without waiting for an answer.
     pub(crate) fn settle(this: ArcBorrow<'_, Self>) {
         if this.answers.take() {
-            Self::run_recv(this);
+            Self::kick_recv(this);
         }
     }
 
@@ -444,8 +449,8 @@ impl Qp {
     /// - it is delayed ([`super::answer`]);
     /// - the CPU that handled the request has released the lock but not sent yet;
     /// - another CPU is inside the `SerialGate`, and has more work marked as pending;
-    /// - a softirq work item is inside the `SerialGate`, because `Parcel` deliveries were nested or
-    ///   because a budget was used up by READ responses.
+    /// - a softirq work item is inside the `SerialGate`, because `LoopbackBatch` deliveries were
+    ///   nested or because a budget was used up by READ responses.
     ///
     /// In all of these cases the responder still holds the ACK, so this function takes it from
     /// there. It does not enter the `SerialGate`, because the owner may be the context that this
@@ -482,15 +487,15 @@ impl Qp {
         then: impl FnOnce(bool, &mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
         let qp = &*this;
-        let mut batch = Batch::default();
+        let mut batch = TxBatch::default();
         let mut completions = PendingCompletions::default();
         let result = {
             let rcu = rcu::read_lock();
             let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            // Each `Parcel` is delivered by a call from the sender. If these calls are nested too
-            // deeply, the packets go through the network stack, which queues them.
-            side.direct &= !qp.device.is_deep();
+            // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
+            // nested too deeply, the packets go through the network stack, which queues them.
+            side.loopback &= !qp.device.is_deeply_nested();
             side.responder.forget_rate();
             let progress = side.with(
                 qp,
@@ -513,7 +518,7 @@ impl Qp {
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
         let ended = lock_bh(&this.send).end_stream();
         if ended {
-            Self::run_send(this);
+            Self::kick_send(this);
         } else if this.is_polled {
             Self::doorbell(this);
         }
@@ -523,7 +528,7 @@ impl Qp {
     pub(crate) fn doorbell(this: ArcBorrow<'_, Self>) {
         // In earlier states the ring is not read.
         if this.state() >= QpState::Rts {
-            Self::run_send(this);
+            Self::kick_send(this);
             Self::report_events(this);
         }
     }
@@ -571,7 +576,7 @@ impl Qp {
             Self::report_events(this);
         }
         // Flushes the work requests that are still in the send ring.
-        Self::run_send(this);
+        Self::kick_send(this);
     }
 
     /// Records an event. [`Qp::report_events`] reports it.
@@ -669,7 +674,7 @@ impl TimerCallback for Qp {
             SoftTimer::<Qp>::arm(this, expires);
         }
         if late || waiting {
-            Self::run_recv(this);
+            Self::kick_recv(this);
         }
     }
 }
@@ -693,6 +698,6 @@ impl Qp {
         if Self::report(this, completions, &qp.send_cq) || outcome.fatal {
             Self::enter_error(this);
         }
-        Self::run_send(this);
+        Self::kick_send(this);
     }
 }
