@@ -71,7 +71,7 @@ counters! {
     Doorbells = "sq_doorbells",
     WithoutIcrc = "same_host_pkts",
     SameDevice = "same_device_pkts",
-    PiggybackedAcks = "acks_with_answers",
+    PiggybackedAcks = "acks_piggybacked",
     RefusedLocally = "local_guard_drops",
 }
 

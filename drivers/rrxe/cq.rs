@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::driver::Rrxe;
 use crate::limits;
-use crate::qp::Habit;
+use crate::qp::StreamHistory;
 use crate::serial_gate::{PendingBits, SerialGate};
 use kernel::{
     impl_has_work, new_mutex, new_spinlock, new_work,
@@ -46,7 +46,7 @@ pub(crate) struct Cq {
     /// The consumer is in the kernel.
     is_kernel: bool,
     /// Whether queue pairs that complete here are used for streams.
-    pub(crate) streams: Habit,
+    pub(crate) stream_history: StreamHistory,
     /// Events not yet delivered to a kernel consumer.
     pending: PendingBits,
     #[pin]
@@ -271,7 +271,7 @@ impl Cq {
                 changing <- new_mutex!((), "rrxe_cq_change"),
                 target: Some(target),
                 is_kernel,
-                streams: Habit::new(),
+                stream_history: StreamHistory::new(),
                 pending: PendingBits::new(),
                 work <- new_work!("rrxe_cq"),
                 gate: SerialGate::new(),
@@ -298,7 +298,7 @@ impl Cq {
                 changing <- new_mutex!((), "rrxe_no_cq_change"),
                 target: None,
                 is_kernel: false,
-                streams: Habit::new(),
+                stream_history: StreamHistory::new(),
                 pending: PendingBits::new(),
                 work <- new_work!("rrxe_no_cq"),
                 gate: SerialGate::new(),

@@ -3,8 +3,8 @@
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
 use crate::abi::{
-    self, CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE,
-    RING_PRODUCER,
+    self, CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT,
+    RING_HEADER_SIZE, RING_PRODUCER,
 };
 use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
@@ -325,8 +325,8 @@ impl Consumer {
     pub(crate) fn want_doorbell_after(&self, more: u32) {
         // The counter needs no check: only the producer uses the result.
         let producer = self.ring.load_acquire(RING_PRODUCER);
-        let due = producer.wrapping_add(more);
-        self.ring.store_release(RING_DUE, due);
+        let event = producer.wrapping_add(more);
+        self.ring.store_release(RING_DOORBELL_EVENT, event);
         self.ring.store_release(RING_DOORBELL, 0);
     }
 }

@@ -82,9 +82,9 @@ module! {
             default: 0,
             description: "Packets that do not leave this host have ICRCs, too, and pass the stack (default 0)",
         },
-        answer_wait_us: u32 {
+        ack_delay_us: u32 {
             default: 400,
-            description: "Microseconds that an acknowledgement waits for an answer that it can leave with, 1000000 at most; 0: never (default 400)",
+            description: "Microseconds by which an acknowledgement is delayed to leave with a message, 1000000 at most; 0: never (default 400)",
         },
         gid_table_len: u32 {
             default: 256,

@@ -174,7 +174,8 @@ pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int
         let cq = (*public).send_cq;
         (!cq.is_null()).then(|| &Cq::of(cq).queue)
     };
-    let now = qp.sq.ring().is_due(published.counter) || is_waited_for(published, completions);
+    let now =
+        qp.sq.ring().needs_doorbell(published.counter) || is_waited_for(published, completions);
     // SAFETY: the caller's contract.
     let (context, handle) = unsafe { ((*public).context, (*public).handle) };
     // SAFETY: the caller's contract.

@@ -553,7 +553,7 @@ pub(crate) mod tests {
         let mut cap = cap;
         let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
         qp.set_state(qp_state::RTS);
-        qp.sq.ring().be_due_at(1 << 30);
+        qp.sq.ring().set_doorbell_event(1 << 30);
         qp
     }
 

@@ -3,8 +3,8 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    answer::Answers, post::Poster, requester::SendSide, responder::RecvSide, service, state::State,
-    stream::Talk, Qp, QpHandle,
+    delayed_ack::DelayedAck, moderation::ModerationEvents, post::Poster, requester::SendSide,
+    responder::RecvSide, service, state::State, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
@@ -217,8 +217,8 @@ pub(crate) fn create(
             local,
             line <- ListLinks::new(),
             in_line <- AtomicTracker::new(),
-            talk: Talk::new(),
-            answers: Answers::new(),
+            moderation_events: ModerationEvents::new(),
+            delayed_ack: DelayedAck::new(),
             notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),

@@ -19,13 +19,14 @@
 //! | [`responder`] | the receive side: packets to memory and completions, requests to responses |
 //! | [`schedule`] | scheduling of both sides |
 //! | [`state`] | the state, which several contexts change |
-//! | [`answer`] | delayed ACKs |
-//! | [`stream`] | doorbell moderation for programs that post streams of small messages |
+//! | [`delayed_ack`] | delayed ACKs |
+//! | [`moderation`] | doorbell moderation for programs that post streams of small messages |
 //! | [`reorder_buffer`] | buffer for out-of-order packets |
 //! | [`scatter`] | payload from and to data segments |
 
-mod answer;
 pub(crate) mod create;
+mod delayed_ack;
+mod moderation;
 pub(crate) mod modify;
 pub(crate) mod post;
 mod reorder_buffer;
@@ -35,9 +36,8 @@ mod rx;
 mod scatter;
 mod schedule;
 mod state;
-mod stream;
 
-pub(crate) use stream::Habit;
+pub(crate) use moderation::StreamHistory;
 
 use crate::{
     counters::{Bound, Counter},
@@ -119,10 +119,10 @@ pub(crate) struct Qp {
     line: ListLinks,
     #[pin]
     in_line: AtomicTracker,
-    /// Requests from the peer, which end a stream.
-    talk: stream::Talk,
+    /// Requests from the peer, which end a stream, and ends of send rounds.
+    moderation_events: moderation::ModerationEvents,
     /// State of delayed ACKs.
-    answers: answer::Answers,
+    delayed_ack: delayed_ack::DelayedAck,
 
     /// Time of the last congestion notification to the peer.
     #[pin]

@@ -223,7 +223,7 @@ pub(crate) fn modify(
     // without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());
     if !matches!(next, QpState::Reset | QpState::Error) {
-        Qp::settle(qp.as_arc_borrow());
+        Qp::flush_delayed_ack(qp.as_arc_borrow());
     }
     remember(&mut known, attr, mask);
     if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {

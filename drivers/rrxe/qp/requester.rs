@@ -3,9 +3,9 @@
 //! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
+    moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
     scatter::Segments,
-    stream::{Fetched, Stream},
     EventCtx, PendingCompletions, Qp,
 };
 use crate::{
@@ -77,7 +77,7 @@ pub(crate) struct SendSide {
     pub(crate) notify_drained: bool,
     /// Out-of-order responses.
     pub(crate) reorder_buffer: ReorderBuffer,
-    stream: Stream,
+    moderation: DoorbellModeration,
     transport: Transport,
 }
 
@@ -154,15 +154,15 @@ impl SendSide {
             source_port: 0,
             notify_drained: false,
             reorder_buffer: ReorderBuffer::new(device),
-            stream: Stream::default(),
+            moderation: DoorbellModeration::default(),
             transport: Transport::default(),
         }))
     }
 
     /// Copies work requests from the ring to free slots. Returns `EINVAL` if the ring is malformed:
     /// the queue pair must enter the Error state.
-    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<Fetched> {
-        let mut fetched = Fetched::default();
+    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
+        let mut fetched = FetchStats::default();
         let Some(consumer) = &mut self.consumer else {
             return Ok(fetched);
         };
@@ -236,17 +236,22 @@ impl SendSide {
     }
 
     /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
-    pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
-        let was = self.stream.is_on();
+    pub(crate) fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
+        let was = self.moderation.is_streaming();
         if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
-            self.stream
-                .follow(fetched, &qp.talk, &qp.send_cq.streams, now);
+            self.moderation.update(
+                fetched,
+                &qp.moderation_events,
+                &qp.send_cq.stream_history,
+                now,
+            );
         } else {
-            self.stream.end();
+            self.moderation.end();
         }
         match &self.consumer {
-            Some(consumer) if self.stream.is_on() => {
-                consumer.want_doorbell_after(self.stream.batch(consumer.capacity()));
+            Some(consumer) if self.moderation.is_streaming() => {
+                consumer
+                    .want_doorbell_after(self.moderation.doorbell_interval(consumer.capacity()));
             }
             Some(_) if was => self.want_doorbell(),
             _ => {}
@@ -255,14 +260,14 @@ impl SendSide {
 
     /// Returns whether the program is streaming: it need not ring the doorbell for each batch.
     pub(crate) fn is_streaming(&self) -> bool {
-        self.stream.is_on()
+        self.moderation.is_streaming()
     }
 
     /// Asks the program to ring the doorbell for each batch again. Returns whether a stream was on.
     pub(crate) fn end_stream(&mut self) -> bool {
-        let was = self.stream.is_on();
+        let was = self.moderation.is_streaming();
         if was {
-            self.stream.end();
+            self.moderation.end();
             self.want_doorbell();
         }
         was
@@ -279,10 +284,10 @@ impl SendSide {
 
     /// Returns the time of the next timeout or poll, if any is due.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        let look = self.stream.next_look();
+        let poll = self.moderation.next_poll();
         let timeout = self.requester.next_timeout();
-        look.map_or(timeout, |look| {
-            Some(timeout.map_or(look, |timeout| timeout.min(look)))
+        poll.map_or(timeout, |poll| {
+            Some(timeout.map_or(poll, |timeout| timeout.min(poll)))
         })
     }
 

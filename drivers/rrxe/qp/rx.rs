@@ -4,8 +4,8 @@
 //! next.
 
 use super::{
-    answer::Wait, reorder_buffer::ReorderBuffer, requester::SendSide, responder::RecvSide,
-    EventCtx, PendingCompletions, Qp,
+    delayed_ack::AckAction, reorder_buffer::ReorderBuffer, requester::SendSide,
+    responder::RecvSide, EventCtx, PendingCompletions, Qp,
 };
 use crate::{
     congestion::{is_marked, Due},
@@ -32,7 +32,7 @@ pub(crate) struct DeferredWork {
     /// At least one of the requests was new.
     pub(super) any_new: bool,
     /// When their ACK is sent; decided before they were handled.
-    pub(super) wait: Wait,
+    pub(super) ack: AckAction,
     /// Outcome of the requests. [`Outcome::buffer`] is not used here.
     pub(super) requests: Outcome,
     /// Completions of responses.
@@ -314,10 +314,10 @@ impl Qp {
         deferred.intact |= locked.unconfirmed && incoming.is_in_local_gso_packet();
         if !deferred.any_requests {
             deferred.any_requests = true;
-            deferred.wait = qp.answers.expect(incoming.now);
+            deferred.ack = qp.delayed_ack.on_request(incoming.now);
         }
         let (completions, any_new) = (&mut deferred.recv, &mut deferred.any_new);
-        let at_once = deferred.wait != Wait::Begins;
+        let send_now = deferred.ack != AckAction::Defer;
         let side = &mut *locked.side;
         side.loopback = incoming.is_loopback();
         let due = Due::of(incoming, &side.path, side.source_port, || {
@@ -328,8 +328,8 @@ impl Qp {
         let mut handle = |side: &mut RecvSide, incoming: &RxPacket<'_>| {
             let expected = side.responder.expected_psn();
             let ctx = EventCtx::of(incoming, rcu);
-            if at_once && incoming.packet.bth.ackreq && incoming.packet.psn().get() == expected {
-                qp.answers.hear(now);
+            if send_now && incoming.packet.bth.ackreq && incoming.packet.psn().get() == expected {
+                qp.delayed_ack.note_request(now);
             }
             let outcome = side.act(qp, ctx, None, completions, |responder, env| {
                 responder.handle_packet(now, incoming.packet, env)

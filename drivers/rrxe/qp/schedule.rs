@@ -3,7 +3,7 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    answer::Wait, requester::SendSide, responder::RecvSide, state::Failed, EventCtx,
+    delayed_ack::AckAction, requester::SendSide, responder::RecvSide, state::Failed, EventCtx,
     PendingCompletions, Qp, QpBatch,
 };
 use crate::{
@@ -189,9 +189,9 @@ impl Qp {
         let mut batch = TxBatch::default();
         let mut completions = PendingCompletions::default();
         let _bh = BhGuard::new();
-        let (side, waited) = qp.lock_send();
-        let gone = waited.as_ref().is_some_and(Option::is_none);
-        let acknowledgement = waited.flatten();
+        let (side, claimed) = qp.lock_send();
+        let gone = claimed.as_ref().is_some_and(Option::is_none);
+        let acknowledgement = claimed.flatten();
         let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut completions);
         let mut round = filled.round;
         qp.send_batch(&mut batch);
@@ -211,7 +211,7 @@ impl Qp {
         }
         round.fatal |= Self::report(this, completions, &qp.send_cq);
         if qp.is_user && !qp.is_polled && !filled.waiting {
-            qp.talk.round_ended(monotonic_ns());
+            qp.moderation_events.round_ended(monotonic_ns());
         }
         round
     }
@@ -234,9 +234,9 @@ impl Qp {
     /// it holds the send lock.
     #[inline]
     fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
-        if self.answers.due().is_some() {
+        if self.delayed_ack.deadline().is_some() {
             let mut recv = lock_bh(&self.recv);
-            if self.answers.take() {
+            if self.delayed_ack.claim() {
                 let acknowledgement = recv.responder.take_acknowledgement();
                 return (lock_bh(&self.send), Some(acknowledgement));
             }
@@ -261,9 +261,9 @@ impl Qp {
             Ok(fetched) => {
                 if !fetched.is_empty() {
                     idle = false;
-                    self.answers.answered(ctx.now);
+                    self.delayed_ack.on_send(ctx.now);
                 }
-                side.follow(self, fetched, ctx.now);
+                side.moderate_doorbells(self, fetched, ctx.now);
             }
             Err(_) => filled.round.fatal = true,
         }
@@ -362,7 +362,7 @@ impl Qp {
                 Self::kick_send(this);
             }
         }
-        if deferred.any_requests && qp.talk.hear() {
+        if deferred.any_requests && qp.moderation_events.request_seen() {
             // The peer may be waiting for the answer to its request.
             Self::end_stream(this);
         }
@@ -372,7 +372,7 @@ impl Qp {
                 this,
                 deferred.requests.transmit,
                 deferred.any_new,
-                deferred.wait,
+                deferred.ack,
             );
         }
         if deferred.requests.fatal || overflow {
@@ -397,41 +397,41 @@ impl Qp {
             SoftTimer::<Qp>::arm(this, deadline);
         }
         if qp.is_user && !qp.is_polled {
-            qp.talk.round_ended(monotonic_ns());
+            qp.moderation_events.round_ended(monotonic_ns());
         }
         false
     }
 
     /// Sends the pending ACKs and responses, except for an ACK that is deferred.
-    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, any_new: bool, wait: Wait) {
+    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, any_new: bool, ack: AckAction) {
         let qp = &*this;
-        let begins = wait == Wait::Begins;
-        if !begins && !transmit && wait != Wait::Ends {
+        let defer = ack == AckAction::Defer;
+        if !defer && !transmit && ack != AckAction::FlushDeferred {
             return;
         }
         // The deferred ACK may also belong to another request, which another CPU has received
         // since.
-        if begins || qp.answers.due().is_some() {
+        if defer || qp.delayed_ack.deadline().is_some() {
             let side = lock_bh(&qp.recv);
             // The ACK of a retransmitted request is not deferred.
-            let patient = !begins || (transmit && any_new);
-            let waits = patient && side.responder.owes_acknowledgement();
-            if let Some(due) = qp.answers.due().filter(|_| waits) {
+            let may_defer = !defer || (transmit && any_new);
+            let defers = may_defer && side.responder.owes_acknowledgement();
+            if let Some(due) = qp.delayed_ack.deadline().filter(|_| defers) {
                 drop(side);
                 SoftTimer::<Qp>::arm(this, due);
                 return;
             }
-            let taken = begins && qp.answers.take();
-            if !taken && !side.responder.has_output() {
+            let claimed = defer && qp.delayed_ack.claim();
+            if !claimed && !side.responder.has_output() {
                 return;
             }
         }
         Self::kick_recv(this);
     }
 
-    /// Sends the delayed ACK, if there is one, without waiting for an answer.
-    pub(crate) fn settle(this: ArcBorrow<'_, Self>) {
-        if this.answers.take() {
+    /// Sends the delayed ACK, if there is one, without waiting for a message.
+    pub(crate) fn flush_delayed_ack(this: ArcBorrow<'_, Self>) {
+        if this.delayed_ack.claim() {
             Self::kick_recv(this);
         }
     }
@@ -469,7 +469,7 @@ impl Qp {
         batches: u32,
         end: impl FnOnce(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
-        let _ = this.answers.take();
+        let _ = this.delayed_ack.claim();
         for _ in 1..batches {
             if !Self::last_round(this, |more, _, _, _| more) {
                 break;
@@ -647,7 +647,7 @@ impl TimerCallback for Qp {
     fn expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
         let now = monotonic_ns();
-        let (late, again) = qp.answers.late(now);
+        let (ack_expired, again) = qp.delayed_ack.expired(now);
         if let Some(again) = again {
             SoftTimer::<Qp>::arm(this, again);
         }
@@ -673,7 +673,7 @@ impl TimerCallback for Qp {
         for expires in [responses_expire, requests_expire].into_iter().flatten() {
             SoftTimer::<Qp>::arm(this, expires);
         }
-        if late || waiting {
+        if ack_expired || waiting {
             Self::kick_recv(this);
         }
     }

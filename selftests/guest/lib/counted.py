@@ -17,7 +17,7 @@ TRAFFIC = {
     "sq_doorbells",
     "same_host_pkts",
     "same_device_pkts",
-    "acks_with_answers",
+    "acks_piggybacked",
 }
 
 # Time limit in seconds for a packet to be counted.

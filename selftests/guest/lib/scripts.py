@@ -58,7 +58,7 @@ def device(where, driver):
     where.run(f"ip link add {NEAR} mtu 4500 type veth peer name {FAR} mtu 4500")
     try:
         # Each packet is a frame of its own here, as on any wire.
-        testbed.send_rows(where, NEAR, False)
+        testbed.send_gso(where, NEAR, False)
         where.run(f"ip addr add {OWN}/24 dev {NEAR}; ip link set {FAR} up; ip link set {NEAR} up")
         mac = where.read(f"/sys/class/net/{FAR}/address").strip()
         where.run(f"ip neigh replace {PEER} lladdr {mac} dev {NEAR} nud permanent")

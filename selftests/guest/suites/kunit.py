@@ -21,10 +21,10 @@ SUITES = (
     "linux-rdma-sync",
     "linux-rdma-crc32",
     "linux-rdma-vector",
-    "rrxe-answer",
+    "rrxe-delayed-ack",
     "rrxe-quota",
     "rrxe-state",
-    "rrxe-stream",
+    "rrxe-doorbell-moderation",
     "rrxe-windows",
 )
 

@@ -96,7 +96,7 @@ pub struct Config {
     /// Nanoseconds that the network impairments last after the last work request was posted.
     pub afterwards: u64,
     /// Merge consecutive packets into a burst before they reach the core.
-    pub rows: bool,
+    pub bursts: bool,
     /// Let an ACK wait for an outgoing packet of its queue pair.
     pub carries: bool,
     /// Source of randomness for forged packets.

@@ -245,7 +245,7 @@ impl World {
                 self.ground.schedule(delay, Event::Notification(from));
             }
         }
-        if self.ground.config.rows && !flight.congested && packet.starts_burst() {
+        if self.ground.config.bursts && !flight.congested && packet.starts_burst() {
             packet = self.join(packet, flight);
         }
         let mut outcome = self.handle(qp, packet, truth, &flight.payload);
