@@ -31,8 +31,8 @@
 //! examined.
 //!
 //! The two rings of a queue pair may be in one piece of memory, the receive ring after the send
-//! ring ([`RingSpec::behind`]). The kernel then pins that memory once, and no page counts twice. A
-//! kernel without [`FEATURE_PACKED`] needs each ring on pages of its own, and strides that are
+//! ring ([`RingSpec::next_ring`]). The kernel then pins that memory once, and no page counts twice.
+//! A kernel without [`FEATURE_PACKED`] needs each ring on pages of its own, and strides that are
 //! powers of two.
 //!
 //! # Doorbells
@@ -363,7 +363,7 @@ pub struct AllocUcontextResp {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RingSpec {
-    /// User address of the ring: page-aligned, or, for a receive ring, [`RingSpec::behind`] the
+    /// User address of the ring: page-aligned, or, for a receive ring, [`RingSpec::next_ring`] the
     /// send ring. 0 for a queue of depth 0, and for the receive queue of a queue pair with a shared
     /// one.
     pub addr: u64,
@@ -384,7 +384,7 @@ impl RingSpec {
 
     /// Returns the distance in bytes from the start of this ring to the start of the ring after it:
     /// a multiple of 64, so that no two rings share a cache line. `None` on overflow.
-    pub const fn behind(&self) -> Option<usize> {
+    pub const fn next_ring(&self) -> Option<usize> {
         match self.size() {
             Some(size) => size.checked_next_multiple_of(64),
             None => None,

@@ -40,7 +40,7 @@ pub(crate) struct Cq {
     ring: SpinLock<CqRing>,
     /// Serializes resizing.
     #[pin]
-    changing: Mutex<()>,
+    resize_lock: Mutex<()>,
     /// `None` for the internal completion queue of a queue pair that was created without one.
     target: Option<Arc<CqTarget>>,
     /// The consumer is in the kernel.
@@ -59,7 +59,7 @@ impl_has_work! {
 }
 
 /// Largest number of completions that a resize copies with interrupts disabled.
-const FEW: u32 = 64;
+const MAX_LOCKED_COPY: u32 = 64;
 
 /// The consumer must be notified of completions.
 const COMPLETIONS: u32 = 1;
@@ -268,7 +268,7 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
-                changing <- new_mutex!((), "rrxe_cq_change"),
+                resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target: Some(target),
                 is_kernel,
                 stream_history: StreamHistory::new(),
@@ -295,7 +295,7 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_no_cq"),
-                changing <- new_mutex!((), "rrxe_no_cq_change"),
+                resize_lock <- new_mutex!((), "rrxe_no_cq_change"),
                 target: None,
                 is_kernel: false,
                 stream_history: StreamHistory::new(),
@@ -345,7 +345,7 @@ impl Cq {
             return Err(EINVAL);
         }
         let (to, capacity) = Self::user_memory(device, cqe, udata)?;
-        let _one = self.changing.lock();
+        let _one = self.resize_lock.lock();
         let (from, first, old_capacity) = {
             let ring = lock_irqsave(&self.ring);
             let Storage::User(from) = &ring.storage else {
@@ -362,7 +362,7 @@ impl Cq {
                 if used > old_capacity || used > capacity {
                     return Err(EINVAL);
                 }
-                if used.wrapping_sub(moved) <= FEW {
+                if used.wrapping_sub(moved) <= MAX_LOCKED_COPY {
                     copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..used)?;
                     let armed = from.exchange(RING_ARM, 0);
                     to.exchange(RING_ARM, armed);

@@ -48,8 +48,8 @@ impl Ring {
         min_recv: u32,
     ) -> Result<(Self, Self)> {
         let (sq, rq) = (&cmd.sq, &cmd.rq);
-        let behind = sq.behind().ok_or(EINVAL)?;
-        if sq.addr == 0 || rq.addr == 0 || sq.addr.checked_add(behind as u64) != Some(rq.addr) {
+        let offset = sq.next_ring().ok_or(EINVAL)?;
+        if sq.addr == 0 || rq.addr == 0 || sq.addr.checked_add(offset as u64) != Some(rq.addr) {
             return Ok((
                 Self::from_user(device, sq, cap.max_send_wr, min_send)?,
                 Self::from_user(device, rq, cap.max_recv_wr, min_recv)?,
@@ -57,12 +57,12 @@ impl Ring {
         }
         Self::check(sq, cap.max_send_wr, min_send)?;
         let size = Self::check(rq, cap.max_recv_wr, min_recv)?;
-        let size = behind.checked_add(size).ok_or(EINVAL)?;
+        let size = offset.checked_add(size).ok_or(EINVAL)?;
         let memory = SharedMemory::from_user(device, sq.addr, size)?;
         let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
         Ok((
             Self::at(memory.clone(), 0, sq),
-            Self::at(memory, behind, rq),
+            Self::at(memory, offset, rq),
         ))
     }
 

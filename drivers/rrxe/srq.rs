@@ -55,7 +55,7 @@ pub(crate) struct Srq {
     queue: SpinLock<Queue>,
     /// Serializes MODIFY_SRQ.
     #[pin]
-    changing: Mutex<()>,
+    modify_lock: Mutex<()>,
     /// Reports events. Consumers may call back, and events are raised with a queue pair locked.
     #[pin]
     event_work: Work<Srq>,
@@ -156,7 +156,7 @@ pub(crate) fn create(
                 max_wr,
                 limit: 0,
             }, "rrxe_srq"),
-            changing <- new_mutex!((), "rrxe_srq_change"),
+            modify_lock <- new_mutex!((), "rrxe_srq_change"),
             event_work <- new_work!("rrxe_srq_event"),
             event_gate: SerialGate::new(),
             events: PendingBits::new(),
@@ -198,7 +198,7 @@ impl SrqHandle {
             return Err(EINVAL);
         }
         let srq = &self.srq;
-        let _one = srq.changing.lock();
+        let _one = srq.modify_lock.lock();
         let ring = if mask.has(SrqAttrMask::MAX_WR) {
             // As with completion queues, kernel consumers can't resize.
             let udata = udata.ok_or(not_supported())?;

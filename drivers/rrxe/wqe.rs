@@ -28,7 +28,7 @@ pub(crate) struct SendBounds {
 
 /// The data that follows an entry in the ring and must be copied out, within [`SendBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum Trailer {
     /// Number of data segments.
     Segments(usize),
     /// Bytes of payload.
@@ -41,7 +41,7 @@ pub(crate) struct SendEntry {
     request: SendRequest,
     fault: Option<Fault>,
     /// The data that follows it. The caller must report its length by [`SendEntry::set_length`].
-    pub(crate) behind: Behind,
+    pub(crate) trailer: Trailer,
     /// No data of its own follows it.
     bare: bool,
 }
@@ -94,11 +94,11 @@ impl SendEntry {
         };
         let inline = wqe.flags & WQE_INLINE != 0;
         let (inline_length, num_sge) = (wqe.inline_length as usize, usize::from(wqe.num_sge));
-        let (behind, fits) = match inline {
-            true if inline_length <= bounds.max_inline => (Behind::Inline(inline_length), true),
-            true => (Behind::Inline(0), false),
-            false if num_sge <= bounds.max_sge => (Behind::Segments(num_sge), true),
-            false => (Behind::Segments(0), false),
+        let (trailer, fits) = match inline {
+            true if inline_length <= bounds.max_inline => (Trailer::Inline(inline_length), true),
+            true => (Trailer::Inline(0), false),
+            false if num_sge <= bounds.max_sge => (Trailer::Segments(num_sge), true),
+            false => (Trailer::Segments(0), false),
         };
         let malformed = op.is_none()
             || !fits
@@ -118,7 +118,7 @@ impl SendEntry {
                 ..request
             },
             fault,
-            behind,
+            trailer,
             bare,
         }
     }

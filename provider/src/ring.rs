@@ -110,25 +110,25 @@ impl Ring {
         Ok(unsafe { Self::at(&mapping, 0, spec) })
     }
 
-    /// Allocates two empty rings, the second behind the first. If `packed`, they may share a page;
+    /// Allocates two empty rings, the second after the first. If `packed`, they may share a page;
     /// the kernel must then pin both together.
     ///
     /// Fails with `EINVAL` if a size cannot be expressed, or with `ENOMEM`.
     pub(crate) fn pair(first: Shape, second: Shape, packed: bool) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
-        let behind = if packed {
-            first.behind()
+        let offset = if packed {
+            first.next_ring()
         } else {
             first.size().and_then(|n| n.checked_next_multiple_of(PAGES))
         };
-        let behind = behind.ok_or(os::EINVAL)?;
-        let mapping = Mapping::new(behind.checked_add(bytes).ok_or(os::EINVAL)?)?;
-        // SAFETY: the mapping has the bytes of the first up to `behind`, a multiple of 64, and from
+        let offset = offset.ok_or(os::EINVAL)?;
+        let mapping = Mapping::new(offset.checked_add(bytes).ok_or(os::EINVAL)?)?;
+        // SAFETY: the mapping has the bytes of the first up to `offset`, a multiple of 64, and from
         // there those of the second.
         Ok(unsafe {
             (
                 Self::at(&mapping, 0, first),
-                Self::at(&mapping, behind, second),
+                Self::at(&mapping, offset, second),
             )
         })
     }
@@ -241,7 +241,7 @@ impl Ring {
     #[cfg(test)]
     pub(crate) fn set_doorbell_event(&self, event: u32) {
         self.word(abi::RING_DOORBELL_EVENT)
-            .store(due, Ordering::Relaxed);
+            .store(event, Ordering::Relaxed);
         self.word(abi::RING_DOORBELL).store(0, Ordering::Release);
     }
 
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!((first.capacity(), second.capacity()), (4, 8));
         // 256 + 4 * 80 bytes are 9 cache lines.
         assert_eq!(address(&second) - address(&first), 576);
-        assert_eq!(first.spec().behind(), Some(576));
+        assert_eq!(first.spec().next_ring(), Some(576));
         let last = second.slot(7) as usize;
         drop(first);
         // The memory stays mapped for the other ring.

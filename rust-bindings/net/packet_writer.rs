@@ -117,7 +117,7 @@ impl<'a> PacketWriter<'a> {
         // A copy with a checksum reads each byte once. Small pieces are left for a later checksum
         // over several of them.
         let sum = match self.sum {
-            Some(_) if len >= crc32::SOME => Some(self.end_sum()),
+            Some(_) if len >= crc32::MIN_SINGLE_PASS => Some(self.end_sum()),
             _ => None,
         };
         // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.

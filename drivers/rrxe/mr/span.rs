@@ -2,7 +2,7 @@
 
 //! Access to the bytes that a key was checked for.
 
-use super::{Changing, Kind, Memory};
+use super::{KeyState, Kind, Memory};
 use crate::{pd::PdId, tables::Tables};
 use kernel::sync::rcu;
 use linux_rdma::{
@@ -35,7 +35,7 @@ pub(crate) struct Reference {
     pub(crate) key: u32,
     pub(crate) va: u64,
     /// Required rights; 0 for the queue pair's own work requests.
-    pub(crate) need: u32,
+    pub(crate) required: u32,
 }
 
 impl Reference {
@@ -45,7 +45,7 @@ impl Reference {
             pd,
             key: lkey,
             va,
-            need: 0,
+            required: 0,
         }
     }
 
@@ -55,7 +55,7 @@ impl Reference {
             pd,
             key: rkey,
             va,
-            need: access::REMOTE_READ,
+            required: access::REMOTE_READ,
         }
     }
 }
@@ -72,23 +72,28 @@ impl Tables {
         len: u64,
     ) -> Option<(MappedMemory<'a>, u64)> {
         let mr = self.regions.get(reference.key, rcu)?;
-        let Kind::Fixed(fixed) = &mr.kind else {
+        let Kind::Registered(registered) = &mr.kind else {
             return None;
         };
-        let Memory::User(pinned) = &fixed.memory else {
+        let Memory::User(pinned) = &registered.memory else {
             return None;
         };
-        let Reference { pd, key, va, need } = *reference;
-        let offset = fixed.find(key, need, va, va.checked_add(len)?)?;
+        let Reference {
+            pd,
+            key,
+            va,
+            required,
+        } = *reference;
+        let offset = registered.find(key, required, va, va.checked_add(len)?)?;
         let memory = pinned.access(rcu)?;
         (mr.pd.get() == pd).then_some((memory, offset))
     }
 }
 
 pub(super) enum Source<'a> {
-    Fixed(&'a Memory),
+    Registered(&'a Memory),
     /// Locked, so that the key can't be invalidated meanwhile.
-    Changing(BhLocked<'a, Changing>),
+    Locked(BhLocked<'a, KeyState>),
 }
 
 /// The memory of a span.
@@ -102,15 +107,15 @@ enum SpanMemory<'a> {
 impl Span<'_> {
     fn memory(&self) -> Result<SpanMemory<'_>, Fault> {
         let memory = match &self.source {
-            Source::Fixed(memory) => memory,
-            Source::Changing(state) => match (&state.pages, &state.bound) {
+            Source::Registered(memory) => memory,
+            Source::Locked(state) => match (&state.pages, &state.bound) {
                 // SAFETY: By the type invariant the key is valid, and the source holds the lock
                 // under which the key is invalidated. `driver.rs` maps only addresses from
                 // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
                 // mapped.
                 (Some(pages), _) => return Ok(SpanMemory::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
-                    Kind::Fixed(fixed) => &fixed.memory,
+                    Kind::Registered(registered) => &registered.memory,
                     _ => return Err(Fault::Protection),
                 },
                 (None, None) => return Err(Fault::Protection),

@@ -150,10 +150,10 @@ pub(crate) fn create(
     let service = service(init.qp_type);
     let capacity = send_ring.capacity();
     // XRC targets have no send queue to poll.
-    let watched = poller
+    let ring_to_poll = poller
         .filter(|_| is_user && init.qp_type != QpType::XrcTarget)
         .map(|poller| (poller, send_ring.clone()));
-    let is_polled = watched.is_some();
+    let is_polled = ring_to_poll.is_some();
     let send_consumer = Consumer::new(send_ring);
     // No thread polls the send ring yet: the program must ring the doorbell for each batch.
     send_consumer.want_doorbell(true);
@@ -215,8 +215,8 @@ pub(crate) fn create(
             recv_gate: SerialGate::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
             local,
-            line <- ListLinks::new(),
-            in_line <- AtomicTracker::new(),
+            waiter_links <- ListLinks::new(),
+            waiter_tracker <- AtomicTracker::new(),
             moderation_events: ModerationEvents::new(),
             delayed_ack: DelayedAck::new(),
             notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
@@ -229,7 +229,7 @@ pub(crate) fn create(
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
-    let seat = match watched {
+    let poll_registration = match ring_to_poll {
         Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
         None => None,
     };
@@ -243,7 +243,7 @@ pub(crate) fn create(
             qp,
             index,
             poster,
-            seat,
+            poll_registration,
         },
         number,
     ))
@@ -252,8 +252,8 @@ pub(crate) fn create(
 /// Destroys a queue pair. On return, no code of it runs, and no memory of its consumer is accessed.
 pub(crate) fn destroy(handle: &QpHandle) {
     let qp = &handle.qp;
-    if let Some(seat) = &handle.seat {
-        seat.leave();
+    if let Some(registration) = &handle.poll_registration {
+        registration.unregister();
     }
     // Sends the work requests that a program has posted without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());

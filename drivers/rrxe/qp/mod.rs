@@ -44,10 +44,10 @@ use crate::{
     cq::Cq,
     device::DeviceState,
     local_queue::LocalShare,
-    mr::{BinderId, Consumer},
+    mr::{BinderId, KeyUser},
     path::Path,
     pd::PdId,
-    poll::Seat,
+    poll::PollRegistration,
     rx_packet::RxPacket,
     serial_gate::{PendingBits, SerialGate},
     srq::Srq,
@@ -116,9 +116,9 @@ pub(crate) struct Qp {
     pub(crate) local: Arc<LocalShare>,
     /// Entry in the list of queue pairs that wait for room in the local queue.
     #[pin]
-    line: ListLinks,
+    waiter_links: ListLinks,
     #[pin]
-    in_line: AtomicTracker,
+    waiter_tracker: AtomicTracker,
     /// Requests from the peer, which end a stream, and ends of send rounds.
     moderation_events: moderation::ModerationEvents,
     /// State of delayed ACKs.
@@ -150,11 +150,11 @@ impl_has_work! {
 }
 
 kernel::list::impl_list_arc_safe! {
-    impl ListArcSafe<0> for Qp { tracked_by in_line: AtomicTracker; }
+    impl ListArcSafe<0> for Qp { tracked_by waiter_tracker: AtomicTracker; }
 }
 
 kernel::list::impl_list_item! {
-    impl ListItem<0> for Qp { using ListLinks { self.line }; }
+    impl ListItem<0> for Qp { using ListLinks { self.waiter_links }; }
 }
 
 impl_has_soft_timer! {
@@ -169,7 +169,7 @@ pub(crate) struct QpHandle {
     /// The rings that a kernel consumer posts to; `None` for user programs.
     poster: Option<Pin<KBox<post::Poster>>>,
     /// The registration with the poll thread, in poll mode.
-    seat: Option<Seat>,
+    poll_registration: Option<PollRegistration>,
 }
 
 /// Returns the core's service for a queue pair type.
@@ -259,8 +259,8 @@ impl Qp {
     }
 
     /// Returns this queue pair as the user of keys in a protection domain.
-    fn keys(&self, pd: PdId) -> Consumer {
-        Consumer {
+    fn keys(&self, pd: PdId) -> KeyUser {
+        KeyUser {
             pd,
             qp: self.binder,
         }

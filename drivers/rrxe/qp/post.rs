@@ -54,8 +54,8 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
         }
         None => {
             handle.qp.count(Counter::Doorbells);
-            if let Some(seat) = &handle.seat {
-                seat.wake();
+            if let Some(registration) = &handle.poll_registration {
+                registration.wake();
             }
             Ok(())
         }

@@ -17,7 +17,7 @@ use crate::{
     recovery,
     ring::Consumer,
     tx::{Transmitter, TxBatch},
-    wqe::{self, Behind, SendBounds, SendEntry},
+    wqe::{self, SendBounds, SendEntry, Trailer},
 };
 use kernel::{
     prelude::*,
@@ -191,8 +191,8 @@ impl SendSide {
                 key: wqe.imm_or_key,
                 ..LocalRequest::default()
             };
-            match entry.behind {
-                Behind::Inline(n) => {
+            match entry.trailer {
+                Trailer::Inline(n) => {
                     let to = self
                         .inline
                         .get_mut(slot.wrapping_mul(self.max_inline)..)
@@ -202,7 +202,7 @@ impl SendSide {
                     entry.set_length(n as u64);
                     local.inline = true;
                 }
-                Behind::Segments(n) => {
+                Trailer::Segments(n) => {
                     let to = self
                         .segments
                         .get_mut(slot.wrapping_mul(self.max_sge)..)
