@@ -202,7 +202,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let yield_after = unsafe { context::yield_after(context) };
     if count == 0 {
         // SAFETY: the caller's contract.
-        unsafe { doorbell::settle(context) };
+        unsafe { doorbell::ring_deferred(context) };
         waiting::has_found_nothing(yield_after);
     } else {
         waiting::has_found(yield_after, count);
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
     unsafe { Cq::of(cq) }.queue.arm(request);
     // SAFETY: the caller's contract.
     unsafe {
-        doorbell::settle((*cq).context);
+        doorbell::ring_deferred((*cq).context);
         claim_event(cq, request)
     }
 }

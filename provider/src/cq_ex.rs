@@ -109,7 +109,7 @@ unsafe extern "C" fn start_poll(current: *mut IbvCqEx, attr: *const IbvPollCqAtt
         None => {
             queue.close();
             // SAFETY: the caller's contract.
-            unsafe { doorbell::settle(context) };
+            unsafe { doorbell::ring_deferred(context) };
             waiting::has_found_nothing(yield_after);
             ENOENT
         }
