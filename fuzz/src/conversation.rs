@@ -119,7 +119,7 @@ impl RequesterEnv for World {
     }
 }
 
-struct Talk {
+struct Conversation {
     requester: Requester,
     slots: [SendSlot; 16],
     world: World,
@@ -135,7 +135,7 @@ struct Talk {
     posted: u32,
 }
 
-impl Talk {
+impl Conversation {
     fn post(&mut self, script: &mut Script<'_>) {
         let [kind, flags, fill] = [script.u8(), script.u8(), script.u8()];
         let (at, length) = (usize::from(script.u16()), usize::from(script.u16()));
@@ -341,7 +341,7 @@ pub fn run(data: &[u8]) {
     peer.peer = crate::world::OWN;
     peer.rnr = 1;
     peer.memory.fill(fill);
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         requester,
         slots: [SendSlot::default(); 16],
         world: World {
@@ -366,52 +366,58 @@ pub fn run(data: &[u8]) {
         let event = script.u8();
         let n = usize::from(event & 7);
         match event {
-            0..=0x3f => talk.post(&mut script),
-            0x40..=0x57 => talk.post_receive(),
-            0x58..=0x77 => talk.poll(),
-            0x78..=0x9f => talk.deliver(n + 1),
-            0xa0..=0xb7 => talk.speak(),
-            0xb8..=0xd7 => talk.answer(n + 1),
+            0..=0x3f => conversation.post(&mut script),
+            0x40..=0x57 => conversation.post_receive(),
+            0x58..=0x77 => conversation.poll(),
+            0x78..=0x9f => conversation.deliver(n + 1),
+            0xa0..=0xb7 => conversation.speak(),
+            0xb8..=0xd7 => conversation.answer(n + 1),
             0xd8..=0xe7 => {
-                if talk.disturb(OF_PACKET) {
-                    harm(&mut talk.world.wire, script.u8());
+                if conversation.disturb(OF_PACKET) {
+                    harm(&mut conversation.world.wire, script.u8());
                 }
             }
             0xe8..=0xf7 => {
-                if talk.disturb(OF_PACKET) {
-                    harm(&mut talk.answers, script.u8());
+                if conversation.disturb(OF_PACKET) {
+                    harm(&mut conversation.answers, script.u8());
                 }
             }
             _ => {
-                if talk.disturb(OF_TIMER) {
-                    talk.timeout();
+                if conversation.disturb(OF_TIMER) {
+                    conversation.timeout();
                 }
             }
         }
     }
     // From here on nothing is disturbed, so all work completes.
-    while (talk.posted as usize) < talk.received.len() {
-        talk.post_receive();
+    while (conversation.posted as usize) < conversation.received.len() {
+        conversation.post_receive();
     }
     let mut rounds = 0;
-    while talk.requester.outstanding() != 0 {
+    while conversation.requester.outstanding() != 0 {
         rounds += 1;
         assert!(rounds < 10_000, "no end in sight");
-        talk.poll();
-        talk.deliver(usize::MAX);
-        talk.speak();
-        let idle = talk.answers.is_empty();
-        talk.answer(usize::MAX);
-        if idle && talk.world.wire.is_empty() {
-            talk.poll();
-            if talk.world.wire.is_empty() && talk.requester.outstanding() != 0 {
-                assert!(talk.timeout(), "nothing is under way, and nothing will be");
+        conversation.poll();
+        conversation.deliver(usize::MAX);
+        conversation.speak();
+        let idle = conversation.answers.is_empty();
+        conversation.answer(usize::MAX);
+        if idle && conversation.world.wire.is_empty() {
+            conversation.poll();
+            if conversation.world.wire.is_empty() && conversation.requester.outstanding() != 0 {
+                assert!(
+                    conversation.timeout(),
+                    "nothing is under way, and nothing will be"
+                );
             }
         }
     }
-    assert_eq!(talk.peer.memory, talk.memory, "the peer's memory");
-    assert_eq!(talk.peer.done.len(), talk.received.len());
-    for (done, expected) in talk.peer.done.iter().zip(&talk.received) {
+    assert_eq!(
+        conversation.peer.memory, conversation.memory,
+        "the peer's memory"
+    );
+    assert_eq!(conversation.peer.done.len(), conversation.received.len());
+    for (done, expected) in conversation.peer.done.iter().zip(&conversation.received) {
         assert_eq!(done.status, status::SUCCESS);
         assert_eq!(
             done.data[..expected.len()],

@@ -15,7 +15,7 @@ import harness
 import packets
 import testbed
 from counted import rise
-from forger import FIRST, PAYLOAD, Forger
+from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, atomic_eth, bth, deth, reth
 from trial import Bench
@@ -29,7 +29,7 @@ SILENCE = 0.5
 PATIENCE = 60
 
 
-class Attack(Forger):
+class Attack(Attacker):
     """A trial of one or more forged packets."""
 
     def __init__(self, bench, **how):

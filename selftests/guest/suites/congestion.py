@@ -12,7 +12,7 @@ import time
 import packets
 import testbed
 from counted import read, rise
-from forger import FIRST, PAYLOAD, Forger
+from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require, wait_until
 from packets import bth
 from traffic import Batch
@@ -99,7 +99,7 @@ def _move(t, op, side, length):
 @case()
 def marked_request():
     """L-06: one marked request causes one CNP, in the format that hardware sends; it is handled."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         t.receive()
         t.wire.forget()
         with (
@@ -120,7 +120,7 @@ def marked_request():
 @case()
 def nobody_is_told():
     """L-03: no CNP is sent for unmarked packets, for wrong packets, or for CNPs."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         t.wire.forget()
         with rise(
             bed.peer,
@@ -148,7 +148,7 @@ def interval(how):
     """L-02: one CNP is sent per interval, or, with an interval of 0, one per marked packet."""
     microseconds, wanted = how
     with loaded_with(bed.peer, f"min_time_between_cnps={microseconds}"):
-        with Forger(bed, bench) as t:
+        with Attacker(bed, bench) as t:
             t.receive()
             t.wire.forget()
             with rise(bed.peer, np_ecn_marked_roce_packets=10, np_cnp_sent=wanted, duplicate_request=9):
@@ -165,7 +165,7 @@ def switched_off():
     """Without notification and reaction point: no CNP is sent, no packet has ECT, CNPs are
     ignored."""
     with loaded_with(bed.peer, "roce_np=0 roce_rp=0"):
-        with Forger(bed, bench) as t:
+        with Attacker(bed, bench) as t:
             t.receive()
             t.wire.forget()
             with rise(bed.peer, np_ecn_marked_roce_packets=1, rp_cnp_ignored=1):
@@ -181,7 +181,7 @@ def switched_off():
 @case()
 def capable_packets():
     """Requests, READ responses and ACKs are sent as ECT(0)."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         t.wire.forget()
         _move(t, "write", t.near, 3000)
         t.still_works()
@@ -194,7 +194,7 @@ def capable_packets():
 def slows_down_and_recovers():
     """L-07, L-04, L-06: a queue pair whose packets are all marked slows down, and then recovers."""
     here, peer = bed.here, bed.peer
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         before = [{name: read(host)[name] for name in NAMES} for host in (here, peer)]
         _move(t, "write", t.near, LONG)
         _move(t, "read", t.far, LONG)
@@ -227,7 +227,7 @@ def bottleneck():
     """L-06: behind a slow link with RED, the counters agree with the packets that RED has
     marked."""
     here, peer = bed.here, bed.peer
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         run = here.machine.run
         before = read(here), read(peer)
         # Only RoCE passes the bottleneck; the test's own traffic to the other host does not.
@@ -264,7 +264,7 @@ def bottleneck():
 def that_queue_pair_only():
     """L-07, L-08: a CNP slows down only the queue pair that it names, and only if its peer sent
     it."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         cnp = bth(packets.CNP, t.qpn, 0, ack=False) + bytes(16)
         _move(t, "write", t.far, LONG)
         with rise(bed.peer, rp_cnp_handled=1, rp_cnp_ignored=2):

@@ -9,7 +9,7 @@ import time
 import packets
 import testbed
 from counted import PATIENCE, Watch, of_queue_pairs, read, rise
-from forger import FIRST, PAYLOAD, Forger
+from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, bth, deth
 from traffic import Batch
@@ -82,7 +82,7 @@ def wrong_packet(fault):
     """A-14, A-28, A-29, L-08: each wrong packet increments its counter once, and no other
     counter."""
     make, how, name = fault
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         with rise(bed.peer, **{name: TIMES}):
             _send(t, make(t.qpn), **how)
         t.states("rts", "rts")
@@ -93,7 +93,7 @@ def wrong_packet(fault):
 def qkey_violation():
     """A-33: a datagram with a wrong Q_Key counts as a violation, unless its ICRC is wrong
     (A-29)."""
-    with Forger(bed, bench, kind="ud") as t:
+    with Attacker(bed, bench, kind="ud") as t:
         wrong = bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY ^ 1, 77) + PAYLOAD
         with rise(bed.peer, qkey_viol_cntr=TIMES):
             _send(t, wrong)
@@ -104,7 +104,7 @@ def qkey_violation():
 @case(timeout=600, debug=False)
 def saturation():
     """A-28: both violation counters stop at 0xffff."""
-    with Forger(bed, bench, kind="ud") as t:
+    with Attacker(bed, bench, kind="ud") as t:
         for name, make in (
             ("bad_pkey_cntr", lambda: bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False, pkey=0x1234) + deth(QKEY, 7)),
             ("qkey_viol_cntr", lambda: bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY ^ 1, 7)),
@@ -123,7 +123,7 @@ def saturation():
 @case()
 def sequence():
     """Early, duplicate and receiver-not-ready requests have counters of their own."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         request = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
         with rise(bed.peer, out_of_buffer=1):
             t.wire.send(request)
@@ -141,7 +141,7 @@ def sequence():
 @case()
 def requests():
     """The responder counts WRITEs, READs and atomics; both ends count the same packets."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         before = read(bed.here), read(bed.peer)
         with rise(bed.peer, among=TAKEN, rx_write_requests=1, rx_read_requests=1, rx_atomic_requests=1):
             t.near.end.put(t.mine["id"], [[0, 64]], 7)

@@ -405,10 +405,10 @@ impl State {
             }
         };
         self.world.payload = None;
-        self.judge(outcome.fatal || outcome.sqe);
+        self.check(outcome.fatal || outcome.sqe);
     }
 
-    fn judge(&mut self, fatal: bool) {
+    fn check(&mut self, fatal: bool) {
         if fatal {
             self.world.violated("the queue pair is lost".into());
         }
@@ -418,7 +418,7 @@ impl State {
         let progress =
             self.requester
                 .poll_transmit(&mut self.slots, self.now, u32::MAX, &mut self.world);
-        self.judge(progress.fatal || progress.sqe);
+        self.check(progress.fatal || progress.sqe);
     }
 
     fn answer(&mut self) {
@@ -426,7 +426,7 @@ impl State {
             .responder
             .poll_transmit(self.now, u32::MAX, &mut self.world);
         self.due = false;
-        self.judge(progress.fatal);
+        self.check(progress.fatal);
     }
 
     fn seal(&mut self) {
@@ -583,7 +583,7 @@ impl Model for Connection {
                     state
                         .requester
                         .handle_timeout(&mut state.slots, state.now, &mut state.world);
-                state.judge(outcome.fatal);
+                state.check(outcome.fatal);
             }
             Action::PostReceive => {
                 state.world.to_post -= 1;

@@ -98,9 +98,9 @@ pub struct Config {
     /// Merge consecutive packets into a burst before they reach the core.
     pub bursts: bool,
     /// Let an ACK wait for an outgoing packet of its queue pair.
-    pub carries: bool,
+    pub piggyback: bool,
     /// Source of randomness for forged packets.
-    pub forger: Random,
+    pub attacker: Random,
 }
 
 /// Returns an ACK timeout code that covers every delay of this network.
@@ -131,7 +131,7 @@ impl Config {
             .collect();
         // Draw newer options from a copy, so that all older choices of a seed stay the same.
         let mut aside = random.clone();
-        let (rows, carries) = (aside.chance(500), aside.chance(500));
+        let (bursts, piggyback) = (aside.chance(500), aside.chance(500));
         for connection in &mut connections {
             connection.strict = aside.chance(250);
         }
@@ -150,9 +150,9 @@ impl Config {
             strict: random.chance(500),
             reconnects: random.below(3),
             afterwards: random.pick(&[0, 100_000, 1_000_000]),
-            rows,
-            carries,
-            forger: aside,
+            bursts,
+            piggyback,
+            attacker: aside,
         }
     }
 }

@@ -10,7 +10,7 @@ FIRST = 5
 PAYLOAD = bytes(range(64))
 
 
-class Forger(Trial):
+class Attacker(Trial):
     """A trial with `wire`, from this host to the other, and `qpn`, the far queue pair's number."""
 
     def __init__(self, bed, bench, **how):
