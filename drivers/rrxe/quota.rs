@@ -52,10 +52,10 @@ impl Taken {
     }
 
     /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
-    /// if there are `most` objects already, or if a user that is not `exempt` has its share.
+    /// if there are `max` objects already, or if a user that is not `exempt` has its share.
     fn add(
         &mut self,
-        most: u32,
+        max: u32,
         payer: Payer,
         exempt: bool,
         node: &mut Option<NodeReservation>,
@@ -63,9 +63,9 @@ impl Taken {
         let (has, may) = match payer {
             Payer::User(uid) if !exempt => {
                 let own = self.users.get(&uid).map_or(0, |count| *count as usize);
-                (own, share(most as usize, self.all as usize, own))
+                (own, share(max as usize, self.all as usize, own))
             }
-            _ => (self.all as usize, most as usize),
+            _ => (self.all as usize, max as usize),
         };
         if has >= may {
             return false;
@@ -104,17 +104,17 @@ impl Taken {
 /// The limit of one kind of object, and the objects that count.
 #[pin_data]
 pub(crate) struct Quota {
-    most: u32,
+    max: u32,
     #[pin]
     taken: SpinLock<Taken>,
 }
 
 impl Quota {
-    /// Returns a quota for at most `most` objects.
-    fn new(most: u32) -> Result<Arc<Self>> {
+    /// Returns a quota for at most `max` objects.
+    fn new(max: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                most,
+                max,
                 taken <- new_spinlock!(Taken::new(), "rrxe_quota"),
             }),
             GFP_KERNEL,
@@ -133,7 +133,7 @@ impl Quota {
             Payer::Kernel => None,
             Payer::User(_) => Some(NodeReservation::new(GFP_KERNEL_ACCOUNT)?),
         };
-        let mut add = |exempt| lock_irqsave(&self.taken).add(self.most, payer, exempt, &mut node);
+        let mut add = |exempt| lock_irqsave(&self.taken).add(self.max, payer, exempt, &mut node);
         match payer {
             Payer::User(_) if add(false) => Ok(()),
             Payer::User(_) if !user::has_sys_resource() => Err(quota_exceeded()),

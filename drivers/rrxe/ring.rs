@@ -70,7 +70,7 @@ impl Ring {
     /// [`Ring::from_user`].
     fn check(spec: &RingSpec, entries: u32, min_stride: u32) -> Result<usize> {
         // A provider without `FEATURE_PACKED` rounds up to a power of two.
-        let most = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
+        let max = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
             .and_then(u32::checked_next_power_of_two)
             .ok_or(EINVAL)?;
         if !spec.capacity.is_power_of_two()
@@ -78,7 +78,7 @@ impl Ring {
             || spec.capacity < entries
             || spec.capacity > limits::MAX_QP_WR
             || spec.stride < min_stride
-            || spec.stride > most
+            || spec.stride > max
         {
             return Err(EINVAL);
         }

@@ -71,17 +71,17 @@ struct Burst<'a> {
     next: [u8; Bth::LEN],
     packets: u32,
     /// Number of packets that the queue pair accepts at once.
-    most: u32,
+    max: u32,
 }
 
 impl<'a> Burst<'a> {
-    fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], most: u32) -> Self {
+    fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], max: u32) -> Self {
         Self {
             packet,
             datagram,
             next: Packet::next_header(header),
             packets: 1,
-            most,
+            max,
         }
     }
 
@@ -89,7 +89,7 @@ impl<'a> Burst<'a> {
     #[inline]
     fn is_next(&self, datagram: &Datagram<'_>) -> bool {
         let mut header = [0; Bth::LEN];
-        self.packets < self.most
+        self.packets < self.max
             && datagram.payload_len() == self.datagram.payload_len()
             && datagram.copy_bits(0, &mut header).is_ok()
             && header == self.next
@@ -285,14 +285,14 @@ impl Receiver {
         let incoming = RxPacket::of(&packet, datagram, now).received_by(dev);
         if let Some(qp) = found {
             let qp_batch = batch.switch_to(qp);
-            let most = if packet.starts_burst() && datagram.is_followed() {
+            let max = if packet.starts_burst() && datagram.is_followed() {
                 Qp::accepts_burst(qp, &incoming, qp_batch)
             } else {
                 1
             };
             match head.first_chunk() {
-                Some(header) if most > 1 => {
-                    *burst = Some(Burst::new(packet, datagram, header, most));
+                Some(header) if max > 1 => {
+                    *burst = Some(Burst::new(packet, datagram, header, max));
                 }
                 _ => Qp::receive(qp, &incoming, qp_batch, rcu),
             }

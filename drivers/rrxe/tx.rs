@@ -400,7 +400,7 @@ impl GsoPacket {
             && u32::from(self.count) < MAX_SEGMENTS
     }
 
-    /// Appends up to `most` packets of a burst, each derived from the previous one by
+    /// Appends up to `max` packets of a burst, each derived from the previous one by
     /// [`TxPacket::advance`]. Returns their number, or 0 if there is no memory. The first packet
     /// always fits.
     #[inline(always)]
@@ -408,20 +408,20 @@ impl GsoPacket {
         &mut self,
         template: &FlowTemplate<'_>,
         packet: &mut TxPacket,
-        most: u32,
+        max: u32,
         scratch: &mut IcrcScratch,
         mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
         let IcrcScratch { vector, prefix } = scratch;
         let size = packet.udp_payload_len() as usize;
-        let count = match most {
+        let count = match max {
             1 => 1,
-            most => {
+            max => {
                 let room = template.max_gso_payload.saturating_sub(self.skb.len());
                 let room = room.min(self.skb.room(size));
                 let fit = room.checked_div(size).unwrap_or(0) as u32;
                 let segments = MAX_SEGMENTS.saturating_sub(self.count.into());
-                most.min(fit).min(segments).max(1)
+                max.min(fit).min(segments).max(1)
             }
         };
         let first = self.ident.wrapping_add(self.count);
@@ -622,13 +622,13 @@ impl<'a> Transmitter<'a> {
         })
     }
 
-    /// Sends at least one packet, and up to `most` that fit into one GSO packet. Advances `packet`
+    /// Sends at least one packet, and up to `max` that fit into one GSO packet. Advances `packet`
     /// past them.
     #[inline(always)]
     fn send_gso(
         &mut self,
         packet: &mut TxPacket,
-        most: u32,
+        max: u32,
         gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
         if self.batch.is_none() {
@@ -655,7 +655,7 @@ impl<'a> Transmitter<'a> {
         };
         // A shorter packet is the last one.
         let last = size < gso.size || template.max_gso_payload == 0;
-        let sent = gso.append(template, packet, most, &mut self.scratch, gather);
+        let sent = gso.append(template, packet, max, &mut self.scratch, gather);
         if sent.is_err() && new {
             self.gso = None;
         }

@@ -3,7 +3,7 @@
 //! A rate limit of wrong keys, for queue pairs that survive them.
 //!
 //! A reliable connection ends with the first wrong key. An unreliable one continues, so its peer,
-//! or a forger of the peer's packets, could try keys as fast as packets arrive.
+//! or an attacker that forges the peer's packets, could try keys as fast as packets arrive.
 
 /// Maximum number of wrong keys in a period.
 pub const MAX_WRONG: u32 = 8;

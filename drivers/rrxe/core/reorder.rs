@@ -40,11 +40,11 @@ pub const fn is_near(psn: Psn, expected: Psn) -> bool {
 }
 
 /// Returns the bytes that one of several owners of buffered packets may take, given that it has
-/// `own` of the `all` bytes taken so far: half of what the others leave of `most`. With n owners,
+/// `own` of the `all` bytes taken so far: half of what the others leave of `max`. With n owners,
 /// each gets one part in n + 1, and a new owner always finds something left.
 #[inline]
-pub const fn share(most: usize, all: usize, own: usize) -> usize {
-    most.saturating_sub(all).saturating_add(own) / 2
+pub const fn share(max: usize, all: usize, own: usize) -> usize {
+    max.saturating_sub(all).saturating_add(own) / 2
 }
 
 /// A buffered packet.

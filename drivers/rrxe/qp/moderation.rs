@@ -167,9 +167,9 @@ impl DoorbellModeration {
     /// queue of `capacity` entries. At most half of the queue: the driver sends one half while the
     /// program fills the other.
     pub(super) fn doorbell_interval(&self, capacity: u32) -> u32 {
-        let most = MAX_STREAM_BATCH_BYTES.checked_div(self.longest);
-        let most = most.map_or(MAX_STREAM_BATCH, |most| most.min(MAX_STREAM_BATCH));
-        (capacity / 2).min(most).max(1)
+        let max = MAX_STREAM_BATCH_BYTES.checked_div(self.longest);
+        let max = max.map_or(MAX_STREAM_BATCH, |max| max.min(MAX_STREAM_BATCH));
+        (capacity / 2).min(max).max(1)
     }
 
     /// Returns whether a stream is on: the program need not ring the doorbell for each batch.

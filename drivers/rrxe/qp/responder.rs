@@ -273,8 +273,8 @@ impl RecvSide {
             linux_rdma::sync::smp_mb();
             // At most the capacity of the ring: a program that posts as fast as it is flushed rings
             // the doorbell.
-            let most = env.consumer.as_ref().map_or(0, |c| c.capacity());
-            for _ in 0..most {
+            let max = env.consumer.as_ref().map_or(0, |c| c.capacity());
+            for _ in 0..max {
                 if env.fetch_recv().is_none() {
                     break;
                 }

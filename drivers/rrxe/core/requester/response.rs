@@ -317,8 +317,8 @@ impl Requester {
         let offset = self.mtu.offset(at);
         let expected = match slot.op {
             SendOp::Read => {
-                let most = self.mtu.bytes().saturating_mul(packet.packets);
-                slot.length.saturating_sub(offset).min(most)
+                let max = self.mtu.bytes().saturating_mul(packet.packets);
+                slot.length.saturating_sub(offset).min(max)
             }
             // The response only confirms completion (G-25, G-26).
             _ => 0,

@@ -79,8 +79,8 @@ impl Requester {
             if !self.rate.ready(now) {
                 break;
             }
-            let most = budget.saturating_sub(progress.sent);
-            let (sent, result) = self.send_packets(slot, index, now, most, env);
+            let max = budget.saturating_sub(progress.sent);
+            let (sent, result) = self.send_packets(slot, index, now, max, env);
             progress.sent = progress.sent.wrapping_add(sent);
             match result {
                 Ok(last) => {
@@ -163,8 +163,8 @@ impl Requester {
     ) {
         let mut number = self.tail;
         let mut psn = self.una.next();
-        let most = self.repair_len().min(self.send_psn.since(self.una));
-        while psn.since(self.una) < most && progress.sent < budget && self.rate.ready(now) {
+        let max = self.repair_len().min(self.send_psn.since(self.una));
+        while psn.since(self.una) < max && progress.sent < budget && self.rate.ready(now) {
             let Some(slot) = self.slot(slots, number) else {
                 return;
             };
@@ -267,7 +267,7 @@ impl Requester {
     /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
     /// which have the same headers.
     #[inline]
-    fn burst_length(&self, slot: &SendSlot, at: u32, most: u32) -> u32 {
+    fn burst_length(&self, slot: &SendSlot, at: u32, max: u32) -> u32 {
         if slot.state != SlotState::Started
             || at == 0
             || !slot.op.carries_data()
@@ -290,19 +290,19 @@ impl Requester {
             0 => middle,
             again => again,
         };
-        middle.min(quiet).min(room).min(alike).min(most).max(1)
+        middle.min(quiet).min(room).min(alike).min(max).max(1)
     }
 
     /// Builds and hands over the packet at `send_psn`, together with a burst of similar packets, up
-    /// to `most`. Returns how many were sent, and whether they ended the message or why the next
-    /// one was not sent.
+    /// to `max`. Returns how many were sent, and whether they ended the message or why the next one
+    /// was not sent.
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
         slot: &mut SendSlot,
         index: u32,
         now: u64,
-        most: u32,
+        max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
         let started = slot.state == SlotState::Started;
@@ -319,7 +319,7 @@ impl Requester {
         let first = at == 0;
         let last = remaining <= 1 || is_read;
 
-        let burst = self.burst_length(slot, at, most);
+        let burst = self.burst_length(slot, at, max);
         let ackreq = burst == 1
             && self.service.is_reliable()
             && (last

@@ -138,8 +138,8 @@ impl Window {
             .saturating_mul(4)
             .saturating_sub(MIN_WINDOW << 1);
         let twice = self.capacity.saturating_mul(2).min(burst);
-        let most = MIN_WINDOW.max(twice).max(self.size);
-        self.size = self.size.saturating_add(more).min(most);
+        let max = MIN_WINDOW.max(twice).max(self.size);
+        self.size = self.size.saturating_add(more).min(max);
     }
 
     /// Starts a count of acknowledged packets.

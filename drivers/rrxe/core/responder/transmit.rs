@@ -62,12 +62,12 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Sends the next packet, if there is one, together with a burst of similar packets, up to
-    /// `most`. Returns how many were sent, and why the next one was not.
+    /// `max`. Returns how many were sent, and why the next one was not.
     #[inline]
     fn send_some<E: ResponderEnv>(
         &mut self,
         now: u64,
-        most: u32,
+        max: u32,
         env: &mut E,
     ) -> (u32, Result<(), TxError>) {
         if let Some(index) = self.resources.oldest_pending() {
@@ -79,7 +79,7 @@ impl<R: ResourceRing> Responder<R> {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
                     // The last response has another header.
                     let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
-                    middle.min(most)
+                    middle.min(max)
                 }
                 _ => 1,
             };

@@ -145,11 +145,11 @@ fn what_is_kept() {
         ),
     ];
     let mut failed = false;
-    for (name, link, least) in cases {
+    for (name, link, min) in cases {
         for op in [SendOp::Write, SendOp::Read] {
             let buffers = share(op, link, true);
-            println!("{name:24} {op:?}: {buffers} % (at least {least})");
-            failed |= buffers < least;
+            println!("{name:24} {op:?}: {buffers} % (at least {min})");
+            failed |= buffers < min;
         }
     }
     assert!(!failed);
@@ -170,14 +170,14 @@ fn a_peer_that_drops() {
         (SendOp::Read, 10_000_000, 1, 75),
     ];
     let mut failed = false;
-    for (op, round_trip, permille, least) in cases {
+    for (op, round_trip, permille, min) in cases {
         let link = Link {
             loss_permille: permille,
             ..link(round_trip)
         };
         let share = share(op, link, false);
-        println!("dropping peer, {op:?}, round trip {round_trip} ns, loss {permille} per mille: {share} % (at least {least})");
-        failed |= share < least;
+        println!("dropping peer, {op:?}, round trip {round_trip} ns, loss {permille} per mille: {share} % (at least {min})");
+        failed |= share < min;
     }
     assert!(!failed);
 }
@@ -187,7 +187,7 @@ fn a_peer_that_drops() {
 /// the other was found to be missing (4 %).
 #[test]
 fn a_peer_that_drops_and_bad_luck() {
-    for (op, seed, least) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {
+    for (op, seed, min) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {
         let clean = link(10_000_000);
         let link = Link {
             loss_permille: 1,
@@ -195,7 +195,7 @@ fn a_peer_that_drops_and_bad_luck() {
         };
         let undisturbed = time(op, clean, false, seed, 2000);
         let share = undisturbed * 100 / time(op, link, false, seed, 2000);
-        println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {least})");
-        assert!(share >= least);
+        println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {min})");
+        assert!(share >= min);
     }
 }
