@@ -44,7 +44,7 @@ pub(crate) fn always_has_icrc() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::same_host_icrc.value()) != 0
 }
 
-/// Not known yet.
+/// ICRC elision is not known to work yet: all packets have an ICRC.
 const UNKNOWN: u32 = 0;
 /// The peer is on this host, and our GSO packets arrive there unmodified: it accepts them without
 /// ICRCs.

@@ -446,7 +446,7 @@ impl Qp {
     /// retry until its work request fails, although all data has arrived. An ACK may be pending
     /// here because:
     ///
-    /// - it is delayed ([`super::answer`]);
+    /// - it is delayed ([`super::delayed_ack`]);
     /// - the CPU that handled the request has released the lock but not sent yet;
     /// - another CPU is inside the `SerialGate`, and has more work marked as pending;
     /// - a softirq work item is inside the `SerialGate`, because `LoopbackBatch` deliveries were
