@@ -53,13 +53,13 @@ pub(crate) fn is_marked(tos: u8) -> bool {
 }
 
 /// A notification that may be due.
-pub(crate) struct Due {
+pub(crate) struct PendingCnp {
     packet: TxPacket,
     path: Arc<Path>,
     source_port: u16,
 }
 
-impl Due {
+impl PendingCnp {
     /// Returns the notification for a received packet, if it is marked; `notification` makes the
     /// core's part.
     #[inline]
@@ -83,7 +83,7 @@ impl Due {
 impl Qp {
     /// Notifies the peer of a marked packet, unless the last notification was sent a moment ago.
     /// The caller must hold no lock.
-    pub(crate) fn notify(&self, due: Due, now: u64, rcu: &rcu::Guard) {
+    pub(crate) fn send_cnp(&self, cnp: PendingCnp, now: u64, rcu: &rcu::Guard) {
         self.count(Counter::MarkedPackets);
         if !is_notification_point() {
             return;
@@ -92,26 +92,26 @@ impl Qp {
             crate::module_parameters::min_time_between_cnps.value(),
         ));
         let interval = interval.saturating_mul(1000);
-        if !lock_bh(&self.notification).marked(now, interval) {
+        if !lock_bh(&self.notification_point).marked(now, interval) {
             return;
         }
         let mut queue = TxQueue::new();
-        let packet = FlowTemplate::new(&due.path, &self.device, due.source_port, rcu)
+        let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
             .map(|template| template.with_tos(NOTIFICATION))
             .and_then(|template| {
                 template
-                    .packet(&due.packet, &mut IcrcScratch::default(), |_| Ok(()))
+                    .packet(&cnp.packet, &mut IcrcScratch::default(), |_| Ok(()))
                     .ok()?
             });
         if let Some(packet) = packet {
             queue.push(packet);
         }
         let sent = self.transmit(&mut queue).sent;
-        self.tally(|counters| counters.add(Counter::NotificationsSent, sent.into()));
+        self.tally(|counters| counters.add(Counter::CnpsSent, sent.into()));
     }
 
     /// Handles a notification. It affects only the rates.
-    pub(crate) fn receive_notification(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
+    pub(crate) fn receive_cnp(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
         let qp = &*this;
         if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {
             qp.device.count_bad_pkeys(1);
@@ -128,16 +128,16 @@ impl Qp {
             // L-08
             react = from_peer(&side);
             if react {
-                side.requester.notified(incoming.now);
+                side.requester.on_cnp(incoming.now);
             }
         }
         if react {
-            lock_bh(&qp.recv).responder.notified(incoming.now);
+            lock_bh(&qp.recv).responder.on_cnp(incoming.now);
         }
         qp.count(if react {
-            Counter::NotificationsHandled
+            Counter::CnpsHandled
         } else {
-            Counter::NotificationsIgnored
+            Counter::CnpsIgnored
         });
     }
 }

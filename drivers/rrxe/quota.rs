@@ -34,16 +34,16 @@ pub(crate) enum Payer {
 }
 
 /// The numbers of existing objects of one kind.
-struct Taken {
+struct Usage {
     all: u32,
     /// Those of each user that has any.
     users: RBTree<u32, u32>,
 }
 
-/// Memory for a user's entry in [`Taken::users`].
+/// Memory for a user's entry in [`Usage::users`].
 type NodeReservation = RBTreeNodeReservation<u32, u32>;
 
-impl Taken {
+impl Usage {
     fn new() -> Self {
         Self {
             all: 0,
@@ -106,7 +106,7 @@ impl Taken {
 pub(crate) struct Quota {
     max: u32,
     #[pin]
-    taken: SpinLock<Taken>,
+    usage: SpinLock<Usage>,
 }
 
 impl Quota {
@@ -115,7 +115,7 @@ impl Quota {
         Arc::pin_init(
             pin_init!(Self {
                 max,
-                taken <- new_spinlock!(Taken::new(), "rrxe_quota"),
+                usage <- new_spinlock!(Usage::new(), "rrxe_quota"),
             }),
             GFP_KERNEL,
         )
@@ -128,12 +128,12 @@ impl Quota {
     ///
     /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
     /// at the limit of the module, or if there is no memory.
-    pub(crate) fn take(&self, payer: Payer) -> Result {
+    pub(crate) fn charge(&self, payer: Payer) -> Result {
         let mut node = match payer {
             Payer::Kernel => None,
             Payer::User(_) => Some(NodeReservation::new(GFP_KERNEL_ACCOUNT)?),
         };
-        let mut add = |exempt| lock_irqsave(&self.taken).add(self.max, payer, exempt, &mut node);
+        let mut add = |exempt| lock_irqsave(&self.usage).add(self.max, payer, exempt, &mut node);
         match payer {
             Payer::User(_) if add(false) => Ok(()),
             Payer::User(_) if !user::has_sys_resource() => Err(quota_exceeded()),
@@ -143,8 +143,8 @@ impl Quota {
     }
 
     /// Counts one object less. Any context.
-    pub(crate) fn give(&self, payer: Payer) {
-        let last = lock_irqsave(&self.taken).remove(payer);
+    pub(crate) fn uncharge(&self, payer: Payer) {
+        let last = lock_irqsave(&self.usage).remove(payer);
         // Freed without the lock.
         drop(last);
     }
@@ -169,7 +169,7 @@ impl Charge {
         } else {
             Payer::Kernel
         };
-        quota.take(payer)?;
+        quota.charge(payer)?;
         Ok(Self {
             quota: quota.clone(),
             payer,
@@ -187,7 +187,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.quota.give(self.payer);
+        self.quota.uncharge(self.payer);
     }
 }
 
@@ -251,9 +251,9 @@ mod tests {
     const LIMIT: u32 = 12;
 
     /// Counts objects of this payer until one is refused. Returns their number.
-    fn fill(taken: &mut Taken, payer: Payer, exempt: bool) -> Result<u32> {
+    fn fill(usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
         let mut count = 0;
-        while taken.add(
+        while usage.add(
             LIMIT,
             payer,
             exempt,
@@ -266,32 +266,32 @@ mod tests {
 
     #[test]
     fn a_user_has_half_of_what_the_others_leave() -> Result {
-        let mut taken = Taken::new();
-        assert_eq!(fill(&mut taken, Payer::User(1), false)?, 6);
-        assert_eq!(fill(&mut taken, Payer::User(2), false)?, 3);
+        let mut usage = Usage::new();
+        assert_eq!(fill(&mut usage, Payer::User(1), false)?, 6);
+        assert_eq!(fill(&mut usage, Payer::User(2), false)?, 3);
         // A user that destroys an object can create another one, and a user at its share none.
-        let _ = taken.remove(Payer::User(2));
-        assert_eq!(fill(&mut taken, Payer::User(1), false)?, 0);
-        assert_eq!(fill(&mut taken, Payer::User(2), false)?, 1);
+        let _ = usage.remove(Payer::User(2));
+        assert_eq!(fill(&mut usage, Payer::User(1), false)?, 0);
+        assert_eq!(fill(&mut usage, Payer::User(2), false)?, 1);
         Ok(())
     }
 
     #[test]
     fn an_exempt_user_and_the_kernel_have_what_is_left() -> Result {
         for payer in [Payer::User(2), Payer::Kernel] {
-            let mut taken = Taken::new();
-            assert_eq!(fill(&mut taken, Payer::User(1), false)?, 6);
-            assert_eq!(fill(&mut taken, payer, true)?, 6);
-            assert_eq!(fill(&mut taken, Payer::User(3), false)?, 0);
+            let mut usage = Usage::new();
+            assert_eq!(fill(&mut usage, Payer::User(1), false)?, 6);
+            assert_eq!(fill(&mut usage, payer, true)?, 6);
+            assert_eq!(fill(&mut usage, Payer::User(3), false)?, 0);
         }
         Ok(())
     }
 
     #[test]
     fn users_without_objects_have_no_entry() -> Result {
-        let mut taken = Taken::new();
+        let mut usage = Usage::new();
         for uid in 1..=2 {
-            assert!(taken.add(
+            assert!(usage.add(
                 LIMIT,
                 Payer::User(uid),
                 false,
@@ -299,10 +299,10 @@ mod tests {
             ));
         }
         for uid in 1..=2 {
-            assert!(taken.remove(Payer::User(uid)).is_some());
+            assert!(usage.remove(Payer::User(uid)).is_some());
         }
-        assert!(taken.users.is_empty());
-        assert_eq!(taken.all, 0);
+        assert!(usage.users.is_empty());
+        assert_eq!(usage.all, 0);
         Ok(())
     }
 

@@ -54,7 +54,7 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::{rcu_barrier, OpenQueue, OwnQueue, UserThreads, HAS_USER_THREADS},
+    sync::{rcu_barrier, ModuleWorkqueue, OpenWorkqueue, UserThreads, HAS_USER_THREADS},
     vector,
 };
 
@@ -102,7 +102,7 @@ module! {
 }
 
 /// The work items that report asynchronous events, which sleep.
-pub(crate) static EVENT_QUEUE: OwnQueue = OwnQueue::closed();
+pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 
 /// State shared by all devices; created when the module is loaded.
 pub(crate) struct State {
@@ -128,7 +128,7 @@ struct Module {
     notifier: NetdevNotifier<link::Follower>,
     /// Dropped after the last device, and before what the threads and work items use.
     _threads: UserThreads,
-    _events: OpenQueue,
+    _events: OpenWorkqueue,
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
     _packets: net::Prepared,

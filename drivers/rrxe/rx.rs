@@ -307,7 +307,7 @@ impl Receiver {
     fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
         let number = packet.bth.dest_qpn;
         let counter = match packet.operation {
-            wire::Operation::Cnp => Counter::NotificationsIgnored,
+            wire::Operation::Cnp => Counter::CnpsIgnored,
             _ if Self::is_special(skb, packet) => Counter::Discarded,
             _ if self.tables.qps.get(number, rcu).is_none() => Counter::UnknownNumber,
             _ => Counter::Discarded,

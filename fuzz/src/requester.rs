@@ -532,7 +532,7 @@ pub fn run(data: &[u8]) {
                 end.world.failed = false;
             }
             0xfb => match script.u8() {
-                0xff => end.requester.notified(end.now),
+                0xff => end.requester.on_cnp(end.now),
                 timeout => end.requester.set_timeout(timeout),
             },
             0xfc => end.requester.set_max_rd_atomic(script.u8() % 8),

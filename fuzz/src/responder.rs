@@ -302,7 +302,7 @@ pub fn run(data: &[u8]) {
             // The peer's CNP reports congestion.
             _ => {
                 end.now += u64::from(script.u16()) << 4;
-                end.responder.notified(end.now);
+                end.responder.on_cnp(end.now);
             }
         }
     }

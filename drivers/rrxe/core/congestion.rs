@@ -76,7 +76,7 @@ const RESERVED: [u8; 16] = [0; 16];
 
 /// Returns the congestion notification packet for a queue pair (IBA A17.9.3): BECN set, PSN 0, and
 /// MigReq 0 as hardware sends it.
-pub(crate) fn notification(dest_qpn: u32, pkey: u16) -> TxPacket {
+pub(crate) fn cnp(dest_qpn: u32, pkey: u16) -> TxPacket {
     let bth = Bth {
         opcode: Opcode::CNP,
         solicited: false,
@@ -216,7 +216,7 @@ impl RateLimiter {
     }
 
     /// Handles a notification: lowers the rate.
-    pub fn notified(&mut self, now: u64) {
+    pub fn on_cnp(&mut self, now: u64) {
         let measured = self.measured_at(now >> WINDOW_SHIFT);
         if measured == 0 {
             // This sender did not cause the congestion.

@@ -219,7 +219,7 @@ pub(crate) fn create(
             waiter_tracker <- AtomicTracker::new(),
             moderation_events: ModerationEvents::new(),
             delayed_ack: DelayedAck::new(),
-            notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
+            notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),
             recv_work <- new_work!("rrxe_qp_recv"),

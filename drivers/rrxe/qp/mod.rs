@@ -126,7 +126,7 @@ pub(crate) struct Qp {
 
     /// Time of the last congestion notification to the peer.
     #[pin]
-    pub(crate) notification: SpinLock<NotificationPoint>,
+    pub(crate) notification_point: SpinLock<NotificationPoint>,
     /// The timers of both sides.
     #[pin]
     timer: SoftTimer<Qp>,

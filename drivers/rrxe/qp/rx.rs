@@ -8,7 +8,7 @@ use super::{
     responder::RecvSide, EventCtx, PendingCompletions, Qp,
 };
 use crate::{
-    congestion::{is_marked, Due},
+    congestion::{is_marked, PendingCnp},
     counters::Counter,
     path::Path,
     rx_packet::RxPacket,
@@ -181,7 +181,7 @@ impl Qp {
         batch.bytes = batch.bytes.wrapping_add(incoming.ip_len());
         if incoming.packet.operation == Operation::Cnp {
             batch.locked_side.unlock(&this);
-            Self::receive_notification(this, incoming);
+            Self::receive_cnp(this, incoming);
         } else if incoming.packet.is_response() {
             Self::receive_response(this, incoming, batch, rcu);
         } else {
@@ -242,8 +242,8 @@ impl Qp {
         };
         deferred.intact |= locked.unconfirmed && incoming.is_in_local_gso_packet();
         let side = &mut *locked.side;
-        let due = Due::of(incoming, &side.path, side.source_port, || {
-            side.requester.notification(incoming.packet)
+        let cnp = PendingCnp::of(incoming, &side.path, side.source_port, || {
+            side.requester.cnp(incoming.packet)
         });
         let now = incoming.now;
         side.reorder_buffer.expire(now);
@@ -287,8 +287,8 @@ impl Qp {
         }
         deferred.responses.merge(outcome);
         deferred.any_responses = true;
-        if let Some(due) = due {
-            Self::notify_peer(qp, due, incoming, locked_side, rcu);
+        if let Some(cnp) = cnp {
+            Self::send_cnp_unlocked(qp, cnp, incoming, locked_side, rcu);
         }
     }
 
@@ -320,8 +320,8 @@ impl Qp {
         let send_now = deferred.ack != AckAction::Defer;
         let side = &mut *locked.side;
         side.loopback = incoming.is_loopback();
-        let due = Due::of(incoming, &side.path, side.source_port, || {
-            side.responder.notification(incoming.packet)
+        let cnp = PendingCnp::of(incoming, &side.path, side.source_port, || {
+            side.responder.cnp(incoming.packet)
         });
         let now = incoming.now;
         side.expire_buffered(now);
@@ -357,8 +357,8 @@ impl Qp {
         Self::arm_expiry(this, &side.reorder_buffer);
         outcome.merge(side.responder.on_buffered(taken, left));
         deferred.requests.merge(outcome);
-        if let Some(due) = due {
-            Self::notify_peer(qp, due, incoming, locked_side, rcu);
+        if let Some(cnp) = cnp {
+            Self::send_cnp_unlocked(qp, cnp, incoming, locked_side, rcu);
         }
     }
 
@@ -373,16 +373,16 @@ impl Qp {
 
     /// Notifies the peer of congestion, with no side locked.
     #[cold]
-    fn notify_peer(
+    fn send_cnp_unlocked(
         qp: &Qp,
-        due: Due,
+        cnp: PendingCnp,
         incoming: &RxPacket<'_>,
         locked_side: &mut LockedSide<'_>,
         rcu: &rcu::Guard,
     ) {
         locked_side.unlock(qp);
         incoming.vector().release();
-        qp.notify(due, incoming.now, rcu);
+        qp.send_cnp(cnp, incoming.now, rcu);
     }
 
     /// Tells the peer, once, that its GSO packets arrive unmodified because it is on this host. The

@@ -28,9 +28,9 @@ NEAR, FAR = "cf0", "cf1"
 DEVICE = "conf0"
 
 # How long to wait for an expected event, in seconds; only a hang takes that long.
-PATIENCE = 20
+TIMEOUT = 20
 # Wait for scripts that are known to fail: the expected event will not come.
-LITTLE_PATIENCE = 4
+SHORT_TIMEOUT = 4
 # How long to watch for an unexpected event, in seconds. A later one fails the next step.
 SILENCE = 0.05
 
@@ -103,11 +103,11 @@ class Server:
         self._before = {}
         self._ah = None
         self._extended = False
-        self._patience = PATIENCE
+        self._timeout = TIMEOUT
 
     def prepare(self, script, fails):
         """Prepares for the script in this file. `fails` says whether it is known to fail."""
-        self._patience = (LITTLE_PATIENCE if fails else PATIENCE) * harness.slowness()
+        self._timeout = (SHORT_TIMEOUT if fails else TIMEOUT) * harness.slowness()
         with open(script, encoding="utf-8") as file:
             self._extended = bool(_EXTENDED.search(file.read()))
 
@@ -282,7 +282,7 @@ class Server:
 
     def _do_completion(self, queue, wait):
         cq = self._send_cq if queue == "send" else self._recv_cq
-        found = self._end.poll(cq, 1, self._patience if wait == "due" else SILENCE)
+        found = self._end.poll(cq, 1, self._timeout if wait == "due" else SILENCE)
         if not found:
             return ""
         wc = found[0]
@@ -303,7 +303,7 @@ class Server:
 
     def _do_event(self, wait):
         if not self._events:
-            seconds = self._patience if wait == "due" else SILENCE
+            seconds = self._timeout if wait == "due" else SILENCE
             found = self._end.async_events(seconds)
             self._events += [n for n in found if n.startswith(("QP_", "SQ_", "COMM_", "CQ_"))]
         if not self._events:
@@ -335,8 +335,8 @@ class Server:
         self._socket.send(self._ethernet + _bytes(digits))
 
     def _do_packet(self, wait):
-        patience = {"due": self._patience, "silence": SILENCE, "now": 0}
-        end = time.monotonic() + patience[wait]
+        timeouts = {"due": self._timeout, "silence": SILENCE, "now": 0}
+        end = time.monotonic() + timeouts[wait]
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         while poller.poll(max(0, end - time.monotonic()) * 1000):

@@ -14,7 +14,7 @@ from harness import Failure, equal, require
 from traffic import Batch, Side, connect
 
 # Time limit in seconds for error completions; they normally come immediately.
-PATIENCE = 30
+TIMEOUT = 30
 
 # Seconds to watch for an unexpected event.
 QUIET = 1
@@ -128,7 +128,7 @@ class Trial:
 
     def completions(self, side, cq, count):
         """Returns `count` completions and any surplus one: [id, status] each."""
-        found = side.end.poll(cq, count, PATIENCE * harness.slowness())
+        found = side.end.poll(cq, count, TIMEOUT * harness.slowness())
         found += side.end.poll(cq, 1, 0)
         return [[wc["id"], wc["status"]] for wc in found]
 

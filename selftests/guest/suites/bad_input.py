@@ -738,8 +738,8 @@ def peer_killed():
     victim = endpoint.Peer(peer.address)
     info = victim.open(peer.device, peer.address, peer.driver)
     # Long enough for a slow host to respond, and short enough to wait for: 1 s and then 2 s.
-    patience = {"timeout": 18, "retry": 1}
-    with Trial(bench, connected=False, rts=patience) as t:
+    attributes = {"timeout": 18, "retry": 1}
+    with Trial(bench, connected=False, rts=attributes) as t:
         pd, cq = victim.pd(), victim.cq()
         region = victim.memory(pd, PAGE, seed=3)
         qp = victim.qp("rc", pd, cq)
@@ -749,7 +749,7 @@ def peer_killed():
         end, mine = t.near.end, t.near.qp["id"]
         end.to_init(mine)
         end.to_rtr(mine, gid=info["gid"], qpn=qp["qpn"], psn=5)
-        end.to_rts(mine, psn=5, **patience)
+        end.to_rts(mine, psn=5, **attributes)
         t.send("write", rkey=region["rkey"], raddr=region["address"])
         t.sent("SUCCESS")
         victim.die()

@@ -26,7 +26,7 @@ bench = Bench(bed.endpoints)
 # Seconds to watch for a response that must not come.
 SILENCE = 0.5
 # Time limit in seconds for a response; it only catches missing ones, since the machine may be busy.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 class Attack(Attacker):
@@ -59,7 +59,7 @@ class Attack(Attacker):
         syndrome)."""
         self.wire.forget()
         self.wire.send(transport)
-        found = self.wire.answers(SILENCE, self.near.qp["qpn"], PATIENCE)
+        found = self.wire.answers(SILENCE, self.near.qp["qpn"], TIMEOUT)
         equal("answers", len(found), 1)
         equal("answer", found[0][:2], [opcode, psn])
         if syndrome is not None:
@@ -354,7 +354,7 @@ def duplicate_atomic():
         again = bth(packets.FETCH_ADD, t.qpn, FIRST) + atomic_eth(t.theirs["address"], t.theirs["rkey"], 5, 0)
         t.wire.forget()
         t.wire.send(again)
-        found = t.wire.answers(SILENCE, t.near.qp["qpn"], PATIENCE)
+        found = t.wire.answers(SILENCE, t.near.qp["qpn"], TIMEOUT)
         equal("answers", [answer[:2] for answer in found], [[packets.ATOMIC_ACKNOWLEDGE, FIRST]])
         equal("the value returned", struct.unpack(">Q", found[0][2][4:12])[0], 1000)
         t.still_works()

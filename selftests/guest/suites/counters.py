@@ -8,7 +8,7 @@ import time
 
 import packets
 import testbed
-from counted import PATIENCE, Watch, of_queue_pairs, read, rise
+from counted import TIMEOUT, Watch, of_queue_pairs, read, rise
 from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, bth, deth
@@ -249,7 +249,7 @@ def _has_all_of(watch):
             if found[name] != all_of_it[name]:
                 yield f"{name}: {found[name]}, of the device: {all_of_it[name]}"
 
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while (found := list(differences())) and time.monotonic() < end:
         time.sleep(0.1)
     equal("differences", found, [])

@@ -17,7 +17,7 @@ PERSISTENT = 2  # enum ib_placement_type
 SIZE = 256 * 1024
 DEPTH = 64
 RIGHTS = ("local-write", "remote-write", "remote-read", "remote-atomic", "flush-global")
-PATIENCE = 60
+TIMEOUT = 60
 
 ends = data_cases.Ends(bed.endpoints)
 
@@ -93,7 +93,7 @@ class Target:
         for number, request in enumerate(requests):
             request["id"] = number
         self.end.post_send(self.qp["id"], requests)
-        found = self.end.poll(self.cq, len(requests), PATIENCE * harness.slowness())
+        found = self.end.poll(self.cq, len(requests), TIMEOUT * harness.slowness())
         equal("statuses", [wc["status"] for wc in found], list(wanted) or ["SUCCESS"] * len(requests))
         equal("order", [wc["id"] for wc in found], list(range(len(requests))))
         for wc, request in zip(found, requests):

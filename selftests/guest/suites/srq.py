@@ -19,7 +19,7 @@ MTU = 1024
 SLOT = 8192  # bytes of a receive
 SLOTS = 128
 FAR = 1024 * 1024  # bytes of the sender's region
-PATIENCE = 60
+TIMEOUT = 60
 # 2.56 ms (IBA 9.7.5.2.8). With less, queue pairs that retry without success take CPU time from the
 # program that posts receives.
 RNR_TIMER = 16
@@ -139,12 +139,12 @@ class Shared:
 
     def sent(self, *statuses):
         """Checks the senders' completions, in any order."""
-        found = self.far.poll(self.send_cq, len(statuses), PATIENCE * harness.slowness())
+        found = self.far.poll(self.send_cq, len(statuses), TIMEOUT * harness.slowness())
         equal("send completions", sorted(wc["status"] for wc in found), sorted(statuses))
 
     def one(self, index):
         """Returns the next receive completion of a queue pair."""
-        found = self.end.poll(self.cqs[index % 2], 1, PATIENCE * harness.slowness())
+        found = self.end.poll(self.cqs[index % 2], 1, TIMEOUT * harness.slowness())
         equal("receive completions", len(found), 1)
         equal("queue pair of the completion", found[0]["qpn"], self.qps[index]["qpn"])
         return found[0]
@@ -190,7 +190,7 @@ class Shared:
                         on_receive(wc["id"])
             return len(taken) == len(messages)
 
-        wait_until(f"{len(messages)} messages arrive", arrived, 4 * PATIENCE)
+        wait_until(f"{len(messages)} messages arrive", arrived, 4 * TIMEOUT)
         self.sent(*["SUCCESS"] * len(messages))
         return taken
 
@@ -203,7 +203,7 @@ class Shared:
             return len(found) >= len(wanted)
 
         if wanted:
-            wait_until("events", come, PATIENCE)
+            wait_until("events", come, TIMEOUT)
         found.extend(self.end.async_events(QUIET))
         equal("events", sorted(found), sorted(wanted))
 
@@ -732,7 +732,7 @@ def entries_change_while_taken():
                     entry = s.srq["ring"] + RING_HEADER + 64 * rng.randrange(64)
                     word = rng.choice((0, 1, 3, 2**31, 2**32 - 1, rng.getrandbits(32)))
                     s.end.poke(entry + 4 * rng.randrange(16), word)
-            equal("ended", len(s.far.poll(s.send_cq, 64, PATIENCE * harness.slowness())), 64)
+            equal("ended", len(s.far.poll(s.send_cq, 64, TIMEOUT * harness.slowness())), 64)
             s.end.accept(s.memory["id"], [[0, SLOTS * SLOT]], SLOTS * SLOT)
             for cq in s.cqs:
                 s.end.poll(cq, 1024, 1)

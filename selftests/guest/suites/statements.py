@@ -26,14 +26,14 @@ bed = testbed.Bed()
 bench = Bench(bed.endpoints)
 
 # Time limit in seconds for completions and events, which normally come immediately.
-PATIENCE = 30
+TIMEOUT = 30
 # Seconds to watch for an unexpected event.
 QUIET = 1
 
 
-def patience():
-    """Returns PATIENCE scaled for this kernel."""
-    return PATIENCE * harness.slowness()
+def timeout():
+    """Returns TIMEOUT scaled for this kernel."""
+    return TIMEOUT * harness.slowness()
 
 
 # VLANs
@@ -164,7 +164,7 @@ def vlan_tag_by_hand():
             wire.put(wrong)
             equal("completions", far.poll(cq, 1, QUIET), [])
             wire.put(right)
-            equal("completions", [wc["status"] for wc in far.poll(cq, 1, patience())], ["SUCCESS"])
+            equal("completions", [wc["status"] for wc in far.poll(cq, 1, timeout())], ["SUCCESS"])
             equal("payload", far.accept(memory["id"], [[40, 64]], 64), payload.hex())
         finally:
             wire.close()
@@ -316,7 +316,7 @@ class Overflow:
         """Sends a message. Returns the status of its completion, SUCCESS unless the receiver
         failed."""
         self.end.post_send(sender, [{"id": 0, "op": "send", "sge": self.segment()}])
-        (wc,) = self.end.poll(self.large, 1, patience())
+        (wc,) = self.end.poll(self.large, 1, timeout())
         return wc["status"]
 
     def in_error(self, qp):
@@ -326,7 +326,7 @@ class Overflow:
     def events(self, *wanted):
         """Checks that exactly these asynchronous events come, in any order."""
         found = []
-        deadline = time.monotonic() + patience()
+        deadline = time.monotonic() + timeout()
         while len(found) < len(wanted) and time.monotonic() < deadline:
             found += self.end.async_events(1)
         found += self.end.async_events(QUIET)
@@ -355,7 +355,7 @@ def overflow_of_receives():
         o.in_error(second)
         o.events("CQ_ERR", "QP_FATAL")
         # The completion queue stays unusable even when it has room again.
-        found = o.end.poll(o.cq, o.room, patience())
+        found = o.end.poll(o.cq, o.room, timeout())
         equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
         o.arrives(to_third)
         o.in_error(third)
@@ -365,7 +365,7 @@ def overflow_of_receives():
         far, near = o.pair(False, False)
         o.receives(far, 7)
         o.end.post_send(near, [{"id": 8, "op": "send", "sge": o.segment()}])
-        wcs = o.end.poll(o.large, 2, patience())
+        wcs = o.end.poll(o.large, 2, timeout())
         equal("completions", sorted((wc["id"], wc["status"]) for wc in wcs), [(7, "SUCCESS"), (8, "SUCCESS")])
 
 
@@ -381,7 +381,7 @@ def overflow_of_sends():
         o.end.post_send(qp, [{"id": o.room, "op": "write", **where}])
         o.in_error(qp)
         o.events("CQ_ERR", "QP_FATAL")
-        found = o.end.poll(o.cq, o.room, patience())
+        found = o.end.poll(o.cq, o.room, timeout())
         equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
         equal("completions", o.end.poll(o.cq, 1, 0), [])
 
@@ -527,7 +527,7 @@ def atomics_of_several():
                     sge = [t.segment(8 * number, 8)]
                     t.send("fetch-add", number=number, sge=sge, rkey=key["rkey"], **target)
             for t in trials:
-                found = t.near.end.poll(t.near.send_cq, 16, patience())
+                found = t.near.end.poll(t.near.send_cq, 16, timeout())
                 equal("completions", [wc["status"] for wc in found], ["SUCCESS"] * 16)
         seen = []
         for t in trials:
@@ -549,7 +549,7 @@ def completion_times():
         last = time.monotonic_ns()
         for number in range(5):
             o.end.post_send(qp, [{"id": number, "op": "write", **where}])
-            (wc,) = o.end.poll(o.cq, 1, patience())
+            (wc,) = o.end.poll(o.cq, 1, timeout())
             equal("status", wc["status"], "SUCCESS")
             now = time.monotonic_ns()
             require(last <= wc["time"] <= now, f"completed at {wc['time']}, between {last} and {now}")

@@ -23,7 +23,7 @@ bed = testbed.Bed()
 MTU = 1024
 SLOT = 8192
 SLOTS = 64
-PATIENCE = 60
+TIMEOUT = 60
 XRC = 1 << 20  # of the device's capabilities
 
 
@@ -129,7 +129,7 @@ class Connection:
 
     def sent(self, status="SUCCESS"):
         """Checks the sender's next completion."""
-        found = self.far.poll(self.send_cq, 1, PATIENCE * harness.slowness())
+        found = self.far.poll(self.send_cq, 1, TIMEOUT * harness.slowness())
         equal("send completion", [wc["status"] for wc in found], [status])
 
     def received(self, index, number, length, seed):
@@ -137,7 +137,7 @@ class Connection:
 
         It must name the target queue pair. Returns the completion.
         """
-        (wc,) = self.end.poll(self.cqs[index], 1, PATIENCE * harness.slowness()) or [None]
+        (wc,) = self.end.poll(self.cqs[index], 1, TIMEOUT * harness.slowness()) or [None]
         require(wc, f"nothing was received by queue {index}")
         wanted = (number, "SUCCESS", length, self.target["qpn"])
         equal("receive completion", (wc["id"], wc["status"], wc["len"], wc["qpn"]), wanted)
@@ -188,7 +188,7 @@ def remote_memory():
             c.end.expect(region, [[7, 5000]], seed, 5000)
             c.post(index, 20)
             seed = c.send(index, 3000, "write-imm", at=8192, imm=99)
-            (wc,) = c.end.poll(c.cqs[index], 1, PATIENCE)
+            (wc,) = c.end.poll(c.cqs[index], 1, TIMEOUT)
             equal("completion", (wc["id"], wc["op"], wc["len"], wc["imm"]), (20, "recv-write-imm", 3000, 99))
             c.sent()
             c.end.expect(region, [[8192, 3000]], seed, 3000)
@@ -275,7 +275,7 @@ def congestion(op):
                     c.end.expect(c.regions[0]["id"], [[0, length]], seed, length)
                 else:
                     c.far.expect(c.source["id"], [[0, length]], 10, length)
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             after = read(bed.here)
             sent, handled, ignored = (after[name] - before[name] for name in names)
@@ -319,7 +319,7 @@ def every_packet_marked():
         )
         yield
         # Removing the discipline drops its packets, for example CNPs of a busy host.
-        wait_until("the discipline is empty", lambda: discipline()["qlen"] == 0, PATIENCE)
+        wait_until("the discipline is empty", lambda: discipline()["qlen"] == 0, TIMEOUT)
         equal("packets lost at the device, and behind it", (discipline()["drops"], lost() - before), (0, 0))
     finally:
         run("tc qdisc del dev lo root")
@@ -332,7 +332,7 @@ def receive_too_small():
     with Connection() as c:
         c.post(1, 5, length=99)
         c.send(1, 100)
-        (wc,) = c.end.poll(c.cqs[1], 1, PATIENCE)
+        (wc,) = c.end.poll(c.cqs[1], 1, TIMEOUT)
         equal("completion", (wc["id"], wc["status"], wc["qpn"]), (5, "LOC_LEN_ERR", c.target["qpn"]))
         c.fails("REM_INV_REQ_ERR")
 

@@ -413,19 +413,19 @@ impl Requester {
     /// before it hands in the answer. `None` if the requester will drop the packet because of its
     /// header (L-03, L-04), or if its PSN is too far off for an answer on this connection: it is
     /// stale or forged.
-    pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
+    pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
             && crate::reorder::is_near(packet.psn(), self.una)
             && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
+        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
     }
 
     /// Handles a congestion notification from the peer: lowers the rate (L-07) and changes nothing
     /// else.
-    pub fn notified(&mut self, now: u64) {
+    pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
-            self.rate.notified(now);
+            self.rate.on_cnp(now);
         }
     }
 

@@ -278,11 +278,10 @@ impl Requester {
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
         let middle = slot.packets.saturating_sub(at).saturating_sub(1);
-        let quiet = match self.service.is_reliable() {
-            true => {
-                (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
-            }
-            false => middle,
+        let until_ackreq = if self.service.is_reliable() {
+            (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
+        } else {
+            middle
         };
         let room = self.flight_limit().saturating_sub(self.in_flight());
         // Only retransmissions are counted, so a burst must not mix them with new packets.
@@ -290,7 +289,12 @@ impl Requester {
             0 => middle,
             again => again,
         };
-        middle.min(quiet).min(room).min(alike).min(max).max(1)
+        middle
+            .min(until_ackreq)
+            .min(room)
+            .min(alike)
+            .min(max)
+            .max(1)
     }
 
     /// Builds and hands over the packet at `send_psn`, together with a burst of similar packets, up

@@ -269,7 +269,7 @@ pub struct Responder<R> {
     /// The current receive work request.
     recv: Option<RecvRequest>,
     /// No request was received since [`Responder::start`].
-    quiet: bool,
+    awaits_first_request: bool,
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
@@ -309,7 +309,7 @@ impl<R: ResourceRing> Responder<R> {
             msn: Psn::default(),
             message: Message::None,
             recv: None,
-            quiet: true,
+            awaits_first_request: true,
             ack_due: false,
             nak_due: None,
             nak_outstanding: false,
@@ -435,19 +435,19 @@ impl<R: ResourceRing> Responder<R> {
     /// before it hands in the request. `None` for datagrams, whose senders have no connection to
     /// slow down; if the responder will drop the packet because of its header (L-03); or if its PSN
     /// is too far off for a request of this connection: it is stale or forged.
-    pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
+    pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
             && reorder::is_near(packet.psn(), self.epsn)
             && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
+        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
     }
 
     /// Handles a congestion notification from the peer: lowers the rate of READ responses (L-07)
     /// and changes nothing else.
-    pub fn notified(&mut self, now: u64) {
+    pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
-            self.rate.notified(now);
+            self.rate.on_cnp(now);
         }
     }
 

@@ -136,8 +136,8 @@ impl<R: ResourceRing> Responder<R> {
     /// may be stale or forged.
     #[inline]
     fn established<E: ResponderEnv>(&mut self, env: &mut E) {
-        if self.quiet {
-            self.quiet = false;
+        if self.awaits_first_request {
+            self.awaits_first_request = false;
             env.event(ResponderEvent::CommEstablished);
         }
     }

@@ -286,7 +286,7 @@ impl World {
             packet.psn().get()
         );
         let near = is_near(packet.psn(), Psn::new(epsn));
-        let marked = core.responder.notification(&packet).is_some();
+        let marked = core.responder.cnp(&packet).is_some();
         assert!(near || !marked, "queue pair {qp} notifies of congestion");
         let progress = self.oracle.progress;
         self.oracle.payload.clear();
@@ -335,7 +335,7 @@ impl World {
             packet.operation,
             packet.psn().get()
         );
-        let marked = requester.notification(&packet).is_some();
+        let marked = requester.cnp(&packet).is_some();
         assert!(
             is_near(packet.psn(), una) || !marked,
             "queue pair {qp} notifies of congestion"

@@ -236,8 +236,8 @@ impl World {
         if flight.congested {
             let core = &self.cores[qp];
             let notification = match truth.response {
-                true => core.requester.notification(&packet),
-                false => core.responder.notification(&packet),
+                true => core.requester.cnp(&packet),
+                false => core.responder.cnp(&packet),
             };
             if notification.is_some() {
                 let from = self.oracle.sides[qp].peer;
@@ -498,8 +498,8 @@ impl World {
         if core.requester.rate(now).is_none() {
             self.oracle.sides[qp].paid = now;
         }
-        core.requester.notified(now);
-        core.responder.notified(now);
+        core.requester.on_cnp(now);
+        core.responder.on_cnp(now);
         self.check(qp);
     }
 }

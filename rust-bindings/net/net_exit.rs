@@ -94,8 +94,8 @@ pub(super) unsafe fn add(net: &HeldNet, create: impl FnOnce() -> Result<Owned>) 
 /// Sleeps.
 pub(super) fn release(id: Id) {
     release_all(|entry| entry.id == id);
-    // Both are used only in RCU read-side sections.
-    // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
+    // Both are used only in RCU read-side sections. SAFETY: synchronize_net() (net/core/dev.c) only
+    // requires a context that may sleep.
     unsafe { raw::synchronize_net() };
 }
 
