@@ -43,7 +43,7 @@ pub(crate) struct SendEntry {
     /// The data that follows it. The caller must report its length by [`SendEntry::set_length`].
     pub(crate) trailer: Trailer,
     /// No data of its own follows it.
-    bare: bool,
+    without_data: bool,
 }
 
 impl SendEntry {
@@ -80,7 +80,7 @@ impl SendEntry {
             pkey: limits::DEFAULT_PKEY,
         };
         // These operations name no local memory.
-        let (bare, length) = match op {
+        let (without_data, length) = match op {
             Some(SendOp::AtomicWrite) => (true, Some(8)),
             // The flush of a whole region has no length.
             Some(SendOp::Flush) if wqe.imm_or_key >> 4 == u32::from(Feth::REGION) => {
@@ -105,7 +105,7 @@ impl SendEntry {
             || wqe.flags & !FLAGS != 0
             || wqe.reserved != 0
             || inline && op.is_some_and(|op| op.is_read_or_atomic() || op.is_local())
-            || bare && wqe.num_sge != 0
+            || without_data && wqe.num_sge != 0
             || inline && wqe.num_sge != 0;
         let fault = match length {
             _ if malformed => Some(Fault::Malformed),
@@ -119,7 +119,7 @@ impl SendEntry {
             },
             fault,
             trailer,
-            bare,
+            without_data,
         }
     }
 
@@ -136,7 +136,7 @@ impl SendEntry {
 
     /// Sets the total number of bytes of the data that follows.
     pub(crate) fn set_length(&mut self, bytes: u64) {
-        if self.fault.is_some() || self.bare {
+        if self.fault.is_some() || self.without_data {
             return;
         }
         match u32::try_from(bytes) {

@@ -99,7 +99,7 @@ impl Drop for PayloadArena {
         if let Some(block) = self.block {
             // SAFETY: By the type invariant, the block came from `take`, and `self` owns its
             // reference.
-            unsafe { blocks::give_back(block) };
+            unsafe { blocks::put(block) };
         }
     }
 }

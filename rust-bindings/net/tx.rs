@@ -157,7 +157,7 @@ impl TxSkb {
             (true, false) => unsafe { raw::skb_trim(self.as_raw(), before as u32) },
             (false, true) => self.add_block(block, used, len),
             // SAFETY: `take` returned the block just above, and no fragment refers to it.
-            (false, false) if used == 0 => unsafe { blocks::give_back(block) },
+            (false, false) if used == 0 => unsafe { blocks::put(block) },
             (false, false) => {}
         }
         Ok(result)

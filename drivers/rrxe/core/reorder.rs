@@ -35,7 +35,7 @@ pub const MAX_AGE: u64 = 500_000_000;
 /// Returns whether a packet of a connection can have this PSN: at most [`MAX_DISTANCE`] PSNs before
 /// or after the expected one.
 #[inline]
-pub const fn is_near(psn: Psn, expected: Psn) -> bool {
+pub const fn is_plausible(psn: Psn, expected: Psn) -> bool {
     psn.since(expected.sub(MAX_DISTANCE)) < 2 * MAX_DISTANCE
 }
 

@@ -416,7 +416,7 @@ impl Requester {
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
-            && crate::reorder::is_near(packet.psn(), self.una)
+            && crate::reorder::is_plausible(packet.psn(), self.una)
             && pkey::matches(packet.bth.pkey, self.pkey);
         notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
     }

@@ -438,7 +438,7 @@ impl<R: ResourceRing> Responder<R> {
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
-            && reorder::is_near(packet.psn(), self.epsn)
+            && reorder::is_plausible(packet.psn(), self.epsn)
             && pkey::matches(packet.bth.pkey, self.pkey);
         notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
     }

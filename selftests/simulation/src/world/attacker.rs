@@ -11,7 +11,7 @@
 use super::World;
 use crate::oracle::*;
 use crate::random::Random;
-use rrxe_core::reorder::{is_near, MAX_DISTANCE};
+use rrxe_core::reorder::{is_plausible, MAX_DISTANCE};
 use rrxe_core::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
 };
@@ -285,7 +285,7 @@ impl World {
             packet.operation,
             packet.psn().get()
         );
-        let near = is_near(packet.psn(), Psn::new(epsn));
+        let near = is_plausible(packet.psn(), Psn::new(epsn));
         let marked = core.responder.cnp(&packet).is_some();
         assert!(near || !marked, "queue pair {qp} notifies of congestion");
         let progress = self.oracle.progress;
@@ -337,7 +337,7 @@ impl World {
         );
         let marked = requester.cnp(&packet).is_some();
         assert!(
-            is_near(packet.psn(), una) || !marked,
+            is_plausible(packet.psn(), una) || !marked,
             "queue pair {qp} notifies of congestion"
         );
         let completed = self.oracle.flows[qp].completed;
