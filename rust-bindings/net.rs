@@ -27,7 +27,7 @@ mod udp_tunnel;
 pub use addr::{IpAddr, IpVersion};
 pub use datagram::{Datagram, Fragment, KeptDatagram};
 pub use device::{DeviceName, NetDevice, MAX_SEGMENTS};
-pub use find::HeldNet;
+pub use find::NetRef;
 pub use local_out::{LocalOut, LocalOutHook, LocalPacket};
 pub use namespace::{NetNs, NetNsCookie};
 pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};

@@ -107,7 +107,7 @@ impl Qp {
             queue.push(packet);
         }
         let sent = self.transmit(&mut queue).sent;
-        self.tally(|counters| counters.add(Counter::CnpsSent, sent.into()));
+        self.with_counters(|counters| counters.add(Counter::CnpsSent, sent.into()));
     }
 
     /// Handles a notification. It affects only the rates.

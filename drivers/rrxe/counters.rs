@@ -229,24 +229,24 @@ impl Qp {
     /// Adds one to a counter of the queue pair.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
-        self.tally(|counters| counters.count(counter));
+        self.with_counters(|counters| counters.count(counter));
     }
 
     /// Calls `count` with the counters in which the queue pair counts. May be called from any
     /// context.
     #[inline]
-    pub(crate) fn tally(&self, count: impl FnOnce(&Counters)) {
+    pub(crate) fn with_counters(&self, count: impl FnOnce(&Counters)) {
         if self.counters.0.is_empty() {
             count(&self.device.counters);
         } else {
-            self.tally_bound(count);
+            self.with_bound_counters(count);
         }
     }
 
     /// Calls `count` with the bound counters of the queue pair.
     #[cold]
     #[inline(never)]
-    fn tally_bound(&self, count: impl FnOnce(&Counters)) {
+    fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
         let rcu = rcu::read_lock();
         // The counters may be unbound meanwhile.
         count(self.counters.0.get(&rcu).unwrap_or(&self.device.counters));

@@ -213,7 +213,7 @@ impl PollSet {
 
     /// Asks programs to ring doorbells from now on, unless something was posted before they could
     /// know.
-    fn fall_asleep(&self) {
+    fn sleep(&self) {
         let rings = self.rings.lock();
         want_doorbells(&rings, true);
         // Pairs with the fence between publishing and reading the doorbell word: either the program
@@ -238,7 +238,7 @@ impl ThreadBody for PollSet {
         } else if monotonic_ns().saturating_sub(self.last.load(Relaxed)) < self.idle {
             current.relax();
         } else {
-            self.fall_asleep();
+            self.sleep();
         }
     }
 

@@ -695,7 +695,7 @@ impl<'a> Transmitter<'a> {
         let count = gso.count;
         if gso.without_icrc {
             self.qp
-                .tally(|counters| counters.add(Counter::WithoutIcrc, count.into()));
+                .with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
         let owner = gso.counted.then_some(&self.qp.local);
         match (gso.finish(template), self.batch.as_deref_mut()) {
@@ -713,7 +713,7 @@ impl<'a> Transmitter<'a> {
 
     fn count_lost(&self, packets: u16) {
         self.qp
-            .tally(|counters| counters.add(Counter::SendErrors, packets.into()));
+            .with_counters(|counters| counters.add(Counter::SendErrors, packets.into()));
     }
 }
 

@@ -230,7 +230,7 @@ impl Conversation {
         }
     }
 
-    fn speak(&mut self) {
+    fn transmit(&mut self) {
         while let Some(said) = self.peer.say() {
             self.answers.push_back(said);
         }
@@ -370,7 +370,7 @@ pub fn run(data: &[u8]) {
             0x40..=0x57 => conversation.post_receive(),
             0x58..=0x77 => conversation.poll(),
             0x78..=0x9f => conversation.deliver(n + 1),
-            0xa0..=0xb7 => conversation.speak(),
+            0xa0..=0xb7 => conversation.transmit(),
             0xb8..=0xd7 => conversation.answer(n + 1),
             0xd8..=0xe7 => {
                 if conversation.disturb(OF_PACKET) {
@@ -399,7 +399,7 @@ pub fn run(data: &[u8]) {
         assert!(rounds < 10_000, "no end in sight");
         conversation.poll();
         conversation.deliver(usize::MAX);
-        conversation.speak();
+        conversation.transmit();
         let idle = conversation.answers.is_empty();
         conversation.answer(usize::MAX);
         if idle && conversation.world.wire.is_empty() {

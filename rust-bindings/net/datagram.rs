@@ -187,7 +187,7 @@ impl<'a> Datagram<'a> {
             let [_, _, l0, l1, i0, i1, ..] = &mut header;
             let ident = u16::from_be_bytes([*i0, *i1]).wrapping_add(self.part.index);
             [*i0, *i1] = ident.to_be_bytes();
-            [*l0, *l1] = self.behind_ip().wrapping_add(20).to_be_bytes();
+            [*l0, *l1] = self.len_after_ip().wrapping_add(20).to_be_bytes();
         }
         Some(header)
     }
@@ -199,7 +199,7 @@ impl<'a> Datagram<'a> {
         let mut header: [u8; 40] = self.skb.ip_header().try_into().ok()?;
         if self.part.several {
             let [_, _, _, _, l0, l1, ..] = &mut header;
-            [*l0, *l1] = self.behind_ip().to_be_bytes();
+            [*l0, *l1] = self.len_after_ip().to_be_bytes();
         }
         Some(header)
     }
@@ -211,7 +211,7 @@ impl<'a> Datagram<'a> {
         let mut header = *self.skb.udp_header();
         if self.part.several {
             let [_, _, _, _, l0, l1, ..] = &mut header;
-            [*l0, *l1] = self.behind_ip().to_be_bytes();
+            [*l0, *l1] = self.len_after_ip().to_be_bytes();
         }
         header
     }
@@ -219,7 +219,7 @@ impl<'a> Datagram<'a> {
     /// Returns the bytes after the IP header. They fit in 16 bits even for all datagrams of a
     /// packet together.
     #[inline]
-    fn behind_ip(&self) -> u16 {
+    fn len_after_ip(&self) -> u16 {
         self.part.len.wrapping_add(UDP_HEADER) as u16
     }
 

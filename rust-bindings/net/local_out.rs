@@ -6,7 +6,7 @@
 
 use super::{
     net_exit::{self, Owned},
-    HeldNet, IpAddr, NetNs, UdpTunnels,
+    IpAddr, NetNs, NetRef, UdpTunnels,
 };
 use crate::raw;
 use core::{
@@ -187,7 +187,7 @@ impl<H: LocalOut> LocalOutHook<H> {
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the kernel was built without `CONFIG_NETFILTER`. `ENOMEM`.
-    pub fn register(tunnels: &Arc<UdpTunnels>, net: &HeldNet, handler: Arc<H>) -> Result<Self> {
+    pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();
         // SAFETY: `ops` is valid for writes, and nothing else has its address yet.

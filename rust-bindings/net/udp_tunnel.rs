@@ -7,7 +7,7 @@
 use super::{
     lockdep,
     net_exit::{self, Owned},
-    HeldNet, IpVersion, NetDevice, RxSkb,
+    IpVersion, NetDevice, NetRef, RxSkb,
 };
 use crate::raw;
 use core::{ffi::c_int, ptr};
@@ -137,7 +137,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
     /// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENOMEM`.
     pub fn open(
         tunnels: &Arc<UdpTunnels>,
-        net: &HeldNet,
+        net: &NetRef,
         version: IpVersion,
         port: u16,
         handler: Arc<H>,

@@ -497,18 +497,18 @@ mod tests {
     /// Owners that take all they may get equal parts, and leave a part to the next owner.
     #[test]
     fn shares() {
-        const MOST: usize = 1 << 20;
+        const LIMIT: usize = 1 << 20;
         for owners in 1..40 {
             let mut own = vec![0; owners];
             for _ in 0..1000 {
                 for n in 0..owners {
                     let all = own.iter().sum();
-                    own[n] = share(MOST, all, own[n]);
+                    own[n] = share(LIMIT, all, own[n]);
                 }
             }
-            let part = MOST / (owners + 1);
+            let part = LIMIT / (owners + 1);
             assert!(own.iter().all(|own| own.abs_diff(part) <= owners));
-            assert!(share(MOST, own.iter().sum(), 0) >= part / 2 - owners);
+            assert!(share(LIMIT, own.iter().sum(), 0) >= part / 2 - owners);
         }
         // The other owners took their bytes before the limit was lowered.
         assert_eq!(share(10, 20, 4), 2);

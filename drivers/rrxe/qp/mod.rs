@@ -277,7 +277,7 @@ impl Qp {
         if before == after {
             return;
         }
-        self.tally(|counters| counters.requester(before, after));
+        self.with_counters(|counters| counters.requester(before, after));
         let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
         if bad_pkeys != 0 {
             self.device.count_bad_pkeys(bad_pkeys);
@@ -293,7 +293,7 @@ impl Qp {
     #[inline]
     fn count_responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
         if before != after {
-            self.tally(|counters| counters.responder(before, after));
+            self.with_counters(|counters| counters.responder(before, after));
         }
     }
 

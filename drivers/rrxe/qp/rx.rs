@@ -148,7 +148,7 @@ impl QpBatch<'_> {
     pub(super) fn finish(mut self, qp: &Qp) -> DeferredWork {
         self.locked_side.unlock(qp);
         if self.packets != 0 {
-            qp.tally(|counters| {
+            qp.with_counters(|counters| {
                 counters.add(Counter::ReceivedPackets, self.packets);
                 counters.add(Counter::ReceivedBytes, self.bytes);
             });
@@ -336,7 +336,7 @@ impl Qp {
             });
             if side.responder.expected_psn() != expected {
                 *any_new = true;
-                qp.tally(|counters| counters.request(incoming.packet.operation));
+                qp.with_counters(|counters| counters.request(incoming.packet.operation));
             }
             outcome
         };

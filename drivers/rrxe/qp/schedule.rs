@@ -155,7 +155,7 @@ impl Qp {
             return XmitStats::default();
         }
         let stats = queue.xmit_all();
-        self.tally(|counters| {
+        self.with_counters(|counters| {
             counters.add(Counter::SentPackets, stats.sent.into());
             counters.add(Counter::SentBytes, stats.bytes);
             counters.add(Counter::SendErrors, stats.dropped.into());
@@ -176,7 +176,7 @@ impl Qp {
         }
         if let Some(loopback) = &batch.loopback {
             let (packets, bytes) = self.device.deliver(loopback);
-            self.tally(|counters| {
+            self.with_counters(|counters| {
                 counters.add(Counter::SameDevice, packets);
                 counters.add(Counter::SentPackets, packets);
                 counters.add(Counter::SentBytes, bytes);

@@ -181,7 +181,7 @@ pub struct Requester {
     dropped_until: Option<Psn>,
     /// Retries and expired timers without progress that were not counted, because this host caused
     /// them.
-    forgiven: u8,
+    uncounted_retries: u8,
 
     /// Rate limit set by congestion notifications.
     rate: RateLimiter,
@@ -229,7 +229,7 @@ impl Requester {
             rnr_wait: None,
             rnr_since: None,
             dropped_until: None,
-            forgiven: 0,
+            uncounted_retries: 0,
             rate: RateLimiter::new(),
             dest_qpn: 0,
             src_qpn: 0,

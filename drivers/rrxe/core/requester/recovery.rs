@@ -428,7 +428,7 @@ impl Requester {
         {
             // A peer that keeps nothing would have acknowledged the repair alone.
             if advanced != 0 && !self.recovery.ack_predates_repair {
-                self.learn(Peer::Buffers);
+                self.classify_peer(Peer::Buffers);
             }
             // The test shows that the packets after the answered READ are missing, too. The peer
             // may send a NAK for each READ, and never an answer that would tell.
@@ -438,7 +438,7 @@ impl Requester {
                     .repeated_read
                     .is_some_and(|read| read.peer_test)
             {
-                self.learn(Peer::Drops);
+                self.classify_peer(Peer::Drops);
             }
         }
         let back = self.recovery.peer == Peer::Drops;
@@ -450,7 +450,7 @@ impl Requester {
     }
 
     /// Records how the peer treats out-of-order packets.
-    fn learn(&mut self, peer: Peer) {
+    fn classify_peer(&mut self, peer: Peer) {
         self.recovery.unextended_repairs = 0;
         if self.recovery.peer == peer || self.mode == RecoveryMode::Strict {
             return;
@@ -499,7 +499,7 @@ impl Requester {
                     // The time to the answer to the repair alone is a round trip without queueing
                     // delay.
                     self.window.on_queues_drained(self.recovery.min_rtt);
-                    self.learn(Peer::Drops);
+                    self.classify_peer(Peer::Drops);
                     self.recovery.going_back = true;
                 }
                 AfterRepair::GoBack
@@ -524,7 +524,7 @@ impl Requester {
         }
         if read.peer_test {
             if read.cause == Cause::Nak {
-                self.learn(Peer::Drops);
+                self.classify_peer(Peer::Drops);
                 self.recovery.going_back = true;
             }
             return true;
@@ -626,7 +626,7 @@ impl Requester {
         if jumped && recovery.going_back {
             // The peer had kept the packets after a gap.
             recovery.going_back = false;
-            self.learn(Peer::Unknown);
+            self.classify_peer(Peer::Unknown);
         }
         self.arm_probe(now);
     }
@@ -657,7 +657,7 @@ impl Requester {
             }
             | Loss::Sent {
                 cause: Cause::Nak, ..
-            } if kept => self.learn(Peer::Buffers),
+            } if kept => self.classify_peer(Peer::Buffers),
             _ if kept => {}
             // The packet was only late.
             Loss::Due { since, .. } => recovery.widen_reorder_window(now.saturating_sub(since)),
@@ -689,7 +689,7 @@ impl Requester {
                     recovery.reorder_window = 0;
                 }
                 if cause == Cause::Nak && advanced > recovery.repair_len {
-                    self.learn(Peer::Buffers);
+                    self.classify_peer(Peer::Buffers);
                 }
             }
         }

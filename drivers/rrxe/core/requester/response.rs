@@ -73,7 +73,7 @@ impl Requester {
         // A packet farther away may be forged. The requester asks for missing packets again.
         outcome.buffer &= packet.psn().since(self.una) < MAX_DISTANCE;
         self.note_credits(packet);
-        outcome.merge(self.settle_failed(slots, env));
+        outcome.merge(self.complete_failed(slots, env));
         outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
         outcome
     }
@@ -440,7 +440,7 @@ impl Requester {
         }
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
-        self.forgiven = 0;
+        self.uncounted_retries = 0;
         if !self.is_local_loss() {
             self.dropped_until = None;
         }
@@ -591,7 +591,7 @@ impl Requester {
     }
 
     /// Completes the oldest work request if it failed locally.
-    pub(super) fn settle_failed<E: RequesterEnv>(
+    pub(super) fn complete_failed<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
         env: &mut E,

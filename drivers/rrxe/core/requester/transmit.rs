@@ -102,7 +102,7 @@ impl Requester {
                 }
             }
         }
-        let outcome = self.settle_failed(slots, env);
+        let outcome = self.complete_failed(slots, env);
         progress.fatal = outcome.fatal;
         progress.sqe = outcome.sqe;
         progress
@@ -137,7 +137,7 @@ impl Requester {
                 if let Some(slot) = slots.get_mut(index as usize) {
                     slot.state = failed(error);
                 }
-                let outcome = self.settle_failed(slots, env);
+                let outcome = self.complete_failed(slots, env);
                 progress.fatal = outcome.fatal;
                 return false;
             }

@@ -476,7 +476,7 @@ fn l_07_what_is_sent_again() {
 
 /// A queue pair that enters Error or Reset while it waits clears its wake-up.
 #[test]
-fn no_wish_left() {
+fn no_pending_wakeup() {
     let mut host = Host::new(Service::Rc, 0, MTU);
     host.requester.set_timeout(0);
     post(&mut host, 200 * MTU);

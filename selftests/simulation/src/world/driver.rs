@@ -77,7 +77,7 @@ impl World {
             core.requester.enter_error(&mut core.slots, env);
             core.responder.enter_error(env);
         });
-        self.forget_held(qp);
+        self.forget_buffered(qp);
         let side = &self.oracle.sides[qp];
         assert!(
             side.current.is_none(),
@@ -93,7 +93,7 @@ impl World {
         self.check(qp);
     }
 
-    pub(super) fn forget_held(&mut self, qp: usize) {
+    pub(super) fn forget_buffered(&mut self, qp: usize) {
         for ReorderBuffer { reorder, ring } in &mut self.cores[qp].reorder_buffers {
             reorder.clear(ring);
         }

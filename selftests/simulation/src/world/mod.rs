@@ -219,7 +219,7 @@ impl World {
             trace!(self.oracle, "    {qp} is reset");
             self.cores[qp].requester.reset();
             self.cores[qp].responder.reset();
-            self.forget_held(qp);
+            self.forget_buffered(qp);
             assert_eq!(self.cores[qp].requester.next_timeout(), None);
             let oracle = &mut self.oracle;
             let side = &mut oracle.sides[qp];

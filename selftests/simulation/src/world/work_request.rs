@@ -6,7 +6,7 @@ use super::World;
 use crate::env::{operands, qkey};
 use crate::flow::{Message, Trap};
 use crate::oracle::*;
-use crate::random::LONGEST;
+use crate::random::MAX_LENGTH;
 use rrxe_core::*;
 
 impl World {
@@ -82,7 +82,7 @@ impl World {
         let mut message = Message {
             op,
             len,
-            data: random.below(LONGEST),
+            data: random.below(MAX_LENGTH),
             place: flow.window + place,
             imm_or_key: random.next() as u32,
             fence,

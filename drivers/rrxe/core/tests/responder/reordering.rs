@@ -14,7 +14,7 @@ fn write(n: u32, at: u64, ackreq: bool) -> Packet {
 /// B-08, B-09, B-14: one NAK for a gap. Requests beyond it have no effect before their turn, and
 /// then need not be sent again.
 #[test]
-fn b_14_held_until_its_turn() {
+fn b_14_buffered_until_its_turn() {
     let mut host = buffering_host();
     host.post_recv(0, 64);
     expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
@@ -78,7 +78,7 @@ fn b_14_nothing_from_far_ahead_in_its_turn() {
 
 /// The farthest request that is buffered is executed in its turn.
 #[test]
-fn b_14_held_at_the_end_of_the_reach() {
+fn b_14_buffered_at_the_largest_distance() {
     let mut host = buffering_host();
     host.post_recv(0, 64);
     expect(&ask(&mut host, &send(MAX_DISTANCE - 1)), 0, SEQUENCE);
@@ -107,7 +107,7 @@ fn a_wide_gap() {
 
 /// Duplicates of buffered packets, before and after their turn.
 #[test]
-fn duplicates_of_what_is_held() {
+fn duplicates_of_buffered_requests() {
     let mut host = buffering_host();
     host.post_recv(0, 64);
     host.post_recv(1, 64);
@@ -143,7 +143,7 @@ fn two_of_one_number() {
 /// A request buffered for too long is dropped: it has no effect, and acknowledgements are no longer
 /// replaced by NAKs.
 #[test]
-fn held_for_too_long() {
+fn buffered_for_too_long() {
     let mut host = buffering_host();
     for n in 0..3 {
         host.post_recv(n, 64);
@@ -179,7 +179,7 @@ fn beyond_a_read() {
 
 /// B-13: after an RNR NAK the peer retransmits everything: no request is buffered or answered.
 #[test]
-fn b_13_nothing_is_held_after_an_rnr_nak() {
+fn b_13_nothing_is_buffered_after_an_rnr_nak() {
     let mut host = buffering_host();
     let answers = ask(&mut host, &send(0));
     assert!(matches!(
