@@ -54,9 +54,10 @@ impl Limits {
     /// Returns the stride of a ring that needs at least `min` bytes for an entry. Fails with
     /// `EINVAL` if `min` is `None`.
     pub(crate) fn stride(self, min: Option<u32>) -> Result<u32, c_int> {
-        let stride = match self.packed {
-            true => min,
-            false => min.and_then(u32::checked_next_power_of_two),
+        let stride = if self.packed {
+            min
+        } else {
+            min.and_then(u32::checked_next_power_of_two)
         };
         stride.ok_or(EINVAL)
     }

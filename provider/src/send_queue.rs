@@ -178,9 +178,10 @@ impl SendQueue {
         let batch = unsafe { self.current() };
         batch.state.next = batch.state.published;
         batch.state.error = error;
-        batch.state.flags = match self.signal_all {
-            true => abi::WQE_SIGNALED,
-            false => 0,
+        batch.state.flags = if self.signal_all {
+            abi::WQE_SIGNALED
+        } else {
+            0
         };
         batch
     }

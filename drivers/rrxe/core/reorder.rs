@@ -67,9 +67,10 @@ impl<P> Buffered<P> {
     /// Returns the bytes to count for this packet.
     #[inline]
     fn counts(&self) -> usize {
-        match self.shares_memory {
-            true => 0,
-            false => self.bytes as usize,
+        if self.shares_memory {
+            0
+        } else {
+            self.bytes as usize
         }
     }
 }

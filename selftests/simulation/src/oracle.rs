@@ -435,9 +435,10 @@ impl Oracle {
     }
 
     fn describe(&self, to: usize, truth: &Truth, packet: &TxPacket) -> String {
-        let from = match truth.response {
-            true => self.sides[to].peer,
-            false => truth.flow,
+        let from = if truth.response {
+            self.sides[to].peer
+        } else {
+            truth.flow
         };
         let header = packet.header();
         let mut words = match Packet::parse(header, packet.udp_payload_len()) {

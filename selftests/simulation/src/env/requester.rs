@@ -125,9 +125,10 @@ impl Env<'_> {
         let va = ADDRESS + message.place as u64;
         match parsed.ext {
             Ext::Reth(reth) | Ext::RethImm(reth, _) => {
-                let expected = match message.op == SendOp::Read {
-                    true => (va + u64::from(offset), left),
-                    false => (va, message.len),
+                let expected = if message.op == SendOp::Read {
+                    (va + u64::from(offset), left)
+                } else {
+                    (va, message.len)
                 };
                 assert_eq!((reth.va, reth.len), expected, "RETH of {}", words(message));
             }

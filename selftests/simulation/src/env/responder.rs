@@ -356,9 +356,10 @@ impl ResponderEnv for Env<'_> {
         );
         assert_eq!(message.done, invalidated);
         assert_eq!(completion.solicited, message.solicited);
-        let opcode = match written {
-            true => RecvOpcode::RecvRdmaWithImm,
-            false => RecvOpcode::Recv,
+        let opcode = if written {
+            RecvOpcode::RecvRdmaWithImm
+        } else {
+            RecvOpcode::Recv
         };
         assert_eq!(completion.opcode, opcode);
         assert_eq!(truth.relative + 1, message.first + message.packets);

@@ -48,9 +48,10 @@ impl World {
     fn next_turn(&mut self, qp: usize) {
         let oracle = &mut self.oracle;
         let (seen, idle) = oracle.sides[qp].turns;
-        let idle = match seen == oracle.progress {
-            true => (idle + 1).min(20),
-            false => 0,
+        let idle = if seen == oracle.progress {
+            (idle + 1).min(20)
+        } else {
+            0
         };
         oracle.sides[qp].turns = (oracle.progress, idle);
         let pace = u64::from(1 + oracle.random.below(oracle.config.pace));

@@ -235,9 +235,10 @@ impl World {
         );
         if flight.congested {
             let core = &self.cores[qp];
-            let notification = match truth.response {
-                true => core.requester.cnp(&packet),
-                false => core.responder.cnp(&packet),
+            let notification = if truth.response {
+                core.requester.cnp(&packet)
+            } else {
+                core.responder.cnp(&packet)
             };
             if notification.is_some() {
                 let from = self.oracle.sides[qp].peer;

@@ -179,9 +179,10 @@ impl World {
             } = &mut self.cores[qp];
             requester.set_src_qpn(own);
             requester.set_buffering(connection.places > 0);
-            requester.set_recovery(match connection.strict {
-                true => RecoveryMode::Strict,
-                false => RecoveryMode::Selective,
+            requester.set_recovery(if connection.strict {
+                RecoveryMode::Strict
+            } else {
+                RecoveryMode::Selective
             });
             requester.set_dest_qpn(dest);
             requester.set_mtu(connection.mtu);
@@ -298,9 +299,10 @@ impl World {
                 let of = |side: &Side| timers(side).any(|timer| timer == at);
                 let qp = self.oracle.sides.iter().position(of).unwrap_or(0);
                 trace!(self.oracle, "    {qp} timer");
-                match self.oracle.sides[qp].timer == Some(at) {
-                    true => self.timer(qp),
-                    false => self.answer(qp),
+                if self.oracle.sides[qp].timer == Some(at) {
+                    self.timer(qp)
+                } else {
+                    self.answer(qp)
                 }
             }
             _ => {
