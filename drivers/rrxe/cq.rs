@@ -417,8 +417,8 @@ impl Cq {
     /// Tells the consumer that a completion was lost; only once, whichever queue pair lost it
     /// (K-01).
     pub(crate) fn report_overflow(this: &Arc<Self>) {
-        let told = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
-        if !told {
+        let reported = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
+        if !reported {
             Self::notify_consumer(this, LOST);
         }
     }

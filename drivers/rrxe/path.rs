@@ -35,7 +35,7 @@ pub(crate) struct Path {
     /// The last GSO packet was long.
     long_gso: Atomic<u32>,
     /// The peer, on this host, has been told that its GSO packets arrive unmodified.
-    confirmed: Atomic<u32>,
+    intact_confirmed: Atomic<u32>,
 }
 
 /// Returns whether all packets must have an ICRC and pass the network stack.
@@ -82,7 +82,7 @@ impl Path {
             batches_left: Atomic::new(0),
             backoff: Atomic::new(0),
             long_gso: Atomic::new(0),
-            confirmed: Atomic::new(0),
+            intact_confirmed: Atomic::new(0),
         })
     }
 
@@ -123,12 +123,12 @@ impl Path {
     /// Returns whether the peer must still be told that its GSO packets arrive unmodified.
     #[inline]
     pub(crate) fn needs_confirmation(&self) -> bool {
-        self.confirmed.load(Relaxed) == 0
+        self.intact_confirmed.load(Relaxed) == 0
     }
 
     /// Records that the peer has been told.
     pub(crate) fn set_confirmed(&self) {
-        self.confirmed.store(1, Relaxed);
+        self.intact_confirmed.store(1, Relaxed);
     }
 
     /// Records that the peer has received a modified packet without an ICRC: a packet was segmented

@@ -88,7 +88,7 @@ BOOTS = (
     Boot("link", "link", hosts=1, together="one-host", poison=True, port=True),
     Boot("xrc", "xrc", hosts=1, together="one-host", poison=True, port=True),
     Boot("poll", "poll", hosts=1, together="one-host", poison=True, port=True),
-    Boot("waiting", "waiting", hosts=1, together="one-host", poison=True),
+    Boot("cpu-yield", "cpu_yield", hosts=1, together="one-host", poison=True),
     Boot("same-device", "same_device", hosts=1, together="one-host", poison=True, port=True),
     Boot("data-loopback", "data_loopback", hosts=1, debug=False, together="one-host", poison=True),
     Boot("completion-events", "completion_events", hosts=1, debug=False, together="one-host", poison=True),

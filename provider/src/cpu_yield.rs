@@ -28,17 +28,17 @@ const MAX_POLL_INTERVAL_NS: u64 = 10_000;
 /// limits the time that a thread polls before it yields.
 const MAX_YIELD_COST_NS: u64 = 1_000_000;
 
-/// Upper bound of [`Waiting::doubled`].
+/// Upper bound of [`YieldState::doubled`].
 const MAX_DOUBLINGS: u32 = 10;
 
 thread_local! {
     /// State of a thread, not of a completion queue: a thread that polls several queues may have
     /// much to do although one of them stays empty.
-    static WAITING: Waiting = const { Waiting::new() };
+    static STATE: YieldState = const { YieldState::new() };
 }
 
 /// How a thread waits. Times are in nanoseconds.
-struct Waiting {
+struct YieldState {
     /// Empty polls since the last completion, or [`POLLS_PER_CLOCK_READ`] plus those since the time
     /// `since`.
     polls: Cell<u32>,
@@ -52,40 +52,40 @@ struct Waiting {
 /// Records that the calling thread has polled and found `completions` completions. `after` is the
 /// time of empty polls, in nanoseconds, after which threads of this context yield; 0 for never.
 #[inline]
-pub(crate) fn has_found(after: u64, completions: u32) {
+pub(crate) fn after_completions(after: u64, completions: u32) {
     if after != 0 {
-        WAITING.with(|waiting| {
-            waiting.polls.set(0);
-            if waiting.yielded.get() != 0 {
-                adapt(waiting, completions);
+        STATE.with(|state| {
+            state.polls.set(0);
+            if state.yielded.get() != 0 {
+                adapt(state, completions);
             }
         });
     }
 }
 
 #[cold]
-fn adapt(waiting: &Waiting, completions: u32) {
-    waiting.adapt(now(), completions);
+fn adapt(state: &YieldState, completions: u32) {
+    state.adapt(now(), completions);
 }
 
 /// Records that the calling thread has polled and found no completion. Yields the CPU if that is
-/// due; `after` is the argument of [`has_found`].
+/// due; `after` is the argument of [`after_completions`].
 #[inline]
-pub(crate) fn has_found_nothing(after: u64) {
+pub(crate) fn after_empty_poll(after: u64) {
     if after != 0 {
-        WAITING.with(|waiting| {
-            if waiting.counts() {
-                check_clock(waiting, after);
+        STATE.with(|state| {
+            if state.counts() {
+                check_clock(state, after);
             }
         });
     }
 }
 
 #[cold]
-fn check_clock(waiting: &Waiting, after: u64) {
-    if waiting.is_too_long(now(), after) {
+fn check_clock(state: &YieldState, after: u64) {
+    if state.is_too_long(now(), after) {
         os::yield_processor();
-        waiting.count_from(now());
+        state.count_from(now());
     }
 }
 
@@ -94,7 +94,7 @@ fn now() -> u64 {
     (clock::ticks() as u64).max(1)
 }
 
-impl Waiting {
+impl YieldState {
     const fn new() -> Self {
         Self {
             polls: Cell::new(0),
@@ -112,8 +112,8 @@ impl Waiting {
         polls % POLLS_PER_CLOCK_READ == 0
     }
 
-    /// Returns whether the thread should yield. Called after [`Waiting::counts`]; the caller then
-    /// yields.
+    /// Returns whether the thread should yield. Called after [`YieldState::counts`]; the caller
+    /// then yields.
     fn is_too_long(&self, now: u64, after: u64) -> bool {
         let spun = u64::from(self.polls.get()).saturating_sub(u64::from(POLLS_PER_CLOCK_READ));
         let time = now.saturating_sub(self.since.get());
@@ -166,7 +166,7 @@ mod tests {
 
     /// A simulated thread and the CPU that it shares.
     struct Thread {
-        waiting: Waiting,
+        state: YieldState,
         now: u64,
         /// Time between polls, and time that other threads take.
         period: u64,
@@ -177,7 +177,7 @@ mod tests {
     impl Thread {
         fn new(period: u64, others: u64) -> Self {
             Self {
-                waiting: Waiting::new(),
+                state: YieldState::new(),
                 now: 1 << 40,
                 period,
                 others,
@@ -190,18 +190,18 @@ mod tests {
             let until = self.now.wrapping_add(time);
             while self.now < until {
                 self.now = self.now.wrapping_add(self.period);
-                if self.waiting.counts() && self.waiting.is_too_long(self.now, AFTER) {
+                if self.state.counts() && self.state.is_too_long(self.now, AFTER) {
                     self.yields.push(self.now);
                     self.now = self.now.wrapping_add(self.others);
-                    self.waiting.count_from(self.now);
+                    self.state.count_from(self.now);
                 }
             }
         }
 
         fn find(&mut self, completions: u32) {
-            self.waiting.polls.set(0);
-            if self.waiting.yielded.get() != 0 {
-                self.waiting.adapt(self.now, completions);
+            self.state.polls.set(0);
+            if self.state.yielded.get() != 0 {
+                self.state.adapt(self.now, completions);
             }
         }
     }
@@ -278,9 +278,9 @@ mod tests {
             thread.find(1);
         }
         assert_eq!(thread.yields.len(), 20);
-        assert_eq!(thread.waiting.yield_after(AFTER), MAX_YIELD_COST_NS);
+        assert_eq!(thread.state.yield_after(AFTER), MAX_YIELD_COST_NS);
         assert_eq!(
-            thread.waiting.yield_after(3 * MAX_YIELD_COST_NS),
+            thread.state.yield_after(3 * MAX_YIELD_COST_NS),
             3 * MAX_YIELD_COST_NS
         );
     }
@@ -294,24 +294,24 @@ mod tests {
         }
         assert_eq!(thread.yields.len(), 100);
         // The wait before a yield shrinks again, too.
-        thread.waiting.doubled.set(MAX_DOUBLINGS);
+        thread.state.doubled.set(MAX_DOUBLINGS);
         for _ in 0..MAX_DOUBLINGS {
             thread.poll(2 * MAX_YIELD_COST_NS);
             thread.find(8);
         }
-        assert_eq!(thread.waiting.yield_after(AFTER), AFTER);
+        assert_eq!(thread.state.yield_after(AFTER), AFTER);
     }
 
     #[test]
     fn never_is_never() {
         for _ in 0..1000 {
-            has_found_nothing(0);
+            after_empty_poll(0);
         }
-        let polls = || WAITING.with(|waiting| waiting.polls.get());
+        let polls = || STATE.with(|state| state.polls.get());
         assert_eq!(polls(), 0);
-        has_found_nothing(AFTER);
+        after_empty_poll(AFTER);
         assert_eq!(polls(), 1);
-        has_found(AFTER, 1);
+        after_completions(AFTER, 1);
         assert_eq!(polls(), 0);
     }
 }
