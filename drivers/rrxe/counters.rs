@@ -210,9 +210,9 @@ impl QpCounters {
 }
 
 /// The counters bound to a queue pair, if any.
-pub(crate) struct Bound(RcuArc<Counters>);
+pub(crate) struct CounterBinding(RcuArc<Counters>);
 
-impl Bound {
+impl CounterBinding {
     /// Returns an empty binding.
     pub(crate) const fn none() -> Self {
         Self(RcuArc::empty())

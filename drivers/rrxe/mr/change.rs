@@ -41,14 +41,14 @@ pub(crate) struct FastRegister {
     pub(crate) access: u64,
 }
 
-/// A window's hold on its region, which can't be deregistered while this exists.
-pub(super) struct Bound {
+/// The binding of a window to its region, which can't be deregistered while this exists.
+pub(super) struct WindowBinding {
     region: Arc<Mr>,
     /// Offset of the window's start in the region's memory, in bytes.
     start: u64,
 }
 
-impl Bound {
+impl WindowBinding {
     /// Returns `None` if the region is being deregistered.
     fn new(region: Arc<Mr>, start: u64) -> Option<Self> {
         let mut now = region.windows.load(Relaxed);
@@ -74,13 +74,13 @@ impl Bound {
 
 impl Mr {
     /// Binds this window. A window that was found under RCU may have been deallocated since, and
-    /// must hold no region then.
+    /// must not be bound then.
     fn bind(
         &self,
         mw_type: u32,
         by: KeyUser,
         to: &Bind,
-        bound: Option<Bound>,
+        bound: Option<WindowBinding>,
     ) -> Result<(), Fault> {
         let mut state = lock_bh(&self.key_state);
         if state.ended || mw_type == TYPE_2 && state.valid {
@@ -99,7 +99,7 @@ impl Mr {
     }
 }
 
-impl Drop for Bound {
+impl Drop for WindowBinding {
     fn drop(&mut self) {
         self.region.windows.fetch_sub(1, Full);
     }
@@ -178,14 +178,14 @@ impl Tables {
         window.bind(mw_type, by, &to, bound)
     }
 
-    /// Returns a hold on the region to bind a window to.
+    /// Returns the binding to a region, for a window.
     fn region_for_window(
         &self,
         rcu: &rcu::Guard,
         pd: PdId,
         to: &Bind,
         access: u32,
-    ) -> Result<Bound, Fault> {
+    ) -> Result<WindowBinding, Fault> {
         let region = self
             .regions
             .get_arc(to.lkey, rcu)
@@ -205,7 +205,7 @@ impl Tables {
             return Err(Fault::Protection);
         }
         let start = to.address.wrapping_sub(registered.iova);
-        Bound::new(region, start).ok_or(Fault::Protection)
+        WindowBinding::new(region, start).ok_or(Fault::Protection)
     }
 }
 
@@ -236,23 +236,23 @@ mod tests {
             length: 1,
             access: access::REMOTE_READ.into(),
         };
-        let hold = || Bound::new(region.mr.clone(), 0);
+        let binding = || WindowBinding::new(region.mr.clone(), 0);
 
         // Binding the window twice leaves one window on the region.
-        assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
-        assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
+        assert!(window.mr.bind(TYPE_1, by, &to, binding()).is_ok());
+        assert!(window.mr.bind(TYPE_1, by, &to, binding()).is_ok());
         assert_eq!(region.mr.windows.load(Relaxed), 1);
         assert_eq!(region.close(), Err(EBUSY));
 
         // A CPU that has found the window binds it after another CPU has deallocated it.
         let found = window.mr.clone();
-        let late = hold();
+        let late = binding();
         window.close()?;
         drop(window);
         assert!(found.bind(TYPE_1, by, &to, late).is_err());
         assert_eq!(region.mr.windows.load(Relaxed), 0);
         region.close()?;
-        assert!(hold().is_none());
+        assert!(binding().is_none());
         Ok(())
     }
 }

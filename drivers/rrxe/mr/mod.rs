@@ -14,7 +14,7 @@ mod change;
 mod rereg;
 mod span;
 
-use change::Bound;
+use change::WindowBinding;
 pub(crate) use change::{Bind, FastRegister};
 use span::Source;
 pub(crate) use span::{Reference, Span};
@@ -147,7 +147,7 @@ struct KeyState {
     /// Fast registration: its memory.
     pages: Option<KernelPages>,
     /// Window: the region that it is bound to.
-    bound: Option<Bound>,
+    bound: Option<WindowBinding>,
     /// Deregistered or deallocated: it can't be bound.
     ended: bool,
     /// Window of type 2: the queue pair that it is bound to (K-06).

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
-    counters::Bound,
+    counters::CounterBinding,
     cq::Cq,
     device::DeviceState,
     driver::Rrxe,
@@ -199,7 +199,7 @@ pub(crate) fn create(
             signal_all,
             cap,
             device: state.clone(),
-            counters: Bound::none(),
+            counters: CounterBinding::none(),
             pd,
             binder: BinderId::new(),
             target,

@@ -40,7 +40,7 @@ mod state;
 pub(crate) use moderation::StreamHistory;
 
 use crate::{
-    counters::{Bound, Counter},
+    counters::{Counter, CounterBinding},
     cq::Cq,
     device::DeviceState,
     local_queue::LocalShare,
@@ -89,7 +89,7 @@ pub(crate) struct Qp {
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
     /// Bound counters, if its packets do not count in those of the device.
-    pub(crate) counters: Bound,
+    pub(crate) counters: CounterBinding,
     pd: PdId,
     binder: BinderId,
     target: Arc<QpTarget>,

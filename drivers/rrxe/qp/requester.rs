@@ -345,7 +345,7 @@ impl SendSide {
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let mut env = Env {
-            work: Work {
+            work: WorkRequests {
                 qp,
                 ctx,
                 local: &self.local,
@@ -376,7 +376,7 @@ impl SendSide {
 
 /// The requester's environment.
 pub(crate) struct Env<'a> {
-    work: Work<'a>,
+    work: WorkRequests<'a>,
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a>,
     completions: &'a mut PendingCompletions,
@@ -397,7 +397,7 @@ impl Env<'_> {
 
 /// Access to the work requests of a queue pair.
 #[derive(Clone, Copy)]
-struct Work<'a> {
+struct WorkRequests<'a> {
     qp: &'a Qp,
     ctx: EventCtx<'a>,
     local: &'a [LocalRequest],
@@ -407,7 +407,7 @@ struct Work<'a> {
     max_inline: usize,
 }
 
-impl Work<'_> {
+impl WorkRequests<'_> {
     fn local(&self, slot: u32) -> Result<&LocalRequest, Fault> {
         self.local.get(slot as usize).ok_or(Fault::Malformed)
     }
