@@ -135,7 +135,7 @@ def sequence():
             _send(t, request)
         with rise(bed.peer, out_of_sequence=1):
             t.wire.send(bth(packets.SEND_ONLY, t.qpn, FIRST + 7) + PAYLOAD)
-        t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+        t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
 
 
 @case()
@@ -144,16 +144,16 @@ def requests():
     with Attacker(bed, bench) as t:
         before = read(bed.here), read(bed.peer)
         with rise(bed.peer, among=TAKEN, rx_write_requests=1, rx_read_requests=1, rx_atomic_requests=1):
-            t.near.end.put(t.mine["id"], [[0, 64]], 7)
-            t.far.end.expect(t.theirs["id"], [[0, 64]], 7, 64)
+            t.local.end.put(t.mine["id"], [[0, 64]], 7)
+            t.remote.end.expect(t.theirs["id"], [[0, 64]], 7, 64)
             t.send("write", number=1)
             t.send("read", number=2)
             t.sent("SUCCESS", "SUCCESS")
-            t.far.end.put_number(t.theirs["id"], 1024, 5)
+            t.remote.end.put_number(t.theirs["id"], 1024, 5)
             t.send("fetch-add", number=1, sge=[t.segment(1024, 8)], offset=1024, compare=1)
             t.sent("SUCCESS")
-            t.near.end.expect_number(t.mine["id"], 1024, 5)
-            t.far.end.expect_number(t.theirs["id"], 1024, 6)
+            t.local.end.expect_number(t.mine["id"], 1024, 5)
+            t.remote.end.expect_number(t.theirs["id"], 1024, 6)
         after = read(bed.here), read(bed.peer)
         for one, other in ((0, 1), (1, 0)):
             for ours, theirs in (("sent_pkts", "rcvd_pkts"), ("sent_bytes", "rcvd_bytes")):
@@ -219,11 +219,11 @@ def _automatic(criteria):
 
 def _exchange(t, writes):
     """Exchanges requests of both ends, including this number of incoming WRITEs."""
-    batch = Batch(random.Random(writes), t.near, t.far)
+    batch = Batch(random.Random(writes), t.local, t.remote)
     for _ in range(writes):
-        batch.add(t.far, "write", 3000)
-    batch.add(t.far, "read", 3000)
-    for side in (t.near, t.far):
+        batch.add(t.remote, "write", 3000)
+    batch.add(t.remote, "read", 3000)
+    for side in (t.local, t.remote):
         batch.add(side, "send", 2000)
     batch.run()
 
@@ -236,7 +236,7 @@ def _only():
 
 
 def _number(t):
-    return t.near.qp["qpn"]
+    return t.local.qp["qpn"]
 
 
 def _has_all_of(watch):
