@@ -203,9 +203,8 @@ pub(crate) unsafe fn notify(qp: &Qp, published: Published) -> Result<(), c_int> 
 #[inline]
 pub(crate) unsafe fn ring_deferred(context: *mut IbvContext) {
     // SAFETY: the caller's contract.
-    if let Some(handle) =
-        unsafe { context::deferred_doorbell(context) }.and_then(DeferredDoorbell::take)
-    {
+    let deferred = unsafe { context::deferred_doorbell(context) };
+    if let Some(handle) = deferred.and_then(DeferredDoorbell::take) {
         // SAFETY: the caller's contract, and the context is not null.
         ring_by_handle(unsafe { (*context).cmd_fd }, handle);
     }
