@@ -15,10 +15,10 @@ mod fold;
 /// Minimum length for which taking the vector registers pays off. For shorter data the library,
 /// which takes them too, has a shorter code path.
 #[cfg(CONFIG_X86_64)]
-const MANY: usize = 256;
+const MIN_VECTOR: usize = 256;
 
 /// Minimum length for which copying and checksumming in one pass is faster than in two.
-pub(crate) const SOME: usize = 64;
+pub(crate) const MIN_SINGLE_PASS: usize = 64;
 
 /// Returns permission to use the vector registers for `len` bytes, or `None` if the library is the
 /// better choice. The inner value is `None` if `vector` holds the registers; otherwise the caller
@@ -27,8 +27,8 @@ pub(crate) const SOME: usize = 64;
 #[inline]
 fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
     if vector.is_held() {
-        (len >= fold::LEAST).then_some(None)
-    } else if len >= MANY {
+        (len >= fold::MIN_LEN).then_some(None)
+    } else if len >= MIN_VECTOR {
         Registers::for_checksums().map(Some)
     } else {
         None
@@ -45,7 +45,7 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
 pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     #[cfg(CONFIG_X86_64)]
     if let Some(registers) = registers(vector, len) {
-        // SAFETY: The caller guarantees valid memory, which is at least `LEAST` bytes. The
+        // SAFETY: The caller guarantees valid memory, which is at least `MIN_LEN` bytes. The
         // registers may be used, and the CPU has AVX and PCLMULQDQ: `Registers::for_checksums`
         // granted them.
         let crc = unsafe { fold::crc32(crc, data, len) };
@@ -74,7 +74,7 @@ pub(crate) unsafe fn copy_raw(
 ) -> u32 {
     #[cfg(CONFIG_X86_64)]
     if let Some(registers) = registers(vector, len) {
-        // SAFETY: The caller guarantees valid memory, which is at least `LEAST` bytes, and
+        // SAFETY: The caller guarantees valid memory, which is at least `MIN_LEN` bytes, and
         // exclusive use of `to`. The registers may be used, and the CPU has AVX and PCLMULQDQ:
         // `Registers::for_checksums` granted them.
         let crc = unsafe { fold::crc32_copy(crc, to, source, len) };

@@ -14,7 +14,7 @@ pub trait Choice: Copy + Default + Send + Sync + 'static {
     fn from_name(name: &[u8]) -> Option<Self>;
 
     /// Logs that a parameter was set to an invalid value.
-    fn complain();
+    fn report_invalid();
 }
 
 /// The value of a module parameter, which can be set only before the module is initialized.
@@ -65,7 +65,7 @@ impl<T: Choice> Operations<T> {
             // command line that ends with a zero byte.
             let name = unsafe { CStr::from_char_ptr(value) }.to_bytes();
             let Some(choice) = T::from_name(name) else {
-                T::complain();
+                T::report_invalid();
                 return Err(EINVAL);
             };
             // SAFETY: `parse_one()` passes an entry of the module's table. In each entry with these

@@ -198,11 +198,11 @@ pub fn prepare() {
 
 /// Minimum length for which a copy takes the registers.
 #[cfg(CONFIG_X86_64)]
-const MANY: usize = 512;
+const MIN_COPY: usize = 512;
 
 /// Minimum length for which a copy uses the registers if they are already held.
 #[cfg(CONFIG_X86_64)]
-const SOME: usize = copy::BLOCK;
+const MIN_HELD_COPY: usize = copy::BLOCK;
 
 /// Copies bytes of memory that may be used concurrently. The last hundred bytes are written in
 /// ascending address order, because a program may poll the last byte to detect that all have
@@ -215,13 +215,13 @@ const SOME: usize = copy::BLOCK;
 pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     #[cfg(CONFIG_X86_64)]
     if vector.is_held() {
-        if len >= SOME && Registers::are_for_copies() {
+        if len >= MIN_HELD_COPY && Registers::are_for_copies() {
             // SAFETY: The caller guarantees valid memory that does not overlap; it is at least a
             // block. `vector` holds the registers, so the CPU has AVX.
             unsafe { copy::copy(to, from, len) };
             return;
         }
-    } else if len >= MANY {
+    } else if len >= MIN_COPY {
         if let Some(registers) = Registers::for_copies() {
             // SAFETY: The caller guarantees valid memory that does not overlap; it is more than a
             // block. `registers` allows the use of the vector registers, so the CPU has AVX.

@@ -31,8 +31,8 @@
 //! examined.
 //!
 //! The two rings of a queue pair may be in one piece of memory, the receive ring after the send
-//! ring ([`RingSpec::behind`]). The kernel then pins that memory once, and no page counts twice. A
-//! kernel without [`FEATURE_PACKED`] needs each ring on pages of its own, and strides that are
+//! ring ([`RingSpec::next_ring`]). The kernel then pins that memory once, and no page counts twice.
+//! A kernel without [`FEATURE_PACKED`] needs each ring on pages of its own, and strides that are
 //! powers of two.
 //!
 //! # Doorbells
@@ -44,16 +44,16 @@
 //! one unless the program posts a stream of messages. In a stream the kernel polls the ring at
 //! intervals, and the program
 //!
-//! - must call the kernel if its producer counter has reached [`RingHeader::due`] (the difference
-//!   is not negative), and
+//! - must call the kernel if its producer counter has reached [`RingHeader::doorbell_event`] (the
+//!   difference is not negative), and
 //! - should call the kernel before it waits for a completion of something that it has posted, and
 //!   if it finds no completion.
 //!
 //! In poll mode ([`AllocUcontextCmd::poll_idle_us`], if the response has [`FEATURE_POLL`]) the
-//! `doorbell` word of a send queue alone tells whether to call, and [`RingHeader::due`] has no
-//! meaning. The word is zero while a thread of the kernel polls the queues of the context, and not
-//! zero after the thread has found nothing for the idle time and sleeps. The kernel sets the word,
-//! executes a sequentially consistent fence, and polls once more.
+//! `doorbell` word of a send queue alone tells whether to call, and [`RingHeader::doorbell_event`]
+//! has no meaning. The word is zero while a thread of the kernel polls the queues of the context,
+//! and not zero after the thread has found nothing for the idle time and sleeps. The kernel sets
+//! the word, executes a sequentially consistent fence, and polls once more.
 //!
 //! # Arming a completion queue
 //!
@@ -102,8 +102,8 @@ pub const RING_PRODUCER: usize = 0;
 pub const RING_CONSUMER: usize = 64;
 /// Offset in bytes of [`RingHeader::doorbell`].
 pub const RING_DOORBELL: usize = 128;
-/// Offset in bytes of [`RingHeader::due`].
-pub const RING_DUE: usize = 132;
+/// Offset in bytes of [`RingHeader::doorbell_event`].
+pub const RING_DOORBELL_EVENT: usize = 132;
 /// Offset in bytes of [`RingHeader::arm`].
 pub const RING_ARM: usize = 192;
 /// Offset in bytes of [`RingHeader::notified`].
@@ -128,7 +128,7 @@ pub struct RingHeader {
     pub doorbell: u32,
     /// Send queues with a zero `doorbell`: the value of `producer` from which on the kernel must be
     /// called nevertheless.
-    pub due: u32,
+    pub doorbell_event: u32,
     /// Not used, zero.
     pub _pad2: [u32; 14],
     /// Completion queues: [`ARM_ANY`], [`ARM_SOLICITED`] or zero.
@@ -363,7 +363,7 @@ pub struct AllocUcontextResp {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RingSpec {
-    /// User address of the ring: page-aligned, or, for a receive ring, [`RingSpec::behind`] the
+    /// User address of the ring: page-aligned, or, for a receive ring, [`RingSpec::next_ring`] the
     /// send ring. 0 for a queue of depth 0, and for the receive queue of a queue pair with a shared
     /// one.
     pub addr: u64,
@@ -384,7 +384,7 @@ impl RingSpec {
 
     /// Returns the distance in bytes from the start of this ring to the start of the ring after it:
     /// a multiple of 64, so that no two rings share a cache line. `None` on overflow.
-    pub const fn behind(&self) -> Option<usize> {
+    pub const fn next_ring(&self) -> Option<usize> {
         match self.size() {
             Some(size) => size.checked_next_multiple_of(64),
             None => None,
@@ -470,7 +470,7 @@ const _: () = {
     assert!(offset_of!(RingHeader, producer) == RING_PRODUCER);
     assert!(offset_of!(RingHeader, consumer) == RING_CONSUMER);
     assert!(offset_of!(RingHeader, doorbell) == RING_DOORBELL);
-    assert!(offset_of!(RingHeader, due) == RING_DUE);
+    assert!(offset_of!(RingHeader, doorbell_event) == RING_DOORBELL_EVENT);
     assert!(offset_of!(RingHeader, arm) == RING_ARM);
     assert!(offset_of!(RingHeader, notified) == RING_NOTIFIED);
     assert!(size_of::<WqeOp>() == 32);

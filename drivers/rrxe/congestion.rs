@@ -8,11 +8,11 @@
 
 use crate::{
     counters::Counter,
-    incoming::Incoming,
     limits,
     path::Path,
-    qp::{send::SendSide, Qp},
-    tx::{Carrier, Pen},
+    qp::{requester::SendSide, Qp},
+    rx_packet::RxPacket,
+    tx::{FlowTemplate, IcrcScratch},
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{net::TxQueue, sync::lock_bh};
@@ -53,18 +53,18 @@ pub(crate) fn is_marked(tos: u8) -> bool {
 }
 
 /// A notification that may be due.
-pub(crate) struct Due {
+pub(crate) struct PendingCnp {
     packet: TxPacket,
     path: Arc<Path>,
     source_port: u16,
 }
 
-impl Due {
+impl PendingCnp {
     /// Returns the notification for a received packet, if it is marked; `notification` makes the
     /// core's part.
     #[inline]
     pub(crate) fn of(
-        incoming: &Incoming<'_>,
+        incoming: &RxPacket<'_>,
         path: &Option<Arc<Path>>,
         source_port: u16,
         notification: impl FnOnce() -> Option<TxPacket>,
@@ -83,7 +83,7 @@ impl Due {
 impl Qp {
     /// Notifies the peer of a marked packet, unless the last notification was sent a moment ago.
     /// The caller must hold no lock.
-    pub(crate) fn notify(&self, due: Due, now: u64, rcu: &rcu::Guard) {
+    pub(crate) fn send_cnp(&self, cnp: PendingCnp, now: u64, rcu: &rcu::Guard) {
         self.count(Counter::MarkedPackets);
         if !is_notification_point() {
             return;
@@ -92,49 +92,52 @@ impl Qp {
             crate::module_parameters::min_time_between_cnps.value(),
         ));
         let interval = interval.saturating_mul(1000);
-        if !lock_bh(&self.notification).marked(now, interval) {
+        if !lock_bh(&self.notification_point).marked(now, interval) {
             return;
         }
         let mut queue = TxQueue::new();
-        let packet = Carrier::new(&due.path, &self.device, due.source_port, rcu)
-            .map(|carrier| carrier.with_tos(NOTIFICATION))
-            .and_then(|carrier| {
-                carrier
-                    .packet(&due.packet, &mut Pen::default(), |_| Ok(()))
+        let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
+            .map(|template| template.with_tos(NOTIFICATION))
+            .and_then(|template| {
+                template
+                    .packet(&cnp.packet, &mut IcrcScratch::default(), |_| Ok(()))
                     .ok()?
             });
         if let Some(packet) = packet {
             queue.push(packet);
         }
         let sent = self.transmit(&mut queue).sent;
-        self.tally(|counters| counters.add(Counter::NotificationsSent, sent.into()));
+        self.with_counters(|counters| counters.add(Counter::CnpsSent, sent.into()));
     }
 
     /// Handles a notification. It affects only the rates.
-    pub(crate) fn receive_notification(this: ArcBorrow<'_, Self>, incoming: &Incoming<'_>) {
+    pub(crate) fn receive_cnp(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
         let qp = &*this;
         if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {
             qp.device.count_bad_pkeys(1);
             return;
         }
-        let from_peer =
-            |side: &SendSide| side.path.as_ref().is_some_and(|p| incoming.comes_along(p));
+        let from_peer = |side: &SendSide| {
+            side.path
+                .as_ref()
+                .is_some_and(|p| incoming.is_from_peer_of(p))
+        };
         let mut react = is_reaction_point() && qp.qp_type.is_connected();
         if react {
             let mut side = lock_bh(&qp.send);
             // L-08
             react = from_peer(&side);
             if react {
-                side.requester.notified(incoming.now);
+                side.requester.on_cnp(incoming.now);
             }
         }
         if react {
-            lock_bh(&qp.recv).responder.notified(incoming.now);
+            lock_bh(&qp.recv).responder.on_cnp(incoming.now);
         }
         qp.count(if react {
-            Counter::NotificationsHandled
+            Counter::CnpsHandled
         } else {
-            Counter::NotificationsIgnored
+            Counter::CnpsIgnored
         });
     }
 }

@@ -64,14 +64,14 @@ counters! {
     ResponderErrors = "resp_cqe_error",
     ResponderFlushes = "resp_cqe_flush_error",
     MarkedPackets = "np_ecn_marked_roce_packets",
-    NotificationsSent = "np_cnp_sent",
-    NotificationsHandled = "rp_cnp_handled",
-    NotificationsIgnored = "rp_cnp_ignored",
+    CnpsSent = "np_cnp_sent",
+    CnpsHandled = "rp_cnp_handled",
+    CnpsIgnored = "rp_cnp_ignored",
     Throttled = "rp_throttled",
     Doorbells = "sq_doorbells",
     WithoutIcrc = "same_host_pkts",
-    Direct = "same_device_pkts",
-    CarriedAcknowledgements = "acks_with_answers",
+    SameDevice = "same_device_pkts",
+    PiggybackedAcks = "acks_piggybacked",
     RefusedLocally = "local_guard_drops",
 }
 
@@ -210,9 +210,9 @@ impl QpCounters {
 }
 
 /// The counters bound to a queue pair, if any.
-pub(crate) struct Bound(RcuArc<Counters>);
+pub(crate) struct CounterBinding(RcuArc<Counters>);
 
-impl Bound {
+impl CounterBinding {
     /// Returns an empty binding.
     pub(crate) const fn none() -> Self {
         Self(RcuArc::empty())
@@ -229,24 +229,24 @@ impl Qp {
     /// Adds one to a counter of the queue pair.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
-        self.tally(|counters| counters.count(counter));
+        self.with_counters(|counters| counters.count(counter));
     }
 
     /// Calls `count` with the counters in which the queue pair counts. May be called from any
     /// context.
     #[inline]
-    pub(crate) fn tally(&self, count: impl FnOnce(&Counters)) {
+    pub(crate) fn with_counters(&self, count: impl FnOnce(&Counters)) {
         if self.counters.0.is_empty() {
             count(&self.device.counters);
         } else {
-            self.tally_bound(count);
+            self.with_bound_counters(count);
         }
     }
 
     /// Calls `count` with the bound counters of the queue pair.
     #[cold]
     #[inline(never)]
-    fn tally_bound(&self, count: impl FnOnce(&Counters)) {
+    fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
         let rcu = rcu::read_lock();
         // The counters may be unbound meanwhile.
         count(self.counters.0.get(&rcu).unwrap_or(&self.device.counters));

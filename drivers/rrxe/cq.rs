@@ -12,10 +12,10 @@ use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
     NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
 };
-use crate::baton::{Baton, Raised};
 use crate::driver::Rrxe;
 use crate::limits;
-use crate::qp::Habit;
+use crate::qp::StreamHistory;
+use crate::serial_gate::{PendingBits, SerialGate};
 use kernel::{
     impl_has_work, new_mutex, new_spinlock, new_work,
     prelude::*,
@@ -40,18 +40,18 @@ pub(crate) struct Cq {
     ring: SpinLock<CqRing>,
     /// Serializes resizing.
     #[pin]
-    changing: Mutex<()>,
+    resize_lock: Mutex<()>,
     /// `None` for the internal completion queue of a queue pair that was created without one.
     target: Option<Arc<CqTarget>>,
     /// The consumer is in the kernel.
     is_kernel: bool,
     /// Whether queue pairs that complete here are used for streams.
-    pub(crate) streams: Habit,
+    pub(crate) stream_history: StreamHistory,
     /// Events not yet delivered to a kernel consumer.
-    untold: Raised,
+    pending: PendingBits,
     #[pin]
     work: Work<Cq>,
-    baton: Baton,
+    gate: SerialGate,
 }
 
 impl_has_work! {
@@ -59,7 +59,7 @@ impl_has_work! {
 }
 
 /// Largest number of completions that a resize copies with interrupts disabled.
-const FEW: u32 = 64;
+const MAX_LOCKED_COPY: u32 = 64;
 
 /// The consumer must be notified of completions.
 const COMPLETIONS: u32 = 1;
@@ -268,13 +268,13 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
-                changing <- new_mutex!((), "rrxe_cq_change"),
+                resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target: Some(target),
                 is_kernel,
-                streams: Habit::new(),
-                untold: Raised::new(),
+                stream_history: StreamHistory::new(),
+                pending: PendingBits::new(),
                 work <- new_work!("rrxe_cq"),
-                baton: Baton::new(),
+                gate: SerialGate::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -295,13 +295,13 @@ impl Cq {
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_no_cq"),
-                changing <- new_mutex!((), "rrxe_no_cq_change"),
+                resize_lock <- new_mutex!((), "rrxe_no_cq_change"),
                 target: None,
                 is_kernel: false,
-                streams: Habit::new(),
-                untold: Raised::new(),
+                stream_history: StreamHistory::new(),
+                pending: PendingBits::new(),
                 work <- new_work!("rrxe_no_cq"),
-                baton: Baton::new(),
+                gate: SerialGate::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -345,7 +345,7 @@ impl Cq {
             return Err(EINVAL);
         }
         let (to, capacity) = Self::user_memory(device, cqe, udata)?;
-        let _one = self.changing.lock();
+        let _one = self.resize_lock.lock();
         let (from, first, old_capacity) = {
             let ring = lock_irqsave(&self.ring);
             let Storage::User(from) = &ring.storage else {
@@ -362,7 +362,7 @@ impl Cq {
                 if used > old_capacity || used > capacity {
                     return Err(EINVAL);
                 }
-                if used.wrapping_sub(moved) <= FEW {
+                if used.wrapping_sub(moved) <= MAX_LOCKED_COPY {
                     copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..used)?;
                     let armed = from.exchange(RING_ARM, 0);
                     to.exchange(RING_ARM, armed);
@@ -390,7 +390,7 @@ impl Cq {
 
     /// DESTROY_CQ.
     pub(crate) fn destroy(&self) {
-        self.baton.close();
+        self.gate.close();
         let old = {
             let mut ring = lock_irqsave(&self.ring);
             core::mem::replace(&mut ring.storage, Storage::Gone)
@@ -410,33 +410,33 @@ impl Cq {
     pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
         let armed = lock_irqsave(&this.ring).disarm(solicited);
         if armed {
-            Self::tell(this, COMPLETIONS);
+            Self::notify_consumer(this, COMPLETIONS);
         }
     }
 
     /// Tells the consumer that a completion was lost; only once, whichever queue pair lost it
     /// (K-01).
     pub(crate) fn report_overflow(this: &Arc<Self>) {
-        let told = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
-        if !told {
-            Self::tell(this, LOST);
+        let reported = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
+        if !reported {
+            Self::notify_consumer(this, LOST);
         }
     }
 
-    fn tell(this: &Arc<Self>, what: u32) {
+    fn notify_consumer(this: &Arc<Self>, what: u32) {
         if !this.is_kernel {
-            this.tell_now(what);
+            this.notify_now(what);
             return;
         }
-        this.untold.raise(what);
-        if this.baton.take() {
-            // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued
+        this.pending.set(what);
+        if this.gate.try_enter() {
+            // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
             // already.
             let _ = workqueue::system_bh().enqueue(this.clone());
         }
     }
 
-    fn tell_now(&self, what: u32) {
+    fn notify_now(&self, what: u32) {
         let Some(target) = &self.target else {
             return;
         };
@@ -478,7 +478,7 @@ impl Cq {
             let due = ring.disarm_for_waiting();
             drop(ring);
             if due {
-                Self::tell(this, COMPLETIONS);
+                Self::notify_consumer(this, COMPLETIONS);
             }
             return false;
         }
@@ -495,8 +495,8 @@ impl WorkItem for Cq {
     type Pointer = Arc<Cq>;
     fn run(this: Arc<Cq>) {
         loop {
-            this.tell_now(this.untold.take());
-            if this.baton.give_back() {
+            this.notify_now(this.pending.take());
+            if this.gate.try_leave() {
                 return;
             }
         }

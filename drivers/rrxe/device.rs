@@ -44,10 +44,10 @@ pub(crate) struct DeviceState {
     bad_pkeys: Atomic<u32>,
     bad_qkeys: Atomic<u32>,
     /// Bytes of out-of-order packets that the queue pairs buffer.
-    held: Atomic<usize>,
+    reorder_bytes: Atomic<usize>,
     /// The device's packets that are queued on this host.
     pub(crate) local_queue: Arc<LocalQueue>,
-    /// Nested deliveries of `Parcel`s: see [`crate::direct`].
+    /// Nested deliveries of `LoopbackBatch`s: see [`crate::loopback`].
     pub(crate) deliveries: Nesting,
 }
 
@@ -99,7 +99,7 @@ impl DeviceState {
                 multicast <- Groups::new(memberships),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
-                held: Atomic::new(0),
+                reorder_bytes: Atomic::new(0),
                 local_queue,
                 deliveries,
             }),
@@ -108,16 +108,16 @@ impl DeviceState {
     }
 
     /// Returns the number of bytes of out-of-order packets that the queue pairs buffer.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held.load(Relaxed)
+    pub(crate) fn reorder_bytes(&self) -> usize {
+        self.reorder_bytes.load(Relaxed)
     }
 
     /// Updates the total after one side of a queue pair went from `before` to `after` buffered
     /// bytes.
-    pub(crate) fn recharge_held(&self, before: usize, after: usize) {
+    pub(crate) fn recharge_reorder(&self, before: usize, after: usize) {
         if before != after {
             // A negative difference wraps around; the total never falls below zero.
-            self.held.add(after.wrapping_sub(before), Relaxed);
+            self.reorder_bytes.add(after.wrapping_sub(before), Relaxed);
         }
     }
 

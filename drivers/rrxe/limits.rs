@@ -92,7 +92,7 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
 /// use the same amount that it leaves to the others: half of the memory if it is alone, which is
 /// the largest window in packets of 4096 bytes; one part in n + 2 if n others use their full share.
 /// Packets beyond that are dropped.
-pub(crate) const MAX_HELD_BYTES: usize = 64 << 20;
+pub(crate) const MAX_REORDER_BYTES: usize = 64 << 20;
 
 /// Budgets of the packet path.
 pub(crate) mod path {
@@ -108,30 +108,29 @@ pub(crate) mod path {
     /// Consecutive doorbells that start a stream: for small messages, each soon after the previous
     /// one and with no request from the peer in between. More doorbells than a program rings that
     /// sends a few messages and then waits for the answer.
-    pub(crate) const STREAM: u32 = 8;
+    pub(crate) const MIN_STREAM_DOORBELLS: u32 = 8;
     /// Longest pause, in nanoseconds, between the work of one doorbell and the next doorbell of a
     /// stream: the time that the program needs to post, or that a receiver on the same CPU needs to
     /// take the messages.
-    pub(crate) const STREAM_GAP: u64 = 50_000;
+    pub(crate) const MAX_STREAM_GAP: u64 = 50_000;
     /// Largest message of a stream, in bytes: a larger one is worth its doorbell. Also the number
     /// of bytes per poll that keeps a stream going.
-    pub(crate) const STREAM_MESSAGE: u32 = 64 * 1024;
+    pub(crate) const MAX_STREAM_MESSAGE: u32 = 64 * 1024;
     /// Work requests that a streaming program may post before it rings the doorbell. Also limited
     /// to half of its queue.
-    pub(crate) const STREAM_BATCH: u32 = 64;
+    pub(crate) const MAX_STREAM_BATCH: u32 = 64;
     /// Bytes of messages that a streaming program may post before it rings the doorbell: a batch of
     /// the largest packets.
-    pub(crate) const STREAM_BYTES: u32 = BATCH * 4096;
+    pub(crate) const MAX_STREAM_BATCH_BYTES: u32 = BATCH * 4096;
     /// Number of small work requests per poll that keeps a stream going.
-    pub(crate) const STREAM_LEAST: u32 = 4;
+    pub(crate) const MIN_STREAM_REQUESTS: u32 = 4;
     /// Nanoseconds between two polls of the ring of a streaming program. A message waits this long
     /// only if meanwhile the program neither polls nor waits for an event, and receives nothing.
-    pub(crate) const STREAM_LOOK: u64 = 100_000;
+    pub(crate) const STREAM_POLL_INTERVAL: u64 = 100_000;
     /// Consecutive requests that a program must answer in time before ACKs are delayed. The time is
-    /// the module parameter `answer_wait_us`. Its default is longer than a program takes that has
-    /// the answer at hand, and shorter than the probe timeout of the requester (`PROBE_FLOOR` in
-    /// the core).
-    pub(crate) const ANSWERS: u32 = 8;
+    /// the module parameter `ack_delay_us`. Its default is longer than a program takes that has the
+    /// answer at hand, and shorter than the probe timeout of the requester (`MIN_PTO` in the core).
+    pub(crate) const PROMPT_REPLIES: u32 = 8;
     /// Largest delay of an ACK, in microseconds.
-    pub(crate) const LONGEST_ANSWER_WAIT: u32 = 1_000_000;
+    pub(crate) const MAX_ACK_DELAY_US: u32 = 1_000_000;
 }

@@ -12,7 +12,7 @@
 //! ACKs do not count, because the received packets bound their number. A veth or loopback device
 //! without a queueing discipline has no queue, so nothing is counted there.
 
-use crate::{baton::Baton, qp::Qp};
+use crate::{qp::Qp, serial_gate::SerialGate};
 use kernel::{
     impl_has_work,
     list::{List, ListArc},
@@ -30,10 +30,10 @@ use linux_rdma::{
 };
 
 /// Smallest limit of queued packets.
-const LEAST: u32 = 8;
+const MIN_QUEUED: u32 = 8;
 /// Largest limit of queued packets: half of the default length of a queueing discipline
 /// (`txqueuelen`).
-const MOST: u32 = 500;
+const MAX_QUEUED: u32 = 500;
 
 /// The packets of a device that are queued on this host.
 #[pin_data]
@@ -43,13 +43,13 @@ pub(crate) struct LocalQueue {
     /// Admits the first waiting queue pairs.
     #[pin]
     work: Work<LocalQueue>,
-    baton: Baton,
+    gate: SerialGate,
 }
 
 struct State {
     limit: QueueLimit,
     /// Queue pairs that wait for room.
-    line: List<Qp>,
+    waiters: List<Qp>,
 }
 
 impl_has_work! {
@@ -61,11 +61,11 @@ impl LocalQueue {
         Arc::pin_init(
             pin_init!(Self {
                 state <- new_spinlock!(State {
-                    limit: QueueLimit::new(LEAST, MOST),
-                    line: List::new(),
+                    limit: QueueLimit::new(MIN_QUEUED, MAX_QUEUED),
+                    waiters: List::new(),
                 }, "rrxe_local_queue"),
                 work <- new_work!("rrxe_local_queue"),
-                baton: Baton::new(),
+                gate: SerialGate::new(),
             }),
             GFP_KERNEL,
         )
@@ -75,8 +75,8 @@ impl LocalQueue {
     fn wait(this: &Arc<Self>, qp: Arc<Qp>) {
         let room = {
             let mut state = lock_irqsave(&this.state);
-            if let Ok(place) = ListArc::try_from_arc(qp) {
-                state.line.push_back(place);
+            if let Ok(waiter) = ListArc::try_from_arc(qp) {
+                state.waiters.push_back(waiter);
             }
             state.limit.room()
         };
@@ -86,8 +86,8 @@ impl LocalQueue {
     }
 
     fn wake(this: &Arc<Self>) {
-        if this.baton.take() {
-            // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued
+        if this.gate.try_enter() {
+            // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
             // already.
             let _ = workqueue::system_bh().enqueue(this.clone());
         }
@@ -99,15 +99,15 @@ impl LocalQueue {
         if state.limit.room() == 0 {
             return None;
         }
-        state.line.pop_front().map(ListArc::into_arc)
+        state.waiters.pop_front().map(ListArc::into_arc)
     }
 
     /// Ends the admission of queue pairs. On return, no queue pair waits, and only the counting of
     /// packets that leave continues. Sleeps.
     pub(crate) fn close(&self) {
-        self.baton.close();
+        self.gate.close();
         loop {
-            let next = lock_irqsave(&self.state).line.pop_front();
+            let next = lock_irqsave(&self.state).waiters.pop_front();
             if next.is_none() {
                 break;
             }
@@ -123,7 +123,7 @@ impl WorkItem for LocalQueue {
             while let Some(qp) = this.next() {
                 Qp::has_room(qp.as_arc_borrow());
             }
-            if this.baton.give_back() {
+            if this.gate.try_leave() {
                 return;
             }
         }
@@ -135,7 +135,7 @@ pub(crate) struct LocalShare {
     queue: Arc<LocalQueue>,
     packets: Atomic<i32>,
     /// The queue pair waits for room.
-    in_line: Atomic<u32>,
+    waits: Atomic<u32>,
     /// The queue pair was the first waiting one, and may send.
     admitted: Atomic<u32>,
 }
@@ -146,7 +146,7 @@ impl LocalShare {
             Self {
                 queue: queue.clone(),
                 packets: Atomic::new(0),
-                in_line: Atomic::new(0),
+                waits: Atomic::new(0),
                 admitted: Atomic::new(0),
             },
             GFP_KERNEL_ACCOUNT,
@@ -157,19 +157,19 @@ impl LocalShare {
     /// for an ACK may be one of these.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
-        self.packets.load(Relaxed) != 0 || self.in_line.load(Relaxed) != 0
+        self.packets.load(Relaxed) != 0 || self.waits.load(Relaxed) != 0
     }
 
     /// Lets the queue pair send before those that wait.
     pub(crate) fn admit(&self) {
-        self.in_line.store(0, Relaxed);
+        self.waits.store(0, Relaxed);
         self.admitted.store(1, Relaxed);
     }
 
     /// Returns the number of packets that may be handed over now.
     pub(crate) fn room(&self) -> u32 {
         let state = lock_irqsave(&self.queue.state);
-        if !state.line.is_empty() && self.admitted.load(Relaxed) == 0 {
+        if !state.waiters.is_empty() && self.admitted.load(Relaxed) == 0 {
             return 0;
         }
         self.admitted.store(0, Relaxed);
@@ -184,7 +184,7 @@ impl LocalShare {
 
     /// Makes the queue pair wait for room.
     pub(crate) fn wait(&self, qp: Arc<Qp>) {
-        self.in_line.store(1, Relaxed);
+        self.waits.store(1, Relaxed);
         LocalQueue::wait(&self.queue, qp);
     }
 }
@@ -195,7 +195,7 @@ impl TxOwner for LocalShare {
         let wake = {
             let mut state = lock_irqsave(&self.queue.state);
             state.limit.completed(1);
-            !state.line.is_empty() && state.limit.room() != 0
+            !state.waiters.is_empty() && state.limit.room() != 0
         };
         if wake {
             LocalQueue::wake(&self.queue);

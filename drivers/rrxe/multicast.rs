@@ -108,18 +108,18 @@ impl Groups {
         let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
         let list = self.list(&address);
         let mut writer = self.members.lock();
-        let (count, is_member) = self.census(&address, qp);
+        let (count, is_member) = self.count_members(&address, qp);
         if is_member {
             return Err(EINVAL);
         }
         if count >= limits::MAX_MCAST_QP_ATTACH {
             return Err(ENOMEM);
         }
-        self.quota.take(payer)?;
+        self.quota.charge(payer)?;
         if count == 0 {
             netdev
                 .join_multicast(&address)
-                .inspect_err(|_| self.quota.give(payer))?;
+                .inspect_err(|_| self.quota.uncharge(payer))?;
         }
         writer.push(list, entry);
         Ok(())
@@ -144,15 +144,15 @@ impl Groups {
             return Err(EINVAL);
         }
         // At once, and not with the entry, which lives until after a grace period.
-        self.quota.give(payer);
-        if self.census(&address, qp).0 == 0 {
+        self.quota.uncharge(payer);
+        if self.count_members(&address, qp).0 == 0 {
             netdev.leave_multicast(&address);
         }
         Ok(())
     }
 
     /// Returns the number of members of a group, and whether a queue pair is one of them.
-    fn census(&self, address: &IpAddr, qp: &Arc<Qp>) -> (u32, bool) {
+    fn count_members(&self, address: &IpAddr, qp: &Arc<Qp>) -> (u32, bool) {
         let (mut count, mut is_member) = (0u32, false);
         self.for_each_member(address, &rcu::read_lock(), |member| {
             count = count.wrapping_add(1);

@@ -26,16 +26,16 @@ pub(crate) struct Path {
     /// The route of the last packets; looked up again once the stack reports it as stale.
     #[pin]
     route: SpinLock<Option<Route>>,
-    /// Whether packets may omit the ICRC: one of the constants below.
-    distance: Atomic<u32>,
-    /// While `DOUBTFUL`: number of batches that must still leave with ICRCs.
-    wait: Atomic<u32>,
-    /// Number of changes to `DOUBTFUL`, which sets the length of the next one.
-    doubts: Atomic<u32>,
+    /// Whether packets omit the ICRC: one of the constants below.
+    icrc_elision: Atomic<u32>,
+    /// While `SUSPECT`: number of batches that must still leave with ICRCs.
+    batches_left: Atomic<u32>,
+    /// Number of changes to `SUSPECT`, which determines the length of the next one.
+    backoff: Atomic<u32>,
     /// The last GSO packet was long.
-    long_rows: Atomic<u32>,
+    long_gso: Atomic<u32>,
     /// The peer, on this host, has been told that its GSO packets arrive unmodified.
-    told: Atomic<u32>,
+    intact_confirmed: Atomic<u32>,
 }
 
 /// Returns whether all packets must have an ICRC and pass the network stack.
@@ -44,25 +44,25 @@ pub(crate) fn always_has_icrc() -> bool {
     linux_rdma::parameter::<u8>(crate::module_parameters::same_host_icrc.value()) != 0
 }
 
-/// Not known yet.
+/// ICRC elision is not known to work yet: all packets have an ICRC.
 const UNKNOWN: u32 = 0;
 /// The peer is on this host, and our GSO packets arrive there unmodified: it accepts them without
 /// ICRCs.
-const NEAR: u32 = 1;
+const ELIDED: u32 = 1;
 /// All packets have an ICRC, as set by the module parameter.
-const FAR: u32 = 2;
-/// Packets left without ICRCs (`NEAR`), and then an ACK timed out, either because something on the
-/// path now segments packets and drops those without an ICRC, or because the peer was slow. Or the
-/// peer received a packet without an ICRC that was segmented or forged.
-const DOUBTFUL: u32 = 3;
+const REQUIRED: u32 = 2;
+/// Packets left without ICRCs (`ELIDED`), and then an ACK timed out, either because something on
+/// the path now segments packets and drops those without an ICRC, or because the peer was slow. Or
+/// the peer received a packet without an ICRC that was segmented or forged.
+const SUSPECT: u32 = 3;
 
 /// Number of batches that leave with ICRCs after a timeout. It doubles with each further timeout,
-/// up to [`MOST_DOUBTS`] times.
-const WAIT: u32 = 64;
-const MOST_DOUBTS: u32 = 16;
-/// Smallest number of doubts after a segmented or forged packet: if the path segments GSO packets,
-/// each one that leaves without ICRCs is lost.
-const CUT_DOUBTS: u32 = 4;
+/// up to [`MAX_BACKOFF`] times.
+const SUSPECT_BATCHES: u32 = 64;
+const MAX_BACKOFF: u32 = 16;
+/// Smallest back-off after a segmented or forged packet: if the path segments GSO packets, each one
+/// that leaves without ICRCs is lost.
+const MODIFIED_BACKOFF: u32 = 4;
 
 impl Path {
     pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
@@ -78,11 +78,11 @@ impl Path {
             source,
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
-            distance: Atomic::new(UNKNOWN),
-            wait: Atomic::new(0),
-            doubts: Atomic::new(0),
-            long_rows: Atomic::new(0),
-            told: Atomic::new(0),
+            icrc_elision: Atomic::new(UNKNOWN),
+            batches_left: Atomic::new(0),
+            backoff: Atomic::new(0),
+            long_gso: Atomic::new(0),
+            intact_confirmed: Atomic::new(0),
         })
     }
 
@@ -102,94 +102,95 @@ impl Path {
     }
 
     /// Returns whether a packet comes from the peer, and to the local address of this path.
-    pub(crate) fn carries(&self, skb: &RxSkb) -> bool {
+    pub(crate) fn is_from_peer(&self, skb: &RxSkb) -> bool {
         self.source == skb.destination() && self.destination == skb.source()
     }
 
     /// Returns whether a packet that bypassed the network stack, with these addresses, comes from
     /// the peer.
-    pub(crate) fn joins(&self, source: &IpAddr, destination: &IpAddr) -> bool {
+    pub(crate) fn has_addresses(&self, source: &IpAddr, destination: &IpAddr) -> bool {
         self.source == *destination && self.destination == *source
     }
 
     /// Records that the peer has received a GSO packet unmodified.
-    pub(crate) fn arrives_whole(&self) {
-        if self.distance.load(Relaxed) == UNKNOWN {
-            let distance = if always_has_icrc() { FAR } else { NEAR };
-            self.distance.store(distance, Relaxed);
+    pub(crate) fn on_intact(&self) {
+        if self.icrc_elision.load(Relaxed) == UNKNOWN {
+            let icrc_elision = if always_has_icrc() { REQUIRED } else { ELIDED };
+            self.icrc_elision.store(icrc_elision, Relaxed);
         }
     }
 
     /// Returns whether the peer must still be told that its GSO packets arrive unmodified.
     #[inline]
-    pub(crate) fn is_untold(&self) -> bool {
-        self.told.load(Relaxed) == 0
+    pub(crate) fn needs_confirmation(&self) -> bool {
+        self.intact_confirmed.load(Relaxed) == 0
     }
 
     /// Records that the peer has been told.
-    pub(crate) fn set_told(&self) {
-        self.told.store(1, Relaxed);
+    pub(crate) fn set_confirmed(&self) {
+        self.intact_confirmed.store(1, Relaxed);
     }
 
     /// Records that the peer has received a modified packet without an ICRC: a packet was segmented
     /// or copied on its way, or is forged. Has no effect unless packets leave without ICRCs.
     #[cold]
-    pub(crate) fn arrives_cut(&self) {
-        if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed).is_ok() {
-            self.doubt(self.doubts.load(Relaxed).max(CUT_DOUBTS));
+    pub(crate) fn on_modified(&self) {
+        if self.icrc_elision.cmpxchg(ELIDED, SUSPECT, Relaxed).is_ok() {
+            self.suspend(self.backoff.load(Relaxed).max(MODIFIED_BACKOFF));
         }
     }
 
     /// Records that an ACK has timed out.
     #[cold]
-    pub(crate) fn is_silent(&self) {
+    pub(crate) fn on_timeout(&self) {
         // Both sides of a queue pair may race here. Either result is good enough.
-        if self.distance.cmpxchg(NEAR, DOUBTFUL, Relaxed) == Err(FAR) {
+        if self.icrc_elision.cmpxchg(ELIDED, SUSPECT, Relaxed) == Err(REQUIRED) {
             return;
         }
-        self.doubt(self.doubts.load(Relaxed));
+        self.suspend(self.backoff.load(Relaxed));
     }
 
-    /// Makes packets leave with ICRCs for a number of batches that grows with the doubts.
-    fn doubt(&self, doubts: u32) {
-        self.wait.store(WAIT << doubts, Relaxed);
-        let next = doubts.wrapping_add(1).min(MOST_DOUBTS);
-        self.doubts.store(next, Relaxed);
+    /// Makes packets leave with ICRCs for a number of batches that grows with the back-off.
+    fn suspend(&self, backoff: u32) {
+        self.batches_left.store(SUSPECT_BATCHES << backoff, Relaxed);
+        let next = backoff.wrapping_add(1).min(MAX_BACKOFF);
+        self.backoff.store(next, Relaxed);
     }
 
     /// Returns whether the payload of GSO packets needs no ICRC. Called once for each batch.
     #[inline]
-    pub(crate) fn is_near(&self) -> bool {
-        match self.distance.load(Relaxed) {
-            NEAR => true,
-            DOUBTFUL => self.is_near_again(),
+    pub(crate) fn may_omit_icrc(&self) -> bool {
+        match self.icrc_elision.load(Relaxed) {
+            ELIDED => true,
+            SUSPECT => self.may_omit_icrc_again(),
             _ => false,
         }
     }
 
     #[cold]
-    fn is_near_again(&self) -> bool {
-        let wait = self.wait.load(Relaxed);
-        self.wait.store(wait.saturating_sub(1), Relaxed);
-        wait == 0 && self.distance.cmpxchg(DOUBTFUL, NEAR, Relaxed).is_ok()
+    fn may_omit_icrc_again(&self) -> bool {
+        let batches_left = self.batches_left.load(Relaxed);
+        self.batches_left
+            .store(batches_left.saturating_sub(1), Relaxed);
+        batches_left == 0 && self.icrc_elision.cmpxchg(SUSPECT, ELIDED, Relaxed).is_ok()
     }
 
     /// Returns whether small packets are expected to form long GSO packets.
     #[inline]
-    pub(crate) fn has_long_rows(&self) -> bool {
-        self.long_rows.load(Relaxed) != 0
+    pub(crate) fn has_long_gso(&self) -> bool {
+        self.long_gso.load(Relaxed) != 0
     }
 
     /// Records whether the last GSO packet was long.
     #[inline]
-    pub(crate) fn set_long_rows(&self, long: bool) {
-        if self.has_long_rows() != long {
-            self.long_rows.store(long.into(), Relaxed);
+    pub(crate) fn set_long_gso(&self, long: bool) {
+        if self.has_long_gso() != long {
+            self.long_gso.store(long.into(), Relaxed);
         }
     }
 
     /// Returns whether `other` is the reverse of this path.
-    pub(crate) fn leads_back(&self, other: &Path) -> bool {
+    pub(crate) fn is_reverse_of(&self, other: &Path) -> bool {
         self.source == other.destination && self.destination == other.source
     }
 

@@ -17,9 +17,9 @@
 //! | owner | owned |
 //! |---|---|
 //! | ib_core's context | the [`Poller`]: the thread, which ends with it |
-//! | ib_core's queue pair | its [`Seat`]: the thread, to wake it |
-//! | the thread | the [`Watch`] |
-//! | [`Watch`] | queue pairs, until their destruction removes them |
+//! | ib_core's queue pair | its [`PollRegistration`]: the thread, to wake it |
+//! | the thread | the [`PollSet`] |
+//! | [`PollSet`] | queue pairs, until their destruction removes them |
 
 use crate::{abi::MAX_POLL_IDLE_US, qp::Qp, ring::Ring};
 use kernel::{
@@ -42,7 +42,7 @@ fn is_allowed() -> bool {
 }
 
 /// The poll mode of a context.
-pub(crate) struct Poller(Arc<UserThread<Watch>>);
+pub(crate) struct Poller(Arc<UserThread<PollSet>>);
 
 impl Poller {
     /// Starts the thread of a context with an idle time in microseconds, in the current process.
@@ -55,8 +55,8 @@ impl Poller {
         if idle_us == 0 || !is_allowed() {
             return Ok(None);
         }
-        let watch = Arc::pin_init(
-            pin_init!(Watch {
+        let poll_set = Arc::pin_init(
+            pin_init!(PollSet {
                 idle: u64::from(idle_us).wrapping_mul(1000),
                 last: Atomic::new(0),
                 state: Atomic::new(ASLEEP),
@@ -64,7 +64,7 @@ impl Poller {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        match UserThread::spawn(c_str!("rrxe-poll"), watch) {
+        match UserThread::spawn(c_str!("rrxe-poll"), poll_set) {
             Ok(thread) => Ok(Some(Self(Arc::new(thread, GFP_KERNEL_ACCOUNT)?))),
             // The program's system call is restarted after the signal.
             Err(e) if e == ERESTARTNOINTR || e == ENOMEM => Err(e),
@@ -75,19 +75,19 @@ impl Poller {
     }
 
     /// Adds the send ring of a queue pair to those that the thread polls.
-    pub(crate) fn add(&self, qp: Arc<Qp>, ring: Ring) -> Result<Seat> {
-        let watch = self.0.body();
+    pub(crate) fn add(&self, qp: Arc<Qp>, ring: Ring) -> Result<PollRegistration> {
+        let poll_set = self.0.body();
         {
-            let mut rings = watch.rings.lock();
-            ring.want_doorbell(!watch.is_awake());
-            let ring = Watched {
+            let mut rings = poll_set.rings.lock();
+            ring.want_doorbell(!poll_set.is_awake());
+            let entry = PollEntry {
                 qp: qp.clone(),
                 ring,
                 seen: 0,
             };
-            rings.push(ring, GFP_KERNEL_ACCOUNT)?;
+            rings.push(entry, GFP_KERNEL_ACCOUNT)?;
         }
-        Ok(Seat {
+        Ok(PollRegistration {
             thread: self.0.clone(),
             qp,
         })
@@ -95,21 +95,21 @@ impl Poller {
 }
 
 /// The registration of a queue pair with the poll thread of its context.
-pub(crate) struct Seat {
-    thread: Arc<UserThread<Watch>>,
+pub(crate) struct PollRegistration {
+    thread: Arc<UserThread<PollSet>>,
     qp: Arc<Qp>,
 }
 
-impl Seat {
+impl PollRegistration {
     /// Wakes the thread after a doorbell. The program needs no doorbells from now on.
     pub(crate) fn wake(&self) {
-        let watch = self.thread.body();
+        let poll_set = self.thread.body();
         let woken = {
-            let rings = watch.rings.lock();
-            let was_asleep = watch.state.load(Relaxed) == ASLEEP;
+            let rings = poll_set.rings.lock();
+            let was_asleep = poll_set.state.load(Relaxed) == ASLEEP;
             if was_asleep {
-                watch.last.store(monotonic_ns(), Relaxed);
-                watch.state.store(AWAKE, Relaxed);
+                poll_set.last.store(monotonic_ns(), Relaxed);
+                poll_set.state.store(AWAKE, Relaxed);
                 want_doorbells(&rings, false);
             }
             was_asleep
@@ -121,7 +121,7 @@ impl Seat {
 
     /// Ends the registration. The thread may still be running the send side, as may a CPU that
     /// received a packet for the queue pair.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn unregister(&self) {
         let gone = {
             let mut rings = self.thread.body().rings.lock();
             let at = rings.iter().position(|w| Arc::ptr_eq(&w.qp, &self.qp));
@@ -132,29 +132,29 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for PollRegistration {
     fn drop(&mut self) {
-        self.leave();
+        self.unregister();
     }
 }
 
 /// A polled send ring.
-struct Watched {
+struct PollEntry {
     qp: Arc<Qp>,
     ring: Ring,
     /// The producer counter at the last poll.
     seen: u32,
 }
 
-impl Watched {
+impl PollEntry {
     fn has_changed(&self) -> bool {
         self.ring.producer() != self.seen
     }
 }
 
-fn want_doorbells(rings: &KVVec<Watched>, wanted: bool) {
-    for watched in rings {
-        watched.ring.want_doorbell(wanted);
+fn want_doorbells(rings: &KVVec<PollEntry>, wanted: bool) {
+    for entry in rings {
+        entry.ring.want_doorbell(wanted);
     }
 }
 
@@ -169,7 +169,7 @@ const DEAD: u32 = 2;
 ///
 /// A ring wants no doorbells only while the thread is awake. Both change with `rings` locked.
 #[pin_data]
-pub(crate) struct Watch {
+pub(crate) struct PollSet {
     /// Nanoseconds for which the thread continues to poll after it has found something.
     idle: u64,
     /// Time at which the thread last found something or was woken, in nanoseconds.
@@ -177,10 +177,10 @@ pub(crate) struct Watch {
     /// [`AWAKE`], [`ASLEEP`] or [`DEAD`].
     state: Atomic<u32>,
     #[pin]
-    rings: Mutex<KVVec<Watched>>,
+    rings: Mutex<KVVec<PollEntry>>,
 }
 
-impl Watch {
+impl PollSet {
     fn is_awake(&self) -> bool {
         self.state.load(Relaxed) == AWAKE
     }
@@ -189,17 +189,17 @@ impl Watch {
     /// changed.
     fn next(&self, from: usize) -> Option<(usize, Arc<Qp>)> {
         let mut rings = self.rings.lock();
-        let (at, watched) = rings
+        let (at, entry) = rings
             .iter_mut()
             .enumerate()
             .skip(from)
-            .find(|(_, watched)| watched.has_changed())?;
-        watched.seen = watched.ring.producer();
-        Some((at, watched.qp.clone()))
+            .find(|(_, entry)| entry.has_changed())?;
+        entry.seen = entry.ring.producer();
+        Some((at, entry.qp.clone()))
     }
 
     /// Polls each ring once. Returns whether anything was found.
-    fn look(&self, current: &CurrentThread) -> bool {
+    fn poll_once(&self, current: &CurrentThread) -> bool {
         let (mut from, mut found) = (0, false);
         while let Some((at, qp)) = self.next(from) {
             // Not with the mutex held: the doorbell may take long, and the destruction of this
@@ -213,13 +213,13 @@ impl Watch {
 
     /// Asks programs to ring doorbells from now on, unless something was posted before they could
     /// know.
-    fn fall_asleep(&self) {
+    fn sleep(&self) {
         let rings = self.rings.lock();
         want_doorbells(&rings, true);
         // Pairs with the fence between publishing and reading the doorbell word: either the program
         // sees that it must call, or this thread sees the posted work requests.
         smp_mb();
-        if rings.iter().any(Watched::has_changed) {
+        if rings.iter().any(PollEntry::has_changed) {
             want_doorbells(&rings, false);
         } else {
             self.state.store(ASLEEP, Relaxed);
@@ -227,18 +227,18 @@ impl Watch {
     }
 }
 
-impl ThreadBody for Watch {
+impl ThreadBody for PollSet {
     fn is_ready(&self) -> bool {
         self.is_awake()
     }
 
     fn work(&self, current: &CurrentThread) {
-        if self.look(current) {
+        if self.poll_once(current) {
             self.last.store(monotonic_ns(), Relaxed);
         } else if monotonic_ns().saturating_sub(self.last.load(Relaxed)) < self.idle {
             current.relax();
         } else {
-            self.fall_asleep();
+            self.sleep();
         }
     }
 

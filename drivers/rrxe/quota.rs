@@ -34,16 +34,16 @@ pub(crate) enum Payer {
 }
 
 /// The numbers of existing objects of one kind.
-struct Taken {
+struct Usage {
     all: u32,
     /// Those of each user that has any.
     users: RBTree<u32, u32>,
 }
 
-/// Memory for a user's entry in [`Taken::users`].
-type Room = RBTreeNodeReservation<u32, u32>;
+/// Memory for a user's entry in [`Usage::users`].
+type NodeReservation = RBTreeNodeReservation<u32, u32>;
 
-impl Taken {
+impl Usage {
     fn new() -> Self {
         Self {
             all: 0,
@@ -51,15 +51,21 @@ impl Taken {
         }
     }
 
-    /// Counts one more object. Takes `room` if the payer is a user without an entry. Returns false
-    /// if there are `most` objects already, or if a user that is not `exempt` has its share.
-    fn add(&mut self, most: u32, payer: Payer, exempt: bool, room: &mut Option<Room>) -> bool {
+    /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
+    /// if there are `max` objects already, or if a user that is not `exempt` has its share.
+    fn add(
+        &mut self,
+        max: u32,
+        payer: Payer,
+        exempt: bool,
+        node: &mut Option<NodeReservation>,
+    ) -> bool {
         let (has, may) = match payer {
             Payer::User(uid) if !exempt => {
                 let own = self.users.get(&uid).map_or(0, |count| *count as usize);
-                (own, share(most as usize, self.all as usize, own))
+                (own, share(max as usize, self.all as usize, own))
             }
-            _ => (self.all as usize, most as usize),
+            _ => (self.all as usize, max as usize),
         };
         if has >= may {
             return false;
@@ -70,9 +76,9 @@ impl Taken {
                     let count = entry.get_mut();
                     *count = count.saturating_add(1);
                 }
-                Entry::Vacant(entry) => match room.take() {
-                    Some(room) => {
-                        entry.insert(1, room);
+                Entry::Vacant(entry) => match node.take() {
+                    Some(node) => {
+                        entry.insert(1, node);
                     }
                     None => return false,
                 },
@@ -98,18 +104,18 @@ impl Taken {
 /// The limit of one kind of object, and the objects that count.
 #[pin_data]
 pub(crate) struct Quota {
-    most: u32,
+    max: u32,
     #[pin]
-    taken: SpinLock<Taken>,
+    usage: SpinLock<Usage>,
 }
 
 impl Quota {
-    /// Returns a quota for at most `most` objects.
-    fn new(most: u32) -> Result<Arc<Self>> {
+    /// Returns a quota for at most `max` objects.
+    fn new(max: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                most,
-                taken <- new_spinlock!(Taken::new(), "rrxe_quota"),
+                max,
+                usage <- new_spinlock!(Usage::new(), "rrxe_quota"),
             }),
             GFP_KERNEL,
         )
@@ -122,12 +128,12 @@ impl Quota {
     ///
     /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
     /// at the limit of the module, or if there is no memory.
-    pub(crate) fn take(&self, payer: Payer) -> Result {
-        let mut room = match payer {
+    pub(crate) fn charge(&self, payer: Payer) -> Result {
+        let mut node = match payer {
             Payer::Kernel => None,
-            Payer::User(_) => Some(Room::new(GFP_KERNEL_ACCOUNT)?),
+            Payer::User(_) => Some(NodeReservation::new(GFP_KERNEL_ACCOUNT)?),
         };
-        let mut add = |exempt| lock_irqsave(&self.taken).add(self.most, payer, exempt, &mut room);
+        let mut add = |exempt| lock_irqsave(&self.usage).add(self.max, payer, exempt, &mut node);
         match payer {
             Payer::User(_) if add(false) => Ok(()),
             Payer::User(_) if !user::has_sys_resource() => Err(quota_exceeded()),
@@ -137,8 +143,8 @@ impl Quota {
     }
 
     /// Counts one object less. Any context.
-    pub(crate) fn give(&self, payer: Payer) {
-        let last = lock_irqsave(&self.taken).remove(payer);
+    pub(crate) fn uncharge(&self, payer: Payer) {
+        let last = lock_irqsave(&self.usage).remove(payer);
         // Freed without the lock.
         drop(last);
     }
@@ -163,7 +169,7 @@ impl Charge {
         } else {
             Payer::Kernel
         };
-        quota.take(payer)?;
+        quota.charge(payer)?;
         Ok(Self {
             quota: quota.clone(),
             payer,
@@ -181,7 +187,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.quota.give(self.payer);
+        self.quota.uncharge(self.payer);
     }
 }
 
@@ -242,12 +248,17 @@ impl Quotas {
 mod tests {
     use super::*;
 
-    const MOST: u32 = 12;
+    const LIMIT: u32 = 12;
 
     /// Counts objects of this payer until one is refused. Returns their number.
-    fn fill(taken: &mut Taken, payer: Payer, exempt: bool) -> Result<u32> {
+    fn fill(usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
         let mut count = 0;
-        while taken.add(MOST, payer, exempt, &mut Some(Room::new(GFP_KERNEL)?)) {
+        while usage.add(
+            LIMIT,
+            payer,
+            exempt,
+            &mut Some(NodeReservation::new(GFP_KERNEL)?),
+        ) {
             count += 1;
         }
         Ok(count)
@@ -255,43 +266,43 @@ mod tests {
 
     #[test]
     fn a_user_has_half_of_what_the_others_leave() -> Result {
-        let mut taken = Taken::new();
-        assert_eq!(fill(&mut taken, Payer::User(1), false)?, 6);
-        assert_eq!(fill(&mut taken, Payer::User(2), false)?, 3);
+        let mut usage = Usage::new();
+        assert_eq!(fill(&mut usage, Payer::User(1), false)?, 6);
+        assert_eq!(fill(&mut usage, Payer::User(2), false)?, 3);
         // A user that destroys an object can create another one, and a user at its share none.
-        let _ = taken.remove(Payer::User(2));
-        assert_eq!(fill(&mut taken, Payer::User(1), false)?, 0);
-        assert_eq!(fill(&mut taken, Payer::User(2), false)?, 1);
+        let _ = usage.remove(Payer::User(2));
+        assert_eq!(fill(&mut usage, Payer::User(1), false)?, 0);
+        assert_eq!(fill(&mut usage, Payer::User(2), false)?, 1);
         Ok(())
     }
 
     #[test]
     fn an_exempt_user_and_the_kernel_have_what_is_left() -> Result {
         for payer in [Payer::User(2), Payer::Kernel] {
-            let mut taken = Taken::new();
-            assert_eq!(fill(&mut taken, Payer::User(1), false)?, 6);
-            assert_eq!(fill(&mut taken, payer, true)?, 6);
-            assert_eq!(fill(&mut taken, Payer::User(3), false)?, 0);
+            let mut usage = Usage::new();
+            assert_eq!(fill(&mut usage, Payer::User(1), false)?, 6);
+            assert_eq!(fill(&mut usage, payer, true)?, 6);
+            assert_eq!(fill(&mut usage, Payer::User(3), false)?, 0);
         }
         Ok(())
     }
 
     #[test]
     fn users_without_objects_have_no_entry() -> Result {
-        let mut taken = Taken::new();
+        let mut usage = Usage::new();
         for uid in 1..=2 {
-            assert!(taken.add(
-                MOST,
+            assert!(usage.add(
+                LIMIT,
                 Payer::User(uid),
                 false,
-                &mut Some(Room::new(GFP_KERNEL)?)
+                &mut Some(NodeReservation::new(GFP_KERNEL)?)
             ));
         }
         for uid in 1..=2 {
-            assert!(taken.remove(Payer::User(uid)).is_some());
+            assert!(usage.remove(Payer::User(uid)).is_some());
         }
-        assert!(taken.users.is_empty());
-        assert_eq!(taken.all, 0);
+        assert!(usage.users.is_empty());
+        assert_eq!(usage.all, 0);
         Ok(())
     }
 

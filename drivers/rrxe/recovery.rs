@@ -19,7 +19,7 @@ impl Choice for Recovery {
         }
     }
 
-    fn complain() {
+    fn report_invalid() {
         pr_err!("recovery must be selective or strict\n");
     }
 }

@@ -3,8 +3,8 @@
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
 use crate::abi::{
-    self, CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DUE, RING_HEADER_SIZE,
-    RING_PRODUCER,
+    self, CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT,
+    RING_HEADER_SIZE, RING_PRODUCER,
 };
 use crate::limits;
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
@@ -48,8 +48,8 @@ impl Ring {
         min_recv: u32,
     ) -> Result<(Self, Self)> {
         let (sq, rq) = (&cmd.sq, &cmd.rq);
-        let behind = sq.behind().ok_or(EINVAL)?;
-        if sq.addr == 0 || rq.addr == 0 || sq.addr.checked_add(behind as u64) != Some(rq.addr) {
+        let offset = sq.next_ring().ok_or(EINVAL)?;
+        if sq.addr == 0 || rq.addr == 0 || sq.addr.checked_add(offset as u64) != Some(rq.addr) {
             return Ok((
                 Self::from_user(device, sq, cap.max_send_wr, min_send)?,
                 Self::from_user(device, rq, cap.max_recv_wr, min_recv)?,
@@ -57,12 +57,12 @@ impl Ring {
         }
         Self::check(sq, cap.max_send_wr, min_send)?;
         let size = Self::check(rq, cap.max_recv_wr, min_recv)?;
-        let size = behind.checked_add(size).ok_or(EINVAL)?;
+        let size = offset.checked_add(size).ok_or(EINVAL)?;
         let memory = SharedMemory::from_user(device, sq.addr, size)?;
         let memory = Arc::new(memory, GFP_KERNEL_ACCOUNT)?;
         Ok((
             Self::at(memory.clone(), 0, sq),
-            Self::at(memory, behind, rq),
+            Self::at(memory, offset, rq),
         ))
     }
 
@@ -70,7 +70,7 @@ impl Ring {
     /// [`Ring::from_user`].
     fn check(spec: &RingSpec, entries: u32, min_stride: u32) -> Result<usize> {
         // A provider without `FEATURE_PACKED` rounds up to a power of two.
-        let most = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
+        let max = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
             .and_then(u32::checked_next_power_of_two)
             .ok_or(EINVAL)?;
         if !spec.capacity.is_power_of_two()
@@ -78,7 +78,7 @@ impl Ring {
             || spec.capacity < entries
             || spec.capacity > limits::MAX_QP_WR
             || spec.stride < min_stride
-            || spec.stride > most
+            || spec.stride > max
         {
             return Err(EINVAL);
         }
@@ -325,8 +325,8 @@ impl Consumer {
     pub(crate) fn want_doorbell_after(&self, more: u32) {
         // The counter needs no check: only the producer uses the result.
         let producer = self.ring.load_acquire(RING_PRODUCER);
-        let due = producer.wrapping_add(more);
-        self.ring.store_release(RING_DUE, due);
+        let event = producer.wrapping_add(more);
+        self.ring.store_release(RING_DOORBELL_EVENT, event);
         self.ring.store_release(RING_DOORBELL, 0);
     }
 }

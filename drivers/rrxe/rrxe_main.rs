@@ -21,18 +21,16 @@
 )]
 mod abi;
 mod address_handle;
-mod baton;
 mod congestion;
 mod counters;
 mod cq;
 mod device;
-mod direct;
 mod driver;
 mod guard;
-mod incoming;
 mod limits;
 mod link;
 mod local_queue;
+mod loopback;
 mod mr;
 mod multicast;
 mod path;
@@ -44,6 +42,8 @@ mod quota;
 mod recovery;
 mod ring;
 mod rx;
+mod rx_packet;
+mod serial_gate;
 mod sockets;
 mod srq;
 mod tables;
@@ -54,7 +54,7 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::{rcu_barrier, OpenQueue, OwnQueue, UserThreads, HAS_USER_THREADS},
+    sync::{rcu_barrier, ModuleWorkqueue, OpenWorkqueue, UserThreads, HAS_USER_THREADS},
     vector,
 };
 
@@ -82,9 +82,9 @@ module! {
             default: 0,
             description: "Packets that do not leave this host have ICRCs, too, and pass the stack (default 0)",
         },
-        answer_wait_us: u32 {
+        ack_delay_us: u32 {
             default: 400,
-            description: "Microseconds that an acknowledgement waits for an answer that it can leave with, 1000000 at most; 0: never (default 400)",
+            description: "Microseconds by which an acknowledgement is delayed to leave with a message, 1000000 at most; 0: never (default 400)",
         },
         gid_table_len: u32 {
             default: 256,
@@ -102,7 +102,7 @@ module! {
 }
 
 /// The work items that report asynchronous events, which sleep.
-pub(crate) static EVENT_QUEUE: OwnQueue = OwnQueue::closed();
+pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 
 /// State shared by all devices; created when the module is loaded.
 pub(crate) struct State {
@@ -128,7 +128,7 @@ struct Module {
     notifier: NetdevNotifier<link::Follower>,
     /// Dropped after the last device, and before what the threads and work items use.
     _threads: UserThreads,
-    _events: OpenQueue,
+    _events: OpenWorkqueue,
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
     _packets: net::Prepared,

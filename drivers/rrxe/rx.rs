@@ -8,9 +8,9 @@
 use crate::{
     counters::Counter,
     driver::Rrxe,
-    incoming::{parse, Incoming, Row, ICRC},
     multicast,
     qp::Qp,
+    rx_packet::{parse, RxBatch, RxPacket, ICRC},
     tables::Tables,
 };
 use kernel::{
@@ -62,8 +62,8 @@ pub(crate) struct Receiver {
     tables: Arc<Tables>,
 }
 
-/// Packets to be handled as one burst ([`Packet::run`]).
-struct Run<'a> {
+/// Packets to be handled as one burst ([`Packet::burst`]).
+struct Burst<'a> {
     packet: Packet,
     /// The first packet.
     datagram: Datagram<'a>,
@@ -71,17 +71,17 @@ struct Run<'a> {
     next: [u8; Bth::LEN],
     packets: u32,
     /// Number of packets that the queue pair accepts at once.
-    most: u32,
+    max: u32,
 }
 
-impl<'a> Run<'a> {
-    fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], most: u32) -> Self {
+impl<'a> Burst<'a> {
+    fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], max: u32) -> Self {
         Self {
             packet,
             datagram,
             next: Packet::next_header(header),
             packets: 1,
-            most,
+            max,
         }
     }
 
@@ -89,7 +89,7 @@ impl<'a> Run<'a> {
     #[inline]
     fn is_next(&self, datagram: &Datagram<'_>) -> bool {
         let mut header = [0; Bth::LEN];
-        self.packets < self.most
+        self.packets < self.max
             && datagram.payload_len() == self.datagram.payload_len()
             && datagram.copy_bits(0, &mut header).is_ok()
             && header == self.next
@@ -133,15 +133,15 @@ impl Receiver {
     /// datagram is not a packet. The ICRC is not computed if nothing can have modified the
     /// datagram.
     #[inline(always)]
-    fn is_whole(
+    fn check_icrc(
         datagram: &Datagram<'_>,
         headers: &[u8],
-        row: &mut Row<'_>,
+        batch: &mut RxBatch<'_>,
     ) -> Option<Result<(), [u8; ICRC]>> {
         if datagram.is_as_written() {
             return Some(Ok(()));
         }
-        let (computed, received) = Self::sums(datagram, headers, row)?;
+        let (computed, received) = Self::icrcs(datagram, headers, batch)?;
         Some(if computed == received {
             Ok(())
         } else {
@@ -151,15 +151,15 @@ impl Receiver {
 
     /// Returns the computed and the received ICRC. `None` if the datagram is not a packet.
     #[inline(always)]
-    fn sums(
+    fn icrcs(
         datagram: &Datagram<'_>,
         headers: &[u8],
-        row: &mut Row<'_>,
+        batch: &mut RxBatch<'_>,
     ) -> Option<([u8; ICRC], [u8; ICRC])> {
         let total = datagram.payload_len();
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
         let make = || Self::prefix(datagram);
-        let prefix = row.prefix.prefix(total, datagram.ident(), make)?;
+        let prefix = batch.prefix.prefix(total, datagram.ident(), make)?;
         let mut state = prefix.start(crc32_le, headers);
         let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
         datagram
@@ -189,7 +189,7 @@ impl Receiver {
 
     /// Delivers a multicast to each member of its group. An error of one member does not affect the
     /// others (I-07). Returns whether the group has a member.
-    fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &Incoming<'_>, rcu: &rcu::Guard) -> bool {
+    fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &RxPacket<'_>, rcu: &rcu::Guard) -> bool {
         let device = match incoming.packet.bth.opcode.class() {
             wire::Class::Ud => device_on(dev, rcu),
             _ => None,
@@ -214,14 +214,19 @@ impl Receiver {
 }
 
 impl Receiver {
-    /// Ends a burst: hands it to the current queue pair of `row`.
-    fn end_run(run: &mut Option<Run<'_>>, now: u64, row: &mut Row<'_>, rcu: &rcu::Guard) {
-        let (Some(run), Some((qp, after))) = (run.take(), row.current()) else {
+    /// Ends a burst: hands it to the current queue pair of `batch`.
+    fn end_burst(
+        burst: &mut Option<Burst<'_>>,
+        now: u64,
+        batch: &mut RxBatch<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        let (Some(burst), Some((qp, qp_batch))) = (burst.take(), batch.current()) else {
             return;
         };
-        let packet = run.packet.run(run.packets);
-        let incoming = Incoming::of(&packet, run.datagram, now);
-        Qp::receive(qp, &incoming, after, rcu);
+        let packet = burst.packet.burst(burst.packets);
+        let incoming = RxPacket::of(&packet, burst.datagram, now);
+        Qp::receive(qp, &incoming, qp_batch, rcu);
     }
 
     /// Handles a datagram. Returns false if it was not a valid packet.
@@ -230,18 +235,18 @@ impl Receiver {
         dev: &NetDevice,
         datagram: Datagram<'b>,
         now: u64,
-        row: &mut Row<'a>,
-        run: &mut Option<Run<'b>>,
+        batch: &mut RxBatch<'a>,
+        burst: &mut Option<Burst<'b>>,
         rcu: &'a rcu::Guard,
     ) -> bool {
-        if let Some(current) = run {
+        if let Some(current) = burst {
             if current.is_next(&datagram) {
-                if Self::is_whole(&datagram, &current.next, row) == Some(Ok(())) {
+                if Self::check_icrc(&datagram, &current.next, batch) == Some(Ok(())) {
                     current.add();
                     return true;
                 }
             }
-            Self::end_run(run, now, row, rcu);
+            Self::end_burst(burst, now, batch, rcu);
         }
         let skb = datagram.packet();
         let mut head = [0; MAX_HEADER];
@@ -251,7 +256,7 @@ impl Receiver {
         };
         // A packet for the same queue pair as the previous one has the same addresses and came the
         // same way.
-        let last = row.last(packet.bth.dest_qpn);
+        let last = batch.last(packet.bth.dest_qpn);
         let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
         if found.is_none() && !Self::is_special(skb, &packet) {
             // Dropped before its ICRC is computed, which would be most of the cost of a scan of
@@ -260,14 +265,14 @@ impl Receiver {
             return true;
         }
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
-        match Self::is_whole(&datagram, headers, row) {
+        match Self::check_icrc(&datagram, headers, batch) {
             Some(Ok(())) => {}
             Some(Err(received)) => {
                 Self::count(dev, skb, rcu, Counter::BadIcrc);
                 if received == NO_ICRC {
-                    row.finish();
+                    batch.finish();
                     if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, rcu) {
-                        qp.complain(skb, rcu);
+                        qp.on_modified_packet(skb, rcu);
                     }
                 }
                 return false;
@@ -277,21 +282,21 @@ impl Receiver {
                 return false;
             }
         }
-        let incoming = Incoming::of(&packet, datagram, now).received_by(dev);
+        let incoming = RxPacket::of(&packet, datagram, now).received_by(dev);
         if let Some(qp) = found {
-            let after = row.of(qp);
-            let most = if packet.starts_run() && datagram.is_followed() {
-                Qp::takes_run(qp, &incoming, after)
+            let qp_batch = batch.switch_to(qp);
+            let max = if packet.starts_burst() && datagram.is_followed() {
+                Qp::accepts_burst(qp, &incoming, qp_batch)
             } else {
                 1
             };
             match head.first_chunk() {
-                Some(header) if most > 1 => {
-                    *run = Some(Run::new(packet, datagram, header, most));
+                Some(header) if max > 1 => {
+                    *burst = Some(Burst::new(packet, datagram, header, max));
                 }
-                _ => Qp::receive(qp, &incoming, after, rcu),
+                _ => Qp::receive(qp, &incoming, qp_batch, rcu),
             }
-        } else if !self.special(dev, skb, &incoming, row, rcu) {
+        } else if !self.special(dev, skb, &incoming, batch, rcu) {
             self.count_unclaimed(dev, skb, &packet, rcu);
         }
         true
@@ -302,7 +307,7 @@ impl Receiver {
     fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
         let number = packet.bth.dest_qpn;
         let counter = match packet.operation {
-            wire::Operation::Cnp => Counter::NotificationsIgnored,
+            wire::Operation::Cnp => Counter::CnpsIgnored,
             _ if Self::is_special(skb, packet) => Counter::Discarded,
             _ if self.tables.qps.get(number, rcu).is_none() => Counter::UnknownNumber,
             _ => Counter::Discarded,
@@ -330,7 +335,8 @@ impl Receiver {
             return None;
         }
         let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;
-        // A connected queue pair takes the packets of its path, in its namespace (`Path::carries`).
+        // A connected queue pair takes the packets of its path, in its namespace
+        // (`Path::is_from_peer`).
         let own = &qp.device.netdev;
         let is_ud = bth.opcode.class() == wire::Class::Ud;
         let belongs = dev == &**own
@@ -345,20 +351,20 @@ impl Receiver {
         &self,
         dev: &NetDevice,
         skb: &RxSkb,
-        incoming: &Incoming<'_>,
-        row: &mut Row<'_>,
+        incoming: &RxPacket<'_>,
+        batch: &mut RxBatch<'_>,
         rcu: &rcu::Guard,
     ) -> bool {
         let number = incoming.packet.bth.dest_qpn;
         let is_multicast = skb.destination().is_multicast();
         if is_multicast && number == multicast::QPN {
-            row.finish();
+            batch.finish();
             return Self::multicast(dev, skb, incoming, rcu);
         }
         if is_multicast || number != GSI {
             return false;
         }
-        row.finish();
+        batch.finish();
         let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
         if let Some(qp) = &gsi {
             Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
@@ -373,14 +379,14 @@ impl UdpReceive for Receiver {
         let now = monotonic_ns();
         let mut good = true;
         let vector = Vector::new();
-        let mut row = Row::new(&vector);
-        let mut run = None;
+        let mut batch = RxBatch::new(&vector);
+        let mut burst = None;
         for datagram in skb.datagrams(&vector) {
             vector.hold();
-            good &= self.datagram(dev, datagram, now, &mut row, &mut run, &rcu);
+            good &= self.datagram(dev, datagram, now, &mut batch, &mut burst, &rcu);
         }
-        Self::end_run(&mut run, now, &mut row, &rcu);
-        row.finish();
+        Self::end_burst(&mut burst, now, &mut batch, &rcu);
+        batch.finish();
         // An invalid packet shows as dropped.
         if good {
             skb.consume();

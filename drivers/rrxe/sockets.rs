@@ -14,7 +14,7 @@ use kernel::{
 };
 use linux_rdma::errno::{is_family_unknown, not_supported};
 use linux_rdma::net::{
-    HeldNet, IpVersion, LocalOutHook, NetDevice, NetNsCookie, UdpTunnelSocket, UdpTunnels,
+    IpVersion, LocalOutHook, NetDevice, NetNsCookie, NetRef, UdpTunnelSocket, UdpTunnels,
 };
 
 /// The sockets of a namespace.
@@ -64,7 +64,7 @@ impl Sockets {
     /// Returns a share of the sockets of a network device's namespace. Returns `EADDRINUSE` if
     /// another socket has the port.
     pub(crate) fn share(this: &Arc<Self>, netdev: &NetDevice) -> Result<SocketShare> {
-        let net = netdev.hold_net().ok_or(ENODEV)?;
+        let net = netdev.get_net().ok_or(ENODEV)?;
         let namespace = net.cookie();
         let mut open = this.open.lock();
         match open.iter_mut().find(|e| e.namespace == namespace) {
@@ -90,7 +90,7 @@ impl Sockets {
         })
     }
 
-    fn bind(&self, net: &HeldNet, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
+    fn bind(&self, net: &NetRef, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
         UdpTunnelSocket::open(
             &self.tunnels,
             net,
@@ -101,7 +101,7 @@ impl Sockets {
     }
 
     /// Registers the guard for the sockets of a namespace, unless it is disabled.
-    fn guard(&self, net: &HeldNet) -> Result<Option<LocalOutHook<Guard>>> {
+    fn guard(&self, net: &NetRef) -> Result<Option<LocalOutHook<Guard>>> {
         if !guard::is_wanted() {
             return Ok(None);
         }

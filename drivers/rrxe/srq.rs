@@ -12,13 +12,13 @@
 
 use crate::{
     abi::{recv_stride, CreateSrqCmd, RecvWqe},
-    baton::{Baton, Raised},
     cq::{Cq, Overflow},
     device::DeviceState,
     driver::Rrxe,
     limits,
     pd::{Pd, PdId},
     ring::{Consumer, Producer, Ring},
+    serial_gate::{PendingBits, SerialGate},
     EVENT_QUEUE,
 };
 use kernel::{
@@ -55,13 +55,13 @@ pub(crate) struct Srq {
     queue: SpinLock<Queue>,
     /// Serializes MODIFY_SRQ.
     #[pin]
-    changing: Mutex<()>,
+    modify_lock: Mutex<()>,
     /// Reports events. Consumers may call back, and events are raised with a queue pair locked.
     #[pin]
     event_work: Work<Srq>,
-    event_baton: Baton,
+    event_gate: SerialGate,
     /// Events to report, one bit each.
-    events: Raised,
+    events: PendingBits,
 }
 
 impl_has_work! {
@@ -156,10 +156,10 @@ pub(crate) fn create(
                 max_wr,
                 limit: 0,
             }, "rrxe_srq"),
-            changing <- new_mutex!((), "rrxe_srq_change"),
+            modify_lock <- new_mutex!((), "rrxe_srq_change"),
             event_work <- new_work!("rrxe_srq_event"),
-            event_baton: Baton::new(),
-            events: Raised::new(),
+            event_gate: SerialGate::new(),
+            events: PendingBits::new(),
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
@@ -198,7 +198,7 @@ impl SrqHandle {
             return Err(EINVAL);
         }
         let srq = &self.srq;
-        let _one = srq.changing.lock();
+        let _one = srq.modify_lock.lock();
         let ring = if mask.has(SrqAttrMask::MAX_WR) {
             // As with completion queues, kernel consumers can't resize.
             let udata = udata.ok_or(not_supported())?;
@@ -252,7 +252,7 @@ impl SrqHandle {
             listed.device.tables.srqs.withdraw(listed.index);
         }
         let consumer = lock_bh(&self.srq.queue).consumer.take();
-        self.srq.event_baton.close();
+        self.srq.event_gate.close();
         // Unpins the ring, which may sleep.
         drop(consumer);
     }
@@ -379,8 +379,8 @@ impl Srq {
     }
 
     fn work_on(this: ArcBorrow<'_, Self>, bits: u32) {
-        this.events.raise(bits);
-        if this.event_baton.take() {
+        this.events.set(bits);
+        if this.event_gate.try_enter() {
             EVENT_QUEUE.enqueue::<Arc<Self>, 0>(this.into());
         }
     }
@@ -404,7 +404,7 @@ impl WorkItem for Srq {
                     Cq::report_overflow(&xrc.cq);
                 }
             }
-            if this.event_baton.give_back() {
+            if this.event_gate.try_leave() {
                 return;
             }
         }

@@ -27,7 +27,7 @@ use rrxe_core::permute::Permutation;
 /// Smallest number of allocations before a number is reused, so that a late packet, or a key that a
 /// peer has kept, finds nothing. The number of an object that has lived for a whole round may be
 /// reused soon after the object's end. A table uses 8 bytes for each number.
-const ROUND: u32 = 32_768;
+const MIN_REUSE_DISTANCE: u32 = 32_768;
 
 /// Allocator of 24-bit indices. Those in `range` are allocated in turn.
 #[pin_data]
@@ -40,43 +40,43 @@ struct Numbers {
     #[pin]
     next: Mutex<u32>,
     used: Atomic<u32>,
-    recent: Recent,
+    cache: IndexCache,
 }
 
 /// Cache of recently used numbers and their indices. Inverting the permutation takes a hundred
 /// instructions, and consecutive packets use the same few numbers. A number always has the same
 /// index, so entries never become stale.
-struct Recent([Atomic<u64>; RECENT]);
+struct IndexCache([Atomic<u64>; CACHE_ENTRIES]);
 
 /// Number of entries, which take 2 KiB.
-const RECENT: usize = 256;
+const CACHE_ENTRIES: usize = 256;
 
-impl Recent {
+impl IndexCache {
     /// An empty entry. No number has this value, because numbers have 24 bits.
     const NONE: u64 = u64::MAX;
 
     fn new() -> Self {
-        Self([const { Atomic::new(Self::NONE) }; RECENT])
+        Self([const { Atomic::new(Self::NONE) }; CACHE_ENTRIES])
     }
 
     /// Returns the index of a number, from its cache entry or from `find`.
     #[inline]
     fn index(&self, number: u32, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        let place = self.0.get(number as usize % RECENT)?;
-        let known = place.load(Relaxed);
+        let entry = self.0.get(number as usize % CACHE_ENTRIES)?;
+        let known = entry.load(Relaxed);
         if known >> 32 == u64::from(number) {
             return Some(known as u32);
         }
         let index = find()?;
-        place.store(u64::from(number) << 32 | u64::from(index), Relaxed);
+        entry.store(u64::from(number) << 32 | u64::from(index), Relaxed);
         Some(index)
     }
 }
 
 /// First and last number of the domain that the permutation works on: 24 bits, without the numbers
 /// with a special meaning (0, 1 and 0xffffff as queue pairs).
-const FIRST: u32 = 2;
-const LAST: u32 = 0xff_fffe;
+const FIRST_NUMBER: u32 = 2;
+const LAST_NUMBER: u32 = 0xff_fffe;
 
 fn permutation() -> Result<Permutation> {
     let key = || {
@@ -84,7 +84,7 @@ fn permutation() -> Result<Permutation> {
         random::fill(&mut bytes);
         u64::from_ne_bytes(bytes)
     };
-    Permutation::new([key(), key()], FIRST, LAST).ok_or(EINVAL)
+    Permutation::new([key(), key()], FIRST_NUMBER, LAST_NUMBER).ok_or(EINVAL)
 }
 
 impl Numbers {
@@ -93,20 +93,25 @@ impl Numbers {
         try_pin_init!(Self {
             pool <- IndexPool::new(),
             permutation: permutation()?,
-            range: FIRST..=FIRST.saturating_add(max.saturating_sub(1)).min(LAST),
-            next <- new_mutex!(FIRST, "rrxe_numbers"),
+            range: FIRST_NUMBER..=FIRST_NUMBER.saturating_add(max.saturating_sub(1)).min(LAST_NUMBER),
+            next <- new_mutex!(FIRST_NUMBER, "rrxe_numbers"),
             used: Atomic::new(0),
-            recent: Recent::new(),
+            cache: IndexCache::new(),
         })
     }
 
     /// Returns a free index and its external number.
     ///
     /// Allocation cycles through the lowest part of the range, so that a table has few leaves. That
-    /// part is four times as large as the number of indices in use, and at least [`ROUND`].
+    /// part is four times as large as the number of indices in use, and at least
+    /// [`MIN_REUSE_DISTANCE`].
     fn reserve(&self) -> Result<(u32, u32)> {
         let (first, last) = (*self.range.start(), *self.range.end());
-        let part = self.used.load(Relaxed).saturating_mul(4).max(ROUND);
+        let part = self
+            .used
+            .load(Relaxed)
+            .saturating_mul(4)
+            .max(MIN_REUSE_DISTANCE);
         let mut next = self.next.lock();
         let part = first..=last.min(first.saturating_add(part));
         let index = self.pool.alloc_from(*next, part, GFP_KERNEL_ACCOUNT)?;
@@ -131,8 +136,7 @@ impl Numbers {
 
     #[inline]
     fn index(&self, number: u32) -> Option<u32> {
-        self.recent
-            .index(number, || self.permutation.invert(number))
+        self.cache.index(number, || self.permutation.invert(number))
     }
 }
 

@@ -7,8 +7,8 @@ use crate::{
     congestion,
     counters::Counter,
     device::DeviceState,
-    direct::{Parcel, LARGE},
     limits,
+    loopback::{LoopbackBatch, MIN_ZERO_COPY},
     mr::{Reference, Span},
     path::{self, Path},
     qp::Qp,
@@ -20,7 +20,8 @@ use kernel::{
 };
 use linux_rdma::{
     net::{
-        IpAddr, Room, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MOST_SEGMENTS, UDP_HEADER,
+        IpAddr, PacketWriter, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MAX_SEGMENTS,
+        UDP_HEADER,
     },
     vector::Vector,
 };
@@ -30,37 +31,37 @@ use rrxe_core::{
 };
 
 /// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
-const ROW_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
+const GSO_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
 
-/// Packets smaller than this get a buffer for [`SMALL_ROW`] of them from the start: one larger
-/// allocation is cheaper than one for each packet.
+/// Packets smaller than this get a buffer for [`SMALL_GSO_PACKETS`] of them from the start: one
+/// larger allocation is cheaper than one for each packet.
 const SMALL: usize = 256;
-const SMALL_ROW: usize = 8;
+const SMALL_GSO_PACKETS: usize = 8;
 
-/// State for writing the packets of a batch.
+/// Scratch state for the ICRCs and copies of a batch.
 #[derive(Default)]
-pub(crate) struct Pen {
+pub(crate) struct IcrcScratch {
     /// SIMD context; held from the first packet on.
     vector: Vector,
     prefix: LastPrefix,
 }
 
 /// Route and header fields that the packets of one path share, for the duration of a batch.
-pub(crate) struct Carrier<'a> {
+pub(crate) struct FlowTemplate<'a> {
     path: &'a Path,
     route: Route,
     source_port: u16,
     tos: u8,
     /// Largest UDP payload, in bytes, of a GSO packet, which the stack segments; 0 if each packet
     /// leaves alone.
-    row: usize,
+    max_gso_payload: usize,
     /// Payload in page fragments needs no ICRC.
-    near: bool,
+    omit_icrc: bool,
     /// Packets may be queued on this host.
-    queues: bool,
+    may_queue: bool,
 }
 
-impl<'a> Carrier<'a> {
+impl<'a> FlowTemplate<'a> {
     /// Returns `None` if there is no route: the packets are lost.
     pub(crate) fn new(
         path: &'a Path,
@@ -71,16 +72,16 @@ impl<'a> Carrier<'a> {
         let route = path.route(device, source_port, rcu)?;
         Some(Self {
             path,
-            queues: route.device(rcu).queues_packets(rcu),
+            may_queue: route.device(rcu).queues_packets(rcu),
             route,
             source_port,
             tos: path.info().traffic_class,
-            row: 0,
-            near: false,
+            max_gso_payload: 0,
+            omit_icrc: false,
         })
     }
 
-    /// Returns the carrier for a connected queue pair, which reacts to congestion.
+    /// Returns the template for a connected queue pair, which reacts to congestion.
     pub(crate) fn connected(
         path: &'a Path,
         device: &DeviceState,
@@ -88,19 +89,19 @@ impl<'a> Carrier<'a> {
         rcu: &rcu::Guard,
     ) -> Option<Self> {
         let tos = congestion::connected_tos(path.info().traffic_class);
-        let carrier = Self::new(path, device, source_port, rcu)?.with_tos(tos);
+        let template = Self::new(path, device, source_port, rcu)?.with_tos(tos);
         // A capture must show packets as they are on a wire.
-        if carrier.route.device(rcu).is_captured(rcu) {
-            return Some(carrier);
+        if template.route.device(rcu).is_captured(rcu) {
+            return Some(template);
         }
         Some(Self {
             // A queueing discipline may segment GSO packets.
-            near: !carrier.queues && path.is_near(),
-            ..carrier.in_rows()
+            omit_icrc: !template.may_queue && path.may_omit_icrc(),
+            ..template.with_gso()
         })
     }
 
-    /// Returns the carrier for datagrams to one destination. They always carry an ICRC, because
+    /// Returns the template for datagrams to one destination. They always carry an ICRC, because
     /// without retransmission nothing would reveal that packets without one get lost. Multicasts
     /// leave one by one, because the stack copies them.
     pub(crate) fn datagrams(
@@ -109,22 +110,26 @@ impl<'a> Carrier<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let carrier = Self::new(path, device, source_port, rcu)?;
-        let alone = path.destination().is_multicast() || carrier.route.device(rcu).is_captured(rcu);
-        Some(if alone { carrier } else { carrier.in_rows() })
+        let template = Self::new(path, device, source_port, rcu)?;
+        let alone =
+            path.destination().is_multicast() || template.route.device(rcu).is_captured(rcu);
+        Some(if alone { template } else { template.with_gso() })
     }
 
     /// Enables GSO packets if the device supports them.
-    fn in_rows(self) -> Self {
+    fn with_gso(self) -> Self {
         let limit = self.route.segmentation_limit() as usize;
-        let row = limit.min(usize::from(u16::MAX)).saturating_sub(ROW_HEADERS);
-        Self { row, ..self }
+        let max_gso_payload = limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS);
+        Self {
+            max_gso_payload,
+            ..self
+        }
     }
 
     /// Returns whether the route leads back over the loopback device, with neither a queueing
     /// discipline nor a capture that must see the packets.
     #[inline]
-    pub(crate) fn leads_back(&self, rcu: &rcu::Guard) -> bool {
+    pub(crate) fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
         let dev = self.route.device(rcu);
         dev.is_loopback()
             && !dev.has_queue(rcu)
@@ -219,7 +224,7 @@ impl<'a> Carrier<'a> {
                 let ip = self.ipv6_header(source, destination, total);
                 Some(Prefix::ipv6(&ip, &udp))
             }
-            // There is no route between two IP versions, and so no carrier.
+            // There is no route between two IP versions, and so no template.
             _ => None,
         }
     }
@@ -245,18 +250,18 @@ impl<'a> Carrier<'a> {
     fn write(
         packet: &TxPacket,
         icrc: Option<u32>,
-        room: &mut Room<'_>,
-        gather: impl FnOnce(&mut Room<'_>) -> Result<(), TxError>,
+        writer: &mut PacketWriter<'_>,
+        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        // The room is as large as the packet's own length, so the calls can't fail.
-        let _ = room.push(packet.header());
+        // The writer is as large as the packet's own length, so the calls can't fail.
+        let _ = writer.push(packet.header());
         if let Some(icrc) = icrc {
-            room.start_sum(icrc);
+            writer.start_sum(icrc);
         }
-        gather(room)?;
-        let _ = room.push_zeros(packet.pad.into());
-        let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(room.end_sum()));
-        let _ = room.push(&icrc);
+        gather(writer)?;
+        let _ = writer.push_zeros(packet.pad.into());
+        let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(writer.end_sum()));
+        let _ = writer.push(&icrc);
         Ok(())
     }
 
@@ -284,66 +289,67 @@ impl<'a> Carrier<'a> {
     pub(crate) fn packet(
         &self,
         packet: &TxPacket,
-        pen: &mut Pen,
-        mut gather: impl FnMut(&mut Room<'_>) -> Result<(), TxError>,
+        scratch: &mut IcrcScratch,
+        mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
-        let Some(mut row) = Row::new(self, packet) else {
+        let Some(mut gso) = GsoPacket::new(self, packet) else {
             return Ok(None);
         };
-        let count = row.append(self, &mut { *packet }, 1, pen, |_, room| gather(room))?;
+        let count = gso.append(self, &mut { *packet }, 1, scratch, |_, writer| {
+            gather(writer)
+        })?;
         Ok(match count {
             0 => None,
-            _ => row.finish(self),
+            _ => gso.finish(self),
         })
     }
 }
 
 /// The packets that a batch sends. Each of the two queues keeps its order.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct TxBatch {
     /// Packets for the network stack.
     pub(crate) queue: TxQueue,
     /// Packets in `queue` that have an owner.
     pub(crate) owned: u16,
     /// Packets that bypass the network stack, if any.
-    pub(crate) parcel: Option<Parcel>,
+    pub(crate) loopback: Option<LoopbackBatch>,
 }
 
-impl Batch {
-    /// Returns the `Parcel` for packets that bypass the network stack. `None` if nothing may be
-    /// sent.
+impl TxBatch {
+    /// Returns the batch of packets that bypass the network stack. `None` if nothing may be sent.
     #[inline]
-    fn parcel<'a>(
+    fn loopback<'a>(
         batch: &'a mut Option<&mut Self>,
-        carrier: &Option<Carrier<'_>>,
-    ) -> Option<&'a mut Parcel> {
-        let (batch, carrier) = (batch.as_deref_mut()?, carrier.as_ref()?);
-        let new = || Parcel::new(carrier.path);
-        Some(batch.parcel.get_or_insert_with(new))
+        template: &Option<FlowTemplate<'_>>,
+    ) -> Option<&'a mut LoopbackBatch> {
+        let (batch, template) = (batch.as_deref_mut()?, template.as_ref()?);
+        let new = || LoopbackBatch::new(template.path);
+        Some(batch.loopback.get_or_insert_with(new))
     }
 }
 
-/// Output of a queue pair, for the duration of a batch.
+/// Transmits the packets of a queue pair, for the duration of a batch.
 ///
 /// Consecutive packets of one size, the last of which may be shorter, cross the stack as one GSO
 /// packet if the device supports that. Each of them has its own ICRC, computed for the lengths and
 /// the Identification that segmentation gives it.
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct Transmitter<'a> {
     qp: &'a Qp,
     /// `None` without a route: packets are lost.
-    carrier: Option<Carrier<'a>>,
+    template: Option<FlowTemplate<'a>>,
     /// `None` if nothing may be sent.
-    batch: Option<&'a mut Batch>,
+    batch: Option<&'a mut TxBatch>,
     /// The packets are for a queue pair of the same device, and bypass the network stack.
-    direct: bool,
-    row: Option<Row>,
-    pen: Pen,
+    loopback: bool,
+    gso: Option<GsoPacket>,
+    scratch: IcrcScratch,
     /// Number of packets for which this host has room.
     room: u32,
 }
 
 /// A GSO packet under construction: packets of one size that cross the stack together.
-struct Row {
+struct GsoPacket {
     skb: TxSkb,
     /// Identification of the first packet.
     ident: u16,
@@ -351,81 +357,85 @@ struct Row {
     size: usize,
     count: u16,
     /// The peer is on this host: the packets have no ICRC.
-    plain: bool,
+    without_icrc: bool,
     /// The packet counts against the local queue until it leaves this host.
     counted: bool,
 }
 
-impl Row {
+impl GsoPacket {
     /// Allocates a buffer for a GSO packet that starts with `packet`. Returns `None` if there is no
     /// memory.
     #[inline]
-    fn new(carrier: &Carrier<'_>, packet: &TxPacket) -> Option<Self> {
+    fn new(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
         // A small single packet is cheaper without page fragments.
-        let plain = carrier.near && (size >= SMALL || carrier.path.has_long_rows());
+        let without_icrc = template.omit_icrc && (size >= SMALL || template.path.has_long_gso());
         let others = match size {
-            ..SMALL if carrier.row != 0 && !packet.payload.is_empty() => SMALL_ROW,
+            ..SMALL if template.max_gso_payload != 0 && !packet.payload.is_empty() => {
+                SMALL_GSO_PACKETS
+            }
             _ => 1,
         };
-        let skb = match plain {
-            true => TxSkb::new_paged(&carrier.route),
-            false => TxSkb::new(&carrier.route, size.saturating_mul(others)),
+        let skb = if without_icrc {
+            TxSkb::new_paged(&template.route)
+        } else {
+            TxSkb::new(&template.route, size.saturating_mul(others))
         };
         Some(Self {
             skb: skb?,
             ident: ident(packet),
             size,
             count: 0,
-            plain,
-            counted: carrier.queues && !packet.is_acknowledgement(),
+            without_icrc,
+            counted: template.may_queue && !packet.is_acknowledgement(),
         })
     }
 
     /// Returns whether another packet fits. A shorter packet ends the GSO packet, so it must be the
     /// last of its message: the packets after a FIRST are shorter, because a FIRST has longer
     /// headers, but more of them follow.
-    fn takes(&self, packet: &TxPacket, size: usize, carrier: &Carrier<'_>) -> bool {
+    fn accepts(&self, packet: &TxPacket, size: usize, template: &FlowTemplate<'_>) -> bool {
         (size == self.size || size < self.size && packet.last)
-            && self.skb.len().saturating_add(size) <= carrier.row
-            && u32::from(self.count) < MOST_SEGMENTS
+            && self.skb.len().saturating_add(size) <= template.max_gso_payload
+            && u32::from(self.count) < MAX_SEGMENTS
     }
 
-    /// Appends up to `most` packets of a burst, each derived from the previous one by
-    /// [`TxPacket::step`]. Returns their number, or 0 if there is no memory. The first packet
+    /// Appends up to `max` packets of a burst, each derived from the previous one by
+    /// [`TxPacket::advance`]. Returns their number, or 0 if there is no memory. The first packet
     /// always fits.
     #[inline(always)]
     fn append(
         &mut self,
-        carrier: &Carrier<'_>,
+        template: &FlowTemplate<'_>,
         packet: &mut TxPacket,
-        most: u32,
-        pen: &mut Pen,
-        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+        max: u32,
+        scratch: &mut IcrcScratch,
+        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
-        let Pen { vector, prefix } = pen;
+        let IcrcScratch { vector, prefix } = scratch;
         let size = packet.udp_payload_len() as usize;
-        let count = match most {
+        let count = match max {
             1 => 1,
-            most => {
-                let room = carrier.row.saturating_sub(self.skb.len());
+            max => {
+                let room = template.max_gso_payload.saturating_sub(self.skb.len());
                 let room = room.min(self.skb.room(size));
                 let fit = room.checked_div(size).unwrap_or(0) as u32;
-                let segments = MOST_SEGMENTS.saturating_sub(self.count.into());
-                most.min(fit).min(segments).max(1)
+                let segments = MAX_SEGMENTS.saturating_sub(self.count.into());
+                max.min(fit).min(segments).max(1)
             }
         };
         let first = self.ident.wrapping_add(self.count);
         let all = size.saturating_mul(count as usize);
-        let plain = self.plain;
-        let written = self.skb.append(all, vector, |room| {
+        let without_icrc = self.without_icrc;
+        let written = self.skb.append(all, vector, |writer| {
             for done in 0..count {
                 // The cast wraps like the Identification.
                 let ident = first.wrapping_add(done as u16);
-                let gather = |room: &mut Room<'_>| gather(done, room);
-                let icrc = (!plain).then(|| carrier.start_icrc(packet, ident, vector, prefix));
-                Carrier::write(packet, icrc, room, gather)?;
-                packet.step();
+                let gather = |writer: &mut PacketWriter<'_>| gather(done, writer);
+                let icrc =
+                    (!without_icrc).then(|| template.start_icrc(packet, ident, vector, prefix));
+                FlowTemplate::write(packet, icrc, writer, gather)?;
+                packet.advance();
             }
             Ok(())
         });
@@ -438,33 +448,33 @@ impl Row {
     }
 
     /// Finishes the packet for the stack. Returns `None` on failure: all of its packets are lost.
-    fn finish(self, carrier: &Carrier<'_>) -> Option<TxSkb> {
-        if carrier.near {
-            carrier
+    fn finish(self, template: &FlowTemplate<'_>) -> Option<TxSkb> {
+        if template.omit_icrc {
+            template
                 .path
-                .set_long_rows(usize::from(self.count) > SMALL_ROW);
+                .set_long_gso(usize::from(self.count) > SMALL_GSO_PACKETS);
         }
-        let mut skb = carrier.finish(self.skb, self.ident)?;
+        let mut skb = template.finish(self.skb, self.ident)?;
         if self.count > 1 {
             // Packets are much smaller than 2^16 bytes.
             let size = self.size as u16;
-            skb.segment(&carrier.route, size, self.count).ok()?;
+            skb.segment(&template.route, size, self.count).ok()?;
         }
         Some(skb)
     }
 }
 
-impl<'a> Outgoing<'a> {
-    /// Returns an output to which nothing may be sent yet.
+impl<'a> Transmitter<'a> {
+    /// Returns a transmitter without a batch, which sends nothing.
     #[inline]
     pub(crate) fn new(qp: &'a Qp) -> Self {
         Self {
             qp,
-            carrier: None,
+            template: None,
             batch: None,
-            direct: false,
-            row: None,
-            pen: Pen::default(),
+            loopback: false,
+            gso: None,
+            scratch: IcrcScratch::default(),
             room: u32::MAX,
         }
     }
@@ -474,57 +484,57 @@ impl<'a> Outgoing<'a> {
         self.room
     }
 
-    /// Directs the output to `batch`, if there is one. `is_direct` decides whether packets bypass
-    /// the network stack; its argument tells whether the route leads back to this host.
+    /// Opens `batch`, if there is one. `is_loopback` decides whether packets bypass the network
+    /// stack; its argument tells whether the route leads back to this host.
     // In place, because the struct is too large to move. Most calls handle received packets and
     // have no batch.
     #[inline(always)]
-    pub(crate) fn fill_batch(
+    pub(crate) fn open_batch(
         &mut self,
-        batch: Option<&'a mut Batch>,
+        batch: Option<&'a mut TxBatch>,
         path: &'a Option<Arc<Path>>,
         source_port: u16,
         rcu: &rcu::Guard,
-        is_direct: impl FnOnce(bool) -> bool,
+        is_loopback: impl FnOnce(bool) -> bool,
     ) {
         if batch.is_none() {
             return;
         }
         self.batch = batch;
         if let Some(path) = path {
-            self.carrier = Carrier::connected(path, &self.qp.device, source_port, rcu);
+            self.template = FlowTemplate::connected(path, &self.qp.device, source_port, rcu);
         }
-        let back = |carrier: &Carrier<'_>| carrier.leads_back(rcu);
-        self.direct = is_direct(self.carrier.as_ref().is_some_and(back));
+        let is_loopback_route = |template: &FlowTemplate<'_>| template.is_loopback_route(rcu);
+        self.loopback = is_loopback(self.template.as_ref().is_some_and(is_loopback_route));
         // Datagrams count against the queue pair's device, because their routes are not known yet.
-        let queues = match &self.carrier {
-            Some(carrier) => carrier.queues,
+        let may_queue = match &self.template {
+            Some(template) => template.may_queue,
             None => path.is_none() && self.qp.device.netdev.queues_packets(rcu),
         };
-        if queues {
+        if may_queue {
             self.room = self.qp.local.room();
         }
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::step`], without copying their payload.
+    /// Sends consecutive packets, related by [`TxPacket::advance`], without copying their payload.
     /// `reference` returns a reference to all of it. Returns `None`, and sends nothing, if the
     /// payload can't stay in place until the packets are delivered.
     #[inline]
-    pub(crate) fn refer(
+    pub(crate) fn send_zero_copy(
         &mut self,
         packet: &TxPacket,
         count: u32,
         reference: impl FnOnce(u32) -> Option<Reference>,
     ) -> Option<(u32, Result<(), TxError>)> {
-        if !self.direct {
+        if !self.loopback {
             return None;
         }
         let whole = packet.payload.len().checked_mul(count);
-        let reference = reference(whole.filter(|len| *len >= LARGE)?)?;
-        let Some(parcel) = Batch::parcel(&mut self.batch, &self.carrier) else {
+        let reference = reference(whole.filter(|len| *len >= MIN_ZERO_COPY)?)?;
+        let Some(loopback) = TxBatch::loopback(&mut self.batch, &self.template) else {
             return Some((0, Err(TxError::NoRoom)));
         };
-        if !parcel.refer(packet, count, reference) {
+        if !loopback.push_reference(packet, count, reference) {
             // A batch has fewer than 2^16 packets.
             self.count_lost(count as u16);
         }
@@ -533,20 +543,20 @@ impl<'a> Outgoing<'a> {
 
     /// Sends packets that bypass the network stack, and copies their payload.
     #[inline(never)]
-    fn send_direct(
+    fn send_loopback(
         &mut self,
         packet: &TxPacket,
         count: u32,
-        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
-        let Some(parcel) = Batch::parcel(&mut self.batch, &self.carrier) else {
+        let Some(loopback) = TxBatch::loopback(&mut self.batch, &self.template) else {
             return (0, Err(TxError::NoRoom));
         };
-        let vector = &self.pen.vector;
+        let vector = &self.scratch.vector;
         let (mut at, mut lost) = (0u32, 0u16);
-        let sent = packet.each_of_run(count, |packet| {
-            let fill = |room: &mut Room<'_>| gather(at, room);
-            if !parcel.copy(packet, vector, fill)? {
+        let sent = packet.for_each_in_burst(count, |packet| {
+            let fill = |writer: &mut PacketWriter<'_>| gather(at, writer);
+            if !loopback.push_copy(packet, vector, fill)? {
                 lost = lost.wrapping_add(1);
             }
             at = at.wrapping_add(1);
@@ -561,33 +571,34 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn send(
         &mut self,
         packet: &TxPacket,
-        mut gather: impl FnMut(&mut Room<'_>) -> Result<(), TxError>,
+        mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        if self.direct {
-            return self.send_direct(packet, 1, |_, room| gather(room)).1;
+        if self.loopback {
+            return self.send_loopback(packet, 1, |_, writer| gather(writer)).1;
         }
-        self.send_some(&mut { *packet }, 1, |_, room| gather(room))
+        self.send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
             .map(|_| ())
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::step`]; `gather` writes the payload of
+    /// Sends consecutive packets, related by [`TxPacket::advance`]; `gather` writes the payload of
     /// each, given its index. Returns the number of packets taken, and the error of the next one.
     /// Packets that can't be sent are lost.
-    pub(crate) fn send_run(
+    pub(crate) fn send_burst(
         &mut self,
         packet: &TxPacket,
         count: u32,
-        mut gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
-        if self.direct {
-            return self.send_direct(packet, count, gather);
+        if self.loopback {
+            return self.send_loopback(packet, count, gather);
         }
         let mut packet = *packet;
         let mut done = 0;
         while done < count {
-            let gather = |at: u32, room: &mut Room<'_>| gather(done.wrapping_add(at), room);
+            let gather =
+                |at: u32, writer: &mut PacketWriter<'_>| gather(done.wrapping_add(at), writer);
             let left = count.wrapping_sub(done);
-            match self.send_some(&mut packet, left, gather) {
+            match self.send_gso(&mut packet, left, gather) {
                 Ok(taken) => done = done.wrapping_add(taken),
                 Err(error) => return (done, Err(error)),
             }
@@ -605,53 +616,53 @@ impl<'a> Outgoing<'a> {
         error: impl Fn(Fault) -> TxError,
     ) -> (u32, Result<(), TxError>) {
         let len = packet.payload.len();
-        self.send_run(packet, count, |number, to| {
+        self.send_burst(packet, count, |number, to| {
             let at = u64::from(number).wrapping_mul(len.into());
             span.read(at, len, to).map_err(&error)
         })
     }
 
-    /// Sends at least one packet, and up to `most` that fit into one GSO packet. Advances `packet`
+    /// Sends at least one packet, and up to `max` that fit into one GSO packet. Advances `packet`
     /// past them.
     #[inline(always)]
-    fn send_some(
+    fn send_gso(
         &mut self,
         packet: &mut TxPacket,
-        most: u32,
-        gather: impl FnMut(u32, &mut Room<'_>) -> Result<(), TxError>,
+        max: u32,
+        gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
         if self.batch.is_none() {
             return Err(TxError::NoRoom);
         }
-        self.pen.vector.hold();
-        let Some(carrier) = &self.carrier else {
+        self.scratch.vector.hold();
+        let Some(template) = &self.template else {
             self.count_lost(1);
-            packet.step();
+            packet.advance();
             return Ok(1);
         };
         let size = packet.udp_payload_len() as usize;
-        let joins = |row: &Row| row.takes(packet, size, carrier);
-        let new = !self.row.as_ref().is_some_and(joins);
+        let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
+        let new = !self.gso.as_ref().is_some_and(accepts);
         if new {
-            let row = Row::new(carrier, packet);
+            let gso = GsoPacket::new(template, packet);
             self.finish();
-            self.row = row;
+            self.gso = gso;
         }
-        let (Some(carrier), Some(row)) = (&self.carrier, &mut self.row) else {
+        let (Some(template), Some(gso)) = (&self.template, &mut self.gso) else {
             self.count_lost(1);
-            packet.step();
+            packet.advance();
             return Ok(1);
         };
         // A shorter packet is the last one.
-        let last = size < row.size || carrier.row == 0;
-        let sent = row.append(carrier, packet, most, &mut self.pen, gather);
+        let last = size < gso.size || template.max_gso_payload == 0;
+        let sent = gso.append(template, packet, max, &mut self.scratch, gather);
         if sent.is_err() && new {
-            self.row = None;
+            self.gso = None;
         }
         let sent = sent?;
         if sent == 0 {
             self.count_lost(1);
-            packet.step();
+            packet.advance();
         }
         if last || sent == 0 {
             self.finish();
@@ -660,34 +671,34 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Sets the path of the following packets: the datagrams of a batch may have many destinations.
-    pub(crate) fn along(
+    pub(crate) fn set_path(
         &mut self,
         path: &'a Path,
         source_port: impl FnOnce() -> u16,
         rcu: &rcu::Guard,
     ) {
-        let goes_there = |carrier: &Carrier<'_>| core::ptr::eq(carrier.path, path);
-        if !self.carrier.as_ref().is_some_and(goes_there) {
+        let is_for_path = |template: &FlowTemplate<'_>| core::ptr::eq(template.path, path);
+        if !self.template.as_ref().is_some_and(is_for_path) {
             self.finish();
-            self.pen.prefix = LastPrefix::default();
-            self.carrier = Carrier::datagrams(path, &self.qp.device, source_port(), rcu);
+            self.scratch.prefix = LastPrefix::default();
+            self.template = FlowTemplate::datagrams(path, &self.qp.device, source_port(), rcu);
         }
     }
 
     /// Ends the batch: moves an unfinished GSO packet to the queue.
     pub(crate) fn finish(&mut self) {
         // It may be empty.
-        let row = self.row.take().filter(|row| row.count != 0);
-        let (Some(row), Some(carrier)) = (row, &self.carrier) else {
+        let gso = self.gso.take().filter(|gso| gso.count != 0);
+        let (Some(gso), Some(template)) = (gso, &self.template) else {
             return;
         };
-        let count = row.count;
-        if row.plain {
+        let count = gso.count;
+        if gso.without_icrc {
             self.qp
-                .tally(|counters| counters.add(Counter::WithoutIcrc, count.into()));
+                .with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
-        let owner = row.counted.then_some(&self.qp.local);
-        match (row.finish(carrier), self.batch.as_deref_mut()) {
+        let owner = gso.counted.then_some(&self.qp.local);
+        match (gso.finish(template), self.batch.as_deref_mut()) {
             (Some(mut skb), Some(batch)) => {
                 if let Some(owner) = owner {
                     let owned = skb.set_owner(owner.clone());
@@ -702,7 +713,7 @@ impl<'a> Outgoing<'a> {
 
     fn count_lost(&self, packets: u16) {
         self.qp
-            .tally(|counters| counters.add(Counter::SendErrors, packets.into()));
+            .with_counters(|counters| counters.add(Counter::SendErrors, packets.into()));
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct SendBounds {
 
 /// The data that follows an entry in the ring and must be copied out, within [`SendBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum Trailer {
     /// Number of data segments.
     Segments(usize),
     /// Bytes of payload.
@@ -41,9 +41,9 @@ pub(crate) struct SendEntry {
     request: SendRequest,
     fault: Option<Fault>,
     /// The data that follows it. The caller must report its length by [`SendEntry::set_length`].
-    pub(crate) behind: Behind,
+    pub(crate) trailer: Trailer,
     /// No data of its own follows it.
-    bare: bool,
+    without_data: bool,
 }
 
 impl SendEntry {
@@ -80,7 +80,7 @@ impl SendEntry {
             pkey: limits::DEFAULT_PKEY,
         };
         // These operations name no local memory.
-        let (bare, length) = match op {
+        let (without_data, length) = match op {
             Some(SendOp::AtomicWrite) => (true, Some(8)),
             // The flush of a whole region has no length.
             Some(SendOp::Flush) if wqe.imm_or_key >> 4 == u32::from(Feth::REGION) => {
@@ -94,18 +94,18 @@ impl SendEntry {
         };
         let inline = wqe.flags & WQE_INLINE != 0;
         let (inline_length, num_sge) = (wqe.inline_length as usize, usize::from(wqe.num_sge));
-        let (behind, fits) = match inline {
-            true if inline_length <= bounds.max_inline => (Behind::Inline(inline_length), true),
-            true => (Behind::Inline(0), false),
-            false if num_sge <= bounds.max_sge => (Behind::Segments(num_sge), true),
-            false => (Behind::Segments(0), false),
+        let (trailer, fits) = match inline {
+            true if inline_length <= bounds.max_inline => (Trailer::Inline(inline_length), true),
+            true => (Trailer::Inline(0), false),
+            false if num_sge <= bounds.max_sge => (Trailer::Segments(num_sge), true),
+            false => (Trailer::Segments(0), false),
         };
         let malformed = op.is_none()
             || !fits
             || wqe.flags & !FLAGS != 0
             || wqe.reserved != 0
             || inline && op.is_some_and(|op| op.is_read_or_atomic() || op.is_local())
-            || bare && wqe.num_sge != 0
+            || without_data && wqe.num_sge != 0
             || inline && wqe.num_sge != 0;
         let fault = match length {
             _ if malformed => Some(Fault::Malformed),
@@ -118,8 +118,8 @@ impl SendEntry {
                 ..request
             },
             fault,
-            behind,
-            bare,
+            trailer,
+            without_data,
         }
     }
 
@@ -136,7 +136,7 @@ impl SendEntry {
 
     /// Sets the total number of bytes of the data that follows.
     pub(crate) fn set_length(&mut self, bytes: u64) {
-        if self.fault.is_some() || self.bare {
+        if self.fault.is_some() || self.without_data {
             return;
         }
         match u32::try_from(bytes) {

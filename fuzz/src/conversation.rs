@@ -4,8 +4,8 @@
 //! duplicates and reorders a few packets. In the end all work requests have succeeded, the
 //! responder has executed each once and in order, and every byte is in its place.
 
-use crate::hold::Hold;
 use crate::model::{status, Model};
+use crate::reorder_buffer::ReorderBuffer;
 use crate::script::{Script, Service};
 use crate::world::{KEY, PEER, SIZE};
 use rrxe_core::{
@@ -83,7 +83,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let incoming = std::mem::take(&mut self.incoming);
         let at = offset as usize;
         self.work(slot).data[at..at + incoming.len()].copy_from_slice(&incoming);
@@ -91,7 +91,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         self.work(slot).data = value.to_ne_bytes().to_vec();
         Ok(())
     }
@@ -119,13 +119,13 @@ impl RequesterEnv for World {
     }
 }
 
-struct Talk {
+struct Conversation {
     requester: Requester,
     slots: [SendSlot; 16],
     world: World,
     peer: Model,
     answers: VecDeque<Frame>,
-    held: Hold<Vec<u8>>,
+    buffered: ReorderBuffer<Vec<u8>>,
     now: u64,
     /// Retries that the disturbances so far may have cost.
     spent: u32,
@@ -135,7 +135,7 @@ struct Talk {
     posted: u32,
 }
 
-impl Talk {
+impl Conversation {
     fn post(&mut self, script: &mut Script<'_>) {
         let [kind, flags, fill] = [script.u8(), script.u8(), script.u8()];
         let (at, length) = (usize::from(script.u16()), usize::from(script.u16()));
@@ -230,7 +230,7 @@ impl Talk {
         }
     }
 
-    fn speak(&mut self) {
+    fn transmit(&mut self) {
         while let Some(said) = self.peer.say() {
             self.answers.push_back(said);
         }
@@ -249,15 +249,18 @@ impl Talk {
             loop {
                 let (requester, slots) = (&self.requester, &self.slots);
                 let due = |psn| requester.is_due(slots, psn);
-                let Some((packet, payload)) = self.held.next(requester.expected_psn(), due) else {
+                let Some((packet, payload)) = self.buffered.next(requester.expected_psn(), due)
+                else {
                     break;
                 };
                 self.handle(&packet, payload);
             }
-            if self.held.holds {
+            if self.buffered.enabled {
                 let (now, world) = (self.now, &mut self.world);
-                let left = self.held.left();
-                let outcome = self.requester.held(&mut self.slots, now, left, world);
+                let left = self.buffered.left();
+                let outcome = self
+                    .requester
+                    .on_buffered(&mut self.slots, now, left, world);
                 assert!(!outcome.fatal && !outcome.sqe);
             }
         }
@@ -270,9 +273,9 @@ impl Talk {
             .requester
             .handle_packet(&mut self.slots, now, packet, world);
         assert!(!outcome.fatal && !outcome.sqe);
-        if outcome.hold {
+        if outcome.buffer {
             let payload = std::mem::take(&mut self.world.incoming);
-            self.held
+            self.buffered
                 .keep(self.requester.expected_psn(), packet, payload);
         }
     }
@@ -326,8 +329,8 @@ pub fn run(data: &[u8]) {
     requester.set_rnr_retry(7);
     requester.set_timeout(1 + timeout % 20);
     requester.set_max_rd_atomic(1 + reads % 4);
-    let holds = reads & 0x80 != 0;
-    requester.set_holding(holds);
+    let enabled = reads & 0x80 != 0;
+    requester.set_buffering(enabled);
     requester.start();
     let mut peer = Model::new(Service::Rc, MTU, SIZE);
     peer.expected = psn;
@@ -338,7 +341,7 @@ pub fn run(data: &[u8]) {
     peer.peer = crate::world::OWN;
     peer.rnr = 1;
     peer.memory.fill(fill);
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         requester,
         slots: [SendSlot::default(); 16],
         world: World {
@@ -350,7 +353,7 @@ pub fn run(data: &[u8]) {
         memory: peer.memory.clone(),
         peer,
         answers: VecDeque::new(),
-        held: Hold::new(holds),
+        buffered: ReorderBuffer::new(enabled),
         now: 0,
         spent: 0,
         received: Vec::new(),
@@ -363,52 +366,58 @@ pub fn run(data: &[u8]) {
         let event = script.u8();
         let n = usize::from(event & 7);
         match event {
-            0..=0x3f => talk.post(&mut script),
-            0x40..=0x57 => talk.post_receive(),
-            0x58..=0x77 => talk.poll(),
-            0x78..=0x9f => talk.deliver(n + 1),
-            0xa0..=0xb7 => talk.speak(),
-            0xb8..=0xd7 => talk.answer(n + 1),
+            0..=0x3f => conversation.post(&mut script),
+            0x40..=0x57 => conversation.post_receive(),
+            0x58..=0x77 => conversation.poll(),
+            0x78..=0x9f => conversation.deliver(n + 1),
+            0xa0..=0xb7 => conversation.transmit(),
+            0xb8..=0xd7 => conversation.answer(n + 1),
             0xd8..=0xe7 => {
-                if talk.disturb(OF_PACKET) {
-                    harm(&mut talk.world.wire, script.u8());
+                if conversation.disturb(OF_PACKET) {
+                    harm(&mut conversation.world.wire, script.u8());
                 }
             }
             0xe8..=0xf7 => {
-                if talk.disturb(OF_PACKET) {
-                    harm(&mut talk.answers, script.u8());
+                if conversation.disturb(OF_PACKET) {
+                    harm(&mut conversation.answers, script.u8());
                 }
             }
             _ => {
-                if talk.disturb(OF_TIMER) {
-                    talk.timeout();
+                if conversation.disturb(OF_TIMER) {
+                    conversation.timeout();
                 }
             }
         }
     }
     // From here on nothing is disturbed, so all work completes.
-    while (talk.posted as usize) < talk.received.len() {
-        talk.post_receive();
+    while (conversation.posted as usize) < conversation.received.len() {
+        conversation.post_receive();
     }
     let mut rounds = 0;
-    while talk.requester.outstanding() != 0 {
+    while conversation.requester.outstanding() != 0 {
         rounds += 1;
         assert!(rounds < 10_000, "no end in sight");
-        talk.poll();
-        talk.deliver(usize::MAX);
-        talk.speak();
-        let idle = talk.answers.is_empty();
-        talk.answer(usize::MAX);
-        if idle && talk.world.wire.is_empty() {
-            talk.poll();
-            if talk.world.wire.is_empty() && talk.requester.outstanding() != 0 {
-                assert!(talk.timeout(), "nothing is under way, and nothing will be");
+        conversation.poll();
+        conversation.deliver(usize::MAX);
+        conversation.transmit();
+        let idle = conversation.answers.is_empty();
+        conversation.answer(usize::MAX);
+        if idle && conversation.world.wire.is_empty() {
+            conversation.poll();
+            if conversation.world.wire.is_empty() && conversation.requester.outstanding() != 0 {
+                assert!(
+                    conversation.timeout(),
+                    "nothing is under way, and nothing will be"
+                );
             }
         }
     }
-    assert_eq!(talk.peer.memory, talk.memory, "the peer's memory");
-    assert_eq!(talk.peer.done.len(), talk.received.len());
-    for (done, expected) in talk.peer.done.iter().zip(&talk.received) {
+    assert_eq!(
+        conversation.peer.memory, conversation.memory,
+        "the peer's memory"
+    );
+    assert_eq!(conversation.peer.done.len(), conversation.received.len());
+    for (done, expected) in conversation.peer.done.iter().zip(&conversation.received) {
         assert_eq!(done.status, status::SUCCESS);
         assert_eq!(
             done.data[..expected.len()],

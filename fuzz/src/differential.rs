@@ -109,7 +109,7 @@ pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut setup = Setup::read(&mut script);
     // The model has no shared receive queues (XRC) and buffers no out-of-order packets.
-    setup.holds = false;
+    setup.buffers = false;
     if setup.service == Service::Xrc {
         setup.service = Service::Rc;
     }

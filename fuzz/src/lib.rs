@@ -34,9 +34,9 @@ mod limits;
 
 pub mod conversation;
 pub mod differential;
-pub mod hold;
 pub mod model;
 pub mod parse;
+pub mod reorder_buffer;
 pub mod requester;
 pub mod responder;
 pub mod script;

@@ -3,7 +3,7 @@
 //! A requester with a peer whose responses are arbitrary and a driver that may refuse any call.
 //! Each work request must complete once and in order, with success only if there is a reason.
 
-use crate::hold::Hold;
+use crate::reorder_buffer::ReorderBuffer;
 use crate::script::{extensions, Extension, Fed, Frame, Script, Service};
 use crate::world::{KEY, OWN, PEER, QKEY};
 use rrxe_core::{
@@ -189,7 +189,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         self.fault()?;
         let len = self.packet.expect("places without a packet").payload;
         let mtu = self.mtu;
@@ -206,7 +206,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, _value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, _value: u64) -> Result<(), Fault> {
         self.fault()?;
         let work = self.work(slot);
         assert!(work.op.is_atomic() && work.sent == 1 && !work.placed_atomic);
@@ -265,7 +265,7 @@ struct End {
     world: World,
     now: u64,
     lost: bool,
-    held: Hold<Fed>,
+    buffered: ReorderBuffer<Fed>,
 }
 
 impl End {
@@ -362,18 +362,21 @@ impl End {
         loop {
             let (requester, slots) = (&self.requester, &self.slots);
             let due = |psn| requester.is_due(slots, psn);
-            let Some((packet, fed)) = self.held.next(requester.expected_psn(), due) else {
+            let Some((packet, fed)) = self.buffered.next(requester.expected_psn(), due) else {
                 break;
             };
             turns += 1;
-            assert!(turns < Hold::<Fed>::TURNS, "held, and due, for ever");
+            assert!(
+                turns < ReorderBuffer::<Fed>::TURNS,
+                "buffered, and due, for ever"
+            );
             self.handle(&packet, &fed);
         }
-        if self.held.holds {
-            let left = self.held.left();
-            let outcome = self
-                .requester
-                .held(&mut self.slots, self.now, left, &mut self.world);
+        if self.buffered.enabled {
+            let left = self.buffered.left();
+            let outcome =
+                self.requester
+                    .on_buffered(&mut self.slots, self.now, left, &mut self.world);
             self.note(outcome.fatal, outcome.sqe);
         }
     }
@@ -396,10 +399,10 @@ impl End {
                 "who would answer a datagram?"
             );
         }
-        if outcome.hold {
+        if outcome.buffer {
             // The packet may have acknowledged packets before the gap.
             let expected = self.requester.expected_psn();
-            self.held.keep(expected, packet, *fed);
+            self.buffered.keep(expected, packet, *fed);
         }
         self.note(outcome.fatal, outcome.sqe);
     }
@@ -453,7 +456,7 @@ pub fn run(data: &[u8]) {
         requester.set_qkey(QKEY);
         requester.start();
     };
-    requester.set_holding(reads & 0x80 != 0);
+    requester.set_buffering(reads & 0x80 != 0);
     if reads & 0x40 != 0 {
         requester.set_recovery(RecoveryMode::Strict);
     }
@@ -476,7 +479,7 @@ pub fn run(data: &[u8]) {
         },
         now: 0,
         lost: false,
-        held: Hold::new(reads & 0x80 != 0),
+        buffered: ReorderBuffer::new(reads & 0x80 != 0),
     };
     for _ in 0..EVENTS {
         if script.is_empty() {
@@ -529,7 +532,7 @@ pub fn run(data: &[u8]) {
                 end.world.failed = false;
             }
             0xfb => match script.u8() {
-                0xff => end.requester.notified(end.now),
+                0xff => end.requester.on_cnp(end.now),
                 timeout => end.requester.set_timeout(timeout),
             },
             0xfc => end.requester.set_max_rd_atomic(script.u8() % 8),
@@ -556,7 +559,7 @@ pub fn run(data: &[u8]) {
                 end.world.failed = false;
                 // Reset drops work requests without completing them.
                 end.world.outstanding.clear();
-                end.held = Hold::new(reads & 0x80 != 0);
+                end.buffered = ReorderBuffer::new(reads & 0x80 != 0);
                 end.requester.reset();
                 apply(&mut end.requester);
             }

@@ -2,7 +2,7 @@
 
 //! A responder with a peer that may send anything, and a driver that may refuse any call.
 
-use crate::hold::Hold;
+use crate::reorder_buffer::ReorderBuffer;
 use crate::script::{Fed, Frame, Script, Service};
 use crate::world::{World, KEY, OWN, PEER, QKEY};
 use rrxe_core::{Mtu, Outcome, Packet, Psn, Resource};
@@ -26,7 +26,7 @@ pub struct End {
     handled: u32,
     lost: bool,
     now: u64,
-    held: Hold<Fed>,
+    buffered: ReorderBuffer<Fed>,
 }
 
 /// Set-up of a queue pair, which is the start of a script.
@@ -51,7 +51,7 @@ pub struct Setup {
     /// Start address of the memory region.
     pub base: u64,
     /// Whether the driver buffers out-of-order packets.
-    pub holds: bool,
+    pub buffers: bool,
 }
 
 impl Setup {
@@ -77,7 +77,7 @@ impl Setup {
                 2 => 0,
                 _ => 0x7f00_0000_1000,
             },
-            holds: kind & 0x20 != 0,
+            buffers: kind & 0x20 != 0,
         }
     }
 
@@ -128,7 +128,7 @@ impl End {
             handled: 0,
             lost: false,
             now: 0,
-            held: Hold::new(setup.holds),
+            buffered: ReorderBuffer::new(setup.buffers),
         }
     }
 
@@ -145,16 +145,20 @@ impl End {
         loop {
             let responder = &self.responder;
             let expected = Psn::new(responder.expected_psn());
-            let Some((packet, fed)) = self.held.next(expected, |psn| responder.is_due(psn)) else {
+            let Some((packet, fed)) = self.buffered.next(expected, |psn| responder.is_due(psn))
+            else {
                 break;
             };
             turns += 1;
-            assert!(turns < Hold::<Fed>::TURNS, "held, and due, for ever");
+            assert!(
+                turns < ReorderBuffer::<Fed>::TURNS,
+                "buffered, and due, for ever"
+            );
             taken = true;
             self.handle(&packet, &fed);
         }
-        if self.held.holds {
-            let outcome = self.responder.held(taken, self.held.left());
+        if self.buffered.enabled {
+            let outcome = self.responder.on_buffered(taken, self.buffered.left());
             self.note(outcome);
         }
     }
@@ -180,10 +184,10 @@ impl End {
             _ => assert_eq!(self.responder.msn(), msn),
         }
         assert!(!outcome.sqe, "a responder has no send queue");
-        if outcome.hold {
-            assert!(!moved, "held, and of effect");
+        if outcome.buffer {
+            assert!(!moved, "buffered, and of effect");
             let expected = Psn::new(self.responder.expected_psn());
-            self.held.keep(expected, packet, *fed);
+            self.buffered.keep(expected, packet, *fed);
         }
         self.note(outcome);
     }
@@ -292,13 +296,13 @@ pub fn run(data: &[u8]) {
                 }
                 end.lost = false;
                 end.responder.reset();
-                end.held = Hold::new(setup.holds);
+                end.buffered = ReorderBuffer::new(setup.buffers);
                 setup.apply(&mut end.responder);
             }
             // The peer's CNP reports congestion.
             _ => {
                 end.now += u64::from(script.u16()) << 4;
-                end.responder.notified(end.now);
+                end.responder.on_cnp(end.now);
             }
         }
     }

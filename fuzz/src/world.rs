@@ -172,7 +172,7 @@ impl ResponderEnv for World {
         })
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         let packet = self.payload();
         self.act()?;
         let receive = self.current.as_mut().expect("places into no receive");
@@ -202,7 +202,7 @@ impl ResponderEnv for World {
         Ok(())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let packet = self.payload();
         self.act()?;
         let granted = self.write.expect("writes before it asked");

@@ -4,7 +4,7 @@
 //! driver's decoding stays within bounds, and no malformed entry is executed.
 
 use crate::abi::{RecvWqe, SendWqe, Sge, WqeOp, WQE_INLINE};
-use crate::entry::{for_each_piece, total, Behind, RecvEntry, SendBounds, SendEntry};
+use crate::entry::{for_each_piece, total, RecvEntry, SendBounds, SendEntry, Trailer};
 use crate::limits;
 use crate::script::{Script, Service};
 use rrxe_core::{Fault, Mtu, Requester, SendOp, SendSlot};
@@ -81,14 +81,14 @@ fn send(
     if wqe.flags & 0xf0 != 0 {
         assert!(matches!(entry.fault(), Some(Fault::Malformed)));
     }
-    let list = match entry.behind {
-        Behind::Inline(n) => {
+    let list = match entry.trailer {
+        Trailer::Inline(n) => {
             assert!(n <= bounds.max_inline, "beyond the entry");
             assert!(wqe.flags & WQE_INLINE != 0);
             entry.set_length(n as u64);
             Vec::new()
         }
-        Behind::Segments(n) => {
+        Trailer::Segments(n) => {
             assert!(n <= bounds.max_sge, "beyond the entry");
             let list = segments(script, n);
             entry.set_length(total(list.iter().map(|s| s.length)));
@@ -108,14 +108,14 @@ fn send(
             let known = matches!(wqe.opcode, 0..10 | 14 | 15);
             assert!(known, "an opcode that does not exist");
             let sum: u64 = list.iter().map(|s| u64::from(s.length)).sum();
-            match entry.behind {
-                Behind::Inline(n) => {
+            match entry.trailer {
+                Trailer::Inline(n) => {
                     assert_eq!(request.length as usize, n);
                     assert_eq!(wqe.inline_length as usize, n);
                     assert_eq!(wqe.num_sge, 0);
                     assert!(!request.op.is_read_or_atomic(), "no place for the answer");
                 }
-                Behind::Segments(n) => {
+                Trailer::Segments(n) => {
                     assert_eq!(usize::from(wqe.num_sge), n);
                     match request.op {
                         // Neither has data behind its entry.

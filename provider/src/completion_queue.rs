@@ -233,10 +233,10 @@ impl Reader<'_> {
     /// Removes the oldest completion.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        self.give_back(1);
+        self.release(1);
     }
 
-    fn give_back(&mut self, count: u32) {
+    fn release(&mut self, count: u32) {
         *self.consumed = self.consumed.wrapping_add(count);
         self.ring
             .consumer()
@@ -252,7 +252,7 @@ impl Reader<'_> {
             put(i, self.read(self.consumed.wrapping_add(i)));
         }
         if count != 0 {
-            self.give_back(count);
+            self.release(count);
         }
         count
     }
@@ -282,7 +282,7 @@ impl Reader<'_> {
             }
         }
         if removed != 0 {
-            self.give_back(removed);
+            self.release(removed);
         }
     }
 }

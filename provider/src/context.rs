@@ -3,7 +3,7 @@
 //! The context: an open device, its limits and its operations.
 
 use crate::abi;
-use crate::doorbell::Owed;
+use crate::doorbell::DeferredDoorbell;
 use crate::ffi::driver::*;
 use crate::ffi::operations::VerbsContextOps;
 use crate::ffi::os::{self, EINVAL};
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     yield_after: u64,
     /// The provider explains failures on standard error.
     explains: bool,
-    owed: Owed,
+    deferred_doorbell: DeferredDoorbell,
 }
 
 /// Limits of the device, queried once when it is opened.
@@ -51,12 +51,13 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Returns the stride of a ring that needs at least `least` bytes for an entry. Fails with
-    /// `EINVAL` if `least` is `None`.
-    pub(crate) fn stride(self, least: Option<u32>) -> Result<u32, c_int> {
-        let stride = match self.packed {
-            true => least,
-            false => least.and_then(u32::checked_next_power_of_two),
+    /// Returns the stride of a ring that needs at least `min` bytes for an entry. Fails with
+    /// `EINVAL` if `min` is `None`.
+    pub(crate) fn stride(self, min: Option<u32>) -> Result<u32, c_int> {
+        let stride = if self.packed {
+            min
+        } else {
+            min.and_then(u32::checked_next_power_of_two)
         };
         stride.ok_or(EINVAL)
     }
@@ -187,10 +188,12 @@ pub(crate) unsafe fn explains(context: *mut IbvContext) -> bool {
 ///
 /// `context` is an open rrxe device, or null; it stays open for `'a`.
 #[inline]
-pub(crate) unsafe fn owed<'a>(context: *mut IbvContext) -> Option<&'a Owed> {
+pub(crate) unsafe fn deferred_doorbell<'a>(
+    context: *mut IbvContext,
+) -> Option<&'a DeferredDoorbell> {
     // SAFETY: the public context is a member of the one that `alloc_context` returned, zeroed, and
-    // zeros are a valid `Owed`. It is changed only by atomics.
-    (!context.is_null()).then(|| unsafe { &(*of(context)).owed })
+    // zeros are a valid `DeferredDoorbell`. It is changed only by atomics.
+    (!context.is_null()).then(|| unsafe { &(*of(context)).deferred_doorbell })
 }
 
 /// Opens a device.

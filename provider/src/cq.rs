@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context;
+use crate::cpu_yield;
 use crate::cq_ex;
 use crate::doorbell;
 use crate::ffi::driver::{
@@ -16,7 +17,6 @@ use crate::ffi::{command, pabi};
 use crate::memlock;
 use crate::object;
 use crate::ring::Ring;
-use crate::waiting;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
@@ -202,10 +202,10 @@ pub(crate) unsafe extern "C" fn poll_cq(
     let yield_after = unsafe { context::yield_after(context) };
     if count == 0 {
         // SAFETY: the caller's contract.
-        unsafe { doorbell::settle(context) };
-        waiting::has_found_nothing(yield_after);
+        unsafe { doorbell::ring_deferred(context) };
+        cpu_yield::after_empty_poll(yield_after);
     } else {
-        waiting::has_found(yield_after, count);
+        cpu_yield::after_completions(yield_after, count);
     }
     // The count is at most `room`, which came from a `c_int`.
     count as c_int
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_
     unsafe { Cq::of(cq) }.queue.arm(request);
     // SAFETY: the caller's contract.
     unsafe {
-        doorbell::settle((*cq).context);
+        doorbell::ring_deferred((*cq).context);
         claim_event(cq, request)
     }
 }

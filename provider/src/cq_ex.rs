@@ -9,11 +9,11 @@ use crate::abi::Cqe;
 use crate::clock;
 use crate::completion_queue::{service_level, wc_flags};
 use crate::context;
+use crate::cpu_yield;
 use crate::cq::Cq;
 use crate::doorbell;
 use crate::ffi::os::{EINVAL, ENOENT};
 use crate::ffi::verbs::{wc_ex, IbvCqEx, IbvPollCqAttr};
-use crate::waiting;
 use core::ffi::{c_int, c_uint};
 
 /// Both kinds of timestamp.
@@ -103,14 +103,14 @@ unsafe extern "C" fn start_poll(current: *mut IbvCqEx, attr: *const IbvPollCqAtt
             let count = reader.available();
             // SAFETY: `open` took the lock.
             unsafe { show(current, entry) };
-            waiting::has_found(yield_after, count);
+            cpu_yield::after_completions(yield_after, count);
             0
         }
         None => {
             queue.close();
             // SAFETY: the caller's contract.
-            unsafe { doorbell::settle(context) };
-            waiting::has_found_nothing(yield_after);
+            unsafe { doorbell::ring_deferred(context) };
+            cpu_yield::after_empty_poll(yield_after);
             ENOENT
         }
     }

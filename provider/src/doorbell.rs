@@ -98,16 +98,16 @@ unsafe fn by_ioctl(qp: *mut IbvQp, queue: Queue) -> Result<(), c_int> {
 
 /// The queue pair of a context whose doorbell was deferred. All zeros means none.
 #[repr(transparent)]
-pub(crate) struct Owed(AtomicU64);
+pub(crate) struct DeferredDoorbell(AtomicU64);
 
 /// Marks an entry as valid: the handle of a queue pair may be 0.
-const SOME: u64 = 1 << 32;
+const VALID: u64 = 1 << 32;
 
-impl Owed {
+impl DeferredDoorbell {
     /// Defers the doorbell of the queue pair `handle`. Returns the queue pair whose doorbell was
     /// deferred before, if it is another one.
-    fn owe(&self, handle: u32) -> Option<u32> {
-        let new = SOME | u64::from(handle);
+    fn defer(&self, handle: u32) -> Option<u32> {
+        let new = VALID | u64::from(handle);
         if self.0.load(Ordering::Relaxed) == new {
             // The thread that rings the deferred doorbell has not called the kernel yet. A fence
             // has been executed since the entries were published, so the kernel will see them.
@@ -118,8 +118,8 @@ impl Owed {
     }
 
     /// Forgets the deferred doorbell of the queue pair `handle`, which has called the kernel.
-    fn called(&self, handle: u32) {
-        let it = SOME | u64::from(handle);
+    fn forget(&self, handle: u32) {
+        let it = VALID | u64::from(handle);
         if self.0.load(Ordering::Relaxed) == it {
             let _ = self
                 .0
@@ -147,7 +147,7 @@ fn is_waited_for<'a>(
     completions: impl FnOnce() -> Option<&'a CompletionQueue>,
 ) -> bool {
     let armed = || completions().is_some_and(|queue| queue.ring().is_armed());
-    published.is_solicited() || published.is_an_end() || published.is_signaled() && armed()
+    published.is_solicited() || published.ends_group() || published.is_signaled() && armed()
 }
 
 /// Notifies the kernel of published send work requests: at once, or by a deferred doorbell if the
@@ -157,7 +157,7 @@ fn is_waited_for<'a>(
 ///
 /// `qp` is a queue pair of an open rrxe device.
 #[inline]
-pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int> {
+pub(crate) unsafe fn notify(qp: &Qp, published: Published) -> Result<(), c_int> {
     let public = public(qp);
     // SAFETY: the caller's contract.
     if unsafe { context::is_polled((*public).context) } {
@@ -174,21 +174,22 @@ pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int
         let cq = (*public).send_cq;
         (!cq.is_null()).then(|| &Cq::of(cq).queue)
     };
-    let now = qp.sq.ring().is_due(published.counter) || is_waited_for(published, completions);
+    let now =
+        qp.sq.ring().needs_doorbell(published.counter) || is_waited_for(published, completions);
     // SAFETY: the caller's contract.
     let (context, handle) = unsafe { ((*public).context, (*public).handle) };
     // SAFETY: the caller's contract.
-    let Some(owed) = (unsafe { context::owed(context) }) else {
+    let Some(deferred) = (unsafe { context::deferred_doorbell(context) }) else {
         return Ok(());
     };
     if now {
-        owed.called(handle);
+        deferred.forget(handle);
         // SAFETY: the caller's contract.
         return unsafe { ring(public, Queue::Send) };
     }
-    if let Some(other) = owed.owe(handle) {
+    if let Some(other) = deferred.defer(handle) {
         // SAFETY: the caller's contract.
-        settle_one(unsafe { (*context).cmd_fd }, other);
+        ring_by_handle(unsafe { (*context).cmd_fd }, other);
     }
     Ok(())
 }
@@ -200,18 +201,19 @@ pub(crate) unsafe fn announce(qp: &Qp, published: Published) -> Result<(), c_int
 ///
 /// `context` is an open rrxe device, or null.
 #[inline]
-pub(crate) unsafe fn settle(context: *mut IbvContext) {
+pub(crate) unsafe fn ring_deferred(context: *mut IbvContext) {
     // SAFETY: the caller's contract.
-    if let Some(handle) = unsafe { context::owed(context) }.and_then(Owed::take) {
+    let deferred = unsafe { context::deferred_doorbell(context) };
+    if let Some(handle) = deferred.and_then(DeferredDoorbell::take) {
         // SAFETY: the caller's contract, and the context is not null.
-        settle_one(unsafe { (*context).cmd_fd }, handle);
+        ring_by_handle(unsafe { (*context).cmd_fd }, handle);
     }
 }
 
 /// Rings a deferred doorbell. The queue pair may be gone. Errors are ignored because the kernel
 /// will look at the ring by itself, only later.
 #[cold]
-fn settle_one(cmd_fd: c_int, handle: u32) {
+fn ring_by_handle(cmd_fd: c_int, handle: u32) {
     let _ = by_write(cmd_fd, handle, Queue::Send);
 }
 
@@ -222,7 +224,7 @@ mod tests {
     use crate::{completion_queue, send_queue};
 
     #[test]
-    fn waited_for() {
+    fn waiting_programs_need_doorbells() {
         let (queue, completions) = (
             send_queue::tests::queue(),
             completion_queue::tests::queue(4),
@@ -258,20 +260,20 @@ mod tests {
     }
 
     #[test]
-    fn one_is_owed_a_call() {
-        let owed = Owed(AtomicU64::new(0));
-        assert_eq!(owed.take(), None);
-        assert_eq!(owed.owe(0), None);
-        assert_eq!(owed.owe(0), None);
-        assert_eq!(owed.take(), Some(0));
-        assert_eq!(owed.take(), None);
+    fn one_doorbell_is_deferred() {
+        let deferred = DeferredDoorbell(AtomicU64::new(0));
+        assert_eq!(deferred.take(), None);
+        assert_eq!(deferred.defer(0), None);
+        assert_eq!(deferred.defer(0), None);
+        assert_eq!(deferred.take(), Some(0));
+        assert_eq!(deferred.take(), None);
         // If a second queue pair defers a doorbell, the first one's is rung at once.
-        assert_eq!(owed.owe(7), None);
-        assert_eq!(owed.owe(u32::MAX), Some(7));
-        owed.called(7);
-        assert_eq!(owed.take(), Some(u32::MAX));
-        assert_eq!(owed.owe(7), None);
-        owed.called(7);
-        assert_eq!(owed.take(), None);
+        assert_eq!(deferred.defer(7), None);
+        assert_eq!(deferred.defer(u32::MAX), Some(7));
+        deferred.forget(7);
+        assert_eq!(deferred.take(), Some(u32::MAX));
+        assert_eq!(deferred.defer(7), None);
+        deferred.forget(7);
+        assert_eq!(deferred.take(), None);
     }
 }

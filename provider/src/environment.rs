@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 struct Variable {
     name: &'static str,
     /// Largest allowed time, in microseconds.
-    most: u32,
+    max: u32,
     /// Default if the variable is unset or empty.
     usual: u32,
     /// Meaning of 0, for the message about an invalid value.
@@ -21,7 +21,7 @@ struct Variable {
 /// How long the kernel's polling thread stays awake (poll mode).
 const POLL_IDLE: Variable = Variable {
     name: "RRXE_POLL_IDLE_US",
-    most: MAX_POLL_IDLE_US,
+    max: MAX_POLL_IDLE_US,
     usual: 0,
     zero: "no poll mode",
 };
@@ -31,7 +31,7 @@ const POLL_IDLE: Variable = Variable {
 /// slice.
 const YIELD: Variable = Variable {
     name: "RRXE_YIELD_US",
-    most: 1_000_000,
+    max: 1_000_000,
     usual: 10,
     zero: "never",
 };
@@ -63,11 +63,9 @@ impl Variable {
         let value = std::env::var_os(self.name);
         self.parse(value.as_deref()).ok_or_else(|| {
             let Variable {
-                name, most, zero, ..
+                name, max, zero, ..
             } = self;
-            eprintln!(
-                "librrxe: {name} must be a number of microseconds up to {most}, or 0: {zero}"
-            );
+            eprintln!("librrxe: {name} must be a number of microseconds up to {max}, or 0: {zero}");
             EINVAL
         })
     }
@@ -80,7 +78,7 @@ impl Variable {
         };
         match value.to_str()? {
             "" => Some(self.usual),
-            text => text.parse().ok().filter(|&us| us <= self.most),
+            text => text.parse().ok().filter(|&us| us <= self.max),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | [`memlock`] | explains why memory could not be pinned |
 //! | [`quota`] | explains that a user has its share of the objects |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
+//! | [`cpu_yield`] | yields the CPU after repeated empty polls |
 //! | [`post`], [`wr`] | the two ways to post work requests: lists, and `ibv_wr_*` |
 //! | [`ring`] | memory shared with the kernel |
 
@@ -28,6 +29,7 @@ mod ah;
 mod clock;
 mod completion_queue;
 mod context;
+mod cpu_yield;
 mod cq;
 mod cq_ex;
 mod doorbell;
@@ -47,6 +49,5 @@ mod register;
 mod ring;
 mod send_queue;
 mod srq;
-mod waiting;
 mod wr;
 mod xrcd;

@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn post_send(
 
     if let Some(published) = published {
         // SAFETY: the queue pair is of an open device.
-        let rung = unsafe { doorbell::announce(this, published) };
+        let rung = unsafe { doorbell::notify(this, published) };
         result = result.and(rung.map_err(|error| (error, wr)));
     }
     // SAFETY: the caller's contract.
@@ -122,7 +122,7 @@ pub(crate) unsafe fn bind_window(qp: *mut IbvQp, wr_id: u64, flags: u32, op: Wqe
     this.sq.close();
     if let Some(published) = published {
         // SAFETY: the queue pair is of an open device.
-        if let Err(e) = unsafe { doorbell::announce(this, published) } {
+        if let Err(e) = unsafe { doorbell::notify(this, published) } {
             return e;
         }
     }

@@ -192,10 +192,10 @@ impl Qp {
             0 => (command.rq.addr, of(&command.rq)),
             // From the start of the first ring to the end of the second.
             addr => {
-                let behind = command.sq.behind().unwrap_or(0);
+                let offset = command.sq.next_ring().unwrap_or(0);
                 let bytes = match command.rq.addr {
                     0 => of(&command.sq),
-                    _ => behind.saturating_add(of(&command.rq)),
+                    _ => offset.saturating_add(of(&command.rq)),
                 };
                 (addr, bytes)
             }
@@ -553,7 +553,7 @@ pub(crate) mod tests {
         let mut cap = cap;
         let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
         qp.set_state(qp_state::RTS);
-        qp.sq.ring().be_due_at(1 << 30);
+        qp.sq.ring().set_doorbell_event(1 << 30);
         qp
     }
 
@@ -578,8 +578,8 @@ pub(crate) mod tests {
         let command = qp.command();
         assert_eq!((command.sq.capacity, command.sq.stride), (16, 80));
         assert_eq!((command.rq.capacity, command.rq.stride), (8, 32));
-        let behind = command.sq.behind().unwrap() as u64;
-        assert_eq!(command.rq.addr, command.sq.addr + behind);
+        let offset = command.sq.next_ring().unwrap() as u64;
+        assert_eq!(command.rq.addr, command.sq.addr + offset);
 
         // A kernel that grants what it was asked for.
         qp.grant(&mut cap);

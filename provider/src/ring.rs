@@ -110,25 +110,25 @@ impl Ring {
         Ok(unsafe { Self::at(&mapping, 0, spec) })
     }
 
-    /// Allocates two empty rings, the second behind the first. If `packed`, they may share a page;
+    /// Allocates two empty rings, the second after the first. If `packed`, they may share a page;
     /// the kernel must then pin both together.
     ///
     /// Fails with `EINVAL` if a size cannot be expressed, or with `ENOMEM`.
     pub(crate) fn pair(first: Shape, second: Shape, packed: bool) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
-        let behind = if packed {
-            first.behind()
+        let offset = if packed {
+            first.next_ring()
         } else {
             first.size().and_then(|n| n.checked_next_multiple_of(PAGES))
         };
-        let behind = behind.ok_or(os::EINVAL)?;
-        let mapping = Mapping::new(behind.checked_add(bytes).ok_or(os::EINVAL)?)?;
-        // SAFETY: the mapping has the bytes of the first up to `behind`, a multiple of 64, and from
+        let offset = offset.ok_or(os::EINVAL)?;
+        let mapping = Mapping::new(offset.checked_add(bytes).ok_or(os::EINVAL)?)?;
+        // SAFETY: the mapping has the bytes of the first up to `offset`, a multiple of 64, and from
         // there those of the second.
         Ok(unsafe {
             (
                 Self::at(&mapping, 0, first),
-                Self::at(&mapping, behind, second),
+                Self::at(&mapping, offset, second),
             )
         })
     }
@@ -226,18 +226,22 @@ impl Ring {
 
     /// Returns whether a send queue needs a doorbell, now that its producer counter is `published`.
     #[inline]
-    pub(crate) fn is_due(&self, published: u32) -> bool {
+    pub(crate) fn needs_doorbell(&self, published: u32) -> bool {
         // Pairs with the kernel's fence, as in `wants_doorbell`.
         fence(Ordering::SeqCst);
         // The kernel writes the counter of the next doorbell before it clears the doorbell flag.
         self.word(abi::RING_DOORBELL).load(Ordering::Acquire) != 0
-            || is_behind(self.word(abi::RING_DUE).load(Ordering::Relaxed), published)
+            || has_reached(
+                self.word(abi::RING_DOORBELL_EVENT).load(Ordering::Relaxed),
+                published,
+            )
     }
 
-    /// Acts as a kernel that needs no doorbell until the producer counter reaches `due`.
+    /// Acts as a kernel that needs no doorbell until the producer counter reaches `event`.
     #[cfg(test)]
-    pub(crate) fn be_due_at(&self, due: u32) {
-        self.word(abi::RING_DUE).store(due, Ordering::Relaxed);
+    pub(crate) fn set_doorbell_event(&self, event: u32) {
+        self.word(abi::RING_DOORBELL_EVENT)
+            .store(event, Ordering::Relaxed);
         self.word(abi::RING_DOORBELL).store(0, Ordering::Release);
     }
 
@@ -252,10 +256,10 @@ impl Ring {
     }
 }
 
-/// Returns whether a wrapping counter with the value `now` has reached `due`.
+/// Returns whether a wrapping counter with the value `now` has reached `event`.
 #[inline]
-fn is_behind(due: u32, now: u32) -> bool {
-    now.wrapping_sub(due) < 1 << 31
+fn has_reached(event: u32, now: u32) -> bool {
+    now.wrapping_sub(event) < 1 << 31
 }
 
 #[cfg(test)]
@@ -285,7 +289,7 @@ mod tests {
         assert_eq!((first.capacity(), second.capacity()), (4, 8));
         // 256 + 4 * 80 bytes are 9 cache lines.
         assert_eq!(address(&second) - address(&first), 576);
-        assert_eq!(first.spec().behind(), Some(576));
+        assert_eq!(first.spec().next_ring(), Some(576));
         let last = second.slot(7) as usize;
         drop(first);
         // The memory stays mapped for the other ring.
@@ -316,12 +320,12 @@ mod tests {
     #[test]
     fn due_from_a_number_on() {
         let ring = Ring::allocate(4, 64).unwrap();
-        for due in [0, 5, u32::MAX, 1 << 31] {
-            ring.be_due_at(due);
-            assert!(!ring.is_due(due.wrapping_sub(1)));
-            assert!(ring.is_due(due) && ring.is_due(due.wrapping_add(3)));
+        for event in [0, 5, u32::MAX, 1 << 31] {
+            ring.set_doorbell_event(event);
+            assert!(!ring.needs_doorbell(event.wrapping_sub(1)));
+            assert!(ring.needs_doorbell(event) && ring.needs_doorbell(event.wrapping_add(3)));
             ring.word(abi::RING_DOORBELL).store(1, Ordering::Relaxed);
-            assert!(ring.is_due(due.wrapping_sub(1)));
+            assert!(ring.needs_doorbell(event.wrapping_sub(1)));
         }
     }
 

@@ -77,7 +77,7 @@ pub(crate) struct Published {
     /// Union of the flags of all published work requests.
     flags: u8,
     /// The batch before this one contained a signaled work request, too.
-    habitual: bool,
+    follows_signaled: bool,
 }
 
 impl Published {
@@ -96,8 +96,8 @@ impl Published {
     /// Returns whether the batch is signaled although the one before it was not: the consumer has
     /// come to the end of a group of work requests.
     #[inline]
-    pub(crate) fn is_an_end(&self) -> bool {
-        self.is_signaled() && !self.habitual
+    pub(crate) fn ends_group(&self) -> bool {
+        self.is_signaled() && !self.follows_signaled
     }
 }
 
@@ -178,9 +178,10 @@ impl SendQueue {
         let batch = unsafe { self.current() };
         batch.state.next = batch.state.published;
         batch.state.error = error;
-        batch.state.flags = match self.signal_all {
-            true => abi::WQE_SIGNALED,
-            false => 0,
+        batch.state.flags = if self.signal_all {
+            abi::WQE_SIGNALED
+        } else {
+            0
         };
         batch
     }
@@ -305,7 +306,7 @@ impl<'a> Batch<'a> {
         let published = Published {
             counter: self.state.next,
             flags: self.state.flags,
-            habitual: self.state.signaled,
+            follows_signaled: self.state.signaled,
         };
         self.state.signaled = published.is_signaled();
         Some(published)

@@ -126,7 +126,7 @@ unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
     this.sq.close();
     if let Some(published) = published {
         // SAFETY: the queue pair is of an open device.
-        if let Err(error) = unsafe { doorbell::announce(this, published) } {
+        if let Err(error) = unsafe { doorbell::notify(this, published) } {
             return error;
         }
     }

@@ -23,7 +23,7 @@
 use core::arch::asm;
 
 /// Minimum length.
-pub(crate) const LEAST: usize = 16;
+pub(crate) const MIN_LEN: usize = 16;
 
 /// Bytes that the four accumulators take at a time.
 const BLOCK: usize = 64;
@@ -178,7 +178,7 @@ macro_rules! fold {
         let blocks = $src.wrapping_add($len & !(BLOCK - 1));
         // End of the last round of two blocks, counted after the first block.
         let rounds = blocks.wrapping_sub(($len.wrapping_sub(BLOCK)) & BLOCK);
-        let chunks = $src.wrapping_add($len & !(LEAST - 1));
+        let chunks = $src.wrapping_add($len & !(MIN_LEN - 1));
         let crc: u64;
         asm!(
             "vmovd xmm4, {crc:e}",
@@ -254,12 +254,12 @@ macro_rules! fold {
 }
 
 /// Returns the CRC-32, continued from `crc`, of the first `len & !15` bytes. `len` is at least
-/// [`LEAST`].
+/// [`MIN_LEN`].
 ///
 /// # Safety
 ///
 /// `src` is valid for reads of `len` bytes, which may change concurrently. `len` is at least
-/// [`LEAST`]. The CPU has AVX and PCLMULQDQ, and its vector registers may be used.
+/// [`MIN_LEN`]. The CPU has AVX and PCLMULQDQ, and its vector registers may be used.
 #[inline]
 pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
     // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most
@@ -295,8 +295,8 @@ pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
 /// # Safety
 ///
 /// `src` is valid for reads of `len` bytes, which may change concurrently. `dst` is valid for
-/// writes of `len` bytes, and nothing else uses them. `len` is at least [`LEAST`]. The CPU has AVX
-/// and PCLMULQDQ, and its vector registers may be used.
+/// writes of `len` bytes, and nothing else uses them. `len` is at least [`MIN_LEN`]. The CPU has
+/// AVX and PCLMULQDQ, and its vector registers may be used.
 #[inline]
 pub(crate) unsafe fn crc32_copy(crc: u32, dst: *mut u8, src: *const u8, len: usize) -> u32 {
     // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most

@@ -138,7 +138,7 @@ pub(super) fn take() -> Result<NonNull<u8>> {
 /// # Safety
 ///
 /// `block` was returned by `take`, and the caller still owns its reference.
-pub(super) unsafe fn give_back(block: NonNull<u8>) {
+pub(super) unsafe fn put(block: NonNull<u8>) {
     // SAFETY: The caller guarantees a block to which it owns a reference.
     unsafe { raw::shim_put_page(raw::shim_virt_to_page(block.as_ptr().cast())) };
 }
@@ -216,7 +216,7 @@ mod tests {
             last = taken.last().copied();
             while let Some(block) = taken.pop() {
                 // SAFETY: The block was returned by `take`, and the test owns its reference.
-                unsafe { give_back(block) };
+                unsafe { put(block) };
             }
         }
         Ok(())

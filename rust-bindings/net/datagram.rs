@@ -30,7 +30,7 @@ impl RxSkb {
         let size = size.map_or(total, NonZero::get);
         let mut pieces = Pieces::new(self);
         let linear = pieces.len;
-        let from_here = self.is_from_here() && self.lengths_agree();
+        let from_this_host = self.is_from_this_host() && self.lengths_agree();
         (0..count).map(move |index| {
             // The start is inside the packet, whose length fits in 32 bits.
             let start = index.wrapping_mul(size);
@@ -41,11 +41,11 @@ impl RxSkb {
                 part: Part {
                     start,
                     len,
-                    whole: pieces.whole(start, len),
+                    contiguous: pieces.contiguous(start, len),
                     // It wraps like the Identification.
                     index: index as u16,
                     several,
-                    from_here,
+                    from_this_host,
                     paged: start >= linear,
                 },
             }
@@ -82,7 +82,7 @@ impl<'a> Pieces<'a> {
     /// Returns the address of `len` bytes of the payload at `start` if they are in one piece, valid
     /// as long as the packet. Calls must be in ascending order of `start`.
     #[inline]
-    fn whole(&mut self, start: usize, len: usize) -> Option<Whole> {
+    fn contiguous(&mut self, start: usize, len: usize) -> Option<Contiguous> {
         while start >= self.start.saturating_add(self.len) {
             let skb = self.skb.as_raw();
             // SAFETY: The packet is valid by its type invariant, and `taken` is less than its
@@ -103,17 +103,17 @@ impl<'a> Pieces<'a> {
             return None;
         }
         // The offset is inside the piece.
-        Some(Whole(self.data.wrapping_add(at)))
+        Some(Contiguous(self.data.wrapping_add(at)))
     }
 }
 
 /// Address of a datagram that is in one piece of memory, valid for reads of the datagram's length
 /// as long as its packet.
 #[derive(Clone, Copy)]
-struct Whole(*const u8);
+struct Contiguous(*const u8);
 
 // SAFETY: The pointer refers to memory of a packet, which belongs to no thread.
-unsafe impl Send for Whole {}
+unsafe impl Send for Contiguous {}
 
 /// The part of a packet that a datagram occupies.
 #[derive(Clone, Copy)]
@@ -121,13 +121,13 @@ struct Part {
     /// Offset of the datagram's payload in the packet's payload.
     start: usize,
     len: usize,
-    whole: Option<Whole>,
+    contiguous: Option<Contiguous>,
     /// Number of datagrams before it in the packet.
     index: u16,
     /// The packet holds more than one datagram.
     several: bool,
     /// The packet was built on this host, and its length fields agree.
-    from_here: bool,
+    from_this_host: bool,
     /// The datagram is entirely in page fragments.
     paged: bool,
 }
@@ -187,7 +187,7 @@ impl<'a> Datagram<'a> {
             let [_, _, l0, l1, i0, i1, ..] = &mut header;
             let ident = u16::from_be_bytes([*i0, *i1]).wrapping_add(self.part.index);
             [*i0, *i1] = ident.to_be_bytes();
-            [*l0, *l1] = self.behind_ip().wrapping_add(20).to_be_bytes();
+            [*l0, *l1] = self.len_after_ip().wrapping_add(20).to_be_bytes();
         }
         Some(header)
     }
@@ -199,7 +199,7 @@ impl<'a> Datagram<'a> {
         let mut header: [u8; 40] = self.skb.ip_header().try_into().ok()?;
         if self.part.several {
             let [_, _, _, _, l0, l1, ..] = &mut header;
-            [*l0, *l1] = self.behind_ip().to_be_bytes();
+            [*l0, *l1] = self.len_after_ip().to_be_bytes();
         }
         Some(header)
     }
@@ -211,7 +211,7 @@ impl<'a> Datagram<'a> {
         let mut header = *self.skb.udp_header();
         if self.part.several {
             let [_, _, _, _, l0, l1, ..] = &mut header;
-            [*l0, *l1] = self.behind_ip().to_be_bytes();
+            [*l0, *l1] = self.len_after_ip().to_be_bytes();
         }
         header
     }
@@ -219,14 +219,14 @@ impl<'a> Datagram<'a> {
     /// Returns the bytes after the IP header. They fit in 16 bits even for all datagrams of a
     /// packet together.
     #[inline]
-    fn behind_ip(&self) -> u16 {
+    fn len_after_ip(&self) -> u16 {
         self.part.len.wrapping_add(UDP_HEADER) as u16
     }
 
     /// Returns the offset in the packet's payload of byte `offset` of the datagram, if `len` bytes
     /// from there are inside the datagram. Otherwise returns `EINVAL`.
     #[inline]
-    fn place(&self, offset: usize, len: usize) -> Result<usize> {
+    fn position(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
             Some(end) if end <= self.part.len => Ok(self.part.start.wrapping_add(offset)),
             _ => Err(EINVAL),
@@ -241,11 +241,11 @@ impl<'a> Datagram<'a> {
     /// device can read.
     #[inline]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
-        let at = self.place(offset, destination.len())?;
-        let Some(Whole(data)) = self.part.whole else {
+        let at = self.position(offset, destination.len())?;
+        let Some(Contiguous(data)) = self.part.contiguous else {
             return self.skb.copy_bits(at, destination);
         };
-        // SAFETY: `place` has checked that the range is inside the datagram, which is valid for
+        // SAFETY: `position` has checked that the range is inside the datagram, which is valid for
         // reads at `data`. The slice does not overlap a packet.
         unsafe {
             shared_bytes::copy(
@@ -266,30 +266,31 @@ impl<'a> Datagram<'a> {
     /// the device can read; `f` may have been called for the bytes before that part.
     #[inline]
     pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
-        let at = self.place(offset, len)?;
-        let Some(Whole(data)) = self.part.whole else {
+        let at = self.position(offset, len)?;
+        let Some(Contiguous(data)) = self.part.contiguous else {
             return self.skb.for_each(at, len, self.vector, f);
         };
         if len != 0 {
-            // SAFETY: `place` has checked that the range is inside the datagram, which is valid for
-            // reads at `data` as long as its packet.
+            // SAFETY: `position` has checked that the range is inside the datagram, which is valid
+            // for reads at `data` as long as its packet.
             f(unsafe { Fragment::new(data.add(offset), len, self.vector) });
         }
         Ok(())
     }
 
     /// Returns whether the bytes are unmodified since they were written on this host: they are in
-    /// page fragments of a packet built here ([`RxSkb::is_from_here`]), whose length fields agree.
+    /// page fragments of a packet built here ([`RxSkb::is_from_this_host`]), whose length fields
+    /// agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
-        self.part.from_here && self.part.paged
+        self.part.from_this_host && self.part.paged
     }
 
     /// Returns whether the datagram belongs to a GSO packet that was built on this host and has not
     /// been segmented.
     #[inline]
-    pub fn is_of_row_from_here(&self) -> bool {
-        self.part.several && self.part.from_here
+    pub fn is_in_local_gso_packet(&self) -> bool {
+        self.part.several && self.part.from_this_host
     }
 
     /// Returns whether another datagram follows in the packet.
@@ -307,7 +308,7 @@ impl<'a> Datagram<'a> {
     /// `EINVAL`: the range is not inside the packet, or this datagram is shorter than `skip + each`
     /// bytes. `EFAULT`: a part of the range is in memory that only the device can read; `f` may
     /// have been called for the bytes before that part.
-    pub fn for_each_in_row(
+    pub fn for_each_in_gso_packet(
         &self,
         skip: usize,
         each: usize,
@@ -315,7 +316,7 @@ impl<'a> Datagram<'a> {
         len: usize,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
-        self.place(skip, each)?;
+        self.position(skip, each)?;
         let stride = self.part.len;
         let number = offset.checked_div(each).ok_or(EINVAL)?;
         let before = number.checked_mul(stride).ok_or(EINVAL)?;
@@ -328,10 +329,10 @@ impl<'a> Datagram<'a> {
             // `check_range` below refuses a range that extends beyond the packet.
             let from = start.saturating_add(skip).saturating_add(at);
             self.skb.check_range(from, n)?;
-            match pieces.whole(from, n) {
-                // SAFETY: `Pieces::whole` has found these `n` bytes in one piece of the packet,
-                // which `self` borrows.
-                Some(Whole(data)) => f(unsafe { Fragment::new(data, n, self.vector) }),
+            match pieces.contiguous(from, n) {
+                // SAFETY: `Pieces::contiguous` has found these `n` bytes in one piece of the
+                // packet, which `self` borrows.
+                Some(Contiguous(data)) => f(unsafe { Fragment::new(data, n, self.vector) }),
                 None => self.skb.for_each(from, n, self.vector, &mut f)?,
             }
             start = start.saturating_add(stride);

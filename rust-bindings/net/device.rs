@@ -14,7 +14,7 @@ use kernel::{
 };
 
 /// Maximum number of datagrams in a GSO packet.
-pub const MOST_SEGMENTS: u32 = 16;
+pub const MAX_SEGMENTS: u32 = 16;
 
 /// A network device (`struct net_device`).
 ///
@@ -205,7 +205,7 @@ impl NetDevice {
         // SAFETY: The device is valid by the type invariant; the shims read single fields.
         unsafe {
             if !raw::shim_netdev_can_segment_udp(self.as_raw())
-                || raw::shim_netdev_gso_max_segs(self.as_raw()) < MOST_SEGMENTS
+                || raw::shim_netdev_gso_max_segs(self.as_raw()) < MAX_SEGMENTS
             {
                 return 0;
             }

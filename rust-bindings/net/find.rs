@@ -46,9 +46,9 @@ impl NetNs {
 }
 
 /// A reference that keeps a namespace from ending.
-pub struct HeldNet(NonNull<raw::net>);
+pub struct NetRef(NonNull<raw::net>);
 
-impl core::ops::Deref for HeldNet {
+impl core::ops::Deref for NetRef {
     type Target = NetNs;
     fn deref(&self) -> &NetNs {
         // SAFETY: `self` holds a reference to the namespace.
@@ -56,9 +56,9 @@ impl core::ops::Deref for HeldNet {
     }
 }
 
-impl Drop for HeldNet {
+impl Drop for NetRef {
     fn drop(&mut self) {
-        // SAFETY: Releases the reference that `hold_net` took.
+        // SAFETY: Releases the reference that `get_net` took.
         unsafe { raw::shim_put_net(self.0.as_ptr()) };
     }
 }
@@ -66,10 +66,10 @@ impl Drop for HeldNet {
 impl NetDevice {
     /// Takes a reference that keeps the device's namespace from ending. Returns `None` if the
     /// namespace has begun to end.
-    pub fn hold_net(&self) -> Option<HeldNet> {
+    pub fn get_net(&self) -> Option<NetRef> {
         let rcu = rcu::read_lock();
         // SAFETY: The namespace is valid under RCU. maybe_get_net() (net_namespace.h) takes a
         // reference only if the count is not yet zero.
-        NonNull::new(unsafe { raw::shim_maybe_get_net(self.net(&rcu).as_raw()) }).map(HeldNet)
+        NonNull::new(unsafe { raw::shim_maybe_get_net(self.net(&rcu).as_raw()) }).map(NetRef)
     }
 }

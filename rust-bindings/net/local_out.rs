@@ -5,8 +5,8 @@
 //! C header: `include/linux/netfilter.h`.
 
 use super::{
-    ending::{self, Owned},
-    HeldNet, IpAddr, NetNs, UdpTunnels,
+    net_exit::{self, Owned},
+    IpAddr, NetNs, NetRef, UdpTunnels,
 };
 use crate::raw;
 use core::{
@@ -165,9 +165,9 @@ impl LocalPacket<'_> {
 ///
 /// # Invariants
 ///
-/// Until `ending` has unregistered the hook, `_ops` is its, with `_handler` as `priv`.
+/// Until `net_exit` has unregistered the hook, `_ops` is its, with `_handler` as `priv`.
 pub struct LocalOutHook<H: LocalOut> {
-    id: ending::Id,
+    id: net_exit::Id,
     _ops: KBox<Opaque<raw::nf_hook_ops>>,
     _handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
@@ -187,7 +187,7 @@ impl<H: LocalOut> LocalOutHook<H> {
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the kernel was built without `CONFIG_NETFILTER`. `ENOMEM`.
-    pub fn register(tunnels: &Arc<UdpTunnels>, net: &HeldNet, handler: Arc<H>) -> Result<Self> {
+    pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();
         // SAFETY: `ops` is valid for writes, and nothing else has its address yet.
@@ -195,7 +195,7 @@ impl<H: LocalOut> LocalOutHook<H> {
         // SAFETY: If `register` succeeds, the hook is registered in `net`. Nothing but the list
         // unregisters it.
         let id = unsafe {
-            ending::add(net, || {
+            net_exit::add(net, || {
                 register(net, ops.get()).map(|()| Owned::Hook(ops.get()))
             })
         }?;
@@ -228,7 +228,7 @@ impl<H: LocalOut> Drop for LocalOutHook<H> {
     fn drop(&mut self) {
         // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
         // include/linux/netfilter.h), which this waits for.
-        ending::release(self.id);
+        net_exit::release(self.id);
     }
 }
 

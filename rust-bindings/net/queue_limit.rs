@@ -13,15 +13,15 @@ use crate::raw;
 pub struct QueueLimit(raw::dql);
 
 impl QueueLimit {
-    /// Creates a limit between `least` and `most`, for an empty queue.
-    pub fn new(least: u32, most: u32) -> Self {
+    /// Creates a limit between `min` and `max`, for an empty queue.
+    pub fn new(min: u32, max: u32) -> Self {
         let mut dql: raw::dql = pin_init::zeroed();
         // SAFETY: `dql` is valid for writes; the struct has no pointers, so it may be moved.
         unsafe { raw::shim_dql_init(&mut dql) };
-        dql.min_limit = least;
-        dql.max_limit = most;
-        dql.limit = least;
-        dql.adj_limit = least;
+        dql.min_limit = min;
+        dql.max_limit = max;
+        dql.limit = min;
+        dql.adj_limit = min;
         Self(dql)
     }
 

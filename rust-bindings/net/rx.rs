@@ -176,7 +176,7 @@ impl RxSkb {
     /// or cut it since. This covers its page fragments; headers and linear data may have changed on
     /// the way.
     #[inline]
-    pub(super) fn is_from_here(&self) -> bool {
+    pub(super) fn is_from_this_host(&self) -> bool {
         // SAFETY: `self` owns a reference to the packet (type invariant).
         unsafe { origin::is_marked(self.as_raw()) }
     }

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{blocks, origin, IpVersion, Room, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
+use super::{blocks, origin, IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
 use crate::{raw, vector::Vector};
 use core::{ptr::NonNull, slice};
 use kernel::{
@@ -130,7 +130,7 @@ impl TxSkb {
         &mut self,
         len: usize,
         vector: &Vector,
-        fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
+        fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
         let linear = !self.paged && len <= self.tailroom();
         let before = self.len();
@@ -147,9 +147,9 @@ impl TxSkb {
             _ => (blocks::take()?, 0),
         };
         // SAFETY: `self` owns the memory, and nothing else uses its `len` bytes from `used` on.
-        let mut room = unsafe { Room::new(block.as_ptr().add(used), len, vector) };
-        let result = fill(&mut room);
-        room.finish();
+        let mut writer = unsafe { PacketWriter::new(block.as_ptr().add(used), len, vector) };
+        let result = fill(&mut writer);
+        writer.finish();
         match (linear, result.is_ok()) {
             (true, true) => {}
             // SAFETY: `self` owns the packet, and it is linear, as `skb_trim` (net/core/skbuff.c)
@@ -157,7 +157,7 @@ impl TxSkb {
             (true, false) => unsafe { raw::skb_trim(self.as_raw(), before as u32) },
             (false, true) => self.add_block(block, used, len),
             // SAFETY: `take` returned the block just above, and no fragment refers to it.
-            (false, false) if used == 0 => unsafe { blocks::give_back(block) },
+            (false, false) if used == 0 => unsafe { blocks::put(block) },
             (false, false) => {}
         }
         Ok(result)

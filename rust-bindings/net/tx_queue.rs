@@ -165,7 +165,7 @@ impl TxQueue {
 /// Length in bytes up to which an IP packet fits the MTU of every route. IPv4 learns no smaller MTU
 /// than this (`net.ipv4.route.min_pmtu`, 512 + 20 + 20, DEFAULT_MIN_PMTU in net/ipv4/route.c). The
 /// minimum MTU of IPv6 is larger.
-const NARROWEST: u32 = 552;
+const MIN_ROUTE_MTU: u32 = 552;
 
 /// The outcome of passing a packet to IP.
 enum Xmit {
@@ -190,7 +190,7 @@ fn xmit(skb: TxSkb, longest: u32) -> Xmit {
     }
     // SAFETY: The packet has a route, as checked above; `dst_mtu` (include/net/dst.h) requires RCU,
     // which the caller holds.
-    if longest > NARROWEST && longest > unsafe { raw::shim_skb_dst_mtu(skb.as_raw()) } {
+    if longest > MIN_ROUTE_MTU && longest > unsafe { raw::shim_skb_dst_mtu(skb.as_raw()) } {
         return Xmit::Dropped;
     }
     let skb = skb.into_raw();

@@ -5,8 +5,9 @@
 //! C header: `include/net/udp_tunnel.h`.
 
 use super::{
-    ending::{self, Owned},
-    lockdep, HeldNet, IpVersion, NetDevice, RxSkb,
+    lockdep,
+    net_exit::{self, Owned},
+    IpVersion, NetDevice, NetRef, RxSkb,
 };
 use crate::raw;
 use core::{ffi::c_int, ptr};
@@ -70,7 +71,7 @@ impl UdpTunnels {
         }
         // SAFETY: `REGISTERED` is never cleared, so this runs once. It precedes every use: a socket
         // or hook needs the value returned here, and the operations are registered below.
-        unsafe { ending::prepare() };
+        unsafe { net_exit::prepare() };
         Arc::pin_init(
             try_pin_init!(Self {
                 // INVARIANT: If this fails, there is no `Self`; otherwise the operations are
@@ -80,7 +81,7 @@ impl UdpTunnels {
                     // valid value.
                     unsafe {
                         slot.write(pin_init::zeroed());
-                        (*slot).exit = Some(ending::namespace_exit);
+                        (*slot).exit = Some(net_exit::namespace_exit);
                     }
                     // SAFETY: The struct is initialised and pinned, and `drop` unregisters it
                     // before its memory is freed (`register_pernet_subsys()`,
@@ -100,7 +101,7 @@ impl PinnedDrop for UdpTunnels {
         // (net/core/net_namespace.c) calls `exit` for each namespace. It finds no socket or hook,
         // because each holds a reference to `self`.
         unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
-        ending::end();
+        net_exit::end();
         // A softirq that found a socket before it was released may still be about to enter
         // `encap_receive`, whose code may soon be unloaded.
         // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
@@ -112,9 +113,9 @@ impl PinnedDrop for UdpTunnels {
 ///
 /// # Invariants
 ///
-/// Until `ending` releases the socket, its user data points to `handler`.
+/// Until `net_exit` releases the socket, its user data points to `handler`.
 pub struct UdpTunnelSocket<H: UdpReceive> {
-    id: ending::Id,
+    id: net_exit::Id,
     handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
@@ -136,7 +137,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
     /// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENOMEM`.
     pub fn open(
         tunnels: &Arc<UdpTunnels>,
-        net: &HeldNet,
+        net: &NetRef,
         version: IpVersion,
         port: u16,
         handler: Arc<H>,
@@ -176,7 +177,7 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         // INVARIANT: `handler` is the user data of the socket.
         Ok(Self {
             // SAFETY: `create` returns a tunnel socket of `net` that nothing else releases.
-            id: unsafe { ending::add(net, create) }?,
+            id: unsafe { net_exit::add(net, create) }?,
             handler,
             _tunnels: tunnels.clone(),
         })
@@ -192,7 +193,7 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
     /// Releases the socket and waits for the handler. Sleeps.
     fn drop(&mut self) {
         // Releasing clears the user data, which is read inside RCU read-side sections.
-        ending::release(self.id);
+        net_exit::release(self.id);
     }
 }
 

@@ -165,7 +165,7 @@ impl<D: Driver> UnregisteredDevice<D> {
         completion_vectors: u32,
         link_ops: &'static LinkOps<D>,
     ) -> Result<Self> {
-        let net = netdev.hold_net().ok_or(ENODEV)?;
+        let net = netdev.get_net().ok_or(ENODEV)?;
         // SAFETY: _ib_alloc_device() (device.c) allocates zeroed memory of that size and
         // initializes the ib_device. The namespace is held during the call; when it ends, ib_core
         // moves its devices to the initial namespace (`rdma_dev_exit_net()`).

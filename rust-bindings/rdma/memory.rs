@@ -7,7 +7,7 @@
 
 use super::{device::Device, object::Driver};
 use crate::{
-    net::{Fragment, Room},
+    net::{Fragment, PacketWriter},
     raw, shared_bytes,
     sync::synchronize_rcu_expedited,
     vector::{self, Vector},
@@ -310,7 +310,7 @@ impl<'a> MappedMemory<'a> {
     /// Appends `len` bytes at `offset` to `to`. Returns `EFAULT` if they are not inside the memory,
     /// or `EMSGSIZE` if there is no room for them.
     #[inline]
-    pub fn read(&self, offset: u64, len: usize, to: &mut Room<'_>) -> Result {
+    pub fn read(&self, offset: u64, len: usize, to: &mut PacketWriter<'_>) -> Result {
         if len > to.left() {
             return Err(EMSGSIZE);
         }
@@ -485,7 +485,7 @@ impl<'a> KernelSpan<'a> {
     ///
     /// `EFAULT`: the range is not inside the span. `EMSGSIZE`: there is no room for the bytes.
     #[inline]
-    pub fn read(&self, offset: u64, len: usize, to: &mut Room<'_>) -> Result {
+    pub fn read(&self, offset: u64, len: usize, to: &mut PacketWriter<'_>) -> Result {
         let from = self.place(offset, len)?;
         // SAFETY: `place` has checked the range, and the span is valid for reads by the type
         // invariant.

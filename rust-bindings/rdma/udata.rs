@@ -41,13 +41,13 @@ impl Udata<'_> {
         self.read_at_least(0)
     }
 
-    /// Copies the driver's input, which must have at least `least` bytes. Missing bytes are zero.
-    fn read_at_least<T: FromBytes>(&mut self, least: usize) -> Result<T> {
+    /// Copies the driver's input, which must have at least `min` bytes. Missing bytes are zero.
+    fn read_at_least<T: FromBytes>(&mut self, min: usize) -> Result<T> {
         let mut value = core::mem::MaybeUninit::<T>::zeroed();
         let (to, size) = (value.as_mut_ptr().cast(), size_of::<T>());
         // SAFETY: `self.0` is valid by the type invariant. `value` has room for `size` bytes, and
         // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes at most that many.
-        to_result(unsafe { raw::_ib_copy_validate_udata_in(self.0.as_ptr(), to, size, least) })?;
+        to_result(unsafe { raw::_ib_copy_validate_udata_in(self.0.as_ptr(), to, size, min) })?;
         // SAFETY: All bytes are initialized (zeroes, then the user's bytes), and any bytes are a
         // valid `T`.
         Ok(unsafe { value.assume_init() })

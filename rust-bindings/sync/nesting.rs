@@ -34,7 +34,7 @@ impl Nesting {
     /// Returns the number of calls in progress on this CPU. Any context.
     #[inline]
     pub fn depth(&self) -> u64 {
-        self.0.here(0)
+        self.0.this_cpu(0)
     }
 }
 

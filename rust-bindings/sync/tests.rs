@@ -6,7 +6,7 @@
 mod cases {
     use crate::{
         impl_has_soft_timer,
-        sync::OwnQueue,
+        sync::ModuleWorkqueue,
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuTable, SoftTimer},
         time,
@@ -97,8 +97,8 @@ mod cases {
     }
 
     fn lists() -> Result<Arc<RcuLists<Arc<Counted>, u32, 2>>> {
-        // SAFETY: Each test drops its lists, and `SharedState` of the driver waits for RCU callbacks
-        // before the module is unloaded.
+        // SAFETY: Each test drops its lists, and `SharedState` of the driver waits for RCU
+        // callbacks before the module is unloaded.
         let lists = unsafe { RcuLists::new(0, c"test", kernel::static_lock_class!()) };
         Arc::pin_init(lists, GFP_KERNEL)
     }
@@ -322,7 +322,7 @@ mod cases {
         }
     }
 
-    static QUEUE: OwnQueue = OwnQueue::closed();
+    static QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 
     #[test]
     fn closing_a_queue_waits_for_its_work_items() -> Result {

@@ -5,7 +5,7 @@
 //!
 //! C header: `include/linux/sched/vhost_task.h`.
 
-use super::{OpenQueue, OwnQueue};
+use super::{ModuleWorkqueue, OpenWorkqueue};
 use crate::raw;
 use core::{ffi::c_void, ptr};
 use kernel::{
@@ -52,12 +52,12 @@ static LIVE: Atomic<u32> = Atomic::new(0);
 
 /// The work items that release threads. They wait if a process is stopped, so no other work items
 /// are queued here.
-static REAPER: OwnQueue = OwnQueue::closed();
+static REAPER: ModuleWorkqueue = ModuleWorkqueue::closed();
 
 /// Lets the module have threads. Dropping this waits until all of them have exited, which sleeps,
 /// and takes as long as a process that had a thread is stopped or frozen.
 pub struct UserThreads {
-    _reaper: OpenQueue,
+    _reaper: OpenWorkqueue,
 }
 
 impl UserThreads {

@@ -9,7 +9,7 @@ use core::arch::asm;
 pub(crate) const BLOCK: usize = 128;
 
 /// Minimum length for which rounds are twice as long.
-const LONG: usize = 1024;
+const MIN_LONG: usize = 1024;
 
 /// Copies `len` bytes, at least [`BLOCK`]. The last round ends at the last byte and may overlap the
 /// round before it.
@@ -20,10 +20,10 @@ const LONG: usize = 1024;
 /// memory may be used concurrently. The CPU has AVX, and its vector registers may be used.
 #[inline]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: The caller guarantees valid memory and usable registers. `LONG` is more than a long
-    // round, and `len` is at least a short one.
+    // SAFETY: The caller guarantees valid memory and usable registers. `MIN_LONG` is more than a
+    // long round, and `len` is at least a short one.
     unsafe {
-        if len >= LONG {
+        if len >= MIN_LONG {
             copy_long(to, from, len);
         } else {
             copy_short(to, from, len);

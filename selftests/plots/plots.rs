@@ -98,12 +98,12 @@ fn lines(rows: &[Value], point: impl Fn(&Value) -> Option<(f64, f64)>) -> Vec<Li
 
 /// Returns the minimum and maximum; widens the range if they are equal.
 fn range(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
-    let least = numbers.clone().fold(f64::INFINITY, f64::min);
-    let most = numbers.fold(f64::NEG_INFINITY, f64::max);
-    if least < most {
-        (least, most)
+    let min = numbers.clone().fold(f64::INFINITY, f64::min);
+    let max = numbers.fold(f64::NEG_INFINITY, f64::max);
+    if min < max {
+        (min, max)
     } else {
-        (least * 0.9, most * 1.1 + 1e-9)
+        (min * 0.9, max * 1.1 + 1e-9)
     }
 }
 
@@ -361,7 +361,7 @@ fn instructions(table: &str, path: &Path) -> Done {
         Some((count.parse().ok()?, name))
     };
     let functions: Vec<(f64, String)> = lines.lines().filter_map(parse).take(FUNCTIONS).collect();
-    let most = functions
+    let max = functions
         .first()
         .ok_or("the table of make profile has no functions")?
         .0;
@@ -372,7 +372,7 @@ fn instructions(table: &str, path: &Path) -> Done {
         .caption(title, ("sans-serif", 16))
         .margin(10)
         .x_label_area_size(30)
-        .build_cartesian_2d(0.0..most * 2.0, 0.0..functions.len() as f64)?;
+        .build_cartesian_2d(0.0..max * 2.0, 0.0..functions.len() as f64)?;
     let mut mesh = chart.configure_mesh();
     mesh.disable_y_mesh()
         .disable_y_axis()
@@ -385,7 +385,7 @@ fn instructions(table: &str, path: &Path) -> Done {
         let label = format!("{count} {name}");
         chart.draw_series([Text::new(
             label,
-            (*count + most / 100.0, bottom + 0.7),
+            (*count + max / 100.0, bottom + 0.7),
             ("sans-serif", 12),
         )])?;
     }

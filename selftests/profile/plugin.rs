@@ -16,7 +16,7 @@ use std::sync::Mutex;
 pub static qemu_plugin_version: c_int = 2;
 
 /// Maximum number of distinct blocks. A boot and a benchmark need a few hundred thousand.
-const MOST_BLOCKS: usize = 1 << 20;
+const MAX_BLOCKS: usize = 1 << 20;
 
 /// `QEMU_PLUGIN_INLINE_ADD_U64`
 const ADD: c_int = 0;
@@ -86,7 +86,7 @@ impl State {
 
     /// Returns the counter of an address. Addresses beyond the maximum share the last counter.
     fn counter_of(&mut self, address: u64) -> Counter {
-        let next = self.places.len().min(MOST_BLOCKS - 1);
+        let next = self.places.len().min(MAX_BLOCKS - 1);
         let place = *self.places.entry(address).or_insert(next);
         self.counter(place)
     }
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     };
     // SAFETY: QEMU is loading the plugin and calls functions of these types.
     unsafe {
-        let scoreboard = qemu_plugin_scoreboard_new(MOST_BLOCKS * size_of::<u64>());
+        let scoreboard = qemu_plugin_scoreboard_new(MAX_BLOCKS * size_of::<u64>());
         if let Ok(mut state) = STATE.lock() {
             *state = Some(State {
                 scoreboard,

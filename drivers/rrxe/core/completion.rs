@@ -73,13 +73,13 @@ pub struct Outcome {
     pub fatal: bool,
     /// The queue pair (UC or UD) must go to the Send Queue Error state.
     pub sqe: bool,
-    /// The packet is out of order and had no effect: the driver should hold it until its turn
+    /// The packet is out of order and had no effect: the driver should buffer it until its turn
     /// ([`crate::Reorder`]). To drop it is harmless: the packet is lost and will be retransmitted.
-    pub hold: bool,
+    pub buffer: bool,
 }
 
 impl Outcome {
-    /// Merges the outcomes of a batch, except `hold`, which concerns a single packet.
+    /// Merges the outcomes of a batch, except `buffer`, which concerns a single packet.
     #[inline]
     pub fn merge(&mut self, other: Outcome) {
         self.transmit |= other.transmit;

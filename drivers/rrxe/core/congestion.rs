@@ -76,7 +76,7 @@ const RESERVED: [u8; 16] = [0; 16];
 
 /// Returns the congestion notification packet for a queue pair (IBA A17.9.3): BECN set, PSN 0, and
 /// MigReq 0 as hardware sends it.
-pub(crate) fn notification(dest_qpn: u32, pkey: u16) -> TxPacket {
+pub(crate) fn cnp(dest_qpn: u32, pkey: u16) -> TxPacket {
     let bth = Bth {
         opcode: Opcode::CNP,
         solicited: false,
@@ -155,7 +155,7 @@ pub struct RateLimiter {
     measured: u64,
     limit: Option<Limit>,
     /// Time at which a delayed packet may leave.
-    wake: Option<u64>,
+    wakeup: Option<u64>,
 }
 
 impl RateLimiter {
@@ -166,14 +166,14 @@ impl RateLimiter {
             window_bytes: 0,
             measured: 0,
             limit: None,
-            wake: None,
+            wakeup: None,
         }
     }
 
-    /// Returns whether a packet may leave now. If not, [`RateLimiter::wake`] returns when.
+    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] returns when.
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {
-        self.wake = None;
+        self.wakeup = None;
         if self.limit.is_none() {
             return true;
         }
@@ -186,7 +186,7 @@ impl RateLimiter {
         }
         // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
         let half = BURST >> 1;
-        self.wake = Some(limit.paid_until.saturating_sub(half));
+        self.wakeup = Some(limit.paid_until.saturating_sub(half));
         false
     }
 
@@ -216,7 +216,7 @@ impl RateLimiter {
     }
 
     /// Handles a notification: lowers the rate.
-    pub fn notified(&mut self, now: u64) {
+    pub fn on_cnp(&mut self, now: u64) {
         let measured = self.measured_at(now >> WINDOW_SHIFT);
         if measured == 0 {
             // This sender did not cause the congestion.
@@ -266,14 +266,14 @@ impl RateLimiter {
 
     /// Returns when to poll again for a delayed packet.
     #[inline]
-    pub fn wake(&self) -> Option<u64> {
-        self.wake
+    pub fn wakeup(&self) -> Option<u64> {
+        self.wakeup
     }
 
     /// Clears the pacing wake-up.
     #[inline]
-    pub fn rest(&mut self) {
-        self.wake = None;
+    pub fn clear_wakeup(&mut self) {
+        self.wakeup = None;
     }
 
     /// Returns whether the next packet must ask for an acknowledgement because of the low rate.

@@ -3,10 +3,10 @@
 //! A rate limit of wrong keys, for queue pairs that survive them.
 //!
 //! A reliable connection ends with the first wrong key. An unreliable one continues, so its peer,
-//! or a forger of the peer's packets, could try keys as fast as packets arrive.
+//! or an attacker that forges the peer's packets, could try keys as fast as packets arrive.
 
 /// Maximum number of wrong keys in a period.
-pub const MOST: u32 = 8;
+pub const MAX_WRONG: u32 = 8;
 
 /// Length of a period in nanoseconds.
 pub const PERIOD: u64 = 1_000_000_000;
@@ -20,11 +20,11 @@ pub struct Guesses {
 }
 
 impl Guesses {
-    /// Returns whether the queue pair may check a key now: not after [`MOST`] wrong ones in the
-    /// current period.
+    /// Returns whether the queue pair may check a key now: not after [`MAX_WRONG`] wrong ones in
+    /// the current period.
     #[inline]
     pub fn may_try(&self, now: u64) -> bool {
-        self.wrong < MOST || self.is_over(now)
+        self.wrong < MAX_WRONG || self.is_over(now)
     }
 
     /// Counts a wrong key.
@@ -48,10 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_in_a_period() {
+    fn limit_per_period() {
         let mut guesses = Guesses::default();
         let start = 5 * PERIOD + 3;
-        for now in start..start + u64::from(MOST) {
+        for now in start..start + u64::from(MAX_WRONG) {
             assert!(guesses.may_try(now));
             guesses.note_wrong(now);
         }
@@ -60,7 +60,7 @@ mod tests {
         assert!(guesses.may_try(start + PERIOD));
         // Only a wrong key starts another period.
         guesses.note_wrong(start + 7 * PERIOD);
-        for _ in 1..MOST {
+        for _ in 1..MAX_WRONG {
             assert!(guesses.may_try(start + 7 * PERIOD + 1));
             guesses.note_wrong(start + 7 * PERIOD + 1);
         }

@@ -11,8 +11,8 @@ use crate::wire::{
 /// A received packet, or a burst: successive packets that differ only in the PSN, which increments.
 /// The payload stays in the driver's memory.
 ///
-/// The halves of a queue pair that accept a burst ([`crate::Responder::takes_run`],
-/// [`crate::Requester::takes_run`]) handle it like a single packet with all of the payload.
+/// The halves of a queue pair that accept a burst ([`crate::Responder::accepts_burst`],
+/// [`crate::Requester::accepts_burst`]) handle it like a single packet with all of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The Base Transport Header.
@@ -227,7 +227,7 @@ impl Packet {
     /// Returns whether a burst can start with this packet: it is in the middle of a message, and
     /// has no header but the BTH.
     #[inline]
-    pub fn starts_run(&self) -> bool {
+    pub fn starts_burst(&self) -> bool {
         matches!(
             self.operation,
             Operation::SendMiddle | Operation::WriteMiddle | Operation::ReadResponseMiddle
@@ -238,7 +238,7 @@ impl Packet {
 
     /// Returns the burst of `packets` packets that starts with this one.
     #[inline]
-    pub fn run(self, packets: u32) -> Packet {
+    pub fn burst(self, packets: u32) -> Packet {
         Packet {
             packets,
             payload_len: self.payload_len.saturating_mul(packets),
@@ -247,7 +247,7 @@ impl Packet {
     }
 
     /// Returns the header of the next packet of a burst. `header` belongs to a packet for which
-    /// [`starts_run`](Self::starts_run) holds.
+    /// [`starts_burst`](Self::starts_burst) holds.
     #[inline]
     pub fn next_header(header: &[u8; Bth::LEN]) -> [u8; Bth::LEN] {
         let mut next = *header;

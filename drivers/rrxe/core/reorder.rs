@@ -2,72 +2,72 @@
 
 //! Buffer for out-of-order packets, sorted by PSN.
 //!
-//! The core decides which packets to keep ([`crate::Outcome::hold`]) and when their turn comes. The
-//! driver owns the packets and the storage. Each half of a queue pair has its own [`Reorder`].
+//! The core decides which packets to keep ([`crate::Outcome::buffer`]) and when their turn comes.
+//! The driver owns the packets and the storage. Each half of a queue pair has its own [`Reorder`].
 //! After every packet the driver does this:
 //!
-//! 1. If the outcome says `hold`, [`Reorder::hold`] the packet.
+//! 1. If the outcome says `buffer`, [`Reorder::insert`] the packet.
 //! 2. While [`Reorder::next`] returns a packet that is due (`Responder::is_due`,
-//!    `Requester::is_due`), pass it to `handle_packet` again, and hold it again if the outcome says
-//!    so.
-//! 3. Report whether packets are left (`Responder::held`, `Requester::held`), because there may be
-//!    a gap to report.
+//!    `Requester::is_due`), pass it to `handle_packet` again, and buffer it again if the outcome
+//!    says so.
+//! 3. Report whether packets are left (`Responder::on_buffered`, `Requester::on_buffered`), because
+//!    there may be a gap to report.
 //! 4. Call [`Reorder::expire`] before all that, and at the time of [`Reorder::expires`].
 //!
-//! A held packet has had no effect: it wrote no memory, and nothing was acknowledged or completed
-//! (B-14). To drop it is the same as to lose it in the network.
+//! A buffered packet has had no effect: it wrote no memory, and nothing was acknowledged or
+//! completed (B-14). To drop it is the same as to lose it in the network.
 
 use crate::psn::{Psn, Region};
 
-/// Number of places for each half of a queue pair: the largest window, since a peer sends at most
+/// Number of slots for each half of a queue pair: the largest window, since a peer sends at most
 /// that many packets beyond a gap.
-pub const HELD: usize = REACH as usize;
+pub const MAX_BUFFERED: usize = MAX_DISTANCE as usize;
 
-/// Maximum distance of a held packet from the expected PSN, in PSNs: the largest window. Packets
-/// farther away are dropped, and the peer retransmits them.
-pub const REACH: u32 = crate::requester::MOST_WINDOW;
+/// Maximum distance of a buffered packet from the expected PSN, in PSNs: the largest window.
+/// Packets farther away are dropped, and the peer retransmits them.
+pub const MAX_DISTANCE: u32 = crate::requester::MAX_WINDOW;
 
-/// Maximum age of a held packet, in nanoseconds: several acknowledge timeouts of a typical peer (67
-/// ms each), which has retransmitted the missing packets by then. Older packets may be stale or
+/// Maximum age of a buffered packet, in nanoseconds: several acknowledge timeouts of a typical peer
+/// (67 ms each), which has retransmitted the missing packets by then. Older packets may be stale or
 /// forged. They are dropped within half of this time more.
 pub const MAX_AGE: u64 = 500_000_000;
 
-/// Returns whether a packet of a connection can have this PSN: at most [`REACH`] PSNs before or
-/// after the expected one.
+/// Returns whether a packet of a connection can have this PSN: at most [`MAX_DISTANCE`] PSNs before
+/// or after the expected one.
 #[inline]
-pub const fn is_near(psn: Psn, expected: Psn) -> bool {
-    psn.since(expected.sub(REACH)) < 2 * REACH
+pub const fn is_plausible(psn: Psn, expected: Psn) -> bool {
+    psn.since(expected.sub(MAX_DISTANCE)) < 2 * MAX_DISTANCE
 }
 
-/// Returns the bytes that one of several owners of held packets may take, given that it has `own`
-/// of the `all` bytes taken so far: half of what the others leave of `most`. With n owners, each
-/// gets one part in n + 1, and a new owner always finds something left.
+/// Returns the bytes that one of several owners of buffered packets may take, given that it has
+/// `own` of the `all` bytes taken so far: half of what the others leave of `max`. With n owners,
+/// each gets one part in n + 1, and a new owner always finds something left.
 #[inline]
-pub const fn share(most: usize, all: usize, own: usize) -> usize {
-    most.saturating_sub(all).saturating_add(own) / 2
+pub const fn share(max: usize, all: usize, own: usize) -> usize {
+    max.saturating_sub(all).saturating_add(own) / 2
 }
 
-/// A held packet.
+/// A buffered packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Held<P> {
+pub struct Buffered<P> {
     /// Its PSN.
     pub psn: Psn,
     /// Arrival time in nanoseconds.
-    pub came: u64,
+    pub arrived: u64,
     /// Memory that it keeps allocated, in bytes.
     pub bytes: u32,
-    /// Its memory is also that of the last packet held, which has the PSN before this one. Memory
-    /// that packets share counts once.
-    pub shares: bool,
+    /// Its memory is also that of the last packet buffered, which has the PSN before this one.
+    /// Memory that packets share counts once.
+    pub shares_memory: bool,
     /// The owner's packet.
     pub packet: P,
 }
 
-impl<P> Held<P> {
+impl<P> Buffered<P> {
     /// Returns the bytes to count for this packet.
     #[inline]
     fn counts(&self) -> usize {
-        if self.shares {
+        if self.shares_memory {
             0
         } else {
             self.bytes as usize
@@ -76,7 +76,7 @@ impl<P> Held<P> {
 }
 
 /// State of a reorder buffer. Its packets are in a ring of the driver, whose length must be a power
-/// of two; otherwise nothing is held. Every call must pass the same ring.
+/// of two; otherwise nothing is buffered. Every call must pass the same ring.
 #[derive(Clone, Debug, Default)]
 pub struct Reorder {
     /// Index of the first packet in the ring.
@@ -112,13 +112,13 @@ impl Reorder {
         (self.len != 0).then(|| self.oldest.saturating_add(MAX_AGE))
     }
 
-    /// Returns the number of packets held.
+    /// Returns the number of packets buffered.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Returns whether no packet is held.
+    /// Returns whether no packet is buffered.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -126,51 +126,58 @@ impl Reorder {
 
     /// Returns the ring index of the n-th packet.
     #[inline]
-    fn place(&self, capacity: usize, n: u32) -> usize {
+    fn index(&self, capacity: usize, n: u32) -> usize {
         (self.head.wrapping_add(n) as usize) & capacity.wrapping_sub(1)
     }
 
     /// Returns the packet with the farthest PSN.
-    pub fn last<'a, P>(&self, ring: &'a [Option<Held<P>>]) -> Option<&'a Held<P>> {
+    pub fn last<'a, P>(&self, ring: &'a [Option<Buffered<P>>]) -> Option<&'a Buffered<P>> {
         let last = self.len.checked_sub(1)?;
-        ring.get(self.place(ring.len(), last))?.as_ref()
+        ring.get(self.index(ring.len(), last))?.as_ref()
     }
 
-    fn psn<P>(&self, ring: &[Option<Held<P>>], n: u32) -> Option<Psn> {
-        ring.get(self.place(ring.len(), n))
-            .and_then(|place| place.as_ref())
-            .map(|held| held.psn)
+    fn psn<P>(&self, ring: &[Option<Buffered<P>>], n: u32) -> Option<Psn> {
+        ring.get(self.index(ring.len(), n))
+            .and_then(|slot| slot.as_ref())
+            .map(|buffered| buffered.psn)
     }
 
     /// Removes the n-th packet from the ring. Memory that it shares with the next one then counts
     /// for that.
-    fn take<P>(&mut self, ring: &mut [Option<Held<P>>], n: u32) -> Option<Held<P>> {
-        let held = ring.get_mut(self.place(ring.len(), n))?.take()?;
-        self.bytes = self.bytes.saturating_sub(held.counts());
-        let next = ring.get_mut(self.place(ring.len(), n.wrapping_add(1)));
-        if let Some(next) = next.and_then(Option::as_mut).filter(|next| next.shares) {
-            next.shares = false;
+    fn take<P>(&mut self, ring: &mut [Option<Buffered<P>>], n: u32) -> Option<Buffered<P>> {
+        let buffered = ring.get_mut(self.index(ring.len(), n))?.take()?;
+        self.bytes = self.bytes.saturating_sub(buffered.counts());
+        let next = ring.get_mut(self.index(ring.len(), n.wrapping_add(1)));
+        if let Some(next) = next
+            .and_then(Option::as_mut)
+            .filter(|next| next.shares_memory)
+        {
+            next.shares_memory = false;
             self.bytes = self.bytes.saturating_add(next.counts());
         }
-        Some(held)
+        Some(buffered)
     }
 
-    fn take_first<P>(&mut self, ring: &mut [Option<Held<P>>]) -> Option<P> {
+    fn take_first<P>(&mut self, ring: &mut [Option<Buffered<P>>]) -> Option<P> {
         let first = self.take(ring, 0);
         self.head = self.head.wrapping_add(1);
         self.len = self.len.saturating_sub(1);
-        first.map(|held| held.packet)
+        first.map(|buffered| buffered.packet)
     }
 
     /// Removes the packets for which `leave` returns true, and closes the gaps.
-    fn remove<P>(&mut self, ring: &mut [Option<Held<P>>], leave: impl Fn(&Held<P>) -> bool) {
+    fn remove<P>(
+        &mut self,
+        ring: &mut [Option<Buffered<P>>],
+        leave: impl Fn(&Buffered<P>) -> bool,
+    ) {
         let mut kept = 0u32;
         for n in 0..self.len {
-            let place = self.place(ring.len(), n);
-            if ring.get(place).and_then(Option::as_ref).is_none_or(&leave) {
+            let index = self.index(ring.len(), n);
+            if ring.get(index).and_then(Option::as_ref).is_none_or(&leave) {
                 drop(self.take(ring, n));
             } else {
-                ring.swap(self.place(ring.len(), kept), place);
+                ring.swap(self.index(ring.len(), kept), index);
                 kept = kept.wrapping_add(1);
             }
         }
@@ -178,80 +185,83 @@ impl Reorder {
     }
 
     /// Drops packets that are older than [`MAX_AGE`].
-    pub fn expire<P>(&mut self, ring: &mut [Option<Held<P>>], now: u64) {
+    pub fn expire<P>(&mut self, ring: &mut [Option<Buffered<P>>], now: u64) {
         if self.expires().is_none_or(|at| at > now) {
             return;
         }
         // Dropping packets that would expire soon, too, keeps the number of passes low.
         let until = now.saturating_sub(MAX_AGE / 2);
-        self.remove(ring, |held| held.came <= until);
+        self.remove(ring, |buffered| buffered.arrived <= until);
         let packets = (0..self.len).filter_map(|n| {
-            let place = ring.get(self.place(ring.len(), n));
-            place.and_then(Option::as_ref)
+            let slot = ring.get(self.index(ring.len(), n));
+            slot.and_then(Option::as_ref)
         });
-        self.oldest = packets.map(|held| held.came).min().unwrap_or(now);
+        self.oldest = packets
+            .map(|buffered| buffered.arrived)
+            .min()
+            .unwrap_or(now);
     }
 
-    /// Holds a packet that comes after `expected`, the expected PSN. All held packets may take up
-    /// to `room` bytes.
+    /// Buffers a packet that comes after `expected`, the expected PSN. All buffered packets may
+    /// take up to `room` bytes.
     ///
-    /// If two packets with one PSN differ, at least one is stale or forged. Neither is held then:
-    /// the peer retransmits its own.
+    /// If two packets with one PSN differ, at least one is stale or forged. Neither is buffered
+    /// then: the peer retransmits its own.
     ///
-    /// Returns the packet if it is not held, because its PSN is there already or because nearer
-    /// packets take all places or bytes. Farther packets are dropped to make room.
-    #[must_use = "a packet that is not held is lost"]
-    pub fn hold<P>(
+    /// Returns the packet if it is not buffered, because its PSN is there already or because nearer
+    /// packets take all slots or bytes. Farther packets are dropped to make room.
+    #[must_use = "a packet that is not buffered is lost"]
+    pub fn insert<P>(
         &mut self,
-        ring: &mut [Option<Held<P>>],
+        ring: &mut [Option<Buffered<P>>],
         expected: Psn,
         room: usize,
-        held: Held<P>,
+        buffered: Buffered<P>,
         same: impl FnOnce(&P, &P) -> bool,
     ) -> Option<P> {
         let capacity = ring.len();
         if !capacity.is_power_of_two() {
-            return Some(held.packet);
+            return Some(buffered.packet);
         }
         // The packet nearly always belongs at or near the end.
-        let distance = held.psn.since(expected);
+        let distance = buffered.psn.since(expected);
         let mut at = self.len;
         while let Some(before) = at.checked_sub(1) {
             match self.psn(ring, before) {
-                Some(other) if other == held.psn => {
-                    let other = ring.get(self.place(capacity, before));
+                Some(other) if other == buffered.psn => {
+                    let other = ring.get(self.index(capacity, before));
                     let other = other.and_then(Option::as_ref);
-                    if !other.is_some_and(|other| same(&other.packet, &held.packet)) {
-                        self.remove(ring, |other| other.psn == held.psn);
+                    if !other.is_some_and(|other| same(&other.packet, &buffered.packet)) {
+                        self.remove(ring, |other| other.psn == buffered.psn);
                     }
-                    return Some(held.packet);
+                    return Some(buffered.packet);
                 }
                 Some(other) if other.since(expected) > distance => at = before,
                 _ => break,
             }
         }
-        let bytes = held.counts();
+        let bytes = buffered.counts();
         while self.len as usize >= capacity || self.bytes.saturating_add(bytes) > room {
             let last = self.len.wrapping_sub(1);
             if self.len == 0 || at > last {
-                return Some(held.packet);
+                return Some(buffered.packet);
             }
             drop(self.take(ring, last));
             self.len = last;
         }
-        if self.len == 0 || held.came < self.oldest {
-            self.oldest = held.came;
+        if self.len == 0 || buffered.arrived < self.oldest {
+            self.oldest = buffered.arrived;
         }
         self.bytes = self.bytes.saturating_add(bytes);
         let mut n = self.len;
         while n > at {
             let before = n.wrapping_sub(1);
             // Both indices are valid, because the capacity is a power of two.
-            ring.swap(self.place(capacity, before), self.place(capacity, n));
+            ring.swap(self.index(capacity, before), self.index(capacity, n));
             n = before;
         }
-        if let Some(place) = ring.get_mut(self.place(capacity, at)) {
-            *place = Some(held);
+        if let Some(slot) = ring.get_mut(self.index(capacity, at)) {
+            *slot = Some(buffered);
             self.len = self.len.wrapping_add(1);
         }
         None
@@ -261,7 +271,7 @@ impl Reorder {
     /// expected PSN, because copies of them have been handled meanwhile.
     pub fn next<P>(
         &mut self,
-        ring: &mut [Option<Held<P>>],
+        ring: &mut [Option<Buffered<P>>],
         expected: Psn,
         due: impl FnOnce(Psn) -> bool,
     ) -> Option<P> {
@@ -282,7 +292,7 @@ impl Reorder {
 
     /// Moves all packets to another ring, which the caller must pass from then on. Drops those
     /// without room, the farthest first.
-    pub fn move_to<P>(&mut self, from: &mut [Option<Held<P>>], to: &mut [Option<Held<P>>]) {
+    pub fn move_to<P>(&mut self, from: &mut [Option<Buffered<P>>], to: &mut [Option<Buffered<P>>]) {
         let room = if to.len().is_power_of_two() {
             u32::try_from(to.len()).unwrap_or(u32::MAX)
         } else {
@@ -293,10 +303,10 @@ impl Reorder {
                 drop(self.take(from, n));
                 continue;
             }
-            let place = self.place(from.len(), n);
-            let held = from.get_mut(place).and_then(Option::take);
+            let index = self.index(from.len(), n);
+            let buffered = from.get_mut(index).and_then(Option::take);
             if let Some(to) = to.get_mut(n as usize) {
-                *to = held;
+                *to = buffered;
             }
         }
         self.head = 0;
@@ -304,7 +314,7 @@ impl Reorder {
     }
 
     /// Drops all packets.
-    pub fn clear<P>(&mut self, ring: &mut [Option<Held<P>>]) {
+    pub fn clear<P>(&mut self, ring: &mut [Option<Buffered<P>>]) {
         while self.len != 0 {
             drop(self.take_first(ring));
         }
@@ -317,24 +327,24 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn ring(places: usize) -> Vec<Option<Held<u32>>> {
-        (0..places).map(|_| None).collect()
+    fn ring(slots: usize) -> Vec<Option<Buffered<u32>>> {
+        (0..slots).map(|_| None).collect()
     }
 
-    fn hold(
+    fn insert(
         reorder: &mut Reorder,
-        ring: &mut [Option<Held<u32>>],
+        ring: &mut [Option<Buffered<u32>>],
         expected: Psn,
         packet: u32,
     ) -> Option<u32> {
-        let held = Held {
+        let buffered = Buffered {
             psn: expected.add(packet),
-            came: 0,
+            arrived: 0,
             bytes: 1,
-            shares: false,
+            shares_memory: false,
             packet,
         };
-        reorder.hold(ring, expected, usize::MAX, held, |a, b| a == b)
+        reorder.insert(ring, expected, usize::MAX, buffered, |a, b| a == b)
     }
 
     /// Packets come out in the order of their PSNs, whatever their order of arrival, and across the
@@ -344,7 +354,7 @@ mod tests {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
         let base = Psn::new(0xff_fffe);
         for n in [3, 1, 5, 2, 3] {
-            let back = hold(&mut reorder, &mut ring, base, n);
+            let back = insert(&mut reorder, &mut ring, base, n);
             assert_eq!(back, (n == 3 && reorder.len() == 4).then_some(3));
         }
         assert_eq!(reorder.next(&mut ring, base, |psn| psn == base), None);
@@ -353,7 +363,7 @@ mod tests {
             let packet = reorder.next(&mut ring, expected, |psn| psn == expected);
             assert_eq!(packet, Some(n));
         }
-        // Packets 4 and 5 have been handled without being held.
+        // Packets 4 and 5 have been handled without being buffered.
         assert_eq!(reorder.next(&mut ring, base.add(6), |_| true), None);
         assert!(reorder.is_empty());
         assert!(ring.iter().all(Option::is_none));
@@ -365,16 +375,16 @@ mod tests {
         let (mut reorder, mut ring) = (Reorder::new(), ring(4));
         let base = Psn::new(0);
         for n in [10, 20, 30, 40] {
-            assert_eq!(hold(&mut reorder, &mut ring, base, n), None);
+            assert_eq!(insert(&mut reorder, &mut ring, base, n), None);
         }
-        assert_eq!(hold(&mut reorder, &mut ring, base, 50), Some(50));
-        assert_eq!(hold(&mut reorder, &mut ring, base, 25), None);
+        assert_eq!(insert(&mut reorder, &mut ring, base, 50), Some(50));
+        assert_eq!(insert(&mut reorder, &mut ring, base, 25), None);
         assert_eq!((reorder.len(), reorder.bytes()), (4, 4));
-        assert!(ring.iter().flatten().all(|held| held.packet != 40));
+        assert!(ring.iter().flatten().all(|buffered| buffered.packet != 40));
         reorder.clear(&mut ring);
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
-        // A ring without places holds nothing.
-        assert_eq!(hold(&mut reorder, &mut [], base, 1), Some(1));
+        // A ring without slots buffers nothing.
+        assert_eq!(insert(&mut reorder, &mut [], base, 1), Some(1));
         assert_eq!(reorder.bytes(), 0);
     }
 
@@ -384,16 +394,16 @@ mod tests {
         let (mut reorder, mut small, mut large) = (Reorder::new(), ring(4), ring(8));
         let base = Psn::new(0xff_ffff);
         for n in [1, 2, 3] {
-            assert_eq!(hold(&mut reorder, &mut small, base, n), None);
+            assert_eq!(insert(&mut reorder, &mut small, base, n), None);
         }
         // Now the first packet is not at index 0.
         assert_eq!(reorder.next(&mut small, base.add(1), |_| true), Some(1));
         for n in [5, 4] {
-            assert_eq!(hold(&mut reorder, &mut small, base, n), None);
+            assert_eq!(insert(&mut reorder, &mut small, base, n), None);
         }
         reorder.move_to(&mut small, &mut large);
         assert!(small.iter().all(Option::is_none));
-        assert_eq!(hold(&mut reorder, &mut large, base, 6), None);
+        assert_eq!(insert(&mut reorder, &mut large, base, 6), None);
         assert_eq!((reorder.len(), reorder.bytes()), (5, 5));
         reorder.move_to(&mut large, &mut small);
         assert_eq!((reorder.len(), reorder.bytes()), (4, 4));
@@ -409,17 +419,17 @@ mod tests {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
         let base = Psn::new(0xff_ffff);
         for n in [1, 2, 3, 2] {
-            let _ = hold(&mut reorder, &mut ring, base, n);
+            let _ = insert(&mut reorder, &mut ring, base, n);
         }
         assert_eq!(reorder.len(), 3);
-        let other = Held {
+        let other = Buffered {
             psn: base.add(2),
-            came: 0,
+            arrived: 0,
             bytes: 1,
-            shares: false,
+            shares_memory: false,
             packet: 77,
         };
-        let lost = reorder.hold(&mut ring, base, usize::MAX, other, |a, b| a == b);
+        let lost = reorder.insert(&mut ring, base, usize::MAX, other, |a, b| a == b);
         assert_eq!(lost, Some(77));
         assert_eq!((reorder.len(), reorder.bytes()), (2, 2));
         for n in [1, 3] {
@@ -428,24 +438,26 @@ mod tests {
         assert!(reorder.is_empty() && ring.iter().all(Option::is_none));
     }
 
-    /// Memory that several packets share counts once, for as long as one of them is held.
+    /// Memory that several packets share counts once, for as long as one of them is buffered.
     #[test]
     fn shared_memory() {
         const MEMORY: u32 = 100;
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
         let base = Psn::new(0xff_fffd);
-        let filled = |reorder: &mut Reorder, ring: &mut [Option<Held<u32>>]| {
+        let filled = |reorder: &mut Reorder, ring: &mut [Option<Buffered<u32>>]| {
             reorder.clear(ring);
             for n in 1..=4 {
-                let held = Held {
+                let buffered = Buffered {
                     psn: base.add(n),
-                    came: 0,
+                    arrived: 0,
                     bytes: MEMORY,
-                    shares: n != 1,
+                    shares_memory: n != 1,
                     packet: n,
                 };
                 let room = MEMORY as usize;
-                assert!(reorder.hold(ring, base, room, held, |_, _| true).is_none());
+                assert!(reorder
+                    .insert(ring, base, room, buffered, |_, _| true)
+                    .is_none());
             }
             assert_eq!(reorder.bytes(), MEMORY as usize);
         };
@@ -461,21 +473,21 @@ mod tests {
         let mut small = self::ring(2);
         reorder.move_to(&mut ring, &mut small);
         assert_eq!((reorder.len(), reorder.bytes()), (2, MEMORY as usize));
-        assert_eq!(hold(&mut reorder, &mut small, base, 0), None);
+        assert_eq!(insert(&mut reorder, &mut small, base, 0), None);
         assert_eq!((reorder.len(), reorder.bytes()), (2, MEMORY as usize + 1));
         reorder.clear(&mut small);
         assert_eq!(reorder.bytes(), 0);
         // Any of them leaves because another packet has its PSN.
         for n in 1..=4 {
             filled(&mut reorder, &mut ring);
-            let other = Held {
+            let other = Buffered {
                 psn: base.add(n),
-                came: 0,
+                arrived: 0,
                 bytes: MEMORY,
-                shares: false,
+                shares_memory: false,
                 packet: 77,
             };
-            let _ = reorder.hold(&mut ring, base, usize::MAX, other, |_, _| false);
+            let _ = reorder.insert(&mut ring, base, usize::MAX, other, |_, _| false);
             assert_eq!(reorder.len(), 3);
             assert!(reorder.bytes() >= MEMORY as usize);
             reorder.clear(&mut ring);
@@ -486,18 +498,18 @@ mod tests {
     /// Owners that take all they may get equal parts, and leave a part to the next owner.
     #[test]
     fn shares() {
-        const MOST: usize = 1 << 20;
+        const LIMIT: usize = 1 << 20;
         for owners in 1..40 {
             let mut own = vec![0; owners];
             for _ in 0..1000 {
                 for n in 0..owners {
                     let all = own.iter().sum();
-                    own[n] = share(MOST, all, own[n]);
+                    own[n] = share(LIMIT, all, own[n]);
                 }
             }
-            let part = MOST / (owners + 1);
+            let part = LIMIT / (owners + 1);
             assert!(own.iter().all(|own| own.abs_diff(part) <= owners));
-            assert!(share(MOST, own.iter().sum(), 0) >= part / 2 - owners);
+            assert!(share(LIMIT, own.iter().sum(), 0) >= part / 2 - owners);
         }
         // The other owners took their bytes before the limit was lowered.
         assert_eq!(share(10, 20, 4), 2);
@@ -510,16 +522,16 @@ mod tests {
         let (mut reorder, mut ring) = (Reorder::new(), ring(8));
         let base = Psn::new(0);
         assert_eq!(reorder.expires(), None);
-        for (n, came) in [(5, 100), (1, 200), (3, MAX_AGE), (2, MAX_AGE + 300)] {
-            let held = Held {
+        for (n, arrived) in [(5, 100), (1, 200), (3, MAX_AGE), (2, MAX_AGE + 300)] {
+            let buffered = Buffered {
                 psn: base.add(n),
-                came,
+                arrived,
                 bytes: n,
-                shares: false,
+                shares_memory: false,
                 packet: n,
             };
             assert_eq!(
-                reorder.hold(&mut ring, base, usize::MAX, held, |_, _| true),
+                reorder.insert(&mut ring, base, usize::MAX, buffered, |_, _| true),
                 None
             );
         }
@@ -542,12 +554,12 @@ mod tests {
             let (mut reorder, mut ring) = (Reorder::new(), ring(16));
             let mut map = BTreeMap::new();
             let mut base = 0u32;
-            for (hold, n) in steps {
-                if hold {
+            for (insert, n) in steps {
+                if insert {
                     let psn = base + n;
-                    let shares = false;
-                    let held = Held { psn: Psn::new(psn), came: 0, bytes: n, shares, packet: psn };
-                    let lost = reorder.hold(&mut ring, Psn::new(base), 200, held, |a, b| a == b);
+                    let shares_memory = false;
+                    let buffered = Buffered { psn: Psn::new(psn), arrived: 0, bytes: n, shares_memory, packet: psn };
+                    let lost = reorder.insert(&mut ring, Psn::new(base), 200, buffered, |a, b| a == b);
                     let twice = map.contains_key(&psn);
                     map.entry(psn).or_insert(n as usize);
                     while map.len() > 16 || map.values().sum::<usize>() > 200 {

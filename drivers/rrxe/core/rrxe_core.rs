@@ -72,7 +72,7 @@ pub use completion::{Fault, Outcome, Progress, Status};
 pub use mtu::Mtu;
 pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;
-pub use reorder::{Held, Reorder};
+pub use reorder::{Buffered, Reorder};
 pub use requester::{
     PostError, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
 };

@@ -121,7 +121,7 @@ impl TxPacket {
 
     /// Turns the packet into the next one of a burst: increments the PSN and advances the payload.
     #[inline]
-    pub fn step(&mut self) {
+    pub fn advance(&mut self) {
         self.psn = self.psn.next();
         if let Some(bth) = self.header.first_chunk_mut() {
             Bth::put_psn(bth, self.psn);
@@ -135,7 +135,7 @@ impl TxPacket {
 
     /// Hands over a burst packet by packet. Returns how many were taken, and why the next one was
     /// not.
-    pub fn each_of_run(
+    pub fn for_each_in_burst(
         &self,
         count: u32,
         mut transmit: impl FnMut(&TxPacket) -> Result<(), TxError>,
@@ -145,7 +145,7 @@ impl TxPacket {
             if let Err(error) = transmit(&packet) {
                 return (taken, Err(error));
             }
-            packet.step();
+            packet.advance();
         }
         (count, Ok(()))
     }

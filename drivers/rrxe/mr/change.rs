@@ -2,7 +2,7 @@
 
 //! Work requests that change a key: fast registration, binding of windows, invalidation.
 
-use super::{is_inside, Consumer, Kind, Mr, CLOSED, REMOTE, TYPE_1, TYPE_2};
+use super::{is_inside, KeyUser, Kind, Mr, CLOSED, REMOTE, TYPE_1, TYPE_2};
 use crate::{pd::PdId, tables::Tables};
 use kernel::sync::{
     atomic::{Full, Relaxed},
@@ -41,14 +41,14 @@ pub(crate) struct FastRegister {
     pub(crate) access: u64,
 }
 
-/// A window's hold on its region, which can't be deregistered while this exists.
-pub(super) struct Bound {
+/// The binding of a window to its region, which can't be deregistered while this exists.
+pub(super) struct WindowBinding {
     region: Arc<Mr>,
     /// Offset of the window's start in the region's memory, in bytes.
     start: u64,
 }
 
-impl Bound {
+impl WindowBinding {
     /// Returns `None` if the region is being deregistered.
     fn new(region: Arc<Mr>, start: u64) -> Option<Self> {
         let mut now = region.windows.load(Relaxed);
@@ -74,15 +74,15 @@ impl Bound {
 
 impl Mr {
     /// Binds this window. A window that was found under RCU may have been deallocated since, and
-    /// must hold no region then.
+    /// must not be bound then.
     fn bind(
         &self,
         mw_type: u32,
-        by: Consumer,
+        by: KeyUser,
         to: &Bind,
-        bound: Option<Bound>,
+        bound: Option<WindowBinding>,
     ) -> Result<(), Fault> {
-        let mut state = lock_bh(&self.changing);
+        let mut state = lock_bh(&self.key_state);
         if state.ended || mw_type == TYPE_2 && state.valid {
             return Err(Fault::Protection);
         }
@@ -99,7 +99,7 @@ impl Mr {
     }
 }
 
-impl Drop for Bound {
+impl Drop for WindowBinding {
     fn drop(&mut self) {
         self.region.windows.fetch_sub(1, Full);
     }
@@ -109,12 +109,12 @@ impl Tables {
     /// Invalidates a key: local invalidate, and SEND with invalidate (IBA 10.6.5). The key must be
     /// that of a fast registration or of a bound window of type 2; any other key is refused and
     /// stays valid (K-08). On return, no access uses the key.
-    pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: Consumer, key: u32) -> Result<(), Fault> {
+    pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: KeyUser, key: u32) -> Result<(), Fault> {
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
-        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast | Kind::Window(TYPE_2)) {
+        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
-        let mut state = lock_bh(&mr.changing);
+        let mut state = lock_bh(&mr.key_state);
         if state.key != key || state.binder.is_some_and(|binder| binder != by.qp) {
             return Err(Fault::Protection);
         }
@@ -133,15 +133,15 @@ impl Tables {
     pub(crate) fn fast_register(
         &self,
         rcu: &rcu::Guard,
-        by: Consumer,
+        by: KeyUser,
         to: FastRegister,
     ) -> Result<(), Fault> {
         let mr = self.regions.get(to.key, rcu).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
-        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::Fast) || access & !FAST_ACCESS != 0 {
+        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {
             return Err(Fault::Protection);
         }
-        let mut state = lock_bh(&mr.changing);
+        let mut state = lock_bh(&mr.key_state);
         let mapped = state.pages.as_ref().map_or(0, |pages| pages.size());
         let fits = to.length <= mapped && to.iova.checked_add(to.length).is_some();
         if state.valid || !fits {
@@ -157,7 +157,7 @@ impl Tables {
 
     /// Binds a window (IBA 10.6.7.2, 11.4.1.1). A window of type 1 may be bound again, or unbound;
     /// a window of type 2 must have been invalidated.
-    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: Consumer, to: Bind) -> Result<(), Fault> {
+    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: KeyUser, to: Bind) -> Result<(), Fault> {
         let window = self.regions.get(to.rkey, rcu).ok_or(Fault::Protection)?;
         let Kind::Window(mw_type) = window.kind else {
             return Err(Fault::Protection);
@@ -178,34 +178,34 @@ impl Tables {
         window.bind(mw_type, by, &to, bound)
     }
 
-    /// Returns a hold on the region to bind a window to.
+    /// Returns the binding to a region, for a window.
     fn region_for_window(
         &self,
         rcu: &rcu::Guard,
         pd: PdId,
         to: &Bind,
         access: u32,
-    ) -> Result<Bound, Fault> {
+    ) -> Result<WindowBinding, Fault> {
         let region = self
             .regions
             .get_arc(to.lkey, rcu)
             .ok_or(Fault::Protection)?;
-        let Kind::Fixed(fixed) = &region.kind else {
+        let Kind::Registered(registered) = &region.kind else {
             return Err(Fault::Protection);
         };
         let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
         let end = to.address.checked_add(to.length).ok_or(Fault::Protection)?;
-        let allowed = fixed.access();
+        let allowed = registered.access();
         if region.pd.get() != pd
-            || fixed.key != to.lkey
+            || registered.key != to.lkey
             || allowed & access::MW_BIND == 0
             || writes && allowed & access::LOCAL_WRITE == 0
-            || !is_inside(fixed.iova, fixed.length, to.address, end)
+            || !is_inside(registered.iova, registered.length, to.address, end)
         {
             return Err(Fault::Protection);
         }
-        let start = to.address.wrapping_sub(fixed.iova);
-        Bound::new(region, start).ok_or(Fault::Protection)
+        let start = to.address.wrapping_sub(registered.iova);
+        WindowBinding::new(region, start).ok_or(Fault::Protection)
     }
 }
 
@@ -217,17 +217,17 @@ mod tests {
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {
         let tables = Tables::new()?;
-        let by = Consumer {
+        let by = KeyUser {
             pd: Pd::new(true).id(),
             qp: BinderId::new(),
         };
         let register = |kind: Kind| {
             let charge = Charge::new(&tables.quotas.windows, false)?;
             Mr::register(&tables, charge, by.pd, None, |key| {
-                (kind, Changing::new(key, true, None))
+                (kind, KeyState::new(key, true, None))
             })
         };
-        let (region, _) = register(Kind::Fast)?;
+        let (region, _) = register(Kind::FastReg)?;
         let (window, keys) = register(Kind::Window(TYPE_1))?;
         let to = Bind {
             rkey: keys.rkey,
@@ -236,23 +236,23 @@ mod tests {
             length: 1,
             access: access::REMOTE_READ.into(),
         };
-        let hold = || Bound::new(region.mr.clone(), 0);
+        let binding = || WindowBinding::new(region.mr.clone(), 0);
 
         // Binding the window twice leaves one window on the region.
-        assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
-        assert!(window.mr.bind(TYPE_1, by, &to, hold()).is_ok());
+        assert!(window.mr.bind(TYPE_1, by, &to, binding()).is_ok());
+        assert!(window.mr.bind(TYPE_1, by, &to, binding()).is_ok());
         assert_eq!(region.mr.windows.load(Relaxed), 1);
         assert_eq!(region.close(), Err(EBUSY));
 
         // A CPU that has found the window binds it after another CPU has deallocated it.
         let found = window.mr.clone();
-        let late = hold();
+        let late = binding();
         window.close()?;
         drop(window);
         assert!(found.bind(TYPE_1, by, &to, late).is_err());
         assert_eq!(region.mr.windows.load(Relaxed), 0);
         region.close()?;
-        assert!(hold().is_none());
+        assert!(binding().is_none());
         Ok(())
     }
 }

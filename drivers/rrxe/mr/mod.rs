@@ -14,7 +14,7 @@ mod change;
 mod rereg;
 mod span;
 
-use change::Bound;
+use change::WindowBinding;
 pub(crate) use change::{Bind, FastRegister};
 use span::Source;
 pub(crate) use span::{Reference, Span};
@@ -69,19 +69,19 @@ impl BinderId {
 
 /// The user of a key.
 #[derive(Clone, Copy)]
-pub(crate) struct Consumer {
+pub(crate) struct KeyUser {
     pub(crate) pd: PdId,
     pub(crate) qp: BinderId,
 }
 
 /// A requested memory access.
 #[derive(Clone, Copy)]
-struct Wish {
+struct AccessRequest {
     pd: PdId,
     /// The queue pair, if the access may use a window.
     window: Option<BinderId>,
     /// Required rights; the access needs all of them.
-    need: u32,
+    required: u32,
 }
 
 /// A memory region or window, as the packet path looks it up.
@@ -92,19 +92,19 @@ pub(crate) struct Mr {
     /// Number of windows bound to the region, or [`CLOSED`].
     windows: Atomic<u32>,
     #[pin]
-    changing: SpinLock<Changing>,
+    key_state: SpinLock<KeyState>,
 }
 
 enum Kind {
     /// Registered by a verb. Never changes its memory.
-    Fixed(Fixed),
+    Registered(Registered),
     /// A region for fast registration.
-    Fast,
+    FastReg,
     /// A window of this type.
     Window(u32),
 }
 
-struct Fixed {
+struct Registered {
     key: u32,
     access: Atomic<u32>,
     /// The address of its first byte in work requests.
@@ -113,7 +113,7 @@ struct Fixed {
     memory: Memory,
 }
 
-impl Fixed {
+impl Registered {
     /// Returns the region's rights.
     #[inline]
     fn access(&self) -> u32 {
@@ -121,11 +121,11 @@ impl Fixed {
     }
 
     /// Returns the offset of the bytes `va..end` in the memory, if `key` is the region's key and
-    /// the region has all of the rights in `need`.
+    /// the region has all of the rights in `required`.
     #[inline]
-    fn find(&self, key: u32, need: u32, va: u64, end: u64) -> Option<u64> {
+    fn find(&self, key: u32, required: u32, va: u64, end: u64) -> Option<u64> {
         let allowed = self.key == key
-            && self.access() & need == need
+            && self.access() & required == required
             && is_inside(self.iova, self.length, va, end);
         allowed.then(|| va.wrapping_sub(self.iova))
     }
@@ -137,7 +137,7 @@ enum Memory {
 }
 
 /// The variable state of a fast registration or a window.
-struct Changing {
+struct KeyState {
     /// The key may be used. Always true for a window of type 1.
     valid: bool,
     key: u32,
@@ -147,14 +147,14 @@ struct Changing {
     /// Fast registration: its memory.
     pages: Option<KernelPages>,
     /// Window: the region that it is bound to.
-    bound: Option<Bound>,
+    bound: Option<WindowBinding>,
     /// Deregistered or deallocated: it can't be bound.
     ended: bool,
     /// Window of type 2: the queue pair that it is bound to (K-06).
     binder: Option<BinderId>,
 }
 
-impl Changing {
+impl KeyState {
     fn new(key: u32, valid: bool, pages: Option<KernelPages>) -> Self {
         Self {
             valid,
@@ -189,16 +189,16 @@ impl Mr {
         charge: Charge,
         pd: PdId,
         owner: Option<PinOwner>,
-        make: impl FnOnce(u32) -> (Kind, Changing),
+        make: impl FnOnce(u32) -> (Kind, KeyState),
     ) -> Result<(Charged<MrHandle>, MrKeys)> {
         let (index, key) = tables.regions.reserve()?;
-        let (kind, changing) = make(key);
+        let (kind, key_state) = make(key);
         let mr = Arc::pin_init(
             pin_init!(Mr {
                 pd: PdCell::new(pd),
                 kind,
                 windows: Atomic::new(0),
-                changing <- new_spinlock!(changing, "rrxe_mr"),
+                key_state <- new_spinlock!(key_state, "rrxe_mr"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -220,15 +220,24 @@ impl Mr {
         ))
     }
 
-    fn fixed(key: u32, access: u32, iova: u64, length: u64, memory: Memory) -> (Kind, Changing) {
-        let fixed = Fixed {
+    fn registered(
+        key: u32,
+        access: u32,
+        iova: u64,
+        length: u64,
+        memory: Memory,
+    ) -> (Kind, KeyState) {
+        let registered = Registered {
             key,
             access: Atomic::new(access),
             iova,
             length,
             memory,
         };
-        (Kind::Fixed(fixed), Changing::new(key, false, None))
+        (
+            Kind::Registered(registered),
+            KeyState::new(key, false, None),
+        )
     }
 
     /// REG_MR.
@@ -255,7 +264,7 @@ impl Mr {
         let owner = PinOwner::new(Umem::get(device, start, size, access)?)?;
         let memory = Memory::User(owner.shared().clone());
         Self::register(tables, charge, pd.id(), Some(owner), |key| {
-            Self::fixed(key, access, iova, length, memory)
+            Self::registered(key, access, iova, length, memory)
         })
     }
 
@@ -272,7 +281,7 @@ impl Mr {
         }
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
         Self::register(&device.tables, charge, pd.id(), None, |key| {
-            Self::fixed(key, access, 0, u64::MAX, Memory::Kernel(memory))
+            Self::registered(key, access, 0, u64::MAX, Memory::Kernel(memory))
         })
     }
 
@@ -288,7 +297,7 @@ impl Mr {
         let pages = KernelPages::with_capacity(pages as usize)?;
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
         Self::register(&device.tables, charge, pd.id(), None, |key| {
-            (Kind::Fast, Changing::new(key, false, Some(pages)))
+            (Kind::FastReg, KeyState::new(key, false, Some(pages)))
         })
     }
 
@@ -303,18 +312,18 @@ impl Mr {
         }
         let charge = Charge::new(&device.tables.quotas.windows, pd.is_user())?;
         let (handle, keys) = Self::register(&device.tables, charge, pd.id(), None, |key| {
-            let changing = Changing::new(key, mw_type == TYPE_1, None);
-            (Kind::Window(mw_type), changing)
+            let key_state = KeyState::new(key, mw_type == TYPE_1, None);
+            (Kind::Window(mw_type), key_state)
         })?;
         Ok((handle, keys.rkey))
     }
 
     /// Invalidates the key, after the accesses in progress have finished.
     fn end(&self) {
-        let mut changing = lock_bh(&self.changing);
-        changing.valid = false;
-        changing.ended = true;
-        changing.bound = None;
+        let mut key_state = lock_bh(&self.key_state);
+        key_state.valid = false;
+        key_state.ended = true;
+        key_state.bound = None;
     }
 }
 
@@ -334,23 +343,23 @@ impl MrHandle {
 
     /// Removes the pages of a fast registration, before new ones are mapped.
     pub(crate) fn unmap(&self) {
-        let mut changing = lock_bh(&self.mr.changing);
-        changing.valid = false;
-        if let Some(pages) = &mut changing.pages {
+        let mut key_state = lock_bh(&self.mr.key_state);
+        key_state.valid = false;
+        if let Some(pages) = &mut key_state.pages {
             pages.clear();
         }
     }
 
     /// Adds a page to a fast registration.
     pub(crate) fn map_page(&self, address: u64) -> Result {
-        let mut changing = lock_bh(&self.mr.changing);
-        changing.pages.as_mut().ok_or(EINVAL)?.push(address)
+        let mut key_state = lock_bh(&self.mr.key_state);
+        key_state.pages.as_mut().ok_or(EINVAL)?.push(address)
     }
 
     /// Completes the mapping after all pages were added.
     pub(crate) fn map_end(&self, address: u64, length: u64, page_size: u32) -> Result {
-        let mut changing = lock_bh(&self.mr.changing);
-        let pages = changing.pages.as_mut().ok_or(EINVAL)?;
+        let mut key_state = lock_bh(&self.mr.key_state);
+        let pages = key_state.pages.as_mut().ok_or(EINVAL)?;
         pages.finish(address, length, page_size)
     }
 }
@@ -370,35 +379,41 @@ impl Tables {
     fn span<'a>(
         &'a self,
         rcu: &'a rcu::Guard,
-        wish: Wish,
+        request: AccessRequest,
         key: u32,
         va: u64,
         len: u32,
     ) -> Result<Span<'a>, Fault> {
-        let Wish { pd, window, need } = wish;
+        let AccessRequest {
+            pd,
+            window,
+            required,
+        } = request;
         let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         if mr.pd.get() != pd {
             return Err(Fault::Protection);
         }
-        if let Kind::Fixed(fixed) = &mr.kind {
+        if let Kind::Registered(registered) = &mr.kind {
             return Ok(Span {
-                source: Source::Fixed(&fixed.memory),
+                source: Source::Registered(&registered.memory),
                 rcu,
-                offset: fixed.find(key, need, va, end).ok_or(Fault::Protection)?,
+                offset: registered
+                    .find(key, required, va, end)
+                    .ok_or(Fault::Protection)?,
                 len,
             });
         }
-        let state = lock_bh(&mr.changing);
+        let state = lock_bh(&mr.key_state);
         if !state.valid
             || state.key != key
-            || state.access & need != need
+            || state.access & required != required
             || !is_inside(state.iova, state.length, va, end)
         {
             return Err(Fault::Protection);
         }
         let start = match (&mr.kind, &state.bound, window) {
-            (Kind::Fast, _, _) => 0,
+            (Kind::FastReg, _, _) => 0,
             (Kind::Window(_), Some(bound), Some(qp))
                 if state.binder.is_none_or(|binder| binder == qp) =>
             {
@@ -408,7 +423,7 @@ impl Tables {
         };
         let offset = start.wrapping_add(va.wrapping_sub(state.iova));
         Ok(Span {
-            source: Source::Changing(state),
+            source: Source::Locked(state),
             rcu,
             offset,
             len,
@@ -427,12 +442,12 @@ impl Tables {
         len: u32,
         write: bool,
     ) -> Result<Span<'a>, Fault> {
-        let wish = Wish {
+        let request = AccessRequest {
             pd,
             window: None,
-            need: if write { access::LOCAL_WRITE } else { 0 },
+            required: if write { access::LOCAL_WRITE } else { 0 },
         };
-        self.span(rcu, wish, lkey, va, len)
+        self.span(rcu, request, lkey, va, len)
     }
 
     /// Returns the bytes `va..va + len` for a request from the peer: see [`Tables::span`].
@@ -440,23 +455,23 @@ impl Tables {
     pub(crate) fn remote<'a>(
         &'a self,
         rcu: &'a rcu::Guard,
-        by: Consumer,
+        by: KeyUser,
         rkey: u32,
         va: u64,
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'a>, Fault> {
-        let need = match wants {
+        let required = match wants {
             RemoteAccess::Read => access::REMOTE_READ,
             RemoteAccess::Write => access::REMOTE_WRITE,
             RemoteAccess::Atomic => access::REMOTE_ATOMIC,
         };
-        let wish = Wish {
+        let request = AccessRequest {
             pd: by.pd,
             window: Some(by.qp),
-            need,
+            required,
         };
-        self.span(rcu, wish, rkey, va, len)
+        self.span(rcu, request, rkey, va, len)
     }
 }
 
@@ -470,22 +485,22 @@ impl Tables {
         rkey: u32,
         flush: Flush,
     ) -> Result<(), Fault> {
-        let mut need = 0;
+        let mut required = 0;
         if flush.global {
-            need |= access::FLUSH_GLOBAL;
+            required |= access::FLUSH_GLOBAL;
         }
         if flush.persistent {
-            need |= access::FLUSH_PERSISTENT;
+            required |= access::FLUSH_PERSISTENT;
         }
         let mr = self.regions.get(rkey, rcu).ok_or(Fault::Protection)?;
         // Windows and fast registrations never have these rights.
-        let Kind::Fixed(fixed) = &mr.kind else {
+        let Kind::Registered(registered) = &mr.kind else {
             return Err(Fault::Protection);
         };
         // Without a range, the whole region is flushed.
-        let (va, len) = flush.range.unwrap_or((fixed.iova, 0));
+        let (va, len) = flush.range.unwrap_or((registered.iova, 0));
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        let found = fixed.find(rkey, need, va, end);
+        let found = registered.find(rkey, required, va, end);
         found
             .filter(|_| mr.pd.get() == pd)
             .ok_or(Fault::Protection)?;

@@ -6,7 +6,7 @@
 //! both the old and the new settings allow is not disturbed. New memory makes a new region with new
 //! keys, so that no access by the old keys reaches it.
 
-use super::{Fixed, Kind, Mr, MrHandle, CLOSED, SUPPORTED_ACCESS};
+use super::{Kind, Mr, MrHandle, Registered, CLOSED, SUPPORTED_ACCESS};
 use crate::{driver::Rrxe, pd::Pd, quota::Charged};
 use kernel::{
     prelude::*,
@@ -50,10 +50,10 @@ impl MrHandle {
         pd: &Pd,
         change: &MrChange,
     ) -> Result<Option<(Charged<MrHandle>, MrKeys)>> {
-        let (Kind::Fixed(fixed), Some(owner)) = (&self.mr.kind, &self.owner) else {
+        let (Kind::Registered(registered), Some(owner)) = (&self.mr.kind, &self.owner) else {
             return Err(EINVAL);
         };
-        let access = change.access.unwrap_or(fixed.access());
+        let access = change.access.unwrap_or(registered.access());
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
@@ -67,11 +67,11 @@ impl MrHandle {
             let memory = UserMemory {
                 start,
                 length: size as u64,
-                iova: fixed.iova,
+                iova: registered.iova,
             };
             return Mr::user(device, pd, &memory, access).map(Some);
         }
-        self.mr.set(fixed, pd, access);
+        self.mr.set(registered, pd, access);
         Ok(None)
     }
 }
@@ -79,18 +79,18 @@ impl MrHandle {
 impl Mr {
     /// Changes the domain and the rights of a region. Sleeps. On return, no access relies on the
     /// old ones.
-    fn set(&self, fixed: &Fixed, pd: &Pd, access: u32) {
+    fn set(&self, registered: &Registered, pd: &Pd, access: u32) {
         // No access may see the new domain with old rights, or the reverse. So the rights are first
         // reduced to those that both allow.
-        let old = fixed.access();
+        let old = registered.access();
         if old & !access != 0 {
-            fixed.access.store(old & access, Relaxed);
+            registered.access.store(old & access, Relaxed);
             synchronize_rcu_expedited();
         }
         if self.pd.get() != pd.id() {
             self.pd.set(pd.id());
             synchronize_rcu_expedited();
         }
-        fixed.access.store(access, Relaxed);
+        registered.access.store(access, Relaxed);
     }
 }

@@ -2,11 +2,11 @@
 
 //! Access to the bytes that a key was checked for.
 
-use super::{Changing, Kind, Memory};
+use super::{KeyState, Kind, Memory};
 use crate::{pd::PdId, tables::Tables};
 use kernel::sync::rcu;
 use linux_rdma::{
-    net::{Fragment, Room},
+    net::{Fragment, PacketWriter},
     rdma::memory::{access, KernelSpan, MappedMemory, Word},
     sync::BhLocked,
 };
@@ -35,7 +35,7 @@ pub(crate) struct Reference {
     pub(crate) key: u32,
     pub(crate) va: u64,
     /// Required rights; 0 for the queue pair's own work requests.
-    pub(crate) need: u32,
+    pub(crate) required: u32,
 }
 
 impl Reference {
@@ -45,7 +45,7 @@ impl Reference {
             pd,
             key: lkey,
             va,
-            need: 0,
+            required: 0,
         }
     }
 
@@ -55,7 +55,7 @@ impl Reference {
             pd,
             key: rkey,
             va,
-            need: access::REMOTE_READ,
+            required: access::REMOTE_READ,
         }
     }
 }
@@ -72,27 +72,32 @@ impl Tables {
         len: u64,
     ) -> Option<(MappedMemory<'a>, u64)> {
         let mr = self.regions.get(reference.key, rcu)?;
-        let Kind::Fixed(fixed) = &mr.kind else {
+        let Kind::Registered(registered) = &mr.kind else {
             return None;
         };
-        let Memory::User(pinned) = &fixed.memory else {
+        let Memory::User(pinned) = &registered.memory else {
             return None;
         };
-        let Reference { pd, key, va, need } = *reference;
-        let offset = fixed.find(key, need, va, va.checked_add(len)?)?;
+        let Reference {
+            pd,
+            key,
+            va,
+            required,
+        } = *reference;
+        let offset = registered.find(key, required, va, va.checked_add(len)?)?;
         let memory = pinned.access(rcu)?;
         (mr.pd.get() == pd).then_some((memory, offset))
     }
 }
 
 pub(super) enum Source<'a> {
-    Fixed(&'a Memory),
+    Registered(&'a Memory),
     /// Locked, so that the key can't be invalidated meanwhile.
-    Changing(BhLocked<'a, Changing>),
+    Locked(BhLocked<'a, KeyState>),
 }
 
 /// The memory of a span.
-enum Place<'a> {
+enum SpanMemory<'a> {
     /// The span starts at its offset.
     Mapped(MappedMemory<'a>),
     /// The whole memory is the span.
@@ -100,17 +105,17 @@ enum Place<'a> {
 }
 
 impl Span<'_> {
-    fn place(&self) -> Result<Place<'_>, Fault> {
+    fn memory(&self) -> Result<SpanMemory<'_>, Fault> {
         let memory = match &self.source {
-            Source::Fixed(memory) => memory,
-            Source::Changing(state) => match (&state.pages, &state.bound) {
+            Source::Registered(memory) => memory,
+            Source::Locked(state) => match (&state.pages, &state.bound) {
                 // SAFETY: By the type invariant the key is valid, and the source holds the lock
                 // under which the key is invalidated. `driver.rs` maps only addresses from
                 // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
                 // mapped.
-                (Some(pages), _) => return Ok(Place::Mapped(unsafe { pages.access() })),
+                (Some(pages), _) => return Ok(SpanMemory::Mapped(unsafe { pages.access() })),
                 (None, Some(bound)) => match bound.kind() {
-                    Kind::Fixed(fixed) => &fixed.memory,
+                    Kind::Registered(registered) => &registered.memory,
                     _ => return Err(Fault::Protection),
                 },
                 (None, None) => return Err(Fault::Protection),
@@ -119,13 +124,13 @@ impl Span<'_> {
         match memory {
             Memory::User(pinned) => pinned
                 .access(self.rcu)
-                .map(Place::Mapped)
+                .map(SpanMemory::Mapped)
                 .ok_or(Fault::Protection),
             // SAFETY: By the type invariant the key and the protection domain were checked. User
             // programs have no such domain (`Mr::kernel`), and peers have no rights to such a
             // region. A kernel consumer has therefore named these bytes by the L_Key in a work
             // request of this queue pair, which completes after its memory was accessed.
-            Memory::Kernel(memory) => Ok(Place::Kernel(unsafe {
+            Memory::Kernel(memory) => Ok(SpanMemory::Kernel(unsafe {
                 memory.span(self.offset, self.len.into())
             })),
         }
@@ -133,11 +138,16 @@ impl Span<'_> {
 
     /// Appends `len` bytes, from byte `offset` on, to a packet. They must be inside the span.
     #[inline]
-    pub(crate) fn read(&self, offset: u64, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
+    pub(crate) fn read(
+        &self,
+        offset: u64,
+        len: u32,
+        to: &mut PacketWriter<'_>,
+    ) -> Result<(), Fault> {
         let len = len as usize;
-        match self.place()? {
-            Place::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),
-            Place::Kernel(memory) => memory.read(offset, len, to),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),
+            SpanMemory::Kernel(memory) => memory.read(offset, len, to),
         }
         .map_err(|_| Fault::Protection)
     }
@@ -146,9 +156,9 @@ impl Span<'_> {
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let offset = offset as u64;
-        match self.place()? {
-            Place::Mapped(memory) => memory.write(self.offset.wrapping_add(offset), from),
-            Place::Kernel(memory) => memory.write(offset, from),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => memory.write(self.offset.wrapping_add(offset), from),
+            SpanMemory::Kernel(memory) => memory.write(offset, from),
         }
         .map_err(|_| Fault::Protection)
     }
@@ -157,18 +167,20 @@ impl Span<'_> {
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
         let offset = offset as u64;
-        match self.place()? {
-            Place::Mapped(memory) => memory.write_fragment(self.offset.wrapping_add(offset), from),
-            Place::Kernel(memory) => memory.write_fragment(offset, from),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => {
+                memory.write_fragment(self.offset.wrapping_add(offset), from)
+            }
+            SpanMemory::Kernel(memory) => memory.write_fragment(offset, from),
         }
         .map_err(|_| Fault::Protection)
     }
 
     /// Returns the word at the start.
     fn word(&self) -> Result<Word<'_>, Fault> {
-        match self.place()? {
-            Place::Mapped(memory) => memory.word(self.offset),
-            Place::Kernel(memory) => memory.word(0),
+        match self.memory()? {
+            SpanMemory::Mapped(memory) => memory.word(self.offset),
+            SpanMemory::Kernel(memory) => memory.word(0),
         }
         .map_err(|_| Fault::Protection)
     }

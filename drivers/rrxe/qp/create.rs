@@ -3,13 +3,12 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    answer::Answers, post::Poster, recv::RecvSide, send::SendSide, service, state::State,
-    stream::Talk, Qp, QpHandle,
+    delayed_ack::DelayedAck, moderation::ModerationEvents, post::Poster, requester::SendSide,
+    responder::RecvSide, service, state::State, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
-    baton::{Baton, Raised},
-    counters::Bound,
+    counters::CounterBinding,
     cq::Cq,
     device::DeviceState,
     driver::Rrxe,
@@ -21,6 +20,7 @@ use crate::{
     quota::Charged,
     recovery,
     ring::{Consumer, Ring},
+    serial_gate::{PendingBits, SerialGate},
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},
@@ -150,10 +150,10 @@ pub(crate) fn create(
     let service = service(init.qp_type);
     let capacity = send_ring.capacity();
     // XRC targets have no send queue to poll.
-    let watched = poller
+    let ring_to_poll = poller
         .filter(|_| is_user && init.qp_type != QpType::XrcTarget)
         .map(|poller| (poller, send_ring.clone()));
-    let is_polled = watched.is_some();
+    let is_polled = ring_to_poll.is_some();
     let send_consumer = Consumer::new(send_ring);
     // No thread polls the send ring yet: the program must ring the doorbell for each batch.
     send_consumer.want_doorbell(true);
@@ -199,7 +199,7 @@ pub(crate) fn create(
             signal_all,
             cap,
             device: state.clone(),
-            counters: Bound::none(),
+            counters: CounterBinding::none(),
             pd,
             binder: BinderId::new(),
             target,
@@ -210,26 +210,26 @@ pub(crate) fn create(
             xrc_domain,
             state: State::new(),
             attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
-            send_baton: Baton::new(),
+            send_gate: SerialGate::new(),
             send <- new_spinlock!(send, "rrxe_qp_send"),
-            recv_baton: Baton::new(),
+            recv_gate: SerialGate::new(),
             recv <- new_spinlock!(recv, "rrxe_qp_recv"),
             local,
-            line <- ListLinks::new(),
-            in_line <- AtomicTracker::new(),
-            talk: Talk::new(),
-            answers: Answers::new(),
-            notification <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
+            waiter_links <- ListLinks::new(),
+            waiter_tracker <- AtomicTracker::new(),
+            moderation_events: ModerationEvents::new(),
+            delayed_ack: DelayedAck::new(),
+            notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),
             recv_work <- new_work!("rrxe_qp_recv"),
             event_work <- new_work!("rrxe_qp_event"),
-            event_baton: Baton::new(),
-            events: Raised::new(),
+            event_gate: SerialGate::new(),
+            events: PendingBits::new(),
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
-    let seat = match watched {
+    let poll_registration = match ring_to_poll {
         Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
         None => None,
     };
@@ -243,7 +243,7 @@ pub(crate) fn create(
             qp,
             index,
             poster,
-            seat,
+            poll_registration,
         },
         number,
     ))
@@ -252,8 +252,8 @@ pub(crate) fn create(
 /// Destroys a queue pair. On return, no code of it runs, and no memory of its consumer is accessed.
 pub(crate) fn destroy(handle: &QpHandle) {
     let qp = &handle.qp;
-    if let Some(seat) = &handle.seat {
-        seat.leave();
+    if let Some(registration) = &handle.poll_registration {
+        registration.unregister();
     }
     // Sends the work requests that a program has posted without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());
@@ -281,10 +281,10 @@ pub(crate) fn destroy(handle: &QpHandle) {
         side.path = None;
         side.consumer.take()
     };
-    qp.send_baton.close();
-    qp.recv_baton.close();
+    qp.send_gate.close();
+    qp.recv_gate.close();
     SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
-    qp.event_baton.close();
+    qp.event_gate.close();
     // Unpins the rings, which may sleep.
     drop((send, recv));
     if let Some(index) = handle.index {

@@ -2,54 +2,54 @@
 
 //! Queue pairs.
 //!
-//! A queue pair has two sides, each with its own lock and its own half of the core's transport:
-//! [`send`] with the requester, [`recv`] with the responder. A context that has an event for a side
-//! (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the core fill
-//! a batch of packets, releases the lock, and sends the batch. A [`Baton`] for each side ensures
-//! that only one CPU at a time sends, so that batches leave in order. A CPU that finds the
-//! [`Baton`] taken marks more work as pending and continues. Work goes to a workqueue only when a
-//! budget is used up.
+//! A queue pair has two sides, each with its own lock and its own half of the core's transport: the
+//! send side has a [`requester`], the receive side a [`responder`]. A context that has an event for
+//! a side (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the
+//! core fill a batch of packets, releases the lock, and sends the batch. A [`SerialGate`] for each
+//! side ensures that only one CPU at a time sends, so that batches leave in order. A CPU that finds
+//! the [`SerialGate`] occupied marks more work as pending and continues. Work goes to a workqueue
+//! only when a budget is used up.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`create`] | CREATE_QP, DESTROY_QP |
 //! | [`modify`] | MODIFY_QP, QUERY_QP |
 //! | [`post`] | posting by kernel consumers, doorbells of user programs |
-//! | [`send`] | the send side: work requests to packets, responses to completions |
-//! | [`recv`] | the receive side: packets to memory and completions, requests to responses |
-//! | [`run`] | scheduling of both sides |
+//! | [`requester`] | the send side: work requests to packets, responses to completions |
+//! | [`responder`] | the receive side: packets to memory and completions, requests to responses |
+//! | [`schedule`] | scheduling of both sides |
 //! | [`state`] | the state, which several contexts change |
-//! | [`answer`] | delayed ACKs |
-//! | [`stream`] | doorbell moderation for programs that post streams of small messages |
-//! | [`hold`] | buffer for out-of-order packets |
+//! | [`delayed_ack`] | delayed ACKs |
+//! | [`moderation`] | doorbell moderation for programs that post streams of small messages |
+//! | [`reorder_buffer`] | buffer for out-of-order packets |
 //! | [`scatter`] | payload from and to data segments |
 
-mod answer;
 pub(crate) mod create;
-mod hold;
+mod delayed_ack;
+mod moderation;
 pub(crate) mod modify;
 pub(crate) mod post;
-mod receive;
-pub(crate) mod recv;
-mod run;
+mod reorder_buffer;
+pub(crate) mod requester;
+pub(crate) mod responder;
+mod rx;
 mod scatter;
-pub(crate) mod send;
+mod schedule;
 mod state;
-mod stream;
 
-pub(crate) use stream::Habit;
+pub(crate) use moderation::StreamHistory;
 
 use crate::{
-    baton::{Baton, Raised},
-    counters::{Bound, Counter},
+    counters::{Counter, CounterBinding},
     cq::Cq,
     device::DeviceState,
-    incoming::Incoming,
     local_queue::LocalShare,
-    mr::{BinderId, Consumer},
+    mr::{BinderId, KeyUser},
     path::Path,
     pd::PdId,
-    poll::Seat,
+    poll::PollRegistration,
+    rx_packet::RxPacket,
+    serial_gate::{PendingBits, SerialGate},
     srq::Srq,
 };
 use kernel::{
@@ -73,7 +73,7 @@ use rrxe_core::{
     RecoveryMode, Service, Status,
 };
 
-pub(crate) use receive::After;
+pub(crate) use rx::QpBatch;
 
 /// A queue pair, shared by packet reception and timers. It may outlive ib_core's object.
 #[pin_data]
@@ -89,7 +89,7 @@ pub(crate) struct Qp {
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
     /// Bound counters, if its packets do not count in those of the device.
-    pub(crate) counters: Bound,
+    pub(crate) counters: CounterBinding,
     pd: PdId,
     binder: BinderId,
     target: Arc<QpTarget>,
@@ -106,55 +106,55 @@ pub(crate) struct Qp {
     #[pin]
     attr: Mutex<QpAttr>,
 
-    send_baton: Baton,
+    send_gate: SerialGate,
     #[pin]
-    pub(crate) send: SpinLock<send::SendSide>,
-    recv_baton: Baton,
+    pub(crate) send: SpinLock<requester::SendSide>,
+    recv_gate: SerialGate,
     #[pin]
-    pub(crate) recv: SpinLock<recv::RecvSide>,
+    pub(crate) recv: SpinLock<responder::RecvSide>,
     /// Packets of this queue pair that are queued on this host.
     pub(crate) local: Arc<LocalShare>,
     /// Entry in the list of queue pairs that wait for room in the local queue.
     #[pin]
-    line: ListLinks,
+    waiter_links: ListLinks,
     #[pin]
-    in_line: AtomicTracker,
-    /// Requests from the peer, which end a stream.
-    talk: stream::Talk,
+    waiter_tracker: AtomicTracker,
+    /// Requests from the peer, which end a stream, and ends of send rounds.
+    moderation_events: moderation::ModerationEvents,
     /// State of delayed ACKs.
-    answers: answer::Answers,
+    delayed_ack: delayed_ack::DelayedAck,
 
     /// Time of the last congestion notification to the peer.
     #[pin]
-    pub(crate) notification: SpinLock<NotificationPoint>,
+    pub(crate) notification_point: SpinLock<NotificationPoint>,
     /// The timers of both sides.
     #[pin]
     timer: SoftTimer<Qp>,
     /// Continues sending after a budget was used up.
     #[pin]
-    send_work: Work<Qp, { run::SEND_WORK }>,
+    send_work: Work<Qp, { schedule::SEND_WORK }>,
     #[pin]
-    recv_work: Work<Qp, { run::RECV_WORK }>,
+    recv_work: Work<Qp, { schedule::RECV_WORK }>,
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
-    event_work: Work<Qp, { run::EVENT_WORK }>,
-    event_baton: Baton,
+    event_work: Work<Qp, { schedule::EVENT_WORK }>,
+    event_gate: SerialGate,
     /// Events to report, one bit each.
-    events: Raised,
+    events: PendingBits,
 }
 
 impl_has_work! {
-    impl HasWork<Self, { run::SEND_WORK }> for Qp { self.send_work }
-    impl HasWork<Self, { run::RECV_WORK }> for Qp { self.recv_work }
-    impl HasWork<Self, { run::EVENT_WORK }> for Qp { self.event_work }
+    impl HasWork<Self, { schedule::SEND_WORK }> for Qp { self.send_work }
+    impl HasWork<Self, { schedule::RECV_WORK }> for Qp { self.recv_work }
+    impl HasWork<Self, { schedule::EVENT_WORK }> for Qp { self.event_work }
 }
 
 kernel::list::impl_list_arc_safe! {
-    impl ListArcSafe<0> for Qp { tracked_by in_line: AtomicTracker; }
+    impl ListArcSafe<0> for Qp { tracked_by waiter_tracker: AtomicTracker; }
 }
 
 kernel::list::impl_list_item! {
-    impl ListItem<0> for Qp { using ListLinks { self.line }; }
+    impl ListItem<0> for Qp { using ListLinks { self.waiter_links }; }
 }
 
 impl_has_soft_timer! {
@@ -169,7 +169,7 @@ pub(crate) struct QpHandle {
     /// The rings that a kernel consumer posts to; `None` for user programs.
     poster: Option<Pin<KBox<post::Poster>>>,
     /// The registration with the poll thread, in poll mode.
-    seat: Option<Seat>,
+    poll_registration: Option<PollRegistration>,
 }
 
 /// Returns the core's service for a queue pair type.
@@ -184,18 +184,18 @@ fn service(qp_type: QpType) -> Service {
 
 /// Context of an event that is handled while a side is locked.
 #[derive(Clone, Copy)]
-pub(crate) struct Occasion<'a> {
+pub(crate) struct EventCtx<'a> {
     /// The RCU read lock that protects lookups of tables and regions.
     pub(crate) rcu: &'a rcu::Guard,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) now: u64,
     /// The packet that is being handled.
-    pub(crate) incoming: Option<&'a Incoming<'a>>,
+    pub(crate) incoming: Option<&'a RxPacket<'a>>,
 }
 
 /// Completions that were pushed under a lock, to be reported after it is released.
 #[derive(Default)]
-pub(crate) struct Notices {
+pub(crate) struct PendingCompletions {
     pushed: bool,
     solicited: bool,
     overflow: bool,
@@ -205,7 +205,7 @@ pub(crate) struct Notices {
     overflow_elsewhere: bool,
 }
 
-impl Notices {
+impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
         let Some(cq) = srq.cq() else {
@@ -259,8 +259,8 @@ impl Qp {
     }
 
     /// Returns this queue pair as the user of keys in a protection domain.
-    fn keys(&self, pd: PdId) -> Consumer {
-        Consumer {
+    fn keys(&self, pd: PdId) -> KeyUser {
+        KeyUser {
             pd,
             qp: self.binder,
         }
@@ -277,7 +277,7 @@ impl Qp {
         if before == after {
             return;
         }
-        self.tally(|counters| counters.requester(before, after));
+        self.with_counters(|counters| counters.requester(before, after));
         let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
         if bad_pkeys != 0 {
             self.device.count_bad_pkeys(bad_pkeys);
@@ -285,7 +285,7 @@ impl Qp {
         // A device on the path may segment our packets and then drop those without an ICRC. Plain
         // packet loss does not count here, only timeouts.
         if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
-            path.is_silent();
+            path.on_timeout();
         }
     }
 
@@ -293,7 +293,7 @@ impl Qp {
     #[inline]
     fn count_responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
         if before != after {
-            self.tally(|counters| counters.responder(before, after));
+            self.with_counters(|counters| counters.responder(before, after));
         }
     }
 

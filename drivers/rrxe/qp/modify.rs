@@ -2,7 +2,7 @@
 
 //! MODIFY_QP and QUERY_QP.
 
-use super::{recv::Responder, service, Qp, QpHandle};
+use super::{responder::Responder, service, Qp, QpHandle};
 use crate::{driver::Rrxe, limits, path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
@@ -65,7 +65,7 @@ macro_rules! for_each_in {
 }
 
 /// Stores the attributes in `mask`.
-fn remember(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
+fn save(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
     for_each_in!(mask:
         ACCESS_FLAGS => to.access_flags = from.access_flags,
         AV => to.address = from.address,
@@ -223,9 +223,9 @@ pub(crate) fn modify(
     // without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());
     if !matches!(next, QpState::Reset | QpState::Error) {
-        Qp::settle(qp.as_arc_borrow());
+        Qp::flush_delayed_ack(qp.as_arc_borrow());
     }
-    remember(&mut known, attr, mask);
+    save(&mut known, attr, mask);
     if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
         // The source port depends on both.
         known.address = attr.address.or(known.address);
@@ -235,7 +235,7 @@ pub(crate) fn modify(
     full.dest_qpn = known.dest_qpn;
     set_send(qp, &full, mask, path.clone(), mtu);
     drop(set_recv(qp, &full, mask, path, mtu, resources));
-    let gone = !mask.has(QpAttrMask::STATE) || go(qp, actual, next, &mut known);
+    let gone = !mask.has(QpAttrMask::STATE) || transition(qp, actual, next, &mut known);
     drop(known);
     Qp::report_events(qp.as_arc_borrow());
     // If the change was refused, an error has come in between, and the attributes have no effect.
@@ -262,7 +262,7 @@ fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
 /// A side starts with its lock held across the change of state. A later error therefore finds the
 /// side running, and stops it.
 #[must_use]
-fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
+fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
     match to {
         QpState::Reset => {
             qp.state.reset();
@@ -296,14 +296,14 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
                 if !qp.state.change(from, to) {
                     return false;
                 }
-                side.tell_drained = false;
+                side.notify_drained = false;
                 if qp.qp_type != QpType::XrcTarget {
                     side.requester.start();
                 }
             }
             if from != QpState::Rtr {
                 // Sends the work requests that waited.
-                Qp::run_send(qp.as_arc_borrow());
+                Qp::kick_send(qp.as_arc_borrow());
             }
         }
         QpState::Sqd => {
@@ -313,9 +313,9 @@ fn go(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
                     return false;
                 }
                 side.requester.pause();
-                side.tell_drained = known.en_sqd_async_notify;
+                side.notify_drained = known.en_sqd_async_notify;
             }
-            Qp::run_send(qp.as_arc_borrow());
+            Qp::kick_send(qp.as_arc_borrow());
         }
         QpState::Error => {
             Qp::enter_error_within(qp.as_arc_borrow(), limits::path::LAST_BATCHES);

@@ -54,13 +54,13 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
         }
         None => {
             handle.qp.count(Counter::Doorbells);
-            if let Some(seat) = &handle.seat {
-                seat.wake();
+            if let Some(registration) = &handle.poll_registration {
+                registration.wake();
             }
             Ok(())
         }
     };
-    Qp::run_send(handle.qp.as_arc_borrow());
+    Qp::kick_send(handle.qp.as_arc_borrow());
     Qp::report_events(handle.qp.as_arc_borrow());
     result
 }
@@ -146,7 +146,7 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
     };
     if handle.qp.state() == QpState::Error {
         // Flushes the new work requests.
-        Qp::run_recv(handle.qp.as_arc_borrow());
+        Qp::kick_recv(handle.qp.as_arc_borrow());
     }
     result
 }

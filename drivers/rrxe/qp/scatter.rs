@@ -4,14 +4,14 @@
 
 use crate::{
     abi::Sge,
-    incoming::Incoming,
     mr::{Reference, Span},
     pd::PdId,
+    rx_packet::RxPacket,
     tables::Tables,
     wqe,
 };
 use kernel::sync::rcu;
-use linux_rdma::{net::Room, rdma::wr::DataSegment};
+use linux_rdma::{net::PacketWriter, rdma::wr::DataSegment};
 use rrxe_core::Fault;
 
 /// The memory that a work request names, with the protection domain to check it against.
@@ -40,7 +40,12 @@ impl Segments<'_> {
     }
 
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
-    pub(crate) fn gather(&self, offset: u32, len: u32, to: &mut Room<'_>) -> Result<(), Fault> {
+    pub(crate) fn gather(
+        &self,
+        offset: u32,
+        len: u32,
+        to: &mut PacketWriter<'_>,
+    ) -> Result<(), Fault> {
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             self.tables
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
@@ -90,10 +95,10 @@ impl Segments<'_> {
     }
 
     /// Copies the payload of a packet to the list, from byte `offset` on.
-    pub(crate) fn scatter_payload(&self, offset: u32, from: &Incoming<'_>) -> Result<(), Fault> {
+    pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
         self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
             let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
-            from.place(done, n as usize, &span)
+            from.copy_to_span(done, n as usize, &span)
         })
     }
 }

@@ -62,15 +62,15 @@ fn payload(ib: &[u8]) -> u32 {
 }
 
 /// The requests of one connection, and the responses to them.
-struct Talk {
+struct Conversation {
     mtu: u32,
     kind: u8,
     packets: Vec<Ib>,
 }
 
-impl Talk {
+impl Conversation {
     /// Selects the queue pair that most requests of the capture go to.
-    fn of(packets: &[Ib], mtu: u32) -> Option<Talk> {
+    fn of(packets: &[Ib], mtu: u32) -> Option<Conversation> {
         let mut requests: BTreeMap<&[u8], usize> = BTreeMap::new();
         for ib in packets
             .iter()
@@ -87,7 +87,7 @@ impl Talk {
         };
         let ours = |ib: &&Ib| is_response(ib[0]) || &ib[5..8] == to;
         let packets: Vec<Ib> = packets.iter().filter(ours).take(PACKETS).cloned().collect();
-        Some(Talk { mtu, kind, packets })
+        Some(Conversation { mtu, kind, packets })
     }
 
     fn frame(&self, psn: u32) -> Frame {
@@ -237,12 +237,12 @@ fn main() -> io::Result<()> {
             input.extend(&ib[..ib.len().min(64)]);
             write("parse", &format!("opcode-{:02x}", ib[0]), &input)?;
         }
-        let Some(talk) = Talk::of(&packets, mtu.unwrap_or(1024)) else {
+        let Some(conversation) = Conversation::of(&packets, mtu.unwrap_or(1024)) else {
             continue;
         };
-        write("responder", name, &talk.responder())?;
-        write("differential", name, &talk.responder())?;
-        write("requester", name, &talk.requester())?;
+        write("responder", name, &conversation.responder())?;
+        write("differential", name, &conversation.responder())?;
+        write("requester", name, &conversation.requester())?;
     }
     for (number, entry) in entries().iter().enumerate() {
         write("wqe", &format!("entry-{number:02}"), entry)?;

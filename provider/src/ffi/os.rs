@@ -31,7 +31,7 @@ pub(crate) const EOPNOTSUPP: c_int = 95;
 #[repr(C)]
 struct Rlimit {
     current: u64,
-    most: u64,
+    max: u64,
 }
 
 const PROT_READ: c_int = 1;
@@ -154,10 +154,7 @@ pub(crate) fn yield_processor() {
 /// Returns how many bytes the process may lock in memory (RLIMIT_MEMLOCK), or `None` without a
 /// limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
-    let mut limit = Rlimit {
-        current: 0,
-        most: 0,
-    };
+    let mut limit = Rlimit { current: 0, max: 0 };
     // SAFETY: getrlimit(2) writes a `struct rlimit`, and `limit` is one.
     let error = unsafe { getrlimit(RLIMIT_MEMLOCK, &mut limit) };
     (error == 0 && limit.current != RLIM_INFINITY).then_some(limit.current)

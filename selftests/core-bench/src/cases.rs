@@ -11,7 +11,7 @@ use rrxe_core::{
 use std::hint::black_box;
 
 /// Bytes of a long message: 16 packets.
-const LONG: u32 = 65_536;
+const LONG_MESSAGE: u32 = 65_536;
 const SHORT: u32 = 8;
 /// Number of work requests in a list, for the cases that post lists.
 const LIST: u32 = 16;
@@ -56,9 +56,11 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         case("parse, SEND ONLY", 1, || parse(0, SendOp::Send, SHORT)),
-        case("parse, WRITE FIRST", 1, || parse(0, SendOp::Write, LONG)),
+        case("parse, WRITE FIRST", 1, || {
+            parse(0, SendOp::Write, LONG_MESSAGE)
+        }),
         case("parse, READ RESPONSE MIDDLE", 1, || {
-            parse_answer(1, SendOp::Read, LONG)
+            parse_answer(1, SendOp::Read, LONG_MESSAGE)
         }),
         case("parse, ACKNOWLEDGE", 1, || {
             parse_answer(0, SendOp::Send, SHORT)
@@ -76,20 +78,20 @@ pub fn cases() -> Vec<Case> {
             Box::new(IcrcBytesInRow(IcrcInput::new(0)))
         }),
         case("requester, WRITE 64 KiB", 16, || {
-            sender(SendOp::Write, LONG, 1)
+            sender(SendOp::Write, LONG_MESSAGE, 1)
         }),
         case("requester, READ 64 KiB", 16, || {
-            sender(SendOp::Read, LONG, 1)
+            sender(SendOp::Read, LONG_MESSAGE, 1)
         }),
         case("requester, SEND 8 B", 1, || sender(SendOp::Send, SHORT, 1)),
         case("requester, SEND 8 B, lists of 16", 16, || {
             sender(SendOp::Send, SHORT, LIST)
         }),
         case("responder, WRITE 64 KiB", 16, || {
-            receiver(SendOp::Write, LONG, 1)
+            receiver(SendOp::Write, LONG_MESSAGE, 1)
         }),
         case("responder, READ 64 KiB", 16, || {
-            receiver(SendOp::Read, LONG, 1)
+            receiver(SendOp::Read, LONG_MESSAGE, 1)
         }),
         case("responder, SEND 8 B", 1, || {
             receiver(SendOp::Send, SHORT, 1)
@@ -398,8 +400,8 @@ mod tests {
     #[test]
     fn packets_of_a_round() {
         for (op, length, list, requests, answers) in [
-            (SendOp::Write, LONG, 1, 16, 1),
-            (SendOp::Read, LONG, 1, 1, 16),
+            (SendOp::Write, LONG_MESSAGE, 1, 16, 1),
+            (SendOp::Read, LONG_MESSAGE, 1, 1, 16),
             (SendOp::Send, SHORT, 1, 1, 1),
             (SendOp::Send, SHORT, LIST, 16, 1),
         ] {

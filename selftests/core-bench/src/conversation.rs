@@ -28,7 +28,7 @@ pub fn requester() -> Requester {
     requester.set_retry_count(7);
     requester.set_rnr_retry(7);
     requester.set_max_rd_atomic(READS);
-    requester.set_holding(true);
+    requester.set_buffering(true);
     requester.start();
     requester
 }

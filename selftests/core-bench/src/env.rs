@@ -53,12 +53,12 @@ impl RequesterEnv for Sink {
     }
 
     #[inline(never)]
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         black_box((slot, offset));
         self.place()
     }
 
-    fn place_atomic(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
         self.wrong += 1;
         black_box(Ok(()))
     }
@@ -82,7 +82,7 @@ impl ResponderEnv for Sink {
     }
 
     #[inline(never)]
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         black_box(offset);
         self.place()
     }
@@ -100,7 +100,7 @@ impl ResponderEnv for Sink {
     }
 
     #[inline(never)]
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         black_box((rkey, va));
         self.place()
     }
@@ -190,11 +190,11 @@ impl RequesterEnv for Recorder {
         self.send(packet)
     }
 
-    fn place_read(&mut self, _slot: u32, _offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, _slot: u32, _offset: u32) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn place_atomic(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl ResponderEnv for Recorder {
         Some(RecvRequest { length: RECEIVE })
     }
 
-    fn place_recv(&mut self, _offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, _offset: u32) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl ResponderEnv for Recorder {
         Ok(())
     }
 
-    fn place_remote(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
         Ok(())
     }
 

@@ -17,11 +17,11 @@ TRAFFIC = {
     "sq_doorbells",
     "same_host_pkts",
     "same_device_pkts",
-    "acks_with_answers",
+    "acks_piggybacked",
 }
 
 # Time limit in seconds for a packet to be counted.
-PATIENCE = 20
+TIMEOUT = 20
 
 VIOLATIONS = ("bad_pkey_cntr", "qkey_viol_cntr")
 
@@ -46,7 +46,7 @@ def rise(host, among=None, **wanted):
     before = read(host)
     yield
     wanted = {name: n for name, n in wanted.items() if n}
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while (found := _risen(before, read(host), among, wanted)) != wanted and time.monotonic() < end:
         time.sleep(0.1)
     equal(f"what {host.name} has counted", found, wanted)
@@ -87,7 +87,7 @@ class Watch:
 
     def agree(self):
         """Checks that each end has received what the other sent, counted equally by both."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while (found := list(self._differences())) and time.monotonic() < end:
             time.sleep(0.1)
         equal("differences between the ends", found, [])

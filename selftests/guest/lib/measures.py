@@ -23,7 +23,7 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TIMES = int(os.environ.get("TIMES") or 1)
 
 # Time limit of a run in seconds of guest time; only catches hangs.
-PATIENCE = 600
+TIMEOUT = 600
 
 TCP_BYTES = "256M"
 
@@ -82,7 +82,7 @@ def perftest(client, server, case, _):
     """Returns the figure of one run, and for latencies everything that perftest prints."""
     port = programs.next_port()
     words = f"{case.words} -n {case.messages * TIMES}"
-    arguments = (command(server, words, port), f"{command(client, words, port)} {server.address}", listens(client), port, PATIENCE)
+    arguments = (command(server, words, port), f"{command(client, words, port)} {server.address}", listens(client), port, TIMEOUT)
     output = programs.run_pair(server, client, *arguments)[1]
     if case.what == "latency":
         all_of_it = latencies(output)
@@ -94,7 +94,7 @@ def iperf(client, server, case, _):
     """Returns TCP's throughput in MB/s (MiB/s, as perftest counts)."""
     port = programs.next_port()
     asking = f"iperf3 -J -c {server.address} -p {port} -l {case.words} -n {TCP_BYTES}"
-    output = programs.run_pair(server, client, f"iperf3 -s -1 -p {port}", asking, testbed.tcp_listens, port, PATIENCE)[1]
+    output = programs.run_pair(server, client, f"iperf3 -s -1 -p {port}", asking, testbed.tcp_listens, port, TIMEOUT)[1]
     return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 8 / 2**20, {}
 
 
@@ -104,7 +104,7 @@ def idle_queue_pairs(host):
     Returns the KiB that one of them takes, by kind of memory.
     """
     job = host.machine.start(f"{HERE}/idle-queue-pairs {host.device} {host.address} {IDLE}")
-    harness.wait_until("the idle queue pairs are there", lambda: job.output().endswith("}\n") or not job.running(), PATIENCE)
+    harness.wait_until("the idle queue pairs are there", lambda: job.output().endswith("}\n") or not job.running(), TIMEOUT)
     harness.require(job.running(), f"idle-queue-pairs ended: {job.output()[-400:]}")
     return {kind: round(size / 1024, 3) for kind, size in json.loads(job.output()).items()}
 
@@ -131,7 +131,7 @@ def cmtime(client, server, count):
     port = programs.next_port()
     words = f"-c {count} -n 1 -p {port}"
     ends = (f"cmtime -b {server.address} {words}", f"cmtime -s {server.address} {words}")
-    return programs.run_pair(server, client, *ends, testbed.cm_listens, port, PATIENCE)[1]
+    return programs.run_pair(server, client, *ends, testbed.cm_listens, port, TIMEOUT)[1]
 
 
 def connecting(client, server, _, run):
@@ -156,7 +156,7 @@ def found_registering(client, server, words, _):
     """Returns all figures of one run of the program `registering`."""
     where = f"{server.device} {server.address}"
     where = f"{client.device} {client.address} {where}" if words.startswith("many") else server.device
-    return json.loads(client.machine.run(f"{HERE}/registering {words} {where}", PATIENCE))
+    return json.loads(client.machine.run(f"{HERE}/registering {words} {where}", TIMEOUT))
 
 
 def registering(name):
@@ -171,7 +171,7 @@ def registering(name):
 
 def wake_ups(client, _server, case, _):
     """Measures how late a program wakes up that sleeps for a millisecond at a time."""
-    found = json.loads(client.machine.run(f"{HERE}/wake-ups {case.messages * TIMES}", PATIENCE))
+    found = json.loads(client.machine.run(f"{HERE}/wake-ups {case.messages * TIMES}", TIMEOUT))
     return found["mean"], {"latencies": found}
 
 
@@ -180,7 +180,7 @@ def start_flood(client, server, words):
     port = programs.next_port()
 
     def wait_for(what, job, condition):
-        harness.wait_until(what, lambda: condition() or not job.running(), PATIENCE)
+        harness.wait_until(what, lambda: condition() or not job.running(), TIMEOUT)
         harness.require(job.running(), f"a flood has ended: {job.output()[-400:]}")
 
     receiving = server.machine.start(command(server, words, port))
@@ -231,7 +231,7 @@ def two_floods(client, server, *_):
         return [sum(flood.get(begin + n, 0) for n in range(FLOODS_LAST * TIMES)) for flood in found]
 
     try:
-        counts = harness.wait_until("both floods are under way", counted, PATIENCE)
+        counts = harness.wait_until("both floods are under way", counted, TIMEOUT)
     finally:
         for job in jobs:
             job.kill()

@@ -70,12 +70,12 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
 
 
 # Seconds that the notice of a client's end may take to arrive.
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def _is_left_behind(serving, forsaken):
     """Returns whether the server still runs because it never learned of the client's end."""
-    until = time.monotonic() + PATIENCE * harness.slowness()
+    until = time.monotonic() + TIMEOUT * harness.slowness()
     while serving.running():
         if time.monotonic() > until:
             return forsaken()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The far end of a scripted conversation (selftests/script).
+"""The remote end of a scripted conversation (selftests/script).
 
 Drives verbs and a raw socket on request, one line per request, and knows nothing of scripts.
 
@@ -24,13 +24,13 @@ import verbs_enums as e
 from harness import Failure
 
 OWN, PEER = "10.9.0.1", "10.9.0.2"
-NEAR, FAR = "cf0", "cf1"
+LOCAL, REMOTE = "cf0", "cf1"
 DEVICE = "conf0"
 
 # How long to wait for an expected event, in seconds; only a hang takes that long.
-PATIENCE = 20
+TIMEOUT = 20
 # Wait for scripts that are known to fail: the expected event will not come.
-LITTLE_PATIENCE = 4
+SHORT_TIMEOUT = 4
 # How long to watch for an unexpected event, in seconds. A later one fails the next step.
 SILENCE = 0.05
 
@@ -55,14 +55,14 @@ _EXTENDED = re.compile(r"^post (flush|atomic-write)\b", re.MULTILINE)
 @contextlib.contextmanager
 def device(where, driver):
     """Creates the device under test and the wire to it; yields the `Server`."""
-    where.run(f"ip link add {NEAR} mtu 4500 type veth peer name {FAR} mtu 4500")
+    where.run(f"ip link add {LOCAL} mtu 4500 type veth peer name {REMOTE} mtu 4500")
     try:
         # Each packet is a frame of its own here, as on any wire.
-        testbed.send_rows(where, NEAR, False)
-        where.run(f"ip addr add {OWN}/24 dev {NEAR}; ip link set {FAR} up; ip link set {NEAR} up")
-        mac = where.read(f"/sys/class/net/{FAR}/address").strip()
-        where.run(f"ip neigh replace {PEER} lladdr {mac} dev {NEAR} nud permanent")
-        testbed.add_link(where, driver, DEVICE, NEAR)
+        testbed.send_gso(where, LOCAL, False)
+        where.run(f"ip addr add {OWN}/24 dev {LOCAL}; ip link set {REMOTE} up; ip link set {LOCAL} up")
+        mac = where.read(f"/sys/class/net/{REMOTE}/address").strip()
+        where.run(f"ip neigh replace {PEER} lladdr {mac} dev {LOCAL} nud permanent")
+        testbed.add_link(where, driver, DEVICE, LOCAL)
         try:
             testbed.wait_for_gid(DEVICE, OWN)
             server = Server(where, driver)
@@ -73,7 +73,7 @@ def device(where, driver):
         finally:
             testbed.delete_link(where, DEVICE)
     finally:
-        where.run(f"ip link del {NEAR}")
+        where.run(f"ip link del {LOCAL}")
 
 
 def _code(why):
@@ -84,12 +84,12 @@ class Server:
     """Answers the requests of scripts, one script at a time."""
 
     def __init__(self, where, driver):
-        near = where.read(f"/sys/class/net/{NEAR}/address").strip()
+        local = where.read(f"/sys/class/net/{LOCAL}/address").strip()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
-        self._socket.bind((FAR, 0x0800))
+        self._socket.bind((REMOTE, 0x0800))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-        self._ethernet = bytes.fromhex(near.replace(":", "")) + self._socket.getsockname()[4] + b"\x08\x00"
+        self._ethernet = bytes.fromhex(local.replace(":", "")) + self._socket.getsockname()[4] + b"\x08\x00"
         self._end = endpoint.Endpoint()
         self._end.open(DEVICE, OWN, driver)
         self._pd = self._end.pd()
@@ -103,11 +103,11 @@ class Server:
         self._before = {}
         self._ah = None
         self._extended = False
-        self._patience = PATIENCE
+        self._timeout = TIMEOUT
 
     def prepare(self, script, fails):
         """Prepares for the script in this file. `fails` says whether it is known to fail."""
-        self._patience = (LITTLE_PATIENCE if fails else PATIENCE) * harness.slowness()
+        self._timeout = (SHORT_TIMEOUT if fails else TIMEOUT) * harness.slowness()
         with open(script, encoding="utf-8") as file:
             self._extended = bool(_EXTENDED.search(file.read()))
 
@@ -282,7 +282,7 @@ class Server:
 
     def _do_completion(self, queue, wait):
         cq = self._send_cq if queue == "send" else self._recv_cq
-        found = self._end.poll(cq, 1, self._patience if wait == "due" else SILENCE)
+        found = self._end.poll(cq, 1, self._timeout if wait == "due" else SILENCE)
         if not found:
             return ""
         wc = found[0]
@@ -303,7 +303,7 @@ class Server:
 
     def _do_event(self, wait):
         if not self._events:
-            seconds = self._patience if wait == "due" else SILENCE
+            seconds = self._timeout if wait == "due" else SILENCE
             found = self._end.async_events(seconds)
             self._events += [n for n in found if n.startswith(("QP_", "SQ_", "COMM_", "CQ_"))]
         if not self._events:
@@ -335,8 +335,8 @@ class Server:
         self._socket.send(self._ethernet + _bytes(digits))
 
     def _do_packet(self, wait):
-        patience = {"due": self._patience, "silence": SILENCE, "now": 0}
-        end = time.monotonic() + patience[wait]
+        timeouts = {"due": self._timeout, "silence": SILENCE, "now": 0}
+        end = time.monotonic() + timeouts[wait]
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         while poller.poll(max(0, end - time.monotonic()) * 1000):

@@ -270,7 +270,7 @@ def bring_up(host, parameters=""):
 ROWS = "tx-udp-segmentation"
 
 
-def send_rows(where, netdev, allowed):
+def send_gso(where, netdev, allowed):
     """Sets whether packets may leave the network device as GSO packets.
 
     If not, each packet passes the stack on its own, as on a wire.

@@ -198,7 +198,7 @@ class Batch:
         """Plans a request of `side`. `key` is a key of the other side, for SEND with invalidate."""
         rng, other = self._rng, self._other(side)
         mine, theirs = side.region(self._large), other.region(self._large)
-        room, far_room = self._rooms[id(side)], self._rooms[id(other)]
+        room, peer_room = self._rooms[id(side)], self._rooms[id(other)]
         seed = rng.getrandbits(40)
         number = len(self._sends[id(side)]) + 1000 * (1 + self._sides.index(side))
         flags = [flag for flag in ("fence", "solicited") if rng.random() < 0.15] + list(self._flags)
@@ -211,7 +211,7 @@ class Batch:
             length = 8
             self._add_atomic(side, other, request)
         elif op == "atomic-write":
-            target, value = far_room.take(8, align=8)[0], rng.getrandbits(64)
+            target, value = peer_room.take(8, align=8)[0], rng.getrandbits(64)
             self._call(self._after, other, "expect_number", theirs["id"], target, value)
             request.update(sge=[], value=value.to_bytes(8, "little").hex())
             request.update(rkey=theirs["rkey"], raddr=theirs["address"] + target)
@@ -225,13 +225,13 @@ class Batch:
             # An inline payload is copied during the call, so it needs no key.
             request["sge"] = _segments(mine, local, 0xDEAD if inline else None)
             if op == "read":
-                remote = far_room.take(length)
+                remote = peer_room.take(length)
                 self._call(self._before, other, "put", theirs["id"], [remote], seed)
                 self._call(self._after, side, "expect", mine["id"], local, seed, length)
             else:
                 self._call(self._before, side, "put", mine["id"], local, seed)
                 if op.startswith("write"):
-                    remote = far_room.take(length)
+                    remote = peer_room.take(length)
                     self._call(self._after, other, "expect", theirs["id"], [remote], seed, length)
             if op in ("read", "write", "write-imm"):
                 request["rkey"] = theirs["rkey"]

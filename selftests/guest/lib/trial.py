@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """A bench for wrong requests: a connection to break, and another that must not be affected.
 
-A `Trial` has a fresh pair of queue pairs, `near` (here) and `far` (the other host). On exit it
+A `Trial` has a fresh pair of queue pairs, `local` (here) and `remote` (the other host). On exit it
 checks that the memory of both ends is as expected and that the witness still transfers data in both
 directions. The witness is a separate connection between the same devices that lives through all
 trials.
@@ -14,7 +14,7 @@ from harness import Failure, equal, require
 from traffic import Batch, Side, connect
 
 # Time limit in seconds for error completions; they normally come immediately.
-PATIENCE = 30
+TIMEOUT = 30
 
 # Seconds to watch for an unexpected event.
 QUIET = 1
@@ -75,15 +75,15 @@ class Trial:
         self.ends = self._bench.ends()
         for end, _ in self.ends:
             end.async_events()
-        self.near, self.far = (Side(end, info, self._kind, self._extended) for end, info in self.ends)
-        self.mine, self.theirs = self.near.small, self.far.small
+        self.local, self.remote = (Side(end, info, self._kind, self._extended) for end, info in self.ends)
+        self.mine, self.theirs = self.local.small, self.remote.small
         if self._connected:
             self.connect()
         return self
 
     def connect(self):
         """Brings both to Ready to Send, with the attributes given to the constructor."""
-        for side, other in ((self.near, self.far), (self.far, self.near)):
+        for side, other in ((self.local, self.remote), (self.remote, self.local)):
             qp = side.qp["id"]
             side.end.to_init(qp, self._kind, **self._access)
             side.end.to_rtr(qp, self._kind, gid=other.info["gid"], qpn=other.qp["qpn"], psn=5, **self._rtr)
@@ -94,26 +94,26 @@ class Trial:
             self._bench.abandon()
             return
         try:
-            for side in (self.near, self.far):
+            for side in (self.local, self.remote):
                 found = side.end.verify(side.small["id"])
                 require(not found, f"memory of {side.name} was touched: {found}")
-            self.near.destroy()
-            self.far.destroy()
+            self.local.destroy()
+            self.remote.destroy()
             self._bench.check_witness()
         except BaseException:
             self._bench.abandon()
             raise
 
     def segment(self, offset=0, length=64, lkey=None, side=None):
-        """Returns a segment of a side's region (by default the near one's)."""
-        region = (side or self.near).small
+        """Returns a segment of a side's region (by default the local one's)."""
+        region = (side or self.local).small
         return [region["address"] + offset, length, region["lkey"] if lkey is None else lkey]
 
     def send(self, op, side=None, number=1, sge=None, offset=0, rkey=None, raddr=None, **more):
-        """Posts a request (by default of the near side); RDMA targets `offset` of the other
+        """Posts a request (by default of the local side); RDMA targets `offset` of the other
         region."""
-        side = side or self.near
-        other = self.far if side is self.near else self.near
+        side = side or self.local
+        other = self.remote if side is self.local else self.local
         request = {"id": number, "op": op, "sge": [self.segment(side=side)] if sge is None else sge, **more}
         if op not in ("send", "send-imm") and "ah" not in more:
             request["rkey"] = other.small["rkey"] if rkey is None else rkey
@@ -121,52 +121,52 @@ class Trial:
         side.end.post_send(side.qp["id"], [request])
 
     def receive(self, number=100, sge=None, side=None):
-        """Posts a receive (by default of the far side)."""
-        side = side or self.far
+        """Posts a receive (by default of the remote side)."""
+        side = side or self.remote
         sge = [self.segment(4096, 4096, side=side)] if sge is None else sge
         side.end.post_recv(side.qp["id"], [{"id": number, "sge": sge}])
 
     def completions(self, side, cq, count):
         """Returns `count` completions and any surplus one: [id, status] each."""
-        found = side.end.poll(cq, count, PATIENCE * harness.slowness())
+        found = side.end.poll(cq, count, TIMEOUT * harness.slowness())
         found += side.end.poll(cq, 1, 0)
         return [[wc["id"], wc["status"]] for wc in found]
 
     def sent(self, *wanted, side=None):
-        """Checks the send completions (by default of the near side): statuses of requests 1, 2,
+        """Checks the send completions (by default of the local side): statuses of requests 1, 2,
         …"""
-        side = side or self.near
+        side = side or self.local
         found = self.completions(side, side.send_cq, len(wanted))
         equal(f"send completions of {side.name}", found, [[i + 1, status] for i, status in enumerate(wanted)])
 
     def received(self, *wanted, side=None):
-        """Checks the receive completions (by default of the far side): statuses of receives 100,
+        """Checks the receive completions (by default of the remote side): statuses of receives 100,
         101, …"""
-        side = side or self.far
+        side = side or self.remote
         found = self.completions(side, side.recv_cq, len(wanted))
         equal(f"receive completions of {side.name}", found, [[i + 100, status] for i, status in enumerate(wanted)])
 
     def quiet(self, side=None):
-        """Checks that a side (by default the far one) gets no receive completion."""
-        side = side or self.far
+        """Checks that a side (by default the remote one) gets no receive completion."""
+        side = side or self.remote
         equal(f"receive completions of {side.name}", side.end.poll(side.recv_cq, 1, QUIET), [])
 
-    def states(self, near, far):
+    def states(self, local, remote):
         """Waits until both queue pairs are in these states."""
-        for side, wanted in ((self.near, near), (self.far, far)):
+        for side, wanted in ((self.local, local), (self.remote, remote)):
             harness.wait_until(
                 f"{side.name} is in state {wanted}", lambda: side.end.state(side.qp["id"]) == wanted, 10
             )
 
     def events(self, *wanted, side=None):
-        """Checks the asynchronous events of a side (by default the far one)."""
-        side = side or self.far
+        """Checks the asynchronous events of a side (by default the remote one)."""
+        side = side or self.remote
         equal(f"events of {side.name}", side.end.async_events(5 if wanted else 0), list(wanted))
 
     def still_works(self):
         """Checks that the trial's own connection still works."""
-        batch = Batch(random.Random(1), self.near, self.far)
-        for side in (self.near, self.far):
+        batch = Batch(random.Random(1), self.local, self.remote)
+        for side in (self.local, self.remote):
             batch.add(side, "send", 2000)
             batch.add(side, "read", 2000)
         batch.run()

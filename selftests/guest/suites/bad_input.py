@@ -42,15 +42,15 @@ def operands(op):
     return {"imm": 7} if op.endswith("imm") else {}
 
 
-def local(t, op):
+def local_segment(t, op):
     """Returns a local segment of the size that the operation needs."""
     return [t.segment(length=8 if op in ("cmp-swap", "fetch-add") else 64)]
 
 
 def remote_access_error(t, op, **where):
-    """Checks that the far side refuses a request with an access error (IBA 9.7.4, 9.9)."""
+    """Checks that the remote side refuses a request with an access error (IBA 9.7.4, 9.9)."""
     t.receive()
-    t.send(op, sge=local(t, op), **operands(op), **where)
+    t.send(op, sge=local_segment(t, op), **operands(op), **where)
     t.sent("REM_ACCESS_ERR")
     t.states("error", "error")
     t.events("QP_ACCESS_ERR")
@@ -78,7 +78,7 @@ def wrong_rkey_variant(op):
 def rkey_of_other_domain(op):
     """An R_Key is valid only in its protection domain."""
     with Trial(bench) as t:
-        end = t.far.end
+        end = t.remote.end
         pd = end.pd()
         other = end.memory(pd, PAGE, seed=5)
         remote_access_error(t, op, rkey=other["rkey"], raddr=other["address"])
@@ -108,20 +108,20 @@ def right_missing(op):
     """A region that does not permit the operation."""
     rights = [right for right in ("local-write", *dict.fromkeys(NEEDS.values())) if right != NEEDS[op]]
     with Trial(bench) as t:
-        region = t.far.end.memory(t.far.pd, PAGE, rights, 6)
+        region = t.remote.end.memory(t.remote.pd, PAGE, rights, 6)
         remote_access_error(t, op, rkey=region["rkey"], raddr=region["address"])
-        equal("the region", t.far.end.verify(region["id"]), "")
-        t.far.end.drop(region["id"])
+        equal("the region", t.remote.end.verify(region["id"]), "")
+        t.remote.end.drop(region["id"])
 
 
 @case(each=by_op(*RDMA))
 def stale_rkey(op):
     """An R_Key of a deregistered region."""
     with Trial(bench) as t:
-        region = t.far.end.memory(t.far.pd, PAGE, seed=7)
-        t.far.end.deregister(region["id"])
+        region = t.remote.end.memory(t.remote.pd, PAGE, seed=7)
+        t.remote.end.deregister(region["id"])
         remote_access_error(t, op, rkey=region["rkey"], raddr=region["address"])
-        equal("the region", t.far.end.verify(region["id"]), "")
+        equal("the region", t.remote.end.verify(region["id"]), "")
 
 
 @case(each=by_op("write", "read"))
@@ -133,16 +133,16 @@ def nothing_needs_no_key(op):
         t.still_works()
 
 
-# Requests that the far side refuses
+# Requests that the remote side refuses
 
 
 @case(each=by_op(*RDMA))
 def operation_disabled(op):
-    """An operation that the far queue pair does not permit."""
+    """An operation that the remote queue pair does not permit."""
     allowed = [right for right in ("local-write", "remote-write", "remote-read", "remote-atomic") if right != NEEDS[op]]
     with Trial(bench, access={"access": allowed}) as t:
         t.receive()
-        t.send(op, sge=local(t, op), **operands(op))
+        t.send(op, sge=local_segment(t, op), **operands(op))
         t.sent("REM_INV_REQ_ERR")
         t.states("error", "error")
         t.received("WR_FLUSH_ERR")
@@ -153,7 +153,7 @@ def atomic_not_aligned(what):
     """An atomic on an unaligned address."""
     op, offset = what
     with Trial(bench) as t:
-        t.send(op, sge=local(t, op), offset=offset, **operands(op))
+        t.send(op, sge=local_segment(t, op), offset=offset, **operands(op))
         t.sent("REM_INV_REQ_ERR")
         t.states("error", "error")
 
@@ -162,7 +162,7 @@ def atomic_not_aligned(what):
 def no_responder_resources(op):
     """A READ or atomic to a peer whose dest_rd_atomic is 0."""
     with Trial(bench, rtr={"dest_rd_atomic": 0}) as t:
-        t.send(op, sge=local(t, op), **operands(op))
+        t.send(op, sge=local_segment(t, op), **operands(op))
         t.sent("REM_INV_REQ_ERR")
         t.states("error", "error")
 
@@ -171,7 +171,7 @@ def no_responder_resources(op):
 def receive_too_small(op):
     """A message longer than the receive that it consumes."""
     with Trial(bench) as t:
-        t.receive(sge=[t.segment(4096, 63, side=t.far)])
+        t.receive(sge=[t.segment(4096, 63, side=t.remote)])
         t.receive(101)
         t.send(op, **operands(op))
         t.sent("REM_INV_REQ_ERR")
@@ -186,12 +186,12 @@ def receive_too_small_many_packets():
     The payload of earlier packets may be.
     """
     with Trial(bench) as t:
-        t.receive(sge=[t.segment(4096, 3000, side=t.far)])
+        t.receive(sge=[t.segment(4096, 3000, side=t.remote)])
         t.send("send", sge=[t.segment(length=5000)])
         t.sent("REM_INV_REQ_ERR")
         t.received("LOC_LEN_ERR")
         t.states("error", "error")
-        t.far.end.accept(t.theirs["id"], [[4096, 3000]], 3000)
+        t.remote.end.accept(t.theirs["id"], [[4096, 3000]], 3000)
 
 
 @case(each=by_op("wrong-key", "no-local-write", "other-domain", "out-of-range"))
@@ -200,14 +200,14 @@ def receive_protected(how):
     with Trial(bench) as t:
         drop = []
         if how == "wrong-key":
-            sge = [t.segment(4096, 64, t.theirs["lkey"] ^ 0x00A50000, t.far)]
+            sge = [t.segment(4096, 64, t.theirs["lkey"] ^ 0x00A50000, t.remote)]
         elif how == "out-of-range":
-            sge = [t.segment(SIZE - 10, 64, side=t.far)]
+            sge = [t.segment(SIZE - 10, 64, side=t.remote)]
         else:
-            pd = t.far.pd
+            pd = t.remote.pd
             if how == "other-domain":
-                pd = t.far.end.pd()
-            region = t.far.end.memory(pd, PAGE, () if how == "no-local-write" else ("local-write",), 8)
+                pd = t.remote.end.pd()
+            region = t.remote.end.memory(pd, PAGE, () if how == "no-local-write" else ("local-write",), 8)
             sge = [[region["address"], 64, region["lkey"]]]
             drop = [region["id"]] + ([pd] if how == "other-domain" else [])
         t.receive(sge=sge)
@@ -216,11 +216,11 @@ def receive_protected(how):
         t.received("LOC_PROT_ERR")
         t.states("error", "error")
         if drop:
-            equal("the region", t.far.end.verify(drop[0]), "")
-            t.far.end.drop(*drop)
+            equal("the region", t.remote.end.verify(drop[0]), "")
+            t.remote.end.drop(*drop)
 
 
-# Requests that the near side must refuse
+# Requests that the local side must refuse
 
 
 @case(each=by_op("send", "write", "read", "cmp-swap", "fetch-add"))
@@ -230,25 +230,25 @@ def wrong_lkey(op):
         t.receive()
         t.send(op, sge=[t.segment(0, 8, t.mine["lkey"] ^ 0x00A50000)], **operands(op))
         t.sent("LOC_PROT_ERR")
-        t.near.end.poll(t.near.send_cq, 1, 0)
+        t.local.end.poll(t.local.send_cq, 1, 0)
         t.states("error", "rts")
         if op in ("cmp-swap", "fetch-add"):
-            # The response could not be stored, but the far side may have executed the atomic.
-            t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
+            # The response could not be stored, but the remote side may have executed the atomic.
+            t.remote.end.accept(t.theirs["id"], [[0, 8]], 8)
 
 
 @case(each=by_op("send", "write", "read"))
 def lkey_of_other_domain(op):
     """An L_Key of another protection domain."""
     with Trial(bench) as t:
-        pd = t.near.end.pd()
-        region = t.near.end.memory(pd, PAGE, seed=9)
+        pd = t.local.end.pd()
+        region = t.local.end.memory(pd, PAGE, seed=9)
         t.receive()
         t.send(op, sge=[[region["address"], 64, region["lkey"]]])
         t.sent("LOC_PROT_ERR")
         t.states("error", "rts")
-        equal("the region", t.near.end.verify(region["id"]), "")
-        t.near.end.drop(region["id"], pd)
+        equal("the region", t.local.end.verify(region["id"]), "")
+        t.local.end.drop(region["id"], pd)
 
 
 @case(each={f"{op}-{name}": (op, where) for op in ("send", "read") for name, where in RANGES.items()})
@@ -266,22 +266,22 @@ def local_out_of_range(what):
 def local_read_only(op):
     """A response that would be written to a read-only region."""
     with Trial(bench) as t:
-        region = t.near.end.memory(t.near.pd, PAGE, (), 10)
+        region = t.local.end.memory(t.local.pd, PAGE, (), 10)
         t.send(op, sge=[[region["address"], 8, region["lkey"]]], **operands(op))
         t.sent("LOC_PROT_ERR")
         t.states("error", "rts")
-        equal("the region", t.near.end.verify(region["id"]), "")
+        equal("the region", t.local.end.verify(region["id"]), "")
         if op == "fetch-add":
-            t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
-        t.near.end.drop(region["id"])
+            t.remote.end.accept(t.theirs["id"], [[0, 8]], 8)
+        t.local.end.drop(region["id"])
 
 
 @case(each=by_op("send", "write", "read"))
 def stale_lkey(op):
     """An L_Key of a deregistered region."""
     with Trial(bench) as t:
-        region = t.near.end.memory(t.near.pd, PAGE, seed=11)
-        t.near.end.deregister(region["id"])
+        region = t.local.end.memory(t.local.pd, PAGE, seed=11)
+        t.local.end.deregister(region["id"])
         t.receive()
         t.send(op, sge=[[region["address"], 64, region["lkey"]]])
         t.sent("LOC_PROT_ERR")
@@ -292,7 +292,7 @@ def stale_lkey(op):
 def longer_than_a_message(op):
     """A message longer than max_msg_sz (IBA 11.4.1: local length error)."""
     with Trial(bench) as t:
-        half = t.near.info["max_msg"] // 2 + 1
+        half = t.local.info["max_msg"] // 2 + 1
         t.receive()
         t.send(op, sge=[t.segment(length=half), t.segment(length=half)])
         t.sent("LOC_LEN_ERR")
@@ -314,17 +314,17 @@ def flushed_in_order():
     """Requests after a failed one are flushed once each, in order; earlier ones have completed."""
     with Trial(bench) as t:
         for number in range(100, 104):
-            t.receive(number, [t.segment(8192 + (number - 100) * 64, 64, side=t.far)])
-            t.receive(number, [t.segment(8192 + (number - 100) * 64, 64)], side=t.near)
-        t.near.end.put(t.mine["id"], [[0, 64]], 77)
-        t.far.end.expect(t.theirs["id"], [[8192, 64]], 77, 64)
+            t.receive(number, [t.segment(8192 + (number - 100) * 64, 64, side=t.remote)])
+            t.receive(number, [t.segment(8192 + (number - 100) * 64, 64)], side=t.local)
+        t.local.end.put(t.mine["id"], [[0, 64]], 77)
+        t.remote.end.expect(t.theirs["id"], [[8192, 64]], 77, 64)
         t.send("send", number=1)
         t.send("write", number=2, rkey=1)
         for number in (3, 4, 5):
             t.send("send", number=number)
         t.sent("SUCCESS", "REM_ACCESS_ERR", *["WR_FLUSH_ERR"] * 3)
         t.received("SUCCESS", *["WR_FLUSH_ERR"] * 3)
-        t.received(*["WR_FLUSH_ERR"] * 4, side=t.near)
+        t.received(*["WR_FLUSH_ERR"] * 4, side=t.local)
         # In the Error state, posted requests are flushed immediately.
         t.send("send", number=1)
         t.sent("WR_FLUSH_ERR")
@@ -347,7 +347,7 @@ def back_from_error():
         t.send("write", rkey=1)
         t.sent("REM_ACCESS_ERR")
         t.states("error", "error")
-        for side in (t.near, t.far):
+        for side in (t.local, t.remote):
             side.end.async_events()
             side.end.modify(side.qp["id"], ("STATE",), state="reset")
         t.connect()
@@ -370,10 +370,10 @@ def receiver_not_ready():
 def receiver_ready_late():
     """The receiver posts a receive late; RNR retries are unlimited."""
     with Trial(bench, rtr={"rnr_timer": 14}, rts={"rnr_retry": 7}) as t:
-        t.near.end.put(t.mine["id"], [[0, 64]], 78)
+        t.local.end.put(t.mine["id"], [[0, 64]], 78)
         t.send("send")
-        equal("completions before the receive", t.near.end.poll(t.near.send_cq, 1, 2), [])
-        t.far.end.expect(t.theirs["id"], [[4096, 64]], 78, 64)
+        equal("completions before the receive", t.local.end.poll(t.local.send_cq, 1, 2), [])
+        t.remote.end.expect(t.theirs["id"], [[4096, 64]], 78, 64)
         t.receive()
         t.sent("SUCCESS")
         t.received("SUCCESS")
@@ -381,10 +381,10 @@ def receiver_ready_late():
 
 @case(timeout=240, each=by_op("send", "write", "read", "fetch-add"))
 def peer_gone(op):
-    """The far queue pair was reset: the retries run out."""
+    """The remote queue pair was reset: the retries run out."""
     with Trial(bench, rts={"timeout": 12, "retry": 2}) as t:
-        t.far.end.modify(t.far.qp["id"], ("STATE",), state="reset")
-        t.send(op, sge=local(t, op), **operands(op))
+        t.remote.end.modify(t.remote.qp["id"], ("STATE",), state="reset")
+        t.send(op, sge=local_segment(t, op), **operands(op))
         t.sent("RETRY_EXC_ERR")
         t.states("error", "reset")
 
@@ -393,7 +393,7 @@ def peer_gone(op):
 def peer_unreachable():
     """No host has the address; the request must not hang forever."""
     with Trial(bench, connected=False) as t:
-        end, qp = t.near.end, t.near.qp["id"]
+        end, qp = t.local.end, t.local.qp["id"]
         end.to_init(qp)
         nowhere = "0000:0000:0000:0000:0000:ffff:0a4d:00fe"
         try:
@@ -411,23 +411,23 @@ def peer_unreachable():
 
 
 def datagram(t, number=1, length=64, qpn=None, qkey=None, sge=None):
-    """Sends a datagram to the far side."""
-    handle = t.near.end.ah(t.near.pd, t.far.info["gid"])
+    """Sends a datagram to the remote side."""
+    handle = t.local.end.ah(t.local.pd, t.remote.info["gid"])
     more = {} if qkey is None else {"qkey": qkey}
-    target = t.far.qp["qpn"] if qpn is None else qpn
+    target = t.remote.qp["qpn"] if qpn is None else qpn
     t.send("send", number=number, sge=[t.segment(length=length)] if sge is None else sge, ah=handle, qpn=target, **more)
     return handle
 
 
 def datagram_arrives(t, number=1):
     """Checks that a correct datagram still arrives."""
-    t.near.end.put(t.mine["id"], [[0, 64]], 79)
+    t.local.end.put(t.mine["id"], [[0, 64]], 79)
     handle = datagram(t)
     t.sent("SUCCESS")
     t.received("SUCCESS")
-    t.far.end.accept(t.theirs["id"], [[4096, 40]], 40)
-    t.far.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
-    t.near.end.drop(handle)
+    t.remote.end.accept(t.theirs["id"], [[4096, 40]], 40)
+    t.remote.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
+    t.local.end.drop(handle)
 
 
 @case()
@@ -438,7 +438,7 @@ def datagram_wrong_qkey():
         handle = datagram(t, qkey=0x55)
         t.sent("SUCCESS")
         t.quiet()
-        t.near.end.drop(handle)
+        t.local.end.drop(handle)
         datagram_arrives(t)
 
 
@@ -447,10 +447,10 @@ def datagram_wrong_number():
     """A datagram to a queue pair that does not exist."""
     with Trial(bench, kind="ud") as t:
         t.receive()
-        handle = datagram(t, qpn=t.far.qp["qpn"] ^ 0x5A5A)
+        handle = datagram(t, qpn=t.remote.qp["qpn"] ^ 0x5A5A)
         t.sent("SUCCESS")
         t.quiet()
-        t.near.end.drop(handle)
+        t.local.end.drop(handle)
         datagram_arrives(t)
 
 
@@ -459,10 +459,10 @@ def datagram_to_connected():
     """A datagram to an RC queue pair."""
     with Trial(bench, kind="ud") as t, Trial(bench) as connected:
         connected.receive()
-        handle = datagram(t, qpn=connected.far.qp["qpn"])
+        handle = datagram(t, qpn=connected.remote.qp["qpn"])
         t.sent("SUCCESS")
         connected.quiet()
-        t.near.end.drop(handle)
+        t.local.end.drop(handle)
         t.receive()
         datagram_arrives(t)
 
@@ -472,13 +472,13 @@ def datagram_receive_too_small(room):
     """A datagram longer than its receive is not written beyond it, and never reported as a
     success."""
     with Trial(bench, kind="ud") as t:
-        t.receive(sge=[t.segment(4096, room, side=t.far)])
+        t.receive(sge=[t.segment(4096, room, side=t.remote)])
         handle = datagram(t)
         t.sent("SUCCESS")
-        found = t.far.end.poll(t.far.recv_cq, 1, 1)
+        found = t.remote.end.poll(t.remote.recv_cq, 1, 1)
         equal("successes", [wc for wc in found if wc["status"] == "SUCCESS"], [])
-        t.far.end.accept(t.theirs["id"], [[4096, room]], room)
-        t.near.end.drop(handle)
+        t.remote.end.accept(t.theirs["id"], [[4096, room]], room)
+        t.local.end.drop(handle)
 
 
 @case()
@@ -487,7 +487,7 @@ def datagram_without_receive():
     with Trial(bench, kind="ud") as t:
         handle = datagram(t)
         t.sent("SUCCESS")
-        t.near.end.drop(handle)
+        t.local.end.drop(handle)
         t.receive()
         t.quiet()
         datagram_arrives(t)
@@ -503,17 +503,17 @@ def datagram_too_long():
         t.sent("SUCCESS")
         t.states("rts", "rts")
         t.quiet()
-        t.near.end.drop(handle)
+        t.local.end.drop(handle)
         # The receive side still works.
-        t.receive(100, side=t.near)
-        back = t.far.end.ah(t.far.pd, t.near.info["gid"])
-        t.far.end.put(t.theirs["id"], [[0, 64]], 80)
-        t.send("send", side=t.far, ah=back, qpn=t.near.qp["qpn"])
-        t.sent("SUCCESS", side=t.far)
-        t.received("SUCCESS", side=t.near)
-        t.near.end.accept(t.mine["id"], [[4096, 40]], 40)
-        t.near.end.expect(t.mine["id"], [[4136, 64]], 80, 64)
-        t.far.end.drop(back)
+        t.receive(100, side=t.local)
+        back = t.remote.end.ah(t.remote.pd, t.local.info["gid"])
+        t.remote.end.put(t.theirs["id"], [[0, 64]], 80)
+        t.send("send", side=t.remote, ah=back, qpn=t.local.qp["qpn"])
+        t.sent("SUCCESS", side=t.remote)
+        t.received("SUCCESS", side=t.local)
+        t.local.end.accept(t.mine["id"], [[4096, 40]], 40)
+        t.local.end.expect(t.mine["id"], [[4136, 64]], 80, 64)
+        t.remote.end.drop(back)
         # The send side still works, too.
         datagram_arrives(t)
 
@@ -525,13 +525,13 @@ def datagram_too_long():
 def post_in_wrong_state():
     """A send before Ready to Send, and a receive in Reset (J-03, IBA 10.3.1)."""
     with Trial(bench, connected=False) as t:
-        end, qp = t.near.end, t.near.qp["id"]
+        end, qp = t.local.end, t.local.qp["id"]
         refused(errno.EINVAL, t.send, "send")
-        refused(errno.EINVAL, t.receive, side=t.near)
+        refused(errno.EINVAL, t.receive, side=t.local)
         end.to_init(qp)
         refused(errno.EINVAL, t.send, "send")
-        t.receive(side=t.near)
-        end.to_rtr(qp, gid=t.far.info["gid"], qpn=t.far.qp["qpn"])
+        t.receive(side=t.local)
+        end.to_rtr(qp, gid=t.remote.info["gid"], qpn=t.remote.qp["qpn"])
         refused(errno.EINVAL, t.send, "send")
 
 
@@ -543,27 +543,27 @@ def post_unknown_opcode():
             refused(errno.EINVAL, t.send, op)
         t.still_works()
     with Trial(bench, kind="ud") as t:
-        handle = t.near.end.ah(t.near.pd, t.far.info["gid"])
+        handle = t.local.end.ah(t.local.pd, t.remote.info["gid"])
         for op in ("write", "read", "fetch-add"):
-            refused(errno.EINVAL, t.send, op, ah=handle, qpn=t.far.qp["qpn"])
-        t.near.end.drop(handle)
+            refused(errno.EINVAL, t.send, op, ah=handle, qpn=t.remote.qp["qpn"])
+        t.local.end.drop(handle)
 
 
 @case()
 def post_too_much():
     """More segments, inline bytes or requests than the queue was created for."""
     with Trial(bench) as t:
-        qp = t.near.qp
+        qp = t.local.qp
         refused(errno.EINVAL, t.send, "send", sge=[t.segment()] * (qp["sge"] + 1))
-        refused(errno.EINVAL, t.receive, sge=[t.segment()] * (qp["sge"] + 1), side=t.near)
+        refused(errno.EINVAL, t.receive, sge=[t.segment()] * (qp["sge"] + 1), side=t.local)
         refused(errno.EINVAL, t.send, "send", sge=[t.segment(length=qp["inline"] + 1)], flags=["inline"])
         t.still_works()
     with Trial(bench, connected=False) as t:
-        qp = t.near.qp
-        t.near.end.to_init(qp["id"])
+        qp = t.local.qp
+        t.local.end.to_init(qp["id"])
         for number in range(qp["recv_wr"]):
-            t.receive(number, side=t.near)
-        refused(errno.ENOMEM, t.receive, side=t.near)
+            t.receive(number, side=t.local)
+        refused(errno.ENOMEM, t.receive, side=t.local)
 
 
 @case()
@@ -571,11 +571,11 @@ def send_queue_full():
     """A send queue accepts exactly the number of requests that it was created for."""
     with Trial(bench, rtr={"rnr_timer": 14}, rts={"rnr_retry": 7}) as t:
         # The requests wait for a receive that is never posted.
-        for number in range(t.near.qp["send_wr"]):
+        for number in range(t.local.qp["send_wr"]):
             t.send("send", number=number + 1)
         refused(errno.ENOMEM, t.send, "send")
-        t.near.end.modify(t.near.qp["id"], ("STATE",), state="error")
-        t.sent(*["WR_FLUSH_ERR"] * t.near.qp["send_wr"])
+        t.local.end.modify(t.local.qp["id"], ("STATE",), state="error")
+        t.sent(*["WR_FLUSH_ERR"] * t.local.qp["send_wr"])
 
 
 MODIFY = {
@@ -597,9 +597,9 @@ def modify_from_reset(what):
     mask, attributes = what
     with Trial(bench, connected=False) as t:
         if attributes.get("gid"):
-            attributes = {**attributes, "gid": t.far.info["gid"]}
-        refused(errno.EINVAL, t.near.end.modify, t.near.qp["id"], mask, **attributes)
-        equal("state", t.near.end.state(t.near.qp["id"]), "reset")
+            attributes = {**attributes, "gid": t.remote.info["gid"]}
+        refused(errno.EINVAL, t.local.end.modify, t.local.qp["id"], mask, **attributes)
+        equal("state", t.local.end.state(t.local.qp["id"]), "reset")
         t.connect()
         t.still_works()
 
@@ -621,17 +621,17 @@ def modify_to_rtr(what):
     """Wrong attributes in the transition to Ready to Receive are refused without effect (J-01)."""
     mask, wrong, number = (*what, errno.EINVAL)[:3]
     with Trial(bench, connected=False) as t:
-        end, qp = t.near.end, t.near.qp["id"]
+        end, qp = t.local.end, t.local.qp["id"]
         end.to_init(qp)
-        good = {"state": "rtr", "gid": t.far.info["gid"], "mtu": 1024, "dest_qp_num": t.far.qp["qpn"], "rq_psn": 5}
+        good = {"state": "rtr", "gid": t.remote.info["gid"], "mtu": 1024, "dest_qp_num": t.remote.qp["qpn"], "rq_psn": 5}
         good.update(max_dest_rd_atomic=8, min_rnr_timer=12)
         refused(number, end.modify, qp, mask, **{**good, **wrong})
         equal("state", end.state(qp), "init")
         end.modify(qp, RTR, **good)
         end.to_rts(qp, psn=5)
-        end, qp = t.far.end, t.far.qp["id"]
+        end, qp = t.remote.end, t.remote.qp["id"]
         end.to_init(qp)
-        end.to_rtr(qp, gid=t.near.info["gid"], qpn=t.near.qp["qpn"], psn=5)
+        end.to_rtr(qp, gid=t.local.info["gid"], qpn=t.local.qp["qpn"], psn=5)
         end.to_rts(qp, psn=5)
         t.still_works()
 
@@ -643,9 +643,9 @@ def modify_mtu_beyond_port():
         here = bed.here.machine
         here.run("ip link set eth0 mtu 1500")
         try:
-            end, qp = t.near.end, t.near.qp["id"]
+            end, qp = t.local.end, t.local.qp["id"]
             end.to_init(qp)
-            refused(errno.EINVAL, end.to_rtr, qp, gid=t.far.info["gid"], qpn=5, mtu=4096)
+            refused(errno.EINVAL, end.to_rtr, qp, gid=t.remote.info["gid"], qpn=5, mtu=4096)
         finally:
             here.run("ip link set eth0 mtu 4200")
 
@@ -657,7 +657,7 @@ CONTROLLED = 0x80010001  # a Q_Key for privileged consumers: its top bit is set
 def controlled_qkey():
     """A Q_Key with the top bit set requires CAP_NET_RAW (A-36)."""
     with Trial(bench, kind="ud", connected=False) as t:
-        end, qp = t.near.end, t.near.qp["id"]
+        end, qp = t.local.end, t.local.qp["id"]
         with privilege.without(privilege.CAP_NET_RAW):
             refused(errno.EPERM, end.to_init, qp, "ud", qkey=CONTROLLED)
             equal("state", end.state(qp), "reset")
@@ -670,20 +670,20 @@ def controlled_qkey():
 def controlled_qkey_of_the_privileged():
     """A program with CAP_NET_RAW may set such a Q_Key, and its datagrams arrive (A-33, A-34)."""
     with Trial(bench, kind="ud", access={"qkey": CONTROLLED}) as t:
-        equal("Q_Key", t.near.end.query(t.near.qp["id"], "qkey"), {"qkey": CONTROLLED})
+        equal("Q_Key", t.local.end.query(t.local.qp["id"], "qkey"), {"qkey": CONTROLLED})
         t.receive()
         handle = datagram(t, qkey=CONTROLLED & 0x7FFFFFFF)
         t.sent("SUCCESS")
         t.quiet()
-        t.near.end.drop(handle)
+        t.local.end.drop(handle)
         # The top bit selects the Q_Key of the queue pair.
-        t.near.end.put(t.mine["id"], [[0, 64]], 79)
+        t.local.end.put(t.mine["id"], [[0, 64]], 79)
         handle = datagram(t, qkey=0xFFFFFFFF)
         t.sent("SUCCESS")
         t.received("SUCCESS")
-        t.far.end.accept(t.theirs["id"], [[4096, 40]], 40)
-        t.far.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
-        t.near.end.drop(handle)
+        t.remote.end.accept(t.theirs["id"], [[4096, 40]], 40)
+        t.remote.end.expect(t.theirs["id"], [[4136, 64]], 79, 64)
+        t.local.end.drop(handle)
 
 
 @case()
@@ -730,7 +730,7 @@ def address_handle_wrong():
 
 @case(timeout=180)
 def peer_killed():
-    """The far program is killed by kill -9: its objects are destroyed, and its device keeps
+    """The remote program is killed by kill -9: its objects are destroyed, and its device keeps
     working."""
     import endpoint
 
@@ -738,18 +738,18 @@ def peer_killed():
     victim = endpoint.Peer(peer.address)
     info = victim.open(peer.device, peer.address, peer.driver)
     # Long enough for a slow host to respond, and short enough to wait for: 1 s and then 2 s.
-    patience = {"timeout": 18, "retry": 1}
-    with Trial(bench, connected=False, rts=patience) as t:
+    attributes = {"timeout": 18, "retry": 1}
+    with Trial(bench, connected=False, rts=attributes) as t:
         pd, cq = victim.pd(), victim.cq()
         region = victim.memory(pd, PAGE, seed=3)
         qp = victim.qp("rc", pd, cq)
         victim.to_init(qp["id"])
-        victim.to_rtr(qp["id"], gid=t.near.info["gid"], qpn=t.near.qp["qpn"], psn=5)
+        victim.to_rtr(qp["id"], gid=t.local.info["gid"], qpn=t.local.qp["qpn"], psn=5)
         victim.to_rts(qp["id"], psn=5)
-        end, mine = t.near.end, t.near.qp["id"]
+        end, mine = t.local.end, t.local.qp["id"]
         end.to_init(mine)
         end.to_rtr(mine, gid=info["gid"], qpn=qp["qpn"], psn=5)
-        end.to_rts(mine, psn=5, **patience)
+        end.to_rts(mine, psn=5, **attributes)
         t.send("write", rkey=region["rkey"], raddr=region["address"])
         t.sent("SUCCESS")
         victim.die()

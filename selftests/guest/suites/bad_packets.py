@@ -15,7 +15,7 @@ import harness
 import packets
 import testbed
 from counted import rise
-from forger import FIRST, PAYLOAD, Forger
+from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, atomic_eth, bth, deth, reth
 from trial import Bench
@@ -26,10 +26,10 @@ bench = Bench(bed.endpoints)
 # Seconds to watch for a response that must not come.
 SILENCE = 0.5
 # Time limit in seconds for a response; it only catches missing ones, since the machine may be busy.
-PATIENCE = 60
+TIMEOUT = 60
 
 
-class Attack(Forger):
+class Attack(Attacker):
     """A trial of one or more forged packets."""
 
     def __init__(self, bench, **how):
@@ -41,15 +41,15 @@ class Attack(Forger):
         self.wire.forget()
         for transport in transports:
             self.wire.send(transport, **how)
-        equal("answers", self.wire.answers(SILENCE, self.near.qp["qpn"]), [])
-        equal("completions", self.far.end.poll(self.far.recv_cq, 1, 0), [])
+        equal("answers", self.wire.answers(SILENCE, self.local.qp["qpn"]), [])
+        equal("completions", self.remote.end.poll(self.remote.recv_cq, 1, 0), [])
         self.states("rts", "rts")
         self._use_up_receive()
         self.still_works()
 
     def _use_up_receive(self):
-        self.near.end.put(self.mine["id"], [[0, 64]], 90)
-        self.far.end.expect(self.theirs["id"], [[4096, 64]], 90, 64)
+        self.local.end.put(self.mine["id"], [[0, 64]], 90)
+        self.remote.end.expect(self.theirs["id"], [[4096, 64]], 90, 64)
         self.send("send")
         self.sent("SUCCESS")
         self.received("SUCCESS")
@@ -59,19 +59,19 @@ class Attack(Forger):
         syndrome)."""
         self.wire.forget()
         self.wire.send(transport)
-        found = self.wire.answers(SILENCE, self.near.qp["qpn"], PATIENCE)
+        found = self.wire.answers(SILENCE, self.local.qp["qpn"], TIMEOUT)
         equal("answers", len(found), 1)
         equal("answer", found[0][:2], [opcode, psn])
         if syndrome is not None:
             equal("syndrome", hex(found[0][2][0]), hex(syndrome))
 
     def refused(self, transport, syndrome, psn=FIRST):
-        """Checks that a NAK refuses the packet, and that the far queue pair enters Error."""
+        """Checks that a NAK refuses the packet, and that the remote queue pair enters Error."""
         self.answered(transport, packets.ACKNOWLEDGE, psn, syndrome)
-        harness.wait_until("the far queue pair is in error", lambda: self.far.end.state(self.far.qp["id"]) == "error")
+        harness.wait_until("the remote queue pair is in error", lambda: self.remote.end.state(self.remote.qp["id"]) == "error")
 
     def write_header(self, length, offset=0):
-        """Returns the RETH of a WRITE to the far region."""
+        """Returns the RETH of a WRITE to the remote region."""
         return reth(self.theirs["address"] + offset, self.theirs["rkey"], length)
 
 
@@ -85,7 +85,7 @@ def right_request():
         t.receive()
         t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST)
         t.received("SUCCESS")
-        taken = t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+        taken = t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
         equal("what arrived", taken, PAYLOAD.hex())
 
 
@@ -96,7 +96,7 @@ def right_datagram():
         t.receive()
         t.wire.send(bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY, 77) + PAYLOAD)
         t.received("SUCCESS")
-        taken = t.far.end.accept(t.theirs["id"], [[4096, 104]], 104)
+        taken = t.remote.end.accept(t.theirs["id"], [[4096, 104]], 104)
         equal("what arrived", taken[80:], PAYLOAD.hex())
 
 
@@ -154,14 +154,14 @@ def other_network_device():
         with Attack(bench) as t, contextlib.closing(
             packets.Wire("stray0", bed.peer.address, bed.here.address, mac)
         ) as wire:
-            t.receive(side=t.near)
+            t.receive(side=t.local)
             for _ in range(3):
-                wire.send(bth(packets.SEND_ONLY, t.near.qp["qpn"], FIRST) + PAYLOAD)
-            t.quiet(side=t.near)
+                wire.send(bth(packets.SEND_ONLY, t.local.qp["qpn"], FIRST) + PAYLOAD)
+            t.quiet(side=t.local)
             # The receive is still available to the peer.
-            t.send("send", side=t.far, sge=[])
-            t.sent("SUCCESS", side=t.far)
-            t.received("SUCCESS", side=t.near)
+            t.send("send", side=t.remote, sge=[])
+            t.sent("SUCCESS", side=t.remote)
+            t.received("SUCCESS", side=t.local)
             t.states("rts", "rts")
     finally:
         machine.run("ip link delete stray0")
@@ -177,8 +177,8 @@ def wrong_icrc():
         t.wire.forget()
         for bit in bits:
             t.wire.send(transport, corrupt=bit)
-        equal("answers", t.wire.answers(SILENCE, t.near.qp["qpn"]), [])
-        equal("completions", t.far.end.poll(t.far.recv_cq, 1, 0), [])
+        equal("answers", t.wire.answers(SILENCE, t.local.qp["qpn"]), [])
+        equal("completions", t.remote.end.poll(t.remote.recv_cq, 1, 0), [])
         t._use_up_receive()
         t.still_works()
 
@@ -275,14 +275,14 @@ def forged_responses():
 def not_ready(state):
     """Requests to a queue pair that is not ready to receive (A-37)."""
     with Attack(bench, connected=False) as t:
-        end, qp = t.far.end, t.far.qp["id"]
+        end, qp = t.remote.end, t.remote.qp["id"]
         if state == "init":
             end.to_init(qp)
             t.receive()
         t.wire.forget()
         for opcode in (packets.SEND_ONLY, packets.ACKNOWLEDGE):
             t.wire.send(bth(opcode, t.qpn, FIRST) + aeth(0x1F) + PAYLOAD)
-        equal("answers", t.wire.answers(SILENCE, t.near.qp["qpn"]), [])
+        equal("answers", t.wire.answers(SILENCE, t.local.qp["qpn"]), [])
         equal("state", end.state(qp), state)
 
 
@@ -300,14 +300,14 @@ def future_number():
         future = bth(packets.SEND_ONLY, t.qpn, FIRST + 10) + PAYLOAD
         t.answered(future, packets.ACKNOWLEDGE, FIRST, packets.NAK_SEQUENCE)
         t.wire.send(future)
-        equal("answers to the second", t.wire.answers(SILENCE, t.near.qp["qpn"]), [])
-        equal("completions", t.far.end.poll(t.far.recv_cq, 1, 0), [])
+        equal("answers to the second", t.wire.answers(SILENCE, t.local.qp["qpn"]), [])
+        equal("completions", t.remote.end.poll(t.remote.recv_cq, 1, 0), [])
         t._use_up_receive()
         t.still_works()
 
 
 def packet_buffers():
-    """Returns the number of packet buffers that the far host has allocated."""
+    """Returns the number of packet buffers that the remote host has allocated."""
     return int(re.search(r"^skbuff_head_cache\s+(\d+)", bed.peer.machine.read("/proc/slabinfo"), re.M)[1])
 
 
@@ -337,7 +337,7 @@ def duplicate_send():
         t._use_up_receive()
         t.receive()
         t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST, None)
-        equal("completions", t.far.end.poll(t.far.recv_cq, 1, 0), [])
+        equal("completions", t.remote.end.poll(t.remote.recv_cq, 1, 0), [])
         t._use_up_receive()
         t.still_works()
 
@@ -346,15 +346,15 @@ def duplicate_send():
 def duplicate_atomic():
     """A duplicate atomic returns its first result although memory has changed (C-10, C-11)."""
     with Attack(bench) as t:
-        t.far.end.put_number(t.theirs["id"], 0, 1000)
+        t.remote.end.put_number(t.theirs["id"], 0, 1000)
         t.send("fetch-add", sge=[t.segment(length=8)], compare=5)
         t.sent("SUCCESS")
-        t.near.end.expect_number(t.mine["id"], 0, 1000)
-        t.far.end.put_number(t.theirs["id"], 0, 77)
+        t.local.end.expect_number(t.mine["id"], 0, 1000)
+        t.remote.end.put_number(t.theirs["id"], 0, 77)
         again = bth(packets.FETCH_ADD, t.qpn, FIRST) + atomic_eth(t.theirs["address"], t.theirs["rkey"], 5, 0)
         t.wire.forget()
         t.wire.send(again)
-        found = t.wire.answers(SILENCE, t.near.qp["qpn"], PATIENCE)
+        found = t.wire.answers(SILENCE, t.local.qp["qpn"], TIMEOUT)
         equal("answers", [answer[:2] for answer in found], [[packets.ATOMIC_ACKNOWLEDGE, FIRST]])
         equal("the value returned", struct.unpack(">Q", found[0][2][4:12])[0], 1000)
         t.still_works()
@@ -379,7 +379,7 @@ def message_in_a_message(opcode):
         t.wire.send(bth(packets.SEND_FIRST, t.qpn, FIRST, ack=False) + bytes(1024))
         extension = t.write_header(64) if opcode == packets.READ_REQUEST else bytes(1024)
         t.refused(bth(opcode, t.qpn, FIRST + 1) + extension, packets.NAK_INVALID, FIRST + 1)
-        t.far.end.accept(t.theirs["id"], [[4096, 1024]], 1024)  # the SEND's first packet
+        t.remote.end.accept(t.theirs["id"], [[4096, 1024]], 1024)  # the SEND's first packet
 
 
 @case()
@@ -411,7 +411,7 @@ def write_length_mismatch(length):
     """A WRITE with more or less payload than its RETH says."""
     with Attack(bench) as t:
         t.refused(bth(packets.WRITE_ONLY, t.qpn, FIRST) + t.write_header(length) + PAYLOAD, packets.NAK_INVALID)
-        t.far.end.accept(t.theirs["id"], [[0, min(length, 64)]], min(length, 64))
+        t.remote.end.accept(t.theirs["id"], [[0, min(length, 64)]], min(length, 64))
 
 
 @case()
@@ -434,17 +434,17 @@ def guessed_keys():
         return t.wire.frame(bth(packets.UC | packets.WRITE_ONLY, t.qpn, psn, ack=False) + header + PAYLOAD)
 
     with Attack(bench, kind="uc") as t:
-        t.far.end.put(t.theirs["id"], [[0, 64]], 7)
+        t.remote.end.put(t.theirs["id"], [[0, 64]], 7)
         frames = [write(FIRST + n, n + 1) for n in range(8)] + [write(FIRST + 8, 0)]
         with rise(bed.peer, resp_remote_access_errors=9, rx_write_requests=9):
             for frame in frames:
                 t.wire.put(frame)
-        equal("what the region has", t.far.end.verify(t.theirs["id"]), "")
+        equal("what the region has", t.remote.end.verify(t.theirs["id"]), "")
         t.states("rts", "rts")
         time.sleep(1.1)
         t.wire.put(write(FIRST + 9, 0))
-        harness.wait_until("the right key is taken", lambda: t.far.end.verify(t.theirs["id"]) != "")
-        equal("what arrived", t.far.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
+        harness.wait_until("the right key is taken", lambda: t.remote.end.verify(t.theirs["id"]) != "")
+        equal("what arrived", t.remote.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
 
 
 # Random packets
@@ -463,7 +463,7 @@ def garbage():
             for _ in range(30):
                 t.wire.send(packets.garbage(rng, rng.getrandbits(24)))
             t.wire.forget()
-            t.far.end.accept(t.theirs["id"], [[4096, 4096]], 4096)
+            t.remote.end.accept(t.theirs["id"], [[4096, 4096]], 4096)
 
 
 @case(timeout=300)

@@ -12,7 +12,7 @@ import time
 import packets
 import testbed
 from counted import read, rise
-from forger import FIRST, PAYLOAD, Forger
+from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require, wait_until
 from packets import bth
 from traffic import Batch
@@ -91,7 +91,7 @@ LONG = 2_000_000
 
 def _move(t, op, side, length):
     """Transfers data by a WRITE or READ of a side, and compares every byte."""
-    batch = Batch(random.Random(length), t.near, t.far, large=True)
+    batch = Batch(random.Random(length), t.local, t.remote, large=True)
     batch.add(side, op, length)
     batch.run()
 
@@ -99,7 +99,7 @@ def _move(t, op, side, length):
 @case()
 def marked_request():
     """L-06: one marked request causes one CNP, in the format that hardware sends; it is handled."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         t.receive()
         t.wire.forget()
         with (
@@ -110,17 +110,17 @@ def marked_request():
             found = _await_notifications(t, 1)
             equal("notifications", len(found), 1)
             qpn, tos, whole = found[0]
-            equal("queue pair, type of service", (qpn, tos), (t.near.qp["qpn"], 48 << 2))
+            equal("queue pair, type of service", (qpn, tos), (t.local.qp["qpn"], 48 << 2))
             wanted = bytes([packets.CNP, 0, 0xFF, 0xFF, 0x40]) + qpn.to_bytes(3, "big") + bytes(4 + 16)
             equal("notification", whole[:-4].hex(), wanted.hex())
         t.received("SUCCESS")
-        t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+        t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
 
 
 @case()
 def nobody_is_told():
     """L-03: no CNP is sent for unmarked packets, for wrong packets, or for CNPs."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         t.wire.forget()
         with rise(
             bed.peer,
@@ -148,7 +148,7 @@ def interval(how):
     """L-02: one CNP is sent per interval, or, with an interval of 0, one per marked packet."""
     microseconds, wanted = how
     with loaded_with(bed.peer, f"min_time_between_cnps={microseconds}"):
-        with Forger(bed, bench) as t:
+        with Attacker(bed, bench) as t:
             t.receive()
             t.wire.forget()
             with rise(bed.peer, np_ecn_marked_roce_packets=10, np_cnp_sent=wanted, duplicate_request=9):
@@ -157,7 +157,7 @@ def interval(how):
                 found = _await_notifications(t, wanted)
                 equal("notifications", len(found), wanted)
             t.received("SUCCESS")
-            t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+            t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
 
 
 @case()
@@ -165,7 +165,7 @@ def switched_off():
     """Without notification and reaction point: no CNP is sent, no packet has ECT, CNPs are
     ignored."""
     with loaded_with(bed.peer, "roce_np=0 roce_rp=0"):
-        with Forger(bed, bench) as t:
+        with Attacker(bed, bench) as t:
             t.receive()
             t.wire.forget()
             with rise(bed.peer, np_ecn_marked_roce_packets=1, rp_cnp_ignored=1):
@@ -175,18 +175,18 @@ def switched_off():
             equal("notifications", _notifications(found), [])
             equal("types of service of answers", {tos for came, _, _, tos, _ in found if came}, {0})
             t.received("SUCCESS")
-            t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+            t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
 
 
 @case()
 def capable_packets():
     """Requests, READ responses and ACKs are sent as ECT(0)."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         t.wire.forget()
-        _move(t, "write", t.near, 3000)
+        _move(t, "write", t.local, 3000)
         t.still_works()
         found = t.wire.passing(0.5)
-        numbers = (t.near.qp["qpn"], t.far.qp["qpn"])
+        numbers = (t.local.qp["qpn"], t.remote.qp["qpn"])
         equal("types of service", {tos for _, _, qpn, tos, _ in found if qpn in numbers}, {ECT0})
 
 
@@ -194,32 +194,32 @@ def capable_packets():
 def slows_down_and_recovers():
     """L-07, L-04, L-06: a queue pair whose packets are all marked slows down, and then recovers."""
     here, peer = bed.here, bed.peer
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         before = [{name: read(host)[name] for name in NAMES} for host in (here, peer)]
-        _move(t, "write", t.near, LONG)
-        _move(t, "read", t.far, LONG)
+        _move(t, "write", t.local, LONG)
+        _move(t, "read", t.remote, LONG)
         after = [{name: read(host)[name] for name in NAMES} for host in (here, peer)]
         equal("counters without marks", after, before)
 
-        for what, side in (("write", t.near), ("read", t.far)):
+        for what, side in (("write", t.local), ("read", t.remote)):
             before = read(here), read(peer)
             with every_packet_marked():
                 _move(t, what, side, LONG)
             time.sleep(RECOVERY)
             after = read(here), read(peer)
-            near, far = ({name: after[i][name] - before[i][name] for name in NAMES} for i in (0, 1))
+            local, remote = ({name: after[i][name] - before[i][name] for name in NAMES} for i in (0, 1))
             sent = after[0]["sent_pkts"] - before[0]["sent_pkts"]
-            require(far["np_ecn_marked_roce_packets"] >= LONG // 1024, f"{what}: marked {far}")
-            require(far["np_ecn_marked_roce_packets"] <= sent, f"{what}: {far} of {sent} sent")
-            require(0 < far["np_cnp_sent"] <= far["np_ecn_marked_roce_packets"], f"{what}: notifications {far}")
-            equal(f"{what}: notifications handled", near["rp_cnp_handled"], far["np_cnp_sent"])
-            require(near["rp_throttled"] > 0, f"{what}: it never waited: {near}")
-            equal(f"{what}: other counters", (near["np_cnp_sent"], far["rp_cnp_handled"], far["rp_throttled"]), (0, 0, 0))
+            require(remote["np_ecn_marked_roce_packets"] >= LONG // 1024, f"{what}: marked {remote}")
+            require(remote["np_ecn_marked_roce_packets"] <= sent, f"{what}: {remote} of {sent} sent")
+            require(0 < remote["np_cnp_sent"] <= remote["np_ecn_marked_roce_packets"], f"{what}: notifications {remote}")
+            equal(f"{what}: notifications handled", local["rp_cnp_handled"], remote["np_cnp_sent"])
+            require(local["rp_throttled"] > 0, f"{what}: it never waited: {local}")
+            equal(f"{what}: other counters", (local["np_cnp_sent"], remote["rp_cnp_handled"], remote["rp_throttled"]), (0, 0, 0))
 
         # The queue pair has recovered: no further notifications, and no throttling.
         with rise(here, among=NAMES), rise(peer, among=NAMES):
-            _move(t, "write", t.near, LONG)
-            _move(t, "read", t.far, LONG)
+            _move(t, "write", t.local, LONG)
+            _move(t, "read", t.remote, LONG)
 
 
 @case(timeout=300)
@@ -227,7 +227,7 @@ def bottleneck():
     """L-06: behind a slow link with RED, the counters agree with the packets that RED has
     marked."""
     here, peer = bed.here, bed.peer
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         run = here.machine.run
         before = read(here), read(peer)
         # Only RoCE passes the bottleneck; the test's own traffic to the other host does not.
@@ -240,33 +240,33 @@ def bottleneck():
                 "tc qdisc add dev eth0 parent 2: handle 3: red limit 4000000 min 2200 max 6600 avpkt 1100"
                 " burst 4 probability 0.5 bandwidth 20mbit ecn"
             )
-            _move(t, "write", t.near, LONG)
+            _move(t, "write", t.local, LONG)
             queues = json.loads(run("tc -s -j qdisc show dev eth0"))
         finally:
             run("tc qdisc del dev eth0 root")
         time.sleep(RECOVERY)
         after = read(here), read(peer)
-        near, far = ({name: after[i][name] - before[i][name] for name in before[i]} for i in (0, 1))
+        local, remote = ({name: after[i][name] - before[i][name] for name in before[i]} for i in (0, 1))
         red = next(queue for queue in queues if queue["kind"] == "red")
         marked = red["marked"]
         require(marked > 0, f"RED has marked nothing: {red}")
-        equal("packets marked", far["np_ecn_marked_roce_packets"], marked)
-        require(0 < far["np_cnp_sent"] <= marked, f"{far}")
-        equal("notifications handled", near["rp_cnp_handled"], far["np_cnp_sent"])
-        require(near["rp_throttled"] > 0, f"it never waited: {near}")
+        equal("packets marked", remote["np_ecn_marked_roce_packets"], marked)
+        require(0 < remote["np_cnp_sent"] <= marked, f"{remote}")
+        equal("notifications handled", local["rp_cnp_handled"], remote["np_cnp_sent"])
+        require(local["rp_throttled"] > 0, f"it never waited: {local}")
         equal("packets that RED has dropped", red["drops"], 0)
         # The queue pair has recovered.
         with rise(here, among=NAMES), rise(peer, among=NAMES):
-            _move(t, "write", t.near, LONG)
+            _move(t, "write", t.local, LONG)
 
 
 @case()
 def that_queue_pair_only():
     """L-07, L-08: a CNP slows down only the queue pair that it names, and only if its peer sent
     it."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         cnp = bth(packets.CNP, t.qpn, 0, ack=False) + bytes(16)
-        _move(t, "write", t.far, LONG)
+        _move(t, "write", t.remote, LONG)
         with rise(bed.peer, rp_cnp_handled=1, rp_cnp_ignored=2):
             t.wire.send(cnp, source="10.77.0.77")
             t.wire.send(bth(packets.CNP, t.qpn ^ 0x10, 0, ack=False) + bytes(16))

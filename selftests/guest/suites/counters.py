@@ -8,8 +8,8 @@ import time
 
 import packets
 import testbed
-from counted import PATIENCE, Watch, of_queue_pairs, read, rise
-from forger import FIRST, PAYLOAD, Forger
+from counted import TIMEOUT, Watch, of_queue_pairs, read, rise
+from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require
 from packets import QKEY, UD, aeth, bth, deth
 from traffic import Batch
@@ -82,7 +82,7 @@ def wrong_packet(fault):
     """A-14, A-28, A-29, L-08: each wrong packet increments its counter once, and no other
     counter."""
     make, how, name = fault
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         with rise(bed.peer, **{name: TIMES}):
             _send(t, make(t.qpn), **how)
         t.states("rts", "rts")
@@ -93,7 +93,7 @@ def wrong_packet(fault):
 def qkey_violation():
     """A-33: a datagram with a wrong Q_Key counts as a violation, unless its ICRC is wrong
     (A-29)."""
-    with Forger(bed, bench, kind="ud") as t:
+    with Attacker(bed, bench, kind="ud") as t:
         wrong = bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY ^ 1, 77) + PAYLOAD
         with rise(bed.peer, qkey_viol_cntr=TIMES):
             _send(t, wrong)
@@ -104,7 +104,7 @@ def qkey_violation():
 @case(timeout=600, debug=False)
 def saturation():
     """A-28: both violation counters stop at 0xffff."""
-    with Forger(bed, bench, kind="ud") as t:
+    with Attacker(bed, bench, kind="ud") as t:
         for name, make in (
             ("bad_pkey_cntr", lambda: bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False, pkey=0x1234) + deth(QKEY, 7)),
             ("qkey_viol_cntr", lambda: bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY ^ 1, 7)),
@@ -123,7 +123,7 @@ def saturation():
 @case()
 def sequence():
     """Early, duplicate and receiver-not-ready requests have counters of their own."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         request = bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD
         with rise(bed.peer, out_of_buffer=1):
             t.wire.send(request)
@@ -135,25 +135,25 @@ def sequence():
             _send(t, request)
         with rise(bed.peer, out_of_sequence=1):
             t.wire.send(bth(packets.SEND_ONLY, t.qpn, FIRST + 7) + PAYLOAD)
-        t.far.end.accept(t.theirs["id"], [[4096, 64]], 64)
+        t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
 
 
 @case()
 def requests():
     """The responder counts WRITEs, READs and atomics; both ends count the same packets."""
-    with Forger(bed, bench) as t:
+    with Attacker(bed, bench) as t:
         before = read(bed.here), read(bed.peer)
         with rise(bed.peer, among=TAKEN, rx_write_requests=1, rx_read_requests=1, rx_atomic_requests=1):
-            t.near.end.put(t.mine["id"], [[0, 64]], 7)
-            t.far.end.expect(t.theirs["id"], [[0, 64]], 7, 64)
+            t.local.end.put(t.mine["id"], [[0, 64]], 7)
+            t.remote.end.expect(t.theirs["id"], [[0, 64]], 7, 64)
             t.send("write", number=1)
             t.send("read", number=2)
             t.sent("SUCCESS", "SUCCESS")
-            t.far.end.put_number(t.theirs["id"], 1024, 5)
+            t.remote.end.put_number(t.theirs["id"], 1024, 5)
             t.send("fetch-add", number=1, sge=[t.segment(1024, 8)], offset=1024, compare=1)
             t.sent("SUCCESS")
-            t.near.end.expect_number(t.mine["id"], 1024, 5)
-            t.far.end.expect_number(t.theirs["id"], 1024, 6)
+            t.local.end.expect_number(t.mine["id"], 1024, 5)
+            t.remote.end.expect_number(t.theirs["id"], 1024, 6)
         after = read(bed.here), read(bed.peer)
         for one, other in ((0, 1), (1, 0)):
             for ours, theirs in (("sent_pkts", "rcvd_pkts"), ("sent_bytes", "rcvd_bytes")):
@@ -219,11 +219,11 @@ def _automatic(criteria):
 
 def _exchange(t, writes):
     """Exchanges requests of both ends, including this number of incoming WRITEs."""
-    batch = Batch(random.Random(writes), t.near, t.far)
+    batch = Batch(random.Random(writes), t.local, t.remote)
     for _ in range(writes):
-        batch.add(t.far, "write", 3000)
-    batch.add(t.far, "read", 3000)
-    for side in (t.near, t.far):
+        batch.add(t.remote, "write", 3000)
+    batch.add(t.remote, "read", 3000)
+    for side in (t.local, t.remote):
         batch.add(side, "send", 2000)
     batch.run()
 
@@ -236,7 +236,7 @@ def _only():
 
 
 def _number(t):
-    return t.near.qp["qpn"]
+    return t.local.qp["qpn"]
 
 
 def _has_all_of(watch):
@@ -249,7 +249,7 @@ def _has_all_of(watch):
             if found[name] != all_of_it[name]:
                 yield f"{name}: {found[name]}, of the device: {all_of_it[name]}"
 
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while (found := list(differences())) and time.monotonic() < end:
         time.sleep(0.1)
     equal("differences", found, [])

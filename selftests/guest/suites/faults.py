@@ -20,7 +20,7 @@ bed = testbed.Bed()
 FAULTS = "/sys/kernel/debug/failslab"
 
 # An upper bound for the allocations of a close.
-MOST = 400
+MAX_ALLOCATIONS = 400
 
 GROUPS = ("::ffff:239.7.1.2", "::ffff:239.7.1.3", "ff0e::7:1")
 
@@ -206,7 +206,7 @@ def closing(program):
         if left:
             break
         number += 1
-        require(number < MOST, "the close has no end")
+        require(number < MAX_ALLOCATIONS, "the close has no end")
     log(f"{number - 1} allocations failed")
 
 

@@ -135,16 +135,16 @@ def send_all(version, source, destination, datagrams):
 
 
 def arrive(version, inside, number=0, **how):
-    """Forges packets of a trial's near queue pair, sent by `inside(body, before)`.
+    """Forges packets of a trial's local queue pair, sent by `inside(body, before)`.
 
     They must fail with the errno `number`, or arrive if that is 0.
     """
     with lab.trial(version, **how) as t:
-        near, far = (side.info["address"] for side in (t.near, t.far))
+        local, remote = (side.info["address"] for side in (t.local, t.remote))
         t.receive()
-        made = forged(t.far.qp["qpn"], near, far)
+        made = forged(t.remote.qp["qpn"], local, remote)
         before = counted.read(lab.hosts[0])["local_guard_drops"]
-        found = inside(lambda: send_all(version, near, far, made if number else {"send": made["send"]}), (enter,))
+        found = inside(lambda: send_all(version, local, remote, made if number else {"send": made["send"]}), (enter,))
         equal("errors", found, dict.fromkeys(found, number))
         if number:
             t.quiet()
@@ -157,7 +157,7 @@ def arrive(version, inside, number=0, **how):
             t.still_works()
         else:
             t.received("SUCCESS")
-            equal("what arrived", t.far.end.accept(t.theirs["id"], [[4096, 64]], 64), PAYLOAD.hex())
+            equal("what arrived", t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64), PAYLOAD.hex())
 
 
 @case(debug=("ipv6",), each=BOTH)

@@ -17,14 +17,14 @@ REMOTE = ("remote-write", "remote-read", "remote-atomic")
 
 
 class Owner(Trial):
-    """A trial whose far side gives the near one windows to a region of its own."""
+    """A trial whose remote side gives the local one windows to a region of its own."""
 
     def __init__(self, bench, **how):
         super().__init__(bench, extended=True, **how)
 
     def __enter__(self):
         super().__enter__()
-        self.owner, self.qp = self.far.end, self.far.qp["id"]
+        self.owner, self.qp = self.remote.end, self.remote.qp["id"]
         self._extra = []
         self.region = self.memory()
         return self
@@ -37,14 +37,14 @@ class Owner(Trial):
         super().__exit__(*why)
 
     def memory(self, access=("local-write", "mw-bind"), pd=None):
-        """Registers a region of the far side."""
-        region = self.owner.memory(self.far.pd if pd is None else pd, SIZE, access, 9)
+        """Registers a region of the remote side."""
+        region = self.owner.memory(self.remote.pd if pd is None else pd, SIZE, access, 9)
         self._extra.append(region["id"])
         return region
 
     def window(self, kind, pd=None):
-        """Allocates an unbound window of the far side."""
-        window = self.owner.window(self.far.pd if pd is None else pd, kind)
+        """Allocates an unbound window of the remote side."""
+        window = self.owner.window(self.remote.pd if pd is None else pd, kind)
         self._extra.append(window["id"])
         return window
 
@@ -66,20 +66,20 @@ class Owner(Trial):
         return found
 
     def invalidate(self, key, status="SUCCESS"):
-        """Invalidates a key locally on the far side."""
+        """Invalidates a key locally on the remote side."""
         self.owner.post_send(self.qp, [{"id": 1, "op": "local-inv", "sge": [], "key": key}])
         self.done("local-inv", status)
 
     def done(self, op, status):
-        """Checks the next send completion of the far side."""
-        found = self.owner.poll(self.far.send_cq, 1, 30)
+        """Checks the next send completion of the remote side."""
+        found = self.owner.poll(self.remote.send_cq, 1, 30)
         equal(f"completion of {op}", [wc["status"] for wc in found], [status])
         if status == "SUCCESS":
             equal("opcode", found[0]["op"], op)
 
     def write(self, rkey, offset=PAGE, length=64, seed=70, raddr=None):
-        """Checks that the near side can WRITE through a window."""
-        self.near.end.put(self.mine["id"], [[0, length]], seed)
+        """Checks that the local side can WRITE through a window."""
+        self.local.end.put(self.mine["id"], [[0, length]], seed)
         self.owner.expect(self.region["id"], [[offset, length]], seed, length)
         raddr = self.region["address"] + offset if raddr is None else raddr
         self.send("write", rkey=rkey, raddr=raddr, sge=[self.segment(length=length)])
@@ -87,7 +87,7 @@ class Owner(Trial):
         equal("the region", self.owner.verify(self.region["id"]), "")
 
     def denied(self, rkey, op="write", offset=PAGE, raddr=None):
-        """Checks that the near side's access is refused and breaks the connection."""
+        """Checks that the local side's access is refused and breaks the connection."""
         raddr = self.region["address"] + offset if raddr is None else raddr
         self.send(op, rkey=rkey, raddr=raddr, sge=[self.segment(length=64)])
         self.sent("REM_ACCESS_ERR")
@@ -104,11 +104,11 @@ def use(kind):
         rkey = t.bind(t.window(kind))
         t.write(rkey)
         t.write(rkey, 2 * PAGE - 64, 64, 71)
-        t.near.end.expect(t.mine["id"], [[0, 64]], 71, 64)
+        t.local.end.expect(t.mine["id"], [[0, 64]], 71, 64)
         t.send("read", rkey=rkey, raddr=t.region["address"] + 2 * PAGE - 64)
         t.sent("SUCCESS")
         t.owner.put_number(t.region["id"], PAGE, 40)
-        t.near.end.expect_number(t.mine["id"], 0, 40)
+        t.local.end.expect_number(t.mine["id"], 0, 40)
         t.owner.expect_number(t.region["id"], PAGE, 42)
         where = t.region["address"] + PAGE
         t.send("fetch-add", rkey=rkey, raddr=where, compare=2, sge=[t.segment(length=8)])
@@ -231,9 +231,9 @@ def invalidated_by_peer():
         t.write(rkey)
         t.receive()
         t.owner.expect(t.theirs["id"], [[4096, 64]], 70, 64)
-        t.near.end.post_send(t.near.qp["id"], [{"id": 1, "op": "send-inv", "sge": [t.segment()], "key": rkey}])
+        t.local.end.post_send(t.local.qp["id"], [{"id": 1, "op": "send-inv", "sge": [t.segment()], "key": rkey}])
         t.sent("SUCCESS")
-        (done,) = t.owner.poll(t.far.recv_cq, 1, 30)
+        (done,) = t.owner.poll(t.remote.recv_cq, 1, 30)
         equal("completion", (done["id"], done["status"], done["inv"]), (100, "SUCCESS", rkey))
         t.denied(rkey)
 
@@ -261,10 +261,10 @@ def not_invalidatable_by_peer(kind):
     with Owner(bench, rts={"timeout": 10, "retry": 1}) as t:
         key = _key_of(t, kind)
         t.receive()
-        t.near.end.post_send(t.near.qp["id"], [{"id": 1, "op": "send-inv", "sge": [], "key": key}])
+        t.local.end.post_send(t.local.qp["id"], [{"id": 1, "op": "send-inv", "sge": [], "key": key}])
         t.sent("RETRY_EXC_ERR")
         t.states("error", "error")
-        (done,) = t.owner.poll(t.far.recv_cq, 1, 30)
+        (done,) = t.owner.poll(t.remote.recv_cq, 1, 30)
         require(done["status"] != "SUCCESS", "the receive succeeded")
         if kind == 0:
             _read_with_key_of(t, key)
@@ -279,9 +279,9 @@ def _key_of(t, kind):
 def _second_pair(t, access=None):
     """Creates another connection in the same protection domains."""
     pair = []
-    for side in (t.near, t.far):
+    for side in (t.local, t.remote):
         pair.append(side.end.qp("rc", side.pd, side.send_cq, side.recv_cq, extended=True))
-    for side, mine, other, theirs in ((t.near, pair[0], t.far, pair[1]), (t.far, pair[1], t.near, pair[0])):
+    for side, mine, other, theirs in ((t.local, pair[0], t.remote, pair[1]), (t.remote, pair[1], t.local, pair[0])):
         side.end.to_init(mine["id"])
         side.end.to_rtr(mine["id"], gid=other.info["gid"], qpn=theirs["qpn"])
         side.end.to_rts(mine["id"])
@@ -289,16 +289,16 @@ def _second_pair(t, access=None):
 
 
 def _read_with_key_of(t, key):
-    """Checks that the far region's key still works, over another connection."""
-    near, far = _second_pair(t)
-    end = t.near.end
+    """Checks that the remote region's key still works, over another connection."""
+    local, remote = _second_pair(t)
+    end = t.local.end
     request = {"id": 7, "op": "read", "sge": [t.segment()], "rkey": key, "raddr": t.theirs["address"]}
-    end.post_send(near["id"], [request])
-    (done,) = end.poll(t.near.send_cq, 1, 30)
+    end.post_send(local["id"], [request])
+    (done,) = end.poll(t.local.send_cq, 1, 30)
     equal("READ by the key", (done["id"], done["status"]), (7, "SUCCESS"))
     end.accept(t.mine["id"], [[0, 64]], 64)
-    end.drop(near["id"])
-    t.owner.drop(far["id"])
+    end.drop(local["id"])
+    t.owner.drop(remote["id"])
 
 
 # Queue pairs of a window
@@ -312,17 +312,17 @@ def other_queue_pair(kind):
     """
     with Owner(bench) as t:
         rkey = t.bind(t.window(kind))
-        near, far = _second_pair(t)
-        end = t.near.end
+        local, remote = _second_pair(t)
+        end = t.local.end
         if kind == 1:
             end.put(t.mine["id"], [[0, 64]], 5)
             t.owner.expect(t.region["id"], [[PAGE, 64]], 5, 64)
         request = {"id": 7, "op": "write", "sge": [t.segment()], "rkey": rkey, "raddr": t.region["address"] + PAGE}
-        end.post_send(near["id"], [request])
-        (done,) = end.poll(t.near.send_cq, 1, 30)
+        end.post_send(local["id"], [request])
+        (done,) = end.poll(t.local.send_cq, 1, 30)
         equal("WRITE by another", done["status"], "SUCCESS" if kind == 1 else "REM_ACCESS_ERR")
-        end.drop(near["id"])
-        t.owner.drop(far["id"])
+        end.drop(local["id"])
+        t.owner.drop(remote["id"])
         t.write(rkey)
 
 
@@ -432,8 +432,8 @@ class Change(Owner):
 
     def reads(self, seed):
         """Checks that the peer reads the data that was written with this seed."""
-        self.near.end.put(self.mine["id"], [[0, 64]], 1)
-        self.near.end.expect(self.mine["id"], [[0, 64]], seed, 64)
+        self.local.end.put(self.mine["id"], [[0, 64]], 1)
+        self.local.end.expect(self.mine["id"], [[0, 64]], seed, 64)
         self.send("read", rkey=self.region["rkey"], raddr=self.region["address"] + PAGE)
         self.sent("SUCCESS")
 
@@ -475,11 +475,11 @@ def other_domain():
         pd = t.owner.pd()
         t.works()
         t.change(pd=pd)
-        t.change(pd=t.far.pd)
+        t.change(pd=t.remote.pd)
         t.works(71)
         t.change(pd=pd)
         t.denied(t.region["rkey"])
-        t.change(pd=t.far.pd)
+        t.change(pd=t.remote.pd)
         t.owner.drop(pd)
 
 
@@ -500,7 +500,7 @@ def all_at_once():
     with Change(("local-write",)) as t:
         pd = t.owner.pd()
         t.change(pd=pd)
-        t.change(keys="new", pd=t.far.pd, access=ALL, size=SIZE, seed=33)
+        t.change(keys="new", pd=t.remote.pd, access=ALL, size=SIZE, seed=33)
         t.owner.drop(pd)
         t.works()
 
@@ -523,7 +523,7 @@ def change_with_window(kind):
     with Change(ALL) as t:
         window = t.window(kind)
         rkey = t.bind(window)
-        for how in ({"access": READABLE}, {"pd": t.far.pd, "access": ALL}, {"size": SIZE}):
+        for how in ({"access": READABLE}, {"pd": t.remote.pd, "access": ALL}, {"size": SIZE}):
             refused(errno.EBUSY, t.owner.reregister, t.region["id"], **how)
         t.write(rkey)
         t.give_up(window)
@@ -556,9 +556,9 @@ def change_while_used():
         rounds, lot = 20, 16
         request = {"op": "read", "sge": [t.segment()], "rkey": t.region["rkey"], "raddr": t.region["address"] + PAGE}
         for number in range(rounds):
-            t.near.end.post_send(t.near.qp["id"], [{"id": at, **request} for at in range(lot)])
+            t.local.end.post_send(t.local.qp["id"], [{"id": at, **request} for at in range(lot)])
             t.change(access=ALL if number % 2 else READABLE)
-            found = t.near.end.poll(t.near.send_cq, lot, 30)
+            found = t.local.end.poll(t.local.send_cq, lot, 30)
             equal("READs", [wc["status"] for wc in found], ["SUCCESS"] * lot)
         t.works(71)
 

@@ -17,14 +17,14 @@ _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 SUITES = (
     "linux-rdma-blocks",
     "linux-rdma-memory",
-    "linux-rdma-pocket",
+    "linux-rdma-payload-arena",
     "linux-rdma-sync",
     "linux-rdma-crc32",
     "linux-rdma-vector",
-    "rrxe-answer",
+    "rrxe-delayed-ack",
     "rrxe-quota",
     "rrxe-state",
-    "rrxe-stream",
+    "rrxe-doorbell-moderation",
     "rrxe-windows",
 )
 

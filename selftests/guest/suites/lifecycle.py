@@ -90,15 +90,15 @@ def joined():
     sh("ip netns exec b sysctl -qw net.ipv6.conf.vb.accept_dad=0")
     sh("ip link set va up && ip address add 192.0.2.1/24 dev va")
     sh("ip -n b link set vb up && ip -n b address add 192.0.2.2/24 dev vb")
-    far = testbed.Host(Local("namespace b", "b"), "dev_b", driver(), "192.0.2.2", None)
-    near = testbed.Host(where, "dev_a", driver(), "192.0.2.1", None)
+    remote = testbed.Host(Local("namespace b", "b"), "dev_b", driver(), "192.0.2.2", None)
+    local = testbed.Host(where, "dev_a", driver(), "192.0.2.1", None)
     try:
-        for host, netdev in ((near, "va"), (far, "vb")):
+        for host, netdev in ((local, "va"), (remote, "vb")):
             testbed.add_link(host.machine, driver(), host.device, netdev)
             testbed.wait_for_gid(host.device, host.address)
-        yield near, far
+        yield local, remote
     finally:
-        far.machine.end_jobs()
+        remote.machine.end_jobs()
         where.end_jobs()
         where.try_run("ip link delete va; ip netns delete b")
     unloads()
@@ -233,16 +233,16 @@ def killed(which):
 @case(timeout=300)
 def killed_without_a_word():
     """A program's peer does not learn of its end: perftest has no connection manager."""
-    with joined() as (near, far):
+    with joined() as (local, remote):
         for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw", "ib_send_bw --use-srq -q 4"):
-            serving, asking = traffic(far, near, program=program)
+            serving, asking = traffic(remote, local, program=program)
             asking.kill(signal.SIGKILL)
             asking.wait(10)
             time.sleep(0.5)
             serving.kill(signal.SIGKILL)
             serving.wait(10)
-            settled(near.machine, program)
-        programs.rping(far, near, 20)
+            settled(local.machine, program)
+        programs.rping(remote, local, 20)
 
 
 BUSY = {"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": "ib_read_bw", "srq": "ib_send_bw --use-srq -q 4"}
@@ -251,8 +251,8 @@ BUSY = {"rping": "rping", "write": "ib_write_bw", "send": "ib_send_bw", "read": 
 @case(timeout=300, debug=("rping", "write", "srq"), each=BUSY)
 def netdev_deleted(program):
     """The network device is deleted under traffic, and the RDMA device with it."""
-    with joined() as (near, far):
-        ends = traffic(far, near, program=program)
+    with joined() as (local, remote):
+        ends = traffic(remote, local, program=program)
         sh("ip link delete va")
         time.sleep(1)
         for end in ends:
@@ -265,22 +265,22 @@ def netdev_deleted(program):
 @case(timeout=300)
 def link_deleted():
     """The link is deleted under traffic."""
-    with joined() as (near, far):
-        ends = traffic(far, near)
-        deleting = near.machine.start(f"rdma link delete {near.device}")
+    with joined() as (local, remote):
+        ends = traffic(remote, local)
+        deleting = local.machine.start(f"rdma link delete {local.device}")
         time.sleep(1)
         for end in ends:
             end.kill(signal.SIGKILL)
             end.wait(60)
         equal("status of the deletion", deleting.wait(60).status, 0)
-        require(near.device not in links(), f"{near.device} is still there")
+        require(local.device not in links(), f"{local.device} is still there")
 
 
 @case(timeout=300, debug=False)
 def netdev_down_and_up():
     """The network device goes down briefly: the connection recovers, and the data is right."""
-    with joined() as (near, far):
-        ends = traffic(far, near)
+    with joined() as (local, remote):
+        ends = traffic(remote, local)
 
         def pings():
             return ends[1].output().count("ping data") if all(one.running() for one in ends) else 0
@@ -318,8 +318,8 @@ def unload_in_use():
 @case(timeout=300)
 def namespace_deleted():
     """A namespace is deleted with its device and the traffic on it."""
-    with joined() as (near, far):
-        ends = traffic(far, near)
+    with joined() as (local, remote):
+        ends = traffic(remote, local)
         sh("ip netns delete b")
         for end in ends:
             end.kill(signal.SIGKILL)

@@ -28,9 +28,9 @@ QUEUE_PAIRS = {8: 50, 16: 50, 32: 20, 200: 5}
 TIMEOUT = 23
 
 # Allowed share of retransmitted packets (80 % without back-pressure).
-MOST_SENT_AGAIN = 0.02
+MAX_RETRANSMITTED = 0.02
 # Allowed share for READ: a requester cannot tell queued responses from lost ones.
-MOST_READ_AGAIN = 0.1
+MAX_READ_RETRANSMITTED = 0.1
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def discipline(host, words):
         host.machine.run(f"tc qdisc delete dev {device} root")
 
 
-def flood(program, words, pairs, messages, most=MOST_SENT_AGAIN):
+def flood(program, words, pairs, messages, limit=MAX_RETRANSMITTED):
     """Runs perftest in both directions, and checks that almost nothing was retransmitted."""
     server, client = bed.peer, bed.here
     hosts = (server, client)
@@ -78,7 +78,7 @@ def flood(program, words, pairs, messages, most=MOST_SENT_AGAIN):
             require(dropped() == old, f"{host.name}: the queueing discipline dropped {dropped() - old} packets")
             timeouts = now["local_ack_timeout_err"] - counters["local_ack_timeout_err"]
             require(timeouts == 0, f"{host.name}: {timeouts} times no acknowledgement came in time")
-            require(again < most * sent, f"{host.name}: {again} packets of {sent} were sent again")
+            require(again < limit * sent, f"{host.name}: {again} packets of {sent} were sent again")
 
 
 def cases(*chosen):
@@ -108,7 +108,7 @@ def write(how):
 @case(timeout=600, debug=False)
 def read_responses():
     """ib_read_bw, whose responses wait, too."""
-    flood("ib_read_bw", DISCIPLINES["tbf"], 8, QUEUE_PAIRS[8], MOST_READ_AGAIN)
+    flood("ib_read_bw", DISCIPLINES["tbf"], 8, QUEUE_PAIRS[8], MAX_READ_RETRANSMITTED)
 
 
 @case(timeout=600, debug=False)

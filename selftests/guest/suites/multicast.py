@@ -92,17 +92,17 @@ class Hosts:
         import endpoint  # only a guest has verbs
 
         here, peer = bed.here, bed.peer
-        self.end, self.far = endpoint.Endpoint(), endpoint.Peer(peer.address)
+        self.end, self.remote = endpoint.Endpoint(), endpoint.Peer(peer.address)
         self.end.open(here.device, addressed(here, self._version), here.driver)
-        self.far.open(peer.device, addressed(peer, self._version), peer.driver)
-        self.pd, self.far_pd = self.end.pd(), self.far.pd()
-        self.sender = Member(self.far, self.far_pd)
-        self.ah = self.far.ah(self.far_pd, self.gid)
+        self.remote.open(peer.device, addressed(peer, self._version), peer.driver)
+        self.pd, self.remote_pd = self.end.pd(), self.remote.pd()
+        self.sender = Member(self.remote, self.remote_pd)
+        self.ah = self.remote.ah(self.remote_pd, self.gid)
         return self
 
     def __exit__(self, *_):
         self.end.leave()
-        self.far.leave()
+        self.remote.leave()
 
     def member(self, attached=True, **how):
         """Creates a queue pair of this host, by default attached to the group."""
@@ -254,13 +254,13 @@ def own_host(version):
         if bed.peer.driver != "rrxe":
             return
         # The other host's device may accept the group late; any datagram that arrives will do.
-        hosts.far.attach(hosts.sender.id, hosts.gid)
+        hosts.remote.attach(hosts.sender.id, hosts.gid)
         hosts.sender.receive(0)
 
         def came():
             hosts.end.post_send(sender.id, [request])
             hosts.end.poll(sender.cq, 1, 30)
-            return hosts.far.poll(hosts.sender.cq, 1, 0.2)
+            return hosts.remote.poll(hosts.sender.cq, 1, 0.2)
 
         (done,) = wait_until("the other host's member gets one", came)
         equal("completion", (done["id"], done["status"], done["src_qpn"]), (0, "SUCCESS", sender.qp["qpn"]))
@@ -316,7 +316,7 @@ def other_groups():
         for number, group in enumerate(gids):
             hosts.end.attach(members[number % 4].id, group)
         for number in (7, 2, 19):
-            hosts.gid, hosts.ah = gids[number], hosts.far.ah(hosts.far_pd, gids[number])
+            hosts.gid, hosts.ah = gids[number], hosts.remote.ah(hosts.remote_pd, gids[number])
             hosts.settle()
             member = members[number % 4]
             member.receive(0)
@@ -324,7 +324,7 @@ def other_groups():
             member.got(0, 50 + number, hosts.sender.qp["qpn"])
         for member in members:
             member.receive(1)
-        hosts.sender.send(hosts.far.ah(hosts.far_pd, "::ffff:239.7.2.77"), 49)
+        hosts.sender.send(hosts.remote.ah(hosts.remote_pd, "::ffff:239.7.2.77"), 49)
         members[0].nothing(SILENCE)
         for member in members:
             member.nothing()
@@ -369,9 +369,9 @@ def killed():
     """When a program is killed, its device leaves the groups of its members."""
     _only_rrxe_receives()
     with Hosts() as hosts:
-        hosts.far.attach(hosts.sender.id, hosts.gid)
+        hosts.remote.attach(hosts.sender.id, hosts.gid)
         require(joined(bed.peer, "ipv4"), "not joined")
-        hosts.far.die()
+        hosts.remote.die()
         wait_until("the group was left", lambda: not joined(bed.peer, "ipv4"), 30)
 
 
@@ -384,8 +384,8 @@ def wrong_destination():
     (A-05)."""
     _only_rrxe_receives()
     with Hosts() as hosts:
-        member = Member(hosts.far, hosts.far_pd)
-        hosts.far.attach(member.id, hosts.gid)
+        member = Member(hosts.remote, hosts.remote_pd)
+        hosts.remote.attach(member.id, hosts.gid)
         member.receive(0)
         unicast = bed.peer.machine.read("/sys/class/net/eth0/address")
 
@@ -406,7 +406,7 @@ def wrong_destination():
         equal("completion", (done["status"], done["src_qpn"], done["len"]), ("SUCCESS", 77, GRH + 64))
         harness.log("now the wrong ones")
         member.end.poll(member.cq, 1, SILENCE)
-        hosts.far.accept(member.memory["id"], [[0, 1024]], 1024)
+        hosts.remote.accept(member.memory["id"], [[0, 1024]], 1024)
         member.receive(1)
         send(bed.peer.address, unicast, EVERYBODY)
         send(group, group_mac, member.qp["qpn"])

@@ -158,8 +158,8 @@ def path(version=4):
 
 def moves(t, length):
     """Transfers data of this length in both directions by WRITE, SEND and READ."""
-    batch = Batch(random.Random(length), t.near, t.far)
-    for side in (t.near, t.far):
+    batch = Batch(random.Random(length), t.local, t.remote)
+    for side in (t.local, t.remote):
         for op in ("write", "send", "read"):
             batch.add(side, op, length)
     batch.run()
@@ -169,7 +169,7 @@ def too_large(t):
     """Checks that a WRITE with packets that are too large fails after its retries."""
     t.send("write", sge=[t.segment(0, 4096)])
     t.sent("RETRY_EXC_ERR")
-    wait_until("the queue pair is in Error", lambda: t.near.end.state(t.near.qp["id"]) == "error")
+    wait_until("the queue pair is in Error", lambda: t.local.end.state(t.local.qp["id"]) == "error")
 
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
@@ -191,8 +191,8 @@ def router(version):
 
 def _for_a_while(p, t):
     """Checks that too large packets arrive once the path is wide again, if retries are left."""
-    batch = Batch(random.Random(7), t.near, t.far)
-    batch.add(t.near, "write", 30000)
+    batch = Batch(random.Random(7), t.local, t.remote)
+    batch.add(t.local, "write", 30000)
     widening = bed.here.machine.start(f"sleep 0.5; {p.widen()}")
     batch.run()
     equal("status of the widening", widening.wait(60).status, 0)

@@ -17,7 +17,7 @@ PERSISTENT = 2  # enum ib_placement_type
 SIZE = 256 * 1024
 DEPTH = 64
 RIGHTS = ("local-write", "remote-write", "remote-read", "remote-atomic", "flush-global")
-PATIENCE = 60
+TIMEOUT = 60
 
 ends = data_cases.Ends(bed.endpoints)
 
@@ -32,18 +32,18 @@ class Target:
 
     def __enter__(self):
         here, peer = ends.get()
-        (self.end, info), (self.far, far_info) = (peer, here) if self._server is bed.here else (here, peer)
+        (self.end, info), (self.remote, remote_info) = (peer, here) if self._server is bed.here else (here, peer)
         self.made = []
-        for end in (self.end, self.far):
+        for end in (self.end, self.remote):
             pd, cq = end.pd(), end.cq(2 * DEPTH)
             qp = end.qp("rc", pd, cq, extended=True, send_wr=DEPTH, placement=True)
             self.made.append((end, pd, cq, qp))
-        (_, pd, self.cq, self.qp), (_, far_pd, _, far_qp) = self.made
+        (_, pd, self.cq, self.qp), (_, remote_pd, _, remote_qp) = self.made
         self.source = self.end.memory(pd, SIZE, seed=1)
-        self.memory = self.far.memory(far_pd, SIZE, access=self._rights, seed=2)
+        self.memory = self.remote.memory(remote_pd, SIZE, access=self._rights, seed=2)
         for end, qp, other, other_info in (
-            (self.end, self.qp, far_qp, far_info),
-            (self.far, far_qp, self.qp, info),
+            (self.end, self.qp, remote_qp, remote_info),
+            (self.remote, remote_qp, self.qp, info),
         ):
             end.to_init(qp["id"], access=self._qp_rights)
             end.to_rtr(qp["id"], gid=other_info["gid"], qpn=other["qpn"], psn=0xFFFFF0)
@@ -84,7 +84,7 @@ class Target:
     def write(self, offset, length, seed):
         """Returns a WRITE of the data of `seed`, from the same offset of the local region."""
         self.end.put(self.source["id"], [[offset, length]], seed)
-        self.far.expect(self.memory["id"], [[offset, length]], seed, length)
+        self.remote.expect(self.memory["id"], [[offset, length]], seed, length)
         segment = [self.source["address"] + offset, length, self.source["lkey"]]
         return self.request("write", offset, sge=[segment], one_segment=True)
 
@@ -93,7 +93,7 @@ class Target:
         for number, request in enumerate(requests):
             request["id"] = number
         self.end.post_send(self.qp["id"], requests)
-        found = self.end.poll(self.cq, len(requests), PATIENCE * harness.slowness())
+        found = self.end.poll(self.cq, len(requests), TIMEOUT * harness.slowness())
         equal("statuses", [wc["status"] for wc in found], list(wanted) or ["SUCCESS"] * len(requests))
         equal("order", [wc["id"] for wc in found], list(range(len(requests))))
         for wc, request in zip(found, requests):
@@ -102,7 +102,7 @@ class Target:
 
     def verify(self):
         """Checks that only the expected bytes have changed."""
-        found = self.far.verify(self.memory["id"])
+        found = self.remote.verify(self.memory["id"])
         require(not found, found)
 
 
@@ -146,7 +146,7 @@ def atomic_writes(server, _client):
             requests = []
             for _ in range(32):
                 offset, value = 8 * rng.randrange(SIZE // 8), rng.getrandbits(64)
-                target.far.expect_number(target.memory["id"], offset, value)
+                target.remote.expect_number(target.memory["id"], offset, value)
                 requests.append(target.atomic_write(offset, value))
             target.run(requests)
             target.verify()
@@ -166,7 +166,7 @@ def interleaved(server, _client):
                 offset = 8 * rng.randrange(64)
                 if kind == 0:
                     value = rng.getrandbits(64)
-                    target.far.expect_number(target.memory["id"], offset, value)
+                    target.remote.expect_number(target.memory["id"], offset, value)
                     requests.append(target.atomic_write(offset, value))
                 elif kind == 1 and target.flushes:
                     requests.append(target.flush(offset, 8, level=rng.choice((RANGE, REGION))))
@@ -174,7 +174,7 @@ def interleaved(server, _client):
                     seed, place = rng.getrandbits(40), 4096 + 64 * len(requests)
                     length = rng.randrange(1, 64)
                     target.end.put(target.source["id"], [[place, length]], seed)
-                    target.far.expect(target.memory["id"], [[offset, length]], seed, length)
+                    target.remote.expect(target.memory["id"], [[offset, length]], seed, length)
                     segment = [target.source["address"] + place, length, target.source["lkey"]]
                     requests.append(target.request("write", offset, sge=[segment], one_segment=True))
             target.run(requests)

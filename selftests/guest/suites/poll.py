@@ -34,7 +34,7 @@ LONGEST = 1_000_000
 SHORT = 50
 
 # Time limit in seconds; only catches hangs.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def tasks():
@@ -128,7 +128,7 @@ def write(left, right, number, flags=("signaled",), at=None, length=64):
 
 def completed(side, count=1, status="SUCCESS"):
     """Checks that `count` requests of a side complete with this status. Returns their ids."""
-    found = side.end.poll(side.send_cq, count, PATIENCE * harness.slowness())
+    found = side.end.poll(side.send_cq, count, TIMEOUT * harness.slowness())
     equal("completions", [wc["status"] for wc in found], [status] * count)
     return [wc["id"] for wc in found]
 

@@ -36,8 +36,8 @@ def every_packet_marked(where):
 
 def _move(t, seed):
     """Exchanges requests of every kind, many packets each, with every byte compared."""
-    batch = Batch(random.Random(seed), t.near, t.far)
-    for side in (t.near, t.far):
+    batch = Batch(random.Random(seed), t.local, t.remote)
+    for side in (t.local, t.remote):
         for op in ("send", "write", "read", "fetch-add"):
             batch.add(side, op, 30_000)
     batch.run()
@@ -60,7 +60,7 @@ def marked_by_the_way():
         equal("notifications from rdma_rxe", (risen["rp_cnp_handled"], risen["rp_cnp_ignored"]), (0, 0))
         harmed = {name: theirs_after[name] - theirs[name] for name in TROUBLES}
         equal("what rdma_rxe has counted", harmed, dict.fromkeys(TROUBLES, 0))
-        equal("states", [side.end.state(side.qp["id"]) for side in (t.near, t.far)], ["rts", "rts"])
+        equal("states", [side.end.state(side.qp["id"]) for side in (t.local, t.remote)], ["rts", "rts"])
 
 
 def run():

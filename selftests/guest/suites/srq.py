@@ -18,8 +18,8 @@ GRH = 40
 MTU = 1024
 SLOT = 8192  # bytes of a receive
 SLOTS = 128
-FAR = 1024 * 1024  # bytes of the sender's region
-PATIENCE = 60
+SENDER_BYTES = 1024 * 1024  # bytes of the sender's region
+TIMEOUT = 60
 # 2.56 ms (IBA 9.7.5.2.8). With less, queue pairs that retry without success take CPU time from the
 # program that posts receives.
 RNR_TIMER = 16
@@ -63,14 +63,14 @@ class Shared:
         self._seed = 0
 
     def __enter__(self):
-        (self.end, self.info), (self.far, self.far_info) = hosts.of(self._where or bed.here)
-        end, far = self.end, self.far
+        (self.end, self.info), (self.remote, self.remote_info) = hosts.of(self._where or bed.here)
+        end, remote = self.end, self.remote
         end.async_events()
-        self.pd, self.far_pd = end.pd(), far.pd()
+        self.pd, self.remote_pd = end.pd(), remote.pd()
         self.srq_pd = end.pd() if self._own else self.pd
         self.memory = end.memory(self.srq_pd, SLOTS * SLOT, seed=3)
-        self.source = far.memory(self.far_pd, FAR, seed=4)
-        self.send_cq = far.cq(1024)
+        self.source = remote.memory(self.remote_pd, SENDER_BYTES, seed=4)
+        self.send_cq = remote.cq(1024)
         self.cqs = [end.cq(1024), end.cq(1024)]
         if self._ring:
             self.srq = end.srq_with_ring(self.srq_pd, self._max_wr, self._ring)
@@ -79,14 +79,14 @@ class Shared:
         self.qps, self.senders = [], []
         for index in range(self._count):
             self.qps.append(end.qp(self.kind, self.pd, self.cqs[0], self.cqs[index % 2], srq=self.srq["id"]))
-            self.senders.append(far.qp(self.kind, self.far_pd, self.send_cq, send_wr=256))
+            self.senders.append(remote.qp(self.kind, self.remote_pd, self.send_cq, send_wr=256))
             self.connect(index)
-        self.handle = far.ah(self.far_pd, self.info["gid"]) if self.kind == "ud" else None
+        self.handle = remote.ah(self.remote_pd, self.info["gid"]) if self.kind == "ud" else None
         return self
 
     def connect(self, index):
         """Brings a pair of queue pairs to Ready to Send."""
-        mine, theirs = (self.end, self.qps[index], self.info), (self.far, self.senders[index], self.far_info)
+        mine, theirs = (self.end, self.qps[index], self.info), (self.remote, self.senders[index], self.remote_info)
         for (end, qp, _), (_, other, info) in ((mine, theirs), (theirs, mine)):
             end.to_init(qp["id"], self.kind)
             end.to_rtr(qp["id"], self.kind, gid=info["gid"], qpn=other["qpn"], psn=7, mtu=MTU, rnr_timer=RNR_TIMER)
@@ -101,8 +101,8 @@ class Shared:
             for cq in self.cqs:
                 equal("further receive completions", self.end.poll(cq, 1, 0), [])
             if self.handle:
-                self.far.drop(self.handle)
-            self.far.drop(*(qp["id"] for qp in self.senders), self.send_cq, self.source["id"], self.far_pd)
+                self.remote.drop(self.handle)
+            self.remote.drop(*(qp["id"] for qp in self.senders), self.send_cq, self.source["id"], self.remote_pd)
             pds = {self.pd, self.srq_pd}
             qps = [qp["id"] for qp in self.qps if qp]
             self.end.drop(*qps, self.srq["id"], *self.cqs, self.memory["id"], *pds)
@@ -127,7 +127,7 @@ class Shared:
         request = {"id": index, "op": op, "sge": [[self.source["address"] + at, length, self.source["lkey"]]], **more}
         if self.kind == "ud":
             request.update(ah=self.handle, qpn=self.qps[index]["qpn"])
-        self.far.do(
+        self.remote.do(
             [
                 ["put", [self.source["id"], [[at, length]], self._seed]],
                 ["post_send", [self.senders[index]["id"], [request]]],
@@ -139,12 +139,12 @@ class Shared:
 
     def sent(self, *statuses):
         """Checks the senders' completions, in any order."""
-        found = self.far.poll(self.send_cq, len(statuses), PATIENCE * harness.slowness())
+        found = self.remote.poll(self.send_cq, len(statuses), TIMEOUT * harness.slowness())
         equal("send completions", sorted(wc["status"] for wc in found), sorted(statuses))
 
     def one(self, index):
         """Returns the next receive completion of a queue pair."""
-        found = self.end.poll(self.cqs[index % 2], 1, PATIENCE * harness.slowness())
+        found = self.end.poll(self.cqs[index % 2], 1, TIMEOUT * harness.slowness())
         equal("receive completions", len(found), 1)
         equal("queue pair of the completion", found[0]["qpn"], self.qps[index]["qpn"])
         return found[0]
@@ -190,7 +190,7 @@ class Shared:
                         on_receive(wc["id"])
             return len(taken) == len(messages)
 
-        wait_until(f"{len(messages)} messages arrive", arrived, 4 * PATIENCE)
+        wait_until(f"{len(messages)} messages arrive", arrived, 4 * TIMEOUT)
         self.sent(*["SUCCESS"] * len(messages))
         return taken
 
@@ -203,7 +203,7 @@ class Shared:
             return len(found) >= len(wanted)
 
         if wanted:
-            wait_until("events", come, PATIENCE)
+            wait_until("events", come, TIMEOUT)
         found.extend(self.end.async_events(QUIET))
         equal("events", sorted(found), sorted(wanted))
 
@@ -449,7 +449,7 @@ def scattered():
         qp = s.end.qp("rc", s.pd, s.cqs[0], srq=wide["id"])
         s.end.drop(s.qps[0]["id"])
         s.qps[0] = qp
-        s.far.modify(s.senders[0]["id"], ("STATE",), state="reset")
+        s.remote.modify(s.senders[0]["id"], ("STATE",), state="reset")
         s.connect(0)
         base, key = s.memory["address"], s.memory["lkey"]
         pieces = [[base + 8000, 1000, key], [base, 0, key], [base + 4096, 1, key], [base + 10, 900, key]]
@@ -513,7 +513,7 @@ def last_wqe_reached():
         for number, index in enumerate((0, 2, 3)):
             s.arrives(index, 100, number)
         # Back through Reset; the next error raises another event.
-        for end, qp in ((s.end, s.qps[1]), (s.far, s.senders[1])):
+        for end, qp in ((s.end, s.qps[1]), (s.remote, s.senders[1])):
             end.modify(qp["id"], ("STATE",), state="reset")
         s.connect(1)
         s.post(3)
@@ -539,13 +539,13 @@ def half_a_message():
     with Shared() as s:
         s.post(0, 1)
         at, key = s.source["address"], s.source["lkey"]
-        wide = s.far.qp("rc", s.far_pd, s.send_cq, sge=2)
-        s.far.drop(s.senders[2]["id"])
+        wide = s.remote.qp("rc", s.remote_pd, s.send_cq, sge=2)
+        s.remote.drop(s.senders[2]["id"])
         s.senders[2] = wide
         s.end.modify(s.qps[2]["id"], ("STATE",), state="reset")
         s.connect(2)
         # Two packets of valid data, followed by a segment with an invalid key.
-        s.far.post_send(wide["id"], [{"id": 1, "op": "send", "sge": [[at, 2 * MTU, key], [at, MTU, 0xDEAD]]}])
+        s.remote.post_send(wide["id"], [{"id": 1, "op": "send", "sge": [[at, 2 * MTU, key], [at, MTU, 0xDEAD]]}])
         # rdma_rxe reports only that the work request ended.
         s.sent("LOC_PROT_ERR" if bed.peer.driver != "rdma_rxe" else "WR_FLUSH_ERR")
         s.end.modify(s.qps[2]["id"], ("STATE",), state="error")
@@ -732,7 +732,7 @@ def entries_change_while_taken():
                     entry = s.srq["ring"] + RING_HEADER + 64 * rng.randrange(64)
                     word = rng.choice((0, 1, 3, 2**31, 2**32 - 1, rng.getrandbits(32)))
                     s.end.poke(entry + 4 * rng.randrange(16), word)
-            equal("ended", len(s.far.poll(s.send_cq, 64, PATIENCE * harness.slowness())), 64)
+            equal("ended", len(s.remote.poll(s.send_cq, 64, TIMEOUT * harness.slowness())), 64)
             s.end.accept(s.memory["id"], [[0, SLOTS * SLOT]], SLOTS * SLOT)
             for cq in s.cqs:
                 s.end.poll(cq, 1024, 1)

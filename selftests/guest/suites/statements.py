@@ -26,14 +26,14 @@ bed = testbed.Bed()
 bench = Bench(bed.endpoints)
 
 # Time limit in seconds for completions and events, which normally come immediately.
-PATIENCE = 30
+TIMEOUT = 30
 # Seconds to watch for an unexpected event.
 QUIET = 1
 
 
-def patience():
-    """Returns PATIENCE scaled for this kernel."""
-    return PATIENCE * harness.slowness()
+def timeout():
+    """Returns TIMEOUT scaled for this kernel."""
+    return TIMEOUT * harness.slowness()
 
 
 # VLANs
@@ -145,13 +145,13 @@ def vlan_and_icrc():
 @case()
 def vlan_tag_by_hand():
     """A-25: a tagged datagram is accepted if its ICRC excludes the tag, and dropped otherwise."""
-    with vlan() as ((near, _), (far, _)):
-        pd, cq = far.pd(), far.cq()
-        memory = far.memory(pd, 4096)
-        qp = far.qp("ud", pd, cq)
-        far.to_init(qp["id"], "ud")
-        far.to_rtr(qp["id"], "ud")
-        far.post_recv(qp["id"], [{"id": 1, "sge": [[memory["address"], 512, memory["lkey"]]]}])
+    with vlan() as ((local, _), (remote, _)):
+        pd, cq = remote.pd(), remote.cq()
+        memory = remote.memory(pd, 4096)
+        qp = remote.qp("ud", pd, cq)
+        remote.to_init(qp["id"], "ud")
+        remote.to_rtr(qp["id"], "ud")
+        remote.post_recv(qp["id"], [{"id": 1, "sge": [[memory["address"], 512, memory["lkey"]]]}])
         payload = bytes(range(64))
         transport = packets.bth(packets.UD | packets.SEND_ONLY, qp["qpn"], 0, ack=False)
         transport += packets.deth(DATAGRAM_QKEY, 77) + payload
@@ -162,10 +162,10 @@ def vlan_tag_by_hand():
             tag = struct.pack(">HH", _ETH_P_8021Q, VLAN)
             wrong = right[:-4] + packets.icrc(right[14:34], right[34:42], transport + tag)
             wire.put(wrong)
-            equal("completions", far.poll(cq, 1, QUIET), [])
+            equal("completions", remote.poll(cq, 1, QUIET), [])
             wire.put(right)
-            equal("completions", [wc["status"] for wc in far.poll(cq, 1, patience())], ["SUCCESS"])
-            equal("payload", far.accept(memory["id"], [[40, 64]], 64), payload.hex())
+            equal("completions", [wc["status"] for wc in remote.poll(cq, 1, timeout())], ["SUCCESS"])
+            equal("payload", remote.accept(memory["id"], [[40, 64]], 64), payload.hex())
         finally:
             wire.close()
             maker.close()
@@ -233,10 +233,10 @@ def path_migration():
     """J-19: the device does not report path migration, and every transition refuses its
     attributes."""
     with Trial(bench, connected=False) as t:
-        end, qp, far = t.near.end, t.near.qp["id"], t.far.info["gid"]
-        require(not t.near.info["caps"] & AUTO_PATH_MIG, "the device claims automatic path migration")
-        alternate = {"alt_gid": far, "alt_port_num": 1, "alt_pkey_index": 0, "alt_timeout": 14}
-        to_rtr = {"state": "rtr", "gid": far, "mtu": 1024, "dest_qp_num": t.far.qp["qpn"], "rq_psn": 5}
+        end, qp, remote = t.local.end, t.local.qp["id"], t.remote.info["gid"]
+        require(not t.local.info["caps"] & AUTO_PATH_MIG, "the device claims automatic path migration")
+        alternate = {"alt_gid": remote, "alt_port_num": 1, "alt_pkey_index": 0, "alt_timeout": 14}
+        to_rtr = {"state": "rtr", "gid": remote, "mtu": 1024, "dest_qp_num": t.remote.qp["qpn"], "rq_psn": 5}
         to_rtr.update(max_dest_rd_atomic=8, min_rnr_timer=12)
         to_rts = {"state": "rts", "sq_psn": 5, "timeout": 18, "retry_cnt": 7, "rnr_retry": 7, "max_rd_atomic": 8}
 
@@ -259,9 +259,9 @@ def path_migration():
         end.modify(qp, ("STATE",), state="sqd")
         none_of("sqd", (), {})
         end.modify(qp, ("STATE",), state="rts")
-        end, qp = t.far.end, t.far.qp["id"]
+        end, qp = t.remote.end, t.remote.qp["id"]
         end.to_init(qp)
-        end.to_rtr(qp, gid=t.near.info["gid"], qpn=t.near.qp["qpn"], psn=5)
+        end.to_rtr(qp, gid=t.local.info["gid"], qpn=t.local.qp["qpn"], psn=5)
         end.to_rts(qp, psn=5)
         t.still_works()
 
@@ -316,7 +316,7 @@ class Overflow:
         """Sends a message. Returns the status of its completion, SUCCESS unless the receiver
         failed."""
         self.end.post_send(sender, [{"id": 0, "op": "send", "sge": self.segment()}])
-        (wc,) = self.end.poll(self.large, 1, patience())
+        (wc,) = self.end.poll(self.large, 1, timeout())
         return wc["status"]
 
     def in_error(self, qp):
@@ -326,7 +326,7 @@ class Overflow:
     def events(self, *wanted):
         """Checks that exactly these asynchronous events come, in any order."""
         found = []
-        deadline = time.monotonic() + patience()
+        deadline = time.monotonic() + timeout()
         while len(found) < len(wanted) and time.monotonic() < deadline:
             found += self.end.async_events(1)
         found += self.end.async_events(QUIET)
@@ -355,17 +355,17 @@ def overflow_of_receives():
         o.in_error(second)
         o.events("CQ_ERR", "QP_FATAL")
         # The completion queue stays unusable even when it has room again.
-        found = o.end.poll(o.cq, o.room, patience())
+        found = o.end.poll(o.cq, o.room, timeout())
         equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
         o.arrives(to_third)
         o.in_error(third)
         o.events("QP_FATAL")
         equal("completions", o.end.poll(o.cq, 1, 0), [])
         # Users of other completion queues are not affected.
-        far, near = o.pair(False, False)
-        o.receives(far, 7)
-        o.end.post_send(near, [{"id": 8, "op": "send", "sge": o.segment()}])
-        wcs = o.end.poll(o.large, 2, patience())
+        remote, local = o.pair(False, False)
+        o.receives(remote, 7)
+        o.end.post_send(local, [{"id": 8, "op": "send", "sge": o.segment()}])
+        wcs = o.end.poll(o.large, 2, timeout())
         equal("completions", sorted((wc["id"], wc["status"]) for wc in wcs), [(7, "SUCCESS"), (8, "SUCCESS")])
 
 
@@ -381,7 +381,7 @@ def overflow_of_sends():
         o.end.post_send(qp, [{"id": o.room, "op": "write", **where}])
         o.in_error(qp)
         o.events("CQ_ERR", "QP_FATAL")
-        found = o.end.poll(o.cq, o.room, patience())
+        found = o.end.poll(o.cq, o.room, timeout())
         equal("completions", [(wc["id"], wc["status"]) for wc in found], [(i, "SUCCESS") for i in range(o.room)])
         equal("completions", o.end.poll(o.cq, 1, 0), [])
 
@@ -402,15 +402,15 @@ def local_dma_key_in_request(op):
             t.sent("LOC_PROT_ERR")
             t.states("error", "rts")
             if op == "fetch-add":
-                # The response could not be stored, but the far side may have executed the atomic.
-                t.far.end.accept(t.theirs["id"], [[0, 8]], 8)
+                # The response could not be stored, but the remote side may have executed the atomic.
+                t.remote.end.accept(t.theirs["id"], [[0, 8]], 8)
 
 
 @case()
 def local_dma_key_in_receive():
     """K-09: the local DMA key is not valid in a user's receive."""
     with Trial(bench) as t:
-        t.receive(sge=[t.segment(4096, 64, LOCAL_DMA, t.far)])
+        t.receive(sge=[t.segment(4096, 64, LOCAL_DMA, t.remote)])
         t.send("send")
         t.sent("REM_OP_ERR")
         t.received("LOC_PROT_ERR")
@@ -453,7 +453,7 @@ def current_state():
     """J-18: a modify with a wrong current state fails and changes nothing; the right one
     succeeds."""
     with Trial(bench) as t:
-        end, qp = t.near.end, t.near.qp["id"]
+        end, qp = t.local.end, t.local.qp["id"]
         mask = ("STATE", "CUR_STATE")
         for wrong in ("reset", "init", "rtr", "sqd", "sqe", "error"):
             refused(errno.EINVAL, end.modify, qp, mask, state="rts", current=wrong)
@@ -516,9 +516,9 @@ def atomics_of_several():
         for _ in range(4):
             trials.append(stack.enter_context(Trial(bench)))
         first = trials[0]
-        region, owner = first.theirs, first.far.end
+        region, owner = first.theirs, first.remote.end
         # Each queue pair has a protection domain of its own, so the memory needs a key in each.
-        keys = [owner.memory_again(region["id"], t.far.pd) for t in trials]
+        keys = [owner.memory_again(region["id"], t.remote.pd) for t in trials]
         target = {"raddr": region["address"] + 2048, "compare": 1}
         owner.put_number(region["id"], 2048, 0)
         for start in range(0, count, 16):
@@ -527,11 +527,11 @@ def atomics_of_several():
                     sge = [t.segment(8 * number, 8)]
                     t.send("fetch-add", number=number, sge=sge, rkey=key["rkey"], **target)
             for t in trials:
-                found = t.near.end.poll(t.near.send_cq, 16, patience())
+                found = t.local.end.poll(t.local.send_cq, 16, timeout())
                 equal("completions", [wc["status"] for wc in found], ["SUCCESS"] * 16)
         seen = []
         for t in trials:
-            content = bytes.fromhex(t.near.end.accept(t.mine["id"], [[0, 8 * count]], 8 * count))
+            content = bytes.fromhex(t.local.end.accept(t.mine["id"], [[0, 8 * count]], 8 * count))
             seen += struct.unpack(f"={count}Q", content)
         equal("numbers that were there", sorted(seen), list(range(len(trials) * count)))
         owner.expect_number(region["id"], 2048, len(trials) * count)
@@ -549,7 +549,7 @@ def completion_times():
         last = time.monotonic_ns()
         for number in range(5):
             o.end.post_send(qp, [{"id": number, "op": "write", **where}])
-            (wc,) = o.end.poll(o.cq, 1, patience())
+            (wc,) = o.end.poll(o.cq, 1, timeout())
             equal("status", wc["status"], "SUCCESS")
             now = time.monotonic_ns()
             require(last <= wc["time"] <= now, f"completed at {wc['time']}, between {last} and {now}")

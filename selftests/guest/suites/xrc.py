@@ -23,7 +23,7 @@ bed = testbed.Bed()
 MTU = 1024
 SLOT = 8192
 SLOTS = 64
-PATIENCE = 60
+TIMEOUT = 60
 XRC = 1 << 20  # of the device's capabilities
 
 
@@ -48,8 +48,8 @@ class Connection:
         self._seed = 0
 
     def __enter__(self):
-        (self.end, self.info), (self.far, _) = ends.get()
-        end, far = self.end, self.far
+        (self.end, self.info), (self.remote, _) = ends.get()
+        end, remote = self.end, self.remote
         end.async_events()
         self.xrcd = end.xrcd()
         self.pds, self.regions, self.cqs, self.srqs = [], [], [], []
@@ -58,10 +58,10 @@ class Connection:
             self.regions.append(end.memory(self.pds[index], SLOTS * SLOT, seed=10 + index))
             self.cqs.append(end.cq(256))
             self.srqs.append(end.xrc_srq(self.pds[index], self.xrcd, self.cqs[index]))
-        self.far_pd = far.pd()
-        self.source = far.memory(self.far_pd, SLOTS * SLOT, seed=20)
-        self.send_cq = far.cq(256)
-        self.sender = far.xrc_qp(self.far_pd, self.send_cq)
+        self.remote_pd = remote.pd()
+        self.source = remote.memory(self.remote_pd, SLOTS * SLOT, seed=20)
+        self.send_cq = remote.cq(256)
+        self.sender = remote.xrc_qp(self.remote_pd, self.send_cq)
         self.target = end.xrc_qp(xrcd=self.xrcd)
         self.connect()
         return self
@@ -83,10 +83,10 @@ class Connection:
             **path,
         )
         end.modify(qp, ("STATE", "SQ_PSN", "TIMEOUT"), state="rts", sq_psn=0xFFFFF0, timeout=18)
-        far, qp = self.far, self.sender["id"]
-        far.to_init(qp)
-        far.modify(qp, common, state="rtr", dest_qp_num=self.target["qpn"], **path)
-        far.to_rts(qp, psn=0xFFFFF0, rd_atomic=4, **self._rts)
+        remote, qp = self.remote, self.sender["id"]
+        remote.to_init(qp)
+        remote.modify(qp, common, state="rtr", dest_qp_num=self.target["qpn"], **path)
+        remote.to_rts(qp, psn=0xFFFFF0, rd_atomic=4, **self._rts)
 
     def __exit__(self, kind, value, trace):
         if kind is not None:
@@ -95,10 +95,10 @@ class Connection:
         try:
             for region in self.regions:
                 equal("memory", self.end.verify(region["id"]), "")
-            equal("memory of the sender", self.far.verify(self.source["id"]), "")
+            equal("memory of the sender", self.remote.verify(self.source["id"]), "")
             for cq in self.cqs:
                 equal("further receive completions", self.end.poll(cq, 1, 0), [])
-            self.far.drop(self.sender["id"], self.send_cq, self.source["id"], self.far_pd)
+            self.remote.drop(self.sender["id"], self.send_cq, self.source["id"], self.remote_pd)
             self.end.drop(self.target["id"], *(srq["id"] for srq in self.srqs if srq), self.xrcd)
             self.end.drop(*self.cqs, *(region["id"] for region in self.regions), *self.pds)
         except BaseException:
@@ -123,13 +123,13 @@ class Connection:
             target = self.regions[index if to is None else to]
             request.update(rkey=target["rkey"], raddr=target["address"] + at)
         if op != "read":
-            self.far.put(source["id"], [[0, length]], self._seed)
-        self.far.post_send(self.sender["id"], [request])
+            self.remote.put(source["id"], [[0, length]], self._seed)
+        self.remote.post_send(self.sender["id"], [request])
         return self._seed
 
     def sent(self, status="SUCCESS"):
         """Checks the sender's next completion."""
-        found = self.far.poll(self.send_cq, 1, PATIENCE * harness.slowness())
+        found = self.remote.poll(self.send_cq, 1, TIMEOUT * harness.slowness())
         equal("send completion", [wc["status"] for wc in found], [status])
 
     def received(self, index, number, length, seed):
@@ -137,7 +137,7 @@ class Connection:
 
         It must name the target queue pair. Returns the completion.
         """
-        (wc,) = self.end.poll(self.cqs[index], 1, PATIENCE * harness.slowness()) or [None]
+        (wc,) = self.end.poll(self.cqs[index], 1, TIMEOUT * harness.slowness()) or [None]
         require(wc, f"nothing was received by queue {index}")
         wanted = (number, "SUCCESS", length, self.target["qpn"])
         equal("receive completion", (wc["id"], wc["status"], wc["len"], wc["qpn"]), wanted)
@@ -157,7 +157,7 @@ class Connection:
         wait_until("the target is in Error", lambda: self.end.state(self.target["id"]) == "error")
         for cq in self.cqs:
             equal("receive completions", self.end.poll(cq, 1, QUIET), [])
-        for end, qp in ((self.end, self.target), (self.far, self.sender)):
+        for end, qp in ((self.end, self.target), (self.remote, self.sender)):
             end.modify(qp["id"], ("STATE",), state="reset")
         self.connect()
 
@@ -188,18 +188,18 @@ def remote_memory():
             c.end.expect(region, [[7, 5000]], seed, 5000)
             c.post(index, 20)
             seed = c.send(index, 3000, "write-imm", at=8192, imm=99)
-            (wc,) = c.end.poll(c.cqs[index], 1, PATIENCE)
+            (wc,) = c.end.poll(c.cqs[index], 1, TIMEOUT)
             equal("completion", (wc["id"], wc["op"], wc["len"], wc["imm"]), (20, "recv-write-imm", 3000, 99))
             c.sent()
             c.end.expect(region, [[8192, 3000]], seed, 3000)
             c.end.put(region, [[16384, 6000]], 77)
             c.send(index, 6000, "read", at=16384)
             c.sent()
-            c.far.expect(c.source["id"], [[0, 6000]], 77, 6000)
+            c.remote.expect(c.source["id"], [[0, 6000]], 77, 6000)
             c.end.put_number(region, 32768, 40)
             c.send(index, 8, "fetch-add", at=32768, compare=2)
             c.sent()
-            c.far.expect_number(c.source["id"], 0, 40)
+            c.remote.expect_number(c.source["id"], 0, 40)
             c.end.expect_number(region, 32768, 42)
 
 
@@ -274,8 +274,8 @@ def congestion(op):
                 if op == "write":
                     c.end.expect(c.regions[0]["id"], [[0, length]], seed, length)
                 else:
-                    c.far.expect(c.source["id"], [[0, length]], 10, length)
-            end = time.monotonic() + PATIENCE
+                    c.remote.expect(c.source["id"], [[0, length]], 10, length)
+            end = time.monotonic() + TIMEOUT
             while True:
                 after = read(bed.here)
                 sent, handled, ignored = (after[name] - before[name] for name in names)
@@ -319,7 +319,7 @@ def every_packet_marked():
         )
         yield
         # Removing the discipline drops its packets, for example CNPs of a busy host.
-        wait_until("the discipline is empty", lambda: discipline()["qlen"] == 0, PATIENCE)
+        wait_until("the discipline is empty", lambda: discipline()["qlen"] == 0, TIMEOUT)
         equal("packets lost at the device, and behind it", (discipline()["drops"], lost() - before), (0, 0))
     finally:
         run("tc qdisc del dev lo root")
@@ -332,7 +332,7 @@ def receive_too_small():
     with Connection() as c:
         c.post(1, 5, length=99)
         c.send(1, 100)
-        (wc,) = c.end.poll(c.cqs[1], 1, PATIENCE)
+        (wc,) = c.end.poll(c.cqs[1], 1, TIMEOUT)
         equal("completion", (wc["id"], wc["status"], wc["qpn"]), (5, "LOC_LEN_ERR", c.target["qpn"]))
         c.fails("REM_INV_REQ_ERR")
 
@@ -344,7 +344,7 @@ def wrong_uses():
     with Connection() as c:
         receive = {"id": 1, "sge": []}
         refused(errno.EINVAL, c.end.post_recv, c.target["id"], [receive])
-        refused(errno.EINVAL, c.far.post_recv, c.sender["id"], [receive])
+        refused(errno.EINVAL, c.remote.post_recv, c.sender["id"], [receive])
         refused(errno.EINVAL, c.end.post_send, c.target["id"], [{"id": 1, "op": "send", "sge": [], "srqn": 5}])
         plain = c.end.srq(c.pds[0])
         refused(errno.EOPNOTSUPP, c.end.srq_number, plain["id"])

@@ -93,8 +93,8 @@ fn address(message: usize) -> u64 {
 /// An action of the responder. The messages define the only valid sequence of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Places the payload at this offset of a message.
-    Place(usize, u32),
+    /// Writes the payload at this offset of a message.
+    Write(usize, u32),
     /// Executes this atomic.
     Atomic(usize),
     /// Completes the receive work request of this message.
@@ -149,7 +149,7 @@ impl World {
             match kind {
                 Kind::Read1 | Kind::Read2 => {}
                 Kind::FetchAdd => steps.push(Step::Atomic(message)),
-                kind => steps.extend((0..kind.packets()).map(|n| Step::Place(message, n * MTU))),
+                kind => steps.extend((0..kind.packets()).map(|n| Step::Write(message, n * MTU))),
             }
             if kind.receives() {
                 steps.push(Step::Receive(message));
@@ -183,7 +183,7 @@ impl World {
         if expected_address.is_some_and(|at| at != address(message) + u64::from(offset)) {
             self.violated(format!("{message} is placed at {expected_address:x?}"));
         }
-        self.step(Step::Place(message, offset));
+        self.step(Step::Write(message, offset));
     }
 }
 
@@ -209,7 +209,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let slot = slot as usize;
         if self.payload != Some((slot, offset)) {
             let payload = self.payload;
@@ -219,7 +219,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         let before = &self.kinds[..slot as usize];
         let original = before
             .iter()
@@ -242,7 +242,7 @@ impl RequesterEnv for World {
         // This message and all earlier ones must have executed all of their steps.
         let all = self.all_steps();
         let of = |step: &Step| match *step {
-            Step::Place(m, _) | Step::Atomic(m) | Step::Receive(m) => m,
+            Step::Write(m, _) | Step::Atomic(m) | Step::Receive(m) => m,
         };
         let needed = all.iter().filter(|step| of(step) <= message).count();
         let whole = match kind {
@@ -271,7 +271,7 @@ impl ResponderEnv for World {
         Some(RecvRequest { length: 2 * MTU })
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         if self.payload.is_some_and(|(_, at)| at != offset) {
             self.violated(format!("placed at {offset}"));
         }
@@ -283,7 +283,7 @@ impl ResponderEnv for World {
         Ok(())
     }
 
-    fn place_remote(&mut self, _: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, _: u32, va: u64) -> Result<(), Fault> {
         self.place(Some(va));
         Ok(())
     }
@@ -356,17 +356,17 @@ impl Hash for State {
 
 /// The direction of a packet: to the responder, or to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    There,
-    Back,
+pub enum Direction {
+    Request,
+    Response,
 }
 
 /// A transition of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Arrive(Way, usize),
-    Lose(Way, usize),
-    Double(Way, usize),
+    Arrive(Direction, usize),
+    Lose(Direction, usize),
+    Double(Direction, usize),
     /// The responder transmits.
     Answer,
     Timer,
@@ -374,15 +374,15 @@ pub enum Action {
 }
 
 impl State {
-    fn way(&mut self, way: Way) -> &mut Vec<InFlight> {
-        match way {
-            Way::There => &mut self.world.requests,
-            Way::Back => &mut self.world.responses,
+    fn in_flight(&mut self, direction: Direction) -> &mut Vec<InFlight> {
+        match direction {
+            Direction::Request => &mut self.world.requests,
+            Direction::Response => &mut self.world.responses,
         }
     }
 
-    fn arrive(&mut self, way: Way, at: usize) {
-        let flight = self.way(way).remove(at);
+    fn arrive(&mut self, direction: Direction, at: usize) {
+        let flight = self.in_flight(direction).remove(at);
         let packet = match Packet::parse(&flight.header, flight.len) {
             Ok(packet) => packet,
             Err(error) => {
@@ -391,24 +391,24 @@ impl State {
             }
         };
         self.world.payload = flight.payload;
-        let outcome = match way {
-            Way::There => {
+        let outcome = match direction {
+            Direction::Request => {
                 let outcome = self
                     .responder
                     .handle_packet(self.now, &packet, &mut self.world);
                 self.due |= outcome.transmit;
                 outcome
             }
-            Way::Back => {
+            Direction::Response => {
                 self.requester
                     .handle_packet(&mut self.slots, self.now, &packet, &mut self.world)
             }
         };
         self.world.payload = None;
-        self.judge(outcome.fatal || outcome.sqe);
+        self.check(outcome.fatal || outcome.sqe);
     }
 
-    fn judge(&mut self, fatal: bool) {
+    fn check(&mut self, fatal: bool) {
         if fatal {
             self.world.violated("the queue pair is lost".into());
         }
@@ -418,7 +418,7 @@ impl State {
         let progress =
             self.requester
                 .poll_transmit(&mut self.slots, self.now, u32::MAX, &mut self.world);
-        self.judge(progress.fatal || progress.sqe);
+        self.check(progress.fatal || progress.sqe);
     }
 
     fn answer(&mut self) {
@@ -426,7 +426,7 @@ impl State {
             .responder
             .poll_transmit(self.now, u32::MAX, &mut self.world);
         self.due = false;
-        self.judge(progress.fatal);
+        self.check(progress.fatal);
     }
 
     fn seal(&mut self) {
@@ -524,19 +524,19 @@ impl Model for Connection {
         if state.violation.is_some() {
             return;
         }
-        for (way, packets) in [
-            (Way::There, &state.world.requests),
-            (Way::Back, &state.world.responses),
+        for (direction, packets) in [
+            (Direction::Request, &state.world.requests),
+            (Direction::Response, &state.world.responses),
         ] {
             for at in 0..packets.len() {
                 if at == 0 || state.overtakes > 0 {
-                    actions.push(Action::Arrive(way, at));
+                    actions.push(Action::Arrive(direction, at));
                 }
                 if state.losses > 0 {
-                    actions.push(Action::Lose(way, at));
+                    actions.push(Action::Lose(direction, at));
                 }
                 if state.duplicates > 0 {
-                    actions.push(Action::Double(way, at));
+                    actions.push(Action::Double(direction, at));
                 }
             }
         }
@@ -558,18 +558,18 @@ impl Model for Connection {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Arrive(way, at) => {
+            Action::Arrive(direction, at) => {
                 state.overtakes -= u8::from(at != 0);
-                state.arrive(way, at);
+                state.arrive(direction, at);
             }
-            Action::Lose(way, at) => {
+            Action::Lose(direction, at) => {
                 state.losses -= 1;
-                state.way(way).remove(at);
+                state.in_flight(direction).remove(at);
             }
-            Action::Double(way, at) => {
+            Action::Double(direction, at) => {
                 state.duplicates -= 1;
-                let packet = state.way(way)[at].clone();
-                state.way(way).push(packet);
+                let packet = state.in_flight(direction)[at].clone();
+                state.in_flight(direction).push(packet);
             }
             Action::Answer => state.answer(),
             Action::Timer => {
@@ -583,7 +583,7 @@ impl Model for Connection {
                     state
                         .requester
                         .handle_timeout(&mut state.slots, state.now, &mut state.world);
-                state.judge(outcome.fatal);
+                state.check(outcome.fatal);
             }
             Action::PostReceive => {
                 state.world.to_post -= 1;

@@ -149,7 +149,7 @@ impl RequesterEnv for Memory {
         self.emit(packet)
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> std::result::Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> std::result::Result<(), Fault> {
         let buffer = &mut self.sq[slot as usize];
         if buffer.bad_lkey {
             return Err(Fault::Protection);
@@ -159,7 +159,7 @@ impl RequesterEnv for Memory {
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> std::result::Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> std::result::Result<(), Fault> {
         let buffer = &mut self.sq[slot as usize];
         if buffer.bad_lkey {
             return Err(Fault::Protection);
@@ -206,7 +206,7 @@ impl ResponderEnv for Memory {
         })
     }
 
-    fn place_recv(&mut self, offset: u32) -> std::result::Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> std::result::Result<(), Fault> {
         let Some(buffer) = &mut self.current else {
             return Err(Fault::Malformed);
         };
@@ -233,7 +233,7 @@ impl ResponderEnv for Memory {
         self.access(rkey, va, len as usize, right).map(|_| ())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> std::result::Result<(), Fault> {
+    fn write_remote(&mut self, rkey: u32, va: u64) -> std::result::Result<(), Fault> {
         let payload = std::mem::take(&mut self.payload);
         let place = self.access(rkey, va, payload.len(), 'w');
         let result = place.map(|bytes| bytes.copy_from_slice(&payload));
@@ -266,7 +266,7 @@ impl ResponderEnv for Memory {
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> std::result::Result<(), Fault> {
-        self.place_remote(rkey, va)
+        self.write_remote(rkey, va)
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> std::result::Result<(), Fault> {

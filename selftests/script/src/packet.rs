@@ -500,10 +500,10 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Returns the first `most` bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8], most: usize) -> String {
+/// Returns the first `max` bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8], max: usize) -> String {
     let mut digits = String::new();
-    for byte in bytes.iter().take(most) {
+    for byte in bytes.iter().take(max) {
         // Writing to a string can't fail.
         let _ = write!(digits, "{byte:02x}");
     }

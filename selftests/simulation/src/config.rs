@@ -96,11 +96,11 @@ pub struct Config {
     /// Nanoseconds that the network impairments last after the last work request was posted.
     pub afterwards: u64,
     /// Merge consecutive packets into a burst before they reach the core.
-    pub rows: bool,
+    pub bursts: bool,
     /// Let an ACK wait for an outgoing packet of its queue pair.
-    pub carries: bool,
+    pub piggyback: bool,
     /// Source of randomness for forged packets.
-    pub forger: Random,
+    pub attacker: Random,
 }
 
 /// Returns an ACK timeout code that covers every delay of this network.
@@ -131,7 +131,7 @@ impl Config {
             .collect();
         // Draw newer options from a copy, so that all older choices of a seed stay the same.
         let mut aside = random.clone();
-        let (rows, carries) = (aside.chance(500), aside.chance(500));
+        let (bursts, piggyback) = (aside.chance(500), aside.chance(500));
         for connection in &mut connections {
             connection.strict = aside.chance(250);
         }
@@ -150,9 +150,9 @@ impl Config {
             strict: random.chance(500),
             reconnects: random.below(3),
             afterwards: random.pick(&[0, 100_000, 1_000_000]),
-            rows,
-            carries,
-            forger: aside,
+            bursts,
+            piggyback,
+            attacker: aside,
         }
     }
 }
@@ -236,7 +236,7 @@ fn connection(random: &mut Random, hosts: usize, shared: usize, network: &Networ
         budget: random.pick(&[1, 2, 5, 16, 32]),
         packets: random.pick(&[1, 3, 3, 8, 8, 24]),
         receives: random.pick(&[1, 4, 8, 16, 16]),
-        places: random.pick(&[0, 0, 4, reorder::HELD, reorder::HELD]),
+        places: random.pick(&[0, 0, 4, reorder::MAX_BUFFERED, reorder::MAX_BUFFERED]),
         strict: false,
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! One direction of a connection: the posted work requests and their state so far. The simulator
-//! judges the core against it.
+//! checks the core against it.
 
 use rrxe_core::{wire::Operation, Fault, Mtu, Psn, SendOp, Service, Status};
 

@@ -4,13 +4,13 @@
 //!
 //! One seed decides everything: end points and queue pairs, when their consumers act, and how the
 //! network treats each packet. The simulator knows the origin of every packet and the expected
-//! value of every byte, and judges each action of the core as it happens. It panics on a violation.
+//! value of every byte, and checks each action of the core as it happens. It panics on a violation.
 //! See docs/testing.md.
 
 mod config;
 mod env;
 mod flow;
-mod ground;
+mod oracle;
 mod random;
 mod receives;
 mod world;

@@ -170,8 +170,9 @@ fn main() -> ExitCode {
         shared.requests.into_inner(),
         started.elapsed().as_secs_f64()
     );
-    match failed.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }

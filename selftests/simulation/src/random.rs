@@ -60,11 +60,11 @@ fn table() -> &'static [u8] {
 }
 
 /// Returns `len` bytes of the random table, starting at `place`. Different places yield different
-/// bytes. `len` is at most [`LONGEST`].
+/// bytes. `len` is at most [`MAX_LENGTH`].
 pub fn data(place: u32, len: u32) -> &'static [u8] {
-    let start = place as usize % (TABLE - LONGEST as usize);
+    let start = place as usize % (TABLE - MAX_LENGTH as usize);
     &table()[start..start + len as usize]
 }
 
 /// Maximum length of a piece of [`data`].
-pub const LONGEST: u32 = 1 << 15;
+pub const MAX_LENGTH: u32 = 1 << 15;

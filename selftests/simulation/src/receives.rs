@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Receive queues, private or shared by several queue pairs. The driver fetches receive work
-//! requests; this module judges how the core uses them.
+//! requests; this module checks how the core uses them.
 
 use rrxe_core::Fault;
 use std::collections::VecDeque;
@@ -120,7 +120,7 @@ impl ReceiveQueue {
 
     /// Asserts that no receive work request was lost: each one is waiting, completed, or held by
     /// its queue pair, as reported by `current`.
-    pub fn judge(&self, current: impl Fn(usize) -> Option<usize>) {
+    pub fn check(&self, current: impl Fn(usize) -> Option<usize>) {
         let mut waiting = 0;
         for (number, fate) in self.fates.iter().enumerate() {
             match *fate {

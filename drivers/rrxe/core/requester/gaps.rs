@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Missing READ responses beyond the hole.
+//! Missing READ responses beyond the first lost packet.
 //!
-//! The requester asks for the hole as soon as an answer beyond it arrives. It can ask for later
-//! gaps in the same way, because each answer implies everything before it. Otherwise each loss
-//! would wait a round trip for the repair of the one before it. Meanwhile the driver holds the
-//! out-of-order packets.
+//! The requester asks for a lost packet as soon as an answer beyond it arrives. It can ask for
+//! later gaps in the same way, because each answer implies everything before it. Otherwise each
+//! loss would wait a round trip for the repair of the one before it. Meanwhile the driver buffers
+//! the out-of-order packets.
 
 use super::request::SlotState;
 use super::{Requester, RequesterEnv, SendOp, SendSlot};
 use crate::psn::Psn;
 use crate::{Progress, TxError};
 
-/// Maximum number of gaps tracked. Later ones are found when they become the hole.
-const MOST: usize = 8;
+/// Maximum number of gaps tracked. Later ones are found when nothing before them is missing.
+const MAX_GAPS: usize = 8;
 
 /// Responses of one READ, from the first missing one to the last.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Gaps {
     seen: Psn,
     /// One beyond the highest missing PSN that is not in the list; stale if not beyond `una`.
     passed: Psn,
-    list: [Option<Gap>; MOST],
+    list: [Option<Gap>; MAX_GAPS],
 }
 
 impl Gaps {
@@ -41,7 +41,7 @@ impl Gaps {
         Gaps {
             seen: Psn::new(0),
             passed: Psn::new(0),
-            list: [None; MOST],
+            list: [None; MAX_GAPS],
         }
     }
 
@@ -72,9 +72,9 @@ impl Gaps {
         if self.list.iter().flatten().any(|g| g.until == gap.until) {
             return true;
         }
-        let free = self.list.iter_mut().find(|place| place.is_none());
-        free.is_some_and(|place| {
-            *place = Some(gap);
+        let free = self.list.iter_mut().find(|entry| entry.is_none());
+        free.is_some_and(|entry| {
+            *entry = Some(gap);
             true
         })
     }
@@ -83,12 +83,12 @@ impl Gaps {
     #[inline]
     pub(super) fn progress(&mut self, una: Psn, max: Psn) {
         let left = max.since(una);
-        for place in &mut self.list {
+        for entry in &mut self.list {
             // An outstanding gap ends after `una` and at most at `max`. (The list is nearly always
             // empty, so the loop avoids writes.)
             let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
-            if place.as_ref().is_some_and(is_over) {
-                *place = None;
+            if entry.as_ref().is_some_and(is_over) {
+                *entry = None;
             }
         }
     }
@@ -100,7 +100,7 @@ impl Requester {
         let at = psn.since(self.una);
         let before = match self.gaps.seen.since(self.una) {
             seen if seen <= self.max_psn.since(self.una) => seen,
-            // The answers up to `seen` have all been acknowledged, and there is a new hole.
+            // The answers up to `seen` have all been acknowledged, and another packet is lost.
             _ => 0,
         };
         if at < before {
@@ -113,9 +113,10 @@ impl Requester {
         let Some(gap) = self.unanswered(slots, before, at) else {
             return;
         };
-        // A gap that starts at `una` is the hole. With reordering, a late packet is not asked for
-        // at once.
-        let asks = before != 0 && self.recovery.lateness() == 0 && !self.is_passed(slots, &gap);
+        // A gap that starts at `una` is repaired as a loss. With reordering, a late packet is not
+        // asked for at once.
+        let asks =
+            before != 0 && self.recovery.reorder_window() == 0 && !self.is_passed(slots, &gap);
         if !asks || !self.gaps.push(gap) || gap.until.since(self.una) < at {
             self.gaps.passed = psn;
         }
@@ -160,7 +161,7 @@ impl Requester {
         None
     }
 
-    /// Asks for the gaps beyond the hole. Returns whether there is room for more packets.
+    /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
     pub(super) fn send_gaps<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -169,7 +170,7 @@ impl Requester {
         env: &mut E,
         progress: &mut Progress,
     ) -> bool {
-        for n in 0..MOST {
+        for n in 0..MAX_GAPS {
             let gap = self.gaps.list.get(n).copied().flatten();
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
                 continue;
@@ -186,10 +187,10 @@ impl Requester {
             if matches!(sent, Err(TxError::NoRoom)) {
                 return false;
             }
-            // A gap that cannot be asked for now is repaired when it becomes the hole.
+            // A gap that cannot be asked for now is repaired when nothing before it is missing.
             let asked = sent.is_ok().then_some(Gap { asked: true, ..gap });
-            if let Some(place) = self.gaps.list.get_mut(n) {
-                *place = asked;
+            if let Some(entry) = self.gaps.list.get_mut(n) {
+                *entry = asked;
             }
             // Karn's algorithm: an answer could be to either transmission.
             self.recovery.forget_timing();

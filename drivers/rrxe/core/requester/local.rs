@@ -8,15 +8,17 @@ use super::Requester;
 
 /// Losses and expired timers without progress that use up no retry. Further ones do, because a
 /// packet that never leaves the host is an error.
-const FORGIVEN: u8 = 100;
+const MAX_UNCOUNTED_RETRIES: u8 = 100;
 
 impl Requester {
     /// Restarts the answer timers that have expired. A driver calls this before
     /// [`Requester::handle_timeout`] if its host still queues packets of this queue pair, for which
     /// no answer can have arrived.
     pub fn restart_timers(&mut self, now: u64) {
-        if self.ack_deadline.is_some_and(|at| at <= now) && self.forgiven < FORGIVEN {
-            self.forgiven = self.forgiven.saturating_add(1);
+        if self.ack_deadline.is_some_and(|at| at <= now)
+            && self.uncounted_retries < MAX_UNCOUNTED_RETRIES
+        {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
             self.arm_ack_timer(now);
         }
         if self.recovery.probe_at.is_some_and(|at| at <= now) {
@@ -37,8 +39,8 @@ impl Requester {
 
     /// Uses up a retry, unless the host caused the loss. Returns whether one was left.
     pub(super) fn use_retry(&mut self) -> bool {
-        if self.is_local_loss() && self.forgiven < FORGIVEN {
-            self.forgiven = self.forgiven.saturating_add(1);
+        if self.is_local_loss() && self.uncounted_retries < MAX_UNCOUNTED_RETRIES {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
             return true;
         }
         match self.retries_left.checked_sub(1) {

@@ -18,10 +18,10 @@ mod response;
 mod transmit;
 mod window;
 
-pub use recovery::PROBE_FLOOR;
+pub use recovery::MIN_PTO;
 pub(crate) use request::ATOMIC_WRITE_LEN;
 pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
-pub use window::{MOST_WINDOW, WINDOW};
+pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
@@ -29,14 +29,14 @@ use crate::wire::Class;
 use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use gaps::Gaps;
-use recovery::{Hole, Recovery};
+use recovery::{Loss, Recovery};
 use request::SlotState;
 use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
 /// can, whether or not this host keeps up, and a host's receive queue usually has room for 1000
 /// packets.
-pub const MOST_RESPONSES: u32 = 1024;
+pub const MAX_RESPONSES: u32 = 1024;
 
 /// The largest message: 2^31 bytes (IBA 9.7.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -46,7 +46,7 @@ const RNR_RETRY_INFINITE: u8 = 7;
 
 /// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
 /// a second take little CPU time, and a peer that gets so few has not been ready for 80 ms.
-const RNR_PATIENCE: u64 = 10_000_000;
+const MAX_RNR_BACKOFF: u64 = 10_000_000;
 
 /// Loss detection and retransmission strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,18 +68,18 @@ pub trait RequesterEnv {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
-    /// [`TxPacket::step`], which differ only in PSN and payload position. Returns how many were
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
     /// taken, and why the next one was not.
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        packet.each_of_run(count, |packet| self.transmit(packet))
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
     /// scatter list. The requester never exceeds the length of the work request.
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;
 
     /// Stores the original value, in host byte order, to the work request's scatter list.
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault>;
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault>;
 
     /// Completes a work request: called exactly once for each, in posting order. The driver frees
     /// the slot's data, and raises a completion if [`SendCompletion::report`] says so.
@@ -163,8 +163,8 @@ pub struct Requester {
     reads: u8,
     /// A missing answer was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
-    /// The driver holds out-of-order answers.
-    holding: bool,
+    /// The driver buffers out-of-order answers.
+    buffering: bool,
     mode: RecoveryMode,
     recovery: Recovery,
     gaps: Gaps,
@@ -181,7 +181,7 @@ pub struct Requester {
     dropped_until: Option<Psn>,
     /// Retries and expired timers without progress that were not counted, because this host caused
     /// them.
-    forgiven: u8,
+    uncounted_retries: u8,
 
     /// Rate limit set by congestion notifications.
     rate: RateLimiter,
@@ -218,7 +218,7 @@ impl Requester {
             since_ackreq: 0,
             reads: 0,
             implied_nak: false,
-            holding: false,
+            buffering: false,
             mode: RecoveryMode::Selective,
             recovery: Recovery::new(),
             gaps: Gaps::new(),
@@ -229,7 +229,7 @@ impl Requester {
             rnr_wait: None,
             rnr_since: None,
             dropped_until: None,
-            forgiven: 0,
+            uncounted_retries: 0,
             rate: RateLimiter::new(),
             dest_qpn: 0,
             src_qpn: 0,
@@ -245,17 +245,17 @@ impl Requester {
 
     /// Returns to the Reset state (IBA 10.3.1.2): forgets everything, including attributes and
     /// outstanding work requests, without completing them. Keeps only [`Requester::set_src_qpn`],
-    /// [`Requester::set_holding`] and [`Requester::set_recovery`].
+    /// [`Requester::set_buffering`] and [`Requester::set_recovery`].
     pub fn reset(&mut self) {
-        let (src_qpn, holding, mode) = (self.src_qpn, self.holding, self.mode);
+        let (src_qpn, buffering, mode) = (self.src_qpn, self.buffering, self.mode);
         *self = Requester::new(self.service);
         self.src_qpn = src_qpn;
-        self.holding = holding;
+        self.buffering = buffering;
         self.set_recovery(mode);
     }
 
-    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is held
-    /// ([`crate::Outcome::hold`]), regardless of [`Requester::set_holding`].
+    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered
+    /// ([`crate::Outcome::buffer`]), regardless of [`Requester::set_buffering`].
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
         self.recovery = Recovery::of(mode);
@@ -263,14 +263,14 @@ impl Requester {
 
     /// Returns whether the driver keeps out-of-order answers.
     #[inline]
-    fn holds(&self) -> bool {
-        self.holding && self.mode == RecoveryMode::Selective
+    fn buffers(&self) -> bool {
+        self.buffering && self.mode == RecoveryMode::Selective
     }
 
-    /// Sets whether the driver holds packets on request ([`crate::Outcome::hold`]). By default it
-    /// does not, and the requester asks again for everything from a gap on.
-    pub fn set_holding(&mut self, holding: bool) {
-        self.holding = holding;
+    /// Sets whether the driver buffers packets on request ([`crate::Outcome::buffer`]). By default
+    /// it does not, and the requester asks again for everything from a gap on.
+    pub fn set_buffering(&mut self, buffering: bool) {
+        self.buffering = buffering;
     }
 
     /// Sets this queue pair's own number, which UD packets carry.
@@ -385,16 +385,16 @@ impl Requester {
     /// even if the pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let hole = match self.recovery.hole {
-            Hole::Due { at, .. } => at,
+        let loss = match self.recovery.loss {
+            Loss::Due { at, .. } => at,
             _ => None,
         };
         [
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
-            self.rate.wake(),
+            self.rate.wakeup(),
             self.recovery.probe_at,
-            hole,
+            loss,
         ]
         .into_iter()
         .flatten()
@@ -413,19 +413,19 @@ impl Requester {
     /// before it hands in the answer. `None` if the requester will drop the packet because of its
     /// header (L-03, L-04), or if its PSN is too far off for an answer on this connection: it is
     /// stale or forged.
-    pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
+    pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
-            && crate::reorder::is_near(packet.psn(), self.una)
+            && crate::reorder::is_plausible(packet.psn(), self.una)
             && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
+        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
     }
 
     /// Handles a congestion notification from the peer: lowers the rate (L-07) and changes nothing
     /// else.
-    pub fn notified(&mut self, now: u64) {
+    pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
-            self.rate.notified(now);
+            self.rate.on_cnp(now);
         }
     }
 
@@ -438,7 +438,7 @@ impl Requester {
     /// Returns whether a packet waits because of the rate limit.
     #[inline]
     pub fn is_throttled(&self) -> bool {
-        self.rate.wake().is_some()
+        self.rate.wakeup().is_some()
     }
 
     /// Returns the rate limit of this half of the queue pair in bytes per second; `None` without a

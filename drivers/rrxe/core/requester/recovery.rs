@@ -2,22 +2,23 @@
 
 //! Loss recovery: finds out which packets were lost and retransmits only those.
 //!
-//! The *hole* is the oldest unacknowledged packet (`una`) once the requester believes it is
-//! missing. Evidence is a NAK Sequence Error, an answer beyond the hole, or no answer for longer
-//! than a round trip takes (the *probe*). The requester retransmits the hole alone and asks for an
-//! acknowledgement. The answer shows whether the peer keeps out-of-order packets:
+//! The *lost packet* is the oldest unacknowledged one (`una`) once the requester believes it is
+//! missing. Evidence is a NAK Sequence Error, an answer beyond the lost packet, or no answer for
+//! longer than a round trip takes (the *probe*). The requester retransmits the lost packet alone
+//! (the *repair*) and asks for an acknowledgement. The answer shows whether the peer keeps
+//! out-of-order packets:
 //!
-//! - An acknowledgement beyond the hole, or a NAK for the next hole: it does. Transmission
+//! - An acknowledgement beyond the repair, or a NAK for the next lost packet: it does. Transmission
 //!   continues where it was.
-//! - An acknowledgement of the hole alone: it does not (rdma_rxe keeps nothing). The requester
-//!   retransmits everything after the hole, and from then on does so at once on this queue pair
+//! - An acknowledgement of the repair alone: it does not (rdma_rxe keeps nothing). The requester
+//!   retransmits everything after it, and from then on does so at once on this queue pair
 //!   (go-back-N).
 //!
 //! The answer to a READ or atomic says nothing about the packets after it. The requester therefore
 //! asks for the next unanswered packet too, unless its answer follows the first one immediately: a
 //! peer that answers only what was retransmitted has kept nothing.
 //!
-//! Packets are also lost in bursts. If the packet after the hole is missing too, the requester
+//! Packets are also lost in bursts. If the packet after the repair is missing too, the requester
 //! doubles the number of packets that it retransmits at a time.
 //!
 //! The consumer's acknowledge timer stays on top of all this. It alone uses up retries without an
@@ -31,30 +32,30 @@ use crate::psn::{Psn, MAX_OUTSTANDING};
 
 /// Minimum time without progress before a probe, in nanoseconds. Anything shorter would measure the
 /// scheduling delays of a busy host.
-pub const PROBE_FLOOR: u64 = 1_000_000;
+pub const MIN_PTO: u64 = 1_000_000;
 
 /// Maximum number of times that a probe multiplies the time to the next one by four (1024-fold in
 /// total). The back-off limits retransmissions if round trips suddenly become much longer, as they
 /// do in front of a full queue.
-const PROBE_STEPS: u32 = 5;
+const MAX_PTO_BACKOFF: u32 = 5;
 
-/// Consecutive holes that a peer known to keep out-of-order packets may acknowledge alone before it
-/// counts as one that drops them. Lost NAKs cause such acknowledgements, too.
-const BARE_HOLES: u8 = 3;
+/// Consecutive repairs that a peer known to keep out-of-order packets may acknowledge alone before
+/// it counts as one that drops them. Lost NAKs cause such acknowledgements, too.
+const MAX_UNEXTENDED_REPAIRS: u8 = 3;
 
-/// Maximum number of packets retransmitted for one hole.
-const MOST_RUN: u32 = 64;
+/// Maximum number of packets of one repair.
+const MAX_REPAIR: u32 = 64;
 
 /// Length of a loss burst that indicates a queue overflow: the window is halved then.
-const BURST: u32 = 8;
+const OVERFLOW_BURST: u32 = 8;
 
 /// Consequence of an acknowledgement of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum AfterRepair {
     /// Nothing.
     Nothing,
     /// The next unacknowledged packet is missing, too.
-    NextHole,
+    NextLost,
     /// Everything after it is missing, too.
     GoBack,
 }
@@ -65,12 +66,12 @@ enum Peer {
     /// Nothing yet.
     Unknown,
     /// The peer keeps packets beyond a gap.
-    Holds,
+    Buffers,
     /// The peer drops packets beyond a gap.
     Drops,
 }
 
-/// How a hole was detected.
+/// How a loss was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// By a NAK Sequence Error.
@@ -83,7 +84,7 @@ pub(super) enum Cause {
 
 /// State of the oldest unacknowledged packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hole {
+pub(super) enum Loss {
     /// Not known to be missing.
     None,
     /// Missing since `since`; the retransmission is pending.
@@ -106,14 +107,14 @@ pub(super) enum Hole {
 
 /// A READ or atomic that was retransmitted because of a NAK or a probe.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+struct RepeatedRead {
     cause: Cause,
     /// One beyond its last PSN.
     until: Psn,
     /// One beyond the highest PSN sent before the retransmission.
     beyond: Psn,
     /// The retransmission tests whether the peer keeps out-of-order packets.
-    trial: bool,
+    peer_test: bool,
     /// The answer is to the retransmission, not to the original request.
     fresh: bool,
 }
@@ -122,114 +123,111 @@ struct Again {
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     /// Smoothed round-trip time; 0 before the first sample.
-    mean: u64,
+    srtt: u64,
     /// Mean deviation of the round-trip time.
-    deviation: u64,
+    rttvar: u64,
 }
 
 impl RoundTrip {
-    const NONE: RoundTrip = RoundTrip {
-        mean: 0,
-        deviation: 0,
-    };
+    const NONE: RoundTrip = RoundTrip { srtt: 0, rttvar: 0 };
 
     fn sample(&mut self, time: u64) {
         // A sample of 0 (a coarse clock) must not look like "no sample".
         let time = time.max(1);
-        if self.mean == 0 {
-            self.mean = time;
-            self.deviation = time >> 1;
+        if self.srtt == 0 {
+            self.srtt = time;
+            self.rttvar = time >> 1;
             return;
         }
-        let off = self.mean.abs_diff(time);
-        self.deviation = self
-            .deviation
-            .saturating_sub(self.deviation >> 2)
+        let off = self.srtt.abs_diff(time);
+        self.rttvar = self
+            .rttvar
+            .saturating_sub(self.rttvar >> 2)
             .saturating_add(off >> 2);
-        self.mean = self
-            .mean
-            .saturating_sub(self.mean >> 3)
+        self.srtt = self
+            .srtt
+            .saturating_sub(self.srtt >> 3)
             .saturating_add(time >> 3)
             .max(1);
     }
 
     /// Returns the longest time that an answer is expected to take: mean plus four deviations.
-    fn patience(&self) -> u64 {
-        self.mean.saturating_add(self.deviation.saturating_mul(4))
+    fn rto(&self) -> u64 {
+        self.srtt.saturating_add(self.rttvar.saturating_mul(4))
     }
 }
 
 /// State of loss recovery. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
-    pub(super) hole: Hole,
+    pub(super) loss: Loss,
     peer: Peer,
-    /// A NAK caused the retransmission of everything from the hole on (go-back-N).
+    /// A NAK caused the retransmission of everything from the lost packet on (go-back-N).
     going_back: bool,
     /// A READ was retransmitted up to this PSN, and its responses have not all arrived.
     asked_until: Option<Psn>,
     /// The READ or atomic retransmitted because of a NAK or a probe.
-    again: Option<Again>,
-    /// The hole is a test of whether the peer keeps out-of-order packets.
-    trial: bool,
-    /// Number of packets retransmitted for the hole, from the oldest unacknowledged one on.
-    run: u32,
+    repeated_read: Option<RepeatedRead>,
+    /// The repair is a test of whether the peer keeps out-of-order packets.
+    peer_test: bool,
+    /// Number of packets of the repair, from the oldest unacknowledged one on.
+    repair_len: u32,
     /// Round trips of packets that were sent once.
-    packets: RoundTrip,
-    /// Time from the retransmission of a hole to its answer. This is often shorter than a round
-    /// trip: the window is full behind a hole, and the queues on the path drain.
-    holes: RoundTrip,
+    rtt: RoundTrip,
+    /// Time from a repair to its answer. This is often shorter than a round trip: the window is
+    /// full behind a lost packet, and the queues on the path drain.
+    repair_rtt: RoundTrip,
     /// Shortest round trip of all; 0 before the first.
-    least: u64,
+    min_rtt: u64,
     /// The packet whose answer will be the next sample, and its send time.
     timed: Option<(Psn, u64)>,
     /// Send time of the oldest packet in flight, or of a later one that is already acknowledged.
-    began: u64,
-    /// Delay of reordered packets. A hole is retransmitted only after this time.
-    lateness: u64,
-    /// The packet that closes the hole is the delayed original, not the retransmission.
-    original: bool,
+    flight_start: u64,
+    /// Delay of reordered packets (RFC 8985). A packet is considered lost only after this time.
+    reorder_window: u64,
+    /// The repair was spurious: the acknowledged packet is the delayed original.
+    spurious: bool,
     /// First PSN of the last READ retransmission that began within the READ.
     asked_within: Option<Psn>,
     /// The peer answers a retransmitted READ as a READ of its own, with FIRST or ONLY, as it should
     /// (C-07). Other peers (rdma_rxe) continue with MIDDLE and LAST, which cannot be told from
     /// delayed responses.
-    starts_anew: bool,
+    restarts_with_first: bool,
     /// The last acknowledgement came too early to be an answer to the retransmission.
-    early: bool,
+    ack_predates_repair: bool,
     pub(super) probe_at: Option<u64>,
     /// Probes since the last progress.
     probes: u32,
-    /// Probes for the current hole.
-    hole_probes: u32,
-    /// Consecutive holes acknowledged alone by a peer known to keep out-of-order packets.
-    bare: u8,
+    /// Probes for the current loss.
+    repair_probes: u32,
+    /// Consecutive repairs acknowledged alone by a peer known to keep out-of-order packets.
+    unextended_repairs: u8,
 }
 
 impl Recovery {
     pub(super) const fn new() -> Recovery {
         Recovery {
-            hole: Hole::None,
+            loss: Loss::None,
             peer: Peer::Unknown,
             going_back: false,
             asked_until: None,
-            again: None,
-            trial: false,
-            run: 1,
-            packets: RoundTrip::NONE,
-            holes: RoundTrip::NONE,
-            least: 0,
+            repeated_read: None,
+            peer_test: false,
+            repair_len: 1,
+            rtt: RoundTrip::NONE,
+            repair_rtt: RoundTrip::NONE,
+            min_rtt: 0,
             timed: None,
-            began: 0,
-            lateness: 0,
-            original: false,
+            flight_start: 0,
+            reorder_window: 0,
+            spurious: false,
             asked_within: None,
-            starts_anew: false,
-            early: false,
+            restarts_with_first: false,
+            ack_predates_repair: false,
             probe_at: None,
             probes: 0,
-            hole_probes: 0,
-            bare: 0,
+            repair_probes: 0,
+            unextended_repairs: 0,
         }
     }
 
@@ -244,34 +242,34 @@ impl Recovery {
 
     /// Returns whether a round trip has been measured.
     fn is_measured(&self) -> bool {
-        self.packets.mean != 0 || self.holes.mean != 0
+        self.rtt.srtt != 0 || self.repair_rtt.srtt != 0
     }
 
-    /// Returns the round-trip estimate of ordinary packets, or of holes before the first sample.
-    fn usual(&self) -> RoundTrip {
-        match self.packets.mean {
-            0 => self.holes,
-            _ => self.packets,
+    /// Returns the round-trip estimate of ordinary packets, or of repairs before the first sample.
+    fn estimate(&self) -> RoundTrip {
+        match self.rtt.srtt {
+            0 => self.repair_rtt,
+            _ => self.rtt,
         }
     }
 
     /// Returns whether a packet sent at that time cannot have been answered yet.
     fn too_early(&self, at: u64, now: u64) -> bool {
-        now.saturating_sub(at) < self.least >> 1
+        now.saturating_sub(at) < self.min_rtt >> 1
     }
 
-    /// Returns the longest time that an answer is expected to take, at least [`PROBE_FLOOR`].
-    fn patience(&self) -> u64 {
-        let measured = match self.hole {
-            Hole::Sent { .. } if self.holes.mean != 0 => self.holes,
-            _ => self.usual(),
+    /// Returns the longest time that an answer is expected to take, at least [`MIN_PTO`].
+    fn rto(&self) -> u64 {
+        let measured = match self.loss {
+            Loss::Sent { .. } if self.repair_rtt.srtt != 0 => self.repair_rtt,
+            _ => self.estimate(),
         };
-        measured.patience().max(PROBE_FLOOR)
+        measured.rto().max(MIN_PTO)
     }
 
     /// Returns how late reordered packets arrive, in nanoseconds; 0 without reordering.
-    pub(super) fn lateness(&self) -> u64 {
-        self.lateness
+    pub(super) fn reorder_window(&self) -> u64 {
+        self.reorder_window
     }
 
     /// Drops the pending sample, because its packet was retransmitted (Karn's algorithm).
@@ -281,41 +279,42 @@ impl Recovery {
 
     /// Notes a FIRST or ONLY READ response within a READ or for a PSN already acknowledged.
     #[cold]
-    pub(super) fn begins_within(&mut self, psn: Psn) {
-        self.starts_anew |= self.asked_within == Some(psn);
+    pub(super) fn on_first_within_read(&mut self, psn: Psn) {
+        self.restarts_with_first |= self.asked_within == Some(psn);
     }
 
     /// Notes a MIDDLE or LAST READ response within a READ.
     #[inline]
-    pub(super) fn goes_on_within(&mut self) {
-        self.original = self.starts_anew;
+    pub(super) fn on_middle_within_read(&mut self) {
+        self.spurious = self.restarts_with_first;
     }
 
     /// Notes that a packet was not lost but late by `by` nanoseconds.
-    fn late(&mut self, by: u64) {
-        let by = by.saturating_add(by >> 2).min(self.patience());
-        self.lateness = self.lateness.max(by);
+    fn widen_reorder_window(&mut self, by: u64) {
+        let by = by.saturating_add(by >> 2).min(self.rto());
+        self.reorder_window = self.reorder_window.max(by);
     }
 }
 
 impl Requester {
-    /// Schedules the retransmission of the hole after the observed reordering delay.
-    pub(super) fn open_hole(&mut self, now: u64, cause: Cause) {
+    /// Declares the oldest unacknowledged packet lost, and schedules its repair after the observed
+    /// reordering delay.
+    pub(super) fn declare_lost(&mut self, now: u64, cause: Cause) {
         let wait = match cause {
             Cause::Probe => 0,
-            _ => self.recovery.lateness,
+            _ => self.recovery.reorder_window,
         };
         if cause != Cause::Nak {
-            self.recovery.run = 1;
+            self.recovery.repair_len = 1;
         }
         if cause != Cause::Probe && !self.recovery.is_measured() {
-            // The answered packet was sent at or after `began`, so this is an upper bound. Without
-            // a sample, the loss of a retransmission in the first flight would wait for the
+            // The answered packet was sent at or after `flight_start`, so this is an upper bound.
+            // Without a sample, the loss of a retransmission in the first flight would wait for the
             // consumer's timer.
-            let longest = now.saturating_sub(self.recovery.began);
-            self.recovery.holes.sample(longest);
+            let longest = now.saturating_sub(self.recovery.flight_start);
+            self.recovery.repair_rtt.sample(longest);
         }
-        self.recovery.hole = Hole::Due {
+        self.recovery.loss = Loss::Due {
             since: now,
             at: (wait != 0).then(|| now.saturating_add(wait)),
             cause,
@@ -324,40 +323,40 @@ impl Requester {
 
     /// Sets the number of packets to retransmit next: twice the last number if the answer
     /// acknowledged exactly the packets retransmitted for `before`, otherwise one.
-    pub(super) fn next_run(&mut self, before: Hole, advanced: u32) {
-        let run = self.recovery.run;
-        let behind = matches!(before, Hole::Sent { cause, .. } if cause != Cause::Gap);
-        self.recovery.run = if behind && advanced == run {
-            run.saturating_mul(2).min(MOST_RUN)
+    pub(super) fn grow_repair(&mut self, before: Loss, advanced: u32) {
+        let sent = self.recovery.repair_len;
+        let behind = matches!(before, Loss::Sent { cause, .. } if cause != Cause::Gap);
+        self.recovery.repair_len = if behind && advanced == sent {
+            sent.saturating_mul(2).min(MAX_REPAIR)
         } else {
             1
         };
-        if self.recovery.run == BURST && !self.is_local_loss() {
+        if self.recovery.repair_len == OVERFLOW_BURST && !self.is_local_loss() {
             // A queue on the path has overflowed.
-            self.window.overflowed();
+            self.window.on_overflow();
         }
     }
 
-    /// Returns the number of packets to retransmit for the hole.
-    pub(super) fn run(&self) -> u32 {
-        self.recovery.run
+    /// Returns the number of packets of the next repair.
+    pub(super) fn repair_len(&self) -> u32 {
+        self.recovery.repair_len
     }
 
-    /// Returns whether the hole must be retransmitted now. If so, the retransmission waits for the
-    /// next poll and no longer for a timer.
+    /// Returns whether the lost packet must be retransmitted now. If so, the retransmission waits
+    /// for the next poll and no longer for a timer.
     #[inline]
-    pub(super) fn hole_is_due(&mut self, now: u64) -> bool {
-        let Hole::Due { at, .. } = &mut self.recovery.hole else {
+    pub(super) fn repair_is_due(&mut self, now: u64) -> bool {
+        let Loss::Due { at, .. } = &mut self.recovery.loss else {
             return false;
         };
         *at = at.filter(|&at| at > now);
         at.is_none()
     }
 
-    /// Notes that the hole was retransmitted.
-    pub(super) fn hole_sent(&mut self, now: u64, slot: &SendSlot) {
-        if let Hole::Due { since, cause, .. } = self.recovery.hole {
-            self.recovery.hole = Hole::Sent {
+    /// Notes that the lost packet was retransmitted.
+    pub(super) fn on_repair_sent(&mut self, now: u64, slot: &SendSlot) {
+        if let Loss::Due { since, cause, .. } = self.recovery.loss {
+            self.recovery.loss = Loss::Sent {
                 since,
                 at: now,
                 cause,
@@ -370,17 +369,19 @@ impl Requester {
             self.recovery.asked_within = Some(self.una);
         }
         self.recovery.asked_until = is_read.then_some(until);
-        self.recovery.again = match self.recovery.hole {
-            Hole::Sent { cause, beyond, .. } if is_read && cause != Cause::Gap => Some(Again {
-                cause,
-                until,
-                beyond,
-                trial: self.recovery.trial,
-                fresh: false,
-            }),
+        self.recovery.repeated_read = match self.recovery.loss {
+            Loss::Sent { cause, beyond, .. } if is_read && cause != Cause::Gap => {
+                Some(RepeatedRead {
+                    cause,
+                    until,
+                    beyond,
+                    peer_test: self.recovery.peer_test,
+                    fresh: false,
+                })
+            }
             _ => None,
         };
-        self.recovery.trial = false;
+        self.recovery.peer_test = false;
         // Karn's algorithm: an answer could be to either transmission.
         self.recovery.timed = None;
         self.arm_probe(now);
@@ -388,13 +389,13 @@ impl Requester {
 
     /// Returns whether new packets wait until the peer's handling of out-of-order packets is known.
     #[inline]
-    pub(super) fn holds_back(&self) -> bool {
+    pub(super) fn awaits_peer_test(&self) -> bool {
         matches!(
-            self.recovery.hole,
-            Hole::Due {
+            self.recovery.loss,
+            Loss::Due {
                 cause: Cause::Nak,
                 ..
-            } | Hole::Sent {
+            } | Loss::Sent {
                 cause: Cause::Nak,
                 ..
             }
@@ -407,52 +408,58 @@ impl Requester {
         if self.mode == RecoveryMode::Strict {
             return self.send_psn == self.una;
         }
-        match self.recovery.hole {
+        match self.recovery.loss {
             // After a timeout everything may have been retransmitted while the NAK was in flight.
-            Hole::None => {
-                self.send_psn == self.una || self.recovery.too_early(self.recovery.began, now)
+            Loss::None => {
+                self.send_psn == self.una
+                    || self.recovery.too_early(self.recovery.flight_start, now)
             }
-            Hole::Due { .. } => true,
-            Hole::Sent { at, .. } => self.recovery.too_early(at, now),
+            Loss::Due { .. } => true,
+            Loss::Sent { at, .. } => self.recovery.too_early(at, now),
         }
     }
 
-    /// Returns whether to answer a NAK by retransmitting everything. `before` is the hole before
+    /// Returns whether to answer a NAK by retransmitting everything. `before` is the loss before
     /// the requester processed the NAK's implicit acknowledgement.
-    pub(super) fn goes_back(&mut self, before: Hole, advanced: u32) -> bool {
-        if let Hole::Sent {
+    pub(super) fn goes_back(&mut self, before: Loss, advanced: u32) -> bool {
+        if let Loss::Sent {
             cause: Cause::Nak, ..
         } = before
         {
-            // A peer that keeps nothing would have acknowledged the hole alone.
-            if advanced != 0 && !self.recovery.early {
-                self.learn(Peer::Holds);
+            // A peer that keeps nothing would have acknowledged the repair alone.
+            if advanced != 0 && !self.recovery.ack_predates_repair {
+                self.classify_peer(Peer::Buffers);
             }
             // The test shows that the packets after the answered READ are missing, too. The peer
             // may send a NAK for each READ, and never an answer that would tell.
-            if advanced == 0 && self.recovery.again.is_some_and(|again| again.trial) {
-                self.learn(Peer::Drops);
+            if advanced == 0
+                && self
+                    .recovery
+                    .repeated_read
+                    .is_some_and(|read| read.peer_test)
+            {
+                self.classify_peer(Peer::Drops);
             }
         }
         let back = self.recovery.peer == Peer::Drops;
         self.recovery.going_back |= back;
         if back && !self.is_local_loss() {
-            self.window.lost();
+            self.window.on_loss();
         }
         back
     }
 
     /// Records how the peer treats out-of-order packets.
-    fn learn(&mut self, peer: Peer) {
-        self.recovery.bare = 0;
+    fn classify_peer(&mut self, peer: Peer) {
+        self.recovery.unextended_repairs = 0;
         if self.recovery.peer == peer || self.mode == RecoveryMode::Strict {
             return;
         }
         // A peer that drops packets beyond a gap needs a smaller window, because each is sent
         // again.
         match peer {
-            Peer::Drops => self.window.drops(),
-            _ if self.recovery.peer == Peer::Drops => self.window.keeps(),
+            Peer::Drops => self.window.on_peer_drops(),
+            _ if self.recovery.peer == Peer::Drops => self.window.on_peer_buffers(),
             _ => {}
         }
         self.recovery.peer = peer;
@@ -461,40 +468,41 @@ impl Requester {
     /// Returns what to do after an acknowledgement of the retransmission `before`. Packets rarely
     /// overtake each other: those sent before the retransmission and not acknowledged with it are
     /// missing, too.
-    pub(super) fn after_hole(&mut self, before: Hole, advanced: u32) -> After {
-        let Hole::Sent { cause, beyond, .. } = before else {
-            return After::Nothing;
+    pub(super) fn after_repair(&mut self, before: Loss, advanced: u32) -> AfterRepair {
+        let Loss::Sent { cause, beyond, .. } = before else {
+            return AfterRepair::Nothing;
         };
         if advanced == 0
             || cause == Cause::Gap
             || !is_after(beyond, self.una)
-            || self.recovery.early
+            || self.recovery.ack_predates_repair
         {
-            return After::Nothing;
+            return AfterRepair::Nothing;
         }
-        if advanced != self.recovery.run {
+        if advanced != self.recovery.repair_len {
             return match self.recovery.peer {
-                Peer::Holds => After::NextHole,
+                Peer::Buffers => AfterRepair::NextLost,
                 // The acknowledgement may be a delayed one for the original transmission.
-                _ => After::Nothing,
+                _ => AfterRepair::Nothing,
             };
         }
-        // The acknowledgement covers the hole alone.
+        // The acknowledgement covers the repair alone.
         match self.recovery.peer {
-            Peer::Holds if self.recovery.bare < BARE_HOLES => {
-                self.recovery.bare = self.recovery.bare.saturating_add(1);
-                After::NextHole
+            Peer::Buffers if self.recovery.unextended_repairs < MAX_UNEXTENDED_REPAIRS => {
+                self.recovery.unextended_repairs =
+                    self.recovery.unextended_repairs.saturating_add(1);
+                AfterRepair::NextLost
             }
             _ => {
-                // A hole retransmitted more than once may have been acknowledged before.
-                if cause == Cause::Nak && self.recovery.hole_probes == 0 {
-                    // The time to the answer of the hole alone is a round trip without queueing
+                // A packet retransmitted more than once may have been acknowledged before.
+                if cause == Cause::Nak && self.recovery.repair_probes == 0 {
+                    // The time to the answer to the repair alone is a round trip without queueing
                     // delay.
-                    self.window.drained(self.recovery.least);
-                    self.learn(Peer::Drops);
+                    self.window.on_queues_drained(self.recovery.min_rtt);
+                    self.classify_peer(Peer::Drops);
                     self.recovery.going_back = true;
                 }
-                After::GoBack
+                AfterRepair::GoBack
             }
         }
     }
@@ -502,37 +510,37 @@ impl Requester {
     /// Handles the complete answer to the oldest READ or atomic. Returns whether everything after
     /// it is missing.
     pub(super) fn after_read(&mut self, now: u64) -> bool {
-        let Some(again) = self.recovery.again.take() else {
+        let Some(read) = self.recovery.repeated_read.take() else {
             return false;
         };
-        if again.until != self.una {
+        if read.until != self.una {
             // The answer is a delayed one, to an earlier READ.
-            self.recovery.again = Some(again).filter(|again| is_after(again.until, self.una));
+            self.recovery.repeated_read = Some(read).filter(|read| is_after(read.until, self.una));
             return false;
         }
-        let tells = again.fresh && is_after(again.beyond, self.una);
-        if !tells || self.recovery.hole != Hole::None {
+        let tells = read.fresh && is_after(read.beyond, self.una);
+        if !tells || self.recovery.loss != Loss::None {
             return false;
         }
-        if again.trial {
-            if again.cause == Cause::Nak {
-                self.learn(Peer::Drops);
+        if read.peer_test {
+            if read.cause == Cause::Nak {
+                self.classify_peer(Peer::Drops);
                 self.recovery.going_back = true;
             }
             return true;
         }
-        if self.recovery.peer != Peer::Holds {
+        if self.recovery.peer != Peer::Buffers {
             // A peer that has kept the next request answers it immediately after this one.
-            self.recovery.trial = true;
-            let wait = match again.cause {
-                Cause::Probe => self.recovery.patience(),
-                _ => self.recovery.usual().mean >> 1,
+            self.recovery.peer_test = true;
+            let wait = match read.cause {
+                Cause::Probe => self.recovery.rto(),
+                _ => self.recovery.estimate().srtt >> 1,
             };
-            let wait = wait.max(self.recovery.lateness);
-            self.recovery.hole = Hole::Due {
+            let wait = wait.max(self.recovery.reorder_window);
+            self.recovery.loss = Loss::Due {
                 since: now,
                 at: Some(now.saturating_add(wait)),
-                cause: again.cause,
+                cause: read.cause,
             };
         }
         false
@@ -546,21 +554,21 @@ impl Requester {
 
     /// Notes that a packet is being sent while nothing is in flight.
     #[inline]
-    pub(super) fn flight_begins(&mut self, now: u64) {
-        self.recovery.began = now;
+    pub(super) fn on_flight_start(&mut self, now: u64) {
+        self.recovery.flight_start = now;
         self.window.count_from(self.una, now, false);
     }
 
     /// Returns the number of packets that may be in flight now.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
-        let kept_beyond = match self.recovery.hole {
-            Hole::None => false,
-            Hole::Due { cause, .. } | Hole::Sent { cause, .. } => {
-                cause == Cause::Gap || self.recovery.peer == Peer::Holds
+    pub(super) fn flight_limit(&self) -> u32 {
+        let kept_beyond = match self.recovery.loss {
+            Loss::None => false,
+            Loss::Due { cause, .. } | Loss::Sent { cause, .. } => {
+                cause == Cause::Gap || self.recovery.peer == Peer::Buffers
             }
         };
-        self.window.room(kept_beyond)
+        self.window.limit(kept_beyond)
     }
 
     /// Starts a round-trip sample with a packet that is sent for the first time.
@@ -584,31 +592,31 @@ impl Requester {
             if psn.since(before) < advanced {
                 recovery.timed = None;
                 let time = now.saturating_sub(sent);
-                recovery.packets.sample(time);
-                recovery.least = match recovery.least {
+                recovery.rtt.sample(time);
+                recovery.min_rtt = match recovery.min_rtt {
                     0 => time,
-                    least => least.min(time),
+                    min_rtt => min_rtt.min(time),
                 };
             }
         }
-        let hole = recovery.hole;
+        let loss = recovery.loss;
         let una = self.una;
         if jumped {
             self.window.count_from(una, now, true);
         } else {
-            let disturbed = hole != Hole::None;
+            let disturbed = loss != Loss::None;
             self.window
-                .count(una, now, recovery.least, disturbed, drops);
+                .count(una, now, recovery.min_rtt, disturbed, drops);
         }
-        if hole == Hole::None {
-            recovery.early = false;
-            recovery.trial = false;
-            recovery.original = false;
+        if loss == Loss::None {
+            recovery.ack_predates_repair = false;
+            recovery.peer_test = false;
+            recovery.spurious = false;
         } else {
-            self.hole_progress(hole, advanced, now);
+            self.on_repair_ack(loss, advanced, now);
         }
         let recovery = &mut self.recovery;
-        recovery.hole_probes = 0;
+        recovery.repair_probes = 0;
         recovery.probes = 0;
         if !is_asked(recovery, self.una) {
             recovery.asked_until = None;
@@ -618,92 +626,97 @@ impl Requester {
         if jumped && recovery.going_back {
             // The peer had kept the packets after a gap.
             recovery.going_back = false;
-            self.learn(Peer::Unknown);
+            self.classify_peer(Peer::Unknown);
         }
         self.arm_probe(now);
     }
 
-    /// Handles the acknowledgement of the packets of `hole`.
+    /// Handles the acknowledgement of the repair of `loss`.
     #[cold]
-    fn hole_progress(&mut self, hole: Hole, advanced: u32, now: u64) {
+    fn on_repair_ack(&mut self, loss: Loss, advanced: u32, now: u64) {
         let recovery = &mut self.recovery;
-        recovery.early = matches!(hole, Hole::Sent { at, .. } if recovery.too_early(at, now));
-        let late = recovery.original || recovery.early;
-        let soon = matches!(hole, Hole::Sent { at, .. } if now.saturating_sub(at) < recovery.usual().mean >> 1);
+        recovery.ack_predates_repair =
+            matches!(loss, Loss::Sent { at, .. } if recovery.too_early(at, now));
+        let late = recovery.spurious || recovery.ack_predates_repair;
+        let soon = matches!(loss, Loss::Sent { at, .. } if now.saturating_sub(at) < recovery.estimate().srtt >> 1);
         // The peer answered without a retransmission: it had kept the packet.
-        let kept = match &mut recovery.again {
-            _ if recovery.trial => true,
-            Some(again) if matches!(hole, Hole::Sent { .. }) => {
-                again.fresh = !late && !soon;
-                again.trial && !again.fresh
+        let kept = match &mut recovery.repeated_read {
+            _ if recovery.peer_test => true,
+            Some(read) if matches!(loss, Loss::Sent { .. }) => {
+                read.fresh = !late && !soon;
+                read.peer_test && !read.fresh
             }
             _ => false,
         };
-        recovery.trial = false;
-        match hole {
-            Hole::None => {}
+        recovery.peer_test = false;
+        match loss {
+            Loss::None => {}
             // If only an answer was lost, the peer had no gap, and the test shows nothing.
-            Hole::Due {
+            Loss::Due {
                 cause: Cause::Nak, ..
             }
-            | Hole::Sent {
+            | Loss::Sent {
                 cause: Cause::Nak, ..
-            } if kept => self.learn(Peer::Holds),
+            } if kept => self.classify_peer(Peer::Buffers),
             _ if kept => {}
             // The packet was only late.
-            Hole::Due { since, .. } => recovery.late(now.saturating_sub(since)),
-            Hole::Sent { since, cause, .. } if recovery.original || recovery.early => {
+            Loss::Due { since, .. } => recovery.widen_reorder_window(now.saturating_sub(since)),
+            Loss::Sent { since, cause, .. }
+                if recovery.spurious || recovery.ack_predates_repair =>
+            {
                 if cause != Cause::Probe {
-                    recovery.late(now.saturating_sub(since));
+                    recovery.widen_reorder_window(now.saturating_sub(since));
                 }
             }
-            Hole::Sent { at, cause, .. } => {
-                if recovery.hole_probes == 0 {
+            Loss::Sent { at, cause, .. } => {
+                if recovery.repair_probes == 0 {
                     let time = now.saturating_sub(at);
-                    recovery.holes.sample(time);
+                    recovery.repair_rtt.sample(time);
                     // If the answer is to the probe, this is a round trip. If it is to the
                     // original, which was only slow, a round trip takes even longer. (READs take as
                     // long as their responses.)
-                    let known = recovery.packets.mean;
+                    let known = recovery.rtt.srtt;
                     let longer = known != 0 && time > known && recovery.asked_until.is_none();
                     if cause == Cause::Probe && longer {
-                        recovery.packets.sample(time);
+                        recovery.rtt.sample(time);
                     }
                 }
                 // Losses have replaced reordering: shorten the wait.
-                recovery.lateness = recovery.lateness.saturating_sub(recovery.lateness >> 2);
-                if recovery.lateness < 1_000 {
-                    recovery.lateness = 0;
+                recovery.reorder_window = recovery
+                    .reorder_window
+                    .saturating_sub(recovery.reorder_window >> 2);
+                if recovery.reorder_window < 1_000 {
+                    recovery.reorder_window = 0;
                 }
-                if cause == Cause::Nak && advanced > recovery.run {
-                    self.learn(Peer::Holds);
+                if cause == Cause::Nak && advanced > recovery.repair_len {
+                    self.classify_peer(Peer::Buffers);
                 }
             }
         }
         let recovery = &mut self.recovery;
-        recovery.original = false;
-        if let Hole::Sent { at, cause, .. } = hole {
+        recovery.spurious = false;
+        if let Loss::Sent { at, cause, .. } = loss {
             // An answer after a probe may be to the original transmission. Otherwise the queues on
             // the path have drained, and round trips are shorter than the measured ones.
             if cause != Cause::Probe {
-                recovery.least = recovery.least.min(now.saturating_sub(at));
+                recovery.min_rtt = recovery.min_rtt.min(now.saturating_sub(at));
             }
         }
-        recovery.hole = Hole::None;
+        recovery.loss = Loss::None;
     }
 
     /// Resets recovery because transmission restarts at the oldest unacknowledged packet.
     pub(super) fn recovery_rewound(&mut self) {
         self.gaps.clear(self.una);
-        self.recovery.hole = Hole::None;
+        self.recovery.loss = Loss::None;
         self.recovery.asked_until = None;
-        self.recovery.again = None;
-        self.recovery.trial = false;
-        self.recovery.run = 1;
+        self.recovery.repeated_read = None;
+        self.recovery.peer_test = false;
+        self.recovery.repair_len = 1;
         self.recovery.timed = None;
         self.recovery.probe_at = None;
         self.recovery.probes = 0;
-        self.recovery.hole_probes = 0;
+        self.recovery.repair_probes = 0;
     }
 
     /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
@@ -716,8 +729,8 @@ impl Requester {
         if !probes || self.ack_timeout.is_none() || self.send_psn == self.una {
             return;
         }
-        let wait = self.recovery.patience();
-        let steps = self.recovery.probes.min(PROBE_STEPS);
+        let wait = self.recovery.rto();
+        let steps = self.recovery.probes.min(MAX_PTO_BACKOFF);
         let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps.wrapping_mul(2))));
         if self.ack_deadline.is_some_and(|deadline| at < deadline) {
             self.recovery.probe_at = Some(at);
@@ -732,17 +745,17 @@ impl Requester {
         }
         self.recovery.probes = self.recovery.probes.saturating_add(1);
         self.counters.probes = self.counters.probes.wrapping_add(1);
-        // A hole already known keeps its cause.
-        let cause = match self.recovery.hole {
-            Hole::None => Cause::Probe,
-            Hole::Due { cause, .. } => cause,
-            Hole::Sent { cause, .. } => {
-                self.recovery.hole_probes = self.recovery.hole_probes.saturating_add(1);
+        // A known loss keeps its cause.
+        let cause = match self.recovery.loss {
+            Loss::None => Cause::Probe,
+            Loss::Due { cause, .. } => cause,
+            Loss::Sent { cause, .. } => {
+                self.recovery.repair_probes = self.recovery.repair_probes.saturating_add(1);
                 cause
             }
         };
-        self.open_hole(now, cause);
-        if let Hole::Due { at, .. } = &mut self.recovery.hole {
+        self.declare_lost(now, cause);
+        if let Loss::Due { at, .. } = &mut self.recovery.loss {
             *at = None;
         }
     }

@@ -3,23 +3,23 @@
 //! The receive direction of the requester: applies answers and timers to the outstanding work
 //! requests (IBA 9.7.6, which calls this side the completer).
 
-use super::recovery::{is_after, After, Cause, Hole};
+use super::recovery::{is_after, AfterRepair, Cause, Loss};
 use super::request::SlotState;
 use super::{
-    Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, RNR_PATIENCE, RNR_RETRY_INFINITE,
+    Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
 };
 use crate::psn::Psn;
-use crate::reorder::REACH;
+use crate::reorder::MAX_DISTANCE;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum AckExtent {
     /// Everything that it covers is acknowledged.
     All,
     /// It is beyond an unanswered READ or atomic, which only its own answer completes (F-11, F-18).
-    Unanswered,
+    UnansweredRead,
 }
 
 impl Requester {
@@ -50,7 +50,7 @@ impl Requester {
                 packet.operation,
                 Operation::ReadResponseFirst | Operation::ReadResponseOnly
             ) {
-                self.recovery.begins_within(packet.psn());
+                self.recovery.on_first_within_read(packet.psn());
             }
             return self.drop_packet();
         }
@@ -71,18 +71,18 @@ impl Requester {
             _ => self.drop_packet(),
         };
         // A packet farther away may be forged. The requester asks for missing packets again.
-        outcome.hold &= packet.psn().since(self.una) < REACH;
+        outcome.buffer &= packet.psn().since(self.una) < MAX_DISTANCE;
         self.note_credits(packet);
-        outcome.merge(self.settle_failed(slots, env));
-        outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
+        outcome.merge(self.complete_failed(slots, env));
+        outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
         outcome
     }
 
-    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
+    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
     /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
     /// handled alone.
     #[inline]
-    pub fn takes_run(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
+    pub fn accepts_burst(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
             || !pkey::matches(packet.bth.pkey, self.pkey)
             || packet.operation != Operation::ReadResponseMiddle
@@ -105,8 +105,8 @@ impl Requester {
         })
     }
 
-    /// Returns whether a held packet with this PSN can be handled now: nothing that must precede it
-    /// is missing.
+    /// Returns whether a buffered packet with this PSN can be handled now: nothing that must
+    /// precede it is missing.
     #[inline]
     pub fn is_due(&self, slots: &[SendSlot], psn: Psn) -> bool {
         psn == self.una
@@ -115,10 +115,10 @@ impl Requester {
                 .is_some_and(|slot| slot.op.is_read_or_atomic())
     }
 
-    /// Notes whether the driver still holds packets ([`crate::Reorder`]) after it has handled the
-    /// received packet and all held ones that were due. If `left`, asks for the missing packets
+    /// Notes whether the driver still buffers packets ([`crate::Reorder`]) after it has handled the
+    /// received packet and all buffered ones that were due. If `left`, asks for the missing packets
     /// before them at once (F-12), unless that has been done.
-    pub fn held<E: RequesterEnv>(
+    pub fn on_buffered<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
@@ -132,7 +132,7 @@ impl Requester {
             return Outcome::default();
         }
         let mut outcome = self.implied_nak(slots, now, env);
-        outcome.hold = false;
+        outcome.buffer = false;
         outcome
     }
 
@@ -145,8 +145,8 @@ impl Requester {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > now);
-        if self.rate.wake().is_some_and(|at| at <= now) {
-            self.rate.rest();
+        if self.rate.wakeup().is_some_and(|at| at <= now) {
+            self.rate.clear_wakeup();
         }
         if self.recovery.probe_at.is_some_and(|at| at <= now) {
             self.probe(now);
@@ -157,7 +157,7 @@ impl Requester {
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
             outcome.merge(self.retry(slots, env));
         }
-        outcome.transmit |= self.hole_is_due(now) || self.can_send(slots);
+        outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
         outcome
     }
 
@@ -182,26 +182,26 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let vendor_err = u32::from(aeth.syndrome);
-        let (before, hole) = (self.una, self.recovery.hole);
+        let (before, loss) = (self.una, self.recovery.loss);
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
-                let reach = self.acknowledge(slots, now, psn.next(), env);
-                if reach == Reach::Unanswered && self.tail_ends_by(slots, psn) {
+                let extent = self.acknowledge(slots, now, psn.next(), env);
+                if extent == AckExtent::UnansweredRead && self.tail_ends_by(slots, psn) {
                     let own = self.tail_contains(slots, psn);
                     let mut outcome = self.implied_nak(slots, now, env);
                     // An acknowledgement within the READ is useless once the READ is answered, so
-                    // it is not held.
-                    outcome.hold &= !own;
+                    // it is not buffered.
+                    outcome.buffer &= !own;
                     return outcome;
                 }
                 let advanced = self.una.since(before);
-                match self.after_hole(hole, advanced) {
-                    After::Nothing => {}
-                    After::NextHole => {
-                        self.next_run(hole, advanced);
-                        self.open_hole(now, Cause::Nak);
+                match self.after_repair(loss, advanced) {
+                    AfterRepair::Nothing => {}
+                    AfterRepair::NextLost => {
+                        self.grow_repair(loss, advanced);
+                        self.declare_lost(now, Cause::Nak);
                     }
-                    After::GoBack => self.rewind(),
+                    AfterRepair::GoBack => self.rewind(),
                 }
                 Outcome::default()
             }
@@ -213,9 +213,9 @@ impl Requester {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => {
-                let reach = self.acknowledge(slots, now, psn, env);
+                let extent = self.acknowledge(slots, now, psn, env);
                 self.wait_for_ready(psn, now, timeout::rnr_timer(timer));
-                if reach == Reach::Unanswered {
+                if extent == AckExtent::UnansweredRead {
                     return self.implied_nak(slots, now, env);
                 }
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
@@ -233,16 +233,16 @@ impl Requester {
                 Outcome::default()
             }
             Syndrome::Nak(NakCode::SequenceError) => {
-                if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+                if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
                     return self.implied_nak(slots, now, env);
                 }
                 self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
                 let advanced = self.una.since(before);
-                if self.send_psn == self.una || self.goes_back(hole, advanced) {
+                if self.send_psn == self.una || self.goes_back(loss, advanced) {
                     return self.retry(slots, env);
                 }
-                self.next_run(hole, advanced);
-                self.retry_hole(slots, now, Cause::Nak, env)
+                self.grow_repair(loss, advanced);
+                self.repair_loss(slots, now, Cause::Nak, env)
             }
             Syndrome::Nak(code) => {
                 let status = match code {
@@ -252,10 +252,10 @@ impl Requester {
                     // Only for reliable datagrams.
                     _ => return self.drop_packet(),
                 };
-                let reach = self.acknowledge(slots, now, psn, env);
+                let extent = self.acknowledge(slots, now, psn, env);
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
-                if reach == Reach::Unanswered {
+                if extent == AckExtent::UnansweredRead {
                     return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
@@ -276,8 +276,8 @@ impl Requester {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.una && self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
-            if self.holds() {
+        if psn != self.una && self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
+            if self.buffers() {
                 self.note_answer(slots, psn);
             }
             let mut outcome = self.implied_nak(slots, now, env);
@@ -317,8 +317,8 @@ impl Requester {
         let offset = self.mtu.offset(at);
         let expected = match slot.op {
             SendOp::Read => {
-                let most = self.mtu.bytes().saturating_mul(packet.packets);
-                slot.length.saturating_sub(offset).min(most)
+                let max = self.mtu.bytes().saturating_mul(packet.packets);
+                slot.length.saturating_sub(offset).min(max)
             }
             // The response only confirms completion (G-25, G-26).
             _ => 0,
@@ -327,16 +327,16 @@ impl Requester {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
         if expected != 0 {
-            if let Err(fault) = env.place_read(index, offset) {
+            if let Err(fault) = env.write_read_response(index, offset) {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
         if at != 0 {
             match packet.operation {
                 Operation::ReadResponseFirst | Operation::ReadResponseOnly => {
-                    self.recovery.begins_within(psn);
+                    self.recovery.on_first_within_read(psn);
                 }
-                _ => self.recovery.goes_on_within(),
+                _ => self.recovery.on_middle_within_read(),
             }
         }
         let before = self.una;
@@ -364,7 +364,7 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
-        if self.acknowledge(slots, now, psn, env) == Reach::Unanswered {
+        if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
             return self.implied_nak(slots, now, env);
         }
         let index = Self::index(slots, self.tail);
@@ -375,7 +375,7 @@ impl Requester {
         if !fits {
             return self.fail_tail(slots, Status::BadResp, 0, env);
         }
-        if let Err(fault) = env.place_atomic(index, original) {
+        if let Err(fault) = env.write_atomic_result(index, original) {
             return self.fail_tail(slots, fault.status(), 0, env);
         }
         let before = self.una;
@@ -402,23 +402,23 @@ impl Requester {
         now: u64,
         limit: Psn,
         env: &mut E,
-    ) -> Reach {
+    ) -> AckExtent {
         let before = self.una;
-        let reach = loop {
+        let extent = loop {
             let left = limit.since(self.una);
             if left == 0 {
-                break Reach::All;
+                break AckExtent::All;
             }
             let Some(slot) = self.slot(slots, self.tail) else {
-                break Reach::All;
+                break AckExtent::All;
             };
             if slot.op.is_read_or_atomic() {
-                break Reach::Unanswered;
+                break AckExtent::UnansweredRead;
             }
             let unacknowledged = slot.last_psn().next().since(self.una);
             if left < unacknowledged || slot.state != SlotState::Started {
                 self.una = limit;
-                break Reach::All;
+                break AckExtent::All;
             }
             self.una = self.una.add(unacknowledged);
             self.complete_tail(slots, Status::Success, 0, env);
@@ -427,7 +427,7 @@ impl Requester {
         if self.una != before {
             self.on_progress(before, now);
         }
-        reach
+        extent
     }
 
     /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
@@ -440,7 +440,7 @@ impl Requester {
         }
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
-        self.forgiven = 0;
+        self.uncounted_retries = 0;
         if !self.is_local_loss() {
             self.dropped_until = None;
         }
@@ -469,13 +469,13 @@ impl Requester {
             return;
         }
         let since = *self.rnr_since.get_or_insert(now);
-        let longer = (now.saturating_sub(since) >> 3).min(RNR_PATIENCE);
+        let longer = (now.saturating_sub(since) >> 3).min(MAX_RNR_BACKOFF);
         let until = now.saturating_add(time.max(longer));
         self.rnr_wait = Some(RnrWait { from, until });
     }
 
     /// Handles a later answer while the answer to the oldest READ or atomic is missing. Asks for
-    /// the missing answer once; the timers do the rest. The outcome tells the driver to hold the
+    /// the missing answer once; the timers do the rest. The outcome tells the driver to buffer the
     /// later answer.
     fn implied_nak<E: RequesterEnv>(
         &mut self,
@@ -483,18 +483,18 @@ impl Requester {
         now: u64,
         env: &mut E,
     ) -> Outcome {
-        if !self.holds() {
+        if !self.buffers() {
             return self.ask_again(slots, env);
         }
         let mut outcome = Outcome::default();
         // A pending retransmission of everything includes this packet.
         let known =
-            self.recovery.hole != Hole::None || self.is_asked() || self.send_psn == self.una;
+            self.recovery.loss != Loss::None || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            outcome = self.retry_hole(slots, now, Cause::Gap, env);
+            outcome = self.repair_loss(slots, now, Cause::Gap, env);
         }
-        outcome.hold = !outcome.fatal;
+        outcome.buffer = !outcome.fatal;
         outcome
     }
 
@@ -510,7 +510,7 @@ impl Requester {
     }
 
     /// Retransmits the oldest unacknowledged packet, or gives up (F-06).
-    fn retry_hole<E: RequesterEnv>(
+    fn repair_loss<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
         now: u64,
@@ -522,9 +522,9 @@ impl Requester {
         }
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
-        self.open_hole(now, cause);
+        self.declare_lost(now, cause);
         Outcome {
-            transmit: self.hole_is_due(now),
+            transmit: self.repair_is_due(now),
             ..Outcome::default()
         }
     }
@@ -591,7 +591,7 @@ impl Requester {
     }
 
     /// Completes the oldest work request if it failed locally.
-    pub(super) fn settle_failed<E: RequesterEnv>(
+    pub(super) fn complete_failed<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot],
         env: &mut E,
@@ -646,7 +646,7 @@ impl Requester {
         self.rnr_wait = None;
         self.rnr_since = None;
         self.recovery_rewound();
-        self.rate.rest();
+        self.rate.clear_wakeup();
     }
 }
 

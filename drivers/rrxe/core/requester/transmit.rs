@@ -2,9 +2,9 @@
 
 //! The transmit direction of the requester.
 
-use super::recovery::Hole;
+use super::recovery::Loss;
 use super::request::SlotState;
-use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MOST_RESPONSES};
+use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
@@ -21,7 +21,7 @@ impl Requester {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        self.rate.rest();
+        self.rate.clear_wakeup();
         match self.state {
             State::Idle => return progress,
             State::SendError | State::Error => {
@@ -33,12 +33,12 @@ impl Requester {
         if self.waits_for_ready(self.una) {
             return progress;
         }
-        if self.hole_is_due(now) {
+        if self.repair_is_due(now) {
             if budget == 0 {
                 progress.more = true;
                 return progress;
             }
-            if !self.send_hole(slots, now, budget, env, &mut progress) {
+            if !self.send_repair(slots, now, budget, env, &mut progress) {
                 return progress;
             }
         }
@@ -79,8 +79,8 @@ impl Requester {
             if !self.rate.ready(now) {
                 break;
             }
-            let most = budget.saturating_sub(progress.sent);
-            let (sent, result) = self.send_packets(slot, index, now, most, env);
+            let max = budget.saturating_sub(progress.sent);
+            let (sent, result) = self.send_packets(slot, index, now, max, env);
             progress.sent = progress.sent.wrapping_add(sent);
             match result {
                 Ok(last) => {
@@ -102,7 +102,7 @@ impl Requester {
                 }
             }
         }
-        let outcome = self.settle_failed(slots, env);
+        let outcome = self.complete_failed(slots, env);
         progress.fatal = outcome.fatal;
         progress.sqe = outcome.sqe;
         progress
@@ -110,7 +110,7 @@ impl Requester {
 
     /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
     /// whether there is room for more packets.
-    fn send_hole<E: RequesterEnv>(
+    fn send_repair<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
@@ -122,7 +122,7 @@ impl Requester {
             .slot(slots, self.tail)
             .is_some_and(|slot| slot.state == SlotState::Started);
         if self.send_psn == self.una || !started {
-            self.recovery.hole = Hole::None;
+            self.recovery.loss = Loss::None;
             return true;
         }
         if !self.rate.ready(now) {
@@ -137,7 +137,7 @@ impl Requester {
                 if let Some(slot) = slots.get_mut(index as usize) {
                     slot.state = failed(error);
                 }
-                let outcome = self.settle_failed(slots, env);
+                let outcome = self.complete_failed(slots, env);
                 progress.fatal = outcome.fatal;
                 return false;
             }
@@ -145,15 +145,15 @@ impl Requester {
         if self.ack_deadline.is_none() {
             self.arm_ack_timer(now);
         }
-        self.hole_sent(now, &slot);
+        self.on_repair_sent(now, &slot);
         if !slot.op.is_read_or_atomic() {
-            self.send_run(slots, now, budget, env, progress);
+            self.extend_repair(slots, now, budget, env, progress);
         }
         true
     }
 
-    /// Retransmits the packets after the hole that are believed to be missing, too.
-    fn send_run<E: RequesterEnv>(
+    /// Retransmits the packets after the lost one that are believed to be missing, too.
+    fn extend_repair<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
@@ -163,8 +163,8 @@ impl Requester {
     ) {
         let mut number = self.tail;
         let mut psn = self.una.next();
-        let most = self.run().min(self.send_psn.since(self.una));
-        while psn.since(self.una) < most && progress.sent < budget && self.rate.ready(now) {
+        let max = self.repair_len().min(self.send_psn.since(self.una));
+        while psn.since(self.una) < max && progress.sent < budget && self.rate.ready(now) {
             let Some(slot) = self.slot(slots, number) else {
                 return;
             };
@@ -176,7 +176,7 @@ impl Requester {
                 continue;
             }
             let index = Self::index(slots, number);
-            // A packet that cannot be sent now is retransmitted when it becomes the hole.
+            // A packet that cannot be sent now is retransmitted when nothing before it is missing.
             let sent = self.send_again(slots, index, psn, now, env, progress);
             if sent.is_err() {
                 return;
@@ -238,13 +238,15 @@ impl Requester {
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
                     || slot.op == SendOp::Read
                         && self.reads > 0
-                        && outstanding >= self.room().min(MOST_RESPONSES);
+                        && outstanding >= self.flight_limit().min(MAX_RESPONSES);
                 let fenced = slot.fence && self.reads > 0;
                 let psns = outstanding.saturating_add(slot.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
-        may && self.in_flight() < self.room() && !self.holds_back() && self.has_credit(slot)
+        may && self.in_flight() < self.flight_limit()
+            && !self.awaits_peer_test()
+            && self.has_credit(slot)
     }
 
     /// Returns whether an RNR NAK forbids sending this unacknowledged PSN for now.
@@ -265,7 +267,7 @@ impl Requester {
     /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
     /// which have the same headers.
     #[inline]
-    fn run_length(&self, slot: &SendSlot, at: u32, most: u32) -> u32 {
+    fn burst_length(&self, slot: &SendSlot, at: u32, max: u32) -> u32 {
         if slot.state != SlotState::Started
             || at == 0
             || !slot.op.carries_data()
@@ -276,31 +278,35 @@ impl Requester {
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
         let middle = slot.packets.saturating_sub(at).saturating_sub(1);
-        let quiet = match self.service.is_reliable() {
-            true => {
-                (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
-            }
-            false => middle,
+        let until_ackreq = if self.service.is_reliable() {
+            (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
+        } else {
+            middle
         };
-        let room = self.room().saturating_sub(self.in_flight());
+        let room = self.flight_limit().saturating_sub(self.in_flight());
         // Only retransmissions are counted, so a burst must not mix them with new packets.
         let alike = match self.max_psn.since(self.send_psn) {
             0 => middle,
             again => again,
         };
-        middle.min(quiet).min(room).min(alike).min(most).max(1)
+        middle
+            .min(until_ackreq)
+            .min(room)
+            .min(alike)
+            .min(max)
+            .max(1)
     }
 
     /// Builds and hands over the packet at `send_psn`, together with a burst of similar packets, up
-    /// to `most`. Returns how many were sent, and whether they ended the message or why the next
-    /// one was not sent.
+    /// to `max`. Returns how many were sent, and whether they ended the message or why the next one
+    /// was not sent.
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
         slot: &mut SendSlot,
         index: u32,
         now: u64,
-        most: u32,
+        max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
         let started = slot.state == SlotState::Started;
@@ -317,15 +323,15 @@ impl Requester {
         let first = at == 0;
         let last = remaining <= 1 || is_read;
 
-        let run = self.run_length(slot, at, most);
-        let ackreq = run == 1
+        let burst = self.burst_length(slot, at, max);
+        let ackreq = burst == 1
             && self.service.is_reliable()
             && (last
                 || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
                 || self.rate.wants_ack(now));
         let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
-        let (sent, result) = if run > 1 {
-            env.transmit_run(&packet, run)
+        let (sent, result) = if burst > 1 {
+            env.transmit_burst(&packet, burst)
         } else {
             taken(env.transmit(&packet))
         };
@@ -366,7 +372,7 @@ impl Requester {
         }
         if self.service.is_reliable() {
             if begins {
-                self.flight_begins(now);
+                self.on_flight_start(now);
             }
             // A READ request takes many PSNs but is one packet.
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));

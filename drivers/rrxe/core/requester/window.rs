@@ -14,28 +14,28 @@ use crate::psn::Psn;
 pub const WINDOW: u32 = 256;
 
 /// Largest limit of packets in flight.
-pub const MOST_WINDOW: u32 = 2048;
+pub const MAX_WINDOW: u32 = 2048;
 
 /// Smallest window for a peer that drops out-of-order packets, and its largest if the path was not
 /// seen to hold more than half of it. It holds two messages of 64 KiB: one waits for its
 /// acknowledgement while the other is in flight.
-const LEAST: u32 = 32;
+const MIN_WINDOW: u32 = 32;
 
 /// Packets without a loss after which losses count as rare. The window for such a peer then grows
 /// by half of the acknowledged packets instead of an eighth.
-const SMOOTH: u32 = 256;
+const LOSS_FREE: u32 = 256;
 
 /// Minimum time of a measurement in nanoseconds. On a short path a burst may last several round
 /// trips.
-const STEADY: u64 = 2_000_000;
+const MIN_MEASUREMENT: u64 = 2_000_000;
 
 /// Start of a count of acknowledged packets.
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct AckCount {
     /// Time of the start, in nanoseconds.
     since: u64,
     from: Psn,
-    /// There was a hole: packets that had arrived earlier may be acknowledged, and counted, only
+    /// A packet was lost: packets that had arrived earlier may be acknowledged, and counted, only
     /// now.
     disturbed: bool,
 }
@@ -45,23 +45,23 @@ struct Counted {
 pub(super) struct Window {
     size: u32,
     /// Measured capacity of the path, in packets.
-    way: u32,
+    capacity: u32,
     /// Shortest round trip at the time of that measurement, in nanoseconds.
     round_trip: u64,
     /// Packets acknowledged since the last loss.
-    smooth: u32,
+    loss_free: u32,
     /// The count in progress that measures the capacity.
-    counted: Counted,
+    ack_count: AckCount,
 }
 
 impl Window {
     pub(super) const fn new() -> Window {
         Window {
             size: WINDOW,
-            way: 0,
+            capacity: 0,
             round_trip: 0,
-            smooth: 0,
-            counted: Counted {
+            loss_free: 0,
+            ack_count: AckCount {
                 since: 0,
                 from: Psn::new(0),
                 disturbed: false,
@@ -69,12 +69,13 @@ impl Window {
         }
     }
 
-    /// Returns the limit of packets in flight. Packets that the peer keeps beyond a hole have left
-    /// the path, so the limit doubles until the hole is closed, which takes another round trip.
+    /// Returns the limit of packets in flight. Packets that the peer keeps beyond a lost one have
+    /// left the path, so the limit doubles until the lost one is acknowledged, which takes another
+    /// round trip.
     #[inline]
-    pub(super) fn room(&self, kept_beyond: bool) -> u32 {
+    pub(super) fn limit(&self, kept_beyond: bool) -> u32 {
         if kept_beyond {
-            self.size.saturating_mul(2).min(MOST_WINDOW)
+            self.size.saturating_mul(2).min(MAX_WINDOW)
         } else {
             self.size
         }
@@ -85,104 +86,107 @@ impl Window {
     /// one every few packets.
     #[inline]
     pub(super) fn ackreq_after(&self) -> u32 {
-        (self.size >> 2).max(LEAST >> 1)
+        (self.size >> 2).max(MIN_WINDOW >> 1)
     }
 
     /// Scales the measured capacity to a newly measured shortest round trip, in nanoseconds. The
     /// longer round trip included queueing delay, and the measured capacity the queued packets.
-    pub(super) fn drained(&mut self, least: u64) {
-        let shorter = least.min(self.round_trip);
-        let way = u64::from(self.way).saturating_mul(shorter);
+    pub(super) fn on_queues_drained(&mut self, min_rtt: u64) {
+        let shorter = min_rtt.min(self.round_trip);
+        let capacity = u64::from(self.capacity).saturating_mul(shorter);
         // The result is at most the old value.
-        self.way = way.checked_div(self.round_trip).unwrap_or(0) as u32;
+        self.capacity = capacity.checked_div(self.round_trip).unwrap_or(0) as u32;
         self.round_trip = shorter;
     }
 
     /// Shrinks the window: the peer turned out to drop out-of-order packets.
-    pub(super) fn drops(&mut self) {
+    pub(super) fn on_peer_drops(&mut self) {
         // With a large window, bursts inflated the measured capacity.
-        self.way >>= 1;
-        self.size = LEAST.max(self.way);
+        self.capacity >>= 1;
+        self.size = MIN_WINDOW.max(self.capacity);
     }
 
     /// Restores the window: the peer turned out to keep out-of-order packets.
-    pub(super) fn keeps(&mut self) {
+    pub(super) fn on_peer_buffers(&mut self) {
         self.size = WINDOW;
     }
 
     /// Halves the window after a queue overflow, for a peer that keeps out-of-order packets.
-    pub(super) fn overflowed(&mut self) {
+    pub(super) fn on_overflow(&mut self) {
         self.size = (self.size >> 1).max(WINDOW);
     }
 
     /// Halves the window after a loss, for a peer that drops out-of-order packets.
-    pub(super) fn lost(&mut self) {
-        self.smooth = 0;
-        self.way = self.way.saturating_sub(self.way >> 4);
-        self.size = (self.size >> 1).max(LEAST).max(self.way);
+    pub(super) fn on_loss(&mut self) {
+        self.loss_free = 0;
+        self.capacity = self.capacity.saturating_sub(self.capacity >> 4);
+        self.size = (self.size >> 1).max(MIN_WINDOW).max(self.capacity);
     }
 
     /// Grows the window by the acknowledged packets, for a peer that drops out-of-order packets.
     pub(super) fn grow(&mut self, acknowledged: u32) {
-        self.smooth = self.smooth.saturating_add(acknowledged);
-        let more = if self.smooth > SMOOTH {
+        self.loss_free = self.loss_free.saturating_add(acknowledged);
+        let more = if self.loss_free > LOSS_FREE {
             acknowledged >> 1
         } else {
             acknowledged.saturating_add(7) >> 3
         };
         // On a short path, whose capacity is about one burst, the measured value may be just a
         // burst.
-        let burst = self.way.saturating_mul(4).saturating_sub(LEAST << 1);
-        let twice = self.way.saturating_mul(2).min(burst);
-        let most = LEAST.max(twice).max(self.size);
-        self.size = self.size.saturating_add(more).min(most);
+        let burst = self
+            .capacity
+            .saturating_mul(4)
+            .saturating_sub(MIN_WINDOW << 1);
+        let twice = self.capacity.saturating_mul(2).min(burst);
+        let max = MIN_WINDOW.max(twice).max(self.size);
+        self.size = self.size.saturating_add(more).min(max);
     }
 
     /// Starts a count of acknowledged packets.
     #[inline]
     pub(super) fn count_from(&mut self, una: Psn, now: u64, disturbed: bool) {
-        self.counted = Counted {
+        self.ack_count = AckCount {
             since: now,
             from: una,
             disturbed,
         };
     }
 
-    /// Notes that everything before `una` has been acknowledged. `least` is the shortest round
+    /// Notes that everything before `una` has been acknowledged. `min_rtt` is the shortest round
     /// trip, 0 if unknown.
     ///
     /// The window grows to twice the capacity of the path: twice the average number of packets
     /// acknowledged within the shortest round trip. (The second half is for packets in queues, so
     /// that they never run empty.) For a peer that drops out-of-order packets it grows to the
     /// capacity only.
-    pub(super) fn count(&mut self, una: Psn, now: u64, least: u64, disturbed: bool, drops: bool) {
-        let time = now.saturating_sub(self.counted.since);
+    pub(super) fn count(&mut self, una: Psn, now: u64, min_rtt: u64, disturbed: bool, drops: bool) {
+        let time = now.saturating_sub(self.ack_count.since);
         if time == 0 {
             // These were acknowledged before the count began.
-            self.counted.from = una;
+            self.ack_count.from = una;
             return;
         }
         // One round trip may be a burst. Over a longer time, packets that had arrived earlier
         // matter little.
-        let round_trips = if self.counted.disturbed { 4 } else { 2 };
-        let steady = if drops { STEADY } else { 0 };
-        if least == 0 || time < least.saturating_mul(round_trips).max(steady) {
+        let round_trips = if self.ack_count.disturbed { 4 } else { 2 };
+        let steady = if drops { MIN_MEASUREMENT } else { 0 };
+        if min_rtt == 0 || time < min_rtt.saturating_mul(round_trips).max(steady) {
             return;
         }
-        let acknowledged = u64::from(una.since(self.counted.from));
-        let on_the_way = acknowledged
-            .saturating_mul(least)
+        let acknowledged = u64::from(una.since(self.ack_count.from));
+        let measured = acknowledged
+            .saturating_mul(min_rtt)
             .checked_div(time)
             .unwrap_or(0);
-        let on_the_way = on_the_way.min(u64::from(MOST_WINDOW >> 1)) as u32;
-        if on_the_way >= self.way {
-            self.way = on_the_way;
-            self.round_trip = least;
+        let measured = measured.min(u64::from(MAX_WINDOW >> 1)) as u32;
+        if measured >= self.capacity {
+            self.capacity = measured;
+            self.round_trip = min_rtt;
         }
         let wanted = if drops {
-            on_the_way
+            measured
         } else {
-            on_the_way.saturating_mul(2)
+            measured.saturating_mul(2)
         };
         self.size = self.size.max(wanted);
         self.count_from(una, now, disturbed);

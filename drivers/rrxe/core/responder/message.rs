@@ -31,31 +31,31 @@ pub(super) enum Refusal {
 
 /// Position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     First,
     Middle,
     Last,
     Only,
 }
 
-impl Place {
+impl Position {
     #[inline]
     fn starts(self) -> bool {
-        matches!(self, Place::First | Place::Only)
+        matches!(self, Position::First | Position::Only)
     }
 
     #[inline]
     fn ends(self) -> bool {
-        matches!(self, Place::Last | Place::Only)
+        matches!(self, Position::Last | Position::Only)
     }
 
     /// Returns whether a packet at this position may have `len` bytes of payload (G-04).
     #[inline]
     fn fits(self, len: u32, mtu: u32) -> bool {
         match self {
-            Place::First | Place::Middle => len == mtu,
-            Place::Last => 1 <= len && len <= mtu,
-            Place::Only => len <= mtu,
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => 1 <= len && len <= mtu,
+            Position::Only => len <= mtu,
         }
     }
 }
@@ -89,28 +89,28 @@ impl<R: ResourceRing> Responder<R> {
         env: &mut E,
     ) -> Result<(), Refusal> {
         use Operation as O;
-        let (place, is_send) = match packet.operation {
-            O::SendFirst => (Place::First, true),
-            O::SendMiddle => (Place::Middle, true),
-            O::SendLast | O::SendLastImm | O::SendLastInvalidate => (Place::Last, true),
-            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => (Place::Only, true),
-            O::WriteFirst => (Place::First, false),
-            O::WriteMiddle => (Place::Middle, false),
-            O::WriteLast | O::WriteLastImm => (Place::Last, false),
-            O::WriteOnly | O::WriteOnlyImm => (Place::Only, false),
+        let (position, is_send) = match packet.operation {
+            O::SendFirst => (Position::First, true),
+            O::SendMiddle => (Position::Middle, true),
+            O::SendLast | O::SendLastImm | O::SendLastInvalidate => (Position::Last, true),
+            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => (Position::Only, true),
+            O::WriteFirst => (Position::First, false),
+            O::WriteMiddle => (Position::Middle, false),
+            O::WriteLast | O::WriteLastImm => (Position::Last, false),
+            O::WriteOnly | O::WriteOnlyImm => (Position::Only, false),
             _ => return Err(Refusal::Invalid),
         };
         // Only packets in the middle of a message form a burst.
-        if !place.fits(
+        if !position.fits(
             packet.payload_len,
             self.mtu.bytes().saturating_mul(packet.packets),
         ) {
             return Err(Refusal::Invalid);
         }
         if is_send {
-            self.on_send(packet, place, env)
+            self.on_send(packet, position, env)
         } else {
-            self.on_write(packet, place, env)
+            self.on_write(packet, position, env)
         }
     }
 
@@ -118,10 +118,10 @@ impl<R: ResourceRing> Responder<R> {
     fn on_send<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
-        place: Place,
+        position: Position,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let received = match (self.message, place.starts()) {
+        let received = match (self.message, position.starts()) {
             (Message::None, true) => 0,
             (Message::Send { received, xrc_srqn }, false) if xrc_srqn == packet.xrc_srqn => {
                 received
@@ -134,9 +134,9 @@ impl<R: ResourceRing> Responder<R> {
             return Err(Refusal::Length);
         }
         if packet.payload_len != 0 {
-            env.place_recv(received).map_err(Refusal::Local)?;
+            env.write_recv(received).map_err(Refusal::Local)?;
         }
-        if !place.ends() {
+        if !position.ends() {
             self.message = Message::Send {
                 received: end,
                 xrc_srqn: packet.xrc_srqn,
@@ -159,7 +159,7 @@ impl<R: ResourceRing> Responder<R> {
     fn on_write<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
-        place: Place,
+        position: Position,
         env: &mut E,
     ) -> Result<(), Refusal> {
         if !self.allow_write {
@@ -170,7 +170,7 @@ impl<R: ResourceRing> Responder<R> {
             (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None) => Some(reth),
             _ => None,
         };
-        let (rkey, va, left, total) = match (reth, self.message, place.starts()) {
+        let (rkey, va, left, total) = match (reth, self.message, position.starts()) {
             (Some(Reth { rkey, va, len }), _, true) => (rkey, va, len, len),
             (
                 None,
@@ -186,7 +186,7 @@ impl<R: ResourceRing> Responder<R> {
         };
         // The payloads must add up to exactly the announced length, with at least one byte left for
         // the last packet.
-        let enough = if place.ends() {
+        let enough = if position.ends() {
             len == left
         } else {
             len < left
@@ -196,19 +196,19 @@ impl<R: ResourceRing> Responder<R> {
             return Err(Refusal::Invalid);
         }
         // G-09: an access to 0 bytes does not check the key.
-        if place.starts() && total != 0 {
+        if position.starts() && total != 0 {
             env.check_remote(rkey, va, total, RemoteAccess::Write)
                 .map_err(|_| Refusal::Access)?;
         }
         let with_imm = matches!(packet.ext, Ext::Imm(_) | Ext::RethImm(..));
         if with_imm {
-            // Place no data without a work request to report it (E-01).
+            // Write no data without a work request to report it (E-01).
             self.current_recv(packet, env)?;
         }
         if len != 0 {
-            env.place_remote(rkey, va).map_err(|_| Refusal::Access)?;
+            env.write_remote(rkey, va).map_err(|_| Refusal::Access)?;
         }
-        if !place.ends() {
+        if !position.ends() {
             let va = va.wrapping_add(u64::from(len));
             self.message = Message::Write {
                 rkey,

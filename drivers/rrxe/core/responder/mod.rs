@@ -135,7 +135,7 @@ pub trait ResponderEnv {
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
     /// work request, never beyond its length.
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault>;
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault>;
 
     /// Checks that the peer may access these bytes of the region. `len` is never 0.
     fn check_remote(
@@ -148,7 +148,7 @@ pub trait ResponderEnv {
 
     /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
     /// access again.
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault>;
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault>;
 
     /// Executes an atomic operation and returns the old value; operands and result are in host byte
     /// order. `va` is a multiple of 8. Checks the peer's access.
@@ -193,10 +193,10 @@ pub trait ResponderEnv {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
-    /// [`TxPacket::step`], which differ only in PSN and payload position. Returns how many were
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
     /// taken, and why the next one was not.
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        packet.each_of_run(count, |packet| self.transmit(packet))
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 }
 
@@ -269,7 +269,7 @@ pub struct Responder<R> {
     /// The current receive work request.
     recv: Option<RecvRequest>,
     /// No request was received since [`Responder::start`].
-    quiet: bool,
+    awaits_first_request: bool,
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
@@ -279,8 +279,8 @@ pub struct Responder<R> {
     nak_outstanding: bool,
     /// That NAK was an RNR NAK: the peer will retransmit everything from there on.
     not_ready: bool,
-    /// The driver holds packets beyond a gap at `epsn`, according to [`Responder::held`].
-    holding: bool,
+    /// The driver buffers packets beyond a gap at `epsn`, according to [`Responder::on_buffered`].
+    buffering: bool,
     resources: Resources<R>,
     /// Rate limit of READ responses, set by congestion notifications.
     rate: RateLimiter,
@@ -309,12 +309,12 @@ impl<R: ResourceRing> Responder<R> {
             msn: Psn::default(),
             message: Message::None,
             recv: None,
-            quiet: true,
+            awaits_first_request: true,
             ack_due: false,
             nak_due: None,
             nak_outstanding: false,
             not_ready: false,
-            holding: false,
+            buffering: false,
             resources: Resources::new(R::default()),
             rate: RateLimiter::new(),
             allow_read: false,
@@ -410,9 +410,9 @@ impl<R: ResourceRing> Responder<R> {
         self.message = Message::None;
         self.ack_due = false;
         self.nak_due = None;
-        self.holding = false;
+        self.buffering = false;
         self.resources.clear();
-        self.rate.rest();
+        self.rate.clear_wakeup();
         self.fail_recv(Status::WrFlush, env);
     }
 
@@ -420,7 +420,7 @@ impl<R: ResourceRing> Responder<R> {
     /// in nanoseconds. The driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        self.rate.wake()
+        self.rate.wakeup()
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.
@@ -435,19 +435,19 @@ impl<R: ResourceRing> Responder<R> {
     /// before it hands in the request. `None` for datagrams, whose senders have no connection to
     /// slow down; if the responder will drop the packet because of its header (L-03); or if its PSN
     /// is too far off for a request of this connection: it is stale or forged.
-    pub fn notification(&self, packet: &Packet) -> Option<TxPacket> {
+    pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
-            && reorder::is_near(packet.psn(), self.epsn)
+            && reorder::is_plausible(packet.psn(), self.epsn)
             && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::notification(self.dest_qpn, self.pkey))
+        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
     }
 
     /// Handles a congestion notification from the peer: lowers the rate of READ responses (L-07)
     /// and changes nothing else.
-    pub fn notified(&mut self, now: u64) {
+    pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
-            self.rate.notified(now);
+            self.rate.on_cnp(now);
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
     State,
 };
 use crate::psn::{Psn, Region};
-use crate::reorder::REACH;
+use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
 use crate::{pkey, requester, Ext, Outcome, Packet, Service, Status};
 
@@ -20,7 +20,7 @@ const TRANSMIT: Outcome = Outcome {
     transmit: true,
     fatal: false,
     sqe: false,
-    hold: false,
+    buffer: false,
 };
 
 impl<R: ResourceRing> Responder<R> {
@@ -57,7 +57,7 @@ impl<R: ResourceRing> Responder<R> {
                 transmit: self.nak_gap(),
                 // A request farther away may be stale or forged. The peer retransmits a genuine
                 // one.
-                hold: !self.not_ready && packet.psn().since(self.epsn) < REACH,
+                buffer: !self.not_ready && packet.psn().since(self.epsn) < MAX_DISTANCE,
                 ..Outcome::default()
             },
             Region::Duplicate => {
@@ -67,11 +67,11 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_run`]) may
+    /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
     /// be handled at once: only those certain to be expected and to have room. Returns 1 if the
     /// packet must be handled alone.
     #[inline]
-    pub fn takes_run(&self, packet: &Packet) -> u32 {
+    pub fn accepts_burst(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
         if !self.is_mine(packet)
             || !pkey::matches(packet.bth.pkey, self.pkey)
@@ -92,21 +92,21 @@ impl<R: ResourceRing> Responder<R> {
         room.checked_div(mtu).unwrap_or(0).max(1)
     }
 
-    /// Returns whether a held packet with this PSN can be handled now.
+    /// Returns whether a buffered packet with this PSN can be handled now.
     #[inline]
     pub fn is_due(&self, psn: Psn) -> bool {
         psn == self.epsn
     }
 
-    /// Notes the state of the held packets ([`crate::Reorder`]) after the driver has handled the
-    /// received packet and all held ones that were due. `taken` says that some held packets were
-    /// handled just now, `left` that some are still held beyond another gap.
+    /// Notes the state of the buffered packets ([`crate::Reorder`]) after the driver has handled
+    /// the received packet and all buffered ones that were due. `taken` says that some buffered
+    /// packets were handled just now, `left` that some are still buffered beyond another gap.
     ///
-    /// If held packets were just handled, the responder reports the next gap at once, because no
-    /// later packet may do so. Otherwise the missing packets may still be on their way, and the
+    /// If buffered packets were just handled, the responder reports the next gap at once, because
+    /// no later packet may do so. Otherwise the missing packets may still be on their way, and the
     /// responder reports the gap with the next acknowledgement that the peer asks for.
-    pub fn held(&mut self, taken: bool, left: bool) -> Outcome {
-        self.holding = left;
+    pub fn on_buffered(&mut self, taken: bool, left: bool) -> Outcome {
+        self.buffering = left;
         Outcome {
             transmit: taken && left && self.state == State::Ready && self.nak_gap(),
             ..Outcome::default()
@@ -125,9 +125,9 @@ impl<R: ResourceRing> Responder<R> {
         true
     }
 
-    /// Replaces a pending acknowledgement by a NAK if packets are held beyond a gap.
+    /// Replaces a pending acknowledgement by a NAK if packets are buffered beyond a gap.
     pub(super) fn nak_instead(&mut self) {
-        if self.holding && self.nak_due.is_none() {
+        if self.buffering && self.nak_due.is_none() {
             self.nak_gap();
         }
     }
@@ -136,8 +136,8 @@ impl<R: ResourceRing> Responder<R> {
     /// may be stale or forged.
     #[inline]
     fn established<E: ResponderEnv>(&mut self, env: &mut E) {
-        if self.quiet {
-            self.quiet = false;
+        if self.awaits_first_request {
+            self.awaits_first_request = false;
             env.event(ResponderEvent::CommEstablished);
         }
     }
@@ -318,7 +318,7 @@ impl<R: ResourceRing> Responder<R> {
             _ => return self.drop_packet(),
         }
         if packet.payload_len != 0 {
-            if let Err(fault) = env.place_recv(GRH_LEN) {
+            if let Err(fault) = env.write_recv(GRH_LEN) {
                 self.fail_recv(fault.status(), env);
                 self.state = State::Error;
                 return Outcome {

@@ -18,7 +18,7 @@ impl<R: ResourceRing> Responder<R> {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        self.rate.rest();
+        self.rate.clear_wakeup();
         if self.state == State::Failing {
             // Without the limit, the consumer and the peer learn of the error soon.
             self.forget_rate();
@@ -62,12 +62,12 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Sends the next packet, if there is one, together with a burst of similar packets, up to
-    /// `most`. Returns how many were sent, and why the next one was not.
+    /// `max`. Returns how many were sent, and why the next one was not.
     #[inline]
     fn send_some<E: ResponderEnv>(
         &mut self,
         now: u64,
-        most: u32,
+        max: u32,
         env: &mut E,
     ) -> (u32, Result<(), TxError>) {
         if let Some(index) = self.resources.oldest_pending() {
@@ -75,17 +75,17 @@ impl<R: ResourceRing> Responder<R> {
                 return (0, Ok(()));
             };
             let packet = self.response(&resource);
-            let run = match packet.opcode.operation() {
+            let burst = match packet.opcode.operation() {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
                     // The last response has another header.
                     let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
-                    middle.min(most)
+                    middle.min(max)
                 }
                 _ => 1,
             };
-            let (sent, result) = match run {
+            let (sent, result) = match burst {
                 0 | 1 => taken(env.transmit(&packet)),
-                run => env.transmit_run(&packet, run),
+                burst => env.transmit_burst(&packet, burst),
             };
             if sent != 0 {
                 self.rate.sent(now, packet.udp_payload_len(), sent);
@@ -122,8 +122,8 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns whether the only thing to send is an acknowledgement.
     #[inline]
     pub fn owes_acknowledgement(&self) -> bool {
-        // With packets held beyond a gap, it would be a NAK.
-        let other = self.resources.has_pending() || self.nak_due.is_some() || self.holding;
+        // With packets buffered beyond a gap, it would be a NAK.
+        let other = self.resources.has_pending() || self.nak_due.is_some() || self.buffering;
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
     }
 

@@ -10,7 +10,7 @@ use common::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
 use rrxe_core::congestion::{
     NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, REDUCE_INTERVAL,
 };
-use rrxe_core::reorder::REACH;
+use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
 use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
 
@@ -31,7 +31,7 @@ fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited:
             // As fast as the link accepts packets.
             now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
         } else {
-            let wake = limiter.wake().unwrap();
+            let wake = limiter.wakeup().unwrap();
             assert!(wake > now, "asks to be woken at once");
             now = wake;
         }
@@ -74,7 +74,7 @@ fn send() -> Packet {
 #[test]
 fn l_03_notification_packet() {
     let host = Host::new(Service::Rc, 0, MTU);
-    let cnp = host.responder.notification(&send()).unwrap();
+    let cnp = host.responder.cnp(&send()).unwrap();
     let mut wanted = [0; 28];
     wanted[..12].copy_from_slice(&[0x81, 0, 0xff, 0xff, 0x40, 0, 0, 101, 0, 0, 0, 0]);
     assert_eq!(cnp.header(), wanted);
@@ -86,8 +86,7 @@ fn l_03_notification_packet() {
 fn l_03_not_for_the_wrong() {
     let host = Host::new(Service::Rc, 0, MTU);
     let silent = |packet: &Packet| {
-        host.responder.notification(packet).is_none()
-            && host.requester.notification(packet).is_none()
+        host.responder.cnp(packet).is_none() && host.requester.cnp(packet).is_none()
     };
     let mut wrong = send();
     wrong.bth.pkey = 0x1234;
@@ -108,31 +107,31 @@ fn l_03_not_for_the_wrong() {
     let una = host.requester.expected_psn();
     for (off, near) in [
         (0, true),
-        (REACH - 1, true),
-        (REACH, false),
+        (MAX_DISTANCE - 1, true),
+        (MAX_DISTANCE, false),
         (1 << 22, false),
         (1 << 23, false),
-        ((1 << 24) - REACH - 1, false),
-        ((1 << 24) - REACH, true),
+        ((1 << 24) - MAX_DISTANCE - 1, false),
+        ((1 << 24) - MAX_DISTANCE, true),
         ((1 << 24) - 1, true),
     ] {
         let mut request = send();
         request.bth.psn = base.add(off);
         let answer = acknowledge(una.add(off), Syndrome::ACK_UNLIMITED);
-        assert_eq!(host.responder.notification(&request).is_some(), near);
-        assert_eq!(host.requester.notification(&answer).is_some(), near);
+        assert_eq!(host.responder.cnp(&request).is_some(), near);
+        assert_eq!(host.requester.cnp(&answer).is_some(), near);
     }
 
     let mut idle = Host::new(Service::Rc, 0, MTU);
     idle.responder.reset();
     idle.requester.reset();
-    assert!(idle.responder.notification(&send()).is_none());
+    assert!(idle.responder.cnp(&send()).is_none());
     let ack = acknowledge(psn(0), Syndrome::ACK_UNLIMITED);
-    assert!(idle.requester.notification(&ack).is_none());
+    assert!(idle.requester.cnp(&ack).is_none());
 
     let uc = Host::new(Service::Uc, 0, MTU);
     let unreliable = packet_of(Service::Uc, Operation::SendOnly, psn(0), Ext::None, 4);
-    assert!(uc.responder.notification(&unreliable).is_some());
+    assert!(uc.responder.cnp(&unreliable).is_some());
 }
 
 /// A fatal error is reported at once, after the READ responses in front of it, whatever the rate.
@@ -151,7 +150,7 @@ fn a_fatal_nak_does_not_wait_for_the_rate() {
     let _ = host.take(0, &read(0, RKEY), &[]);
     let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
     assert_eq!((progress.sent, progress.more), (64, true));
-    host.responder.notified(0);
+    host.responder.on_cnp(0);
     let first = host.drain(0).len();
     assert!(first < 128);
     let _ = host.take(0, &read(128, RKEY + 1), &[]);
@@ -173,9 +172,9 @@ fn l_04_read() {
         Ext::Aeth(Aeth::new(Syndrome::ACK_UNLIMITED, psn(0))),
         4,
     );
-    let cnp = host.requester.notification(&response).unwrap();
+    let cnp = host.requester.cnp(&response).unwrap();
     assert_eq!(cnp.header()[..8], [0x81, 0, 0xff, 0xff, 0x40, 0, 0, 101]);
-    assert!(host.responder.notification(&response).is_none());
+    assert!(host.responder.cnp(&response).is_none());
 
     // The responder: a READ of 128 packets, and a notification after the first batch.
     let read = Packet {
@@ -195,7 +194,7 @@ fn l_04_read() {
     let _ = host.take(0, &read, &[]);
     let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
     assert_eq!((progress.sent, progress.more), (64, true));
-    host.responder.notified(0);
+    host.responder.on_cnp(0);
     let rate = host.responder.rate(0).unwrap();
     let mut now = 0;
     let mut waits = 0;
@@ -223,7 +222,7 @@ fn l_04_read() {
 fn l_07_rate_falls() {
     for full in [100_000_000, 1_000_000_000, 10_000_000_000] {
         let (mut limiter, now) = warm(full);
-        limiter.notified(now);
+        limiter.on_cnp(now);
         let rate = limiter.rate(now).unwrap();
         assert!(
             (full * 2 / 5..=full * 3 / 5).contains(&rate),
@@ -246,10 +245,10 @@ fn l_07_rate_falls() {
 #[test]
 fn l_07_minimum() {
     let (mut limiter, mut now) = warm(1_000_000_000);
-    limiter.notified(now);
+    limiter.on_cnp(now);
     let first = limiter.rate(now);
     for _ in 0..100 {
-        limiter.notified(now + REDUCE_INTERVAL - 1);
+        limiter.on_cnp(now + REDUCE_INTERVAL - 1);
     }
     assert_eq!(limiter.rate(now), first);
     let mut last = first.unwrap();
@@ -257,7 +256,7 @@ fn l_07_minimum() {
         let end = now + REDUCE_INTERVAL;
         busy(&mut limiter, now, end, 4096, 1_000_000_000);
         now = end;
-        limiter.notified(now);
+        limiter.on_cnp(now);
         let rate = limiter.rate(now).unwrap();
         assert!(rate <= last && rate >= MIN_RATE);
         last = rate;
@@ -269,7 +268,7 @@ fn l_07_minimum() {
     let mut sent = 0;
     let mut at = now;
     while at < now + time {
-        slow.notified(at);
+        slow.on_cnp(at);
         if slow.ready(at) {
             slow.sent(at, 4096, 1);
             sent += 1;
@@ -284,7 +283,7 @@ fn l_07_minimum() {
 fn l_07_recovery() {
     let (mut limiter, mut now) = warm(1_000_000_000);
     let before = 1_000_000_000;
-    limiter.notified(now);
+    limiter.on_cnp(now);
     let mut last = limiter.rate(now).unwrap();
     let mut steps = 0;
     let free = loop {
@@ -308,7 +307,7 @@ fn l_07_recovery() {
     assert!(free <= 20_000_000 + 30_000_000, "{free}");
     // A limiter that was idle meanwhile recovers as well.
     let (mut limiter, now) = warm(1_000_000_000);
-    limiter.notified(now);
+    limiter.on_cnp(now);
     assert_eq!(limiter.rate(now + 30_000_000), None);
     assert!(limiter.ready(u64::MAX));
 }
@@ -317,13 +316,13 @@ fn l_07_recovery() {
 #[test]
 fn l_07_idle() {
     let mut limiter = RateLimiter::new();
-    limiter.notified(5);
+    limiter.on_cnp(5);
     assert_eq!(limiter.rate(5), None);
     limiter.sent(6, 64, 1);
-    limiter.notified(7);
+    limiter.on_cnp(7);
     assert_eq!(limiter.rate(7), None);
     let (mut limiter, now) = warm(1_000_000_000);
-    limiter.notified(now + SECOND);
+    limiter.on_cnp(now + SECOND);
     assert_eq!(limiter.rate(now + SECOND), None);
 }
 
@@ -358,8 +357,8 @@ fn l_07_that_queue_pair_only() {
         lowered.responder.msn(),
         lowered.requester.next_timeout(),
     );
-    lowered.requester.notified(0);
-    lowered.responder.notified(0);
+    lowered.requester.on_cnp(0);
+    lowered.responder.on_cnp(0);
     let after = (
         lowered.requester.next_psn(),
         *lowered.requester.counters(),
@@ -414,7 +413,7 @@ fn l_07_that_queue_pair_only() {
 /// out-of-order packets, otherwise everything after the gap.
 #[test]
 fn l_07_what_is_sent_again() {
-    for holds in [true, false] {
+    for buffers in [true, false] {
         let mut host = Host::new(Service::Rc, 0, MTU);
         host.requester.set_timeout(20);
         let psn = |n| Psn::new(START_PSN[0]).add(n);
@@ -428,7 +427,7 @@ fn l_07_what_is_sent_again() {
         }
         let mut now = 2_000_000;
         assert_eq!(host.drain(now).len(), 60);
-        host.requester.notified(now);
+        host.requester.on_cnp(now);
         let rate = host.requester.rate(now).unwrap();
         let mut allowed = rate * BURST / SECOND + u64::from(MTU) + 100;
         let mut bytes = 0;
@@ -456,7 +455,7 @@ fn l_07_what_is_sent_again() {
             }
             assert_eq!(again[0], psn(una));
             now += 10_000;
-            if !holds {
+            if !buffers {
                 let ack = acknowledge(psn(una), Syndrome::ACK_UNLIMITED);
                 let _ = host.take(now, &ack, &[]);
             }
@@ -469,7 +468,7 @@ fn l_07_what_is_sent_again() {
         }
         let retransmitted = host.requester.counters().retransmitted;
         assert!(
-            retransmitted >= if holds { 39 } else { 100 },
+            retransmitted >= if buffers { 39 } else { 100 },
             "{retransmitted}"
         );
     }
@@ -477,14 +476,14 @@ fn l_07_what_is_sent_again() {
 
 /// A queue pair that enters Error or Reset while it waits clears its wake-up.
 #[test]
-fn no_wish_left() {
+fn no_pending_wakeup() {
     let mut host = Host::new(Service::Rc, 0, MTU);
     host.requester.set_timeout(0);
     post(&mut host, 200 * MTU);
     let _ = host
         .requester
         .poll_transmit(&mut host.slots, 0, 32, &mut host.driver);
-    host.requester.notified(0);
+    host.requester.on_cnp(0);
     let _ = host.drain(0);
     assert!(host.requester.next_timeout().is_some());
     host.go_to_error();

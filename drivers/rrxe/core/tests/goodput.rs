@@ -18,7 +18,7 @@ const UNDER_WAY: u32 = 128;
 const SERVICE: u64 = 28_000;
 
 /// Returns the time for this number of messages, in nanoseconds.
-fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
+fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 {
     let mut pair = Pair::new(Service::Rc, MTU, seed);
     pair.link = link;
     for host in &mut pair.hosts {
@@ -30,7 +30,7 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }
     // If not, the peer drops out-of-order packets, as rdma_rxe does.
-    pair.hosts[1].holds = holds;
+    pair.hosts[1].buffers = buffers;
     let start = pair.now;
     let (mut posted, mut done) = (0, 0);
     while done < messages {
@@ -58,7 +58,7 @@ fn time(op: SendOp, link: Link, holds: bool, seed: u64, messages: u32) -> u64 {
 }
 
 /// Returns the goodput in percent of that of a link that only delays.
-fn share(op: SendOp, link: Link, holds: bool) -> u64 {
+fn share(op: SendOp, link: Link, buffers: bool) -> u64 {
     let clean = Link {
         delay: link.delay,
         service: link.service,
@@ -66,8 +66,8 @@ fn share(op: SendOp, link: Link, holds: bool) -> u64 {
     };
     let (mut disturbed, mut undisturbed) = (0, 0);
     for seed in 0..3 {
-        disturbed += time(op, link, holds, seed, MESSAGES);
-        undisturbed += time(op, clean, holds, seed, MESSAGES);
+        disturbed += time(op, link, buffers, seed, MESSAGES);
+        undisturbed += time(op, clean, buffers, seed, MESSAGES);
     }
     undisturbed * 100 / disturbed
 }
@@ -145,11 +145,11 @@ fn what_is_kept() {
         ),
     ];
     let mut failed = false;
-    for (name, link, least) in cases {
+    for (name, link, min) in cases {
         for op in [SendOp::Write, SendOp::Read] {
-            let holds = share(op, link, true);
-            println!("{name:24} {op:?}: {holds} % (at least {least})");
-            failed |= holds < least;
+            let buffers = share(op, link, true);
+            println!("{name:24} {op:?}: {buffers} % (at least {min})");
+            failed |= buffers < min;
         }
     }
     assert!(!failed);
@@ -170,14 +170,14 @@ fn a_peer_that_drops() {
         (SendOp::Read, 10_000_000, 1, 75),
     ];
     let mut failed = false;
-    for (op, round_trip, permille, least) in cases {
+    for (op, round_trip, permille, min) in cases {
         let link = Link {
             loss_permille: permille,
             ..link(round_trip)
         };
         let share = share(op, link, false);
-        println!("dropping peer, {op:?}, round trip {round_trip} ns, loss {permille} per mille: {share} % (at least {least})");
-        failed |= share < least;
+        println!("dropping peer, {op:?}, round trip {round_trip} ns, loss {permille} per mille: {share} % (at least {min})");
+        failed |= share < min;
     }
     assert!(!failed);
 }
@@ -187,7 +187,7 @@ fn a_peer_that_drops() {
 /// the other was found to be missing (4 %).
 #[test]
 fn a_peer_that_drops_and_bad_luck() {
-    for (op, seed, least) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {
+    for (op, seed, min) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {
         let clean = link(10_000_000);
         let link = Link {
             loss_permille: 1,
@@ -195,7 +195,7 @@ fn a_peer_that_drops_and_bad_luck() {
         };
         let undisturbed = time(op, clean, false, seed, 2000);
         let share = undisturbed * 100 / time(op, link, false, seed, 2000);
-        println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {least})");
-        assert!(share >= least);
+        println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {min})");
+        assert!(share >= min);
     }
 }

@@ -23,7 +23,7 @@ proptest! {
     #[test]
     fn as_the_core(
         crc: u32,
-        bytes in prop::collection::vec(any::<u8>(), fold::LEAST..1500),
+        bytes in prop::collection::vec(any::<u8>(), fold::MIN_LEN..1500),
         shift in 0usize..16,
     ) {
         prop_assume!(cpu_can());

@@ -21,8 +21,8 @@ pub fn ipv4_lengths_agree(ip: &[u8; 20], udp: &[u8; 8], payload: u32) -> bool {
 #[inline]
 pub fn ipv6_lengths_agree(ip: &[u8; 40], udp: &[u8; 8], payload: u32) -> bool {
     let [_, _, _, _, l0, l1, ..] = *ip;
-    let behind = u32::from(u16::from_be_bytes([l0, l1]));
-    behind == udp_length(udp) && is_payload(udp, payload)
+    let length = u32::from(u16::from_be_bytes([l0, l1]));
+    length == udp_length(udp) && is_payload(udp, payload)
 }
 
 #[inline]

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The environment traits of the core: executes each request and judges it.
+//! The environment traits of the core: executes each request and checks it.
 
 mod requester;
 mod responder;
 
 use crate::flow::{Message, Trap};
-use crate::ground::{Ground, QKEY};
+use crate::oracle::{Oracle, QKEY};
 use crate::random::data;
 use rrxe_core::*;
 
 /// The driver of one queue pair.
 pub struct Env<'a> {
-    pub ground: &'a mut Ground,
+    pub oracle: &'a mut Oracle,
     pub qp: usize,
 }
 
 impl Env<'_> {
     fn room(&mut self) -> Result<(), TxError> {
-        if self.ground.room == 0 {
-            self.ground.refused = true;
+        if self.oracle.room == 0 {
+            self.oracle.refused = true;
             return Err(TxError::NoRoom);
         }
-        self.ground.room -= 1;
+        self.oracle.room -= 1;
         Ok(())
     }
 }

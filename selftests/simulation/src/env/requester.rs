@@ -4,15 +4,15 @@
 
 use super::{words, Env};
 use crate::flow::{Message, Trap};
-use crate::ground::{trace, State, Truth, ADDRESS, FIRST_QPN};
+use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN};
 use crate::random::data;
 use rrxe_core::*;
 
 impl Env<'_> {
-    /// Judges a request packet. Returns the index of its message.
-    fn judge_request(&self, packet: &TxPacket, relative: u32) -> usize {
-        let (ground, qp) = (&*self.ground, self.qp);
-        let (side, flow) = (&ground.sides[qp], &ground.flows[qp]);
+    /// Checks a request packet. Returns the index of its message.
+    fn check_request(&self, packet: &TxPacket, relative: u32) -> usize {
+        let (oracle, qp) = (&*self.oracle, self.qp);
+        let (side, flow) = (&oracle.sides[qp], &oracle.flows[qp]);
         assert!(
             matches!(side.state, State::Rts | State::Sqd),
             "queue pair {qp} sends a request in state {:?}",
@@ -28,7 +28,7 @@ impl Env<'_> {
         );
         let parsed = Packet::parse(packet.header(), packet.udp_payload_len())
             .expect("what is sent can be parsed");
-        self.judge_header(packet, &parsed, message, at);
+        self.check_header(packet, &parsed, message, at);
         assert_eq!(flow.psn(relative), packet.psn);
 
         if !message.started {
@@ -55,7 +55,7 @@ impl Env<'_> {
                 );
             }
             if message.op.is_read_or_atomic() {
-                let max = u32::from(ground.connection(qp).max_rd_atomic);
+                let max = u32::from(oracle.connection(qp).max_rd_atomic);
                 assert!(
                     flow.reads < max,
                     "too many READs and atomics of queue pair {qp}"
@@ -63,28 +63,28 @@ impl Env<'_> {
             }
         }
         assert!(
-            !ground.connection(qp).strict || relative == flow.next || relative <= flow.executed,
+            !oracle.connection(qp).strict || relative == flow.next || relative <= flow.executed,
             "queue pair {qp} sends PSN {relative}, and goes neither on nor back"
         );
         if let Some((until, from)) = flow.rnr {
             assert!(
-                ground.now >= until || relative < from,
+                oracle.now >= until || relative < from,
                 "queue pair {qp} sends PSN {relative} {} ns before the RNR timer ends",
-                until - ground.now
+                until - oracle.now
             );
         }
         index
     }
 
-    fn judge_header(&self, packet: &TxPacket, parsed: &Packet, message: &Message, at: u32) {
-        let (ground, qp) = (&*self.ground, self.qp);
-        let flow = &ground.flows[qp];
+    fn check_header(&self, packet: &TxPacket, parsed: &Packet, message: &Message, at: u32) {
+        let (oracle, qp) = (&*self.oracle, self.qp);
+        let flow = &oracle.flows[qp];
         let mtu = flow.mtu;
         let datagram = flow.service == Service::Ud;
         let to = if datagram {
             message.to
         } else {
-            ground.sides[qp].peer
+            oracle.sides[qp].peer
         };
         assert_eq!(parsed.bth.dest_qpn, FIRST_QPN + to as u32);
         assert_eq!(parsed.operation, message.operation(at));
@@ -125,9 +125,10 @@ impl Env<'_> {
         let va = ADDRESS + message.place as u64;
         match parsed.ext {
             Ext::Reth(reth) | Ext::RethImm(reth, _) => {
-                let expected = match message.op == SendOp::Read {
-                    true => (va + u64::from(offset), left),
-                    false => (va, message.len),
+                let expected = if message.op == SendOp::Read {
+                    (va + u64::from(offset), left)
+                } else {
+                    (va, message.len)
                 };
                 assert_eq!((reth.va, reth.len), expected, "RETH of {}", words(message));
             }
@@ -144,20 +145,20 @@ impl RequesterEnv for Env<'_> {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         self.room()?;
         let qp = self.qp;
-        let relative = self.ground.flows[qp].relative(packet.psn);
-        let index = self.judge_request(packet, relative);
-        let message = &self.ground.flows[qp].messages[index];
+        let relative = self.oracle.flows[qp].relative(packet.psn);
+        let index = self.check_request(packet, relative);
+        let message = &self.oracle.flows[qp].messages[index];
         let at = relative - message.first;
-        self.ground.payload.clear();
+        self.oracle.payload.clear();
         if let Payload::Send { offset, len, .. } = packet.payload {
             match message.trap {
                 Trap::Local(fault, from) if at >= from => return Err(TxError::Local(fault)),
                 _ => {}
             }
             let bytes = data(message.data + offset, len);
-            self.ground.payload.extend_from_slice(bytes);
+            self.oracle.payload.extend_from_slice(bytes);
         }
-        let flow = &mut self.ground.flows[qp];
+        let flow = &mut self.oracle.flows[qp];
         let message = &mut flow.messages[index];
         if !message.started {
             message.started = true;
@@ -178,19 +179,19 @@ impl RequesterEnv for Env<'_> {
         };
         let to = match flow.service {
             Service::Ud => message.to,
-            _ => self.ground.sides[qp].peer,
+            _ => self.oracle.sides[qp].peer,
         };
-        let now = self.ground.now;
-        self.ground.sides[qp].emitted += 1;
-        self.ground.sides[qp].pay(now, packet);
-        self.ground.ship(to, truth, packet);
+        let now = self.oracle.now;
+        self.oracle.sides[qp].emitted += 1;
+        self.oracle.sides[qp].pay(now, packet);
+        self.oracle.ship(to, truth, packet);
         Ok(())
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let index = ground.sides[qp].slots[slot as usize];
-        let flow = &mut ground.flows[qp];
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let index = oracle.sides[qp].slots[slot as usize];
+        let flow = &mut oracle.flows[qp];
         assert_eq!(
             index, flow.completed,
             "a response for a message that is not next"
@@ -200,27 +201,27 @@ impl RequesterEnv for Env<'_> {
         assert_eq!(message.op, SendOp::Read);
         let at = offset / mtu;
         assert_eq!(offset % mtu, 0);
-        let packets = (ground.payload.len() as u32).div_ceil(mtu);
+        let packets = (oracle.payload.len() as u32).div_ceil(mtu);
         if let Trap::Local(fault, from) = message.trap {
             if at + packets > from {
                 return Err(fault);
             }
         }
-        let (start, end) = (offset as usize, offset as usize + ground.payload.len());
+        let (start, end) = (offset as usize, offset as usize + oracle.payload.len());
         assert!(
-            message.result.get(start..end) == Some(&ground.payload[..]),
+            message.result.get(start..end) == Some(&oracle.payload[..]),
             "queue pair {qp} places wrong bytes at {start} of {}",
             words(message)
         );
         message.placed |= ((1 << packets) - 1) << at;
-        ground.progress += 1;
+        oracle.progress += 1;
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let index = ground.sides[qp].slots[slot as usize];
-        let flow = &mut ground.flows[qp];
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let index = oracle.sides[qp].slots[slot as usize];
+        let flow = &mut oracle.flows[qp];
         assert_eq!(
             index, flow.completed,
             "an answer for a message that is not next"
@@ -240,20 +241,20 @@ impl RequesterEnv for Env<'_> {
     }
 
     fn complete(&mut self, slot: u32, completion: SendCompletion) {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let index = ground.sides[qp].slots[slot as usize];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let index = oracle.sides[qp].slots[slot as usize];
         trace!(
-            ground,
+            oracle,
             "    {qp} completes message {index}: {:?} {:?}",
             completion.op,
             completion.status
         );
-        let peer = ground.sides[qp].peer;
-        let connection = ground.connection(qp);
+        let peer = oracle.sides[qp].peer;
+        let connection = oracle.connection(qp);
         let (retry, rnr) = (connection.retry_count, connection.rnr_retry);
-        let delay = ground.longest_wait(qp);
-        let alive = matches!(ground.sides[peer].state, State::Rts | State::Sqd);
-        let flow = &mut ground.flows[qp];
+        let delay = oracle.longest_wait(qp);
+        let alive = matches!(oracle.sides[peer].state, State::Rts | State::Sqd);
+        let flow = &mut oracle.flows[qp];
         assert_eq!(
             index, flow.completed,
             "queue pair {qp} completes out of order"
@@ -298,18 +299,18 @@ impl RequesterEnv for Env<'_> {
             flow.reads -= 1;
         }
         flow.completed += 1;
-        flow.last_completion = ground.now;
+        flow.last_completion = oracle.now;
         flow.rnr_naks = flow.rnr_now;
-        ground.progress += 1;
+        oracle.progress += 1;
     }
 
     fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let index = ground.sides[qp].slots[slot as usize];
-        trace!(ground, "    {qp} executes message {index}");
-        let state = ground.sides[qp].state;
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let index = oracle.sides[qp].slots[slot as usize];
+        trace!(oracle, "    {qp} executes message {index}");
+        let state = oracle.sides[qp].state;
         assert_eq!(state, State::Rts, "a local operation in state {state:?}");
-        let flow = &mut ground.flows[qp];
+        let flow = &mut oracle.flows[qp];
         let sent = flow.sent;
         let message = &mut flow.messages[index];
         assert!(message.op.is_local() && !message.done, "executed twice");

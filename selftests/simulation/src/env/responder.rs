@@ -4,7 +4,7 @@
 
 use super::{operands, words, Env};
 use crate::flow::{Message, Trap};
-use crate::ground::{trace, Ground, State, Truth, ADDRESS, FIRST_QPN};
+use crate::oracle::{trace, Oracle, State, Truth, ADDRESS, FIRST_QPN};
 use crate::random::data;
 use rrxe_core::wire::{NakCode, Operation, Syndrome};
 use rrxe_core::*;
@@ -15,30 +15,30 @@ const SEQUENCE_ERROR: u8 = 0x60;
 impl Env<'_> {
     /// Returns the flow that this queue pair receives.
     fn incoming(&self) -> usize {
-        self.ground.sides[self.qp].peer
+        self.oracle.sides[self.qp].peer
     }
 
     /// Takes a receive work request for this queue pair, as a driver does.
     fn take(&mut self, queue: usize) -> Option<RecvRequest> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let side = &mut ground.sides[qp];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let side = &mut oracle.sides[qp];
         assert!(side.current.is_none(), "one receive work request at a time");
-        side.current = ground.queues[queue].take(qp);
+        side.current = oracle.queues[queue].take(qp);
         side.partial = None;
         side.current.map(|receive| RecvRequest {
             length: receive.len,
         })
     }
 
-    /// Judges a response packet. Returns its relative PSN.
-    fn judge_response(&self, packet: &TxPacket) -> u32 {
-        let (ground, qp) = (&*self.ground, self.qp);
-        let state = ground.sides[qp].state;
+    /// Checks a response packet. Returns its relative PSN.
+    fn check_response(&self, packet: &TxPacket) -> u32 {
+        let (oracle, qp) = (&*self.oracle, self.qp);
+        let state = oracle.sides[qp].state;
         assert!(
             matches!(state, State::Rts | State::Sqd),
             "queue pair {qp} answers in state {state:?}"
         );
-        let flow = &ground.flows[self.incoming()];
+        let flow = &oracle.flows[self.incoming()];
         assert!(flow.service.is_reliable(), "only RC and XRC answer");
         let parsed = Packet::parse(packet.header(), packet.udp_payload_len())
             .expect("what is sent can be parsed");
@@ -82,14 +82,14 @@ impl Env<'_> {
     }
 }
 
-/// Judges the payload that queue pair `qp` places for the packet being handled: the bytes must
+/// Checks the payload that queue pair `qp` places for the packet being handled: the bytes must
 /// match the message, and reliable services place in order.
-fn judge_payload(ground: &Ground, qp: usize, truth: &Truth, at: u32) {
-    let flow = &ground.flows[truth.flow];
+fn check_payload(oracle: &Oracle, qp: usize, truth: &Truth, at: u32) {
+    let flow = &oracle.flows[truth.flow];
     let message = &flow.messages[truth.message];
     assert_eq!(
-        ground.payload,
-        data(message.data + at, ground.payload.len() as u32),
+        oracle.payload,
+        data(message.data + at, oracle.payload.len() as u32),
         "what queue pair {qp} places"
     );
     if flow.service.is_reliable() {
@@ -102,17 +102,17 @@ fn judge_payload(ground: &Ground, qp: usize, truth: &Truth, at: u32) {
 
 impl ResponderEnv for Env<'_> {
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
-        let [queue] = self.ground.sides[self.qp].queues[..] else {
+        let [queue] = self.oracle.sides[self.qp].queues[..] else {
             panic!("only XRC has several receive queues");
         };
         self.take(queue)
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let truth = ground.handling.expect("a packet is being handled");
-        let current = ground.sides[qp].current.expect("it was fetched");
-        let flow = &mut ground.flows[truth.flow];
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let truth = oracle.handling.expect("a packet is being handled");
+        let current = oracle.sides[qp].current.expect("it was fetched");
+        let flow = &mut oracle.flows[truth.flow];
         if let Some(fault) = current.fault {
             flow.receive_fault = true;
             return Err(fault);
@@ -120,15 +120,15 @@ impl ResponderEnv for Env<'_> {
         let message = &flow.messages[truth.message];
         let at = (truth.relative - message.first) * flow.mtu.bytes();
         let before = if flow.service == Service::Ud { 40 } else { 0 };
-        let len = ground.payload.len() as u32;
+        let len = oracle.payload.len() as u32;
         assert!(message.receives() && message.op != SendOp::WriteImm);
         assert_eq!(offset, at + before, "where queue pair {qp} places");
         assert!(
             offset + len <= current.len,
             "beyond the receive work request"
         );
-        judge_payload(ground, qp, &truth, at);
-        let side = &mut ground.sides[qp];
+        check_payload(oracle, qp, &truth, at);
+        let side = &mut oracle.sides[qp];
         let key = (truth.flow, truth.message);
         let there = match side.partial {
             Some((f, m, there)) if (f, m) == key && at != 0 => there,
@@ -147,17 +147,17 @@ impl ResponderEnv for Env<'_> {
         _access: RemoteAccess,
     ) -> Result<(), Fault> {
         assert_ne!(len, 0);
-        let host = self.ground.sides[self.qp].host;
-        self.ground.region(host, rkey, va, len).map(|_| ())
+        let host = self.oracle.sides[self.qp].host;
+        self.oracle.region(host, rkey, va, len).map(|_| ())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let truth = ground.handling.expect("a packet is being handled");
-        let host = ground.sides[qp].host;
-        let len = ground.payload.len() as u32;
-        let start = ground.region(host, rkey, va, len)?;
-        let flow = &ground.flows[truth.flow];
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let truth = oracle.handling.expect("a packet is being handled");
+        let host = oracle.sides[qp].host;
+        let len = oracle.payload.len() as u32;
+        let start = oracle.region(host, rkey, va, len)?;
+        let flow = &oracle.flows[truth.flow];
         let message = &flow.messages[truth.message];
         let at = (truth.relative - message.first) * flow.mtu.bytes();
         assert!(matches!(message.op, SendOp::Write | SendOp::WriteImm));
@@ -166,21 +166,21 @@ impl ResponderEnv for Env<'_> {
             message.place + at as usize,
             "where queue pair {qp} places"
         );
-        judge_payload(ground, qp, &truth, at);
+        check_payload(oracle, qp, &truth, at);
         let bytes = start..start + len as usize;
-        let host = &mut ground.hosts[host];
-        host.memory[bytes.clone()].copy_from_slice(&ground.payload);
+        let host = &mut oracle.hosts[host];
+        host.memory[bytes.clone()].copy_from_slice(&oracle.payload);
         let to = message.place + at as usize;
         host.shadow[to..to + len as usize].copy_from_slice(data(message.data + at, len));
         Ok(())
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let truth = ground.handling.expect("a packet is being handled");
-        let host = ground.sides[qp].host;
-        let start = ground.region(host, rkey, va, 8)?;
-        let flow = &mut ground.flows[truth.flow];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let truth = oracle.handling.expect("a packet is being handled");
+        let host = oracle.sides[qp].host;
+        let start = oracle.region(host, rkey, va, 8)?;
+        let flow = &mut oracle.flows[truth.flow];
         assert_eq!(truth.relative, flow.executed, "an atomic out of order");
         let message = &mut flow.messages[truth.message];
         assert!(
@@ -188,7 +188,7 @@ impl ResponderEnv for Env<'_> {
             "an atomic executed twice"
         );
         assert_eq!(start, message.place);
-        let host = &mut ground.hosts[host];
+        let host = &mut oracle.hosts[host];
         let word: &mut [u8; 8] = (&mut host.memory[start..start + 8]).try_into().expect("8");
         let original = u64::from_ne_bytes(*word);
         *word = match op {
@@ -213,11 +213,11 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let truth = ground.handling.expect("a packet is being handled");
-        let host = ground.sides[qp].host;
-        let start = ground.region(host, rkey, va, 8)?;
-        let flow = &mut ground.flows[truth.flow];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let truth = oracle.handling.expect("a packet is being handled");
+        let host = oracle.sides[qp].host;
+        let start = oracle.region(host, rkey, va, 8)?;
+        let flow = &mut oracle.flows[truth.flow];
         assert_eq!(
             truth.relative, flow.executed,
             "an atomic write out of order"
@@ -228,18 +228,18 @@ impl ResponderEnv for Env<'_> {
             "executed twice"
         );
         assert_eq!(start, message.place);
-        let host = &mut ground.hosts[host];
-        host.memory[start..start + 8].copy_from_slice(&ground.payload);
+        let host = &mut oracle.hosts[host];
+        host.memory[start..start + 8].copy_from_slice(&oracle.payload);
         host.shadow[start..start + 8].copy_from_slice(data(message.data, 8));
         message.done = true;
         Ok(())
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let truth = ground.handling.expect("a packet is being handled");
-        let host = ground.sides[qp].host;
-        let flow = &mut ground.flows[truth.flow];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let truth = oracle.handling.expect("a packet is being handled");
+        let host = oracle.sides[qp].host;
+        let flow = &mut oracle.flows[truth.flow];
         assert_eq!(truth.relative, flow.executed, "a FLUSH out of order");
         let message = &mut flow.messages[truth.message];
         assert!(
@@ -255,34 +255,34 @@ impl ResponderEnv for Env<'_> {
         let range = (ADDRESS + message.place as u64, message.len);
         assert_eq!(flush.range, (!all).then_some(range));
         let (va, len) = flush.range.unwrap_or((ADDRESS + flow.window as u64, 0));
-        let checked = ground.region(host, rkey, va, len).map(|_| ());
-        ground.flows[truth.flow].messages[truth.message].done = checked.is_ok();
+        let checked = oracle.region(host, rkey, va, len).map(|_| ());
+        oracle.flows[truth.flow].messages[truth.message].done = checked.is_ok();
         checked
     }
 
     fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
-        let ground = &*self.ground;
-        let truth = ground.handling.expect("a packet is being handled");
-        let message = &ground.flows[truth.flow].messages[truth.message];
+        let oracle = &*self.oracle;
+        let truth = oracle.handling.expect("a packet is being handled");
+        let message = &oracle.flows[truth.flow].messages[truth.message];
         assert_eq!(
             srqn, message.srqn,
             "the shared receive queue that queue pair {} takes from",
             self.qp
         );
-        let queues = &ground.sides[self.qp].queues;
-        let named = queues.iter().find(|&&q| ground.queues[q].number == srqn);
+        let queues = &oracle.sides[self.qp].queues;
+        let named = queues.iter().find(|&&q| oracle.queues[q].number == srqn);
         assert_eq!(named.is_none(), message.trap == Trap::Queue);
         let queue = *named.ok_or(Fault::Protection)?;
         Ok(self.take(queue))
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let truth = ground.handling.expect("a packet is being handled");
-        let host = ground.sides[qp].host;
-        let message = &mut ground.flows[truth.flow].messages[truth.message];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let truth = oracle.handling.expect("a packet is being handled");
+        let host = oracle.sides[qp].host;
+        let message = &mut oracle.flows[truth.flow].messages[truth.message];
         assert_eq!(rkey, message.imm_or_key);
-        let keys = &mut ground.hosts[host].keys;
+        let keys = &mut oracle.hosts[host].keys;
         let at = keys.iter().position(|&key| key == rkey);
         keys.swap_remove(at.ok_or(Fault::Protection)?);
         assert!(!message.done, "invalidated twice");
@@ -291,22 +291,22 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
-        let (ground, qp) = (&mut *self.ground, self.qp);
-        let incoming = ground.sides[qp].peer;
-        let side = &mut ground.sides[qp];
+        let (oracle, qp) = (&mut *self.oracle, self.qp);
+        let incoming = oracle.sides[qp].peer;
+        let side = &mut oracle.sides[qp];
         let current = side.current.take().expect("there is one");
         let partial = side.partial.take();
         trace!(
-            ground,
+            oracle,
             "    {qp} completes receive {} of queue {}: {:?}, {} bytes",
             current.number,
             current.queue,
             completion.status,
             completion.byte_len
         );
-        ground.queues[current.queue].complete(qp, current.number);
-        let side = &ground.sides[qp];
-        ground.progress += 1;
+        oracle.queues[current.queue].complete(qp, current.number);
+        let side = &oracle.sides[qp];
+        oracle.progress += 1;
         match completion.status {
             Status::Success => {}
             Status::WrFlush => {
@@ -319,7 +319,7 @@ impl ResponderEnv for Env<'_> {
                 return;
             }
             status => {
-                let flow = &mut ground.flows[incoming];
+                let flow = &mut oracle.flows[incoming];
                 let next = flow.messages[flow.cursor..].iter().find(|m| m.receives());
                 let next = next.map_or(0, |m| m.len);
                 let explained = match status {
@@ -335,8 +335,8 @@ impl ResponderEnv for Env<'_> {
                 return;
             }
         }
-        let truth = ground.handling.expect("a packet is being handled");
-        let flow = &mut ground.flows[truth.flow];
+        let truth = oracle.handling.expect("a packet is being handled");
+        let flow = &mut oracle.flows[truth.flow];
         let message = &flow.messages[truth.message];
         assert!(
             message.receives(),
@@ -356,9 +356,10 @@ impl ResponderEnv for Env<'_> {
         );
         assert_eq!(message.done, invalidated);
         assert_eq!(completion.solicited, message.solicited);
-        let opcode = match written {
-            true => RecvOpcode::RecvRdmaWithImm,
-            false => RecvOpcode::Recv,
+        let opcode = if written {
+            RecvOpcode::RecvRdmaWithImm
+        } else {
+            RecvOpcode::Recv
         };
         assert_eq!(completion.opcode, opcode);
         assert_eq!(truth.relative + 1, message.first + message.packets);
@@ -385,9 +386,9 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn event(&mut self, event: ResponderEvent) {
-        trace!(self.ground, "    {} raises {event:?}", self.qp);
+        trace!(self.oracle, "    {} raises {event:?}", self.qp);
         if event == ResponderEvent::CommEstablished {
-            let unsent = self.ground.handling.is_none();
+            let unsent = self.oracle.handling.is_none();
             assert!(!unsent, "what nobody sent establishes a connection");
         }
     }
@@ -395,19 +396,19 @@ impl ResponderEnv for Env<'_> {
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         self.room()?;
         let qp = self.qp;
-        let relative = self.judge_response(packet);
+        let relative = self.check_response(packet);
         let incoming = self.incoming();
-        self.ground.payload.clear();
+        self.oracle.payload.clear();
         if let Payload::Read { rkey, va, len } = packet.payload {
-            let host = self.ground.sides[qp].host;
-            let start = match self.ground.region(host, rkey, va, len) {
+            let host = self.oracle.sides[qp].host;
+            let start = match self.oracle.region(host, rkey, va, len) {
                 Ok(start) => start,
                 Err(_) => return Err(TxError::RemoteAccess),
             };
-            let bytes = &self.ground.hosts[host].memory[start..start + len as usize];
-            self.ground.payload.extend_from_slice(bytes);
+            let bytes = &self.oracle.hosts[host].memory[start..start + len as usize];
+            self.oracle.payload.extend_from_slice(bytes);
         }
-        let flow = &mut self.ground.flows[incoming];
+        let flow = &mut self.oracle.flows[incoming];
         flow.responses.retain(|&psn| psn != relative);
         if let Some(Operation::ReadResponseFirst | Operation::ReadResponseMiddle) =
             packet.opcode.operation()
@@ -425,13 +426,13 @@ impl ResponderEnv for Env<'_> {
         }
         let truth = Truth {
             flow: incoming,
-            epoch: self.ground.flows[incoming].epoch,
+            epoch: self.oracle.flows[incoming].epoch,
             response: true,
             relative,
             message: 0,
         };
-        self.ground.sides[qp].emitted += 1;
-        self.ground.ship(incoming, truth, packet);
+        self.oracle.sides[qp].emitted += 1;
+        self.oracle.ship(incoming, truth, packet);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! The consumers: they post, drain, break, reset and reconnect queue pairs.
 
 use super::{Core, World};
-use crate::ground::*;
+use crate::oracle::*;
 use rrxe_core::*;
 
 /// A consumer's next turn comes within this fraction of its longest wait.
@@ -14,52 +14,53 @@ impl World {
     pub(super) fn turn(&mut self, qp: usize) {
         self.next_turn(qp);
         self.post_receives(qp);
-        match self.ground.sides[qp].state {
+        match self.oracle.sides[qp].state {
             State::Reset => return,
             State::Error => {
                 self.broken(qp);
                 return;
             }
-            State::Sqe if self.ground.random.chance(300) => {
+            State::Sqe if self.oracle.random.chance(300) => {
                 self.cores[qp].requester.start();
-                self.ground.sides[qp].state = State::Rts;
-                let flow = &mut self.ground.flows[qp];
+                self.oracle.sides[qp].state = State::Rts;
+                let flow = &mut self.oracle.flows[qp];
                 flow.failed = false;
                 // Flushed work requests used no PSNs.
                 flow.psns = flow.sent;
             }
-            State::Sqd if self.ground.fair || self.ground.random.chance(200) => {
-                trace!(self.ground, "    {qp} resumes");
+            State::Sqd if self.oracle.fair || self.oracle.random.chance(200) => {
+                trace!(self.oracle, "    {qp} resumes");
                 self.cores[qp].requester.resume();
-                self.ground.sides[qp].state = State::Rts;
+                self.oracle.sides[qp].state = State::Rts;
             }
             _ => {}
         }
-        if !self.ground.fair {
+        if !self.oracle.fair {
             self.trouble(qp);
             self.forge(qp);
         }
-        if !matches!(self.ground.sides[qp].state, State::Error | State::Reset) {
+        if !matches!(self.oracle.sides[qp].state, State::Error | State::Reset) {
             self.post(qp);
         }
     }
 
     /// Schedules a consumer's next turn. The delay doubles with each turn without progress.
     fn next_turn(&mut self, qp: usize) {
-        let ground = &mut self.ground;
-        let (seen, idle) = ground.sides[qp].turns;
-        let idle = match seen == ground.progress {
-            true => (idle + 1).min(20),
-            false => 0,
+        let oracle = &mut self.oracle;
+        let (seen, idle) = oracle.sides[qp].turns;
+        let idle = if seen == oracle.progress {
+            (idle + 1).min(20)
+        } else {
+            0
         };
-        ground.sides[qp].turns = (ground.progress, idle);
-        let pace = u64::from(1 + ground.random.below(ground.config.pace));
-        let longest = pace.max(ground.longest_wait(qp) / LATEST_TURN);
-        ground.schedule((pace << idle).min(longest), Event::Turn(qp));
+        oracle.sides[qp].turns = (oracle.progress, idle);
+        let pace = u64::from(1 + oracle.random.below(oracle.config.pace));
+        let longest = pace.max(oracle.longest_wait(qp) / LATEST_TURN);
+        oracle.schedule((pace << idle).min(longest), Event::Turn(qp));
     }
 
     fn post_receives(&mut self, qp: usize) {
-        let side = &self.ground.sides[qp];
+        let side = &self.oracle.sides[qp];
         if !matches!(side.state, State::Error | State::Reset) {
             for queue in side.queues.clone() {
                 self.fill(queue);
@@ -69,16 +70,16 @@ impl World {
 
     /// Posts receive work requests to a queue.
     fn fill(&mut self, index: usize) {
-        let ground = &mut self.ground;
-        let (queue, random) = (&mut ground.queues[index], &mut ground.random);
-        let bad = ground.config.trouble.bad_receives;
-        let keep = if ground.fair { 16 } else { queue.keep };
+        let oracle = &mut self.oracle;
+        let (queue, random) = (&mut oracle.queues[index], &mut oracle.random);
+        let bad = oracle.config.trouble.bad_receives;
+        let keep = if oracle.fair { 16 } else { queue.keep };
         while queue.waiting() < keep {
-            if !ground.fair && random.chance(300) {
+            if !oracle.fair && random.chance(300) {
                 break;
             }
             let (mut len, mut fault) = (queue.longest + 40, None);
-            if !ground.fair && random.chance(bad) {
+            if !oracle.fair && random.chance(bad) {
                 match random.chance(500) {
                     true => {
                         let bound = random.pick(&[300, queue.longest + 1]);
@@ -93,9 +94,9 @@ impl World {
 
     /// Posts a few send work requests.
     fn post(&mut self, qp: usize) {
-        let most = self.ground.random.below(6);
-        for _ in 0..most {
-            if self.ground.flows[qp].left == 0 {
+        let max = self.oracle.random.below(6);
+        for _ in 0..max {
+            if self.oracle.flows[qp].left == 0 {
                 break;
             }
             let Core {
@@ -109,60 +110,60 @@ impl World {
                 requester, slots, ..
             } = &mut self.cores[qp];
             let slot = requester.post(slots, request).expect("there is room");
-            let ground = &mut self.ground;
+            let oracle = &mut self.oracle;
             trace!(
-                ground,
+                oracle,
                 "    {qp} posts message {}: {message:?}",
-                ground.flows[qp].messages.len()
+                oracle.flows[qp].messages.len()
             );
-            let flow = &mut ground.flows[qp];
-            ground.sides[qp].slots[slot as usize] = flow.messages.len();
+            let flow = &mut oracle.flows[qp];
+            oracle.sides[qp].slots[slot as usize] = flow.messages.len();
             flow.psns += message.packets;
             flow.numbered += u32::from(!message.op.is_local());
             flow.messages.push(message);
             flow.left -= 1;
-            ground.requests += 1;
+            oracle.requests += 1;
         }
-        if most > 0 && !self.ground.sides[qp].send_pending {
+        if max > 0 && !self.oracle.sides[qp].send_pending {
             self.send(qp);
         }
     }
 
     /// Runs the disruptive actions of a consumer.
     fn trouble(&mut self, qp: usize) {
-        let trouble = self.ground.config.trouble;
-        let random = &mut self.ground.random;
+        let trouble = self.oracle.config.trouble;
+        let random = &mut self.oracle.random;
         if random.chance(20) {
             // A spurious timer call is harmless.
-            let now = self.ground.now;
+            let now = self.oracle.now;
             let outcome = self.with(qp, |core, env| {
                 core.requester.handle_timeout(&mut core.slots, now, env)
             });
             self.after_send_side(qp, outcome);
         }
-        let rts = self.ground.sides[qp].state == State::Rts;
-        if rts && self.ground.random.chance(trouble.drains) {
-            trace!(self.ground, "    {qp} pauses");
+        let rts = self.oracle.sides[qp].state == State::Rts;
+        if rts && self.oracle.random.chance(trouble.drains) {
+            trace!(self.oracle, "    {qp} pauses");
             self.cores[qp].requester.pause();
             // Consumers may change this attribute in SQD. No pending response is lost.
-            let count = usize::from(self.ground.connection(qp).max_dest_rd_atomic);
+            let count = usize::from(self.oracle.connection(qp).max_dest_rd_atomic);
             let resources = vec![Resource::default(); count];
             self.cores[qp].responder.set_resources(resources);
-            self.ground.sides[qp].state = State::Sqd;
+            self.oracle.sides[qp].state = State::Sqd;
         }
-        if self.ground.random.chance(trouble.deregistrations) {
-            trace!(self.ground, "    {qp} deregisters");
-            let peer = self.ground.sides[qp].peer;
-            let host = self.ground.sides[qp].host;
-            let flow = &mut self.ground.flows[peer];
+        if self.oracle.random.chance(trouble.deregistrations) {
+            trace!(self.oracle, "    {qp} deregisters");
+            let peer = self.oracle.sides[qp].peer;
+            let host = self.oracle.sides[qp].host;
+            let flow = &mut self.oracle.flows[peer];
             flow.deregistered = true;
             let key = flow.rkey;
-            self.ground.hosts[host].regions.retain(|r| r.key != key);
+            self.oracle.hosts[host].regions.retain(|r| r.key != key);
         }
-        if self.ground.random.chance(trouble.errors) {
+        if self.oracle.random.chance(trouble.errors) {
             self.error(qp);
-        } else if self.ground.random.chance(trouble.resets) {
-            let connection = self.ground.sides[qp].connection;
+        } else if self.oracle.random.chance(trouble.resets) {
+            let connection = self.oracle.sides[qp].connection;
             self.reset(connection);
             self.connect(connection);
         }
@@ -170,22 +171,22 @@ impl World {
 
     /// Reconnects a queue pair in Error, or gives it up.
     fn broken(&mut self, qp: usize) {
-        let connection = self.ground.sides[qp].connection;
-        if self.ground.random.chance(200) && self.ground.flows[qp].left > 0 {
+        let connection = self.oracle.sides[qp].connection;
+        if self.oracle.random.chance(200) && self.oracle.flows[qp].left > 0 {
             // Work requests posted in Error are flushed.
             self.post(qp);
         }
         if !self
-            .ground
+            .oracle
             .random
-            .chance(if self.ground.fair { 1000 } else { 100 })
+            .chance(if self.oracle.fair { 1000 } else { 100 })
         {
             return;
         }
         if self.reconnects[connection] == 0 {
             for end in self.ends(connection) {
                 self.error(end);
-                self.ground.flows[end].left = 0;
+                self.oracle.flows[end].left = 0;
             }
             return;
         }

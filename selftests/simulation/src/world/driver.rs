@@ -4,7 +4,7 @@
 //! packets, transmits, and follows the core into Error.
 
 use super::{Core, World};
-use crate::ground::*;
+use crate::oracle::*;
 use rrxe_core::wire::Syndrome;
 use rrxe_core::*;
 
@@ -12,14 +12,14 @@ use rrxe_core::*;
 type Early = (Packet, Truth, Vec<u8>);
 
 /// A reorder buffer.
-pub(super) struct HoldBack {
+pub(super) struct ReorderBuffer {
     reorder: Reorder,
-    ring: Vec<Option<Held<Early>>>,
+    ring: Vec<Option<Buffered<Early>>>,
 }
 
-impl HoldBack {
-    pub(super) fn new(places: usize) -> HoldBack {
-        HoldBack {
+impl ReorderBuffer {
+    pub(super) fn new(places: usize) -> ReorderBuffer {
+        ReorderBuffer {
             reorder: Reorder::new(),
             ring: (0..places).map(|_| None).collect(),
         }
@@ -27,14 +27,14 @@ impl HoldBack {
 }
 
 /// Maximum time that a packet waits for the rest of its burst, in nanoseconds.
-const SOON: u64 = 1000;
+const MAX_BURST_GAP: u64 = 1000;
 
 /// Maximum time that a delayed ACK waits for an outgoing packet, in nanoseconds.
-const LEFT: u32 = 5000;
+const MAX_ACK_DELAY: u32 = 5000;
 
 impl World {
     pub(super) fn timer(&mut self, qp: usize) {
-        let now = self.ground.now;
+        let now = self.oracle.now;
         let outcome = self.with(qp, |core, env| {
             core.requester.handle_timeout(&mut core.slots, now, env)
         });
@@ -50,7 +50,7 @@ impl World {
     /// Handles the outcome of a requester event.
     pub(super) fn after_send_side(&mut self, qp: usize, outcome: Outcome) {
         self.react(qp, outcome.fatal, outcome.sqe);
-        if outcome.transmit || !self.ground.config.strict {
+        if outcome.transmit || !self.oracle.config.strict {
             self.send(qp);
         }
         self.check(qp);
@@ -60,51 +60,51 @@ impl World {
         if fatal {
             self.error(qp);
         } else if sqe {
-            self.ground.sides[qp].state = State::Sqe;
-            self.ground.flows[qp].failed = true;
+            self.oracle.sides[qp].state = State::Sqe;
+            self.oracle.flows[qp].failed = true;
         }
     }
 
     /// Moves a queue pair to Error, which flushes everything.
     pub(super) fn error(&mut self, qp: usize) {
-        if matches!(self.ground.sides[qp].state, State::Error | State::Reset) {
+        if matches!(self.oracle.sides[qp].state, State::Error | State::Reset) {
             return;
         }
-        trace!(self.ground, "    {qp} goes to Error");
-        self.ground.sides[qp].state = State::Error;
-        self.ground.flows[qp].failed = true;
+        trace!(self.oracle, "    {qp} goes to Error");
+        self.oracle.sides[qp].state = State::Error;
+        self.oracle.flows[qp].failed = true;
         self.with(qp, |core, env| {
             core.requester.enter_error(&mut core.slots, env);
             core.responder.enter_error(env);
         });
-        self.forget_held(qp);
-        let side = &self.ground.sides[qp];
+        self.forget_buffered(qp);
+        let side = &self.oracle.sides[qp];
         assert!(
             side.current.is_none(),
             "the current receive is flushed first"
         );
         for &queue in &side.queues {
-            self.ground.queues[queue].flush();
+            self.oracle.queues[queue].flush();
         }
         assert!(
-            self.ground.flows[qp].is_idle(),
+            self.oracle.flows[qp].is_idle(),
             "queue pair {qp} did not flush everything"
         );
         self.check(qp);
     }
 
-    pub(super) fn forget_held(&mut self, qp: usize) {
-        for HoldBack { reorder, ring } in &mut self.cores[qp].held {
+    pub(super) fn forget_buffered(&mut self, qp: usize) {
+        for ReorderBuffer { reorder, ring } in &mut self.cores[qp].reorder_buffers {
             reorder.clear(ring);
         }
     }
 
     pub(super) fn send(&mut self, qp: usize) {
-        self.ground.sides[qp].send_pending = false;
+        self.oracle.sides[qp].send_pending = false;
         loop {
-            let (now, budget) = (self.ground.now, self.ground.connection(qp).budget);
+            let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
-            self.ground.sides[qp].rate = self.cores[qp].requester.rate(now);
+            self.oracle.sides[qp].rate = self.cores[qp].requester.rate(now);
             let progress = self.with(qp, |core, env| {
                 core.requester
                     .poll_transmit(&mut core.slots, now, budget, env)
@@ -112,13 +112,13 @@ impl World {
             let more = self.after_batch(qp, budget, &progress);
             self.carry(qp);
             self.react(qp, progress.fatal, progress.sqe);
-            if !more || matches!(self.ground.sides[qp].state, State::Error) {
+            if !more || matches!(self.oracle.sides[qp].state, State::Error) {
                 break;
             }
-            if self.ground.refused || self.ground.random.chance(50) {
-                self.ground.sides[qp].send_pending = true;
-                let delay = self.ground.random.below(500);
-                self.ground.schedule(delay.into(), Event::Send(qp));
+            if self.oracle.refused || self.oracle.random.chance(50) {
+                self.oracle.sides[qp].send_pending = true;
+                let delay = self.oracle.random.below(500);
+                self.oracle.schedule(delay.into(), Event::Send(qp));
                 break;
             }
         }
@@ -128,24 +128,24 @@ impl World {
     /// Sends the responder's packets, or delays an ACK until the queue pair sends its next packet.
     fn answer_soon(&mut self, qp: usize) {
         let owes = self.cores[qp].responder.owes_acknowledgement();
-        let ground = &mut self.ground;
-        let leaves = ground.config.carries && owes && !ground.sides[qp].answer_pending;
-        if !leaves || !ground.random.chance(700) {
+        let oracle = &mut self.oracle;
+        let leaves = oracle.config.piggyback && owes && !oracle.sides[qp].answer_pending;
+        if !leaves || !oracle.random.chance(700) {
             self.answer(qp);
             return;
         }
         trace!(
-            ground,
+            oracle,
             "    {qp} leaves its acknowledgement to what it sends"
         );
-        ground.sides[qp].answer_pending = true;
-        let delay = ground.random.below(LEFT);
-        ground.schedule(delay.into(), Event::Answer(qp));
+        oracle.sides[qp].answer_pending = true;
+        let delay = oracle.random.below(MAX_ACK_DELAY);
+        oracle.schedule(delay.into(), Event::Answer(qp));
     }
 
     /// Sends a delayed ACK after the packets of the requester.
     fn carry(&mut self, qp: usize) {
-        if self.ground.room == 0 || !self.ground.config.carries {
+        if self.oracle.room == 0 || !self.oracle.config.piggyback {
             return;
         }
         if let Some(packet) = self.cores[qp].responder.take_acknowledgement() {
@@ -156,22 +156,22 @@ impl World {
     }
 
     pub(super) fn answer(&mut self, qp: usize) {
-        self.ground.sides[qp].answer_pending = false;
+        self.oracle.sides[qp].answer_pending = false;
         loop {
-            let (now, budget) = (self.ground.now, self.ground.connection(qp).budget);
+            let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
             let progress = self.with(qp, |core, env| {
                 core.responder.poll_transmit(now, budget, env)
             });
             let more = self.after_batch(qp, budget, &progress);
             self.react(qp, progress.fatal, progress.sqe);
-            if !more || matches!(self.ground.sides[qp].state, State::Error) {
+            if !more || matches!(self.oracle.sides[qp].state, State::Error) {
                 break;
             }
-            if self.ground.refused || self.ground.random.chance(50) {
-                self.ground.sides[qp].answer_pending = true;
-                let delay = self.ground.random.below(500);
-                self.ground.schedule(delay.into(), Event::Answer(qp));
+            if self.oracle.refused || self.oracle.random.chance(50) {
+                self.oracle.sides[qp].answer_pending = true;
+                let delay = self.oracle.random.below(500);
+                self.oracle.schedule(delay.into(), Event::Answer(qp));
                 break;
             }
         }
@@ -179,35 +179,35 @@ impl World {
     }
 
     fn new_batch(&mut self, qp: usize) {
-        let ground = &mut self.ground;
-        ground.sides[qp].emitted = 0;
-        ground.refused = false;
-        ground.room = u32::MAX;
-        if !ground.fair && ground.random.chance(ground.config.trouble.no_room) {
-            ground.room = ground.random.below(4);
+        let oracle = &mut self.oracle;
+        oracle.sides[qp].emitted = 0;
+        oracle.refused = false;
+        oracle.room = u32::MAX;
+        if !oracle.fair && oracle.random.chance(oracle.config.trouble.no_room) {
+            oracle.room = oracle.random.below(4);
         }
     }
 
     fn after_batch(&mut self, qp: usize, budget: u32, progress: &Progress) -> bool {
-        let emitted = self.ground.sides[qp].emitted;
+        let emitted = self.oracle.sides[qp].emitted;
         assert_eq!(progress.sent, emitted, "packets of a batch of {qp}");
         assert!(emitted <= budget, "the budget of {qp}");
         assert!(
-            progress.more || !self.ground.refused,
+            progress.more || !self.oracle.refused,
             "refused, and nothing left"
         );
         progress.more
     }
 
     pub(super) fn arrival(&mut self, index: usize) {
-        let mut flight = self.ground.land(index);
+        let mut flight = self.oracle.land(index);
         let truth = flight.truth;
-        let current = self.ground.flows[truth.flow].epoch == truth.epoch;
-        let connected = self.ground.sides[flight.to].state != State::Reset;
+        let current = self.oracle.flows[truth.flow].epoch == truth.epoch;
+        let connected = self.oracle.sides[flight.to].state != State::Reset;
         if current && connected {
             self.receive(&mut flight);
         }
-        self.ground.landed(index, flight);
+        self.oracle.landed(index, flight);
     }
 
     fn receive(&mut self, flight: &mut Flight) {
@@ -219,37 +219,38 @@ impl World {
             if let Syndrome::Ack { .. } = Syndrome::decode(aeth.syndrome) {
                 // A peer may grant any number of credits, or none: no request may wait for them
                 // forever (D-15).
-                let credit = self.ground.random.below(32) as u8;
+                let credit = self.oracle.random.below(32) as u8;
                 aeth.syndrome = Syndrome::Ack { credit }.encode();
             }
         }
         assert_eq!(packet.payload_len as usize, flight.payload.len());
         assert_eq!(usize::from(packet.header_len), flight.header_len);
-        self.forger.see(qp, &truth, &packet, &flight.payload);
-        self.let_go(qp, &truth);
+        self.attacker.see(qp, &truth, &packet, &flight.payload);
+        self.expire_buffered(qp, &truth);
         trace!(
-            self.ground,
+            self.oracle,
             "    {qp} takes {:?} psn {}",
             packet.operation,
             truth.relative
         );
         if flight.congested {
             let core = &self.cores[qp];
-            let notification = match truth.response {
-                true => core.requester.notification(&packet),
-                false => core.responder.notification(&packet),
+            let notification = if truth.response {
+                core.requester.cnp(&packet)
+            } else {
+                core.responder.cnp(&packet)
             };
             if notification.is_some() {
-                let from = self.ground.sides[qp].peer;
-                let delay = self.ground.config.network.latency;
-                self.ground.schedule(delay, Event::Notification(from));
+                let from = self.oracle.sides[qp].peer;
+                let delay = self.oracle.config.network.latency;
+                self.oracle.schedule(delay, Event::Notification(from));
             }
         }
-        if self.ground.config.rows && !flight.congested && packet.starts_run() {
+        if self.oracle.config.bursts && !flight.congested && packet.starts_burst() {
             packet = self.join(packet, flight);
         }
         let mut outcome = self.handle(qp, packet, truth, &flight.payload);
-        outcome.merge(self.handle_held(qp, truth.response));
+        outcome.merge(self.handle_buffered(qp, truth.response));
         if truth.response {
             self.after_send_side(qp, outcome);
             return;
@@ -263,110 +264,115 @@ impl World {
     }
 
     /// Drops the buffered packets that have expired.
-    fn let_go(&mut self, qp: usize, truth: &Truth) {
-        let now = self.ground.now;
-        let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
+    fn expire_buffered(&mut self, qp: usize, truth: &Truth) {
+        let now = self.oracle.now;
+        let ReorderBuffer { reorder, ring } =
+            &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
         let before = reorder.len();
         reorder.expire(ring, now);
         assert!(
             reorder.expires().is_none_or(|at| at > now),
-            "{qp} holds a packet for too long"
+            "{qp} buffers a packet for too long"
         );
         if reorder.len() != before {
-            self.ground.flows[truth.flow].disturb(now);
+            self.oracle.flows[truth.flow].disturb(now);
         }
     }
 
-    /// Merges a packet with those that follow it into a burst: the next arrivals within `SOON`,
-    /// with an equal header except for consecutive PSNs.
+    /// Merges a packet with those that follow it into a burst: the next arrivals within
+    /// `MAX_BURST_GAP`, with an equal header except for consecutive PSNs.
     fn join(&mut self, packet: Packet, flight: &mut Flight) -> Packet {
         let core = &self.cores[flight.to];
         let side = usize::from(flight.truth.response);
-        let most = match flight.truth.response {
-            _ if !core.held[side].reorder.is_empty() => 1,
-            true => core.requester.takes_run(&core.slots, &packet),
-            false => core.responder.takes_run(&packet),
+        let max = match flight.truth.response {
+            _ if !core.reorder_buffers[side].reorder.is_empty() => 1,
+            true => core.requester.accepts_burst(&core.slots, &packet),
+            false => core.responder.accepts_burst(&packet),
         };
         let len = flight.payload.len();
         let header = |flight: &Flight| *flight.header.first_chunk().expect("longer than a BTH");
         let mut next = header(flight);
         let mut packets = 1;
-        while packets < most {
+        while packets < max {
             next = Packet::next_header(&next);
-            let Some((at, Event::Arrival(index))) = self.ground.peek_event() else {
+            let Some((at, Event::Arrival(index))) = self.oracle.peek_event() else {
                 break;
             };
-            let other = self.ground.flight(index);
+            let other = self.oracle.flight(index);
             let alike = header(other) == next
                 && (other.to, other.header_len) == (flight.to, flight.header_len)
                 && (other.pad, other.payload.len()) == (flight.pad, len)
                 && other.truth.epoch == flight.truth.epoch
                 && !other.congested;
-            if !alike || at > self.ground.now + SOON {
+            if !alike || at > self.oracle.now + MAX_BURST_GAP {
                 break;
             }
-            self.ground.take_event();
-            let other = self.ground.land(index);
+            self.oracle.take_event();
+            let other = self.oracle.land(index);
             flight.payload.extend_from_slice(&other.payload);
-            self.ground.landed(index, other);
+            self.oracle.landed(index, other);
             packets += 1;
         }
         if packets > 1 {
-            trace!(self.ground, "    {} takes {packets} as a run", flight.to);
+            trace!(self.oracle, "    {} takes {packets} as a burst", flight.to);
         }
-        packet.run(packets)
+        packet.burst(packets)
     }
 
     /// Hands a packet to the core, and buffers it if the core asks for that.
     fn handle(&mut self, qp: usize, packet: Packet, truth: Truth, payload: &[u8]) -> Outcome {
-        let now = self.ground.now;
-        self.ground.payload.clear();
-        self.ground.payload.extend_from_slice(payload);
-        self.ground.handling = Some(truth);
+        let now = self.oracle.now;
+        self.oracle.payload.clear();
+        self.oracle.payload.extend_from_slice(payload);
+        self.oracle.handling = Some(truth);
         let (outcome, expected) = if truth.response {
             let outcome = self.take_response(qp, &packet, &truth);
             (outcome, self.cores[qp].requester.expected_psn())
         } else {
-            let executed = self.ground.flows[truth.flow].executed;
+            let executed = self.oracle.flows[truth.flow].executed;
             let outcome = self.with(qp, |core, env| {
                 core.responder.handle_packet(now, &packet, env)
             });
-            self.ground.handling = None;
-            if self.ground.flows[truth.flow].service.is_reliable() {
+            self.oracle.handling = None;
+            if self.oracle.flows[truth.flow].service.is_reliable() {
                 self.executed(qp, truth.relative == executed);
                 self.check_nak(qp, &truth, executed, outcome.transmit);
             }
             let expected = self.cores[qp].responder.expected_psn();
             (outcome, Psn::new(expected))
         };
-        self.ground.handling = None;
-        let connection = self.ground.connection(qp);
+        self.oracle.handling = None;
+        let connection = self.oracle.connection(qp);
         if truth.response && connection.strict {
-            assert!(!outcome.hold, "a strict requester has {qp} hold an answer");
+            assert!(
+                !outcome.buffer,
+                "a strict requester has {qp} buffer an answer"
+            );
         }
-        if outcome.hold && connection.places > 0 && !connection.strict {
-            trace!(self.ground, "    {qp} holds psn {}", truth.relative);
-            let HoldBack { reorder, ring } = &mut self.cores[qp].held[usize::from(truth.response)];
+        if outcome.buffer && connection.places > 0 && !connection.strict {
+            trace!(self.oracle, "    {qp} buffers psn {}", truth.relative);
+            let ReorderBuffer { reorder, ring } =
+                &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
             let before = reorder.len();
-            let held = Held {
+            let buffered = Buffered {
                 psn: packet.psn(),
-                came: now,
+                arrived: now,
                 bytes: packet.payload_len,
-                shares: false,
+                shares_memory: false,
                 packet: (packet, truth, payload.to_vec()),
             };
             let same = |a: &Early, b: &Early| a.0.repeats(&b.0) && a.2 == b.2;
-            let lost = reorder.hold(ring, expected, usize::MAX, held, same);
+            let lost = reorder.insert(ring, expected, usize::MAX, buffered, same);
             if lost.is_some() || reorder.len() <= before {
-                self.ground.flows[truth.flow].disturb(now);
+                self.oracle.flows[truth.flow].disturb(now);
             }
         }
         outcome
     }
 
     /// Hands buffered packets to the core as their turn comes.
-    fn handle_held(&mut self, qp: usize, responses: bool) -> Outcome {
-        let now = self.ground.now;
+    fn handle_buffered(&mut self, qp: usize, responses: bool) -> Outcome {
+        let now = self.oracle.now;
         let mut outcome = Outcome::default();
         let mut taken = false;
         let side = usize::from(responses);
@@ -375,9 +381,9 @@ impl World {
                 requester,
                 responder,
                 slots,
-                held,
+                reorder_buffers,
             } = &mut self.cores[qp];
-            let HoldBack { reorder, ring } = &mut held[side];
+            let ReorderBuffer { reorder, ring } = &mut reorder_buffers[side];
             let next = if responses {
                 let due = |psn| requester.is_due(slots, psn);
                 reorder.next(ring, requester.expected_psn(), due)
@@ -389,40 +395,40 @@ impl World {
                 break;
             };
             trace!(
-                self.ground,
-                "    {qp} takes {:?} psn {}, which was held",
+                self.oracle,
+                "    {qp} takes {:?} psn {}, which was buffered",
                 packet.operation,
                 truth.relative
             );
             taken = true;
             outcome.merge(self.handle(qp, packet, truth, &payload));
         }
-        let left = !self.cores[qp].held[side].reorder.is_empty();
-        let told = match responses {
+        let left = !self.cores[qp].reorder_buffers[side].reorder.is_empty();
+        let reported = match responses {
             true if left => self.with(qp, |core, env| {
-                core.requester.held(&mut core.slots, now, left, env)
+                core.requester.on_buffered(&mut core.slots, now, left, env)
             }),
             true => Outcome::default(),
-            false => self.cores[qp].responder.held(taken, left),
+            false => self.cores[qp].responder.on_buffered(taken, left),
         };
-        if !responses && told.transmit {
-            let incoming = self.ground.sides[qp].peer;
-            self.ground.flows[incoming].nak_open = true;
+        if !responses && reported.transmit {
+            let incoming = self.oracle.sides[qp].peer;
+            self.oracle.flows[incoming].nak_open = true;
         }
-        outcome.merge(told);
+        outcome.merge(reported);
         outcome
     }
 
     fn take_response(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> Outcome {
-        let now = self.ground.now;
+        let now = self.oracle.now;
         let before = *self.cores[qp].requester.counters();
         let syndrome = match packet.ext {
             Ext::Aeth(aeth) => Syndrome::decode(aeth.syndrome),
             _ => Syndrome::Reserved(0),
         };
         if let Syndrome::RnrNak { .. } = syndrome {
-            self.ground.flows[qp].rnr_naks += 1;
-            self.ground.flows[qp].rnr_now = 1;
+            self.oracle.flows[qp].rnr_naks += 1;
+            self.oracle.flows[qp].rnr_now = 1;
         }
         let outstanding = self.cores[qp].requester.expected_psn();
         let outcome = self.with(qp, |core, env| {
@@ -432,7 +438,7 @@ impl World {
         self.take_credits(qp, packet, outstanding);
         let after = *self.cores[qp].requester.counters();
         let expected = self.cores[qp].requester.expected_psn();
-        let flow = &mut self.ground.flows[qp];
+        let flow = &mut self.oracle.flows[qp];
         flow.rnr_now = 0;
         if let Syndrome::RnrNak { timer } = syndrome {
             // An RNR NAK acknowledges every packet before its PSN.
@@ -452,7 +458,7 @@ impl World {
         // it. A buffered response acknowledges only the packets before the READ or atomic that it
         // waits for.
         let reached = match syndrome {
-            _ if outcome.hold => flow.relative(expected),
+            _ if outcome.buffer => flow.relative(expected),
             Syndrome::Nak(_) => truth.relative,
             // The PSN before the first acknowledges nothing.
             _ => flow.relative(packet.psn().next()),
@@ -472,7 +478,7 @@ impl World {
         let Syndrome::Ack { credit } = Syndrome::decode(aeth.syndrome) else {
             return;
         };
-        let flow = &mut self.ground.flows[qp];
+        let flow = &mut self.oracle.flows[qp];
         let is_new = (flow.relative(una)..flow.sent).contains(&flow.relative(packet.psn()));
         let completed = flow.messages[..flow.completed].iter();
         let completed = completed.filter(|message| message.receives()).count();
@@ -487,14 +493,14 @@ impl World {
 
     /// Handles a congestion notification, which may change only the rate (A-08, L-07).
     pub(super) fn congestion(&mut self, qp: usize) {
-        let now = self.ground.now;
-        trace!(self.ground, "    {qp} is notified of congestion");
+        let now = self.oracle.now;
+        trace!(self.oracle, "    {qp} is notified of congestion");
         let core = &mut self.cores[qp];
         if core.requester.rate(now).is_none() {
-            self.ground.sides[qp].paid = now;
+            self.oracle.sides[qp].paid = now;
         }
-        core.requester.notified(now);
-        core.responder.notified(now);
+        core.requester.on_cnp(now);
+        core.responder.on_cnp(now);
         self.check(qp);
     }
 }

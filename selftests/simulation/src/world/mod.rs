@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The world of one seed: end points, connections, and time. [`consumer`] implements the consumers,
-//! [`driver`] the driver around the core, and [`judge`] the invariants.
+//! [`driver`] the driver around the core, and [`invariants`] the invariants.
 
+mod attacker;
 mod consumer;
 mod driver;
-mod forger;
-mod judge;
+mod invariants;
 mod work_request;
 
 use crate::config::Config;
 use crate::env::Env;
 use crate::flow::Flow;
-use crate::ground::*;
+use crate::oracle::*;
 use crate::random::{data, Random};
-use driver::HoldBack;
-use forger::Forger;
+use attacker::Attacker;
+use driver::ReorderBuffer;
 use rrxe_core::*;
 
 /// A responder that owns its responder resources.
@@ -30,7 +30,7 @@ struct Core {
     responder: Responder,
     slots: Vec<SendSlot>,
     /// Reorder buffers for requests and responses.
-    held: [HoldBack; 2],
+    reorder_buffers: [ReorderBuffer; 2],
 }
 
 /// Statistics of one seed.
@@ -54,11 +54,11 @@ pub fn run(seed: u64, trace: bool) -> Summary {
 
 struct World {
     cores: Vec<Core>,
-    ground: Ground,
-    forger: Forger,
+    oracle: Oracle,
+    attacker: Attacker,
     /// Number of reconnects left for each connection.
     reconnects: Vec<u32>,
-    /// The last value of `Ground::progress`, and the time at which it was seen.
+    /// The last value of `Oracle::progress`, and the time at which it was seen.
     progress: (u64, u64),
     /// When the network impairments end.
     end: Option<u64>,
@@ -68,8 +68,8 @@ impl World {
     fn new(config: Config, random: Random, trace: bool) -> World {
         let connections = config.connections.clone();
         let reconnects = vec![config.reconnects; connections.len()];
-        let forger = Forger::new(config.forger.clone());
-        let mut ground = Ground::new(config, random, trace);
+        let attacker = Attacker::new(config.attacker.clone());
+        let mut oracle = Oracle::new(config, random, trace);
         let mut cores = Vec::new();
         for (index, connection) in connections.iter().enumerate() {
             let service = connection.service;
@@ -80,11 +80,11 @@ impl World {
                     requester: Requester::new(service),
                     responder: Responder::new(service),
                     slots: vec![SendSlot::default(); 1 << connection.depth],
-                    held: [(); 2].map(|()| HoldBack::new(connection.places)),
+                    reorder_buffers: [(); 2].map(|()| ReorderBuffer::new(connection.places)),
                 });
                 let peer = if ends == 1 { first } else { first + 1 - end };
-                let queues = ground.queues_of(connection, end);
-                ground.sides.push(Side {
+                let queues = oracle.queues_of(connection, end);
+                oracle.sides.push(Side {
                     host: connection.hosts[end],
                     connection: index,
                     peer,
@@ -104,23 +104,23 @@ impl World {
                 });
                 let mut flow = Flow::new(service, connection.mtu);
                 flow.left = connection.requests;
-                let host = &mut ground.hosts[connection.hosts[ends - 1 - end]];
+                let host = &mut oracle.hosts[connection.hosts[ends - 1 - end]];
                 flow.window = host.memory.len() + GUARD;
                 host.memory.resize(flow.window, 0xee);
-                let place = ground.random.next() as u32;
+                let place = oracle.random.next() as u32;
                 host.memory.extend_from_slice(data(place, READ_ONLY as u32));
                 host.memory.resize(flow.window + WINDOW, 0);
-                ground.flows.push(flow);
-                ground.last.push(0);
+                oracle.flows.push(flow);
+                oracle.last.push(0);
             }
         }
-        for host in &mut ground.hosts {
+        for host in &mut oracle.hosts {
             host.shadow = host.memory.clone();
         }
         let mut world = World {
             cores,
-            ground,
-            forger,
+            oracle,
+            attacker,
             reconnects,
             progress: (0, 0),
             end: None,
@@ -129,8 +129,8 @@ impl World {
             world.connect(index);
         }
         for qp in 0..world.cores.len() {
-            let delay = world.ground.random.below(1000);
-            world.ground.schedule(delay.into(), Event::Turn(qp));
+            let delay = world.oracle.random.below(1000);
+            world.oracle.schedule(delay.into(), Event::Turn(qp));
         }
         world
     }
@@ -138,39 +138,39 @@ impl World {
     /// Returns the queue pairs of a connection.
     fn ends(&self, connection: usize) -> impl Iterator<Item = usize> {
         let of = |side: &Side| side.connection == connection;
-        let first = self.ground.sides.iter().position(of).unwrap_or(0);
-        let count = self.ground.sides.iter().filter(|side| of(side)).count();
+        let first = self.oracle.sides.iter().position(of).unwrap_or(0);
+        let count = self.oracle.sides.iter().filter(|side| of(side)).count();
         first..first + count
     }
 
     /// Takes the queue pairs of a connection from Reset to RTS.
     fn connect(&mut self, index: usize) {
-        let connection = self.ground.config.connections[index];
+        let connection = self.oracle.config.connections[index];
         for qp in self.ends(index) {
-            let ground = &mut self.ground;
-            let base = match ground.random.below(3) {
-                0 => ground.random.next() as u32,
-                1 => 0u32.wrapping_sub(ground.random.below(64)),
-                _ => (psn::MAX_OUTSTANDING).wrapping_sub(ground.random.below(64)),
+            let oracle = &mut self.oracle;
+            let base = match oracle.random.below(3) {
+                0 => oracle.random.next() as u32,
+                1 => 0u32.wrapping_sub(oracle.random.below(64)),
+                _ => (psn::MAX_OUTSTANDING).wrapping_sub(oracle.random.below(64)),
             };
-            let rkey = ground.new_key();
-            let flow = &mut ground.flows[qp];
+            let rkey = oracle.new_key();
+            let flow = &mut oracle.flows[qp];
             flow.restart(Psn::new(base));
             flow.rkey = rkey;
             flow.mismatched = connection.max_rd_atomic > connection.max_dest_rd_atomic;
-            let (window, peer) = (flow.window, ground.sides[qp].peer);
+            let (window, peer) = (flow.window, oracle.sides[qp].peer);
             let region = Region {
                 key: rkey,
                 start: window,
                 len: WINDOW,
             };
-            let host = ground.sides[peer].host;
-            ground.hosts[host].regions.push(region);
+            let host = oracle.sides[peer].host;
+            oracle.hosts[host].regions.push(region);
         }
         for qp in self.ends(index) {
-            let ground = &mut self.ground;
-            let peer = ground.sides[qp].peer;
-            let (mine, theirs) = (ground.flows[qp].base, ground.flows[peer].base);
+            let oracle = &mut self.oracle;
+            let peer = oracle.sides[qp].peer;
+            let (mine, theirs) = (oracle.flows[qp].base, oracle.flows[peer].base);
             let (own, dest) = (FIRST_QPN + qp as u32, FIRST_QPN + peer as u32);
             let Core {
                 requester,
@@ -178,10 +178,11 @@ impl World {
                 ..
             } = &mut self.cores[qp];
             requester.set_src_qpn(own);
-            requester.set_holding(connection.places > 0);
-            requester.set_recovery(match connection.strict {
-                true => RecoveryMode::Strict,
-                false => RecoveryMode::Selective,
+            requester.set_buffering(connection.places > 0);
+            requester.set_recovery(if connection.strict {
+                RecoveryMode::Strict
+            } else {
+                RecoveryMode::Selective
             });
             requester.set_dest_qpn(dest);
             requester.set_mtu(connection.mtu);
@@ -204,9 +205,9 @@ impl World {
             responder.set_qkey(QKEY);
             responder.start();
             requester.start();
-            ground.sides[qp].state = State::Rts;
+            oracle.sides[qp].state = State::Rts;
             trace!(
-                ground,
+                oracle,
                 "{qp} connects to {peer}: PSN {:#x}, {connection:?}",
                 mine.get()
             );
@@ -216,29 +217,29 @@ impl World {
     /// Moves both queue pairs to Reset, which drops everything outstanding.
     fn reset(&mut self, connection: usize) {
         for qp in self.ends(connection) {
-            trace!(self.ground, "    {qp} is reset");
+            trace!(self.oracle, "    {qp} is reset");
             self.cores[qp].requester.reset();
             self.cores[qp].responder.reset();
-            self.forget_held(qp);
+            self.forget_buffered(qp);
             assert_eq!(self.cores[qp].requester.next_timeout(), None);
-            let ground = &mut self.ground;
-            let side = &mut ground.sides[qp];
+            let oracle = &mut self.oracle;
+            let side = &mut oracle.sides[qp];
             side.state = State::Reset;
             side.partial = None;
             side.timer = None;
             side.answer_timer = None;
             if let Some(receive) = side.current.take() {
-                ground.queues[receive.queue].forget(qp, receive.number);
+                oracle.queues[receive.queue].forget(qp, receive.number);
             }
             for &queue in &side.queues {
-                ground.queues[queue].discard();
+                oracle.queues[queue].discard();
             }
-            let key = ground.flows[qp].rkey;
-            let host = ground.sides[ground.sides[qp].peer].host;
-            ground.hosts[host].regions.retain(|r| r.key != key);
-            ground.flows[qp].messages.clear();
-            ground.flows[qp].completed = 0;
-            ground.progress += 1;
+            let key = oracle.flows[qp].rkey;
+            let host = oracle.sides[oracle.sides[qp].peer].host;
+            oracle.hosts[host].regions.retain(|r| r.key != key);
+            oracle.flows[qp].messages.clear();
+            oracle.flows[qp].completed = 0;
+            oracle.progress += 1;
             // A poll in Reset is harmless and sends nothing.
             self.send(qp);
             self.answer(qp);
@@ -246,14 +247,14 @@ impl World {
     }
 
     fn run(&mut self) -> Summary {
-        let start = self.ground.now;
+        let start = self.oracle.now;
         let mut events = 0;
         while !self.is_done() {
             assert!(self.step(), "nothing will ever happen, and not all is done");
             events += 1;
             assert!(events < MAX_EVENTS, "no end in sight");
         }
-        for (number, host) in self.ground.hosts.iter().enumerate() {
+        for (number, host) in self.oracle.hosts.iter().enumerate() {
             let differs = host
                 .memory
                 .iter()
@@ -261,26 +262,26 @@ impl World {
                 .position(|(a, b)| a != b);
             assert_eq!(differs, None, "memory of host {number}");
         }
-        let current = |qp: usize| self.ground.sides[qp].current;
-        for (number, queue) in self.ground.queues.iter().enumerate() {
-            queue.judge(|qp| {
+        let current = |qp: usize| self.oracle.sides[qp].current;
+        for (number, queue) in self.oracle.queues.iter().enumerate() {
+            queue.check(|qp| {
                 let receive = current(qp).filter(|receive| receive.queue == number);
                 receive.map(|receive| receive.number)
             });
         }
         Summary {
-            packets: self.ground.packets,
-            requests: self.ground.requests,
-            nanoseconds: self.ground.now - start,
+            packets: self.oracle.packets,
+            requests: self.oracle.requests,
+            nanoseconds: self.oracle.now - start,
         }
     }
 
     fn is_done(&self) -> bool {
-        self.ground.fair
-            && self.ground.flying == 0
-            && self.ground.flows.iter().all(|f| f.left == 0 && f.is_idle())
+        self.oracle.fair
+            && self.oracle.flying == 0
+            && self.oracle.flows.iter().all(|f| f.left == 0 && f.is_idle())
             && !self
-                .ground
+                .oracle
                 .sides
                 .iter()
                 .any(|s| s.send_pending || s.answer_pending)
@@ -288,24 +289,25 @@ impl World {
 
     /// Executes the next event. Returns false if no event is left.
     fn step(&mut self) -> bool {
-        let event = self.ground.next_event();
+        let event = self.oracle.next_event();
         let timers = |side: &Side| side.timer.into_iter().chain(side.answer_timer);
-        let timer = self.ground.sides.iter().flat_map(timers).min();
+        let timer = self.oracle.sides.iter().flat_map(timers).min();
         match (event, timer) {
             (None, None) => return false,
             (event, Some(at)) if event.is_none_or(|event| at <= event) => {
-                self.ground.now = self.ground.now.max(at);
+                self.oracle.now = self.oracle.now.max(at);
                 let of = |side: &Side| timers(side).any(|timer| timer == at);
-                let qp = self.ground.sides.iter().position(of).unwrap_or(0);
-                trace!(self.ground, "    {qp} timer");
-                match self.ground.sides[qp].timer == Some(at) {
-                    true => self.timer(qp),
-                    false => self.answer(qp),
+                let qp = self.oracle.sides.iter().position(of).unwrap_or(0);
+                trace!(self.oracle, "    {qp} timer");
+                if self.oracle.sides[qp].timer == Some(at) {
+                    self.timer(qp)
+                } else {
+                    self.answer(qp)
                 }
             }
             _ => {
-                self.ground.now = self.ground.now.max(event.unwrap_or(0));
-                match self.ground.take_event() {
+                self.oracle.now = self.oracle.now.max(event.unwrap_or(0));
+                match self.oracle.take_event() {
                     Some(Event::Arrival(index)) => self.arrival(index),
                     Some(Event::Turn(qp)) => self.turn(qp),
                     Some(Event::Send(qp)) => self.send(qp),
@@ -320,7 +322,7 @@ impl World {
     }
 
     fn with<R>(&mut self, qp: usize, f: impl FnOnce(&mut Core, &mut Env<'_>) -> R) -> R {
-        let ground = &mut self.ground;
-        f(&mut self.cores[qp], &mut Env { ground, qp })
+        let oracle = &mut self.oracle;
+        f(&mut self.cores[qp], &mut Env { oracle, qp })
     }
 }

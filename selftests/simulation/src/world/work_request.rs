@@ -5,17 +5,17 @@
 use super::World;
 use crate::env::{operands, qkey};
 use crate::flow::{Message, Trap};
-use crate::ground::*;
-use crate::random::LONGEST;
+use crate::oracle::*;
+use crate::random::MAX_LENGTH;
 use rrxe_core::*;
 
 impl World {
     /// Generates a work request.
     pub(super) fn make_up(&mut self, qp: usize) -> (Message, SendRequest) {
         use SendOp as O;
-        let ground = &mut self.ground;
-        let connection = *ground.connection(qp);
-        let (flow, random) = (&mut ground.flows[qp], &mut ground.random);
+        let oracle = &mut self.oracle;
+        let connection = *oracle.connection(qp);
+        let (flow, random) = (&mut oracle.flows[qp], &mut oracle.random);
         let mtu = connection.mtu.bytes();
         let op = match connection.service {
             Service::Ud => random.pick(&[O::Send, O::SendImm]),
@@ -82,14 +82,14 @@ impl World {
         let mut message = Message {
             op,
             len,
-            data: random.below(LONGEST),
+            data: random.below(MAX_LENGTH),
             place: flow.window + place,
             imm_or_key: random.next() as u32,
             fence,
             signaled: random.chance(500),
             solicited: random.chance(200),
             trap: Trap::None,
-            to: ground.sides[qp].peer,
+            to: oracle.sides[qp].peer,
             srqn: 0,
             first: flow.psns,
             packets: match op.is_local() {
@@ -105,19 +105,19 @@ impl World {
         };
         if connection.service == Service::Ud {
             let datagrams = |(_, side): &(usize, &Side)| {
-                ground.config.connections[side.connection].service == Service::Ud
+                oracle.config.connections[side.connection].service == Service::Ud
             };
-            let others = ground.sides.iter().enumerate().filter(datagrams);
+            let others = oracle.sides.iter().enumerate().filter(datagrams);
             let others: Vec<usize> = others.map(|(index, _)| index).collect();
             message.to = random.pick(&others);
         }
         let mut srqn = 0;
         if connection.service == Service::Xrc {
-            let queues = &ground.sides[message.to].queues;
-            srqn = ground.queues[random.pick(queues)].number;
+            let queues = &oracle.sides[message.to].queues;
+            srqn = oracle.queues[random.pick(queues)].number;
         }
         let mut rkey = flow.rkey;
-        if !ground.fair && random.chance(ground.config.trouble.traps) {
+        if !oracle.fair && random.chance(oracle.config.trouble.traps) {
             let fault = random.pick(&[Fault::Protection, Fault::Malformed, Fault::Length]);
             let local = Trap::Local(fault, random.below(message.packets.max(1)));
             let remote = len > 0 && matches!(op, O::Write | O::WriteImm | O::Read);
@@ -145,14 +145,14 @@ impl World {
         }
         message.srqn = srqn;
         if op == O::SendInv {
-            let host = ground.sides[message.to].host;
-            message.imm_or_key = ground.new_key();
+            let host = oracle.sides[message.to].host;
+            message.imm_or_key = oracle.new_key();
             if message.trap != Trap::Invalidate {
-                ground.hosts[host].keys.push(message.imm_or_key);
+                oracle.hosts[host].keys.push(message.imm_or_key);
             }
         }
         if op == O::Flush {
-            let random = &mut ground.random;
+            let random = &mut oracle.random;
             message.imm_or_key = random.between(1, 3) | (random.below(2) << 4);
             if message.trap == Trap::Access {
                 // A FLUSH of the whole region, or of length 0, needs a valid key too.

@@ -150,13 +150,13 @@ impl RequesterEnv for Driver {
         self.emit(packet)
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
         let at = offset as usize;
         self.sq[slot as usize].data[at..at + self.payload.len()].copy_from_slice(&self.payload);
         Ok(())
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         self.sq[slot as usize].data = value.to_ne_bytes().to_vec();
         Ok(())
     }
@@ -185,7 +185,7 @@ impl ResponderEnv for Driver {
         })
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         if let Some(fault) = self.recv_fault {
             return Err(fault);
         }
@@ -206,7 +206,7 @@ impl ResponderEnv for Driver {
         self.range(rkey, va, len).map(|_| ())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let range = self.range(rkey, va, self.payload.len() as u32)?;
         self.memory[range].copy_from_slice(&self.payload);
         Ok(())
@@ -228,7 +228,7 @@ impl ResponderEnv for Driver {
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         assert_eq!(self.payload.len(), 8);
-        self.place_remote(rkey, va)?;
+        self.write_remote(rkey, va)?;
         self.atomics += 1;
         Ok(())
     }

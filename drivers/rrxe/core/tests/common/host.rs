@@ -23,9 +23,9 @@ pub struct Host {
     /// Packets dropped because of a wrong ICRC.
     pub bad_icrc: u32,
     /// Out-of-order requests and answers.
-    pub held: [HoldBack; 2],
-    /// Whether the driver holds out-of-order packets instead of dropping them.
-    pub holds: bool,
+    pub reorder_buffers: [ReorderBuffer; 2],
+    /// Whether the driver buffers out-of-order packets instead of dropping them.
+    pub buffers: bool,
 }
 
 /// A packet and its payload.
@@ -33,16 +33,16 @@ type Kept = (Packet, Vec<u8>);
 
 /// Out-of-order packets of one side.
 #[derive(Default)]
-pub struct HoldBack {
+pub struct ReorderBuffer {
     pub reorder: Reorder,
-    ring: Vec<Option<Held<Kept>>>,
+    ring: Vec<Option<Buffered<Kept>>>,
 }
 
-impl HoldBack {
-    fn new() -> HoldBack {
-        HoldBack {
+impl ReorderBuffer {
+    fn new() -> ReorderBuffer {
+        ReorderBuffer {
             reorder: Reorder::new(),
-            ring: (0..reorder::HELD).map(|_| None).collect(),
+            ring: (0..reorder::MAX_BUFFERED).map(|_| None).collect(),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Host {
         requester.set_rnr_retry(7);
         requester.set_max_rd_atomic(4);
         requester.set_qkey(QKEY);
-        requester.set_holding(true);
+        requester.set_buffering(true);
         requester.start();
         let mut responder = Responder::new(service);
         responder.set_dest_qpn(101 - index as u32);
@@ -86,21 +86,21 @@ impl Host {
             posted: 0,
             budget: 16,
             bad_icrc: 0,
-            held: [HoldBack::new(), HoldBack::new()],
-            holds: true,
+            reorder_buffers: [ReorderBuffer::new(), ReorderBuffer::new()],
+            buffers: true,
         }
     }
 
     /// Makes the driver drop out-of-order packets.
-    pub fn holds_nothing(mut self) -> Host {
-        self.holds = false;
-        self.requester.set_holding(false);
+    pub fn without_reorder_buffer(mut self) -> Host {
+        self.buffers = false;
+        self.requester.set_buffering(false);
         self
     }
 
     /// Switches to plain go-back-N, like the module with `recovery=strict`.
     pub fn strict(mut self) -> Host {
-        self.holds = false;
+        self.buffers = false;
         self.requester.set_recovery(RecoveryMode::Strict);
         self
     }
@@ -142,18 +142,18 @@ impl Host {
         )
     }
 
-    /// Hands a packet with this payload to its side, bypassing the wire format, and then the held
-    /// packets that are due.
+    /// Hands a packet with this payload to its side, bypassing the wire format, and then the
+    /// buffered packets that are due.
     pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         assert_eq!(packet.payload_len as usize, payload.len());
-        for HoldBack { reorder, ring } in &mut self.held {
+        for ReorderBuffer { reorder, ring } in &mut self.reorder_buffers {
             reorder.expire(ring, now);
         }
         let mut outcome = self.handle(now, packet, payload);
         let is_response = packet.is_response();
         let (mut taken, side) = (false, usize::from(is_response));
         loop {
-            let HoldBack { reorder, ring } = &mut self.held[side];
+            let ReorderBuffer { reorder, ring } = &mut self.reorder_buffers[side];
             let next = if is_response {
                 let (requester, slots) = (&self.requester, &self.slots);
                 let due = |psn| requester.is_due(slots, psn);
@@ -169,19 +169,19 @@ impl Host {
             taken = true;
             outcome.merge(self.handle(now, &packet, &payload));
         }
-        let left = !self.held[side].reorder.is_empty();
+        let left = !self.reorder_buffers[side].reorder.is_empty();
         let told = if is_response {
             self.requester
-                .held(&mut self.slots, now, left, &mut self.driver)
+                .on_buffered(&mut self.slots, now, left, &mut self.driver)
         } else {
-            self.responder.held(taken, left)
+            self.responder.on_buffered(taken, left)
         };
         outcome.merge(told);
         self.note(outcome.fatal, outcome.sqe);
         outcome
     }
 
-    /// Hands a packet to its side, and holds it if asked to.
+    /// Hands a packet to its side, and buffers it if asked to.
     fn handle(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         self.driver.payload = payload.to_vec();
         let (outcome, expected) = if packet.is_response() {
@@ -193,17 +193,18 @@ impl Host {
             let outcome = self.responder.handle_packet(now, packet, &mut self.driver);
             (outcome, Psn::new(self.responder.expected_psn()))
         };
-        if outcome.hold && self.holds {
-            let HoldBack { reorder, ring } = &mut self.held[usize::from(packet.is_response())];
-            let held = Held {
+        if outcome.buffer && self.buffers {
+            let ReorderBuffer { reorder, ring } =
+                &mut self.reorder_buffers[usize::from(packet.is_response())];
+            let buffered = Buffered {
                 psn: packet.psn(),
-                came: now,
+                arrived: now,
                 bytes: packet.payload_len,
-                shares: false,
+                shares_memory: false,
                 packet: (*packet, payload.to_vec()),
             };
             let same = |a: &Kept, b: &Kept| a.0.repeats(&b.0) && a.1 == b.1;
-            let _lost = reorder.hold(ring, expected, usize::MAX, held, same);
+            let _lost = reorder.insert(ring, expected, usize::MAX, buffered, same);
         }
         outcome
     }
@@ -244,7 +245,7 @@ impl Host {
     /// Does what a driver does on a fatal error and for modify_qp to Error.
     pub fn go_to_error(&mut self) {
         self.error = true;
-        self.held = [HoldBack::new(), HoldBack::new()];
+        self.reorder_buffers = [ReorderBuffer::new(), ReorderBuffer::new()];
         self.requester
             .enter_error(&mut self.slots, &mut self.driver);
         self.responder.enter_error(&mut self.driver);

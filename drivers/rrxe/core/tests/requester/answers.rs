@@ -166,8 +166,8 @@ fn f_16_naks_end_the_queue() {
 #[test]
 fn a_nak_within_a_read() {
     let refused = Syndrome::Nak(NakCode::RemoteAccess);
-    for holds in [false, true] {
-        let mut host = if holds { holding_host() } else { host() };
+    for buffers in [false, true] {
+        let mut host = if buffers { buffering_host() } else { host() };
         post(&mut host, SendOp::Read, 4 * MTU);
         host.drain(0);
         for later in 1..4 {
@@ -178,8 +178,8 @@ fn a_nak_within_a_read() {
         assert_eq!(psns(&host.drain(0)), [0]);
         let first = response(Operation::ReadResponseFirst, 0, 1024);
         let _ = host.take(0, &first, &[0; 1024]);
-        // A held NAK is handled now.
-        if !holds {
+        // A buffered NAK is handled now.
+        if !buffers {
             assert!(host.statuses().is_empty());
             ack(&mut host, 1, refused);
         }

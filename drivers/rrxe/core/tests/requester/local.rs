@@ -49,7 +49,7 @@ fn packets_that_wait_here_use_up_no_retry() {
 
 /// A packet that never leaves this host is an error in the end.
 #[test]
-fn patience_with_this_host_ends() {
+fn uncounted_retries_are_bounded() {
     let mut host = impatient_host();
     assert_eq!(host.requester.counters().timeouts, 0);
     expire(&mut host, true);
@@ -60,7 +60,7 @@ fn patience_with_this_host_ends() {
 
 /// Progress resets the limit of local waits.
 #[test]
-fn progress_restores_the_patience() {
+fn progress_restores_uncounted_retries() {
     let mut host = impatient_host();
     ack(&mut host, 0, ACK);
     post(&mut host, SendOp::Send, 1);

@@ -28,11 +28,11 @@ const TIMEOUT: u64 = 4_096 << 8;
 
 /// Returns a host whose driver drops out-of-order packets.
 fn host() -> Host {
-    holding_host().holds_nothing()
+    buffering_host().without_reorder_buffer()
 }
 
-/// Returns a host whose driver holds out-of-order packets.
-fn holding_host() -> Host {
+/// Returns a host whose driver buffers out-of-order packets.
+fn buffering_host() -> Host {
     Host::new(Service::Rc, 0, MTU)
 }
 

@@ -3,8 +3,8 @@
 //! Loss recovery: detection of lost packets, and minimal retransmission.
 
 use super::*;
-use rrxe_core::reorder::REACH;
-use rrxe_core::requester::PROBE_FLOOR;
+use rrxe_core::reorder::MAX_DISTANCE;
+use rrxe_core::requester::MIN_PTO;
 
 fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
     let _ = host.take(now, &acknowledge(psn(n), syndrome), &[]);
@@ -12,7 +12,7 @@ fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
 
 /// Returns a host with `count` single-packet WRITEs in flight and a measured round trip of 100 us.
 fn in_flight(count: u32) -> Host {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Write, 1);
     host.drain(0);
     ack_at(&mut host, 100_000, 0, ACK);
@@ -32,7 +32,7 @@ fn expire(host: &mut Host, at: u64) {
 
 /// A peer that keeps out-of-order packets gets the missing packet, and new ones.
 #[test]
-fn a_peer_that_holds() {
+fn a_peer_that_buffers() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
     post(&mut host, SendOp::Write, 1);
@@ -57,18 +57,23 @@ fn a_peer_that_holds() {
     assert_eq!(host.requester.counters().retransmitted, 3);
 }
 
-/// An answer farther ahead than the largest window may be forged, and is not held.
+/// An answer farther ahead than the largest window may be forged, and is not buffered.
 #[test]
 fn answers_from_far_ahead() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Read, 4096 * MTU);
     host.drain(0);
     let middle = |n| response(Operation::ReadResponseMiddle, n, MTU as usize);
-    for (n, held) in [(1, true), (REACH, false), (4000, false), (REACH - 1, true)] {
+    for (n, buffered) in [
+        (1, true),
+        (MAX_DISTANCE, false),
+        (4000, false),
+        (MAX_DISTANCE - 1, true),
+    ] {
         let outcome = host.take(0, &middle(n), &[0; MTU as usize]);
-        assert_eq!(outcome.hold, held, "{n}");
+        assert_eq!(outcome.buffer, buffered, "{n}");
     }
-    assert_eq!(host.held[1].reorder.len(), 2);
+    assert_eq!(host.reorder_buffers[1].reorder.len(), 2);
 }
 
 /// A retransmission counts against the budget like any other packet.
@@ -83,10 +88,10 @@ fn a_lost_packet_waits_for_the_budget_too() {
     assert_eq!(psns(&host.drain(300_000)), [2]);
 }
 
-/// A pending hole waits for a poll, not for a timer. A timer would fire again and again while there
-/// is no room or the send side is busy.
+/// A pending repair waits for a poll, not for a timer. A timer would fire again and again while
+/// there is no room or the send side is busy.
 #[test]
-fn a_hole_that_is_due_asks_for_no_timer() {
+fn a_repair_that_is_due_asks_for_no_timer() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
     let later = |host: &Host, now| host.requester.next_timeout().is_none_or(|at| at > now);
@@ -104,7 +109,7 @@ fn a_hole_that_is_due_asks_for_no_timer() {
     assert!(outcome.transmit && later(&host, 320_000));
     host.driver.room = u32::MAX;
     assert_eq!(psns(&host.drain(320_000)), [2]);
-    // A hole that waits for reordered packets uses a timer, for that time only.
+    // A repair that waits for reordered packets uses a timer, for that time only.
     ack_at(&mut host, 330_000, 2, ACK);
     ack_at(&mut host, 340_000, 4, SEQUENCE_ERROR);
     let at = host.requester.next_timeout().unwrap();
@@ -117,8 +122,8 @@ fn a_hole_that_is_due_asks_for_no_timer() {
     assert_eq!(psns(&host.drain(at)), [4]);
 }
 
-/// A peer that drops out-of-order packets (rdma_rxe) gets everything from the hole on, and from the
-/// second time on at once.
+/// A peer that drops out-of-order packets (rdma_rxe) gets everything from the lost packet on, and
+/// from the second time on at once.
 #[test]
 fn a_peer_that_drops() {
     let mut host = in_flight(6);
@@ -136,7 +141,7 @@ fn a_peer_that_drops() {
 /// A peer that was considered to drop out-of-order packets turns out to keep them: an
 /// acknowledgement arrives beyond the retransmission.
 #[test]
-fn a_peer_that_holds_after_all() {
+fn a_peer_that_buffers_after_all() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
     host.drain(300_000);
@@ -173,7 +178,7 @@ fn naks_that_say_nothing_new() {
     assert_eq!(host.requester.counters().sequence_naks, 2);
 }
 
-/// For a packet that is late, not lost, the next hole waits as long as that packet took.
+/// For a packet that is late, not lost, the next repair waits as long as that packet took.
 #[test]
 fn late_packets_get_their_time() {
     let mut host = in_flight(6);
@@ -195,8 +200,8 @@ fn late_packets_get_their_time() {
 fn a_probe_finds_a_lost_tail() {
     let mut host = in_flight(3);
     let mut now = 200_000;
-    assert_eq!(host.requester.next_timeout(), Some(now + PROBE_FLOOR));
-    now += PROBE_FLOOR;
+    assert_eq!(host.requester.next_timeout(), Some(now + MIN_PTO));
+    now += MIN_PTO;
     expire(&mut host, now - 1);
     assert!(host.drain(now - 1).is_empty());
     expire(&mut host, now);
@@ -223,9 +228,9 @@ fn a_probe_finds_a_lost_tail() {
 /// An answer soon after a probe is to the original packet and says nothing about the minimum round
 /// trip: a NAK is still recognized as too early for the retransmission.
 #[test]
-fn a_late_answer_makes_the_way_no_shorter() {
+fn a_late_answer_does_not_shorten_the_round_trip() {
     let mut host = in_flight(3);
-    let mut now = 200_000 + PROBE_FLOOR;
+    let mut now = 200_000 + MIN_PTO;
     expire(&mut host, now);
     assert_eq!(psns(&host.drain(now)), [1]);
     ack_at(&mut host, now + 1_000, 3, ACK);
@@ -280,7 +285,7 @@ fn the_window_follows_the_path() {
     // 200 us: half of the packets were in queues.
     ack_at(&mut host, 1_400_000, 1021, ACK);
     assert_eq!(host.drain(1_400_000).len(), 510);
-    // Packets that the peer keeps beyond a hole are no longer in flight.
+    // Packets that the peer keeps beyond a lost one are no longer in flight.
     ack_at(&mut host, 1_500_000, 1022, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(1_500_000)), [1022]);
     ack_at(&mut host, 1_600_000, 1531, ACK);
@@ -288,7 +293,7 @@ fn the_window_follows_the_path() {
     ack_at(&mut host, 1_700_000, 1532, SEQUENCE_ERROR);
     let sent = psns(&host.drain(1_700_000));
     assert_eq!((sent[0], sent.len()), (1532, 1 + 510));
-    // When the hole is closed, the larger window ends.
+    // When the lost packet is acknowledged, the larger window ends.
     ack_at(&mut host, 1_800_000, 2041, ACK);
     assert_eq!(host.drain(1_800_000).len(), 0);
 }
@@ -296,7 +301,7 @@ fn the_window_follows_the_path() {
 /// If the peer turns out to drop out-of-order packets, queued packets no longer count as capacity.
 #[test]
 fn the_window_to_a_peer_that_drops_is_without_queues() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.budget = 2048;
     post(&mut host, SendOp::Write, 4000 * MTU);
     // Round trips of 1 ms, most of which is queueing delay.
@@ -316,23 +321,23 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     ack_at(&mut host, now + 600_000, first + 8, ACK);
     host.drain(now + 600_000);
     ack_at(&mut host, now + 700_000, first + 9, SEQUENCE_ERROR);
-    let hole = host.requester.next_timeout().unwrap();
-    assert_eq!(psns(&host.drain(hole)), [first + 9]);
-    ack_at(&mut host, hole + 100_000, first + 9, ACK);
-    let again = psns(&host.drain(hole + 100_000));
+    let due = host.requester.next_timeout().unwrap();
+    assert_eq!(psns(&host.drain(due)), [first + 9]);
+    ack_at(&mut host, due + 100_000, first + 9, ACK);
+    let again = psns(&host.drain(due + 100_000));
     assert_eq!((again[0], again.len()), (first + 10, 32));
     // Another loss costs nothing more.
-    ack_at(&mut host, hole + 200_000, first + 25, ACK);
-    assert!((16..20).contains(&host.drain(hole + 200_000).len()));
-    ack_at(&mut host, hole + 300_000, first + 28, SEQUENCE_ERROR);
-    let again = psns(&host.drain(hole + 300_000));
+    ack_at(&mut host, due + 200_000, first + 25, ACK);
+    assert!((16..20).contains(&host.drain(due + 200_000).len()));
+    ack_at(&mut host, due + 300_000, first + 28, SEQUENCE_ERROR);
+    let again = psns(&host.drain(due + 300_000));
     assert_eq!((again[0], again.len()), (first + 28, 32));
 }
 
 /// READs start while the path has room for their responses, but a single READ may always start.
 #[test]
 fn the_window_is_for_read_responses_too() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.requester.set_max_rd_atomic(16);
     for _ in 0..6 {
         post(&mut host, SendOp::Read, 100 * MTU);
@@ -364,8 +369,8 @@ fn the_window_is_for_read_responses_too() {
 /// No round trip is measured in the first flight, but a NAK gives an upper bound. If the
 /// retransmission is lost again, it does not wait for the consumer's timer.
 #[test]
-fn a_hole_in_the_first_flight_is_probed_for() {
-    let mut host = holding_host();
+fn a_loss_in_the_first_flight_is_probed_for() {
+    let mut host = buffering_host();
     host.requester.set_timeout(14);
     for at in [100_000, 150_000, 200_000] {
         post(&mut host, SendOp::Write, 1);
@@ -390,7 +395,7 @@ fn probes_back_off() {
     // Progress restarts the timers.
     ack_at(&mut host, 300_000, 1, ACK);
     host.drain(300_000);
-    let (mut now, mut wait) = (300_000, PROBE_FLOOR);
+    let (mut now, mut wait) = (300_000, MIN_PTO);
     let end = 300_000 + timeout::ack_timeout(14).unwrap();
     while now + wait < end {
         assert_eq!(host.requester.next_timeout(), Some(now + wait));
@@ -466,7 +471,7 @@ fn a_peer_that_drops_reads() {
 
 /// Returns a host that has sent a READ of `packets` packets and another READ.
 fn reading(packets: u32) -> Host {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Read, packets * MTU);
     post(&mut host, SendOp::Read, 2 * MTU);
     assert_eq!(psns(&host.drain(0)), [0, packets]);
@@ -509,7 +514,7 @@ fn f_12_responses_beyond_a_gap_are_kept() {
 }
 
 /// Some peers (rdma_rxe) answer a request for the middle of a READ with MIDDLE and LAST, not as a
-/// READ of its own (C-07). That answer does not count as a late one, and the next hole does not
+/// READ of its own (C-07). That answer does not count as a late one, and the next repair does not
 /// wait.
 #[test]
 fn c_07_answers_that_go_on() {
@@ -542,8 +547,8 @@ fn c_07_answers_that_go_on() {
 }
 
 /// A peer that answers a later part of a READ may treat an earlier part as answered (rdma_rxe).
-/// Behind the hole, a READ is therefore asked for from its first missing response on, or only in
-/// its turn.
+/// Behind a lost packet, a READ is therefore asked for from its first missing response on, or only
+/// in its turn.
 #[test]
 fn f_12_no_gap_before_an_earlier_one() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
@@ -559,7 +564,7 @@ fn f_12_no_gap_before_an_earlier_one() {
     };
     // The start of the third READ arrives, and a later response.
     assert_eq!(asked(&[(L, 1), (F, 2), (L, 3), (M, 5), (M, 7)]), [0, 4]);
-    // The start is missing together with the hole, or with the end of the READ before.
+    // The start is missing together with the lost packet, or with the end of the READ before.
     assert_eq!(asked(&[(F, 0), (M, 5), (M, 7)]), [1]);
     assert_eq!(asked(&[(L, 1), (F, 2), (M, 5), (M, 7)]), [0, 3]);
 }
@@ -589,7 +594,7 @@ fn f_12_several_gaps() {
 #[test]
 fn f_12_no_gap_where_no_answers_are() {
     use Operation::{ReadResponseLast as L, ReadResponseOnly as O};
-    let mut host = holding_host();
+    let mut host = buffering_host();
     for (op, packets) in [
         (SendOp::Read, 2),
         (SendOp::Read, 1),
@@ -609,7 +614,7 @@ fn f_12_no_gap_where_no_answers_are() {
 #[test]
 fn f_12_a_gap_that_is_lost_again() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L};
-    let mut host = holding_host();
+    let mut host = buffering_host();
     for _ in 0..2 {
         post(&mut host, SendOp::Read, 2 * MTU);
     }
@@ -632,7 +637,7 @@ fn f_12_a_gap_that_is_lost_again() {
 /// and the requests are not sent again.
 #[test]
 fn f_11_answers_beyond_a_gap_are_kept() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::FetchAdd, 8);
     post(&mut host, SendOp::Write, 1);
     post(&mut host, SendOp::FetchAdd, 8);
@@ -649,11 +654,11 @@ fn f_11_answers_beyond_a_gap_are_kept() {
 /// An acknowledgement within a READ without an answer is not kept, because its turn never comes.
 #[test]
 fn an_ack_for_a_read_is_not_kept() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::Read, MTU);
     host.drain(0);
     ack(&mut host, 0, ACK);
-    assert!(host.held[1].reorder.is_empty());
+    assert!(host.reorder_buffers[1].reorder.is_empty());
     assert_eq!(psns(&host.drain(0)), [0]);
 }
 
@@ -664,5 +669,5 @@ fn f_06_gaps_use_up_retries() {
     host.requester.set_retry_count(0);
     respond(&mut host, Operation::ReadResponseMiddle, 2);
     assert_eq!(host.statuses()[0], Status::RetryExc);
-    assert!(host.held[1].reorder.is_empty());
+    assert!(host.reorder_buffers[1].reorder.is_empty());
 }

@@ -355,8 +355,8 @@ fn e_09_progress_reloads() {
 #[test]
 fn e_05_rnr_beyond_an_unanswered_read() {
     let ops = [(SendOp::FetchAdd, 8, 1), (SendOp::Read, 3 * MTU, 3)];
-    for ((op, len, packets), holds) in ops.into_iter().flat_map(|op| [(op, true), (op, false)]) {
-        let mut host = if holds { holding_host() } else { host() };
+    for ((op, len, packets), buffers) in ops.into_iter().flat_map(|op| [(op, true), (op, false)]) {
+        let mut host = if buffers { buffering_host() } else { host() };
         post(&mut host, op, len);
         post(&mut host, SendOp::Send, 1);
         post(&mut host, SendOp::Send, 1);
@@ -384,7 +384,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
             let _ = host.take(now, &atomic_ack(0, 7), &[]);
         }
         assert_eq!(host.statuses(), [Status::Success]);
-        assert_eq!(host.requester.counters().rnr_naks, u32::from(holds));
+        assert_eq!(host.requester.counters().rnr_naks, u32::from(buffers));
         assert!(host.drain(deadline - 1).is_empty());
         assert_eq!(host.requester.next_timeout(), Some(deadline));
         let outcome = host
@@ -400,7 +400,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
 /// E-05: a timeout of the READ or atomic does not end the wait either.
 #[test]
 fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     post(&mut host, SendOp::FetchAdd, 8);
     post(&mut host, SendOp::Send, 1);
     host.drain(0);
@@ -423,7 +423,7 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
 /// meanwhile: one loss uses up one retry.
 #[test]
 fn a_nak_that_the_timer_overtook_is_stale() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.requester.set_retry_count(1);
     post(&mut host, SendOp::Send, 1);
     host.drain(0);

@@ -5,7 +5,7 @@
 use super::*;
 
 fn strict_host() -> Host {
-    holding_host().strict()
+    buffering_host().strict()
 }
 
 /// Returns a host that has measured a round trip of 50 us, with this many more WRITEs in flight
@@ -28,8 +28,8 @@ fn expire(host: &mut Host, now: u64) {
         .handle_timeout(&mut host.slots, now, &mut host.driver);
 }
 
-/// F-03, LT05, LT34, LT35: even with a known round trip, nothing is sent again before the timeout, and
-/// only as often as the retry count permits.
+/// F-03, LT05, LT34, LT35: even with a known round trip, nothing is sent again before the timeout,
+/// and only as often as the retry count permits.
 #[test]
 fn f_03_no_probes() {
     for retries in [0, 1, 3, 7u8] {
@@ -57,8 +57,8 @@ fn f_07_nak_goes_back() {
     let (mut host, now) = measured(6);
     let _ = host.take(now, &acknowledge(psn(3), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [3, 4, 5, 6]);
-    // An answer beyond the hole shows that the peer kept packets: acknowledged packets are not sent
-    // again.
+    // An answer beyond the lost packet shows that the peer kept packets: acknowledged packets are
+    // not sent again.
     let _ = host.take(now, &acknowledge(psn(4), ACK), &[]);
     let _ = host.take(now, &acknowledge(psn(5), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [5, 6]);
@@ -90,7 +90,7 @@ fn f_12_gap_in_answers() {
     let _ = host.take(0, &first, &[0; 1024]);
     let later = response(Operation::ReadResponseMiddle, 2, 1024);
     let outcome = host.take(0, &later, &[0; 1024]);
-    assert!(!outcome.hold && outcome.transmit);
+    assert!(!outcome.buffer && outcome.transmit);
     assert_eq!(psns(&host.drain(0)), [1, 4]);
     assert_eq!(host.requester.counters().implied_naks, 1);
 }

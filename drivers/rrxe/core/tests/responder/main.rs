@@ -3,13 +3,13 @@
 //! Tests of the responder, statement by statement, against a peer made of single packets.
 
 mod acceptance;
+mod bursts;
 #[path = "../common/mod.rs"]
 mod common;
 mod placement;
 mod refusal;
 mod reordering;
 mod replay;
-mod runs;
 mod unreliable;
 mod xrc;
 
@@ -29,11 +29,11 @@ const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 
 /// Returns a host whose driver drops out-of-order packets.
 fn host() -> Host {
-    holding_host().holds_nothing()
+    buffering_host().without_reorder_buffer()
 }
 
-/// Returns a host whose driver holds out-of-order packets.
-fn holding_host() -> Host {
+/// Returns a host whose driver buffers out-of-order packets.
+fn buffering_host() -> Host {
     Host::new(Service::Rc, 0, MTU as u32)
 }
 

@@ -273,7 +273,7 @@ fn without_the_extensions() {
         fn fetch_recv(&mut self) -> Option<rrxe_core::RecvRequest> {
             None
         }
-        fn place_recv(&mut self, _: u32) -> Result<(), Fault> {
+        fn write_recv(&mut self, _: u32) -> Result<(), Fault> {
             Ok(())
         }
         fn check_remote(
@@ -285,7 +285,7 @@ fn without_the_extensions() {
         ) -> Result<(), Fault> {
             Ok(())
         }
-        fn place_remote(&mut self, _: u32, _: u64) -> Result<(), Fault> {
+        fn write_remote(&mut self, _: u32, _: u64) -> Result<(), Fault> {
             Ok(())
         }
         fn atomic(&mut self, _: u32, _: u64, _: rrxe_core::AtomicOp) -> Result<u64, Fault> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Out-of-order requests at a host that holds them.
+//! Out-of-order requests at a host that buffers them.
 
 use super::*;
-use rrxe_core::reorder::{self, REACH};
+use rrxe_core::reorder::{self, MAX_DISTANCE};
 
 fn write(n: u32, at: u64, ackreq: bool) -> Packet {
     let mut packet = packet(O::WriteOnly, psn(n), reth(BASE + at, 4), 4);
@@ -14,8 +14,8 @@ fn write(n: u32, at: u64, ackreq: bool) -> Packet {
 /// B-08, B-09, B-14: one NAK for a gap. Requests beyond it have no effect before their turn, and
 /// then need not be sent again.
 #[test]
-fn b_14_held_until_its_turn() {
-    let mut host = holding_host();
+fn b_14_buffered_until_its_turn() {
+    let mut host = buffering_host();
     host.post_recv(0, 64);
     expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
     for n in [3, 2, 4] {
@@ -36,7 +36,7 @@ fn b_14_held_until_its_turn() {
 /// B-08, B-10: each gap is reported once, the second one as soon as the first is closed.
 #[test]
 fn b_10_a_nak_for_each_gap() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     assert!(ask(&mut host, &write(0, 0, false)).is_empty());
     expect(&ask(&mut host, &write(2, 0, true)), 1, SEQUENCE);
     assert!(ask(&mut host, &write(4, 0, true)).is_empty());
@@ -45,12 +45,12 @@ fn b_10_a_nak_for_each_gap() {
     expect(&ask(&mut host, &write(3, 0, true)), 5, ACK);
 }
 
-/// A request farther ahead than any window is reported as a gap and not held. It does not affect
-/// later acknowledgements, and has no effect when its turn comes.
+/// A request farther ahead than any window is reported as a gap and not buffered. It does not
+/// affect later acknowledgements, and has no effect when its turn comes.
 #[test]
 fn b_08_far_ahead() {
-    for far in [REACH, 3000, 1 << 22, (1 << 23) - 1] {
-        let mut host = holding_host();
+    for far in [MAX_DISTANCE, 3000, 1 << 22, (1 << 23) - 1] {
+        let mut host = buffering_host();
         for n in 0..2 {
             host.post_recv(n, 64);
         }
@@ -61,10 +61,10 @@ fn b_08_far_ahead() {
     }
 }
 
-/// A request that was not held is not executed in its turn; only the peer's own request is.
+/// A request that was not buffered is not executed in its turn; only the peer's own request is.
 #[test]
 fn b_14_nothing_from_far_ahead_in_its_turn() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.post_recv(0, 64);
     let _ = host.take(0, &send(3000), &[0x66; 4]);
     expect(&host.drain(0), 0, SEQUENCE);
@@ -76,16 +76,20 @@ fn b_14_nothing_from_far_ahead_in_its_turn() {
     assert!(host.driver.received[0].data.starts_with(&[0xaa; 4]));
 }
 
-/// The farthest request that is held is executed in its turn.
+/// The farthest request that is buffered is executed in its turn.
 #[test]
-fn b_14_held_at_the_end_of_the_reach() {
-    let mut host = holding_host();
+fn b_14_buffered_at_the_largest_distance() {
+    let mut host = buffering_host();
     host.post_recv(0, 64);
-    expect(&ask(&mut host, &send(REACH - 1)), 0, SEQUENCE);
-    for n in 0..REACH - 2 {
+    expect(&ask(&mut host, &send(MAX_DISTANCE - 1)), 0, SEQUENCE);
+    for n in 0..MAX_DISTANCE - 2 {
         assert!(ask(&mut host, &write(n, 0, false)).is_empty());
     }
-    expect(&ask(&mut host, &write(REACH - 2, 0, true)), REACH - 1, ACK);
+    expect(
+        &ask(&mut host, &write(MAX_DISTANCE - 2, 0, true)),
+        MAX_DISTANCE - 1,
+        ACK,
+    );
     assert_eq!(statuses(&host), [Status::Success]);
 }
 
@@ -93,7 +97,7 @@ fn b_14_held_at_the_end_of_the_reach() {
 /// Without a request there is no NAK, because the packets may only be late.
 #[test]
 fn a_wide_gap() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     expect(&ask(&mut host, &write(4, 0, true)), 0, SEQUENCE);
     expect(&ask(&mut host, &write(0, 0, true)), 1, SEQUENCE);
     assert!(ask(&mut host, &write(1, 0, false)).is_empty());
@@ -101,10 +105,10 @@ fn a_wide_gap() {
     expect(&ask(&mut host, &write(3, 0, false)), 4, ACK);
 }
 
-/// Duplicates of held packets, before and after their turn.
+/// Duplicates of buffered packets, before and after their turn.
 #[test]
-fn duplicates_of_what_is_held() {
-    let mut host = holding_host();
+fn duplicates_of_buffered_requests() {
+    let mut host = buffering_host();
     host.post_recv(0, 64);
     host.post_recv(1, 64);
     expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
@@ -119,7 +123,7 @@ fn duplicates_of_what_is_held() {
 /// A retransmission that asks for an acknowledgement does not count as different.
 #[test]
 fn two_of_one_number() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     host.post_recv(0, 64);
     host.post_recv(1, 64);
     expect(&ask(&mut host, &send(1)), 0, SEQUENCE);
@@ -128,7 +132,7 @@ fn two_of_one_number() {
     give(&mut host, &again, 0xaa);
     again.bth.ackreq = true;
     give(&mut host, &again, 0xaa);
-    // Packets held beyond the first one reveal that it is missing.
+    // Packets buffered beyond the first one reveal that it is missing.
     expect(&ask(&mut host, &send(0)), 1, SEQUENCE);
     expect(&ask(&mut host, &send(1)), 2, ACK);
     assert_eq!(host.driver.memory[8], 0xaa);
@@ -136,11 +140,11 @@ fn two_of_one_number() {
     assert!(host.driver.received[1].data.starts_with(&[0xaa; 4]));
 }
 
-/// A request held for too long is dropped: it has no effect, and acknowledgements are no longer
+/// A request buffered for too long is dropped: it has no effect, and acknowledgements are no longer
 /// replaced by NAKs.
 #[test]
-fn held_for_too_long() {
-    let mut host = holding_host();
+fn buffered_for_too_long() {
+    let mut host = buffering_host();
     for n in 0..3 {
         host.post_recv(n, 64);
     }
@@ -151,10 +155,10 @@ fn held_for_too_long() {
     assert_eq!(statuses(&host), [Status::Success; 2]);
 }
 
-/// B-12: an invalid packet that is held is refused in its turn.
+/// B-12: an invalid packet that is buffered is refused in its turn.
 #[test]
 fn b_12_refused_in_its_turn() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     let mut wrong = write(1, 0, true);
     wrong.ext = reth(0, 4);
     expect(&ask(&mut host, &wrong), 0, SEQUENCE);
@@ -162,10 +166,10 @@ fn b_12_refused_in_its_turn() {
     assert!(host.error);
 }
 
-/// A READ takes many PSNs at once, so the next request is far ahead, and held, too.
+/// A READ takes many PSNs at once, so the next request is far ahead, and buffered, too.
 #[test]
 fn beyond_a_read() {
-    let mut host = holding_host();
+    let mut host = buffering_host();
     let len = 600 * MTU as u32;
     expect(&ask(&mut host, &write(600, 0, true)), 0, SEQUENCE);
     let answers = ask(&mut host, &read(0, BASE, len));
@@ -173,10 +177,10 @@ fn beyond_a_read() {
     assert_eq!(says(&answers[600].0), (600, O::Acknowledge, Some(ACK)));
 }
 
-/// B-13: after an RNR NAK the peer retransmits everything: no request is held or answered.
+/// B-13: after an RNR NAK the peer retransmits everything: no request is buffered or answered.
 #[test]
-fn b_13_nothing_is_held_after_an_rnr_nak() {
-    let mut host = holding_host();
+fn b_13_nothing_is_buffered_after_an_rnr_nak() {
+    let mut host = buffering_host();
     let answers = ask(&mut host, &send(0));
     assert!(matches!(
         said(&answers)[..],

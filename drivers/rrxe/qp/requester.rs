@@ -3,10 +3,10 @@
 //! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
-    hold::HoldBack,
+    moderation::{DoorbellModeration, FetchStats},
+    reorder_buffer::ReorderBuffer,
     scatter::Segments,
-    stream::{Fetched, Stream},
-    Notices, Occasion, Qp,
+    EventCtx, PendingCompletions, Qp,
 };
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
@@ -16,17 +16,17 @@ use crate::{
     path::Path,
     recovery,
     ring::Consumer,
-    tx::{Batch, Outgoing},
-    wqe::{self, Behind, SendBounds, SendEntry},
+    tx::{Transmitter, TxBatch},
+    wqe::{self, SendBounds, SendEntry, Trailer},
 };
 use kernel::{
     prelude::*,
     sync::{rcu, Arc},
 };
 use linux_rdma::{
-    net::{KeptDatagram, Room},
+    net::{KeptDatagram, PacketWriter},
     rdma::{qp::QpState, wr::DataSegment},
-    sync::{object_of, smp_mb},
+    sync::{arc_borrow_ref, smp_mb},
 };
 use rrxe_core::{
     Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
@@ -74,37 +74,38 @@ pub(crate) struct SendSide {
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
     /// The consumer asked to be told when the send queue has drained, and has not been told yet.
-    pub(crate) tell_drained: bool,
+    pub(crate) notify_drained: bool,
     /// Out-of-order responses.
-    pub(crate) held: HoldBack,
-    stream: Stream,
-    way: Way,
+    pub(crate) reorder_buffer: ReorderBuffer,
+    moderation: DoorbellModeration,
+    transport: Transport,
 }
 
 /// The transport of packets to a peer on this host.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Way {
+enum Transport {
     /// Nothing has been sent yet.
     #[default]
-    Open,
+    Undecided,
     Stack,
-    /// The peer belongs to the same device: [`crate::direct`].
-    Direct,
+    /// The peer belongs to the same device: [`crate::loopback`].
+    Loopback,
 }
 
-impl Way {
+impl Transport {
     /// Selects the transport for new packets. Packets that went through the network stack stay in
     /// flight for a while and must not be overtaken.
-    fn choose(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
+    fn select(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(requester.dest_qpn(), rcu);
-        let is_here = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
+        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
         let may_change = match self {
-            Way::Open | Way::Direct => true,
-            Way::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
+            Transport::Undecided | Transport::Loopback => true,
+            Transport::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
         };
-        match is_here && may_change {
-            true => Way::Direct,
-            false => Way::Stack,
+        if is_same_device && may_change {
+            Transport::Loopback
+        } else {
+            Transport::Stack
         }
     }
 }
@@ -137,7 +138,7 @@ impl SendSide {
             requester: {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
-                requester.set_holding(true);
+                requester.set_buffering(true);
                 requester.set_recovery(recovery::mode());
                 requester
             },
@@ -151,17 +152,17 @@ impl SendSide {
             consumer: Some(consumer),
             path: None,
             source_port: 0,
-            tell_drained: false,
-            held: HoldBack::new(device),
-            stream: Stream::default(),
-            way: Way::default(),
+            notify_drained: false,
+            reorder_buffer: ReorderBuffer::new(device),
+            moderation: DoorbellModeration::default(),
+            transport: Transport::default(),
         }))
     }
 
     /// Copies work requests from the ring to free slots. Returns `EINVAL` if the ring is malformed:
     /// the queue pair must enter the Error state.
-    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<Fetched> {
-        let mut fetched = Fetched::default();
+    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
+        let mut fetched = FetchStats::default();
         let Some(consumer) = &mut self.consumer else {
             return Ok(fetched);
         };
@@ -190,8 +191,8 @@ impl SendSide {
                 key: wqe.imm_or_key,
                 ..LocalRequest::default()
             };
-            match entry.behind {
-                Behind::Inline(n) => {
+            match entry.trailer {
+                Trailer::Inline(n) => {
                     let to = self
                         .inline
                         .get_mut(slot.wrapping_mul(self.max_inline)..)
@@ -201,7 +202,7 @@ impl SendSide {
                     entry.set_length(n as u64);
                     local.inline = true;
                 }
-                Behind::Segments(n) => {
+                Trailer::Segments(n) => {
                     let to = self
                         .segments
                         .get_mut(slot.wrapping_mul(self.max_sge)..)
@@ -235,17 +236,22 @@ impl SendSide {
     }
 
     /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
-    pub(crate) fn follow(&mut self, qp: &Qp, fetched: Fetched, now: u64) {
-        let was = self.stream.is_on();
+    pub(crate) fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
+        let was = self.moderation.is_streaming();
         if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
-            self.stream
-                .follow(fetched, &qp.talk, &qp.send_cq.streams, now);
+            self.moderation.update(
+                fetched,
+                &qp.moderation_events,
+                &qp.send_cq.stream_history,
+                now,
+            );
         } else {
-            self.stream.end();
+            self.moderation.end();
         }
         match &self.consumer {
-            Some(consumer) if self.stream.is_on() => {
-                consumer.want_doorbell_after(self.stream.batch(consumer.capacity()));
+            Some(consumer) if self.moderation.is_streaming() => {
+                consumer
+                    .want_doorbell_after(self.moderation.doorbell_interval(consumer.capacity()));
             }
             Some(_) if was => self.want_doorbell(),
             _ => {}
@@ -254,14 +260,14 @@ impl SendSide {
 
     /// Returns whether the program is streaming: it need not ring the doorbell for each batch.
     pub(crate) fn is_streaming(&self) -> bool {
-        self.stream.is_on()
+        self.moderation.is_streaming()
     }
 
     /// Asks the program to ring the doorbell for each batch again. Returns whether a stream was on.
     pub(crate) fn end_stream(&mut self) -> bool {
-        let was = self.stream.is_on();
+        let was = self.moderation.is_streaming();
         if was {
-            self.stream.end();
+            self.moderation.end();
             self.want_doorbell();
         }
         was
@@ -278,21 +284,21 @@ impl SendSide {
 
     /// Returns the time of the next timeout or poll, if any is due.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        let look = self.stream.next_look();
+        let poll = self.moderation.next_poll();
         let timeout = self.requester.next_timeout();
-        look.map_or(timeout, |look| {
-            Some(timeout.map_or(look, |timeout| timeout.min(look)))
+        poll.map_or(timeout, |poll| {
+            Some(timeout.map_or(poll, |timeout| timeout.min(poll)))
         })
     }
 
     /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
-        self.held.clear();
+        self.reorder_buffer.clear();
         self.end_stream();
-        self.way = Way::Open;
+        self.transport = Transport::Undecided;
         self.posted = 0;
-        self.tell_drained = false;
+        self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
         }
@@ -305,10 +311,10 @@ impl SendSide {
     }
 
     /// Removes and returns the next buffered response, if it is due.
-    pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
+    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
         let (requester, slots) = (&self.requester, &self.slots);
         let due = |psn| requester.is_due(slots, psn);
-        self.held.next(requester.expected_psn(), due)
+        self.reorder_buffer.next(requester.expected_psn(), due)
     }
 
     /// Calls `f` with the requester, its slots and its environment. Updates the counters
@@ -316,13 +322,13 @@ impl SendSide {
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
-        batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        ctx: EventCtx<'_>,
+        batch: Option<&mut TxBatch>,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let before = *self.requester.counters();
-        let result = self.act(qp, on, batch, notices, f);
+        let result = self.act(qp, ctx, batch, completions, f);
         qp.count_requester(&before, self.requester.counters(), &self.path);
         result
     }
@@ -333,15 +339,15 @@ impl SendSide {
     pub(super) fn act<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
-        batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        ctx: EventCtx<'_>,
+        batch: Option<&mut TxBatch>,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let mut env = Env {
-            work: Work {
+            work: WorkRequests {
                 qp,
-                on,
+                ctx,
                 local: &self.local,
                 segments: &self.segments,
                 max_sge: self.max_sge,
@@ -349,49 +355,51 @@ impl SendSide {
                 max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(qp),
-            notices,
+            transmitter: Transmitter::new(qp),
+            completions,
         };
-        let (path, port, way) = (&self.path, self.source_port, &mut self.way);
-        env.outgoing.fill_batch(batch, path, port, on.rcu, |back| {
-            *way = match back {
-                true => way.choose(qp, &self.requester, on.rcu),
-                false => Way::Stack,
-            };
-            *way == Way::Direct
-        });
+        let (path, port, transport) = (&self.path, self.source_port, &mut self.transport);
+        env.transmitter
+            .open_batch(batch, path, port, ctx.rcu, |is_loopback_route| {
+                *transport = if is_loopback_route {
+                    transport.select(qp, &self.requester, ctx.rcu)
+                } else {
+                    Transport::Stack
+                };
+                *transport == Transport::Loopback
+            });
         let result = f(&mut self.requester, &mut self.slots, &mut env);
-        env.outgoing.finish();
+        env.transmitter.finish();
         result
     }
 }
 
 /// The requester's environment.
 pub(crate) struct Env<'a> {
-    work: Work<'a>,
+    work: WorkRequests<'a>,
     consumer: Option<&'a mut Consumer>,
-    outgoing: Outgoing<'a>,
-    notices: &'a mut Notices,
+    transmitter: Transmitter<'a>,
+    completions: &'a mut PendingCompletions,
 }
 
 impl Env<'_> {
     /// Returns the number of packets for which this host has room.
     pub(super) fn room(&self) -> u32 {
-        self.outgoing.room()
+        self.transmitter.room()
     }
 
     /// Sends an ACK after the packets of this round.
-    pub(super) fn carry(&mut self, acknowledgement: &TxPacket) {
+    pub(super) fn send_ack(&mut self, acknowledgement: &TxPacket) {
         // If the ACK can't be sent it is lost, and the peer asks again.
-        let _ = self.outgoing.send(acknowledgement, |_| Ok(()));
+        let _ = self.transmitter.send(acknowledgement, |_| Ok(()));
     }
 }
 
 /// Access to the work requests of a queue pair.
 #[derive(Clone, Copy)]
-struct Work<'a> {
+struct WorkRequests<'a> {
     qp: &'a Qp,
-    on: Occasion<'a>,
+    ctx: EventCtx<'a>,
     local: &'a [LocalRequest],
     segments: &'a [DataSegment],
     max_sge: usize,
@@ -399,7 +407,7 @@ struct Work<'a> {
     max_inline: usize,
 }
 
-impl Work<'_> {
+impl WorkRequests<'_> {
     fn local(&self, slot: u32) -> Result<&LocalRequest, Fault> {
         self.local.get(slot as usize).ok_or(Fault::Malformed)
     }
@@ -414,7 +422,7 @@ impl Work<'_> {
             .ok_or(Fault::Malformed)?;
         Ok(Segments {
             tables: &self.qp.device.tables,
-            rcu: self.on.rcu,
+            rcu: self.ctx.rcu,
             pd: self.qp.pd,
             list,
         })
@@ -427,8 +435,8 @@ impl Work<'_> {
             return None;
         };
         let local = self.local(packet.slot).ok()?;
-        let elsewhere = local.inline || local.operand.is_some() || local.fault.is_some();
-        if elsewhere || super::service(self.qp.qp_type) == Service::Ud {
+        let not_in_segments = local.inline || local.operand.is_some() || local.fault.is_some();
+        if not_in_segments || super::service(self.qp.qp_type) == Service::Ud {
             return None;
         }
         Some((self.segments(slot).ok()?, offset, len))
@@ -441,7 +449,7 @@ impl Work<'_> {
         segments.reference(offset, whole)
     }
 
-    fn gather(&self, payload: &Payload, to: &mut Room<'_>) -> Result<(), Fault> {
+    fn gather(&self, payload: &Payload, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
         let Payload::Send { slot, offset, len } = *payload else {
             return Ok(());
         };
@@ -473,47 +481,47 @@ impl RequesterEnv for Env<'_> {
         }
         let (work, payload) = (self.work, packet.payload);
         let reference = |whole| work.reference(packet, whole);
-        if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
+        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
             return sent;
         }
-        let gather = |to: &mut Room<'_>| work.gather(&payload, to).map_err(TxError::Local);
+        let gather = |to: &mut PacketWriter<'_>| work.gather(&payload, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
-            let ah = handles.get(local.ah, work.on.rcu).map(object_of);
+            let ah = handles.get(local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd() == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);
-            self.outgoing.along(path, port, work.on.rcu);
+            self.transmitter.set_path(path, port, work.ctx.rcu);
         }
-        self.outgoing.send(packet, gather)
+        self.transmitter.send(packet, gather)
     }
 
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
         let work = self.work;
         let reference = |whole| work.reference(packet, whole);
-        if let Some(sent) = self.outgoing.refer(packet, count, reference) {
+        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
         let Some((segments, offset, len)) = work.in_segments(packet) else {
-            return packet.each_of_run(count, |packet| self.transmit(packet));
+            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
         };
         // Looks up the key only once.
         let whole = len.checked_mul(count);
         let span = whole.and_then(|whole| segments.whole(offset, whole));
         match span {
             Some(span) => self
-                .outgoing
+                .transmitter
                 .send_span(packet, count, &span, TxError::Local),
-            None => packet.each_of_run(count, |packet| self.transmit(packet)),
+            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
         }
     }
 
-    fn place_read(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let incoming = self.work.on.incoming.ok_or(Fault::Malformed)?;
+    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+        let incoming = self.work.ctx.incoming.ok_or(Fault::Malformed)?;
         self.work.segments(slot)?.scatter_payload(offset, incoming)
     }
 
-    fn place_atomic(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
         self.work.segments(slot)?.scatter(0, &value.to_ne_bytes())
     }
 
@@ -532,7 +540,7 @@ impl RequesterEnv for Env<'_> {
         let wr_id = self.work.local(slot).map_or(0, |local| local.wr_id);
         let cqe = Cqe {
             wr_id,
-            timestamp: self.work.on.now,
+            timestamp: self.work.ctx.now,
             byte_len: completion.byte_len,
             qp_num: self.work.qp.number,
             status: completion.status as u8,
@@ -541,7 +549,7 @@ impl RequesterEnv for Env<'_> {
             vlan_id: abi::NO_VLAN,
             ..Cqe::default()
         };
-        self.notices
+        self.completions
             .push(&self.work.qp.send_cq, &cqe, self.work.qp, false);
     }
 
@@ -553,7 +561,7 @@ impl RequesterEnv for Env<'_> {
             &local.op,
         );
         match local.opcode {
-            wr_opcode::LOCAL_INV => tables.invalidate(self.work.on.rcu, by, local.key),
+            wr_opcode::LOCAL_INV => tables.invalidate(self.work.ctx.rcu, by, local.key),
             wr_opcode::BIND_MW => {
                 let to = Bind {
                     rkey: op.rkey_or_qkey,
@@ -562,7 +570,7 @@ impl RequesterEnv for Env<'_> {
                     length: op.compare_add,
                     access: op.swap,
                 };
-                tables.bind(self.work.on.rcu, by, to)
+                tables.bind(self.work.ctx.rcu, by, to)
             }
             wr_opcode::REG_MR => {
                 let to = FastRegister {
@@ -571,7 +579,7 @@ impl RequesterEnv for Env<'_> {
                     length: op.compare_add,
                     access: op.swap,
                 };
-                tables.fast_register(self.work.on.rcu, by, to)
+                tables.fast_register(self.work.ctx.rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }

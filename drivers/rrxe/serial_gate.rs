@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A try-lock for work that one context does at a time: sending for one side of a queue pair,
-//! notifying a consumer.
+//! A gate for work that one context does at a time: sending for one side of a queue pair, notifying
+//! a consumer.
 
 use kernel::{
     sync::atomic::{Atomic, Full, Relaxed},
@@ -9,48 +9,48 @@ use kernel::{
 };
 
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// Held, and more work is pending.
-const AGAIN: u32 = 2;
+const ENTERED: u32 = 1;
+/// Entered, and more work is pending.
+const PENDING: u32 = 2;
 const CLOSED: u32 = 3;
 
 /// A try-lock with a pending flag.
 ///
-/// If [`Baton::take`] fails, it has marked more work as pending, and the owner runs again before it
-/// leaves. No caller blocks, and no work is lost.
-pub(crate) struct Baton(Atomic<u32>);
+/// If [`SerialGate::try_enter`] fails, it has marked more work as pending, and the owner runs again
+/// before it leaves. No caller blocks, and no work is lost.
+pub(crate) struct SerialGate(Atomic<u32>);
 
-impl Baton {
+impl SerialGate {
     pub(crate) fn new() -> Self {
         Self(Atomic::new(FREE))
     }
 
-    /// Takes ownership, or marks more work as pending for the owner.
+    /// Enters the gate, or marks more work as pending for the owner.
     #[must_use]
-    pub(crate) fn take(&self) -> bool {
+    pub(crate) fn try_enter(&self) -> bool {
         let mut now = FREE;
         loop {
             let next = match now {
-                FREE => HELD,
-                HELD => AGAIN,
+                FREE => ENTERED,
+                ENTERED => PENDING,
                 _ => return false,
             };
             match self.0.cmpxchg(now, next, Full) {
-                Ok(_) => return next == HELD,
+                Ok(_) => return next == ENTERED,
                 Err(other) => now = other,
             }
         }
     }
 
-    /// Gives up ownership. Returns false if more work is pending: the caller is still the owner
-    /// then, and must run again.
+    /// Leaves the gate. Returns false if more work is pending: the caller is still the owner then,
+    /// and must run again.
     #[must_use]
-    pub(crate) fn give_back(&self) -> bool {
-        match self.0.cmpxchg(HELD, FREE, Full) {
+    pub(crate) fn try_leave(&self) -> bool {
+        match self.0.cmpxchg(ENTERED, FREE, Full) {
             Ok(_) => true,
             Err(_) => {
                 // Only the owner clears the pending flag.
-                let _ = self.0.cmpxchg(AGAIN, HELD, Full);
+                let _ = self.0.cmpxchg(PENDING, ENTERED, Full);
                 false
             }
         }
@@ -68,17 +68,17 @@ impl Baton {
     }
 }
 
-/// Kinds of work for the owner of a [`Baton`], one bit each. A context sets its bits before it
-/// tries to take the [`Baton`], so that the owner sees them.
-pub(crate) struct Raised(Atomic<u32>);
+/// Kinds of work for the owner of a [`SerialGate`], one bit each. A context sets its bits before it
+/// tries to enter the [`SerialGate`], so that the owner sees them.
+pub(crate) struct PendingBits(Atomic<u32>);
 
-impl Raised {
+impl PendingBits {
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
     }
 
     /// Sets `bits`, in addition to those already set.
-    pub(crate) fn raise(&self, bits: u32) {
+    pub(crate) fn set(&self, bits: u32) {
         let mut now = self.0.load(Relaxed);
         while let Err(other) = self.0.cmpxchg(now, now | bits, Full) {
             now = other;

@@ -18,28 +18,29 @@ use crate::ffi::os;
 use core::cell::Cell;
 
 /// Empty polls between two reads of the clock, which cost more than a poll.
-const LOOK: u32 = 16;
+const POLLS_PER_CLOCK_READ: u32 = 16;
 
 /// Longest average interval between polls, in nanoseconds, of a thread that does nothing else. A
 /// thread that polls less often has other work for its CPU.
-const APART: u64 = 10_000;
+const MAX_POLL_INTERVAL_NS: u64 = 10_000;
 
 /// Nanoseconds that other threads may have run for each completion that arrived meanwhile. It also
 /// limits the time that a thread polls before it yields.
-const LONG: u64 = 1_000_000;
+const MAX_YIELD_COST_NS: u64 = 1_000_000;
 
-/// Upper bound of [`Waiting::doubled`].
-const DOUBLINGS: u32 = 10;
+/// Upper bound of [`YieldState::doubled`].
+const MAX_DOUBLINGS: u32 = 10;
 
 thread_local! {
     /// State of a thread, not of a completion queue: a thread that polls several queues may have
     /// much to do although one of them stays empty.
-    static WAITING: Waiting = const { Waiting::new() };
+    static STATE: YieldState = const { YieldState::new() };
 }
 
 /// How a thread waits. Times are in nanoseconds.
-struct Waiting {
-    /// Empty polls since the last completion, or [`LOOK`] plus those since the time `since`.
+struct YieldState {
+    /// Empty polls since the last completion, or [`POLLS_PER_CLOCK_READ`] plus those since the time
+    /// `since`.
     polls: Cell<u32>,
     since: Cell<u64>,
     /// Time of the first yield since the last completion, or 0.
@@ -51,40 +52,40 @@ struct Waiting {
 /// Records that the calling thread has polled and found `completions` completions. `after` is the
 /// time of empty polls, in nanoseconds, after which threads of this context yield; 0 for never.
 #[inline]
-pub(crate) fn has_found(after: u64, completions: u32) {
+pub(crate) fn after_completions(after: u64, completions: u32) {
     if after != 0 {
-        WAITING.with(|waiting| {
-            waiting.polls.set(0);
-            if waiting.yielded.get() != 0 {
-                learn(waiting, completions);
+        STATE.with(|state| {
+            state.polls.set(0);
+            if state.yielded.get() != 0 {
+                adapt(state, completions);
             }
         });
     }
 }
 
 #[cold]
-fn learn(waiting: &Waiting, completions: u32) {
-    waiting.learn(now(), completions);
+fn adapt(state: &YieldState, completions: u32) {
+    state.adapt(now(), completions);
 }
 
 /// Records that the calling thread has polled and found no completion. Yields the CPU if that is
-/// due; `after` is the argument of [`has_found`].
+/// due; `after` is the argument of [`after_completions`].
 #[inline]
-pub(crate) fn has_found_nothing(after: u64) {
+pub(crate) fn after_empty_poll(after: u64) {
     if after != 0 {
-        WAITING.with(|waiting| {
-            if waiting.counts() {
-                look_at_the_clock(waiting, after);
+        STATE.with(|state| {
+            if state.counts() {
+                check_clock(state, after);
             }
         });
     }
 }
 
 #[cold]
-fn look_at_the_clock(waiting: &Waiting, after: u64) {
-    if waiting.is_too_long(now(), after) {
+fn check_clock(state: &YieldState, after: u64) {
+    if state.is_too_long(now(), after) {
         os::yield_processor();
-        waiting.count_from(now());
+        state.count_from(now());
     }
 }
 
@@ -93,7 +94,7 @@ fn now() -> u64 {
     (clock::ticks() as u64).max(1)
 }
 
-impl Waiting {
+impl YieldState {
     const fn new() -> Self {
         Self {
             polls: Cell::new(0),
@@ -108,22 +109,22 @@ impl Waiting {
     fn counts(&self) -> bool {
         let polls = self.polls.get().wrapping_add(1);
         self.polls.set(polls);
-        polls % LOOK == 0
+        polls % POLLS_PER_CLOCK_READ == 0
     }
 
-    /// Returns whether the thread should yield. Called after [`Waiting::counts`]; the caller then
-    /// yields.
+    /// Returns whether the thread should yield. Called after [`YieldState::counts`]; the caller
+    /// then yields.
     fn is_too_long(&self, now: u64, after: u64) -> bool {
-        let spun = u64::from(self.polls.get()).saturating_sub(u64::from(LOOK));
+        let spun = u64::from(self.polls.get()).saturating_sub(u64::from(POLLS_PER_CLOCK_READ));
         let time = now.saturating_sub(self.since.get());
-        if spun == 0 || time > spun.saturating_mul(APART) {
+        if spun == 0 || time > spun.saturating_mul(MAX_POLL_INTERVAL_NS) {
             self.yielded.set(0);
             self.count_from(now);
             return false;
         }
         // A thread that has already yielded since the last completion keeps doing so.
         if self.yielded.get() == 0 {
-            if time < self.patience(after) {
+            if time < self.yield_after(after) {
                 return false;
             }
             self.yielded.set(now);
@@ -131,26 +132,29 @@ impl Waiting {
         true
     }
 
-    fn patience(&self, after: u64) -> u64 {
+    fn yield_after(&self, after: u64) -> u64 {
         let doubled = 1_u64.wrapping_shl(self.doubled.get());
-        after.saturating_mul(doubled).min(LONG.max(after))
+        after
+            .saturating_mul(doubled)
+            .min(MAX_YIELD_COST_NS.max(after))
     }
 
     fn count_from(&self, now: u64) {
-        self.polls.set(LOOK);
+        self.polls.set(POLLS_PER_CLOCK_READ);
         self.since.set(now);
     }
 
     /// Adapts to the completions that arrived after a yield.
-    fn learn(&self, now: u64, completions: u32) {
+    fn adapt(&self, now: u64, completions: u32) {
         let time = now.saturating_sub(self.yielded.replace(0));
         let doubled = self.doubled.get();
-        self.doubled
-            .set(if time > u64::from(completions).saturating_mul(LONG) {
-                doubled.saturating_add(1).min(DOUBLINGS)
+        self.doubled.set(
+            if time > u64::from(completions).saturating_mul(MAX_YIELD_COST_NS) {
+                doubled.saturating_add(1).min(MAX_DOUBLINGS)
             } else {
                 doubled.saturating_sub(1)
-            });
+            },
+        );
     }
 }
 
@@ -162,7 +166,7 @@ mod tests {
 
     /// A simulated thread and the CPU that it shares.
     struct Thread {
-        waiting: Waiting,
+        state: YieldState,
         now: u64,
         /// Time between polls, and time that other threads take.
         period: u64,
@@ -173,7 +177,7 @@ mod tests {
     impl Thread {
         fn new(period: u64, others: u64) -> Self {
             Self {
-                waiting: Waiting::new(),
+                state: YieldState::new(),
                 now: 1 << 40,
                 period,
                 others,
@@ -186,33 +190,33 @@ mod tests {
             let until = self.now.wrapping_add(time);
             while self.now < until {
                 self.now = self.now.wrapping_add(self.period);
-                if self.waiting.counts() && self.waiting.is_too_long(self.now, AFTER) {
+                if self.state.counts() && self.state.is_too_long(self.now, AFTER) {
                     self.yields.push(self.now);
                     self.now = self.now.wrapping_add(self.others);
-                    self.waiting.count_from(self.now);
+                    self.state.count_from(self.now);
                 }
             }
         }
 
         fn find(&mut self, completions: u32) {
-            self.waiting.polls.set(0);
-            if self.waiting.yielded.get() != 0 {
-                self.waiting.learn(self.now, completions);
+            self.state.polls.set(0);
+            if self.state.yielded.get() != 0 {
+                self.state.adapt(self.now, completions);
             }
         }
     }
 
     #[test]
-    fn who_spins_yields_after_a_while_and_then_often() {
+    fn a_spinning_thread_yields_repeatedly() {
         let mut thread = Thread::new(10, 300);
         let start = thread.now;
         thread.poll(1_000_000);
         let first = thread.yields.first().map_or(0, |&first| first - start);
         assert!(
-            (AFTER..AFTER + 2 * u64::from(LOOK) * 10).contains(&first),
+            (AFTER..AFTER + 2 * u64::from(POLLS_PER_CLOCK_READ) * 10).contains(&first),
             "{first}"
         );
-        let again = u64::from(LOOK) * 10 + 300;
+        let again = u64::from(POLLS_PER_CLOCK_READ) * 10 + 300;
         let pairs = thread.yields.iter().zip(thread.yields.iter().skip(1));
         assert!(pairs
             .map(|(one, next)| next - one)
@@ -221,15 +225,15 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_slowly_but_does_nothing_else_yields_too() {
-        let mut thread = Thread::new(APART, 0);
+    fn slow_polling_yields_too() {
+        let mut thread = Thread::new(MAX_POLL_INTERVAL_NS, 0);
         thread.poll(1_000_000);
         assert!(!thread.yields.is_empty());
     }
 
     #[test]
-    fn who_has_other_work_does_not() {
-        let mut thread = Thread::new(APART + 1, 0);
+    fn a_thread_with_other_work_does_not_yield() {
+        let mut thread = Thread::new(MAX_POLL_INTERVAL_NS + 1, 0);
         thread.poll(1_000_000_000);
         assert_eq!(thread.yields, []);
         // Nor does a thread that waited once, an hour ago.
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_begins_it_anew() {
+    fn a_completion_restarts_the_wait() {
         let mut thread = Thread::new(10, 0);
         for _ in 0..100 {
             thread.poll(AFTER - 1_000);
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_with_somebody_that_computes_is_more_patient() {
+    fn costly_yields_become_rare() {
         let mut thread = Thread::new(10, 4_000_000);
         // A reply takes 50 microseconds.
         for _ in 0..1000 {
@@ -262,24 +266,27 @@ mod tests {
         assert!((1..6).contains(&thread.yields.len()));
         // A thread that waits for long lets the others run nevertheless.
         thread.yields.clear();
-        thread.poll(2 * LONG);
+        thread.poll(2 * MAX_YIELD_COST_NS);
         assert!(!thread.yields.is_empty());
     }
 
     #[test]
-    fn patience_has_an_end() {
+    fn the_wait_is_bounded() {
         let mut thread = Thread::new(10, 100_000_000);
         for _ in 0..20 {
-            thread.poll(2 * LONG);
+            thread.poll(2 * MAX_YIELD_COST_NS);
             thread.find(1);
         }
         assert_eq!(thread.yields.len(), 20);
-        assert_eq!(thread.waiting.patience(AFTER), LONG);
-        assert_eq!(thread.waiting.patience(3 * LONG), 3 * LONG);
+        assert_eq!(thread.state.yield_after(AFTER), MAX_YIELD_COST_NS);
+        assert_eq!(
+            thread.state.yield_after(3 * MAX_YIELD_COST_NS),
+            3 * MAX_YIELD_COST_NS
+        );
     }
 
     #[test]
-    fn who_gets_what_he_waits_for_is_not() {
+    fn useful_yields_stay_frequent() {
         let mut thread = Thread::new(10, 4_000_000);
         for _ in 0..100 {
             thread.poll(50_000);
@@ -287,24 +294,24 @@ mod tests {
         }
         assert_eq!(thread.yields.len(), 100);
         // The wait before a yield shrinks again, too.
-        thread.waiting.doubled.set(DOUBLINGS);
-        for _ in 0..DOUBLINGS {
-            thread.poll(2 * LONG);
+        thread.state.doubled.set(MAX_DOUBLINGS);
+        for _ in 0..MAX_DOUBLINGS {
+            thread.poll(2 * MAX_YIELD_COST_NS);
             thread.find(8);
         }
-        assert_eq!(thread.waiting.patience(AFTER), AFTER);
+        assert_eq!(thread.state.yield_after(AFTER), AFTER);
     }
 
     #[test]
     fn never_is_never() {
         for _ in 0..1000 {
-            has_found_nothing(0);
+            after_empty_poll(0);
         }
-        let polls = || WAITING.with(|waiting| waiting.polls.get());
+        let polls = || STATE.with(|state| state.polls.get());
         assert_eq!(polls(), 0);
-        has_found_nothing(AFTER);
+        after_empty_poll(AFTER);
         assert_eq!(polls(), 1);
-        has_found(AFTER, 1);
+        after_completions(AFTER, 1);
         assert_eq!(polls(), 0);
     }
 }

@@ -3,11 +3,12 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    answer::Wait, recv::RecvSide, send::SendSide, state::Failed, After, Notices, Occasion, Qp,
+    delayed_ack::AckAction, requester::SendSide, responder::RecvSide, state::Failed, EventCtx,
+    PendingCompletions, Qp, QpBatch,
 };
 use crate::{
-    baton::Baton, counters::Counter, cq::Cq, incoming::Incoming, limits::path, tx::Batch,
-    EVENT_QUEUE,
+    counters::Counter, cq::Cq, limits::path, rx_packet::RxPacket, serial_gate::SerialGate,
+    tx::TxBatch, EVENT_QUEUE,
 };
 use kernel::{
     sync::{rcu, Arc, ArcBorrow},
@@ -55,10 +56,10 @@ struct Filled {
     /// The program is streaming, and there was nothing to do for it.
     waiting: bool,
     /// The batch includes the delayed ACK, after a message.
-    carried: bool,
+    ack_sent: bool,
 }
 
-impl<'a> Occasion<'a> {
+impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
     fn now(rcu: &'a rcu::Guard) -> Self {
         Self {
@@ -69,7 +70,7 @@ impl<'a> Occasion<'a> {
     }
 
     /// Returns the context of a received packet.
-    pub(super) fn of(incoming: &'a Incoming<'a>, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn of(incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
         Self {
             rcu,
             now: incoming.now,
@@ -81,13 +82,13 @@ impl<'a> Occasion<'a> {
 impl Qp {
     /// Runs the send side: takes work requests from the ring and sends packets. May be called from
     /// any context. A softirq does the work if interrupts are disabled, since the network stack
-    /// can't be entered then, and if `Parcel` deliveries are nested too deeply, to bound the use of
-    /// the kernel stack.
-    pub(crate) fn run_send(this: ArcBorrow<'_, Self>) {
-        if !this.send_baton.take() {
+    /// can't be entered then, and if `LoopbackBatch` deliveries are nested too deeply, to bound the
+    /// use of the kernel stack.
+    pub(crate) fn kick_send(this: ArcBorrow<'_, Self>) {
+        if !this.send_gate.try_enter() {
             return;
         }
-        if irqs_disabled() || this.device.is_deep() {
+        if irqs_disabled() || this.device.is_deeply_nested() {
             Self::send_later(this);
         } else {
             Self::send_rounds(this);
@@ -96,35 +97,36 @@ impl Qp {
 
     /// Runs the receive side: sends ACKs and responses, and flushes receive work requests in the
     /// Error state. May be called from any context. A softirq does the work if interrupts are
-    /// disabled, because the consumer may hold locks that a softirq takes, and if `Parcel`
+    /// disabled, because the consumer may hold locks that a softirq takes, and if `LoopbackBatch`
     /// deliveries are nested too deeply.
-    pub(crate) fn run_recv(this: ArcBorrow<'_, Self>) {
-        if !this.recv_baton.take() {
+    pub(crate) fn kick_recv(this: ArcBorrow<'_, Self>) {
+        if !this.recv_gate.try_enter() {
             return;
         }
-        if irqs_disabled() || this.device.is_deep() {
+        if irqs_disabled() || this.device.is_deeply_nested() {
             Self::recv_later(this);
         } else {
             Self::recv_rounds(this);
         }
     }
 
-    /// Continues the send side in a softirq, which keeps the [`Baton`].
+    /// Continues the send side in a softirq, which stays in the [`SerialGate`].
     fn send_later(this: ArcBorrow<'_, Self>) {
-        // Only the owner of the [`Baton`] enqueues the work item, so it can't be queued already.
+        // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
+        // already.
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, SEND_WORK>(this.into());
     }
 
-    /// Continues the receive side in a softirq, which keeps the [`Baton`].
+    /// Continues the receive side in a softirq, which stays in the [`SerialGate`].
     fn recv_later(this: ArcBorrow<'_, Self>) {
         let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
     }
 
-    /// Runs rounds of a side until nothing is left to do, then releases its [`Baton`]. If the
+    /// Runs rounds of a side until nothing is left to do, then leaves its [`SerialGate`]. If the
     /// budget is used up first, `later` continues.
     fn rounds(
         this: ArcBorrow<'_, Self>,
-        baton: &Baton,
+        gate: &SerialGate,
         round: impl Fn(ArcBorrow<'_, Self>) -> Round,
         later: impl FnOnce(ArcBorrow<'_, Self>),
     ) {
@@ -133,7 +135,7 @@ impl Qp {
             if round.fatal {
                 Self::enter_error(this);
             }
-            if !round.more && baton.give_back() {
+            if !round.more && gate.try_leave() {
                 if round.blocked {
                     this.local.wait(this.into());
                 }
@@ -144,7 +146,7 @@ impl Qp {
     }
 
     fn send_rounds(this: ArcBorrow<'_, Self>) {
-        Self::rounds(this, &this.send_baton, Self::send_round, Self::send_later);
+        Self::rounds(this, &this.send_gate, Self::send_round, Self::send_later);
     }
 
     /// Passes packets to the network stack and counts them.
@@ -153,7 +155,7 @@ impl Qp {
             return XmitStats::default();
         }
         let stats = queue.xmit_all();
-        self.tally(|counters| {
+        self.with_counters(|counters| {
             counters.add(Counter::SentPackets, stats.sent.into());
             counters.add(Counter::SentBytes, stats.bytes);
             counters.add(Counter::SendErrors, stats.dropped.into());
@@ -164,7 +166,7 @@ impl Qp {
     /// Sends a batch, and counts its packets that may be queued on this host. The caller must hold
     /// neither the send lock nor any lock that the receiver of the batch takes.
     #[inline]
-    fn send_batch(&self, batch: &mut Batch) {
+    fn send_batch(&self, batch: &mut TxBatch) {
         if batch.owned != 0 {
             self.local.queued(batch.owned);
         }
@@ -172,10 +174,10 @@ impl Qp {
         if batch.owned != 0 && stats.no_room != 0 {
             lock_bh(&self.send).requester.dropped_locally();
         }
-        if let Some(parcel) = &batch.parcel {
-            let (packets, bytes) = self.device.deliver(parcel);
-            self.tally(|counters| {
-                counters.add(Counter::Direct, packets);
+        if let Some(loopback) = &batch.loopback {
+            let (packets, bytes) = self.device.deliver(loopback);
+            self.with_counters(|counters| {
+                counters.add(Counter::SameDevice, packets);
                 counters.add(Counter::SentPackets, packets);
                 counters.add(Counter::SentBytes, bytes);
             });
@@ -184,21 +186,21 @@ impl Qp {
 
     fn send_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
-        let mut batch = Batch::default();
-        let mut notices = Notices::default();
+        let mut batch = TxBatch::default();
+        let mut completions = PendingCompletions::default();
         let _bh = BhGuard::new();
-        let (side, waited) = qp.lock_send();
-        let gone = waited.as_ref().is_some_and(Option::is_none);
-        let acknowledgement = waited.flatten();
-        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut notices);
+        let (side, claimed) = qp.lock_send();
+        let gone = claimed.as_ref().is_some_and(Option::is_none);
+        let acknowledgement = claimed.flatten();
+        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut completions);
         let mut round = filled.round;
         qp.send_batch(&mut batch);
-        if filled.carried {
-            qp.count(Counter::CarriedAcknowledgements);
+        if filled.ack_sent {
+            qp.count(Counter::PiggybackedAcks);
         }
         if gone {
             // The receive side has replaced the ACK with another response.
-            Self::run_recv(this);
+            Self::kick_recv(this);
         }
         if let Some(deadline) = filled.deadline {
             SoftTimer::<Qp>::arm(this, deadline);
@@ -207,9 +209,9 @@ impl Qp {
             qp.raise(QpEvent::SendQueueDrained);
             Self::report_events(this);
         }
-        round.fatal |= Self::report(this, notices, &qp.send_cq);
+        round.fatal |= Self::report(this, completions, &qp.send_cq);
         if qp.is_user && !qp.is_polled && !filled.waiting {
-            qp.talk.round_ended(monotonic_ns());
+            qp.moderation_events.round_ended(monotonic_ns());
         }
         round
     }
@@ -217,9 +219,9 @@ impl Qp {
     /// Sends the packets that waited for room in the local queue.
     pub(crate) fn has_room(this: ArcBorrow<'_, Self>) {
         this.local.admit();
-        Self::run_recv(this);
+        Self::kick_recv(this);
         this.local.admit();
-        Self::run_send(this);
+        Self::kick_send(this);
     }
 
     /// Locks the send side for a round. Takes the delayed ACK from the receive side, if there is
@@ -232,9 +234,9 @@ impl Qp {
     /// it holds the send lock.
     #[inline]
     fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
-        if self.answers.due().is_some() {
+        if self.delayed_ack.deadline().is_some() {
             let mut recv = lock_bh(&self.recv);
-            if self.answers.take() {
+            if self.delayed_ack.claim() {
                 let acknowledgement = recv.responder.take_acknowledgement();
                 return (lock_bh(&self.send), Some(acknowledgement));
             }
@@ -248,41 +250,48 @@ impl Qp {
         &self,
         mut side: BhLocked<'_, SendSide>,
         acknowledgement: Option<&TxPacket>,
-        batch: &mut Batch,
-        notices: &mut Notices,
+        batch: &mut TxBatch,
+        completions: &mut PendingCompletions,
     ) -> Filled {
         let mut filled = Filled::default();
         let rcu = rcu::read_lock();
-        let on = Occasion::now(&rcu);
+        let ctx = EventCtx::now(&rcu);
         let mut idle = true;
         match side.fetch(self) {
             Ok(fetched) => {
                 if !fetched.is_empty() {
                     idle = false;
-                    self.answers.answered(on.now);
+                    self.delayed_ack.on_send(ctx.now);
                 }
-                side.follow(self, fetched, on.now);
+                side.moderate_doorbells(self, fetched, ctx.now);
             }
             Err(_) => filled.round.fatal = true,
         }
-        let progress = side.with(self, on, Some(batch), notices, |requester, slots, env| {
-            let budget = path::BATCH.min(env.room());
-            let progress = requester.poll_transmit(slots, on.now, budget, env);
-            filled.round.blocked = progress.more && progress.sent == budget && budget < path::BATCH;
-            if let Some(packet) = acknowledgement {
-                env.carry(packet);
-            }
-            progress
-        });
-        filled.carried = acknowledgement.is_some() && progress.sent != 0;
+        let progress = side.with(
+            self,
+            ctx,
+            Some(batch),
+            completions,
+            |requester, slots, env| {
+                let budget = path::BATCH.min(env.room());
+                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
+                filled.round.blocked =
+                    progress.more && progress.sent == budget && budget < path::BATCH;
+                if let Some(packet) = acknowledgement {
+                    env.send_ack(packet);
+                }
+                progress
+            },
+        );
+        filled.ack_sent = acknowledgement.is_some() && progress.sent != 0;
         filled.round.fatal |= progress.fatal;
         filled.round.more =
             !filled.round.blocked && (progress.more || (!filled.round.fatal && side.has_backlog()));
         if progress.sqe {
             self.state.fail_send_queue();
         }
-        if side.tell_drained && side.requester.is_drained(&side.slots) {
-            side.tell_drained = false;
+        if side.notify_drained && side.requester.is_drained(&side.slots) {
+            side.notify_drained = false;
             filled.drained = true;
         }
         filled.deadline = side.next_timeout();
@@ -294,27 +303,33 @@ impl Qp {
     }
 
     fn recv_rounds(this: ArcBorrow<'_, Self>) {
-        Self::rounds(this, &this.recv_baton, Self::recv_round, Self::recv_later);
+        Self::rounds(this, &this.recv_gate, Self::recv_round, Self::recv_later);
     }
 
     fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
         let qp = &*this;
-        let mut batch = Batch::default();
-        let mut notices = Notices::default();
+        let mut batch = TxBatch::default();
+        let mut completions = PendingCompletions::default();
         let mut blocked = false;
         let (progress, deadline) = {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
-                let progress = responder.poll_transmit(on.now, path::BATCH, env);
-                blocked = progress.more && env.is_full();
-                progress
-            });
+            let progress = side.with(
+                qp,
+                ctx,
+                Some(&mut batch),
+                &mut completions,
+                |responder, env| {
+                    let progress = responder.poll_transmit(ctx.now, path::BATCH, env);
+                    blocked = progress.more && env.is_full();
+                    progress
+                },
+            );
             // Another CPU may have set the Error state and not yet called `end_recv`, so pending
             // ACKs are sent before the flush discards them.
             if qp.state() == QpState::Error && !progress.more {
-                side.flush(qp, on, &mut notices);
+                side.flush(qp, ctx, &mut completions);
             }
             (progress, side.responder.next_timeout())
         };
@@ -323,7 +338,7 @@ impl Qp {
             qp.count(Counter::Throttled);
             SoftTimer::<Qp>::arm(this, deadline);
         }
-        let overflow = Self::report(this, notices, &qp.recv_cq);
+        let overflow = Self::report(this, completions, &qp.recv_cq);
         Round {
             more: progress.more && !blocked,
             fatal: progress.fatal || overflow,
@@ -332,30 +347,35 @@ impl Qp {
     }
 
     /// Finishes a batch of received packets: reports completions, sends, reports events.
-    pub(crate) fn after(this: ArcBorrow<'_, Self>, after: After<'_>) {
+    pub(crate) fn finish_rx(this: ArcBorrow<'_, Self>, batch: QpBatch<'_>) {
         let qp = &*this;
-        let after = after.close(qp);
-        if after.whole {
-            qp.tell_peer(&rcu::read_lock());
+        let deferred = batch.finish(qp);
+        if deferred.intact {
+            qp.confirm_intact(&rcu::read_lock());
         }
-        if after.any_responses {
-            let overflow = Self::report(this, after.send, &qp.send_cq);
-            if after.responses.fatal || overflow {
+        if deferred.any_responses {
+            let overflow = Self::report(this, deferred.send, &qp.send_cq);
+            if deferred.responses.fatal || overflow {
                 Self::enter_error(this);
             }
-            if after.responses.transmit || Self::has_send_work(this) {
-                Self::run_send(this);
+            if deferred.responses.transmit || Self::has_send_work(this) {
+                Self::kick_send(this);
             }
         }
-        if after.any_requests && qp.talk.hear() {
+        if deferred.any_requests && qp.moderation_events.request_seen() {
             // The peer may be waiting for the answer to its request.
             Self::end_stream(this);
         }
-        let overflow = Self::report(this, after.recv, &qp.recv_cq);
-        if after.any_requests {
-            Self::respond(this, after.requests.transmit, after.heard, after.wait);
+        let overflow = Self::report(this, deferred.recv, &qp.recv_cq);
+        if deferred.any_requests {
+            Self::respond(
+                this,
+                deferred.requests.transmit,
+                deferred.any_new,
+                deferred.ack,
+            );
         }
-        if after.requests.fatal || overflow {
+        if deferred.requests.fatal || overflow {
             Self::enter_error(this);
         }
         Self::report_events(this);
@@ -368,7 +388,7 @@ impl Qp {
         let qp = &*this;
         let deadline = {
             let side = lock_bh(&qp.send);
-            if side.has_backlog() || side.tell_drained || side.is_streaming() {
+            if side.has_backlog() || side.notify_drained || side.is_streaming() {
                 return true;
             }
             side.next_timeout()
@@ -377,42 +397,42 @@ impl Qp {
             SoftTimer::<Qp>::arm(this, deadline);
         }
         if qp.is_user && !qp.is_polled {
-            qp.talk.round_ended(monotonic_ns());
+            qp.moderation_events.round_ended(monotonic_ns());
         }
         false
     }
 
     /// Sends the pending ACKs and responses, except for an ACK that is deferred.
-    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, heard: bool, wait: Wait) {
+    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, any_new: bool, ack: AckAction) {
         let qp = &*this;
-        let begins = wait == Wait::Begins;
-        if !begins && !transmit && wait != Wait::Ends {
+        let defer = ack == AckAction::Defer;
+        if !defer && !transmit && ack != AckAction::FlushDeferred {
             return;
         }
         // The deferred ACK may also belong to another request, which another CPU has received
         // since.
-        if begins || qp.answers.due().is_some() {
+        if defer || qp.delayed_ack.deadline().is_some() {
             let side = lock_bh(&qp.recv);
             // The ACK of a retransmitted request is not deferred.
-            let patient = !begins || (transmit && heard);
-            let waits = patient && side.responder.owes_acknowledgement();
-            if let Some(due) = qp.answers.due().filter(|_| waits) {
+            let may_defer = !defer || (transmit && any_new);
+            let defers = may_defer && side.responder.owes_acknowledgement();
+            if let Some(due) = qp.delayed_ack.deadline().filter(|_| defers) {
                 drop(side);
                 SoftTimer::<Qp>::arm(this, due);
                 return;
             }
-            let taken = begins && qp.answers.take();
-            if !taken && !side.responder.has_output() {
+            let claimed = defer && qp.delayed_ack.claim();
+            if !claimed && !side.responder.has_output() {
                 return;
             }
         }
-        Self::run_recv(this);
+        Self::kick_recv(this);
     }
 
-    /// Sends the delayed ACK, if there is one, without waiting for an answer.
-    pub(crate) fn settle(this: ArcBorrow<'_, Self>) {
-        if this.answers.take() {
-            Self::run_recv(this);
+    /// Sends the delayed ACK, if there is one, without waiting for a message.
+    pub(crate) fn flush_delayed_ack(this: ArcBorrow<'_, Self>) {
+        if this.delayed_ack.claim() {
+            Self::kick_recv(this);
         }
     }
 
@@ -426,18 +446,18 @@ impl Qp {
     /// retry until its work request fails, although all data has arrived. An ACK may be pending
     /// here because:
     ///
-    /// - it is delayed ([`super::answer`]);
+    /// - it is delayed ([`super::delayed_ack`]);
     /// - the CPU that handled the request has released the lock but not sent yet;
-    /// - another CPU holds the `Baton`, and has more work marked as pending;
-    /// - a softirq work item holds the `Baton`, because `Parcel` deliveries were nested or because
-    ///   a budget was used up by READ responses.
+    /// - another CPU is inside the `SerialGate`, and has more work marked as pending;
+    /// - a softirq work item is inside the `SerialGate`, because `LoopbackBatch` deliveries were
+    ///   nested or because a budget was used up by READ responses.
     ///
     /// In all of these cases the responder still holds the ACK, so this function takes it from
-    /// there. It does not take the `Baton`, because the owner may be the context that this one has
-    /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
-    /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
-    /// lock: no request is executed in between. A filled batch is sent even if the queue pair is
-    /// gone, and [`Qp::lock_send`] keeps an ACK that is sent with an answer.
+    /// there. It does not enter the `SerialGate`, because the owner may be the context that this
+    /// one has interrupted. Two batches may therefore be reordered; the peer accepts a late
+    /// response as long as it waits for it. The last batch is filled, and the side ended, under one
+    /// hold of the lock: no request is executed in between. A filled batch is sent even if the
+    /// queue pair is gone, and [`Qp::lock_send`] keeps an ACK that is sent with an answer.
     ///
     /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
     /// for it or if its network device is gone. READ responses beyond `batches`, and everything
@@ -447,43 +467,49 @@ impl Qp {
     pub(super) fn end_recv<R>(
         this: ArcBorrow<'_, Self>,
         batches: u32,
-        end: impl FnOnce(&mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+        end: impl FnOnce(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
-        let _ = this.answers.take();
+        let _ = this.delayed_ack.claim();
         for _ in 1..batches {
             if !Self::last_round(this, |more, _, _, _| more) {
                 break;
             }
         }
-        Self::last_round(this, |_, side, on, notices| end(side, on, notices))
+        Self::last_round(this, |_, side, ctx, completions| {
+            end(side, ctx, completions)
+        })
     }
 
     /// Fills a batch with pending ACKs and responses, and sends it. Calls `then` before the side is
     /// unlocked; the first argument of `then` tells whether more is pending.
     fn last_round<R>(
         this: ArcBorrow<'_, Self>,
-        then: impl FnOnce(bool, &mut RecvSide, Occasion<'_>, &mut Notices) -> R,
+        then: impl FnOnce(bool, &mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
         let qp = &*this;
-        let mut batch = Batch::default();
-        let mut notices = Notices::default();
+        let mut batch = TxBatch::default();
+        let mut completions = PendingCompletions::default();
         let result = {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.recv);
-            // Each `Parcel` is delivered by a call from the sender. If these calls are nested too
-            // deeply, the packets go through the network stack, which queues them.
-            side.direct &= !qp.device.is_deep();
+            // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
+            // nested too deeply, the packets go through the network stack, which queues them.
+            side.loopback &= !qp.device.is_deeply_nested();
             side.responder.forget_rate();
-            let progress = side.with(qp, on, Some(&mut batch), &mut notices, |responder, env| {
-                responder.poll_transmit(on.now, path::BATCH, env)
-            });
-            then(progress.more, &mut side, on, &mut notices)
+            let progress = side.with(
+                qp,
+                ctx,
+                Some(&mut batch),
+                &mut completions,
+                |responder, env| responder.poll_transmit(ctx.now, path::BATCH, env),
+            );
+            then(progress.more, &mut side, ctx, &mut completions)
         };
         qp.send_batch(&mut batch);
         // A completion queue that overflows now loses only flushed completions; the queue pair has
         // ended.
-        let _ = notices.report(&qp.recv_cq);
+        let _ = completions.report(&qp.recv_cq);
         result
     }
 
@@ -492,7 +518,7 @@ impl Qp {
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
         let ended = lock_bh(&this.send).end_stream();
         if ended {
-            Self::run_send(this);
+            Self::kick_send(this);
         } else if this.is_polled {
             Self::doorbell(this);
         }
@@ -502,7 +528,7 @@ impl Qp {
     pub(crate) fn doorbell(this: ArcBorrow<'_, Self>) {
         // In earlier states the ring is not read.
         if this.state() >= QpState::Rts {
-            Self::run_send(this);
+            Self::kick_send(this);
             Self::report_events(this);
         }
     }
@@ -519,28 +545,28 @@ impl Qp {
         let qp = &*this;
         let failed = qp.state.fail();
 
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.send);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
-                side.held.clear();
+                side.reorder_buffer.clear();
                 side.end_stream();
-                side.with(qp, on, None, &mut notices, |requester, slots, env| {
+                side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
             }
         }
         // A completion queue that overflows now loses only flushed completions; the queue pair has
         // ended.
-        let _ = notices.report(&qp.send_cq);
-        Self::end_recv(this, batches, |side, on, notices| {
+        let _ = completions.report(&qp.send_cq);
+        Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state() == QpState::Error {
-                side.held.clear();
-                side.flush(qp, on, notices);
+                side.reorder_buffer.clear();
+                side.flush(qp, ctx, completions);
             }
         });
         if failed == Failed::Now && qp.srq.is_some() {
@@ -550,20 +576,20 @@ impl Qp {
             Self::report_events(this);
         }
         // Flushes the work requests that are still in the send ring.
-        Self::run_send(this);
+        Self::kick_send(this);
     }
 
     /// Records an event. [`Qp::report_events`] reports it.
     pub(crate) fn raise(&self, event: QpEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            self.events.raise(1 << bit);
+            self.events.set(1 << bit);
         }
     }
 
     /// Notifies the consumer of completions. Returns true if a completion was lost, which is fatal
     /// to the queue pair. The caller must hold no lock.
-    fn report(this: ArcBorrow<'_, Self>, notices: Notices, cq: &Arc<Cq>) -> bool {
-        let lost = notices.report(cq);
+    fn report(this: ArcBorrow<'_, Self>, completions: PendingCompletions, cq: &Arc<Cq>) -> bool {
+        let lost = completions.report(cq);
         if lost && this.state() != QpState::Error {
             // A local work queue catastrophic error (IBA 11.6.3), which no completion can report.
             this.raise(QpEvent::Fatal);
@@ -574,7 +600,7 @@ impl Qp {
 
     /// Starts to report the recorded events. The caller must hold no lock.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
-        if this.events.any() && this.event_baton.take() {
+        if this.events.any() && this.event_gate.try_enter() {
             EVENT_QUEUE.enqueue::<Arc<Self>, EVENT_WORK>(this.into());
         }
     }
@@ -610,7 +636,7 @@ impl WorkItem<EVENT_WORK> for Qp {
                     this.target.dispatch(*event);
                 }
             }
-            if !this.events.any() && this.event_baton.give_back() {
+            if !this.events.any() && this.event_gate.try_leave() {
                 return;
             }
         }
@@ -621,14 +647,14 @@ impl TimerCallback for Qp {
     fn expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
         let now = monotonic_ns();
-        let (late, again) = qp.answers.late(now);
+        let (ack_expired, again) = qp.delayed_ack.expired(now);
         if let Some(again) = again {
             SoftTimer::<Qp>::arm(this, again);
         }
         let (next, responses_expire) = {
             let mut side = lock_bh(&qp.send);
-            side.held.expire(now);
-            (side.next_timeout(), side.held.expires())
+            side.reorder_buffer.expire(now);
+            (side.next_timeout(), side.reorder_buffer.expires())
         };
         match next {
             Some(next) if next <= now => Self::send_side_expired(this),
@@ -638,14 +664,17 @@ impl TimerCallback for Qp {
         // READ responses may have been paced.
         let (waiting, requests_expire) = {
             let mut side = lock_bh(&qp.recv);
-            side.expire_held(now);
-            (side.responder.next_timeout().is_some(), side.held.expires())
+            side.expire_buffered(now);
+            (
+                side.responder.next_timeout().is_some(),
+                side.reorder_buffer.expires(),
+            )
         };
         for expires in [responses_expire, requests_expire].into_iter().flatten() {
             SoftTimer::<Qp>::arm(this, expires);
         }
-        if late || waiting {
-            Self::run_recv(this);
+        if ack_expired || waiting {
+            Self::kick_recv(this);
         }
     }
 }
@@ -654,21 +683,21 @@ impl Qp {
     /// Handles a timeout of the send side.
     fn send_side_expired(this: ArcBorrow<'_, Self>) {
         let qp = &*this;
-        let mut notices = Notices::default();
+        let mut completions = PendingCompletions::default();
         let outcome = {
             let rcu = rcu::read_lock();
-            let on = Occasion::now(&rcu);
+            let ctx = EventCtx::now(&rcu);
             let mut side = lock_bh(&qp.send);
-            side.with(qp, on, None, &mut notices, |requester, slots, env| {
+            side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
                 if qp.local.is_waiting() {
-                    requester.restart_timers(on.now);
+                    requester.restart_timers(ctx.now);
                 }
-                requester.handle_timeout(slots, on.now, env)
+                requester.handle_timeout(slots, ctx.now, env)
             })
         };
-        if Self::report(this, notices, &qp.send_cq) || outcome.fatal {
+        if Self::report(this, completions, &qp.send_cq) || outcome.fatal {
             Self::enter_error(this);
         }
-        Self::run_send(this);
+        Self::kick_send(this);
     }
 }

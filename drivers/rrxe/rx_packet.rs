@@ -3,10 +3,10 @@
 //! Received packets, from the network stack or from another queue pair of the device, in batches.
 
 use crate::{
-    direct::InParcel,
+    loopback::LoopbackPacket,
     mr::Span,
     path::Path,
-    qp::{After, Qp},
+    qp::{Qp, QpBatch},
     rx::with_addressed,
 };
 use kernel::{
@@ -27,9 +27,9 @@ pub(crate) const ICRC: usize = 4;
 const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 
 /// A packet with parsed headers and a verified ICRC, or a burst of such packets.
-pub(crate) struct Incoming<'a> {
+pub(crate) struct RxPacket<'a> {
     pub(crate) packet: &'a Packet,
-    carried: Carried<'a>,
+    source: PacketSource<'a>,
     /// The network device that received the packet; `None` for bursts, for packets that were
     /// buffered, and for packets that bypassed the network stack.
     netdev: Option<&'a NetDevice>,
@@ -38,14 +38,14 @@ pub(crate) struct Incoming<'a> {
 
 /// The container of a packet.
 #[derive(Clone, Copy)]
-enum Carried<'a> {
+enum PacketSource<'a> {
     /// A packet of the network stack. For a burst it is the first one, and the others follow it.
     Datagram(Datagram<'a>),
     /// A packet from another queue pair of the device.
-    Parcel(InParcel<'a>),
+    Loopback(LoopbackPacket<'a>),
 }
 
-impl Incoming<'_> {
+impl RxPacket<'_> {
     /// Returns the offset of the payload from the first byte of the BTH.
     fn payload_offset(&self) -> usize {
         self.packet.header_len.into()
@@ -53,54 +53,54 @@ impl Incoming<'_> {
 
     /// Returns whether the packet bypassed the network stack.
     #[inline]
-    pub(crate) fn is_direct(&self) -> bool {
-        matches!(self.carried, Carried::Parcel(_))
+    pub(crate) fn is_loopback(&self) -> bool {
+        matches!(self.source, PacketSource::Loopback(_))
     }
 
     /// Returns the IPv4 type of service or IPv6 traffic class; 0 for a packet that never left the
     /// device, which nothing can mark.
     #[inline]
     pub(crate) fn tos(&self) -> u8 {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.packet().tos(),
-            Carried::Parcel(_) => 0,
+        match &self.source {
+            PacketSource::Datagram(datagram) => datagram.packet().tos(),
+            PacketSource::Loopback(_) => 0,
         }
     }
 
     /// Returns whether the packet comes from the peer of a path.
     #[inline]
-    pub(crate) fn comes_along(&self, path: &Path) -> bool {
-        match &self.carried {
-            Carried::Datagram(datagram) => path.carries(datagram.packet()),
-            Carried::Parcel(parcel) => parcel.comes_along(path),
+    pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
+        match &self.source {
+            PacketSource::Datagram(datagram) => path.is_from_peer(datagram.packet()),
+            PacketSource::Loopback(loopback) => loopback.is_from_peer_of(path),
         }
     }
 
     /// Returns whether the packet is part of a GSO packet that arrived unmodified from this host.
     #[inline]
-    pub(crate) fn is_of_row_from_here(&self) -> bool {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.is_of_row_from_here(),
-            Carried::Parcel(_) => false,
+    pub(crate) fn is_in_local_gso_packet(&self) -> bool {
+        match &self.source {
+            PacketSource::Datagram(datagram) => datagram.is_in_local_gso_packet(),
+            PacketSource::Loopback(_) => false,
         }
     }
 
     /// Keeps the packet beyond its reception. Returns `None` if the packet can't be kept and is
     /// lost, because its payload is still in the sender's memory.
     pub(crate) fn keep(&self) -> Option<KeptDatagram> {
-        match &self.carried {
-            Carried::Datagram(datagram) => Some(datagram.keep()),
-            Carried::Parcel(_) => None,
+        match &self.source {
+            PacketSource::Datagram(datagram) => Some(datagram.keep()),
+            PacketSource::Loopback(_) => None,
         }
     }
 
     /// Copies the start of the payload.
     pub(crate) fn copy_payload(&self, to: &mut [u8]) -> Result<(), Fault> {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.copy_bits(self.payload_offset(), to),
-            Carried::Parcel(parcel) => {
+        match &self.source {
+            PacketSource::Datagram(datagram) => datagram.copy_bits(self.payload_offset(), to),
+            PacketSource::Loopback(loopback) => {
                 let (mut at, mut result) = (0usize, Ok(()));
-                let taken = parcel.for_each(0, to.len(), |fragment| {
+                let taken = loopback.for_each(0, to.len(), |fragment| {
                     let end = at.wrapping_add(fragment.len());
                     let copied = to.get_mut(at..end).ok_or(EINVAL);
                     result = result.and(copied.and_then(|to| fragment.copy_to(to)));
@@ -116,7 +116,7 @@ impl Incoming<'_> {
     /// 20 zero bytes and an IPv4 header.
     pub(crate) fn grh(&self) -> [u8; GRH_LEN] {
         let mut grh = [0; GRH_LEN];
-        if let Carried::Datagram(datagram) = &self.carried {
+        if let PacketSource::Datagram(datagram) = &self.source {
             if let Some(ip) = datagram.ipv6_header() {
                 grh = ip;
             } else if let (Some(ip), Some(to)) = (datagram.ipv4_header(), grh.last_chunk_mut()) {
@@ -128,9 +128,9 @@ impl Incoming<'_> {
 
     /// Returns the packet of the network stack that contains this one.
     pub(crate) fn skb(&self) -> Option<&RxSkb> {
-        match &self.carried {
-            Carried::Datagram(datagram) => Some(datagram.packet()),
-            Carried::Parcel(_) => None,
+        match &self.source {
+            PacketSource::Datagram(datagram) => Some(datagram.packet()),
+            PacketSource::Loopback(_) => None,
         }
     }
 
@@ -142,7 +142,12 @@ impl Incoming<'_> {
 
     /// Copies `len` bytes of the payload, from `offset` on, to the start of a span.
     #[inline]
-    pub(crate) fn place(&self, offset: usize, len: usize, to: &Span<'_>) -> Result<(), Fault> {
+    pub(crate) fn copy_to_span(
+        &self,
+        offset: usize,
+        len: usize,
+        to: &Span<'_>,
+    ) -> Result<(), Fault> {
         let (mut at, mut result) = (0usize, Ok(()));
         let write = |fragment: Fragment<'_>| {
             if result.is_ok() {
@@ -151,15 +156,15 @@ impl Incoming<'_> {
             at = at.wrapping_add(fragment.len());
         };
         let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
-        match &self.carried {
-            // The payloads of a burst are contiguous in a `Parcel`.
-            Carried::Parcel(parcel) => parcel.for_each(offset, len, write),
-            Carried::Datagram(datagram) if packets == 1 => {
+        match &self.source {
+            // The payloads of a burst are contiguous in a `LoopbackBatch`.
+            PacketSource::Loopback(loopback) => loopback.for_each(offset, len, write),
+            PacketSource::Datagram(datagram) if packets == 1 => {
                 datagram.for_each(start.wrapping_add(offset), len, write)
             }
-            Carried::Datagram(datagram) => {
+            PacketSource::Datagram(datagram) => {
                 let each = self.payload_len().checked_div(packets).unwrap_or(0);
-                datagram.for_each_in_row(start, each, offset, len, write)
+                datagram.for_each_in_gso_packet(start, each, offset, len, write)
             }
         }
         .map_err(|_| Fault::Malformed)?;
@@ -169,15 +174,15 @@ impl Incoming<'_> {
     /// Returns the length of the IP packet in bytes, or the total length of those of a burst.
     pub(crate) fn ip_len(&self) -> u64 {
         let packets = self.packet.packets;
-        let each = match &self.carried {
-            Carried::Datagram(datagram) => {
+        let each = match &self.source {
+            PacketSource::Datagram(datagram) => {
                 let headers = datagram.ip_header_len().wrapping_add(UDP_HEADER);
                 datagram.payload_len().wrapping_add(headers)
             }
-            Carried::Parcel(parcel) => {
+            PacketSource::Loopback(loopback) => {
                 let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
                 let around = self.payload_offset().wrapping_add(self.packet.pad.into());
-                parcel.ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
+                loopback.ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
             }
         };
         (each as u64).wrapping_mul(packets.into())
@@ -189,13 +194,13 @@ impl Incoming<'_> {
     }
 }
 
-impl<'a> Incoming<'a> {
+impl<'a> RxPacket<'a> {
     /// Returns a packet of the network stack, or a burst that starts with it.
     #[inline]
     pub(crate) fn of(packet: &'a Packet, datagram: Datagram<'a>, now: u64) -> Self {
         Self {
             packet,
-            carried: Carried::Datagram(datagram),
+            source: PacketSource::Datagram(datagram),
             netdev: None,
             now,
         }
@@ -212,10 +217,14 @@ impl<'a> Incoming<'a> {
 
     /// Returns a packet, or a burst, from another queue pair of the device.
     #[inline]
-    pub(crate) fn in_parcel(packet: &'a Packet, parcel: InParcel<'a>, now: u64) -> Self {
+    pub(crate) fn from_loopback(
+        packet: &'a Packet,
+        loopback: LoopbackPacket<'a>,
+        now: u64,
+    ) -> Self {
         Self {
             packet,
-            carried: Carried::Parcel(parcel),
+            source: PacketSource::Loopback(loopback),
             netdev: None,
             now,
         }
@@ -224,9 +233,9 @@ impl<'a> Incoming<'a> {
     /// Returns the SIMD context for copying the payload.
     #[inline]
     pub(crate) fn vector(&self) -> &'a Vector {
-        match &self.carried {
-            Carried::Datagram(datagram) => datagram.vector(),
-            Carried::Parcel(parcel) => parcel.vector,
+        match &self.source {
+            PacketSource::Datagram(datagram) => datagram.vector(),
+            PacketSource::Loopback(loopback) => loopback.vector,
         }
     }
 
@@ -234,11 +243,11 @@ impl<'a> Incoming<'a> {
     pub(crate) fn with_kept<R>(
         &self,
         kept: &KeptDatagram,
-        f: impl FnOnce(&Incoming<'_>) -> R,
+        f: impl FnOnce(&RxPacket<'_>) -> R,
     ) -> Option<R> {
         let datagram = kept.datagram(self.vector());
         let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&Incoming::of(&packet, datagram, self.now)))
+        Some(f(&RxPacket::of(&packet, datagram, self.now)))
     }
 }
 
@@ -293,20 +302,20 @@ pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
 }
 
 /// A batch of packets received together: the queue pair of the last one, and its deferred work.
-pub(crate) struct Row<'a> {
+pub(crate) struct RxBatch<'a> {
     qp: Option<ArcBorrow<'a, Qp>>,
-    after: After<'a>,
+    batch: QpBatch<'a>,
     /// Cache of the ICRC prefix of the previous packet.
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
     vector: &'a Vector,
 }
 
-impl<'a> Row<'a> {
+impl<'a> RxBatch<'a> {
     pub(crate) fn new(vector: &'a Vector) -> Self {
         Self {
             qp: None,
-            after: After::default(),
+            batch: QpBatch::default(),
             prefix: LastPrefix::default(),
             vector,
         }
@@ -322,25 +331,25 @@ impl<'a> Row<'a> {
     }
 
     /// Makes `qp` the queue pair of the next packet. Finishes the work of the previous queue pair.
-    pub(crate) fn of(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut After<'a> {
+    pub(crate) fn switch_to(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut QpBatch<'a> {
         let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
         if !same {
             self.finish();
             self.qp = Some(qp);
         }
-        &mut self.after
+        &mut self.batch
     }
 
     /// Returns the queue pair of the previous packet.
-    pub(crate) fn current(&mut self) -> Option<(ArcBorrow<'a, Qp>, &mut After<'a>)> {
-        Some((self.qp?, &mut self.after))
+    pub(crate) fn current(&mut self) -> Option<(ArcBorrow<'a, Qp>, &mut QpBatch<'a>)> {
+        Some((self.qp?, &mut self.batch))
     }
 
     /// Finishes the deferred work.
     pub(crate) fn finish(&mut self) {
         self.vector.release();
         if let Some(qp) = self.qp.take() {
-            Qp::after(qp, core::mem::take(&mut self.after));
+            Qp::finish_rx(qp, core::mem::take(&mut self.batch));
         }
     }
 }

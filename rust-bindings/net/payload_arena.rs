@@ -2,7 +2,7 @@
 
 //! Temporary storage of bytes in a block of packet memory.
 
-use super::{blocks, Fragment, Room};
+use super::{blocks, Fragment, PacketWriter};
 use crate::vector::Vector;
 use core::ptr::NonNull;
 use kernel::prelude::*;
@@ -14,15 +14,15 @@ use kernel::prelude::*;
 ///
 /// `block` was returned by `blocks::take`, `self` owns its reference, and nothing else uses it. Its
 /// first `used` bytes are initialised.
-pub struct Pocket {
+pub struct PayloadArena {
     block: Option<NonNull<u8>>,
     used: usize,
 }
 
 // SAFETY: It owns plain memory, which belongs to no thread.
-unsafe impl Send for Pocket {}
+unsafe impl Send for PayloadArena {}
 
-impl Pocket {
+impl PayloadArena {
     /// Creates an empty buffer.
     #[inline]
     pub const fn new() -> Self {
@@ -43,7 +43,7 @@ impl Pocket {
         &mut self,
         len: usize,
         vector: &Vector,
-        fill: impl FnOnce(&mut Room<'_>) -> Result<(), E>,
+        fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<usize, E>> {
         if len > blocks::SIZE.saturating_sub(self.used) {
             return Err(EMSGSIZE);
@@ -61,9 +61,9 @@ impl Pocket {
         let start = self.used;
         // SAFETY: By the type invariant, `self` owns the block, which has `len` bytes after the
         // used ones.
-        let mut room = unsafe { Room::new(block.as_ptr().add(start), len, vector) };
-        let result = fill(&mut room);
-        room.finish();
+        let mut writer = unsafe { PacketWriter::new(block.as_ptr().add(start), len, vector) };
+        let result = fill(&mut writer);
+        writer.finish();
         // INVARIANT: `finish` has initialised the bytes that `fill` did not write.
         Ok(result.map(|()| {
             self.used = start.wrapping_add(len);
@@ -87,24 +87,24 @@ impl Pocket {
     }
 }
 
-impl Default for Pocket {
+impl Default for PayloadArena {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for Pocket {
+impl Drop for PayloadArena {
     #[inline]
     fn drop(&mut self) {
         if let Some(block) = self.block {
             // SAFETY: By the type invariant, the block came from `take`, and `self` owns its
             // reference.
-            unsafe { blocks::give_back(block) };
+            unsafe { blocks::put(block) };
         }
     }
 }
 
-#[kernel::prelude::kunit_tests(linux_rdma_pocket)]
+#[kernel::prelude::kunit_tests(linux_rdma_payload_arena)]
 mod tests {
     use super::*;
     use crate::sync::BhGuard;
@@ -115,26 +115,26 @@ mod tests {
     fn bytes_stay_where_they_are() -> Result {
         let _guard = BhGuard::new();
         let vector = Vector::new();
-        let mut pocket = Pocket::new();
+        let mut arena = PayloadArena::new();
         let mut starts = KVec::new();
         for number in 0..7u8 {
-            let filled = pocket.append(4096, &vector, |room| room.push(&[number; 4000]))?;
+            let filled = arena.append(4096, &vector, |writer| writer.push(&[number; 4000]))?;
             starts.push(filled?, GFP_ATOMIC)?;
-            let failed = pocket.append(8, &vector, |_| Err::<(), Error>(EIO))?;
+            let failed = arena.append(8, &vector, |_| Err::<(), Error>(EIO))?;
             assert!(failed.is_err());
         }
-        assert!(pocket
+        assert!(arena
             .append(4097, &vector, |_| Ok::<(), Error>(()))
             .is_err());
         for (number, start) in starts.iter().enumerate() {
             let mut bytes = [0xff; 4096 - 3990];
-            let fragment = pocket.fragment(*start + 3990, bytes.len(), &vector);
+            let fragment = arena.fragment(*start + 3990, bytes.len(), &vector);
             fragment.ok_or(EIO)?.copy_to(&mut bytes)?;
             assert_eq!(bytes.get(..10), Some([number as u8; 10].as_slice()));
             assert!(bytes.iter().skip(10).all(|byte| *byte == 0));
         }
-        assert!(pocket.fragment(7 * 4096 - 1, 2, &vector).is_none());
-        assert!(pocket.fragment(usize::MAX, 2, &vector).is_none());
+        assert!(arena.fragment(7 * 4096 - 1, 2, &vector).is_none());
+        assert!(arena.fragment(usize::MAX, 2, &vector).is_none());
         Ok(())
     }
 }

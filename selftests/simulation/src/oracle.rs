@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The environment of the queue pairs: memory, queues and the network. It executes the requests of
-//! the core and judges each one at once.
+//! the core and checks each one at once.
 
 use crate::config::{Config, Connection};
 use crate::flow::Flow;
@@ -144,7 +144,7 @@ pub enum Event {
 }
 
 /// The state of a simulation except the cores.
-pub struct Ground {
+pub struct Oracle {
     pub config: Config,
     pub random: Random,
     pub now: u64,
@@ -177,16 +177,16 @@ pub struct Ground {
 }
 
 macro_rules! trace {
-    ($ground:expr, $($words:tt)*) => {
-        if $ground.trace {
-            println!("{:>11.3} {}", $ground.now as f64 / 1e3, format_args!($($words)*));
+    ($oracle:expr, $($words:tt)*) => {
+        if $oracle.trace {
+            println!("{:>11.3} {}", $oracle.now as f64 / 1e3, format_args!($($words)*));
         }
     };
 }
 pub(crate) use trace;
 
-impl Ground {
-    pub fn new(config: Config, random: Random, trace: bool) -> Ground {
+impl Oracle {
+    pub fn new(config: Config, random: Random, trace: bool) -> Oracle {
         let shared = config.hosts * (config.shared + config.xrc_shared);
         let number = |index| FIRST_SRQN + index as u32;
         let queues = (0..shared).map(|index| ReceiveQueue::new(number(index), true));
@@ -199,7 +199,7 @@ impl Ground {
                 keys: Vec::new(),
             })
             .collect();
-        Ground {
+        Oracle {
             config,
             random,
             now: 1_000_000,
@@ -293,7 +293,7 @@ impl Ground {
         self.events.pop().map(|next| next.0 .2)
     }
 
-    /// Takes an arriving packet. The caller returns it with [`Ground::landed`].
+    /// Takes an arriving packet. The caller returns it with [`Oracle::landed`].
     pub fn land(&mut self, index: usize) -> Flight {
         let flight = &mut self.flights[index];
         Flight {
@@ -435,9 +435,10 @@ impl Ground {
     }
 
     fn describe(&self, to: usize, truth: &Truth, packet: &TxPacket) -> String {
-        let from = match truth.response {
-            true => self.sides[to].peer,
-            false => truth.flow,
+        let from = if truth.response {
+            self.sides[to].peer
+        } else {
+            truth.flow
         };
         let header = packet.header();
         let mut words = match Packet::parse(header, packet.udp_payload_len()) {

@@ -4,7 +4,7 @@
 
 use super::World;
 use crate::flow::Trap;
-use crate::ground::*;
+use crate::oracle::*;
 use crate::random::data;
 use rrxe_core::*;
 
@@ -12,9 +12,9 @@ impl World {
     /// Checks the invariants of a queue pair after a step.
     pub(super) fn check(&mut self, qp: usize) {
         let core = &self.cores[qp];
-        let ground = &mut self.ground;
-        let wait = ground.longest_wait(qp);
-        let (side, flow) = (&mut ground.sides[qp], &ground.flows[qp]);
+        let oracle = &mut self.oracle;
+        let wait = oracle.longest_wait(qp);
+        let (side, flow) = (&mut oracle.sides[qp], &oracle.flows[qp]);
         let outstanding = flow.messages.len() - flow.completed;
         assert_eq!(core.requester.outstanding() as usize, outstanding);
         side.timer = core.requester.next_timeout();
@@ -23,10 +23,10 @@ impl World {
             return;
         }
         // A rate limit may have delayed a retransmission that is no longer needed.
-        let limited = ground.config.network.marks != 0;
+        let limited = oracle.config.network.marks != 0;
         if let Some(at) = side.timer {
-            assert!(at > ground.now, "the timer of {qp} is to fire at once");
-            assert!(at <= ground.now + wait, "the timer of {qp} is too far away");
+            assert!(at > oracle.now, "the timer of {qp} is to fire at once");
+            assert!(at <= oracle.now + wait, "the timer of {qp} is too far away");
             assert!(
                 outstanding > 0 || limited,
                 "the timer of {qp} waits for nothing"
@@ -35,7 +35,7 @@ impl World {
         if !flow.service.is_reliable() {
             return;
         }
-        if ground.config.connections[side.connection].strict {
+        if oracle.config.connections[side.connection].strict {
             assert_eq!(
                 core.requester.counters().probes,
                 0,
@@ -50,25 +50,25 @@ impl World {
         let waits = flow.messages.get(flow.completed);
         let waits = waits.is_some_and(|m| m.started && !m.op.is_local());
         assert!(
-            !waits || side.timer.is_some() || side.send_pending || ground.handling.is_some(),
+            !waits || side.timer.is_some() || side.send_pending || oracle.handling.is_some(),
             "queue pair {qp} waits without a timer"
         );
         assert_eq!(core.requester.outstanding_reads(), flow.reads);
         // Other queue pairs may need the receive work request.
-        let incoming = &ground.flows[ground.sides[qp].peer];
+        let incoming = &oracle.flows[oracle.sides[qp].peer];
         assert!(
-            ground.sides[qp].current.is_none() || incoming.is_inside_of_send(),
+            oracle.sides[qp].current.is_none() || incoming.is_inside_of_send(),
             "queue pair {qp} has a receive work request, and no message for it"
         );
     }
 
     /// Checks the progress of the responder of `qp` after a packet.
     pub(super) fn executed(&mut self, qp: usize, expected: bool) {
-        let incoming = self.ground.sides[qp].peer;
+        let incoming = self.oracle.sides[qp].peer;
         let epsn = Psn::new(self.cores[qp].responder.expected_psn());
-        let ground = &mut self.ground;
-        let host = ground.sides[qp].host;
-        let flow = &mut ground.flows[incoming];
+        let oracle = &mut self.oracle;
+        let host = oracle.sides[qp].host;
+        let flow = &mut oracle.flows[incoming];
         let reached = flow.relative(epsn);
         if reached == flow.executed {
             return;
@@ -84,7 +84,7 @@ impl World {
             flow.sent
         );
         flow.executed = reached;
-        ground.progress += 1;
+        oracle.progress += 1;
         while let Some(message) = flow.messages.get_mut(flow.cursor) {
             if message.op.is_local() {
                 flow.cursor += 1;
@@ -107,10 +107,10 @@ impl World {
             let bytes = message.place..message.place + message.len as usize;
             match message.op {
                 SendOp::Read => {
-                    message.result = ground.hosts[host].memory[bytes].to_vec();
+                    message.result = oracle.hosts[host].memory[bytes].to_vec();
                 }
                 SendOp::Write | SendOp::WriteImm => {
-                    let there = &ground.hosts[host].memory[bytes];
+                    let there = &oracle.hosts[host].memory[bytes];
                     assert!(
                         there == data(message.data, message.len),
                         "a WRITE was executed, and its bytes are not there"
@@ -141,11 +141,11 @@ impl World {
     /// Checks that a gap is reported exactly once until the missing packet arrives (B-08 to B-10,
     /// B-13).
     pub(super) fn check_nak(&mut self, qp: usize, truth: &Truth, executed: u32, transmit: bool) {
-        let side = &self.ground.sides[qp];
+        let side = &self.oracle.sides[qp];
         let alive = matches!(side.state, State::Rts | State::Sqd);
         // The NAK may already be pending because the batch had no room for it.
         let pending = side.answer_pending;
-        let flow = &mut self.ground.flows[truth.flow];
+        let flow = &mut self.oracle.flows[truth.flow];
         if truth.relative == executed {
             // Without a receive work request, the requester must send it again.
             flow.nak_open = flow.executed == executed;
@@ -159,41 +159,41 @@ impl World {
 
     /// Ends the network impairments at some time, and then checks that every flow makes progress.
     pub(super) fn check_time(&mut self) {
-        let ground = &mut self.ground;
-        if !ground.fair {
+        let oracle = &mut self.oracle;
+        if !oracle.fair {
             let end = match self.end {
                 Some(end) => end,
-                None if ground.flows.iter().all(|f| f.left == 0) => {
-                    ground.now + ground.config.afterwards
+                None if oracle.flows.iter().all(|f| f.left == 0) => {
+                    oracle.now + oracle.config.afterwards
                 }
                 // A limit on the time that consumers take to post.
-                None if ground.now > 10_000_000_000 => ground.now,
+                None if oracle.now > 10_000_000_000 => oracle.now,
                 None => return,
             };
             self.end = Some(end);
-            if ground.now >= end {
-                ground.fair = true;
-                trace!(ground, "the network is fair from here on");
+            if oracle.now >= end {
+                oracle.fair = true;
+                trace!(oracle, "the network is fair from here on");
             }
-            self.progress = (ground.progress, ground.now);
+            self.progress = (oracle.progress, oracle.now);
             return;
         }
-        if ground.progress != self.progress.0 {
-            self.progress = (ground.progress, ground.now);
+        if oracle.progress != self.progress.0 {
+            self.progress = (oracle.progress, oracle.now);
             return;
         }
         let mut bound = 0;
-        for (qp, flow) in ground.flows.iter().enumerate() {
-            let dead = ground.sides[ground.sides[qp].peer].state == State::Error;
+        for (qp, flow) in oracle.flows.iter().enumerate() {
+            let dead = oracle.sides[oracle.sides[qp].peer].state == State::Error;
             let silent = dead || flow.deregistered || flow.mismatched;
-            let wait = ground.longest_wait(qp);
+            let wait = oracle.longest_wait(qp);
             bound = bound.max(if silent { 10 * wait } else { 2 * wait });
         }
-        bound += 200_000 + 4 * u64::from(ground.config.pace);
+        bound += 200_000 + 4 * u64::from(oracle.config.pace);
         assert!(
-            ground.now - self.progress.1 <= bound,
+            oracle.now - self.progress.1 <= bound,
             "nothing gets on for {} ns, although the network is fair",
-            ground.now - self.progress.1
+            oracle.now - self.progress.1
         );
     }
 }

@@ -24,13 +24,13 @@ bed = testbed.Bed()
 ALONE, ASKED = ("rrxe", "rrxe"), ("rdma_rxe", "rrxe")
 
 # The longest ACK delay, in microseconds.
-LONG = 1_000_000
+LONG_DELAY = 1_000_000
 
 # Number of consecutive replies after which ACKs are delayed (drivers/rrxe/limits.rs).
-ANSWERS = 8
+PROMPT_REPLIES = 8
 
 # Time limit in seconds; only catches hangs.
-PATIENCE = 60
+TIMEOUT = 60
 
 # Ways in which a queue pair may end after its program has received a message.
 MODIFIED = ("error", "reset")
@@ -46,10 +46,10 @@ STREAM, LENGTH = 32, 8000
 
 def loaded(wait):
     """Loads the module with this ACK delay in microseconds."""
-    return testbed.loaded_with(bed.here.machine, f"answer_wait_us={wait}")
+    return testbed.loaded_with(bed.here.machine, f"ack_delay_us={wait}")
 
 
-class Talk:
+class Dialogue:
     """Two programs that exchange messages; a receive is posted before each message."""
 
     def __init__(self, hosts, sides):
@@ -57,7 +57,7 @@ class Talk:
         self.sides = sides
         self.number = 0
 
-    def say(self, who, length=8, op="send", completes=True):
+    def send(self, who, length=8, op="send", completes=True):
         """Sends a message from one side and checks that the other side receives it.
 
         With `completes` it also waits for the send completion.
@@ -77,16 +77,16 @@ class Talk:
         side.end.post_send(side.qp["id"], [request])
         self._completed(other, other.recv_cq, number)
         if completes:
-            self.heard(who, number)
+            self.completed(who, number)
         return number
 
-    def heard(self, who, number, status="SUCCESS"):
+    def completed(self, who, number, status="SUCCESS"):
         """Checks the next send completion of a side."""
         self._completed(self.sides[who], self.sides[who].send_cq, number, status)
 
     @staticmethod
     def _completed(side, queue, number, status="SUCCESS"):
-        found = side.end.poll(queue, 1, PATIENCE * harness.slowness())
+        found = side.end.poll(queue, 1, TIMEOUT * harness.slowness())
         equal("completion", [(wc["id"], wc["status"]) for wc in found], [(number, status)])
 
     def exchange(self, count, length=8, op="send"):
@@ -97,12 +97,12 @@ class Talk:
         """
         last = None
         for _ in range(count):
-            asked = self.say(0, length, op, completes=False)
+            asked = self.send(0, length, op, completes=False)
             if last:
-                self.heard(1, last)
-            last = self.say(1, length, op, completes=False)
-            self.heard(0, asked)
-        self.heard(1, last)
+                self.completed(1, last)
+            last = self.send(1, length, op, completes=False)
+            self.completed(0, asked)
+        self.completed(1, last)
 
     def verify(self):
         """Checks that all memory is as expected."""
@@ -111,46 +111,46 @@ class Talk:
 
 
 @contextlib.contextmanager
-def talk(drivers=ASKED, wait=LONG, **more):
+def dialogue(drivers=ASKED, wait=LONG_DELAY, **more):
     """Yields two programs that exchange messages, each in a namespace of its own."""
     if "rdma_rxe" in drivers:
         testbed.load(bed.here.machine, "rdma_rxe")
-    rng = data_cases.seeded("answers")
+    rng = data_cases.seeded("delayed_ack")
     with loaded(wait), testbed.namespaces(drivers) as hosts:
         with traffic.connection(hosts, rng, **more) as sides:
-            found = Talk(hosts, sides)
+            found = Dialogue(hosts, sides)
             yield found
             found.verify()
 
 
-def carried(host):
+def piggybacked(host):
     """Returns the number of the host's ACKs that left with a reply."""
-    return read(host)["acks_with_answers"]
+    return read(host)["acks_piggybacked"]
 
 
 KINDS = {"send": ("send", 8), "nothing": ("send", 0), "packets": ("send-imm", 3000), "write": ("write-imm", 700)}
 
 
 @case(timeout=200, debug=("packets",), each=KINDS)
-def with_the_answer(kind):
+def with_the_reply(kind):
     """After enough replies, an ACK is delayed and leaves with the reply; no byte is wrong."""
     op, length = kind
-    with talk() as found:
-        host, count = found.hosts[1], 3 * ANSWERS
+    with dialogue() as found:
+        host, count = found.hosts[1], 3 * PROMPT_REPLIES
         found.exchange(count, length, op)
         # ACKs are delayed only after the first requests were answered by replies.
-        equal("acknowledgements that left with answers", carried(host), count - ANSWERS)
+        equal("acknowledgements that left with replies", piggybacked(host), count - PROMPT_REPLIES)
         if op == "send" and length:
             before = read(host)["sent_pkts"], host.frames()
             found.exchange(count, length, op)
             after = read(host)["sent_pkts"], host.frames()
             packets, sent = (new - old for new, old in zip(after, before))
             log(f"{packets} packets in {sent} frames")
-            require(sent <= count + 4, f"{sent} frames for {count} answers and what acknowledges the questions")
+            require(sent <= count + 4, f"{sent} frames for {count} replies and acknowledgements of the requests")
 
 
 @case(timeout=400, debug=False, each={"ipv4": 4, "ipv6": 6})
-def of_both(version):
+def rrxe_at_both_ends(version):
     """With rrxe at both ends, frames carry both an ACK and a message.
 
     The delay is shorter than in other cases, so a program must reply soon. perftest's does, unless
@@ -163,46 +163,46 @@ def of_both(version):
             words = [f"taskset 1 ib_send_lat -e -d {host.device} -x {host.gid_index(host.address if version == 4 else host.address6)} -F -n 2000 -p {port}" for host in hosts]
             server, client = hosts
             run_pair(server, client, words[0], f"{words[1]} {server.address}", testbed.tcp_listens, port, 300)
-            found = [carried(host) for host in hosts]
-            log(f"acknowledgements that left with answers, attempt {attempt}: {found}")
+            found = [piggybacked(host) for host in hosts]
+            log(f"acknowledgements that left with replies, attempt {attempt}: {found}")
             if all(found):
                 return
-    require(False, f"{here.name}: no acknowledgement left with an answer")
+    require(False, f"{here.name}: no acknowledgement left with a reply")
 
 
 @case(timeout=200, debug=False)
-def without_an_answer():
+def without_a_reply():
     """Without a reply the ACK leaves after the delay, and later ACKs leave immediately."""
-    with talk() as found:
-        found.exchange(2 * ANSWERS)
-        before = carried(found.hosts[1])
+    with dialogue() as found:
+        found.exchange(2 * PROMPT_REPLIES)
+        before = piggybacked(found.hosts[1])
         for _ in range(3):
-            found.say(0)
-        equal("acknowledgements that left with answers", carried(found.hosts[1]), before)
+            found.send(0)
+        equal("acknowledgements that left with replies", piggybacked(found.hosts[1]), before)
         # Until there were enough replies again.
-        found.exchange(2 * ANSWERS)
-        equal("and then", carried(found.hosts[1]), before + ANSWERS)
+        found.exchange(2 * PROMPT_REPLIES)
+        equal("and then", piggybacked(found.hosts[1]), before + PROMPT_REPLIES)
 
 
 @case(timeout=200, debug=False)
-def a_second_question():
+def a_second_request():
     """A requester that sends again before the reply gets the completions of all requests."""
-    with talk() as found:
-        found.exchange(2 * ANSWERS)
-        asked = [found.say(0, completes=False) for _ in range(5)]
+    with dialogue() as found:
+        found.exchange(2 * PROMPT_REPLIES)
+        asked = [found.send(0, completes=False) for _ in range(5)]
         for number in asked:
-            found.heard(0, number)
-        found.heard(1, found.say(1, completes=False))
+            found.completed(0, number)
+        found.completed(1, found.send(1, completes=False))
 
 
 @case(timeout=200, debug=("destroy", "killed"), each=ENDS)
-def last_words(end):
+def ack_at_the_end(end):
     """A queue pair that ends before its program replies has acknowledged the request."""
-    with talk(apart=(1,)) as found:
-        found.exchange(2 * ANSWERS)
+    with dialogue(apart=(1,)) as found:
+        found.exchange(2 * PROMPT_REPLIES)
         host, side = found.hosts[1], found.sides[1]
         before = read(host)["sent_pkts"]
-        asked = found.say(0, completes=False)
+        asked = found.send(0, completes=False)
         owed = read(host)["sent_pkts"] == before
         if end == "destroy":
             side.end.drop(side.qp["id"])
@@ -217,24 +217,24 @@ def last_words(end):
             side.end.modify(side.qp["id"], ["STATE"], state=end)
         # On a slow machine the delay may have expired before.
         log(f"acknowledgement owed at the end of the queue pair: {owed}")
-        found.heard(0, asked)
+        found.completed(0, asked)
 
 
 @case(timeout=600, debug=False, each=ERRORS)
-def last_words_of_a_stream(end):
+def ack_at_the_end_of_a_stream(end):
     """A queue pair enters the Error state while messages arrive on another CPU.
 
     The sender and the receiver have equal numbers of successful completions.
     """
-    rng = data_cases.seeded("answers/stream")
+    rng = data_cases.seeded("delayed_ack/stream")
     with loaded(400), testbed.namespaces(ALONE) as hosts:
         with traffic.connection(hosts, rng, extended=True, apart=(0,)) as (sender, taker):
             for _ in range(TIMES):
                 _connect_again(sender, taker, rng)
                 found = _break_in_a_stream(sender, taker, end)
-                patience = PATIENCE * harness.slowness()
-                found += taker.end.poll(taker.recv_cq, STREAM - len(found), patience)
-                others = sender.end.poll(sender.send_cq, STREAM, patience)
+                timeout = TIMEOUT * harness.slowness()
+                found += taker.end.poll(taker.recv_cq, STREAM - len(found), timeout)
+                others = sender.end.poll(sender.send_cq, STREAM, timeout)
                 taken, sent = (_successes(completions) for completions in (found, others))
                 log(f"{taken} messages were taken, {sent} sent")
                 equal("messages that were acknowledged", sent, taken)
@@ -268,7 +268,7 @@ def _break_in_a_stream(sender, taker, end):
     segment = [[sender.small["address"], LENGTH, sender.small["lkey"]]]
     requests = [{"id": number, "op": "send", "sge": segment} for number in range(STREAM)]
     sender.end.begin("post_send", sender.qp["id"], requests)
-    found = taker.end.poll(taker.recv_cq, 1, PATIENCE * harness.slowness())
+    found = taker.end.poll(taker.recv_cq, 1, TIMEOUT * harness.slowness())
     if end == "own":
         taker.end.post_send(taker.qp["id"], [wrong])
     else:
@@ -279,17 +279,17 @@ def _break_in_a_stream(sender, taker, end):
 
 @case(timeout=200, debug=False)
 def switched_off():
-    """With the module parameter answer_wait_us=0, each ACK leaves immediately, in its own
+    """With the module parameter ack_delay_us=0, each ACK leaves immediately, in its own
     packet."""
-    with talk(wait=0) as found:
-        found.exchange(3 * ANSWERS)
-        equal("acknowledgements that left with answers", carried(found.hosts[1]), 0)
+    with dialogue(wait=0) as found:
+        found.exchange(3 * PROMPT_REPLIES)
+        equal("acknowledgements that left with replies", piggybacked(found.hosts[1]), 0)
 
 
 @case(timeout=400, debug=("everything",), each={"loss-5": "loss 5%", "everything": "delay 1ms reorder 25% 50% loss 1% duplicate 5% corrupt 1%"})
 def bad_wire(words):
     """On a bad wire, messages are retransmitted, and none is lost or received twice."""
-    with talk(drivers=ALONE, wait=20_000) as found:
+    with dialogue(drivers=ALONE, wait=20_000) as found:
         with netem.wire(found.hosts, words):
             for length in (8, 3000):
                 found.exchange(60, length)

@@ -9,9 +9,9 @@
 //! that is unusable for the peer at that moment, or repeats an executed request with a change.
 
 use super::World;
-use crate::ground::*;
+use crate::oracle::*;
 use crate::random::Random;
-use rrxe_core::reorder::{is_near, REACH};
+use rrxe_core::reorder::{is_plausible, MAX_DISTANCE};
 use rrxe_core::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
 };
@@ -29,15 +29,15 @@ struct Seen {
     payload: Vec<u8>,
 }
 
-/// The forger. It has a generator of its own and so leaves the rest of the simulation unchanged.
-pub(super) struct Forger {
+/// The attacker. It has a generator of its own and so leaves the rest of the simulation unchanged.
+pub(super) struct Attacker {
     random: Random,
     seen: Vec<Seen>,
 }
 
-impl Forger {
-    pub(super) fn new(random: Random) -> Forger {
-        Forger {
+impl Attacker {
+    pub(super) fn new(random: Random) -> Attacker {
+        Attacker {
             random,
             seen: Vec::new(),
         }
@@ -92,13 +92,13 @@ impl Forger {
 impl World {
     /// Occasionally sends a queue pair a packet that does not come from its peer.
     pub(super) fn forge(&mut self, qp: usize) {
-        let level = self.ground.config.trouble.forgeries;
-        let reliable = self.ground.flows[qp].service.is_reliable();
-        let connected = !matches!(self.ground.sides[qp].state, State::Reset | State::Error);
-        if !self.forger.random.chance(level) || !reliable || !connected {
+        let level = self.oracle.config.trouble.forgeries;
+        let reliable = self.oracle.flows[qp].service.is_reliable();
+        let connected = !matches!(self.oracle.sides[qp].state, State::Reset | State::Error);
+        if !self.attacker.random.chance(level) || !reliable || !connected {
             return;
         }
-        match self.forger.random.below(4) {
+        match self.attacker.random.below(4) {
             0 => self.forge_request(qp),
             1 => self.forge_repetition(qp),
             2 => self.forge_response(qp),
@@ -109,12 +109,12 @@ impl World {
     /// Forges a request with an arbitrary PSN.
     fn forge_request(&mut self, qp: usize) {
         use Operation as O;
-        let service = self.ground.flows[qp].service;
-        let mtu = self.ground.connection(qp).mtu.bytes();
+        let service = self.oracle.flows[qp].service;
+        let mtu = self.oracle.connection(qp).mtu.bytes();
         let epsn = Psn::new(self.cores[qp].responder.expected_psn());
-        let random = &mut self.forger.random;
+        let random = &mut self.attacker.random;
         let psn = match random.below(4) {
-            0 => epsn.add(REACH + random.below(64)),
+            0 => epsn.add(MAX_DISTANCE + random.below(64)),
             1 => epsn.sub(1 + random.below(64)),
             2 => epsn.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
             _ => Psn::new(random.next() as u32),
@@ -133,7 +133,7 @@ impl World {
             O::Unsupported,
         ]);
         let (rkey, va) = (random.next() as u32, ADDRESS + random.next() % 0x10000);
-        let mut packet = self.forger.header(service, operation, psn, qp);
+        let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => {
                 Ext::Reth(Reth { va, rkey, len: 8 })
@@ -157,8 +157,8 @@ impl World {
 
     /// Repeats an executed READ, atomic or FLUSH with one field changed.
     fn forge_repetition(&mut self, qp: usize) {
-        let incoming = self.ground.sides[qp].peer;
-        let flow = &self.ground.flows[incoming];
+        let incoming = self.oracle.sides[qp].peer;
+        let flow = &self.oracle.flows[incoming];
         let executed = |m: &&crate::flow::Message| {
             m.op.is_read_or_atomic() && m.started && m.first + m.packets <= flow.executed
         };
@@ -166,7 +166,7 @@ impl World {
         if messages.is_empty() {
             return;
         }
-        let random = &mut self.forger.random;
+        let random = &mut self.attacker.random;
         let message = messages[random.below(messages.len() as u32) as usize];
         let (operation, psn) = (message.operation(0), flow.psn(message.first));
         let (place, len) = (ADDRESS + message.place as u64, message.len);
@@ -177,7 +177,7 @@ impl World {
         let va = place.wrapping_add(u64::from(wrong == 1) * 8);
         let other = u64::from(wrong == 2);
         let service = flow.service;
-        let mut packet = self.forger.header(service, operation, psn, qp);
+        let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             Operation::FetchAdd => Ext::Atomic(AtomicEth {
                 va,
@@ -218,10 +218,10 @@ impl World {
     /// Forges a response that matches no outstanding request.
     fn forge_response(&mut self, qp: usize) {
         use Operation as O;
-        let service = self.ground.flows[qp].service;
+        let service = self.oracle.flows[qp].service;
         let una = self.cores[qp].requester.expected_psn();
         let next = Psn::new(self.cores[qp].requester.next_psn());
-        let random = &mut self.forger.random;
+        let random = &mut self.attacker.random;
         let psn = match random.below(4) {
             0 => next.add(random.below(64)),
             1 => una.sub(1 + random.below(64)),
@@ -242,7 +242,7 @@ impl World {
             Syndrome::Nak(NakCode::RemoteAccess),
         ]);
         let aeth = Aeth::new(syndrome, Psn::new(random.next() as u32));
-        let mut packet = self.forger.header(service, operation, psn, qp);
+        let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             O::ReadResponseMiddle => Ext::None,
             O::AtomicAcknowledge => Ext::AtomicAck(aeth, AtomicAckEth { original: 7 }),
@@ -253,12 +253,12 @@ impl World {
 
     /// Delivers a packet of an earlier connection of this queue pair.
     fn stale(&mut self, qp: usize) {
-        let ground = &self.ground;
-        let of = |seen: &Seen| seen.to == qp && seen.epoch != ground.flows[seen.flow].epoch;
-        let Some(at) = self.forger.seen.iter().position(of) else {
+        let oracle = &self.oracle;
+        let of = |seen: &Seen| seen.to == qp && seen.epoch != oracle.flows[seen.flow].epoch;
+        let Some(at) = self.attacker.seen.iter().position(of) else {
             return;
         };
-        let seen = self.forger.seen.swap_remove(at);
+        let seen = self.attacker.seen.swap_remove(at);
         if seen.packet.is_response() {
             self.unsent_response(qp, seen.packet, &seen.payload);
         } else {
@@ -269,33 +269,33 @@ impl World {
     /// Delivers a request that the peer did not send, unless the peer might use its PSN now.
     /// Returns whether the responder has something to transmit.
     fn unsent_request(&mut self, qp: usize, packet: Packet, payload: &[u8]) -> bool {
-        let now = self.ground.now;
+        let now = self.oracle.now;
         let core = &self.cores[qp];
         let (epsn, msn) = (core.responder.expected_psn(), core.responder.msn());
         let region = packet.psn().region(Psn::new(epsn));
         let ahead = packet.psn().since(Psn::new(epsn));
         match region {
             psn::Region::Expected => return false,
-            psn::Region::Future if ahead < REACH => return false,
+            psn::Region::Future if ahead < MAX_DISTANCE => return false,
             _ => {}
         }
         trace!(
-            self.ground,
+            self.oracle,
             "    {qp} takes {:?} psn {:#x}, which nobody sent",
             packet.operation,
             packet.psn().get()
         );
-        let near = is_near(packet.psn(), Psn::new(epsn));
-        let marked = core.responder.notification(&packet).is_some();
+        let near = is_plausible(packet.psn(), Psn::new(epsn));
+        let marked = core.responder.cnp(&packet).is_some();
         assert!(near || !marked, "queue pair {qp} notifies of congestion");
-        let progress = self.ground.progress;
-        self.ground.payload.clear();
-        self.ground.payload.extend_from_slice(payload);
+        let progress = self.oracle.progress;
+        self.oracle.payload.clear();
+        self.oracle.payload.extend_from_slice(payload);
         // `handling` is `None`: the environment panics if the core places or executes anything.
         let outcome = self.with(qp, |core, env| {
             core.responder.handle_packet(now, &packet, env)
         });
-        assert!(!outcome.hold, "queue pair {qp} holds what nobody sent");
+        assert!(!outcome.buffer, "queue pair {qp} buffers what nobody sent");
         assert!(!outcome.fatal, "what nobody sent is fatal");
         let core = &self.cores[qp];
         assert_eq!(
@@ -303,15 +303,15 @@ impl World {
             (epsn, msn),
             "queue pair {qp} gets on by what nobody sent"
         );
-        assert_eq!(progress, self.ground.progress);
-        let incoming = self.ground.sides[qp].peer;
+        assert_eq!(progress, self.oracle.progress);
+        let incoming = self.oracle.sides[qp].peer;
         if region == psn::Region::Future {
-            self.ground.flows[incoming].nak_open = true;
+            self.oracle.flows[incoming].nak_open = true;
         }
         if region == psn::Region::Future || outcome.transmit {
             // The responder may send a NAK, or acknowledge a READ whose response was lost. Either
             // costs the requester a retry.
-            self.ground.flows[incoming].disturb(now);
+            self.oracle.flows[incoming].disturb(now);
         }
         if outcome.transmit {
             self.answer(qp);
@@ -322,7 +322,7 @@ impl World {
 
     /// Delivers a response that the peer did not send, unless its PSN is outstanding.
     fn unsent_response(&mut self, qp: usize, packet: Packet, payload: &[u8]) {
-        let now = self.ground.now;
+        let now = self.oracle.now;
         let requester = &self.cores[qp].requester;
         let una = requester.expected_psn();
         let outstanding = Psn::new(requester.next_psn()).since(una);
@@ -330,25 +330,25 @@ impl World {
             return;
         }
         trace!(
-            self.ground,
+            self.oracle,
             "    {qp} takes {:?} psn {:#x}, which nobody sent",
             packet.operation,
             packet.psn().get()
         );
-        let marked = requester.notification(&packet).is_some();
+        let marked = requester.cnp(&packet).is_some();
         assert!(
-            is_near(packet.psn(), una) || !marked,
+            is_plausible(packet.psn(), una) || !marked,
             "queue pair {qp} notifies of congestion"
         );
-        let completed = self.ground.flows[qp].completed;
-        self.ground.payload.clear();
-        self.ground.payload.extend_from_slice(payload);
+        let completed = self.oracle.flows[qp].completed;
+        self.oracle.payload.clear();
+        self.oracle.payload.extend_from_slice(payload);
         let outcome = self.with(qp, |core, env| {
             core.requester
                 .handle_packet(&mut core.slots, now, &packet, env)
         });
-        assert!(!outcome.hold && !outcome.fatal && !outcome.sqe);
-        assert_eq!(completed, self.ground.flows[qp].completed);
+        assert!(!outcome.buffer && !outcome.fatal && !outcome.sqe);
+        assert_eq!(completed, self.oracle.flows[qp].completed);
         assert_eq!(una, self.cores[qp].requester.expected_psn());
         if packet.operation == Operation::Acknowledge && packet.psn() == una.prev() {
             // Nothing distinguishes it from the last acknowledgement, repeated with new credits.

@@ -22,35 +22,35 @@ use kernel::{
     workqueue::{Queue, RawWorkItem},
 };
 
-/// A workqueue of the module, as a static. It takes work items while there is an [`OpenQueue`].
+/// A workqueue of the module, as a static. It takes work items while there is an [`OpenWorkqueue`].
 ///
 /// # Invariants
 ///
-/// The pointer is null or a workqueue. [`OpenQueue`] destroys the workqueue a grace period after it
-/// has set the pointer to null.
-pub struct OwnQueue(Atomic<*mut raw::workqueue_struct>);
+/// The pointer is null or a workqueue. [`OpenWorkqueue`] destroys the workqueue a grace period
+/// after it has set the pointer to null.
+pub struct ModuleWorkqueue(Atomic<*mut raw::workqueue_struct>);
 
-impl OwnQueue {
+impl ModuleWorkqueue {
     /// Creates a queue that is not open.
     pub const fn closed() -> Self {
         Self(Atomic::new(ptr::null_mut()))
     }
 
     /// Opens the queue, whose worker threads get this name. Returns `EBUSY` if it is already open.
-    pub fn open(&'static self, name: &CStr) -> Result<OpenQueue> {
+    pub fn open(&'static self, name: &CStr) -> Result<OpenWorkqueue> {
         // SAFETY: The name is copied before this returns (kernel/workqueue.c,
         // `__alloc_workqueue()`).
         let queue = unsafe { raw::shim_alloc_workqueue(name.as_char_ptr()) };
         if queue.is_null() {
             return Err(ENOMEM);
         }
-        // INVARIANT: `queue` is a workqueue, which only the `OpenQueue` destroys.
+        // INVARIANT: `queue` is a workqueue, which only the `OpenWorkqueue` destroys.
         if self.0.cmpxchg(ptr::null_mut(), queue, Full).is_err() {
             // SAFETY: The workqueue is new, and nothing else has a pointer to it.
             unsafe { raw::destroy_workqueue(queue) };
             return Err(EBUSY);
         }
-        Ok(OpenQueue(self))
+        Ok(OpenWorkqueue(self))
     }
 
     /// Returns whether the queue is open.
@@ -76,16 +76,16 @@ impl OwnQueue {
     }
 }
 
-/// An open [`OwnQueue`]. Dropping it closes the queue and waits until the queued work items have
-/// returned, which sleeps.
+/// An open [`ModuleWorkqueue`]. Dropping it closes the queue and waits until the queued work items
+/// have returned, which sleeps.
 #[must_use = "the queue is closed when this is dropped"]
-pub struct OpenQueue(&'static OwnQueue);
+pub struct OpenWorkqueue(&'static ModuleWorkqueue);
 
-impl Drop for OpenQueue {
+impl Drop for OpenWorkqueue {
     fn drop(&mut self) {
         let queue = self.0 .0.xchg(ptr::null_mut(), Full);
         synchronize_rcu();
-        // SAFETY: `OwnQueue::open` has allocated the workqueue. Since a grace period has
+        // SAFETY: `ModuleWorkqueue::open` has allocated the workqueue. Since a grace period has
         // passed, no `enqueue` uses it. `destroy_workqueue()` (kernel/workqueue.c) waits for the
         // queued work items.
         unsafe { raw::destroy_workqueue(queue) };

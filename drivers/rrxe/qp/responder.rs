@@ -2,19 +2,19 @@
 
 //! The receive side of a queue pair: the core's responder and its environment.
 
-use super::{hold::HoldBack, scatter::Segments, Notices, Occasion, Qp};
+use super::{reorder_buffer::ReorderBuffer, scatter::Segments, EventCtx, PendingCompletions, Qp};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
     device::DeviceState,
-    incoming::Incoming,
     mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
+    rx_packet::RxPacket,
     srq::Srq,
     tables::Tables,
-    tx::{Batch, Outgoing},
+    tx::{Transmitter, TxBatch},
     wqe::{self, RecvEntry},
 };
 use kernel::{
@@ -51,10 +51,10 @@ pub(crate) struct RecvSide {
     reads: Reads,
     guesses: Guesses,
     /// Out-of-order requests.
-    pub(crate) held: HoldBack,
+    pub(crate) reorder_buffer: ReorderBuffer,
     /// The last request came without the network stack, and responses may leave that way too:
-    /// [`crate::direct`].
-    pub(crate) direct: bool,
+    /// [`crate::loopback`].
+    pub(crate) loopback: bool,
 }
 
 /// Largest number of outstanding READs.
@@ -166,8 +166,8 @@ impl RecvSide {
             source_port: 0,
             reads,
             guesses: Guesses::default(),
-            held: HoldBack::new(device),
-            direct: false,
+            reorder_buffer: ReorderBuffer::new(device),
+            loopback: false,
         }))
     }
 
@@ -175,7 +175,7 @@ impl RecvSide {
     pub(crate) fn reset(&mut self) {
         drop(self.responder.reset());
         self.current.srq = None;
-        self.held.clear();
+        self.reorder_buffer.clear();
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
             consumer.want_doorbell(false);
@@ -183,32 +183,33 @@ impl RecvSide {
     }
 
     /// Drops the requests that were buffered for too long.
-    pub(crate) fn expire_held(&mut self, now: u64) {
-        if !self.held.is_empty() {
-            self.held.expire(now);
-            let left = !self.held.is_empty();
-            let _ = self.responder.held(false, left);
+    pub(crate) fn expire_buffered(&mut self, now: u64) {
+        if !self.reorder_buffer.is_empty() {
+            self.reorder_buffer.expire(now);
+            let left = !self.reorder_buffer.is_empty();
+            let _ = self.responder.on_buffered(false, left);
         }
     }
 
     /// Removes and returns the next buffered request, if it is due.
-    pub(crate) fn next_held(&mut self) -> Option<KeptDatagram> {
+    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
         let responder = &self.responder;
         let expected = Psn::new(responder.expected_psn());
-        self.held.next(expected, |psn| responder.is_due(psn))
+        self.reorder_buffer
+            .next(expected, |psn| responder.is_due(psn))
     }
 
     /// Calls `f` with the responder and its environment. Updates the counters afterwards.
     pub(crate) fn with<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
-        batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        ctx: EventCtx<'_>,
+        batch: Option<&mut TxBatch>,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         let before = *self.responder.counters();
-        let result = self.act(qp, on, batch, notices, f);
+        let result = self.act(qp, ctx, batch, completions, f);
         qp.count_responder(&before, self.responder.counters());
         result
     }
@@ -219,34 +220,39 @@ impl RecvSide {
     pub(super) fn act<R>(
         &mut self,
         qp: &Qp,
-        on: Occasion<'_>,
-        batch: Option<&mut Batch>,
-        notices: &mut Notices,
+        ctx: EventCtx<'_>,
+        batch: Option<&mut TxBatch>,
+        completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
         let mut env = Env {
             qp,
-            on,
+            ctx,
             current: &mut self.current,
             reads: &mut self.reads,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            outgoing: Outgoing::new(qp),
-            notices,
+            transmitter: Transmitter::new(qp),
+            completions,
         };
         let (path, port) = (&self.path, self.source_port);
-        let is_direct = |back| back && self.direct;
-        env.outgoing
-            .fill_batch(batch, path, port, on.rcu, is_direct);
+        let is_loopback = |is_loopback_route: bool| is_loopback_route && self.loopback;
+        env.transmitter
+            .open_batch(batch, path, port, ctx.rcu, is_loopback);
         let result = f(&mut self.responder, &mut env);
-        env.outgoing.finish();
+        env.transmitter.finish();
         result
     }
 
     /// Completes all receive work requests as flushed, and asks the consumer to ring the doorbell
     /// for new ones (Error state). Work requests of a shared receive queue stay there for other
     /// queue pairs, except for the one that this queue pair has taken (J-15).
-    pub(crate) fn flush(&mut self, qp: &Qp, on: Occasion<'_>, notices: &mut Notices) {
+    pub(crate) fn flush(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        completions: &mut PendingCompletions,
+    ) {
         let flushed = RecvCompletion {
             status: Status::WrFlush,
             opcode: RecvOpcode::Recv,
@@ -257,7 +263,7 @@ impl RecvSide {
             src_qp: 0,
             pkey: 0,
         };
-        self.with(qp, on, None, notices, |responder, env| {
+        self.with(qp, ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
                 consumer.want_doorbell(true);
@@ -267,8 +273,8 @@ impl RecvSide {
             linux_rdma::sync::smp_mb();
             // At most the capacity of the ring: a program that posts as fast as it is flushed rings
             // the doorbell.
-            let most = env.consumer.as_ref().map_or(0, |c| c.capacity());
-            for _ in 0..most {
+            let max = env.consumer.as_ref().map_or(0, |c| c.capacity());
+            for _ in 0..max {
                 if env.fetch_recv().is_none() {
                     break;
                 }
@@ -281,19 +287,19 @@ impl RecvSide {
 /// The responder's environment.
 pub(crate) struct Env<'a> {
     qp: &'a Qp,
-    on: Occasion<'a>,
+    ctx: EventCtx<'a>,
     current: &'a mut Current,
     reads: &'a mut Reads,
     guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
-    outgoing: Outgoing<'a>,
-    notices: &'a mut Notices,
+    transmitter: Transmitter<'a>,
+    completions: &'a mut PendingCompletions,
 }
 
 impl Env<'_> {
     /// Returns whether packets must wait for room on this host.
     pub(super) fn is_full(&self) -> bool {
-        self.outgoing.room() == 0
+        self.transmitter.room() == 0
     }
 
     fn segments(&self) -> Result<Segments<'_>, Fault> {
@@ -302,7 +308,7 @@ impl Env<'_> {
         }
         Ok(Segments {
             tables: &self.qp.device.tables,
-            rcu: self.on.rcu,
+            rcu: self.ctx.rcu,
             pd: self
                 .current
                 .srq
@@ -320,7 +326,7 @@ impl Env<'_> {
     /// XRC: returns the shared receive queue that the current packet names.
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.qp.xrc_domain.ok_or(Fault::Protection)?;
-        let srq = self.qp.device.tables.srqs.get(srqn, self.on.rcu);
+        let srq = self.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
         srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
     }
 
@@ -330,7 +336,7 @@ impl Env<'_> {
         if self.qp.xrc_domain.is_none() {
             return Ok(self.qp.pd);
         }
-        let incoming = self.on.incoming.ok_or(Fault::Protection)?;
+        let incoming = self.ctx.incoming.ok_or(Fault::Protection)?;
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
     }
 
@@ -345,11 +351,11 @@ impl Env<'_> {
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
         let (tables, by) = (&self.qp.device.tables, self.qp.keys(pd));
-        tables.remote(self.on.rcu, by, rkey, va, len, wants)
+        tables.remote(self.ctx.rcu, by, rkey, va, len, wants)
     }
 
     /// Writes the Global Route Header in front of a datagram.
-    fn place_grh(&self, incoming: &Incoming<'_>) -> Result<(), Fault> {
+    fn write_grh(&self, incoming: &RxPacket<'_>) -> Result<(), Fault> {
         self.segments()?.scatter(0, &incoming.grh())
     }
 }
@@ -376,8 +382,8 @@ impl ResponderEnv for Env<'_> {
         Ok(taken)
     }
 
-    fn place_recv(&mut self, offset: u32) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+    fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
+        let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         self.segments()?.scatter_payload(offset, incoming)
     }
 
@@ -389,11 +395,11 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<(), Fault> {
         let pd = self.remote_pd()?;
-        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.on.now) {
+        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
             return Err(Fault::Protection);
         }
         if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
-            self.guesses.note_wrong(self.on.now);
+            self.guesses.note_wrong(self.ctx.now);
             return Err(fault);
         }
         if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
@@ -402,8 +408,8 @@ impl ResponderEnv for Env<'_> {
         Ok(())
     }
 
-    fn place_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+    fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let pd = self.remote_pd()?;
         let span = self.remote(
             pd,
@@ -412,7 +418,7 @@ impl ResponderEnv for Env<'_> {
             incoming.packet.payload_len,
             RemoteAccess::Write,
         )?;
-        incoming.place(0, incoming.payload_len(), &span)
+        incoming.copy_to_span(0, incoming.payload_len(), &span)
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
@@ -422,7 +428,7 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let incoming = self.on.incoming.ok_or(Fault::Malformed)?;
+        let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let mut bytes = [0; 8];
         incoming.copy_payload(&mut bytes)?;
         let pd = self.remote_pd()?;
@@ -434,12 +440,12 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
-            .flush(self.on.rcu, self.remote_pd()?, rkey, flush)
+            .flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
         let tables = &self.qp.device.tables;
-        tables.invalidate(self.on.rcu, self.qp.keys(self.remote_pd()?), rkey)
+        tables.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
@@ -450,7 +456,7 @@ impl ResponderEnv for Env<'_> {
         );
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
-            timestamp: self.on.now,
+            timestamp: self.ctx.now,
             byte_len: completion.byte_len,
             qp_num: self.qp.number,
             src_qp: completion.src_qp,
@@ -470,18 +476,18 @@ impl ResponderEnv for Env<'_> {
         if completion.solicited {
             cqe.flags |= CQE_SOLICITED;
         }
-        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.on.incoming, self.qp.qp_type) {
+        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.qp.qp_type) {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
-                cqe.vlan_id = incoming.vlan_id(self.on.rcu).unwrap_or(abi::NO_VLAN);
+                cqe.vlan_id = incoming.vlan_id(self.ctx.rcu).unwrap_or(abi::NO_VLAN);
                 cqe.network_hdr_type = match skb.source() {
                     IpAddr::V4(_) => wc::NETWORK_IPV4,
                     IpAddr::V6(_) => wc::NETWORK_IPV6,
                 };
             }
             if completion.status == Status::Success {
-                if let Err(fault) = self.place_grh(incoming) {
+                if let Err(fault) = self.write_grh(incoming) {
                     cqe.status = fault.status() as u8;
                 }
             }
@@ -493,10 +499,10 @@ impl ResponderEnv for Env<'_> {
         let srq = self.current.srq.take();
         match &srq {
             Some(srq) => self
-                .notices
+                .completions
                 .push_to(srq, &cqe, self.qp, completion.solicited),
             None => self
-                .notices
+                .completions
                 .push(&self.qp.recv_cq, &cqe, self.qp, completion.solicited),
         }
     }
@@ -514,16 +520,16 @@ impl ResponderEnv for Env<'_> {
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         // ACKs need not wait: the received packets bound their number.
-        if self.outgoing.room() == 0 && !packet.payload.is_empty() {
+        if self.transmitter.room() == 0 && !packet.payload.is_empty() {
             return Err(TxError::NoRoom);
         }
-        let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
+        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let (qp, reads) = (self.qp, &*self.reads);
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
-        if let Some((_, sent)) = self.outgoing.refer(packet, 1, reference) {
+        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
             return sent;
         }
-        self.outgoing.send(packet, |to| match packet.payload {
+        self.transmitter.send(packet, |to| match packet.payload {
             Payload::Read { rkey, va, len } => tables
                 .remote(
                     rcu,
@@ -539,22 +545,22 @@ impl ResponderEnv for Env<'_> {
         })
     }
 
-    fn transmit_run(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        let room = self.outgoing.room();
+    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        let room = self.transmitter.room();
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
-                room => self.transmit_run(packet, room),
+                room => self.transmit_burst(packet, room),
             };
             return (sent, result.and(Err(TxError::NoRoom)));
         }
-        let (tables, rcu) = (&self.qp.device.tables, self.on.rcu);
+        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let Payload::Read { rkey, va, len } = packet.payload else {
-            return packet.each_of_run(count, |packet| self.transmit(packet));
+            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
         };
         let reads = &*self.reads;
         let reference = |whole| reads.reference(tables, rcu, packet, whole);
-        if let Some(sent) = self.outgoing.refer(packet, count, reference) {
+        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
         let by = self.qp.keys(reads.find(rkey));
@@ -567,9 +573,9 @@ impl ResponderEnv for Env<'_> {
         });
         match span {
             Some(span) => self
-                .outgoing
+                .transmitter
                 .send_span(packet, count, &span, |_| TxError::RemoteAccess),
-            None => packet.each_of_run(count, |packet| self.transmit(packet)),
+            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
         }
     }
 }

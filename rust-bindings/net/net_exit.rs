@@ -5,7 +5,7 @@
 //! They do not keep their namespace, because otherwise containers would never end. Each is released
 //! by its owner or at the end of the namespace, whichever comes first.
 
-use super::HeldNet;
+use super::NetRef;
 use crate::raw;
 use kernel::prelude::*;
 
@@ -75,7 +75,7 @@ pub(super) fn end() {
 /// # Safety
 ///
 /// `create` returns a valid socket or hook of this namespace, and leaves it to the list.
-pub(super) unsafe fn add(net: &HeldNet, create: impl FnOnce() -> Result<Owned>) -> Result<Id> {
+pub(super) unsafe fn add(net: &NetRef, create: impl FnOnce() -> Result<Owned>) -> Result<Id> {
     // Reserve an entry first, so that nothing can fail once there is a socket or hook.
     let mut entries = ENTRIES.lock();
     entries.list.reserve(1, GFP_KERNEL)?;
@@ -94,8 +94,8 @@ pub(super) unsafe fn add(net: &HeldNet, create: impl FnOnce() -> Result<Owned>) 
 /// Sleeps.
 pub(super) fn release(id: Id) {
     release_all(|entry| entry.id == id);
-    // Both are used only in RCU read-side sections.
-    // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
+    // Both are used only in RCU read-side sections. SAFETY: synchronize_net() (net/core/dev.c) only
+    // requires a context that may sleep.
     unsafe { raw::synchronize_net() };
 }
 

@@ -2,44 +2,44 @@
 
 //! Out-of-order packets, buffered as a driver buffers them.
 
-use rrxe_core::reorder::Held;
+use rrxe_core::reorder::Buffered;
 use rrxe_core::{Packet, Psn, Reorder};
 
 /// Capacity of the buffer. It is small, so that the buffer fills up.
 const PLACES: usize = 8;
 
 /// Buffered packets of one half of a queue pair, each with its associated data.
-pub struct Hold<P> {
+pub struct ReorderBuffer<P> {
     reorder: Reorder,
-    ring: Vec<Option<Held<(Packet, P)>>>,
+    ring: Vec<Option<Buffered<(Packet, P)>>>,
     /// Whether this driver buffers packets.
-    pub holds: bool,
+    pub enabled: bool,
 }
 
-impl<P> Hold<P> {
-    /// Creates the buffer of a driver that buffers packets, if `holds` is true.
-    pub fn new(holds: bool) -> Hold<P> {
-        Hold {
+impl<P> ReorderBuffer<P> {
+    /// Creates the buffer of a driver that buffers packets, if `enabled` is true.
+    pub fn new(enabled: bool) -> ReorderBuffer<P> {
+        ReorderBuffer {
             reorder: Reorder::new(),
             ring: (0..PLACES).map(|_| None).collect(),
-            holds,
+            enabled,
         }
     }
 
     /// Buffers a packet if the driver does so.
     pub fn keep(&mut self, expected: Psn, packet: &Packet, what: P) {
-        if self.holds {
-            let held = Held {
+        if self.enabled {
+            let buffered = Buffered {
                 psn: packet.psn(),
-                came: 0,
+                arrived: 0,
                 bytes: packet.payload_len,
-                shares: false,
+                shares_memory: false,
                 packet: (*packet, what),
             };
             let same = |a: &(Packet, P), b: &(Packet, P)| a.0.repeats(&b.0);
             let _lost = self
                 .reorder
-                .hold(&mut self.ring, expected, usize::MAX, held, same);
+                .insert(&mut self.ring, expected, usize::MAX, buffered, same);
         }
     }
 

@@ -15,7 +15,7 @@ use kernel::prelude::*;
 ///
 /// `start` is valid for writes of `len` bytes for `'a`, and nothing else uses these bytes. The
 /// first `filled` of them are initialised, and `filled` is at most `len`.
-pub struct Room<'a> {
+pub struct PacketWriter<'a> {
     start: *mut u8,
     filled: usize,
     len: usize,
@@ -33,7 +33,7 @@ struct Sum {
     end: usize,
 }
 
-impl<'a> Room<'a> {
+impl<'a> PacketWriter<'a> {
     /// Creates a writer for `len` bytes, all of them unwritten.
     ///
     /// # Safety
@@ -117,7 +117,7 @@ impl<'a> Room<'a> {
         // A copy with a checksum reads each byte once. Small pieces are left for a later checksum
         // over several of them.
         let sum = match self.sum {
-            Some(_) if len >= crc32::SOME => Some(self.end_sum()),
+            Some(_) if len >= crc32::MIN_SINGLE_PASS => Some(self.end_sum()),
             _ => None,
         };
         // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A trial with a wire of its own, on which to forge packets of the near queue pair."""
+"""A trial with a wire of its own, on which to forge packets of the local queue pair."""
 
 import packets
 from trial import Trial
@@ -10,8 +10,8 @@ FIRST = 5
 PAYLOAD = bytes(range(64))
 
 
-class Forger(Trial):
-    """A trial with `wire`, from this host to the other, and `qpn`, the far queue pair's number."""
+class Attacker(Trial):
+    """A trial with `wire`, from this host to the other, and `qpn`, the remote queue pair's number."""
 
     def __init__(self, bed, bench, **how):
         super().__init__(bench, **how)
@@ -21,7 +21,7 @@ class Forger(Trial):
         super().__enter__()
         mac = self._bed.peer.machine.read("/sys/class/net/eth0/address")
         self.wire = packets.Wire("eth0", self._bed.here.address, self._bed.peer.address, mac)
-        self.qpn = self.far.qp["qpn"]
+        self.qpn = self.remote.qp["qpn"]
         return self
 
     def __exit__(self, *why):

@@ -5,36 +5,36 @@
 
 use crate::{
     device::DeviceState,
-    incoming::{is_same, Incoming},
     limits,
+    rx_packet::{is_same, RxPacket},
 };
 use core::mem::size_of;
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{net::KeptDatagram, vector::Vector};
 use rrxe_core::{
-    reorder::{share, HELD},
-    Held, Psn, Reorder,
+    reorder::{share, MAX_BUFFERED},
+    Buffered, Psn, Reorder,
 };
 
 /// Initial number of entries: enough for a few losses on a short path.
-const FIRST: usize = 32;
+const INITIAL_SLOTS: usize = 32;
 
 /// An entry of the ring.
-type Place = Option<Held<KeptDatagram>>;
+type Slot = Option<Buffered<KeptDatagram>>;
 
 /// The out-of-order packets of one side of a queue pair. All bytes, including those of the ring,
 /// count against the device's share.
-pub(crate) struct HoldBack {
+pub(crate) struct ReorderBuffer {
     device: Arc<DeviceState>,
     reorder: Reorder,
     /// Allocated for the first out-of-order packet, grown on demand, and freed with the last
     /// packet. Most queue pairs never need it.
-    ring: KVec<Place>,
+    ring: KVec<Slot>,
     /// Bytes charged to the device's share.
     charged: usize,
 }
 
-impl HoldBack {
+impl ReorderBuffer {
     pub(crate) fn new(device: Arc<DeviceState>) -> Self {
         Self {
             device,
@@ -48,8 +48,8 @@ impl HoldBack {
         self.reorder.is_empty()
     }
 
-    /// Returns the time at which [`HoldBack::expire`] must be called next, unless a packet comes
-    /// first.
+    /// Returns the time at which [`ReorderBuffer::expire`] must be called next, unless a packet
+    /// comes first.
     pub(crate) fn expires(&self) -> Option<u64> {
         self.reorder.expires()
     }
@@ -58,18 +58,18 @@ impl HoldBack {
     pub(crate) fn expire(&mut self, now: u64) {
         if !self.is_empty() {
             self.reorder.expire(&mut self.ring, now);
-            self.settle();
+            self.update_charge();
         }
     }
 
     /// Allocates the ring, or a larger one if it is full. Runs in softirqs. The ring stays as it is
     /// if there is no memory, or if the packets and the new ring exceed `room` bytes.
-    fn prepare(&mut self, room: usize) -> Result {
-        let places = self.ring.len();
-        if (self.reorder.len() as usize) < places || places >= HELD {
+    fn grow(&mut self, room: usize) -> Result {
+        let slots = self.ring.len();
+        if (self.reorder.len() as usize) < slots || slots >= MAX_BUFFERED {
             return Ok(());
         }
-        let more = places.saturating_mul(2).clamp(FIRST, HELD);
+        let more = slots.saturating_mul(2).clamp(INITIAL_SLOTS, MAX_BUFFERED);
         if self.reorder.bytes().saturating_add(ring_bytes(more)) > room {
             return Err(ENOMEM);
         }
@@ -84,15 +84,15 @@ impl HoldBack {
 
     /// Buffers a packet that follows `expected`. The packet is dropped if it can't be kept or if
     /// there is no room for it.
-    pub(crate) fn hold(&mut self, incoming: &Incoming<'_>, expected: Psn) {
+    pub(crate) fn insert(&mut self, incoming: &RxPacket<'_>, expected: Psn) {
         if let Some(kept) = incoming.keep() {
             let psn = incoming.packet.psn();
-            self.hold_kept(kept, expected, psn, incoming.now, incoming.vector());
+            self.insert_kept(kept, expected, psn, incoming.now, incoming.vector());
         }
     }
 
     /// Buffers a packet that was buffered before. `now` becomes its arrival time.
-    pub(crate) fn hold_kept(
+    pub(crate) fn insert_kept(
         &mut self,
         kept: KeptDatagram,
         expected: Psn,
@@ -100,17 +100,17 @@ impl HoldBack {
         now: u64,
         vector: &Vector,
     ) {
-        let all = self.device.held_bytes();
-        let room = share(limits::MAX_HELD_BYTES, all, self.charged);
+        let all = self.device.reorder_bytes();
+        let room = share(limits::MAX_REORDER_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
-        let _ = self.prepare(room);
+        let _ = self.grow(room);
         let last = self.reorder.last(&self.ring);
-        let held = Held {
+        let buffered = Buffered {
             psn,
-            came: now,
+            arrived: now,
             bytes: u32::try_from(kept.memory()).unwrap_or(u32::MAX),
             // The memory of a GSO packet counts once.
-            shares: last
+            shares_memory: last
                 .is_some_and(|last| last.psn.next() == psn && last.packet.shares_memory(&kept)),
             packet: kept,
         };
@@ -119,9 +119,9 @@ impl HoldBack {
             |a: &KeptDatagram, b: &KeptDatagram| is_same(&a.datagram(vector), &b.datagram(vector));
         drop(
             self.reorder
-                .hold(&mut self.ring, expected, room, held, same),
+                .insert(&mut self.ring, expected, room, buffered, same),
         );
-        self.settle();
+        self.update_charge();
     }
 
     /// Removes and returns the first packet, if it is due.
@@ -134,18 +134,18 @@ impl HoldBack {
             return None;
         }
         let next = self.reorder.next(&mut self.ring, expected, due);
-        self.settle();
+        self.update_charge();
         next
     }
 
     /// Drops all packets.
     pub(crate) fn clear(&mut self) {
         self.reorder.clear(&mut self.ring);
-        self.settle();
+        self.update_charge();
     }
 
     /// Frees an empty ring, and updates the charge to the device's share.
-    fn settle(&mut self) {
+    fn update_charge(&mut self) {
         if self.reorder.is_empty() && !self.ring.is_empty() {
             self.ring = KVec::new();
         }
@@ -153,17 +153,17 @@ impl HoldBack {
             .reorder
             .bytes()
             .saturating_add(ring_bytes(self.ring.len()));
-        self.device.recharge_held(self.charged, bytes);
+        self.device.recharge_reorder(self.charged, bytes);
         self.charged = bytes;
     }
 }
 
-/// Returns the size in bytes of a ring with `places` entries.
-fn ring_bytes(places: usize) -> usize {
-    places.saturating_mul(size_of::<Place>())
+/// Returns the size in bytes of a ring with `slots` entries.
+fn ring_bytes(slots: usize) -> usize {
+    slots.saturating_mul(size_of::<Slot>())
 }
 
-impl Drop for HoldBack {
+impl Drop for ReorderBuffer {
     fn drop(&mut self) {
         self.clear();
     }

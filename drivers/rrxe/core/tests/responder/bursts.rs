@@ -9,15 +9,15 @@ fn middle(operation: O, n: u32) -> Packet {
 }
 
 #[test]
-fn a_run_is_so_many_packets() {
+fn a_burst_counts_as_its_packets() {
     let mut host = host();
     host.post_recv(1, 6 * MTU);
     give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
     let first = middle(O::SendMiddle, 1);
-    assert!(first.starts_run());
+    assert!(first.starts_burst());
     // As many as the receive work request has room for.
-    assert_eq!(host.responder.takes_run(&first), 5);
-    give(&mut host, &first.run(4), 2);
+    assert_eq!(host.responder.accepts_burst(&first), 5);
+    give(&mut host, &first.burst(4), 2);
     assert_eq!(host.responder.expected_psn(), psn(5).get());
     give(&mut host, &packet(O::SendLast, psn(5), Ext::None, 5), 3);
     expect(&host.drain(0), 5, ACK);
@@ -28,10 +28,10 @@ fn a_run_is_so_many_packets() {
 }
 
 #[test]
-fn what_is_not_sure_to_be_taken_is_no_run() {
+fn uncertain_packets_form_no_burst() {
     let mut host = host();
     host.post_recv(1, 3 * MTU + 1);
-    let alone = |host: &Host, packet: &Packet| assert_eq!(host.responder.takes_run(packet), 1);
+    let alone = |host: &Host, packet: &Packet| assert_eq!(host.responder.accepts_burst(packet), 1);
     // No message is in progress.
     alone(&host, &middle(O::SendMiddle, 0));
     give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
@@ -42,15 +42,15 @@ fn what_is_not_sure_to_be_taken_is_no_run() {
     let mut other = middle(O::SendMiddle, 1);
     other.bth.pkey = 0x8001;
     alone(&host, &other);
-    assert_eq!(host.responder.takes_run(&middle(O::SendMiddle, 1)), 2);
+    assert_eq!(host.responder.accepts_burst(&middle(O::SendMiddle, 1)), 2);
     // Packets that start or end a message, or have more headers than a BTH.
     for operation in [O::SendFirst, O::SendLast, O::SendOnly, O::WriteFirst] {
-        assert!(!middle(operation, 1).starts_run());
+        assert!(!middle(operation, 1).starts_burst());
     }
 }
 
 #[test]
-fn a_run_of_a_write_leaves_its_last_packet() {
+fn a_burst_of_a_write_leaves_its_last_packet() {
     let mut host = host();
     let reth = Reth {
         va: BASE,
@@ -62,15 +62,15 @@ fn a_run_of_a_write_leaves_its_last_packet() {
         &packet(O::WriteFirst, psn(0), Ext::Reth(reth), MTU),
         1,
     );
-    assert_eq!(host.responder.takes_run(&middle(O::WriteMiddle, 1)), 2);
-    give(&mut host, &middle(O::WriteMiddle, 1).run(2), 2);
+    assert_eq!(host.responder.accepts_burst(&middle(O::WriteMiddle, 1)), 2);
+    give(&mut host, &middle(O::WriteMiddle, 1).burst(2), 2);
     give(&mut host, &packet(O::WriteLast, psn(3), Ext::None, MTU), 3);
     expect(&host.drain(0), 3, ACK);
 }
 
 /// The header of the next packet of a burst, also across the PSN wrap.
 #[test]
-fn headers_of_a_run() {
+fn headers_of_a_burst() {
     let mut bth = middle(O::WriteMiddle, 0).bth;
     bth.psn = Psn::new(0xff_ffff);
     let next = Packet::next_header(&bth.to_bytes());

@@ -36,7 +36,7 @@ WIRES = {
 
 
 @contextlib.contextmanager
-def connection(drivers=("rrxe", "rrxe"), version=4, seed="rows", **more):
+def connection(drivers=("rrxe", "rrxe"), version=4, seed="gso", **more):
     """Yields the hosts, the sides of a connection between two namespaces, and a random
     generator."""
     rng = data_cases.seeded(seed)
@@ -106,12 +106,12 @@ def whole(version):
     with connection(version=version) as (hosts, sides, rng):
         for host in hosts:
             found = per_frame(host, sides, rng)
-            require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in rows")
+            require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in GSO packets")
         for host in hosts:
-            testbed.send_rows(host.machine, host.netdev, False)
+            testbed.send_gso(host.machine, host.netdev, False)
         for host in hosts:
             found = per_frame(host, sides, rng)
-            require(found <= 1, f"{host.name}: {found:.1f} packets a frame, though its device takes no rows")
+            require(found <= 1, f"{host.name}: {found:.1f} packets a frame, though its device takes no GSO packets")
 
 
 @case(timeout=400, debug=("alone",), each=PAIRS)
@@ -120,7 +120,7 @@ def anything(drivers):
 
     Packets without an ICRC are sent only to a peer on this host that accepts them.
     """
-    with connection(drivers, seed="rows/anything") as (hosts, sides, rng):
+    with connection(drivers, seed="gso/anything") as (hosts, sides, rng):
         traffic.random_batches(rng, *sides, 1024, 9)
         large(rng, sides)
         for host in hosts:
@@ -135,7 +135,7 @@ def datagrams(drivers):
 
     Datagrams to several destinations are not mixed.
     """
-    with connection(drivers, seed="rows/datagrams", kind="ud", extended=True) as (hosts, sides, rng):
+    with connection(drivers, seed="gso/datagrams", kind="ud", extended=True) as (hosts, sides, rng):
         handles = {}
         for side, other in (sides, sides[::-1]):
             handles[id(side)] = [side.end.ah(side.pd, other.info["gid"]) for _ in range(3)]
@@ -145,7 +145,7 @@ def datagrams(drivers):
         for host, (packets, frames) in zip(hosts, before):
             if host.driver == "rrxe":
                 found = (read(host)["sent_pkts"] - packets) / (host.frames() - frames)
-                require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in rows")
+                require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in GSO packets")
         for _ in range(8):
             lengths = [rng.choice((64, 64, 64, 65, 700)) for _ in range(12)]
             _datagrams(rng, sides, lengths, lambda side: rng.choice(handles[id(side)]), ("send", "send-imm"))
@@ -162,7 +162,7 @@ def _datagrams(rng, sides, lengths, handle, ops=("send",)):
 @case(timeout=200, debug=("ipv4",), each={"ipv4": 4, "ipv6": 6})
 def queued(version):
     """While the own device has a queue, which may segment GSO packets, each packet has its ICRC."""
-    with connection(version=version, seed="rows/queued") as (hosts, sides, rng):
+    with connection(version=version, seed="gso/queued") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
         for host in hosts:
@@ -184,7 +184,7 @@ def without_icrcs(version):
 
     When some arrive segmented, all packets have ICRCs again for a while. No byte is wrong.
     """
-    with connection(version=version, seed="rows/without-icrcs") as (hosts, sides, rng):
+    with connection(version=version, seed="gso/without-icrcs") as (hosts, sides, rng):
         large(rng, sides)
         before = [without_icrc(host) for host in hosts]
         large(rng, sides)
@@ -220,7 +220,7 @@ def forged_complaint():
         with open("/run/netns/a", encoding="ascii") as file:
             os.setns(file.fileno())
 
-    with connection(seed="rows/forged-complaint") as (hosts, sides, rng):
+    with connection(seed="gso/forged-complaint") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
         privilege.aside(body, (enter,))
@@ -237,7 +237,7 @@ def silence():
 
     The path may have changed, although the peer may only have been slow.
     """
-    with connection(seed="rows/silence") as (hosts, sides, rng):
+    with connection(seed="gso/silence") as (hosts, sides, rng):
         large(rng, sides)
         before = [(without_icrc(host), timeouts(host)) for host in hosts]
         batch = traffic.Batch(rng, *sides)
@@ -256,7 +256,7 @@ def silence():
 @case(timeout=200, debug=False)
 def switched_off():
     """With the module parameter same_host_icrc, all packets have an ICRC."""
-    with testbed.loaded_with(bed.here.machine, "same_host_icrc=1"), connection(seed="rows/switched-off") as (hosts, sides, rng):
+    with testbed.loaded_with(bed.here.machine, "same_host_icrc=1"), connection(seed="gso/switched-off") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
         equal("packets without an ICRC", [without_icrc(host) for host in hosts], [0, 0])
@@ -296,7 +296,7 @@ def switched():
 def bad_wire(words):
     """netem drops and reorders whole GSO packets, and segments those in which it corrupts a
     byte."""
-    with connection(seed=f"rows/{words}") as (hosts, sides, rng):
+    with connection(seed=f"gso/{words}") as (hosts, sides, rng):
         with netem.wire(hosts, words):
             for _ in range(4):
                 large(rng, sides)
@@ -308,7 +308,7 @@ def captured():
 
     GSO packets return when the capture ends.
     """
-    with connection(seed="rows/captured") as (hosts, sides, rng):
+    with connection(seed="gso/captured") as (hosts, sides, rng):
         large(rng, sides)
         large(rng, sides)
         require(without_icrc(hosts[0]) > 0, "every packet has an ICRC without a capture, too")
