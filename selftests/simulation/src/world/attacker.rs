@@ -10,12 +10,12 @@
 
 use super::World;
 use crate::oracle::*;
-use crate::random::Random;
 use rrxe_core::reorder::{is_plausible, MAX_DISTANCE};
 use rrxe_core::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
 };
 use rrxe_core::*;
+use rrxe_testkit::Random;
 
 /// Number of recorded packets, of all connections.
 const REMEMBERED: usize = 64;
@@ -117,7 +117,7 @@ impl World {
             0 => epsn.add(MAX_DISTANCE + random.below(64)),
             1 => epsn.sub(1 + random.below(64)),
             2 => epsn.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
-            _ => Psn::new(random.next() as u32),
+            _ => Psn::new(random.next_u64() as u32),
         };
         let operation = random.pick(&[
             O::SendFirst,
@@ -132,7 +132,10 @@ impl World {
             O::AtomicWrite,
             O::Unsupported,
         ]);
-        let (rkey, va) = (random.next() as u32, ADDRESS + random.next() % 0x10000);
+        let (rkey, va) = (
+            random.next_u64() as u32,
+            ADDRESS + random.next_u64() % 0x10000,
+        );
         let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => {
@@ -226,7 +229,7 @@ impl World {
             0 => next.add(random.below(64)),
             1 => una.sub(1 + random.below(64)),
             2 => una.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
-            _ => Psn::new(random.next() as u32),
+            _ => Psn::new(random.next_u64() as u32),
         };
         let operation = random.pick(&[
             O::Acknowledge,
@@ -241,7 +244,7 @@ impl World {
             Syndrome::Nak(NakCode::SequenceError),
             Syndrome::Nak(NakCode::RemoteAccess),
         ]);
-        let aeth = Aeth::new(syndrome, Psn::new(random.next() as u32));
+        let aeth = Aeth::new(syndrome, Psn::new(random.next_u64() as u32));
         let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             O::ReadResponseMiddle => Ext::None,
