@@ -11,11 +11,9 @@
 use super::World;
 use crate::oracle::*;
 use rrxe_core::reorder::{is_plausible, MAX_DISTANCE};
-use rrxe_core::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
-};
+use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Feth, NakCode, Operation, Reth, Syndrome};
 use rrxe_core::*;
-use rrxe_testkit::Random;
+use rrxe_testkit::{packet_of, Random};
 
 /// Number of recorded packets, of all connections.
 const REMEMBERED: usize = 64;
@@ -64,28 +62,11 @@ impl Attacker {
     }
 
     fn header(&mut self, service: Service, operation: Operation, psn: Psn, to: usize) -> Packet {
-        Packet {
-            bth: Bth {
-                opcode: Opcode::new(service, operation),
-                solicited: false,
-                migreq: true,
-                pad: 0,
-                version: 0,
-                pkey: pkey::DEFAULT,
-                fecn: false,
-                becn: false,
-                dest_qpn: FIRST_QPN + to as u32,
-                ackreq: !operation.is_response() && self.random.chance(700),
-                psn,
-            },
-            operation,
-            xrc_srqn: FIRST_SRQN,
-            ext: Ext::None,
-            header_len: 12,
-            pad: 0,
-            payload_len: 0,
-            packets: 1,
-        }
+        let mut packet = packet_of(service, operation, psn, Ext::None, 0);
+        packet.bth.dest_qpn = FIRST_QPN + to as u32;
+        packet.bth.ackreq = packet.bth.ackreq && self.random.chance(700);
+        packet.xrc_srqn = FIRST_SRQN;
+        packet
     }
 }
 
