@@ -13,11 +13,11 @@ import tempfile
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # The folders that each program is built from, and the build files and arguments of all programs.
-_CORE = "drivers/rrxe/core"
+_CORE = ("drivers/rrxe/core", "selftests/testkit")
 _INPUTS = {
-    "simulation": (_CORE, "selftests/simulation"),
-    "model": (_CORE, "selftests/model"),
-    "mutants": (_CORE, "selftests/simulation", "selftests/mutants"),
+    "simulation": (*_CORE, "selftests/simulation"),
+    "model": (*_CORE, "selftests/model"),
+    "mutants": (*_CORE, "selftests/simulation", "selftests/mutants"),
 }
 _ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py")
 
