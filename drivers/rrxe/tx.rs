@@ -59,10 +59,14 @@ pub(crate) struct FlowTemplate<'a> {
     omit_icrc: bool,
     /// Packets may be queued on this host.
     may_queue: bool,
+    /// A capture sees the packets.
+    is_captured: bool,
 }
 
 impl<'a> FlowTemplate<'a> {
-    /// Returns `None` if there is no route: the packets are lost.
+    /// Returns `None` if there is no route: the packets are lost. Packets may form GSO packets if
+    /// the device supports them, and if no capture must see packets as they are on a wire.
+    #[inline(always)]
     pub(crate) fn new(
         path: &'a Path,
         device: &DeviceState,
@@ -70,14 +74,22 @@ impl<'a> FlowTemplate<'a> {
         rcu: &rcu::Guard,
     ) -> Option<Self> {
         let route = path.route(device, source_port, rcu)?;
+        let dev = route.device(rcu);
+        let (may_queue, is_captured) = (dev.queues_packets(rcu), dev.is_captured(rcu));
+        let limit = if is_captured {
+            0
+        } else {
+            dev.segmentation_limit() as usize
+        };
         Some(Self {
             path,
-            may_queue: route.device(rcu).queues_packets(rcu),
             route,
             source_port,
             tos: path.info().traffic_class,
-            max_gso_payload: 0,
+            max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
             omit_icrc: false,
+            may_queue,
+            is_captured,
         })
     }
 
@@ -88,17 +100,11 @@ impl<'a> FlowTemplate<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let tos = congestion::connected_tos(path.info().traffic_class);
-        let template = Self::new(path, device, source_port, rcu)?.with_tos(tos);
-        // A capture must show packets as they are on a wire.
-        if template.route.device(rcu).is_captured(rcu) {
-            return Some(template);
-        }
-        Some(Self {
-            // A queueing discipline may segment GSO packets.
-            omit_icrc: !template.may_queue && path.may_omit_icrc(),
-            ..template.with_gso()
-        })
+        let mut template = Self::new(path, device, source_port, rcu)?;
+        template.tos = congestion::connected_tos(template.tos);
+        // A queueing discipline may segment GSO packets.
+        template.omit_icrc = !template.is_captured && !template.may_queue && path.may_omit_icrc();
+        Some(template)
     }
 
     /// Returns the template for datagrams to one destination. They always carry an ICRC, because
@@ -110,20 +116,11 @@ impl<'a> FlowTemplate<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let template = Self::new(path, device, source_port, rcu)?;
-        let alone =
-            path.destination().is_multicast() || template.route.device(rcu).is_captured(rcu);
-        Some(if alone { template } else { template.with_gso() })
-    }
-
-    /// Enables GSO packets if the device supports them.
-    fn with_gso(self) -> Self {
-        let limit = self.route.segmentation_limit() as usize;
-        let max_gso_payload = limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS);
-        Self {
-            max_gso_payload,
-            ..self
+        let mut template = Self::new(path, device, source_port, rcu)?;
+        if path.destination().is_multicast() {
+            template.max_gso_payload = 0;
         }
+        Some(template)
     }
 
     /// Returns whether the route leads back over the loopback device, with neither a queueing
@@ -131,10 +128,7 @@ impl<'a> FlowTemplate<'a> {
     #[inline]
     pub(crate) fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
         let dev = self.route.device(rcu);
-        dev.is_loopback()
-            && !dev.has_queue(rcu)
-            && !dev.is_captured(rcu)
-            && !path::always_has_icrc()
+        dev.is_loopback() && !self.may_queue && !self.is_captured && !path::always_has_icrc()
     }
 
     /// Replaces the type of service or traffic class.
