@@ -535,29 +535,20 @@ impl<'a> Transmitter<'a> {
         Some((count, Ok(())))
     }
 
-    /// Sends packets that bypass the network stack, and copies their payload.
+    /// Sends a packet that bypasses the network stack, and copies its payload.
     #[inline(never)]
     fn send_loopback(
         &mut self,
         packet: &TxPacket,
-        count: u32,
-        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> (u32, Result<(), TxError>) {
+        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+    ) -> Result<(), TxError> {
         let Some(loopback) = TxBatch::loopback(&mut self.batch, &self.template) else {
-            return (0, Err(TxError::NoRoom));
+            return Err(TxError::NoRoom);
         };
-        let vector = &self.scratch.vector;
-        let (mut at, mut lost) = (0u32, 0u16);
-        let sent = packet.for_each_in_burst(count, |packet| {
-            let fill = |writer: &mut PacketWriter<'_>| gather(at, writer);
-            if !loopback.push_copy(packet, vector, fill)? {
-                lost = lost.wrapping_add(1);
-            }
-            at = at.wrapping_add(1);
-            Ok(())
-        });
-        self.count_lost(lost);
-        sent
+        if !loopback.push_copy(packet, &self.scratch.vector, gather)? {
+            self.count_lost(1);
+        }
+        Ok(())
     }
 
     /// Sends a packet; `gather` writes the payload. A packet that can't be sent is lost: the
@@ -568,7 +559,7 @@ impl<'a> Transmitter<'a> {
         mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
         if self.loopback {
-            return self.send_loopback(packet, 1, |_, writer| gather(writer)).1;
+            return self.send_loopback(packet, gather);
         }
         self.send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
             .map(|_| ())
@@ -584,7 +575,12 @@ impl<'a> Transmitter<'a> {
         mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
         if self.loopback {
-            return self.send_loopback(packet, count, gather);
+            let mut at = 0u32;
+            return packet.for_each_in_burst(count, |packet| {
+                let sent = self.send_loopback(packet, |writer| gather(at, writer));
+                at = at.wrapping_add(1);
+                sent
+            });
         }
         let mut packet = *packet;
         let mut done = 0;
@@ -680,7 +676,15 @@ impl<'a> Transmitter<'a> {
     }
 
     /// Ends the batch: moves an unfinished GSO packet to the queue.
+    #[inline]
     pub(crate) fn finish(&mut self) {
+        // Most calls handle received packets, and find none.
+        if self.gso.is_some() {
+            self.finish_gso();
+        }
+    }
+
+    fn finish_gso(&mut self) {
         // It may be empty.
         let gso = self.gso.take().filter(|gso| gso.count != 0);
         let (Some(gso), Some(template)) = (gso, &self.template) else {
