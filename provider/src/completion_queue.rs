@@ -126,12 +126,13 @@ impl CompletionQueue {
     ///
     /// Returns the error of `command`, or the requests (`ARM_*`) that came too late for the kernel
     /// to move. Those are armed in the new ring.
-    pub(crate) fn resize(&self, ring: Ring, command: impl FnOnce() -> c_int) -> Result<u32, c_int> {
+    pub(crate) fn resize(
+        &self,
+        ring: Ring,
+        command: impl FnOnce() -> Result<(), c_int>,
+    ) -> Result<u32, c_int> {
         self.lock.with(|| {
-            let error = command();
-            if error != 0 {
-                return Err(error);
-            }
+            command()?;
             let new = Box::into_raw(Box::new(ring));
             // INVARIANT: the new ring is owned, and the old one is retired below.
             let old = self.ring.swap(new, Ordering::SeqCst);
@@ -428,10 +429,10 @@ pub(crate) mod tests {
             drain(&queue);
         }
         queue.arm(abi::ARM_SOLICITED);
-        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 22);
+        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || Err(22));
         assert_eq!((refused, queue.ring().capacity()), (Err(22), 2));
         // This kernel has not moved the request.
-        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 0);
+        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || Ok(()));
         assert_eq!((done, queue.ring().capacity()), (Ok(abi::ARM_SOLICITED), 8));
         assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
         for i in 0..8 {

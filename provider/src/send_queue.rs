@@ -2,7 +2,7 @@
 
 //! The send queue: a ring of work queue entries that this side produces.
 //!
-//! This module is independent of libibverbs' objects; `ibv_post_send` ([`crate::post_send`]) and
+//! This module is independent of libibverbs' objects; `ibv_post_send` ([`crate::post`]) and
 //! the `ibv_wr_*` family ([`crate::wr`]) are two ways to fill a [`Batch`].
 
 use crate::abi::{self, wr_opcode, SendWqe};
@@ -119,8 +119,9 @@ pub(crate) struct SendQueue {
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
-    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
-    pub(crate) fn new(ring: Ring, limits: SendLimits) -> Self {
+    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for. If
+    /// `signal_all`, every work request generates a completion regardless of its flags.
+    pub(crate) fn new(ring: Ring, limits: SendLimits, signal_all: bool) -> Self {
         let mut queue = Self {
             ring,
             limits: SendLimits {
@@ -128,7 +129,7 @@ impl SendQueue {
                 max_sge: 0,
                 max_inline: 0,
             },
-            signal_all: false,
+            signal_all,
             lock: Lock::new(true),
             state: UnsafeCell::new(State::default()),
         };
@@ -148,11 +149,6 @@ impl SendQueue {
                 .min(u32::from(u16::MAX)),
             max_inline: limits.max_inline.min(room),
         };
-    }
-
-    /// Sets whether every work request generates a completion regardless of its flags.
-    pub(crate) fn set_signal_all(&mut self, all: bool) {
-        self.signal_all = all;
     }
 
     /// Returns the bytes of an entry behind its fixed part.
@@ -428,7 +424,7 @@ pub(crate) mod tests {
     };
 
     pub(crate) fn queue() -> SendQueue {
-        SendQueue::new(Ring::allocate(4, 128).unwrap(), LIMITS)
+        SendQueue::new(Ring::allocate(4, 128).unwrap(), LIMITS, false)
     }
 
     /// Takes entry `counter` as the kernel would.
@@ -478,7 +474,7 @@ pub(crate) mod tests {
             max_sge: 100,
             max_inline: 1000,
         };
-        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), limits);
+        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), limits, false);
         assert_eq!(
             queue.limits(),
             SendLimits {
@@ -512,7 +508,7 @@ pub(crate) mod tests {
     #[test]
     fn a_smaller_depth_than_the_ring_holds() {
         let limits = SendLimits { depth: 3, ..LIMITS };
-        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), limits);
+        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), limits, false);
         let mut batch = queue.open(0);
         for i in 0..3 {
             assert!(batch.push(wqe(i)).is_ok());
