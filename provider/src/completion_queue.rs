@@ -11,7 +11,7 @@ use crate::lock::Lock;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::mem::size_of;
+use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
@@ -48,7 +48,7 @@ struct State {
     /// Rings that [`CompletionQueue::resize`] has replaced.
     #[expect(
         clippy::vec_box,
-        reason = "who is arming may still look at one, so it stays where it is"
+        reason = "a thread that arms may still look at one, so it stays where it is"
     )]
     retired: Vec<Box<Ring>>,
 }
@@ -116,9 +116,8 @@ impl CompletionQueue {
         // SAFETY: the lock was just taken. If the consumer promised to use one thread only, that
         // thread is here and uses no reader: it may be between `start_poll` and `end_poll`, but not
         // within one of the calls.
-        let found = unsafe { self.current() }.has_solicited();
-        self.close();
-        found
+        let reader = ManuallyDrop::into_inner(unsafe { self.current() });
+        reader.has_solicited()
     }
 
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel moves the waiting
@@ -150,38 +149,33 @@ impl CompletionQueue {
         })
     }
 
-    /// Opens the queue for reading: acquires its lock, which [`CompletionQueue::close`] releases.
+    /// Opens the queue for reading: acquires its lock. If the reader is forgotten, the queue stays
+    /// open.
     pub(crate) fn open(&self) -> Reader<'_> {
         self.lock.acquire();
         // SAFETY: the lock was just taken, and its holder has the only reader.
-        unsafe { self.current() }
+        ManuallyDrop::into_inner(unsafe { self.current() })
     }
 
-    /// Returns the reader of the open queue.
+    /// Returns the reader of the open queue, which stays open unless the reader is dropped.
     ///
     /// # Safety
     ///
-    /// The caller is between [`CompletionQueue::open`] and [`CompletionQueue::close`], and has no
-    /// other [`Reader`] of this queue.
-    pub(crate) unsafe fn current(&self) -> Reader<'_> {
+    /// The caller has opened the queue and forgotten the reader.
+    pub(crate) unsafe fn current(&self) -> ManuallyDrop<Reader<'_>> {
         // SAFETY: the caller holds the lock, so this is the only reference.
         let state = unsafe { &mut *self.state.get() };
-        Reader {
+        ManuallyDrop::new(Reader {
+            lock: &self.lock,
             ring: self.ring(),
             consumed: &mut state.consumed,
-        }
-    }
-
-    /// Closes the queue for reading.
-    pub(crate) fn close(&self) {
-        self.lock.release();
+        })
     }
 
     /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
     /// work requests. The order of the other completions stays.
     pub(crate) fn remove(&self, qp_num: u32) {
         self.open().remove(qp_num);
-        self.close();
     }
 }
 
@@ -192,10 +186,19 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// Takes entries from a completion queue, under its lock.
+/// Takes entries from a completion queue, under its lock, which is released when the reader is
+/// dropped.
 pub(crate) struct Reader<'a> {
+    lock: &'a Lock,
     ring: &'a Ring,
     consumed: &'a mut u32,
+}
+
+impl Drop for Reader<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.release();
+    }
 }
 
 impl Reader<'_> {
@@ -364,7 +367,6 @@ pub(crate) mod tests {
         queue
             .open()
             .take(u32::MAX, |_, entry| ids.push(entry.wr_id));
-        queue.close();
         ids
     }
 
@@ -378,7 +380,6 @@ pub(crate) mod tests {
             }
             let mut seen = Vec::new();
             let n = queue.open().take(2, |i, entry| seen.push((i, entry.wr_id)));
-            queue.close();
             assert_eq!((n, seen), (2, vec![(0, expected), (1, expected + 1)]));
             assert_eq!(drain(&queue), [expected + 2]);
             assert_eq!(drain(&queue), []);
@@ -446,7 +447,6 @@ pub(crate) mod tests {
     /// Takes one completion.
     fn poll_one(queue: &CompletionQueue) {
         assert_eq!(queue.open().take(1, |_, _| {}), 1);
-        queue.close();
     }
 
     /// Raises an event as the kernel would.
@@ -534,7 +534,6 @@ pub(crate) mod tests {
         // The completion might be solicited.
         assert!(arm(&queue, abi::ARM_SOLICITED));
         assert!(reader.peek().is_some());
-        queue.close();
     }
 
     #[test]

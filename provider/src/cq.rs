@@ -169,7 +169,6 @@ pub(crate) unsafe extern "C" fn poll_cq(
         // SAFETY: `i` is below `room`, and the caller has room for `room` completions.
         unsafe { wc.add(i as usize).write(to_wc(&entry)) }
     });
-    cq.queue.close();
     cq.polled(count);
     // The count is at most `room`, which came from a `c_int`.
     count as c_int

@@ -13,6 +13,7 @@ use crate::ffi::os::{EINVAL, ENOENT};
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{wc_ex, IbvCqEx, IbvPollCqAttr};
 use core::ffi::{c_int, c_uint};
+use core::mem::ManuallyDrop;
 
 /// Both kinds of timestamp.
 pub(crate) const TIMESTAMPS: u64 =
@@ -42,13 +43,14 @@ extern "C" fn start_poll(current: Ptr<IbvCqEx>, attr: Option<&IbvPollCqAttr>) ->
     match reader.peek() {
         Some(entry) => {
             let count = reader.available();
+            core::mem::forget(reader);
             // SAFETY: `open` took the lock.
             unsafe { show(current, entry) };
             current.polled(count);
             0
         }
         None => {
-            current.queue.close();
+            drop(reader);
             current.polled(0);
             ENOENT
         }
@@ -80,8 +82,8 @@ unsafe extern "C" fn next_poll(current: Ptr<IbvCqEx>) -> c_int {
 /// Called after a successful `start_poll`.
 unsafe extern "C" fn end_poll(current: Ptr<IbvCqEx>) {
     // SAFETY: the lock is held, and there is no other reader.
-    unsafe { current.queue.current().advance() };
-    current.queue.close();
+    let mut reader = ManuallyDrop::into_inner(unsafe { current.queue.current() });
+    reader.advance();
 }
 
 /// Defines the functions that read a field of the current completion, [`WC_FLAGS`] and

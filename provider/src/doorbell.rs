@@ -218,7 +218,6 @@ mod tests {
                 assert!(batch.push(wqe).is_ok());
             }
             let published = batch.publish().unwrap();
-            queue.close();
             for _ in all {
                 send_queue::tests::take(&queue, counter);
                 counter = counter.wrapping_add(1);

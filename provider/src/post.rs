@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn post_send(
         }
     }
     let published = batch.publish();
-    qp.sq.close();
+    drop(batch);
     let rung = Qp::notify(qp, published);
     let result = result.and(rung.map_err(|error| (error, wr)));
     // SAFETY: `bad_wr` may be written, or is null.
@@ -114,7 +114,7 @@ pub(crate) fn bind_window(qp: Ptr<IbvQp>, wr_id: u64, flags: u32, op: WqeOp) -> 
     let mut batch = qp.sq.open(qp.send_error());
     let pushed = batch.push(wqe).map(|_| ());
     let published = batch.publish();
-    qp.sq.close();
+    drop(batch);
     pushed.and(Qp::notify(qp, published))
 }
 

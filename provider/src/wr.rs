@@ -19,6 +19,7 @@ use crate::post::elements;
 use crate::qp::{Qp, Rules};
 use crate::send_queue::{contains, Slot, PASSED_FLAGS};
 use core::ffi::{c_int, c_void};
+use core::mem::ManuallyDrop;
 
 /// Returns whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
 pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
@@ -31,7 +32,7 @@ pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
 
 /// `ibv_wr_start`.
 extern "C" fn wr_start(qp: Ptr<IbvQpEx>) {
-    qp.sq.open(qp.send_error());
+    core::mem::forget(qp.sq.open(qp.send_error()));
 }
 
 /// `ibv_wr_complete`. Returns `EINVAL` if a work request was not allowed, or `ENOMEM` if the queue
@@ -42,10 +43,10 @@ extern "C" fn wr_start(qp: Ptr<IbvQpEx>) {
 /// The batch is open.
 unsafe extern "C" fn wr_complete(qp: Ptr<IbvQpEx>) -> c_int {
     // SAFETY: the batch is open.
-    let mut batch = unsafe { qp.sq.current() };
+    let mut batch = ManuallyDrop::into_inner(unsafe { qp.sq.current() });
     let error = batch.error();
     let published = if error == 0 { batch.publish() } else { None };
-    qp.sq.close();
+    drop(batch);
     match error {
         0 => status(Qp::notify(qp.base(), published)),
         error => error,
@@ -58,7 +59,8 @@ unsafe extern "C" fn wr_complete(qp: Ptr<IbvQpEx>) -> c_int {
 ///
 /// The batch is open.
 unsafe extern "C" fn wr_abort(qp: Ptr<IbvQpEx>) {
-    qp.sq.close();
+    // SAFETY: the batch is open.
+    drop(ManuallyDrop::into_inner(unsafe { qp.sq.current() }));
 }
 
 /// Adds a work request to the batch, or fails the batch if there is no `op`.
