@@ -186,7 +186,8 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// The caller has opened a batch of this queue and forgotten it.
+    /// The queue's lock is held on behalf of the caller, for example by a batch that was forgotten,
+    /// and there is no other batch.
     pub(crate) unsafe fn current(&self) -> ManuallyDrop<Batch<'_>> {
         // SAFETY: the caller holds the lock, so this is the only reference.
         let state = unsafe { &mut *self.state.get() };
