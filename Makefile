@@ -24,44 +24,43 @@ in-root := $(CURDIR)/qemu/in-root
 run: modules-$(KERNEL) provider ## rrxe between two virtual machines: rping, perftest, one table
 	@qemu/run
 
-test: modules-$(KERNEL) provider ## all tests, on the host and in guests (KERNEL=7.3: all of the guest lane there; ARGS=… goes to selftests/run)
-	@selftests/run --kernel $(KERNEL) $(ARGS)
+test: modules-$(KERNEL) provider ## all tests, on the host and in guests (KERNEL=7.3: all of the guest lane there; ARGS=… goes to selftests/run test)
+	@selftests/run test --kernel $(KERNEL) $(ARGS)
 
 test-debug: modules-debug provider ## all guest tests under the debug kernel
-	@selftests/run --lane debug --all-debug $(ARGS)
+	@selftests/run test --lane debug --all-debug $(ARGS)
 
 fuzz: ## the fuzz targets, longer than make test does: [TARGET=…] [SECONDS=600] [INPUT=file: run that once]
-	@selftests/fuzz $(if $(TARGET),--target '$(TARGET)') $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(INPUT),--input '$(INPUT)')
+	@selftests/run fuzz $(if $(TARGET),--target '$(TARGET)') $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(INPUT),--input '$(INPUT)')
 
 SEEDS ?= 0..1000000
-simulate = CARGO_TARGET_DIR=$(out)/cargo $(in-root) cargo run --quiet --locked --profile simulation
 
 soak: ## a million seeds of the simulation (SEEDS=from..to), the larger model, the mutants
-	@$(simulate) -p rrxe_simulation --bin simulate -- --seeds $(SEEDS) --group 100000
-	@$(simulate) -p rrxe_model --bin explore --
-	@$(simulate) -p rrxe_model --bin explore -- --messages 3 --duplicates 0 --overtakes 0
-	@selftests/mutants/run
+	@selftests/run simulation --seeds $(SEEDS) --group 100000
+	@selftests/run model
+	@selftests/run model --messages 3 --duplicates 0 --overtakes 0
+	@selftests/run mutants
 
 replay: ## SEED=n: a seed of the simulation, with its packets
-	@$(simulate) -p rrxe_simulation --bin simulate -- --replay $(SEED)
+	@selftests/run simulation --replay $(SEED)
 
 mutants: ## bugs seeded into the core, each of which the simulation must find
-	@selftests/mutants/run $(ARGS)
+	@selftests/run mutants $(ARGS)
 
 goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one table [ARGS="rrxe READ": only that]
-	@selftests/goodput $(ARGS)
+	@selftests/run goodput $(ARGS)
 
 bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json] [LANE=deterministic|wire|parallel] [PARAMETERS="same_host_icrc=1"]
-	@selftests/bench $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+	@selftests/run bench $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, once each, in under 5 minutes: out/bench-quick/report.md
-	@selftests/bench --quick $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+	@selftests/run bench --quick $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 bench-core: ## instructions and time of the core per packet, on the host [ARGS="requester SEND"] [COMPARE=old.json]
-	@selftests/bench-core $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
+	@selftests/run bench-core $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4" [GROUP=connections]
-	@selftests/profile/run $(if $(GROUP),--group '$(GROUP)') $(ARGS)
+	@selftests/run profile $(if $(GROUP),--group '$(GROUP)') $(ARGS)
 
 ##@ Virtual machines
 

@@ -7,6 +7,7 @@ before it, a guest case in its docstring. Results are taken from the junit.xml o
 in selftests/conformance/results.
 """
 
+import argparse
 import ast
 import glob
 import os
@@ -15,7 +16,8 @@ import runpy
 import sys
 import xml.etree.ElementTree as ET
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from .root import TOP
+
 FOLDER = os.path.join(TOP, "selftests/conformance")
 TABLE = os.path.join(TOP, "docs/conformance.md")
 
@@ -175,7 +177,7 @@ def take_results(paths):
             known[name] = "fail" if failed else "skip" if skipped else "ok"
     with open(os.path.join(FOLDER, "results"), "w", encoding="utf-8") as file:
         file.write("# SPDX-License-Identifier: GPL-2.0\n#\n")
-        file.write("# How the tests ended that name statements: written by selftests/conformance-table.\n")
+        file.write("# How the tests ended that name statements: written by selftests/run conformance-table.\n")
         for name, status in sorted(known.items()):
             file.write(f"{status} {name}\n")
 
@@ -262,8 +264,9 @@ def table():
         "",
         "Statements about what a conforming RoCEv2 end point does, the tests that name each, and how those ended when they",
         "last ran: over the transport core, with rrxe in a guest, and the same scripts with rdma_rxe (Linux 7.2) in a guest. Chapters",
-        "are those of the InfiniBand Architecture Specification, volume 1. This page is made by `selftests/conformance-table`",
-        "(docs/testing.md); “–” is for what was not run there, or cannot be seen there.",
+        "are those of the InfiniBand Architecture Specification, volume 1. This page is made by",
+        "`selftests/run conformance-table` (docs/testing.md); “–” is for what was not run there, or",
+        "cannot be seen there.",
         "",
         "| | |",
         "|---|---|",
@@ -301,30 +304,39 @@ def check():
         row = rows.get(one.name)
         cells = row.split(" | ") if row else []
         if not row or not row.startswith(one.text) or ("**none yet**" in cells[1]) != (not one.layers()):
-            wrong.append(f"docs/conformance.md is out of date for {one.name}: run selftests/conformance-table")
+            wrong.append(f"docs/conformance.md is out of date for {one.name}: run selftests/run conformance-table")
     for name in rxe_differences():
         if name not in script_ids():
             wrong.append(f"selftests/conformance/rdma_rxe names {name}, which is no script")
     return wrong + list(_check_capabilities())
 
 
+def parse(arguments):
+    """Parses the command line."""
+    words = "Writes docs/conformance.md: the statements, the tests that name each, and how those ended."
+    parser = argparse.ArgumentParser(prog="selftests/run conformance-table", description=words)
+    parser.add_argument("files", nargs="*", metavar="junit.xml", help="takes the results of these runs first")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--check", action="store_true", help="only fails if a test names an unknown statement or the page is out of date")
+    other.add_argument("--untested", action="store_true", help="only lists the statements that no test names")
+    return parser.parse_args(arguments)
+
+
 def main(arguments):
     """Runs the command line. Returns the exit status."""
-    if arguments == ["--check"]:
+    args = parse(arguments)
+    if args.check:
         wrong = check()
         for text in wrong:
             print(text, file=sys.stderr)
         return 1 if wrong else 0
-    if arguments == ["--untested"]:
+    if args.untested:
         for one in gather()[0].values():
             if not one.layers():
                 print(f"{one.name} {one.text}")
         return 0
-    if any(argument.startswith("-") for argument in arguments):
-        print("usage: selftests/conformance-table [junit.xml … | --check | --untested]", file=sys.stderr)
-        return 2
-    if arguments:
-        take_results(arguments)
+    if args.files:
+        take_results(args.files)
     with open(TABLE, "w", encoding="utf-8") as file:
         file.write(table())
     return 0

@@ -13,8 +13,8 @@ import time
 
 from . import host
 from .report import FAIL, PASS, matches
+from .root import TOP, in_root
 
-TOP = host.TOP
 TARGETS = ("parse", "responder", "requester", "wqe", "differential", "conversation")
 # Time per target in `make test`, in seconds.
 SECONDS = 60
@@ -39,10 +39,7 @@ _PANIC = re.compile(r"panicked at (.*?):\n(.*)")
 
 def _root(command, **options):
     """Starts a command in the build root, in the checkout."""
-    prefix = [] if os.environ.get("IN_RRXE_ROOT") == "1" else [os.path.join(TOP, "qemu/in-root")]
-    return subprocess.Popen(
-        [*prefix, *command], cwd=TOP, stdin=subprocess.DEVNULL, start_new_session=True, **options
-    )
+    return subprocess.Popen(in_root(*command), cwd=TOP, stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
 
 def build(log, wait=subprocess.Popen.wait):
@@ -140,13 +137,13 @@ def lane(report, out, only):
     report.line(f"   fuzz: {total:,} execs")
 
 
-def main():
+def main(arguments):
     """Runs `make fuzz`: longer runs, and replays."""
-    parser = argparse.ArgumentParser(description="Runs the fuzz targets of rrxe (docs/testing.md).")
+    parser = argparse.ArgumentParser(prog="selftests/run fuzz", description="Runs the fuzz targets of rrxe (docs/testing.md).")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; can be repeated")
     parser.add_argument("--seconds", type=int, default=600, help="for each target")
     parser.add_argument("--input", help="run this input once, and show what happens")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     logs = os.path.join(TOP, "out/fuzz/log")
     os.makedirs(logs, exist_ok=True)
     targets = args.target or list(TARGETS)

@@ -12,9 +12,8 @@ import time
 
 from . import host
 from .report import FAIL, matches
+from .root import TOP
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TOP = os.path.dirname(os.path.dirname(HERE))
 SUITE = os.path.join(TOP, "selftests/guest/suite")
 LAUNCHER = os.path.join(TOP, "qemu/vm.py")
 

@@ -9,24 +9,15 @@ import subprocess
 import threading
 import time
 
-from . import results
+from . import programs, results
 from .report import FAIL, PASS, SKIP, matches
-
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from .root import TARGET, TOP, cargo, environment
 
 # Set to end all processes of the lane.
 stopping = threading.Event()
 
 _RUNNING = re.compile(r"^\s*(?:Running (?:unittests )?\S+ \((?:.*/)?([a-z0-9_]+)-[0-9a-f]+\)|Doc-tests (\S+))")
 _TEST = re.compile(r"^test (.+?) \.\.\. (ok|FAILED|ignored)(?:, (.*))?$")
-
-
-def cargo(*arguments):
-    """Returns a cargo command that runs in the build root."""
-    command = ["cargo", *arguments]
-    if os.environ.get("IN_RRXE_ROOT") != "1":
-        command = [os.path.join(TOP, "qemu/in-root"), *command]
-    return command
 
 
 def run(report, out, only):
@@ -36,13 +27,12 @@ def run(report, out, only):
     log = os.path.join(out, "host-cargo.txt")
     short = os.path.relpath(log, TOP)
     report.doing("host: cargo test")
-    environment = {**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo"), "CARGO_TERM_COLOR": "never"}
     started = time.monotonic()
     crate, seen = "workspace", 0
     process = subprocess.Popen(
         cargo("test", "--workspace", "--locked", "--no-fail-fast"),
         cwd=TOP,
-        env=environment,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -85,10 +75,10 @@ def guard(process):
 
 
 # Programs that print one line per test as cargo does, and that `make soak` runs for longer
-# (docs/testing.md): package, binary and arguments.
+# (docs/testing.md), with their arguments.
 PROGRAMS = {
-    "simulation": ("rrxe_simulation", "simulate", ["--seeds", "0..100000"]),
-    "model": ("rrxe_model", "explore", ["--duplicates", "0", "--overtakes", "0"]),
+    "simulation": ["--seeds", "0..100000"],
+    "model": ["--duplicates", "0", "--overtakes", "0"],
 }
 
 # The provider's tests against rdma-core 65; `cargo test` runs them against 56.1.
@@ -122,11 +112,9 @@ def run_program(name, report, out, only):
     elif name == PACKAGES:
         command = [os.path.join(TOP, "selftests/packages/run")]
     elif name == "mutants":
-        command = [os.path.join(TOP, "selftests/mutants/run"), "--out", os.path.join(TOP, "out/mutants")]
+        command = [os.path.join(TOP, "selftests/run"), "mutants"]
     else:
-        package, program, arguments = PROGRAMS[name]
-        build = ["--quiet", "--locked", "--profile", "simulation", "-p", package, "--bin", program]
-        command = cargo("run", *build, "--", *arguments)
+        command = programs.command(name, *PROGRAMS[name])
     log = os.path.join(out, f"host-{name}.txt")
     short = os.path.relpath(log, TOP)
     report.doing(prefix.rstrip("/"))
@@ -134,7 +122,7 @@ def run_program(name, report, out, only):
     process = subprocess.Popen(
         command,
         cwd=TOP,
-        env={**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo"), "CARGO_TERM_COLOR": "never"},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -184,13 +172,12 @@ def scripts(folder):
     """Copies the scripts and their interpreter to `folder` for guests.
 
     Returns the folder and None, or None and an error message."""
-    environment = {**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo")}
     command = cargo("build", "--package", "rrxe_script", "--locked", "--quiet")
-    built = subprocess.run(command, cwd=TOP, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    built = subprocess.run(command, cwd=TOP, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if built.returncode:
         return None, f"cargo build: {built.stderr.strip()[-500:]}"
     share = os.path.join(folder, "scripts")
     shutil.rmtree(share, ignore_errors=True)
     shutil.copytree(os.path.join(TOP, "selftests/conformance"), os.path.join(share, "conformance"))
-    shutil.copy(os.path.join(TOP, "out/cargo/debug/rrxe_script"), share)
+    shutil.copy(os.path.join(TARGET, "debug/rrxe_script"), share)
     return share, None

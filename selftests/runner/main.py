@@ -14,6 +14,7 @@ from . import fuzz, guest, host
 from .boots import BOOTS, grouped
 from .modules import Modules
 from .report import Report, matches
+from .root import TOP
 
 LANES = ("host", "guest", "packages", "guest-7.3", "debug")
 
@@ -35,9 +36,9 @@ def _interrupt(_number, _frame):
     raise KeyboardInterrupt
 
 
-def parse():
+def parse(arguments):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Runs the tests of rrxe (docs/testing.md).")
+    parser = argparse.ArgumentParser(prog="selftests/run test", description="Runs the tests of rrxe (docs/testing.md).")
     parser.add_argument("--lane", action="append", choices=LANES, help="only this lane; can be repeated")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name matches")
     parser.add_argument("--list", action="store_true", help="print the names of the tests and end")
@@ -45,8 +46,8 @@ def parse():
     parser.add_argument("--kernel", default="default", choices=("default", "7.3"), help="of the guest lane")
     parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
     parser.add_argument("--jobs", type=int, metavar="N", help="boots at a time (processors and one, if memory allows)")
-    parser.add_argument("--out", default=os.path.join(guest.TOP, "out/test"), help="folder for logs and results")
-    return parser.parse_args()
+    parser.add_argument("--out", default=os.path.join(TOP, "out/test"), help="folder for logs and results")
+    return parser.parse_args(arguments)
 
 
 def kernel_of(lane, args):
@@ -146,9 +147,9 @@ def run_all(work, jobs, report):
     return True
 
 
-def main():
+def main(arguments):
     """Runs the chosen tests. Returns the exit status: 0 if nothing failed."""
-    args = parse()
+    args = parse(arguments)
     # If the guest lane runs all tests with 7.3, the lane with its core is redundant.
     lanes = args.lane or [lane for lane in LANES if lane != f"guest-{args.kernel}"]
     if args.list:

@@ -7,6 +7,7 @@ import threading
 import time
 
 from . import host
+from .root import TOP
 
 # Running guests have priority: a build uses only spare CPU time.
 _NICE = ["nice", "-n", "10"]
@@ -46,8 +47,8 @@ class Modules:
         started = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(
-                [*_NICE, os.path.join(host.TOP, "qemu/build-module"), kernel],
-                cwd=host.TOP,
+                [*_NICE, os.path.join(TOP, "qemu/build-module"), kernel],
+                cwd=TOP,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -57,7 +58,7 @@ class Modules:
             status = self._report.wait(f"{kernel} kernel's module", process)
         self._report.doing(None)
         if status:
-            short = os.path.relpath(log, host.TOP)
+            short = os.path.relpath(log, TOP)
             self._errors[kernel] = f"qemu/build-module {kernel} ended with {status} (log: {short})"
         elif time.monotonic() - started > 30:
             self._report.line(f"built rrxe.ko for the {kernel} kernel in {time.monotonic() - started:.0f} s")

@@ -10,7 +10,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from .root import TOP
 
 PASS, FAIL, SKIP = "ok", "fail", "skip"
 

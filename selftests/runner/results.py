@@ -10,16 +10,16 @@ import os
 import subprocess
 import tempfile
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from .root import TOP
 
 # The folders that each program is built from, and the build files and arguments of all programs.
 _CORE = ("drivers/rrxe/core", "selftests/testkit")
 _INPUTS = {
     "simulation": (*_CORE, "selftests/simulation"),
     "model": (*_CORE, "selftests/model"),
-    "mutants": (*_CORE, "selftests/simulation", "selftests/mutants"),
+    "mutants": (*_CORE, "selftests/simulation", "selftests/mutants", "selftests/runner/mutants.py"),
 }
-_ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py")
+_ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py", "selftests/runner/programs.py")
 
 
 def path_of(name):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs a case for a given number of rounds while selftests/bench-core counts instructions.
+//! Runs a case for a given number of rounds while `selftests/run bench-core` counts instructions.
 
 use rrxe_core_bench::cases;
 use std::process::ExitCode;

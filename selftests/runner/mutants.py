@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """The mutation check: seeds bugs into copies of the core, and has the simulation find each of them.
 
@@ -16,8 +15,9 @@ import sys
 import time
 import tomllib
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TOP = os.path.dirname(os.path.dirname(HERE))
+from .root import TOP, in_root
+
+MUTANTS = os.path.join(TOP, "selftests/mutants/mutants.toml")
 CORE = "drivers/rrxe/core"
 # The simulation, and what it is built from.
 PARTS = (CORE, "selftests/testkit", "selftests/simulation")
@@ -37,21 +37,19 @@ incremental = false
 """
 
 
-def parse():
+def parse(arguments):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="selftests/run mutants", description=__doc__)
     parser.add_argument("--only", metavar="WORDS", help="those that break what has these words")
     parser.add_argument("--check", action="store_true", help="only checks that each text occurs once")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", default=os.path.join(TOP, "out/mutants"))
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def in_root(command, **options):
+def run(*command, **options):
     """Runs a command in the build root."""
-    if os.environ.get("IN_RRXE_ROOT") != "1":
-        command = [os.path.join(TOP, "qemu/in-root"), *command]
-    return subprocess.run(command, text=True, check=False, **options)
+    return subprocess.run(in_root(*command), text=True, check=False, **options)
 
 
 def workspace_package():
@@ -109,23 +107,23 @@ def simulate(folder, log):
     with open(log, "w", encoding="utf-8") as file:
         target = os.path.join(folder, "target")
         build = ["env", f"CARGO_TARGET_DIR={target}", "cargo", "build", "--quiet", "--offline", "-p", "rrxe_simulation"]
-        if in_root(build, cwd=folder, stdout=file, stderr=file).returncode:
+        if run(*build, cwd=folder, stdout=file, stderr=file).returncode:
             return None, "it does not compile"
     program = os.path.join(target, "debug/simulate")
     command = [program, "--seeds", f"0..{SEEDS}", "--jobs", "1", "--failures", "1"]
-    run = in_root(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = run(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with open(log, "a", encoding="utf-8") as file:
-        file.write(run.stdout)
-    caught = re.search(r"^seed (\d+): (.*)", run.stdout, re.M)
+        file.write(done.stdout)
+    caught = re.search(r"^seed (\d+): (.*)", done.stdout, re.M)
     if caught:
         return True, f"seed {caught.group(1)}: {caught.group(2)}"
-    return False, f"ended with {run.returncode}"
+    return False, f"ended with {done.returncode}"
 
 
-def main():
+def main(arguments):
     """Returns exit status 0 if the simulation finds every bug."""
-    args = parse()
-    with open(os.path.join(HERE, "mutants.toml"), "rb") as file:
+    args = parse(arguments)
+    with open(MUTANTS, "rb") as file:
         mutants = tomllib.load(file)["mutant"]
     chosen = [mutant for mutant in mutants if not args.only or args.only in mutant["breaks"]]
     if args.check:
@@ -159,7 +157,3 @@ def main():
                 print(f"test {name} ... FAILED, {why}", flush=True)
     print(f"mutants: {found} of {len(chosen)} found")
     return 0 if found == len(chosen) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Helpers shared by the benches: statistics of a row, and the measured commit."""
 
-import os
 import subprocess
 
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from .root import TOP
 
 # Words for the kernel's command line during measurements. The two programs of a case have sessions
 # of their own. With autogroup, the scheduler would share the CPU between sessions instead of

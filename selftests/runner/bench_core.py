@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """Measures the transport core on the host, and writes out/bench-core/report.md and bench-core.json;
 `make bench-core` calls it. WORDS choose what to measure: requester SEND.
@@ -18,7 +17,8 @@ import shutil
 import subprocess
 import sys
 
-from figures import TOP, mean, revision, spread
+from .figures import mean, revision, spread
+from .root import TARGET, TOP, environment, in_root
 
 PROFILE = "core-bench"
 
@@ -56,16 +56,13 @@ class Failure(Exception):
     """Why there are no results, in one sentence."""
 
 
-def in_root(*command, log=None):
+def output_of(*command, log=None):
     """Runs a command in the build root. Returns its output; logs its errors to `log` if given."""
-    if os.environ.get("IN_RRXE_ROOT") != "1":
-        command = [os.path.join(TOP, "qemu/in-root"), *command]
-    environment = {**os.environ, "CARGO_TARGET_DIR": os.path.join(TOP, "out/cargo")}
     with open(log, "w", encoding="utf-8") if log else contextlib.nullcontext() as errors:
-        options = {"cwd": TOP, "env": environment, "stdout": subprocess.PIPE, "stderr": errors, "text": True}
-        done = subprocess.run(command, check=False, **options)
+        options = {"cwd": TOP, "env": environment(), "stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        done = subprocess.run(in_root(*command), check=False, **options)
     if done.returncode:
-        words = " ".join(word for word in command[1:] if "=" not in word)
+        words = " ".join(word for word in command if "=" not in word)
         raise Failure(f"'{words[:60]}…' ended with {done.returncode}" + (f" (log: {os.path.relpath(log)})" if log else ""))
     return done.stdout
 
@@ -78,7 +75,7 @@ def say(words):
 def cases(program, words):
     """Returns the cases whose name contains these words: (name, packets of a round)."""
     found = []
-    for line in in_root(program, "--list").splitlines():
+    for line in output_of(program, "--list").splitlines():
         packets, name = line.split("\t")
         if all(word in name for word in words):
             found.append((name, int(packets)))
@@ -114,7 +111,7 @@ def run(valgrind, program, name, rounds, out):
     environment = [f"VALGRIND_LIB={valgrind}/usr/libexec/valgrind", f"GLIBC_TUNABLES={TUNABLES}"]
     tool = [f"{valgrind}/usr/bin/valgrind.bin", "--tool=callgrind", f"--callgrind-out-file={path}"]
     tool += ["--compress-strings=no", "--compress-pos=no"]
-    in_root("env", *environment, *tool, program, str(rounds), name, log=f"{path[:-4]}.log")
+    output_of("env", *environment, *tool, program, str(rounds), name, log=f"{path[:-4]}.log")
     return read_counts(path)
 
 
@@ -143,7 +140,7 @@ def times(out, chosen):
     pattern = "^core/(" + "|".join(re.escape(name) for name, _ in chosen) + ")$"
     command = ["cargo", "bench", "--quiet", "--locked", "--profile", PROFILE, "-p", "rrxe_core_bench", "--bench", "core"]
     options = ["--noplot", "--warm-up-time", "0.5", "--measurement-time", "2", pattern]
-    text = in_root("env", f"CRITERION_HOME={home}", *command, "--", *options, log=os.path.join(out, "criterion.log"))
+    text = output_of("env", f"CRITERION_HOME={home}", *command, "--", *options, log=os.path.join(out, "criterion.log"))
     with open(os.path.join(out, "criterion.txt"), "w", encoding="utf-8") as file:
         file.write(text)
     packets = dict(chosen)
@@ -195,15 +192,15 @@ def report(rows, old):
         yield "| " + " | ".join(cells) + " |"
 
 
-def parse():
+def parse(arguments):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="selftests/run bench-core", description=__doc__)
     parser.add_argument("words", nargs="*", help="measure only what has these in its name")
     parser.add_argument("--compare", metavar="FILE", help="an older bench-core.json: what has changed")
     parser.add_argument("--functions", action="store_true", help="also what each function takes by itself")
     parser.add_argument("--no-times", action="store_true", help="instructions only")
     parser.add_argument("--out", default=os.path.join(TOP, "out/bench-core"), help="folder for the results")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def load(path):
@@ -227,8 +224,8 @@ def measure(args):
     if done.returncode:
         raise Failure("Valgrind could not be unpacked")
     valgrind = done.stdout.strip()
-    in_root("cargo", "build", "--quiet", "--locked", "--profile", PROFILE, "-p", "rrxe_core_bench", "--bin", "core-bench")
-    program = os.path.join(TOP, "out/cargo", PROFILE, "core-bench")
+    output_of("cargo", "build", "--quiet", "--locked", "--profile", PROFILE, "-p", "rrxe_core_bench", "--bin", "core-bench")
+    program = os.path.join(TARGET, PROFILE, "core-bench")
     chosen = cases(program, args.words)
     say(f"counting the instructions of {len(chosen)} cases")
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -241,13 +238,13 @@ def measure(args):
     return rows, functions
 
 
-def main():
+def main(arguments):
     """Returns 1 if a measurement failed or rounds differ, else 0."""
-    args = parse()
+    args = parse(arguments)
     try:
         old = load(args.compare) if args.compare else []
         rows, functions = measure(args)
-        compiler = in_root("rustc", "--version").strip()
+        compiler = output_of("rustc", "--version").strip()
     except Failure as failure:
         say(failure)
         return 1
@@ -274,7 +271,3 @@ def main():
     for row in uneven:
         say(f"{row['case']}, {row['phase']}: rounds differ: {row['runs']} {row['unit']}")
     return 1 if uneven else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """Measures rrxe, rdma_rxe, siw and TCP in one guest, and writes out/bench/report.md and bench.json;
 `make bench` calls it. WORDS choose what to measure: a driver, an operation, a size.
@@ -18,8 +17,9 @@ import statistics
 import subprocess
 import sys
 
-from figures import COMMAND_LINE, TOP, mean, revision, spread
-
+from .figures import COMMAND_LINE, mean, revision, spread
+from .plots import draw
+from .root import TOP
 
 # Results for which less is better.
 LESS = ("latency", "memory", "time")
@@ -177,9 +177,9 @@ def load(path):
     return [{"lane": "deterministic", "group": "table", **row} for row in kept["rows"]]
 
 
-def parse():
+def parse(arguments):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="selftests/run bench", description=__doc__)
     parser.add_argument("words", nargs="*", help="measure only what has these in driver or case")
     parser.add_argument("--compare", metavar="FILE", help="an older bench.json: what has changed")
     parser.add_argument("--lane", choices=GROUPS, help="only this one (both; where there are words: deterministic)")
@@ -187,7 +187,7 @@ def parse():
     parser.add_argument("--runs", type=int, help="equal runs of each (2; quick: 1)")
     parser.add_argument("--quick", action="store_true", help="rrxe and rdma_rxe only, once each: under five minutes")
     parser.add_argument("--out", help="folder for the results (out/bench; quick: out/bench-quick)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     args.runs = args.runs or (1 if args.quick else 2)
     # A quick run has a folder of its own, so that it does not overwrite the results of a long one.
     args.out = args.out or os.path.join(TOP, "out/bench-quick" if args.quick else "out/bench")
@@ -226,20 +226,9 @@ def measure(args, lane):
     return rows, kernel.group(1) if kernel else "unknown"
 
 
-def draw(folder):
-    """Plots the results, and those of `make goodput` and `make profile` if there are any."""
-    target = os.path.join(TOP, "out/cargo")
-    environment = {**os.environ, "CARGO_TARGET_DIR": target}
-    command = [os.path.join(TOP, "qemu/in-root"), "cargo", "build", "--quiet", "--locked", "--release", "-p", "rrxe_plots"]
-    subprocess.run(command, cwd=TOP, env=environment, check=True)
-    more = [os.path.join(TOP, file) for file in ("out/goodput/goodput.json", "out/profile/table.txt")]
-    command = [os.path.join(target, "release/plots"), os.path.join(folder, "bench.json"), folder]
-    subprocess.run([*command, *filter(os.path.exists, more)], check=True)
-
-
-def main():
+def main(arguments):
     """Returns 1 if a measurement failed or two equal runs differ, else 0."""
-    args = parse()
+    args = parse(arguments)
     lanes = [args.lane] if args.lane else ["deterministic"] if args.words or args.quick else list(GROUPS)
     rows, failed = [], []
     try:
@@ -279,7 +268,3 @@ def main():
     for row in failed:
         print(f"bench: {row['driver']}, {row['case']}: {row['failed']} runs failed: see output.txt", file=sys.stderr)
     return 1 if uneven or failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

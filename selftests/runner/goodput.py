@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """Measures the share of its undisturbed goodput that rrxe keeps on a lossy wire, and that of
 rdma_rxe in the same boot, and prints a table; `make goodput` calls it. WORDS choose a pair of
@@ -15,8 +14,8 @@ import statistics
 import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TOP = os.path.dirname(HERE)
+from .root import TOP
+
 OUT = os.path.join(TOP, "out/goodput")
 
 
@@ -46,13 +45,13 @@ def table(rows):
     yield "| undisturbed | " + " | ".join(speeds) + " |"
 
 
-def main():
+def main(arguments):
     """Returns the exit status of the guest."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="selftests/run goodput", description=__doc__)
     parser.add_argument("words", nargs="*", help="measure only what has these in its name")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     command = [os.path.join(TOP, "qemu/vm.py"), "--icount", "--driver", "rrxe", "--timeout", "7200", "--out", OUT]
-    status = subprocess.run([*command, os.path.join(HERE, "guest/goodput"), *args.words], check=False).returncode
+    status = subprocess.run([*command, os.path.join(TOP, "selftests/guest/goodput"), *args.words], check=False).returncode
     if status:
         print(f"goodput: the guest ended with {status}: see {os.path.relpath(OUT)}/output.txt", file=sys.stderr)
         return status
@@ -62,7 +61,3 @@ def main():
         file.write("\n".join(lines) + "\n")
     print("\n".join(lines))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

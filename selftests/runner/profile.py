@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """Counts the instructions per message of each kernel function, and prints them; `make profile`
 calls it. WORDS choose one driver and one case of `make bench`: rdma_rxe SEND 4.
@@ -14,22 +13,16 @@ import shutil
 import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SELFTESTS = os.path.dirname(HERE)
-sys.path[:0] = [SELFTESTS]
-
-from figures import COMMAND_LINE, TOP  # noqa: E402
+from .figures import COMMAND_LINE
+from .root import TARGET, TOP, cargo, environment
 
 OUT = os.path.join(TOP, "out/profile")
 
 
 def build():
     """Builds the plugin and the program that prints the table. Returns their folder."""
-    target = os.path.join(TOP, "out/cargo")
-    environment = {**os.environ, "CARGO_TARGET_DIR": target}
-    command = [os.path.join(TOP, "qemu/in-root"), "cargo", "build", "--quiet", "--locked", "--release", "-p", "rrxe_profile"]
-    subprocess.run(command, cwd=TOP, env=environment, check=True)
-    return os.path.join(target, "release")
+    subprocess.run(cargo("build", "--quiet", "--locked", "--release", "-p", "rrxe_profile"), cwd=TOP, env=environment(), check=True)
+    return os.path.join(TARGET, "release")
 
 
 def run(programs, group, words, times):
@@ -41,7 +34,7 @@ def run(programs, group, words, times):
     command = [os.path.join(TOP, "qemu/vm.py"), "--icount", "--driver", "rrxe", "--timeout", "3600", "--out", folder]
     command += ["--emulator", f"-plugin file={plugin},out={folder}/counts.txt", "--env", f"TIMES={times}", "--env", "RUNS=1"]
     command += ["--env", f"CASE_GROUPS={group}", "--append", COMMAND_LINE]
-    subprocess.run([*command, os.path.join(SELFTESTS, "guest/bench"), *words], check=True)
+    subprocess.run([*command, os.path.join(TOP, "selftests/guest/bench"), *words], check=True)
     with open(os.path.join(folder, "measured.json"), encoding="utf-8") as file:
         rows = [row for row in json.load(file) if row["runs"]]
     if len(rows) != 1:
@@ -50,13 +43,13 @@ def run(programs, group, words, times):
     return folder, rows[0]
 
 
-def main():
+def main(arguments):
     """Returns the status of the first failure, or 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="selftests/run profile", description=__doc__)
     parser.add_argument("words", nargs="+", help="a driver and words of a case")
     parser.add_argument("--group", default="table", help="of the cases (table)")
     parser.add_argument("--times", type=int, default=5, help="so many times the messages in the second run (5): booting differs a little")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.times < 2:
         parser.error("the second run must have more messages")
     try:
@@ -74,7 +67,3 @@ def main():
     except subprocess.CalledProcessError as failure:
         print(f"profile: {os.path.basename(failure.cmd[0])} ended with {failure.returncode}", file=sys.stderr)
         return failure.returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The checkout, and its build root."""
+
+import os
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TARGET = os.path.join(TOP, "out/cargo")
+
+
+def environment():
+    """Returns the environment of cargo."""
+    return {**os.environ, "CARGO_TARGET_DIR": TARGET, "CARGO_TERM_COLOR": "never"}
+
+
+def in_root(*command):
+    """Returns a command that runs in the build root."""
+    return command if os.environ.get("IN_RRXE_ROOT") == "1" else (os.path.join(TOP, "qemu/in-root"), *command)
+
+
+def cargo(*arguments):
+    """Returns a cargo command that runs in the build root."""
+    return in_root("cargo", *arguments)
