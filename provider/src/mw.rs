@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory windows. Work requests bind them; for type 1 `ibv_bind_mw` posts the work request.
+//! Memory windows. Work requests bind them ([`crate::post`]).
 
 use crate::abi::WqeOp;
 use crate::ffi::command;
@@ -8,8 +8,8 @@ use crate::ffi::driver::ibv_cmd_dealloc_mw;
 use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
+use crate::object;
 use crate::shortage::NOT_PINNED;
-use crate::{object, post};
 use core::cell::Cell;
 use core::ffi::c_int;
 
@@ -43,19 +43,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: Ptr<IbvMw>) -> c_int {
 
 /// Returns the key after `rkey`. It differs in the low eight bits, which belong to the consumer
 /// (`ibv_inc_rkey`).
-fn next_key(rkey: u32) -> u32 {
+pub(crate) fn next_key(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
-}
-
-/// `ibv_bind_mw`: binds a window of type 1, which changes its key.
-pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBind) -> c_int {
-    let rkey = next_key(mw.rkey.get());
-    let op = operands(rkey, &bind.bind_info);
-    let bound = post::bind_window(qp, bind.wr_id, bind.send_flags, op);
-    if bound.is_ok() {
-        mw.rkey.set(rkey);
-    }
-    object::status(bound)
 }
 
 /// Returns the operands of a work request that binds a window of type 2. Fails with `EINVAL` if the
@@ -73,7 +62,8 @@ pub(crate) fn encode(
     }
 }
 
-fn operands(rkey: u32, info: &IbvMwBindInfo) -> WqeOp {
+/// Returns the operands of a work request that binds a window, whose key becomes `rkey`.
+pub(crate) fn operands(rkey: u32, info: &IbvMwBindInfo) -> WqeOp {
     WqeOp {
         remote_addr: info.addr,
         compare_add: info.length,

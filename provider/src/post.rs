@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Posting lists of work requests: `ibv_post_send` and `ibv_post_recv`.
+//! Posting lists of work requests: `ibv_post_send` and `ibv_post_recv`. Also `ibv_bind_mw`, which
+//! posts one.
 //!
 //! Work requests before a bad one are posted. The functions return `EINVAL` if a work request is
 //! not allowed, `ENOMEM` if the queue is full, or the kernel's error if a doorbell was needed.
@@ -11,6 +12,7 @@ use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::mw;
+use crate::object::status;
 use crate::qp::{Qp, Rules};
 use crate::send_queue::{contains, Batch, PASSED_FLAGS};
 use core::ffi::c_int;
@@ -98,24 +100,29 @@ pub(crate) unsafe fn elements<'a, T>(array: *const T, count: usize) -> &'a [T] {
     }
 }
 
-/// Posts a work request that binds a memory window. Fails with the errors of `ibv_post_send`.
-pub(crate) fn bind_window(qp: Ptr<IbvQp>, wr_id: u64, flags: u32, op: WqeOp) -> Result<(), c_int> {
-    let opcode = wr_opcode::BIND_MW;
+/// `ibv_bind_mw`: posts a work request that binds a window of type 1, which changes its key.
+pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBind) -> c_int {
+    let (opcode, flags) = (wr_opcode::BIND_MW, bind.send_flags);
     if !contains(qp.rules.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
-        return Err(EINVAL);
+        return EINVAL;
     }
+    let rkey = mw::next_key(mw.rkey.get());
     let wqe = SendWqe {
-        wr_id,
+        wr_id: bind.wr_id,
         opcode,
         flags: flags as u8,
-        op,
+        op: mw::operands(rkey, &bind.bind_info),
         ..SendWqe::default()
     };
     let mut batch = qp.sq.open(qp.send_error());
     let pushed = batch.push(wqe).map(|_| ());
     let published = batch.publish();
     drop(batch);
-    pushed.and(Qp::notify(qp, published))
+    let bound = pushed.and(Qp::notify(qp, published));
+    if bound.is_ok() {
+        mw.rkey.set(rkey);
+    }
+    status(bound)
 }
 
 /// Returns the fixed part of a work queue entry, without flags and data.
@@ -344,6 +351,33 @@ mod tests {
         assert_eq!((op.rkey_or_qkey, op.remote_qpn), (0x1234, 0));
         let (wqe, _) = take(&qp.sq, 1);
         assert_eq!((wqe.opcode, wqe.imm_or_key), (wr_opcode::LOCAL_INV, 0x1234));
+    }
+
+    #[test]
+    fn a_bound_window_of_type_1_gets_its_next_key() {
+        let qp = small(qp_type::RC);
+        let mw = mw::tests::window(1, 0x12ff).unwrap();
+        let mut bind = IbvMwBind {
+            wr_id: 7,
+            send_flags: send_flags::SIGNALED,
+            bind_info: IbvMwBindInfo {
+                mr: None,
+                addr: 1,
+                length: 2,
+                mw_access_flags: 3,
+            },
+        };
+        assert_eq!(bind_mw(public(&qp), mw, &bind), 0);
+        assert_eq!(mw.rkey.get(), 0x1200);
+        let wqe = take(&qp.sq, 0).0;
+        assert_eq!((wqe.wr_id, wqe.opcode), (7, wr_opcode::BIND_MW));
+        assert_eq!((wqe.flags, wqe.op.rkey_or_qkey), (2, 0x1200));
+        bind.send_flags = send_flags::INLINE;
+        assert_eq!(bind_mw(public(&qp), mw, &bind), EINVAL);
+        bind.send_flags = 0;
+        qp.set_state(qp_state::RESET);
+        assert_eq!(bind_mw(public(&qp), mw, &bind), EINVAL);
+        assert_eq!(mw.rkey.get(), 0x1200);
     }
 
     #[test]

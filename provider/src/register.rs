@@ -61,7 +61,7 @@ static OPS: VerbsContextOps = VerbsContextOps {
     rereg_mr: Some(mr::rereg_mr),
     dereg_mr: Some(mr::dereg_mr),
     alloc_mw: Some(mw::alloc_mw),
-    bind_mw: Some(mw::bind_mw),
+    bind_mw: Some(post::bind_mw),
     dealloc_mw: Some(mw::dealloc_mw),
     create_ah: Some(ah::create_ah),
     destroy_ah: Some(ah::destroy_ah),
