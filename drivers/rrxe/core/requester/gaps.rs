@@ -96,7 +96,7 @@ impl Gaps {
 
 impl Requester {
     /// Notes a READ response beyond `una`.
-    pub(super) fn note_answer(&mut self, slots: &[SendSlot], psn: Psn) {
+    pub(super) fn note_answer<P>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
         let at = psn.since(self.una);
         let before = match self.gaps.seen.since(self.una) {
             seen if seen <= self.max_psn.since(self.una) => seen,
@@ -125,24 +125,24 @@ impl Requester {
     /// Returns whether responses of the same READ may be missing that are not in the list. The
     /// requester asks for the parts of a READ in order: a peer that answers a later part may take
     /// that answer for the whole READ (rdma_rxe does).
-    fn is_passed(&self, slots: &[SendSlot], gap: &Gap) -> bool {
+    fn is_passed<P>(&self, slots: &[SendSlot<P>], gap: &Gap) -> bool {
         let passed = self.gaps.passed.since(self.una);
         passed <= self.max_psn.since(self.una)
             && self
                 .slot(slots, gap.number)
-                .is_some_and(|slot| slot.first_psn.since(self.una) < passed)
+                .is_some_and(|slot| slot.progress.first_psn.since(self.una) < passed)
     }
 
     /// Returns the first started READ, other than the oldest work request, with PSNs in this range,
     /// counted from `una`.
-    fn unanswered(&self, slots: &[SendSlot], from: u32, to: u32) -> Option<Gap> {
+    fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
         let mut number = self.tail.wrapping_add(1);
         while let Some(slot) = self.slot(slots, number) {
-            if slot.state != SlotState::Started {
+            if slot.progress.state != SlotState::Started {
                 return None;
             }
             if !slot.op.is_local() {
-                let (first, last) = (slot.first_psn, slot.last_psn());
+                let (first, last) = (slot.progress.first_psn, slot.last_psn());
                 if first.since(self.una) >= to {
                     return None;
                 }
@@ -164,7 +164,7 @@ impl Requester {
     /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
     pub(super) fn send_gaps<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         budget: u32,
         env: &mut E,
@@ -182,8 +182,7 @@ impl Requester {
                 progress.more = true;
                 return false;
             }
-            let index = Self::index(slots, gap.number);
-            let sent = self.send_again(slots, index, gap.from, now, env, progress);
+            let sent = self.send_again(slots, gap.number, gap.from, now, env, progress);
             if matches!(sent, Err(TxError::NoRoom)) {
                 return false;
             }

@@ -20,7 +20,7 @@ mod window;
 
 pub use recovery::MIN_PTO;
 pub(crate) use request::ATOMIC_WRITE_LEN;
-pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
+pub use request::{SendCompletion, SendOp, SendSlot, SlotProgress};
 pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
@@ -61,32 +61,48 @@ pub enum RecoveryMode {
     Strict,
 }
 
-/// Operations that the requester needs from the driver. Slot numbers are indices into the slots.
+/// Operations that the requester needs from the driver, each for a work request.
 pub trait RequesterEnv {
+    /// The driver's part of a slot.
+    type Local;
+
     /// Takes a packet to send. See [`TxError`] for the errors; `RemoteAccess` does not apply to a
     /// requester and counts as a malformed work request.
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot<Self::Local>) -> Result<(), TxError>;
 
     /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
     /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
     /// taken, and why the next one was not.
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        packet.for_each_in_burst(count, |packet| self.transmit(packet))
+    fn transmit_burst(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot<Self::Local>,
+    ) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.transmit(packet, slot))
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
     /// scatter list. The requester never exceeds the length of the work request.
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;
+    fn write_read_response(
+        &mut self,
+        slot: &SendSlot<Self::Local>,
+        offset: u32,
+    ) -> Result<(), Fault>;
 
     /// Stores the original value, in host byte order, to the work request's scatter list.
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault>;
+    fn write_atomic_result(
+        &mut self,
+        slot: &SendSlot<Self::Local>,
+        value: u64,
+    ) -> Result<(), Fault>;
 
     /// Completes a work request: called exactly once for each, in posting order. The driver frees
     /// the slot's data, and raises a completion if [`SendCompletion::report`] says so.
-    fn complete(&mut self, slot: u32, completion: SendCompletion);
+    fn complete(&mut self, slot: &SendSlot<Self::Local>, completion: SendCompletion);
 
     /// Executes a work request that sends no packet ([`SendOp::is_local`]), in posting order.
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault>;
+    fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
 /// State of the send queue (IBA 10.3.1).
@@ -366,17 +382,17 @@ impl Requester {
     }
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
-    pub fn is_drained(&self, slots: &[SendSlot]) -> bool {
+    pub fn is_drained<P>(&self, slots: &[SendSlot<P>]) -> bool {
         self.paused
             && !self
                 .slot(slots, self.tail)
-                .is_some_and(|s| s.state != SlotState::Posted)
+                .is_some_and(|s| s.progress.state != SlotState::Posted)
     }
 
     /// Returns whether a work request can be posted. Always false if the number of slots is not a
     /// power of two.
     #[inline]
-    pub fn can_post(&self, slots: &[SendSlot]) -> bool {
+    pub fn can_post<P>(&self, slots: &[SendSlot<P>]) -> bool {
         slots.len().is_power_of_two() && (self.head.wrapping_sub(self.tail) as usize) < slots.len()
     }
 

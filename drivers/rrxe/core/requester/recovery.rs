@@ -354,7 +354,7 @@ impl Requester {
     }
 
     /// Notes that the lost packet was retransmitted.
-    pub(super) fn on_repair_sent(&mut self, now: u64, slot: &SendSlot) {
+    pub(super) fn on_repair_sent<P>(&mut self, now: u64, slot: &SendSlot<P>) {
         if let Loss::Due { since, cause, .. } = self.recovery.loss {
             self.recovery.loss = Loss::Sent {
                 since,
@@ -365,7 +365,7 @@ impl Requester {
         }
         let until = slot.last_psn().next();
         let is_read = slot.op.is_read_or_atomic();
-        if is_read && self.una != slot.first_psn {
+        if is_read && self.una != slot.progress.first_psn {
             self.recovery.asked_within = Some(self.una);
         }
         self.recovery.asked_until = is_read.then_some(until);

@@ -27,7 +27,7 @@ impl Requester {
     /// packet.
     pub fn handle_packet<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         packet: &Packet,
         env: &mut E,
@@ -82,7 +82,7 @@ impl Requester {
     /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
     /// handled alone.
     #[inline]
-    pub fn accepts_burst(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
+    pub fn accepts_burst<P>(&self, slots: &[SendSlot<P>], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
             || !pkey::matches(packet.bth.pkey, self.pkey)
             || packet.operation != Operation::ReadResponseMiddle
@@ -93,8 +93,8 @@ impl Requester {
         }
         let read = self.slot(slots, self.tail).filter(|slot| {
             slot.op == SendOp::Read
-                && slot.state == SlotState::Started
-                && slot.first_psn != packet.psn()
+                && slot.progress.state == SlotState::Started
+                && slot.progress.first_psn != packet.psn()
                 && slot.contains(packet.psn())
         });
         // The last response has another header, and a PSN not yet asked for again is not
@@ -108,7 +108,7 @@ impl Requester {
     /// Returns whether a buffered packet with this PSN can be handled now: nothing that must
     /// precede it is missing.
     #[inline]
-    pub fn is_due(&self, slots: &[SendSlot], psn: Psn) -> bool {
+    pub fn is_due<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
         psn == self.una
             || !self
                 .slot(slots, self.tail)
@@ -120,14 +120,14 @@ impl Requester {
     /// before them at once (F-12), unless that has been done.
     pub fn on_buffered<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         left: bool,
         env: &mut E,
     ) -> Outcome {
-        let unanswered = self
-            .slot(slots, self.tail)
-            .is_some_and(|slot| slot.op.is_read_or_atomic() && slot.state == SlotState::Started);
+        let unanswered = self.slot(slots, self.tail).is_some_and(|slot| {
+            slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started
+        });
         if !left || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
@@ -139,7 +139,7 @@ impl Requester {
     /// Handles expired timers. An early call is harmless.
     pub fn handle_timeout<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         env: &mut E,
     ) -> Outcome {
@@ -162,7 +162,7 @@ impl Requester {
     }
 
     /// Enters the Error state: completes all outstanding work requests as flushed, in order (J-13).
-    pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot], env: &mut E) {
+    pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot<E::Local>], env: &mut E) {
         self.state = State::Error;
         self.flush(slots, env);
     }
@@ -175,7 +175,7 @@ impl Requester {
     /// Handles an ACKNOWLEDGE packet whose PSN is outstanding.
     fn on_acknowledge<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         psn: Psn,
         aeth: Aeth,
@@ -268,7 +268,7 @@ impl Requester {
     #[inline]
     fn on_read_response<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         packet: &Packet,
         env: &mut E,
@@ -284,20 +284,19 @@ impl Requester {
             outcome.transmit |= self.gaps.are_due();
             return outcome;
         }
-        let index = Self::index(slots, self.tail);
         let read = self.slot(slots, self.tail).filter(|slot| {
             let answered_so = matches!(slot.op, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite);
-            answered_so && slot.state == SlotState::Started && slot.contains(psn)
+            answered_so && slot.progress.state == SlotState::Started && slot.contains(psn)
         });
         let Some(slot) = read else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
         };
 
-        let at = psn.since(slot.first_psn);
+        let at = psn.since(slot.progress.first_psn);
         let last = psn == slot.last_psn();
         // The first response to a retransmitted READ may have any place in it (C-07), and delayed
         // responses to the original request arrive, too.
-        let may_start = at == 0 || slot.retried;
+        let may_start = at == 0 || slot.progress.retried;
         let fits = match packet.operation {
             Operation::ReadResponseFirst => may_start && !last,
             Operation::ReadResponseMiddle => at != 0 && !last,
@@ -327,7 +326,7 @@ impl Requester {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
         if expected != 0 {
-            if let Err(fault) = env.write_read_response(index, offset) {
+            if let Err(fault) = env.write_read_response(slot, offset) {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
@@ -357,7 +356,7 @@ impl Requester {
     /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
     fn on_atomic_ack<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         packet: &Packet,
         original: u64,
@@ -367,15 +366,14 @@ impl Requester {
         if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
             return self.implied_nak(slots, now, env);
         }
-        let index = Self::index(slots, self.tail);
-        let fits = packet.payload_len == 0
-            && self.slot(slots, self.tail).is_some_and(|slot| {
-                slot.op.is_atomic() && slot.state == SlotState::Started && slot.contains(psn)
-            });
-        if !fits {
+        let atomic = self.slot(slots, self.tail).filter(|slot| {
+            let answered_so = slot.op.is_atomic() && packet.payload_len == 0;
+            answered_so && slot.progress.state == SlotState::Started && slot.contains(psn)
+        });
+        let Some(slot) = atomic else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
-        }
-        if let Err(fault) = env.write_atomic_result(index, original) {
+        };
+        if let Err(fault) = env.write_atomic_result(slot, original) {
             return self.fail_tail(slots, fault.status(), 0, env);
         }
         let before = self.una;
@@ -398,7 +396,7 @@ impl Requester {
     /// atomic. `limit` is at most one beyond the last PSN sent.
     fn acknowledge<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         now: u64,
         limit: Psn,
         env: &mut E,
@@ -416,7 +414,7 @@ impl Requester {
                 break AckExtent::UnansweredRead;
             }
             let unacknowledged = slot.last_psn().next().since(self.una);
-            if left < unacknowledged || slot.state != SlotState::Started {
+            if left < unacknowledged || slot.progress.state != SlotState::Started {
                 self.una = limit;
                 break AckExtent::All;
             }
@@ -479,7 +477,7 @@ impl Requester {
     /// later answer.
     fn implied_nak<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         now: u64,
         env: &mut E,
     ) -> Outcome {
@@ -499,7 +497,7 @@ impl Requester {
     }
 
     /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
-    fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+    fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) -> Outcome {
         if self.implied_nak {
             return Outcome::default();
         }
@@ -512,7 +510,7 @@ impl Requester {
     /// Retransmits the oldest unacknowledged packet, or gives up (F-06).
     fn repair_loss<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         now: u64,
         cause: Cause,
         env: &mut E,
@@ -530,7 +528,7 @@ impl Requester {
     }
 
     /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).
-    fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+    fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) -> Outcome {
         if !self.use_retry() {
             return self.fail_tail(slots, Status::RetryExc, 0, env);
         }
@@ -542,13 +540,13 @@ impl Requester {
     }
 
     /// Returns whether the oldest work request ends at or before this outstanding PSN.
-    fn tail_ends_by(&self, slots: &[SendSlot], psn: Psn) -> bool {
+    fn tail_ends_by<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
         self.slot(slots, self.tail)
             .is_some_and(|slot| slot.last_psn().since(self.una) <= psn.since(self.una))
     }
 
     /// Returns whether this PSN belongs to the oldest work request.
-    fn tail_contains(&self, slots: &[SendSlot], psn: Psn) -> bool {
+    fn tail_contains<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
         self.slot(slots, self.tail)
             .is_some_and(|slot| slot.contains(psn))
     }
@@ -556,7 +554,7 @@ impl Requester {
     /// Completes the oldest work request. Returns whether there was one.
     pub(super) fn complete_tail<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         status: Status,
         vendor_err: u32,
         env: &mut E,
@@ -564,13 +562,10 @@ impl Requester {
         let Some(slot) = self.slot(slots, self.tail) else {
             return false;
         };
-        if slot.op.is_read_or_atomic() && slot.state == SlotState::Started {
+        if slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started {
             self.reads = self.reads.saturating_sub(1);
         }
-        env.complete(
-            Self::index(slots, self.tail),
-            slot.completion(status, vendor_err),
-        );
+        env.complete(slot, slot.completion(status, vendor_err));
         if self.next == self.tail {
             self.credits.sent(slot.op);
             self.next = self.next.wrapping_add(1);
@@ -581,10 +576,14 @@ impl Requester {
     }
 
     /// Completes the executed local operations at the tail.
-    pub(super) fn complete_local<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+    pub(super) fn complete_local<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot<E::Local>],
+        env: &mut E,
+    ) {
         while self
             .slot(slots, self.tail)
-            .is_some_and(|slot| slot.op.is_local() && slot.state == SlotState::Started)
+            .is_some_and(|slot| slot.op.is_local() && slot.progress.state == SlotState::Started)
         {
             self.complete_tail(slots, Status::Success, 0, env);
         }
@@ -593,10 +592,10 @@ impl Requester {
     /// Completes the oldest work request if it failed locally.
     pub(super) fn complete_failed<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         env: &mut E,
     ) -> Outcome {
-        match self.slot(slots, self.tail).map(|slot| slot.state) {
+        match self.slot(slots, self.tail).map(|slot| slot.progress.state) {
             Some(SlotState::Failed(status)) => self.fail_tail(slots, status, 0, env),
             _ => Outcome::default(),
         }
@@ -606,7 +605,7 @@ impl Requester {
     /// and UD enter SQE (J-09, J-11). Flushes the work requests after it.
     fn fail_tail<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         status: Status,
         vendor_err: u32,
         env: &mut E,
@@ -627,9 +626,9 @@ impl Requester {
     }
 
     /// Completes all work requests as flushed, and forgets the packets in flight.
-    pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+    pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) {
         while let Some(slot) = self.slot(slots, self.tail) {
-            let status = match slot.state {
+            let status = match slot.progress.state {
                 SlotState::Failed(status) => status,
                 _ => Status::WrFlush,
             };
@@ -656,10 +655,10 @@ fn is_ack(aeth: &Aeth) -> bool {
     matches!(Syndrome::decode(aeth.syndrome), Syndrome::Ack { .. })
 }
 
-impl SendSlot {
+impl<P> SendSlot<P> {
     /// Returns whether this PSN belongs to the work request.
     #[inline]
     fn contains(&self, psn: Psn) -> bool {
-        psn.since(self.first_psn) < self.packets
+        psn.since(self.progress.first_psn) < self.progress.packets
     }
 }

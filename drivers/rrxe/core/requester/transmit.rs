@@ -15,7 +15,7 @@ impl Requester {
     /// requests in the states SQE and Error.
     pub fn poll_transmit<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         budget: u32,
         env: &mut E,
@@ -50,12 +50,11 @@ impl Requester {
                 progress.more = self.can_send(slots);
                 break;
             }
-            let index = Self::index(slots, self.next);
-            let Some(slot) = slots.get_mut(index as usize) else {
+            let Some(slot) = Self::slot_mut(slots, self.next) else {
                 break;
             };
             if slot.op.is_local() {
-                if !self.run_local(slot, index, env) {
+                if !self.run_local(slot, env) {
                     break;
                 }
                 self.next = self.next.wrapping_add(1);
@@ -64,14 +63,14 @@ impl Requester {
             }
             if !self.may_send(slot) {
                 if slot.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
-                    slot.state = SlotState::Failed(Status::LocQpOp);
+                    slot.progress.state = SlotState::Failed(Status::LocQpOp);
                 }
                 break;
             }
             // A datagram is one packet (IBA 9.8.3). A longer one is not sent, but completes without
             // an error (C10-93.1.1, I-02).
             if self.service == Service::Ud && slot.length > self.mtu.bytes() {
-                slot.state = SlotState::Started;
+                slot.progress.state = SlotState::Started;
                 self.next = self.next.wrapping_add(1);
                 self.complete_sent(slots, env);
                 continue;
@@ -79,8 +78,12 @@ impl Requester {
             if !self.rate.ready(now) {
                 break;
             }
+            if let Some(fault) = slot.fault {
+                slot.progress.state = SlotState::Failed(fault.status());
+                break;
+            }
             let max = budget.saturating_sub(progress.sent);
-            let (sent, result) = self.send_packets(slot, index, now, max, env);
+            let (sent, result) = self.send_packets(slot, now, max, env);
             progress.sent = progress.sent.wrapping_add(sent);
             match result {
                 Ok(last) => {
@@ -97,7 +100,7 @@ impl Requester {
                     break;
                 }
                 Err(error) => {
-                    slot.state = failed(error);
+                    slot.progress.state = failed(error);
                     break;
                 }
             }
@@ -112,7 +115,7 @@ impl Requester {
     /// whether there is room for more packets.
     fn send_repair<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         budget: u32,
         env: &mut E,
@@ -120,7 +123,7 @@ impl Requester {
     ) -> bool {
         let started = self
             .slot(slots, self.tail)
-            .is_some_and(|slot| slot.state == SlotState::Started);
+            .is_some_and(|slot| slot.progress.state == SlotState::Started);
         if self.send_psn == self.una || !started {
             self.recovery.loss = Loss::None;
             return true;
@@ -129,23 +132,25 @@ impl Requester {
             // The rate limiter holds back all other packets, too.
             return true;
         }
-        let index = Self::index(slots, self.tail);
-        let slot = match self.send_again(slots, index, self.una, now, env, progress) {
-            Ok(slot) => slot,
+        match self.send_again(slots, self.tail, self.una, now, env, progress) {
+            Ok(()) => {}
             Err(TxError::NoRoom) => return false,
             Err(error) => {
-                if let Some(slot) = slots.get_mut(index as usize) {
-                    slot.state = failed(error);
+                if let Some(slot) = Self::slot_mut(slots, self.tail) {
+                    slot.progress.state = failed(error);
                 }
                 let outcome = self.complete_failed(slots, env);
                 progress.fatal = outcome.fatal;
                 return false;
             }
-        };
+        }
         if self.ack_deadline.is_none() {
             self.arm_ack_timer(now);
         }
-        self.on_repair_sent(now, &slot);
+        let Some(slot) = self.slot(slots, self.tail) else {
+            return true;
+        };
+        self.on_repair_sent(now, slot);
         if !slot.op.is_read_or_atomic() {
             self.extend_repair(slots, now, budget, env, progress);
         }
@@ -155,7 +160,7 @@ impl Requester {
     /// Retransmits the packets after the lost one that are believed to be missing, too.
     fn extend_repair<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         budget: u32,
         env: &mut E,
@@ -168,16 +173,15 @@ impl Requester {
             let Some(slot) = self.slot(slots, number) else {
                 return;
             };
-            if slot.state != SlotState::Started || slot.op.is_read_or_atomic() {
+            if slot.progress.state != SlotState::Started || slot.op.is_read_or_atomic() {
                 return;
             }
-            if slot.op.is_local() || psn.since(slot.first_psn) >= slot.packets {
+            if slot.op.is_local() || psn.since(slot.progress.first_psn) >= slot.progress.packets {
                 number = number.wrapping_add(1);
                 continue;
             }
-            let index = Self::index(slots, number);
             // A packet that cannot be sent now is retransmitted when nothing before it is missing.
-            let sent = self.send_again(slots, index, psn, now, env, progress);
+            let sent = self.send_again(slots, number, psn, now, env, progress);
             if sent.is_err() {
                 return;
             }
@@ -185,35 +189,35 @@ impl Requester {
         }
     }
 
-    /// Retransmits a packet of the started work request in this slot. Returns the slot.
+    /// Retransmits a packet of the started work request at this counter value.
     pub(super) fn send_again<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
-        index: u32,
+        slots: &mut [SendSlot<E::Local>],
+        number: u32,
         psn: Psn,
         now: u64,
         env: &mut E,
         progress: &mut Progress,
-    ) -> Result<SendSlot, TxError> {
-        let Some(slot) = slots.get_mut(index as usize) else {
+    ) -> Result<(), TxError> {
+        let Some(slot) = Self::slot_mut(slots, number) else {
             return Err(TxError::Local(Fault::Malformed));
         };
-        let at = psn.since(slot.first_psn);
-        let last = slot.packets.saturating_sub(at) <= 1 || slot.op == SendOp::Read;
-        let packet = self.build(slot, index, psn, at == 0, last, true);
-        if let Err(error) = env.transmit(&packet) {
+        let at = psn.since(slot.progress.first_psn);
+        let last = slot.progress.packets.saturating_sub(at) <= 1 || slot.op == SendOp::Read;
+        let packet = self.build(slot, psn, at == 0, last, true);
+        if let Err(error) = env.transmit(&packet, slot) {
             progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
         self.rate.sent(now, packet.udp_payload_len(), 1);
-        slot.retried = true;
+        slot.progress.retried = true;
         progress.sent = progress.sent.wrapping_add(1);
         self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
-        Ok(*slot)
+        Ok(())
     }
 
     /// Returns whether [`Requester::poll_transmit`] would do something now.
-    pub(super) fn can_send(&self, slots: &[SendSlot]) -> bool {
+    pub(super) fn can_send<P>(&self, slots: &[SendSlot<P>]) -> bool {
         let waits = self.waits_for_ready(self.send_psn);
         if self.state != State::Ready || waits || self.next == self.head {
             return false;
@@ -228,8 +232,8 @@ impl Requester {
     /// Returns whether the work request at `next` may send a packet. If not, it waits for an
     /// answer, for a timer or for [`Requester::resume`].
     #[inline]
-    fn may_send(&self, slot: &SendSlot) -> bool {
-        let may = match slot.state {
+    fn may_send<P>(&self, slot: &SendSlot<P>) -> bool {
+        let may = match slot.progress.state {
             SlotState::Failed(_) => false,
             SlotState::Started => true,
             SlotState::Posted => {
@@ -240,7 +244,7 @@ impl Requester {
                         && self.reads > 0
                         && outstanding >= self.flight_limit().min(MAX_RESPONSES);
                 let fenced = slot.fence && self.reads > 0;
-                let psns = outstanding.saturating_add(slot.packets);
+                let psns = outstanding.saturating_add(slot.progress.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
@@ -267,8 +271,8 @@ impl Requester {
     /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
     /// which have the same headers.
     #[inline]
-    fn burst_length(&self, slot: &SendSlot, at: u32, max: u32) -> u32 {
-        if slot.state != SlotState::Started
+    fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
+        if slot.progress.state != SlotState::Started
             || at == 0
             || !slot.op.carries_data()
             || self.rnr_wait.is_some()
@@ -277,7 +281,7 @@ impl Requester {
             return 1;
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
-        let middle = slot.packets.saturating_sub(at).saturating_sub(1);
+        let middle = slot.progress.packets.saturating_sub(at).saturating_sub(1);
         let until_ackreq = if self.service.is_reliable() {
             (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
         } else {
@@ -303,22 +307,21 @@ impl Requester {
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
-        slot: &mut SendSlot,
-        index: u32,
+        slot: &mut SendSlot<E::Local>,
         now: u64,
         max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
-        let started = slot.state == SlotState::Started;
+        let started = slot.progress.state == SlotState::Started;
         let first_psn = if started {
-            slot.first_psn
+            slot.progress.first_psn
         } else {
             self.send_psn
         };
         // If the driver has no room, the next attempt may start at another PSN.
-        slot.first_psn = first_psn;
+        slot.progress.first_psn = first_psn;
         let at = self.send_psn.since(first_psn);
-        let remaining = slot.packets.saturating_sub(at);
+        let remaining = slot.progress.packets.saturating_sub(at);
         let is_read = slot.op == SendOp::Read;
         let first = at == 0;
         let last = remaining <= 1 || is_read;
@@ -329,11 +332,11 @@ impl Requester {
             && (last
                 || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
                 || self.rate.wants_ack(now));
-        let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
+        let packet = self.build(slot, self.send_psn, first, last, ackreq);
         let (sent, result) = if burst > 1 {
-            env.transmit_burst(&packet, burst)
+            env.transmit_burst(&packet, burst, slot)
         } else {
-            taken(env.transmit(&packet))
+            taken(env.transmit(&packet, slot))
         };
         if sent != 0 {
             self.rate.sent(now, packet.udp_payload_len(), sent);
@@ -350,16 +353,23 @@ impl Requester {
 
     /// Notes that `packets` packets from `send_psn` on were handed over. They take `psns` PSNs.
     #[inline]
-    fn note_sent(&mut self, slot: &mut SendSlot, now: u64, packets: u32, psns: u32, ackreq: bool) {
-        if slot.state != SlotState::Started {
-            slot.state = SlotState::Started;
+    fn note_sent<P>(
+        &mut self,
+        slot: &mut SendSlot<P>,
+        now: u64,
+        packets: u32,
+        psns: u32,
+        ackreq: bool,
+    ) {
+        if slot.progress.state != SlotState::Started {
+            slot.progress.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
             }
         }
         let sent_before = self.send_psn != self.max_psn;
         if sent_before {
-            slot.retried = true;
+            slot.progress.retried = true;
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
             // Not after a READ, whose time would be part of the sample.
@@ -388,16 +398,15 @@ impl Requester {
 
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn build(
+    fn build<P>(
         &self,
-        slot: &SendSlot,
-        index: u32,
+        slot: &SendSlot<P>,
         psn: Psn,
         first: bool,
         last: bool,
         ackreq: bool,
     ) -> TxPacket {
-        let at = psn.since(slot.first_psn);
+        let at = psn.since(slot.progress.first_psn);
         let operation = slot.operation(first, last);
         let offset = self.mtu.offset(at);
         let left = slot.length.saturating_sub(offset);
@@ -409,11 +418,7 @@ impl Requester {
         };
         let payload = match len {
             0 => Payload::None,
-            len => Payload::Send {
-                slot: index,
-                offset,
-                len,
-            },
+            len => Payload::Send { offset, len },
         };
         let datagram = self.service == Service::Ud;
         let bth = Bth {
@@ -435,7 +440,6 @@ impl Requester {
             psn,
         };
         let mut packet = TxPacket::new(bth, payload);
-        packet.slot = index;
         packet.first = first || slot.op == SendOp::Read;
         packet.last = last;
         if datagram {
@@ -521,8 +525,8 @@ impl Requester {
     }
 
     #[inline]
-    fn local_may_run(&self, slot: &SendSlot) -> bool {
-        match slot.state {
+    fn local_may_run<P>(&self, slot: &SendSlot<P>) -> bool {
+        match slot.progress.state {
             // An earlier work request may need the key again for a retransmission (F-25).
             SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
             SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
@@ -533,33 +537,33 @@ impl Requester {
 
     /// Executes a local operation, unless it was executed before a retransmission. Returns whether
     /// the queue can go on.
-    fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot, index: u32, env: &mut E) -> bool {
+    fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
         if !self.local_may_run(slot) {
             return false;
         }
-        if slot.state == SlotState::Started {
+        if slot.progress.state == SlotState::Started {
             return true;
         }
         // It has a position among the PSNs, but takes none.
-        slot.first_psn = self.send_psn;
-        match env.local_op(index) {
+        slot.progress.first_psn = self.send_psn;
+        match env.local_op(slot) {
             Ok(()) => {
-                slot.state = SlotState::Started;
+                slot.progress.state = SlotState::Started;
                 true
             }
             Err(Fault::Protection) if slot.op == SendOp::BindMw => {
-                slot.state = SlotState::Failed(Status::MwBind);
+                slot.progress.state = SlotState::Failed(Status::MwBind);
                 false
             }
             Err(_) => {
-                slot.state = SlotState::Failed(Status::LocQpOp);
+                slot.progress.state = SlotState::Failed(Status::LocQpOp);
                 false
             }
         }
     }
 
     /// Completes every work request handed over (UC and UD).
-    fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+    fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) {
         while self.tail != self.next && self.complete_tail(slots, Status::Success, 0, env) {}
     }
 

@@ -86,7 +86,6 @@ impl World {
                     connection: index,
                     peer,
                     state: State::Reset,
-                    slots: vec![usize::MAX; 1 << connection.depth],
                     queues,
                     current: None,
                     partial: None,
