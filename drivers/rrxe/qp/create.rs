@@ -176,14 +176,7 @@ pub(crate) fn create(
     let xrc_domain = init.xrcd.map(|xrcd| xrcd.0);
     // An XRC target has no protection domain of its own. A new one matches no key.
     let pd = pd.map_or_else(|| Pd::new(false).id(), Pd::id);
-    let recv = RecvSide::new(
-        service,
-        consumer,
-        max_recv_sge,
-        state.clone(),
-        pd,
-        xrc_domain.is_some(),
-    )?;
+    let recv = RecvSide::new(service, consumer, max_recv_sge, state.clone())?;
     let local = LocalShare::new(&state.local_queue)?;
     let identity = QpIdentity::of(&target);
     let (qp_type, signal_all) = (init.qp_type, init.signal_all);

@@ -2,7 +2,10 @@
 
 //! MODIFY_QP and QUERY_QP.
 
-use super::{responder::Responder, service, Qp, QpHandle};
+use super::{
+    responder::{Resource, Responder},
+    service, Qp, QpHandle,
+};
 use crate::{driver::Rrxe, limits, path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
@@ -14,7 +17,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{Mtu, Resource, Service};
+use rrxe_core::{Mtu, Service};
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;

@@ -13,13 +13,12 @@ use crate::{
     ring::Consumer,
     rx_packet::RxPacket,
     srq::Srq,
-    tables::Tables,
     tx::{Transmitter, TxBatch},
     wqe::{self, RecvEntry},
 };
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{Arc, ArcBorrow},
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
@@ -31,13 +30,15 @@ use linux_rdma::{
 };
 use rrxe_core::{
     guesses::Guesses, AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode,
-    RecvRequest, RemoteAccess, Resource, ResponderEnv, ResponderEvent, Service, Status, TxError,
-    TxPacket,
+    RecvRequest, RemoteAccess, ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
 /// outstanding.
 pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
+
+/// State of a READ or atomic.
+pub(crate) type Resource = rrxe_core::Resource<PdId>;
 
 /// The receive side.
 pub(crate) struct RecvSide {
@@ -48,64 +49,12 @@ pub(crate) struct RecvSide {
     /// Connected queue pairs: the path to the peer.
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
-    reads: Reads,
     guesses: Guesses,
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
     /// The last request came without the network stack, and responses may leave that way too:
     /// [`crate::loopback`].
     pub(crate) loopback: bool,
-}
-
-/// Largest number of outstanding READs.
-const READS: usize = rrxe_core::responder::MAX_RESOURCES;
-
-/// The protection domains under which READs were accepted, to check later responses against. XRC:
-/// one domain for each key, up to the number of READs that can be outstanding.
-struct Reads {
-    /// The domain of the queue pair.
-    pd: PdId,
-    list: KVec<Option<(u32, PdId)>>,
-    next: usize,
-}
-
-impl Reads {
-    fn new(pd: PdId, xrc: bool) -> Result<Self> {
-        let mut list = KVec::new();
-        if xrc {
-            list.resize(READS, None, GFP_KERNEL_ACCOUNT)?;
-        }
-        Ok(Self { pd, list, next: 0 })
-    }
-
-    fn remember(&mut self, rkey: u32, pd: PdId) {
-        if let Some(to) = self.list.get_mut(self.next & (READS - 1)) {
-            *to = Some((rkey, pd));
-        }
-        self.next = self.next.wrapping_add(1);
-    }
-
-    fn find(&self, rkey: u32) -> PdId {
-        let found = self.list.iter().flatten().find(|(key, _)| *key == rkey);
-        found.map_or(self.pd, |(_, pd)| *pd)
-    }
-
-    /// Returns a reference to the `whole` bytes that consecutive READ responses carry. `None` if
-    /// they can't stay in place until the responses are delivered.
-    fn reference(
-        &self,
-        tables: &Tables,
-        rcu: &rcu::Guard,
-        packet: &TxPacket,
-        whole: u32,
-    ) -> Option<Reference> {
-        let Payload::Read { rkey, va, .. } = packet.payload else {
-            return None;
-        };
-        let reference = Reference::to_read(self.find(rkey), rkey, va);
-        let pinned = tables.pinned(rcu, &reference, whole.into());
-        pinned.map(|_| reference)
-    }
 }
 
 /// The receive work request that the responder works on.
@@ -146,12 +95,9 @@ impl RecvSide {
         consumer: Option<Consumer>,
         max_sge: u32,
         device: Arc<DeviceState>,
-        pd: PdId,
-        xrc: bool,
     ) -> Result<impl Init<Self>> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
-        let reads = Reads::new(pd, xrc)?;
         Ok(init!(Self {
             responder: Responder::new(service),
             current: Current {
@@ -164,7 +110,6 @@ impl RecvSide {
             consumer,
             path: None,
             source_port: 0,
-            reads,
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
             loopback: false,
@@ -229,7 +174,6 @@ impl RecvSide {
             qp,
             ctx,
             current: &mut self.current,
-            reads: &mut self.reads,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
             transmitter: Transmitter::new(qp),
@@ -289,7 +233,6 @@ pub(crate) struct Env<'a> {
     qp: &'a Qp,
     ctx: EventCtx<'a>,
     current: &'a mut Current,
-    reads: &'a mut Reads,
     guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a>,
@@ -361,6 +304,8 @@ impl Env<'_> {
 }
 
 impl ResponderEnv for Env<'_> {
+    type Domain = PdId;
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         if let Some(srq) = &self.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
@@ -393,7 +338,7 @@ impl ResponderEnv for Env<'_> {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault> {
+    ) -> Result<PdId, Fault> {
         let pd = self.remote_pd()?;
         if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
             return Err(Fault::Protection);
@@ -402,10 +347,7 @@ impl ResponderEnv for Env<'_> {
             self.guesses.note_wrong(self.ctx.now);
             return Err(fault);
         }
-        if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
-            self.reads.remember(rkey, pd);
-        }
-        Ok(())
+        Ok(pd)
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
@@ -519,63 +461,53 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        // ACKs need not wait: the received packets bound their number.
-        if self.transmitter.room() == 0 && !packet.payload.is_empty() {
-            return Err(TxError::NoRoom);
-        }
-        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
-        let (qp, reads) = (self.qp, &*self.reads);
-        let reference = |whole| reads.reference(tables, rcu, packet, whole);
-        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
-            return sent;
-        }
-        self.transmitter.send(packet, |to| match packet.payload {
-            Payload::Read { rkey, va, len } => tables
-                .remote(
-                    rcu,
-                    qp.keys(reads.find(rkey)),
-                    rkey,
-                    va,
-                    len,
-                    RemoteAccess::Read,
-                )
-                .and_then(|span| span.read(0, len, to))
-                .map_err(|_| TxError::RemoteAccess),
-            _ => Ok(()),
-        })
+        // Need not wait for room: the received packets bound the number of these.
+        self.transmitter.send(packet, |_| Ok(()))
     }
 
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    fn transmit_read(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        pd: PdId,
+    ) -> (u32, Result<(), TxError>) {
         let room = self.transmitter.room();
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
-                room => self.transmit_burst(packet, room),
+                room => self.transmit_read(packet, room, pd),
             };
             return (sent, result.and(Err(TxError::NoRoom)));
         }
-        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let Payload::Read { rkey, va, len } = packet.payload else {
-            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
+            return (0, Err(TxError::RemoteAccess));
         };
-        let reads = &*self.reads;
-        let reference = |whole| reads.reference(tables, rcu, packet, whole);
+        let (tables, rcu, by) = (&self.qp.device.tables, self.ctx.rcu, self.qp.keys(pd));
+        let reference = |whole: u32| {
+            let reference = Reference::to_read(pd, rkey, va);
+            let pinned = tables.pinned(rcu, &reference, whole.into());
+            pinned.map(|_| reference)
+        };
         if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
-        let by = self.qp.keys(reads.find(rkey));
         // Looks up the key only once.
-        let whole = len.checked_mul(count);
-        let span = whole.and_then(|whole| {
-            tables
-                .remote(rcu, by, rkey, va, whole, RemoteAccess::Read)
-                .ok()
-        });
+        let whole = len.checked_mul(count).ok_or(Fault::Length);
+        let span =
+            whole.and_then(|whole| tables.remote(rcu, by, rkey, va, whole, RemoteAccess::Read));
         match span {
-            Some(span) => self
+            // Most responses are alone, and cheaper without a burst.
+            Ok(span) if count == 1 => {
+                let sent = self.transmitter.send(packet, |to| {
+                    span.read(0, len, to).map_err(|_| TxError::RemoteAccess)
+                });
+                (sent.is_ok().into(), sent)
+            }
+            Ok(span) => self
                 .transmitter
                 .send_span(packet, count, &span, |_| TxError::RemoteAccess),
-            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
+            Err(_) if count == 1 => (0, Err(TxError::RemoteAccess)),
+            Err(_) => packet.for_each_in_burst(count, |packet| self.transmit_read(packet, 1, pd).1),
         }
     }
 }

@@ -79,6 +79,8 @@ impl RequesterEnv for Sink {
 }
 
 impl ResponderEnv for Sink {
+    type Domain = ();
+
     #[inline(never)]
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         black_box(Some(RecvRequest { length: RECEIVE }))

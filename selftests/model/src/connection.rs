@@ -264,6 +264,8 @@ impl RequesterEnv for World {
 }
 
 impl ResponderEnv for World {
+    type Domain = ();
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         if self.current {
             self.violated("two receive work requests at a time".into());

@@ -159,6 +159,8 @@ impl RequesterEnv for Driver {
 }
 
 impl ResponderEnv for Driver {
+    type Domain = ();
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         assert!(self.current.is_none());
         self.current = self.rq.pop_front();

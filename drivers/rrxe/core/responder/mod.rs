@@ -28,9 +28,14 @@ pub const MAX_RESOURCES: usize = 128;
 
 /// Storage of a responder's resources, owned by the driver. The responder uses at most the first
 /// [`MAX_RESOURCES`] entries. The default is empty.
-pub trait ResourceRing: DerefMut<Target = [Resource]> + Default {}
+pub trait ResourceRing: DerefMut<Target = [Resource<Self::Domain>]> + Default {
+    /// [`ResponderEnv::Domain`].
+    type Domain: Copy + Default;
+}
 
-impl<R: DerefMut<Target = [Resource]> + Default> ResourceRing for R {}
+impl<D: Copy + Default, R: DerefMut<Target = [Resource<D>]> + Default> ResourceRing for R {
+    type Domain = D;
+}
 
 /// Kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +134,9 @@ pub enum ResponderEvent {
 
 /// Operations that the responder needs from the driver.
 pub trait ResponderEnv {
+    /// The identity of a protection domain.
+    type Domain;
+
     /// Takes the next receive work request, which is the current one until
     /// [`ResponderEnv::complete_recv`]. Returns `None` if the receive queue is empty.
     fn fetch_recv(&mut self) -> Option<RecvRequest>;
@@ -137,14 +145,15 @@ pub trait ResponderEnv {
     /// work request, never beyond its length.
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault>;
 
-    /// Checks that the peer may access these bytes of the region. `len` is never 0.
+    /// Checks that the peer may access these bytes of the region. `len` is never 0. Returns the
+    /// protection domain to which the access is granted.
     fn check_remote(
         &mut self,
         rkey: u32,
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault>;
+    ) -> Result<Self::Domain, Fault>;
 
     /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
     /// access again.
@@ -188,14 +197,21 @@ pub trait ResponderEnv {
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to send. See [`TxError`] for the errors; `Local` means the same as
-    /// `RemoteAccess` here.
+    /// Takes a packet without payload to send. See [`TxError`] for the errors.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
-    /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
-    /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
-    /// taken, and why the next one was not.
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    /// Takes READ responses with payload to send: `count` packets, this one and its successors by
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. `domain` is what
+    /// [`ResponderEnv::check_remote`] returned for the READ. Returns how many were taken, and why
+    /// the next one was not; `Local` means the same as `RemoteAccess` here. The default
+    /// implementation calls [`ResponderEnv::transmit`] for each packet.
+    fn transmit_read(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        domain: Self::Domain,
+    ) -> (u32, Result<(), TxError>) {
+        let _ = domain;
         packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 }

@@ -25,7 +25,7 @@ const TRANSMIT: Outcome = Outcome {
 
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
-    pub fn handle_packet<E: ResponderEnv>(
+    pub fn handle_packet<E: ResponderEnv<Domain = R::Domain>>(
         &mut self,
         _now: u64,
         packet: &Packet,
@@ -153,7 +153,11 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Executes the expected request of a reliable connection.
     #[inline]
-    fn execute<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Result<(), Refusal> {
+    fn execute<E: ResponderEnv<Domain = R::Domain>>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
         use Operation as O;
         match (packet.operation, packet.ext) {
             (O::ReadRequest, Ext::Reth(reth)) => self.on_read(packet, reth, env),

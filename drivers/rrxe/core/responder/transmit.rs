@@ -2,7 +2,7 @@
 
 //! The transmit direction of the responder.
 
-use super::resources::{Kind, Resource};
+use super::resources::{read_part, Kind, Resource};
 use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::Psn;
 use crate::tx::taken;
@@ -11,7 +11,7 @@ use crate::{Payload, Progress, TxError, TxPacket};
 
 impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, at most `budget` packets.
-    pub fn poll_transmit<E: ResponderEnv>(
+    pub fn poll_transmit<E: ResponderEnv<Domain = R::Domain>>(
         &mut self,
         now: u64,
         budget: u32,
@@ -64,7 +64,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Sends the next packet, if there is one, together with a burst of similar packets, up to
     /// `max`. Returns how many were sent, and why the next one was not.
     #[inline]
-    fn send_some<E: ResponderEnv>(
+    fn send_some<E: ResponderEnv<Domain = R::Domain>>(
         &mut self,
         now: u64,
         max: u32,
@@ -83,9 +83,11 @@ impl<R: ResourceRing> Responder<R> {
                 }
                 _ => 1,
             };
-            let (sent, result) = match burst {
-                0 | 1 => taken(env.transmit(&packet)),
-                burst => env.transmit_burst(&packet, burst),
+            let (sent, result) = match resource.kind {
+                Kind::Read { domain, .. } if !packet.payload.is_empty() => {
+                    env.transmit_read(&packet, burst.max(1), domain)
+                }
+                _ => taken(env.transmit(&packet)),
             };
             if sent != 0 {
                 self.rate.sent(now, packet.udp_payload_len(), sent);
@@ -168,11 +170,11 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns the next response packet of a READ or atomic.
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn response(&self, resource: &Resource) -> TxPacket {
+    fn response(&self, resource: &Resource<R::Domain>) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
         let (rkey, va, len) = match resource.kind {
-            Kind::Read { rkey, va, len } => (rkey, va, len),
+            Kind::Read { rkey, va, len, .. } => (rkey, va, len),
             // Equal to the response to an empty READ (IBA A19).
             Kind::Done { .. } | Kind::Empty => (0, 0, 0),
             Kind::Atomic { original, .. } => {
@@ -194,7 +196,7 @@ impl<R: ResourceRing> Responder<R> {
             (false, false) => Operation::ReadResponseMiddle,
             (false, true) => Operation::ReadResponseLast,
         };
-        let payload = match Kind::part(va, len, resource.at, self.mtu) {
+        let payload = match read_part(va, len, resource.at, self.mtu) {
             (_, 0) => Payload::None,
             (va, len) => Payload::Read { rkey, va, len },
         };
@@ -209,7 +211,12 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles the loss of access to a READ's memory. For the original READ this is an error of the
     /// request that was found late (G-28). A duplicate READ is dropped (C-18).
-    fn memory_gone<E: ResponderEnv>(&mut self, index: u8, resource: &Resource, env: &mut E) {
+    fn memory_gone<E: ResponderEnv>(
+        &mut self,
+        index: u8,
+        resource: &Resource<R::Domain>,
+        env: &mut E,
+    ) {
         self.resources.forget(index);
         if resource.answered {
             return;
