@@ -60,22 +60,7 @@ impl SendWqe {
     /// ([`LocalPart::data`], within the bounds), and report its length by [`set_length`].
     #[inline]
     pub(crate) fn decode(&self, slot: &mut SendSlot, bounds: &SendBounds) {
-        let op = match self.opcode {
-            wr_opcode::SEND => Some(SendOp::Send),
-            wr_opcode::SEND_WITH_IMM => Some(SendOp::SendImm),
-            wr_opcode::SEND_WITH_INV => Some(SendOp::SendInv),
-            wr_opcode::RDMA_WRITE => Some(SendOp::Write),
-            wr_opcode::RDMA_WRITE_WITH_IMM => Some(SendOp::WriteImm),
-            wr_opcode::RDMA_READ => Some(SendOp::Read),
-            wr_opcode::ATOMIC_CMP_AND_SWP => Some(SendOp::CompareSwap),
-            wr_opcode::ATOMIC_FETCH_AND_ADD => Some(SendOp::FetchAdd),
-            wr_opcode::FLUSH => Some(SendOp::Flush),
-            wr_opcode::ATOMIC_WRITE => Some(SendOp::AtomicWrite),
-            wr_opcode::LOCAL_INV => Some(SendOp::LocalInv),
-            wr_opcode::BIND_MW => Some(SendOp::BindMw),
-            wr_opcode::REG_MR if !bounds.is_user => Some(SendOp::RegMr),
-            _ => None,
-        };
+        let op = self.send_op(bounds.is_user);
         // These operations name no local memory.
         let (in_entry, length) = match op {
             Some(SendOp::AtomicWrite) => (true, Some(8)),
@@ -123,6 +108,27 @@ impl SendWqe {
             ah: self.ah,
             data: if malformed { Data::InEntry } else { data },
         };
+    }
+
+    /// Returns the operation, if the opcode exists.
+    #[inline]
+    fn send_op(&self, is_user: bool) -> Option<SendOp> {
+        match self.opcode {
+            wr_opcode::SEND => Some(SendOp::Send),
+            wr_opcode::SEND_WITH_IMM => Some(SendOp::SendImm),
+            wr_opcode::SEND_WITH_INV => Some(SendOp::SendInv),
+            wr_opcode::RDMA_WRITE => Some(SendOp::Write),
+            wr_opcode::RDMA_WRITE_WITH_IMM => Some(SendOp::WriteImm),
+            wr_opcode::RDMA_READ => Some(SendOp::Read),
+            wr_opcode::ATOMIC_CMP_AND_SWP => Some(SendOp::CompareSwap),
+            wr_opcode::ATOMIC_FETCH_AND_ADD => Some(SendOp::FetchAdd),
+            wr_opcode::FLUSH => Some(SendOp::Flush),
+            wr_opcode::ATOMIC_WRITE => Some(SendOp::AtomicWrite),
+            wr_opcode::LOCAL_INV => Some(SendOp::LocalInv),
+            wr_opcode::BIND_MW => Some(SendOp::BindMw),
+            wr_opcode::REG_MR if !is_user => Some(SendOp::RegMr),
+            _ => None,
+        }
     }
 }
 

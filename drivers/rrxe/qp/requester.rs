@@ -15,7 +15,7 @@ use crate::{
     mr::{Bind, FastRegister, Reference},
     path::Path,
     recovery,
-    ring::Consumer,
+    ring::{Consumer, Ring},
     tx::{Transmitter, TxBatch},
     wqe::{self, Data, LocalPart, SendBounds, SendSlot},
 };
@@ -25,7 +25,10 @@ use kernel::{
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
-    rdma::{qp::QpState, wr::DataSegment},
+    rdma::{
+        qp::{QpCap, QpState},
+        wr::DataSegment,
+    },
     sync::{arc_borrow_ref, smp_mb},
 };
 use rrxe_core::{
@@ -119,20 +122,22 @@ impl SendSide {
     pub(crate) fn new(
         service: Service,
         number: u32,
-        consumer: Consumer,
-        capacity: u32,
-        max_sge: u32,
-        max_inline: u32,
+        ring: Ring,
+        cap: &QpCap,
         device: Arc<DeviceState>,
     ) -> Result<impl Init<Self>> {
+        let capacity = ring.capacity();
+        let consumer = Consumer::new(ring);
+        // No thread polls the ring yet: the program must ring the doorbell for each batch.
+        consumer.want_doorbell(true);
         let mut slots = KVVec::with_capacity(capacity as usize, GFP_KERNEL_ACCOUNT)?;
         for index in 0..capacity {
             let mut slot = SendSlot::default();
             slot.local.index = index;
             slots.push(slot, GFP_KERNEL_ACCOUNT)?;
         }
-        let segments = SlotArrays::new(capacity, max_sge)?;
-        let inline = SlotArrays::new(capacity, max_inline)?;
+        let segments = SlotArrays::new(capacity, cap.max_send_sge)?;
+        let inline = SlotArrays::new(capacity, cap.max_inline_data)?;
         Ok(init!(Self {
             requester: {
                 let mut requester = Requester::new(service);
