@@ -7,8 +7,8 @@
 
 use crate::{
     device::DeviceState,
-    driver::Rrxe,
     limits::{GID_TABLE_LENS, ROCE_UDP_PORT},
+    marker::Rrxe,
     module_state,
 };
 use kernel::{c_str, prelude::*, str::CStr};

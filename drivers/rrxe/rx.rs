@@ -7,10 +7,10 @@
 
 use crate::{
     counters::Counter,
-    driver::Rrxe,
+    marker::Rrxe,
     multicast,
     qp::Qp,
-    rx_packet::{parse, RxBatch, RxPacket, ICRC},
+    rx_packet::{parse, RxBatch, RxPacket},
     tables::Tables,
 };
 use kernel::{
@@ -24,13 +24,10 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, Prefix},
+    icrc::{self, Prefix, ICRC, NO_ICRC},
     wire::{self, Bth},
     Packet, MAX_HEADER,
 };
-
-/// The ICRC field of a packet without an ICRC.
-pub(crate) const NO_ICRC: [u8; ICRC] = [0; ICRC];
 
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;

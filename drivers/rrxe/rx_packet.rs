@@ -17,10 +17,10 @@ use linux_rdma::{
     net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER},
     vector::Vector,
 };
-use rrxe_core::{icrc::LastPrefix, Fault, Packet, MAX_HEADER};
-
-/// Bytes of the ICRC at the end of each packet.
-pub(crate) const ICRC: usize = 4;
+use rrxe_core::{
+    icrc::{LastPrefix, ICRC},
+    Fault, Packet, MAX_HEADER,
+};
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or an IPv4 header in the last 20
 /// of them (IBA 11.4.2.1, A17.4).

@@ -12,7 +12,6 @@ use crate::{
     mr::{Reference, Span},
     path::{self, Path},
     qp::Qp,
-    rx::NO_ICRC,
 };
 use kernel::{
     prelude::*,
@@ -26,7 +25,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, LastPrefix, Prefix},
+    icrc::{self, LastPrefix, Prefix, NO_ICRC},
     Fault, TxError, TxPacket,
 };
 

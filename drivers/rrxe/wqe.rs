@@ -49,9 +49,9 @@ pub(crate) enum Data {
     /// Nothing follows the entry: the data of an ATOMIC WRITE is [`SendSlot::swap`].
     #[default]
     InEntry,
-    /// In so many data segments, which follow the entry in the ring.
+    /// Number of data segments that follow the entry in the ring.
     Segments(u32),
-    /// So many bytes, which follow the entry in the ring.
+    /// Bytes of payload that follow the entry in the ring.
     Inline(u32),
 }
 

@@ -21,8 +21,8 @@ pub(crate) use span::{Reference, Span};
 
 use crate::{
     device::DeviceState,
-    driver::Rrxe,
     limits,
+    marker::Rrxe,
     pd::{Pd, PdCell, PdId},
     quota::{Charge, Charged},
     tables::Tables,

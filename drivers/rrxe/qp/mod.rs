@@ -12,6 +12,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | [`cnp`] | congestion notifications |
 //! | [`create`] | CREATE_QP, DESTROY_QP |
 //! | [`modify`] | MODIFY_QP, QUERY_QP |
 //! | [`post`] | posting by kernel consumers, doorbells of user programs |
@@ -24,6 +25,7 @@
 //! | [`reorder_buffer`] | buffer for out-of-order packets |
 //! | [`scatter`] | payload from and to data segments |
 
+mod cnp;
 pub(crate) mod create;
 mod delayed_ack;
 mod moderation;

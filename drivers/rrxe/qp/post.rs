@@ -7,8 +7,8 @@ use super::{Qp, QpHandle};
 use crate::{
     abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
     counters::Counter,
-    driver::Rrxe,
     limits,
+    marker::Rrxe,
     ring::{Producer, Ring},
     srq,
 };

@@ -4,15 +4,10 @@
 //! next.
 
 use super::{
-    delayed_ack::AckAction, reorder_buffer::ReorderBuffer, requester::SendSide,
+    cnp::PendingCnp, delayed_ack::AckAction, reorder_buffer::ReorderBuffer, requester::SendSide,
     responder::RecvSide, EventCtx, PendingCompletions, Qp,
 };
-use crate::{
-    congestion::{is_marked, PendingCnp},
-    counters::Counter,
-    path::Path,
-    rx_packet::RxPacket,
-};
+use crate::{congestion::is_marked, counters::Counter, path::Path, rx_packet::RxPacket};
 use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
 use linux_rdma::{
     net::RxSkb,
