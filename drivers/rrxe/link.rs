@@ -7,8 +7,8 @@
 
 use crate::{
     device::DeviceState,
-    limits::{GID_TABLE_LENS, ROCE_UDP_PORT},
     marker::Rrxe,
+    limits::{GID_TABLE_LENS, ROCE_UDP_PORT},
     module_state,
 };
 use kernel::{c_str, prelude::*, str::CStr};

@@ -178,6 +178,25 @@ fn mtu(
     Mtu::from_bytes(bytes).map(Some).ok_or(EINVAL)
 }
 
+/// Returns the state that the consumer asks for. Returns `EINVAL` if it is not allowed now.
+fn next_state(qp: &Qp, actual: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState> {
+    // The consumer may name the state that it believes the queue pair to be in (IBA 11.2.5.2).
+    if mask.has(QpAttrMask::CUR_STATE) && attr.cur_state != actual {
+        return Err(EINVAL);
+    }
+    let next = if mask.has(QpAttrMask::STATE) {
+        attr.state
+    } else {
+        actual
+    };
+    // SQ Draining (IBA 10.3.1, J-08).
+    let drains = actual == QpState::Sqd && next == QpState::Rts && !is_drained(qp);
+    if drains || !modify_is_ok(actual, next, qp.qp_type, mask) {
+        return Err(EINVAL);
+    }
+    Ok(next)
+}
+
 /// MODIFY_QP.
 pub(crate) fn modify(
     device: &Device<Rrxe>,
@@ -191,22 +210,7 @@ pub(crate) fn modify(
     let qp = &handle.qp;
     let mut known = qp.attr.lock();
     let actual = qp.state();
-    // The consumer may name the state that it believes the queue pair to be in (IBA 11.2.5.2).
-    if mask.has(QpAttrMask::CUR_STATE) && attr.cur_state != actual {
-        return Err(EINVAL);
-    }
-    let next = if mask.has(QpAttrMask::STATE) {
-        attr.state
-    } else {
-        actual
-    };
-    if !modify_is_ok(actual, next, qp.qp_type, mask) {
-        return Err(EINVAL);
-    }
-    // SQ Draining (IBA 10.3.1, J-08).
-    if actual == QpState::Sqd && next == QpState::Rts && !is_drained(qp) {
-        return Err(EINVAL);
-    }
+    let next = next_state(qp, actual, attr, mask)?;
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
@@ -270,18 +274,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         QpState::Reset => {
             qp.state.reset();
             *known = QpAttr::default();
-            Qp::end_recv(
-                qp.as_arc_borrow(),
-                limits::path::LAST_BATCHES,
-                |side, _, _| {
-                    side.reset();
-                    side.path = None;
-                },
-            );
-            // After the receive side: see `Qp::lock_send`.
-            let mut send = lock_bh(&qp.send);
-            send.reset();
-            send.path = None;
+            reset(qp);
         }
         QpState::Init | QpState::Sqe => return qp.state.change(from, to),
         QpState::Rtr => {
@@ -325,6 +318,19 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         }
     }
     true
+}
+
+/// Empties both sides.
+fn reset(qp: &Arc<Qp>) {
+    let batches = limits::path::LAST_BATCHES;
+    Qp::end_recv(qp.as_arc_borrow(), batches, |side, _, _| {
+        side.reset();
+        side.path = None;
+    });
+    // After the receive side: see `Qp::lock_send`.
+    let mut send = lock_bh(&qp.send);
+    send.reset();
+    send.path = None;
 }
 
 /// QUERY_QP.
