@@ -153,6 +153,17 @@ impl Rings {
     }
 }
 
+/// Returns the receive queue, if it is not a shared one, and the number of data segments of its
+/// work requests.
+fn recv_queue(init: &QpInit<'_, Rrxe>, ring: Ring) -> (Option<Consumer>, u32) {
+    match init.srq {
+        Some(handle) => (None, handle.srq.max_sge()),
+        // The receive may come from any shared receive queue.
+        None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+        None => (Some(Consumer::new(ring)), init.cap.max_recv_sge),
+    }
+}
+
 /// Creates a queue pair, and returns it with its number.
 pub(crate) fn create(
     device: &Device<Rrxe>,
@@ -206,14 +217,9 @@ impl Qp {
     ) -> Result<Arc<Self>> {
         let (cap, service) = (init.cap, service(init.qp_type));
         let srq = init.srq.map(|handle| handle.srq.clone());
-        let (consumer, max_recv_sge) = match &srq {
-            Some(srq) => (None, srq.max_sge()),
-            // The receive may come from any shared receive queue.
-            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
-            None => (Some(Consumer::new(rings.recv)), cap.max_recv_sge),
-        };
         let send = SendSide::new(service, number, rings.send, &cap, device.clone())?;
-        let recv = RecvSide::new(service, consumer, max_recv_sge, device.clone())?;
+        let (consumer, max_sge) = recv_queue(init, rings.recv);
+        let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
         let cq = |cq: Option<&Charged<Arc<Cq>>>| cq.map_or_else(Cq::none, |cq| Ok(Arc::clone(cq)));
         Arc::pin_init(
             try_pin_init!(Self {

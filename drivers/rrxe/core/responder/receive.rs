@@ -176,12 +176,13 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Prepares the answer of a reliable connection to a request.
     #[inline]
-    fn answer<E: ResponderEnv>(
+    fn answer<T: ResponderEnv>(
         &mut self,
         packet: &Packet,
         result: Result<(), Refusal>,
-        env: &mut E,
+        env: &mut T,
     ) -> Outcome {
+        use {NakCode as N, ResponderEvent as E};
         let refusal = match result {
             Ok(()) => {
                 let transmit = packet.bth.ackreq || self.resources.has_pending();
@@ -197,46 +198,18 @@ impl<R: ResourceRing> Responder<R> {
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
                 self.nak_outstanding = true;
                 self.not_ready = true;
-                self.nak_due = Some((
-                    self.epsn,
-                    Syndrome::RnrNak {
-                        timer: self.min_rnr_timer,
-                    },
-                ));
+                let timer = self.min_rnr_timer;
+                self.nak_due = Some((self.epsn, Syndrome::RnrNak { timer }));
                 return TRANSMIT;
             }
             // The peer will retransmit the request.
             Refusal::Busy => {
-                let transmit = self.resources.has_pending();
                 let _ = self.drop_packet();
                 return Outcome {
-                    transmit,
+                    transmit: self.resources.has_pending(),
                     ..Outcome::default()
                 };
             }
-            Refusal::Invalid => (
-                NakCode::InvalidRequest,
-                Status::RemInvReq,
-                ResponderEvent::RequestError,
-            ),
-            Refusal::Length => (
-                NakCode::InvalidRequest,
-                Status::LocLen,
-                ResponderEvent::RequestError,
-            ),
-            Refusal::Access => {
-                self.count_wrong_key();
-                (
-                    NakCode::RemoteAccess,
-                    Status::RemAccess,
-                    ResponderEvent::AccessError,
-                )
-            }
-            Refusal::Local(fault) => (
-                NakCode::RemoteOperational,
-                fault.status(),
-                ResponderEvent::Fatal,
-            ),
             Refusal::Invalidate => {
                 self.count_wrong_key();
                 // G-22: the peer gets no NAK for this request, but still the answers to earlier
@@ -246,6 +219,13 @@ impl<R: ResourceRing> Responder<R> {
                 self.state = State::Failing;
                 return TRANSMIT;
             }
+            Refusal::Access => {
+                self.count_wrong_key();
+                (N::RemoteAccess, Status::RemAccess, E::AccessError)
+            }
+            Refusal::Invalid => (N::InvalidRequest, Status::RemInvReq, E::RequestError),
+            Refusal::Length => (N::InvalidRequest, Status::LocLen, E::RequestError),
+            Refusal::Local(fault) => (N::RemoteOperational, fault.status(), E::Fatal),
         };
         if !self.fail_recv(status, env) {
             env.event(event);
