@@ -309,7 +309,7 @@ impl LoopbackEntry {
             PayloadSource::Arena(start) => ResolvedPayload::Arena(*start),
             PayloadSource::Region(reference) => {
                 let len = u64::from(self.packet.payload.len()).wrapping_mul(self.count.into());
-                let (memory, start) = device.tables.pinned(rcu, reference, len)?;
+                let (memory, start) = device.tables.mrs.pinned(rcu, reference, len)?;
                 ResolvedPayload::Region(memory, start)
             }
         })

@@ -34,6 +34,7 @@ mod loopback;
 mod marker;
 mod mr;
 mod multicast;
+mod number_table;
 mod path;
 mod pd;
 mod plain_data;

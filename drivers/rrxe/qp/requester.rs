@@ -375,7 +375,7 @@ impl WorkData<'_> {
         };
         let list = self.segments.get(slot.local.index, n);
         Ok(Segments {
-            tables: &self.qp.device.tables,
+            mrs: &self.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
             pd: self.qp.pd,
             list: list.ok_or(Fault::Malformed)?,
@@ -508,9 +508,9 @@ impl RequesterEnv for Env<'_> {
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         let WorkData { qp, ctx, .. } = self.work;
-        let (tables, by) = (&qp.device.tables, qp.keys(qp.pd));
+        let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
         match slot.op {
-            SendOp::LocalInv => tables.invalidate(ctx.rcu, by, slot.imm_or_key),
+            SendOp::LocalInv => mrs.invalidate(ctx.rcu, by, slot.imm_or_key),
             SendOp::BindMw => {
                 let to = Bind {
                     rkey: slot.rkey_or_qkey,
@@ -519,7 +519,7 @@ impl RequesterEnv for Env<'_> {
                     length: slot.compare_add,
                     access: slot.swap,
                 };
-                tables.bind(ctx.rcu, by, to)
+                mrs.bind(ctx.rcu, by, to)
             }
             SendOp::RegMr => {
                 let to = FastRegister {
@@ -528,7 +528,7 @@ impl RequesterEnv for Env<'_> {
                     length: slot.compare_add,
                     access: slot.swap,
                 };
-                tables.fast_register(ctx.rcu, by, to)
+                mrs.fast_register(ctx.rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }

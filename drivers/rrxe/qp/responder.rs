@@ -250,7 +250,7 @@ impl Env<'_> {
             return Err(Fault::Malformed);
         }
         Ok(Segments {
-            tables: &self.qp.device.tables,
+            mrs: &self.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
             pd: self
                 .current
@@ -293,8 +293,8 @@ impl Env<'_> {
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
-        let (tables, by) = (&self.qp.device.tables, self.qp.keys(pd));
-        tables.remote(self.ctx.rcu, by, rkey, va, len, wants)
+        let (mrs, by) = (&self.qp.device.tables.mrs, self.qp.keys(pd));
+        mrs.remote(self.ctx.rcu, by, rkey, va, len, wants)
     }
 
     /// Writes the Global Route Header in front of a datagram.
@@ -382,12 +382,13 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
+            .mrs
             .flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        let tables = &self.qp.device.tables;
-        tables.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
+        let mrs = &self.qp.device.tables.mrs;
+        mrs.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
@@ -482,10 +483,10 @@ impl ResponderEnv for Env<'_> {
         let Payload::Read { rkey, va, len } = packet.payload else {
             return (0, Err(TxError::RemoteAccess));
         };
-        let (tables, rcu, by) = (&self.qp.device.tables, self.ctx.rcu, self.qp.keys(pd));
+        let (mrs, rcu, by) = (&self.qp.device.tables.mrs, self.ctx.rcu, self.qp.keys(pd));
         let reference = |whole: u32| {
             let reference = Reference::to_read(pd, rkey, va);
-            let pinned = tables.pinned(rcu, &reference, whole.into());
+            let pinned = mrs.pinned(rcu, &reference, whole.into());
             pinned.map(|_| reference)
         };
         if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
@@ -493,8 +494,7 @@ impl ResponderEnv for Env<'_> {
         }
         // Looks up the key only once.
         let whole = len.checked_mul(count).ok_or(Fault::Length);
-        let span =
-            whole.and_then(|whole| tables.remote(rcu, by, rkey, va, whole, RemoteAccess::Read));
+        let span = whole.and_then(|whole| mrs.remote(rcu, by, rkey, va, whole, RemoteAccess::Read));
         match span {
             // Most responses are alone, and cheaper without a burst.
             Ok(span) if count == 1 => {

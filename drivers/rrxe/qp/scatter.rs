@@ -4,10 +4,9 @@
 
 use crate::{
     abi::Sge,
-    mr::{Reference, Span},
+    mr::{MrTable, Reference, Span},
     pd::PdId,
     rx_packet::RxPacket,
-    tables::Tables,
     wqe,
 };
 use kernel::sync::rcu;
@@ -17,7 +16,7 @@ use rrxe_core::Fault;
 /// The memory that a work request names, with the protection domain to check it against.
 #[derive(Clone, Copy)]
 pub(crate) struct Segments<'a> {
-    pub(crate) tables: &'a Tables,
+    pub(crate) mrs: &'a MrTable,
     pub(crate) rcu: &'a rcu::Guard,
     pub(crate) pd: PdId,
     pub(crate) list: &'a [DataSegment],
@@ -47,7 +46,7 @@ impl Segments<'_> {
         to: &mut PacketWriter<'_>,
     ) -> Result<(), Fault> {
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            self.tables
+            self.mrs
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
                 .read(0, n, to)
         })
@@ -57,7 +56,7 @@ impl Segments<'_> {
     pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
         let mut found = None;
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, false)?;
+            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, false)?;
             found = Some(span).filter(|_| n == len);
             // Stops at the first segment if the range spans several.
             found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
@@ -72,7 +71,7 @@ impl Segments<'_> {
         let mut found = None;
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             let reference = Reference::local(self.pd, lkey, addr);
-            let pinned = self.tables.pinned(self.rcu, &reference, n.into());
+            let pinned = self.mrs.pinned(self.rcu, &reference, n.into());
             found = pinned.filter(|_| n == len).map(|_| reference);
             // Stops at the first segment if the range spans several.
             found.map(|_| ()).ok_or(Fault::Malformed)
@@ -88,7 +87,7 @@ impl Segments<'_> {
                 .get(done..)
                 .and_then(|f| f.get(..n as usize))
                 .ok_or(Fault::Malformed)?;
-            self.tables
+            self.mrs
                 .local(self.rcu, self.pd, lkey, addr, n, true)?
                 .write(0, piece)
         })
@@ -97,7 +96,7 @@ impl Segments<'_> {
     /// Copies the payload of a packet to the list, from byte `offset` on.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
         self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
-            let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
+            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
             from.copy_to_span(done, n as usize, &span)
         })
     }
