@@ -183,14 +183,15 @@ impl RecvEntry {
 }
 
 /// Returns the sum of the lengths of data segments.
-pub(crate) fn total(lengths: impl Iterator<Item = u32>) -> u64 {
-    lengths.map(u64::from).fold(0, u64::saturating_add)
+pub(crate) fn total(list: &[Sge]) -> u64 {
+    let lengths = list.iter().map(|segment| segment.length.into());
+    lengths.fold(0, u64::saturating_add)
 }
 
 /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the `len` bytes from
 /// `offset` on. Returns `Fault::Malformed` if the list is too short.
 pub(crate) fn for_each_piece(
-    list: impl Iterator<Item = Sge>,
+    list: &[Sge],
     offset: u32,
     len: usize,
     mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,

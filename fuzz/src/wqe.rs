@@ -90,7 +90,7 @@ fn send(script: &mut Script<'_>, bounds: &SendBounds, requester: &mut Requester)
         Data::Segments(n) => {
             assert!(n <= bounds.max_sge, "beyond the entry");
             list = segments(script, n as usize);
-            set_length(slot, total(list.iter().map(|s| s.length)));
+            set_length(slot, total(&list));
         }
     }
     let decoded = slot.fault;
@@ -133,7 +133,7 @@ fn walk(script: &mut Script<'_>, list: &[Sge], sum: u64) {
     let (offset, len) = (any(script), any(script) as usize);
     let end = u64::from(offset) + len as u64;
     let mut done = 0;
-    let result = for_each_piece(list.iter().copied(), offset, len, |lkey, addr, at, n| {
+    let result = for_each_piece(list, offset, len, |lkey, addr, at, n| {
         assert_eq!(at, done, "a gap");
         assert_ne!(n, 0, "an empty piece");
         done += n as usize;
@@ -173,7 +173,7 @@ fn receive(script: &mut Script<'_>, max_sge: usize) {
     let mut entry = RecvEntry::decode(&wqe, max_sge);
     assert!(entry.num_sge <= max_sge);
     let list = segments(script, entry.num_sge);
-    let sum = total(list.iter().map(|s| s.length));
+    let sum = total(&list);
     entry.set_length(sum);
     if entry.malformed {
         assert!(wqe.num_sge as usize > max_sge || sum > limits::MAX_MESSAGE.into());

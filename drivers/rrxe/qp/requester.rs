@@ -9,7 +9,7 @@ use super::{
     EventCtx, PendingCompletions, Qp,
 };
 use crate::{
-    abi::{self, Cqe, SendWqe},
+    abi::{self, Cqe, SendWqe, Sge},
     counters::Counter,
     device::DeviceState,
     mr::{Bind, FastRegister, Reference},
@@ -25,10 +25,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
-    rdma::{
-        qp::{QpCap, QpState},
-        wr::DataSegment,
-    },
+    rdma::qp::{QpCap, QpState},
     sync::{arc_borrow_ref, smp_mb},
 };
 use rrxe_core::{
@@ -39,7 +36,7 @@ use rrxe_core::{
 pub(crate) struct SendSide {
     pub(crate) requester: Requester,
     pub(crate) slots: KVVec<SendSlot>,
-    segments: SlotArrays<DataSegment>,
+    segments: SlotArrays<Sge>,
     inline: SlotArrays<u8>,
     /// `None` once the queue pair is destroyed.
     pub(crate) consumer: Option<Consumer>,
@@ -191,7 +188,7 @@ impl SendSide {
                     let to = self.segments.get_mut(slot.local.index, n);
                     let to = to.ok_or(EINVAL)?;
                     consumer.next_segments(head, to)?;
-                    wqe::set_length(slot, wqe::total(to.iter().map(|s| s.length)));
+                    wqe::set_length(slot, wqe::total(to));
                 }
             }
             self.requester.post(slot);
@@ -363,7 +360,7 @@ impl Env<'_> {
 struct WorkData<'a> {
     qp: &'a Qp,
     ctx: EventCtx<'a>,
-    segments: &'a SlotArrays<DataSegment>,
+    segments: &'a SlotArrays<Sge>,
     inline: &'a SlotArrays<u8>,
 }
 

@@ -4,7 +4,7 @@
 
 use super::{reorder_buffer::ReorderBuffer, scatter::Segments, EventCtx, PendingCompletions, Qp};
 use crate::{
-    abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
+    abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
     device::DeviceState,
     mr::{Reference, Span},
@@ -22,11 +22,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
-    rdma::{
-        qp::QpType,
-        wr::{wc, DataSegment},
-        QpEvent,
-    },
+    rdma::{qp::QpType, wr::wc, QpEvent},
 };
 use rrxe_core::{
     guesses::Guesses, AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode,
@@ -62,7 +58,7 @@ struct Current {
     wr_id: u64,
     num_sge: usize,
     /// Room for the largest number of segments of a receive.
-    segments: KVVec<DataSegment>,
+    segments: KVVec<Sge>,
     /// The entry is malformed: the work request fails when payload is placed.
     malformed: bool,
     /// XRC: the shared receive queue that the work request comes from.
@@ -78,7 +74,7 @@ impl Current {
         if let Some(to) = self.segments.get_mut(..entry.num_sge) {
             let head = core::mem::size_of::<RecvWqe>();
             entry.malformed |= consumer.next_segments(head, to).is_err();
-            entry.set_length(wqe::total(to.iter().map(|s| s.length)));
+            entry.set_length(wqe::total(to));
         }
         self.num_sge = entry.num_sge;
         self.malformed = entry.malformed;
@@ -97,7 +93,7 @@ impl RecvSide {
         device: Arc<DeviceState>,
     ) -> Result<impl Init<Self>> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
-        segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
+        segments.resize(max_sge as usize, Sge::default(), GFP_KERNEL_ACCOUNT)?;
         Ok(init!(Self {
             responder: Responder::new(service),
             current: Current {

@@ -10,7 +10,7 @@ use crate::{
     wqe,
 };
 use kernel::sync::rcu;
-use linux_rdma::{net::PacketWriter, rdma::wr::DataSegment};
+use linux_rdma::net::PacketWriter;
 use rrxe_core::Fault;
 
 /// The memory that a work request names, with the protection domain to check it against.
@@ -19,7 +19,7 @@ pub(crate) struct Segments<'a> {
     pub(crate) mrs: &'a MrTable,
     pub(crate) rcu: &'a rcu::Guard,
     pub(crate) pd: PdId,
-    pub(crate) list: &'a [DataSegment],
+    pub(crate) list: &'a [Sge],
 }
 
 impl Segments<'_> {
@@ -30,12 +30,7 @@ impl Segments<'_> {
         len: usize,
         f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let list = self.list.iter().map(|s| Sge {
-            addr: s.addr,
-            length: s.length,
-            lkey: s.lkey,
-        });
-        wqe::for_each_piece(list, offset, len, f)
+        wqe::for_each_piece(self.list, offset, len, f)
     }
 
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
