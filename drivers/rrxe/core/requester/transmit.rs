@@ -2,7 +2,6 @@
 
 //! The transmit direction of the requester.
 
-use super::recovery::Loss;
 use super::request::SlotState;
 use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
 use crate::psn::{self, Psn};
@@ -122,7 +121,7 @@ impl Requester {
             .slot(slots, self.tail)
             .is_some_and(|slot| slot.state == SlotState::Started);
         if self.send_psn == self.una || !started {
-            self.recovery.loss = Loss::None;
+            self.loss.repair = None;
             return true;
         }
         if !self.rate.ready(now) {
@@ -145,9 +144,9 @@ impl Requester {
         if self.ack_deadline.is_none() {
             self.arm_ack_timer(now);
         }
-        self.on_repair_sent(now, &slot);
+        let len = self.on_repair_sent(now, &slot);
         if !slot.op.is_read_or_atomic() {
-            self.extend_repair(slots, now, budget, env, progress);
+            self.extend_repair(slots, now, len, budget, env, progress);
         }
         true
     }
@@ -157,13 +156,14 @@ impl Requester {
         &mut self,
         slots: &mut [SendSlot],
         now: u64,
+        len: u32,
         budget: u32,
         env: &mut E,
         progress: &mut Progress,
     ) {
         let mut number = self.tail;
         let mut psn = self.una.next();
-        let max = self.repair_len().min(self.send_psn.since(self.una));
+        let max = len.min(self.send_psn.since(self.una));
         while psn.since(self.una) < max && progress.sent < budget && self.rate.ready(now) {
             let Some(slot) = self.slot(slots, number) else {
                 return;
@@ -363,7 +363,7 @@ impl Requester {
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
             // Not after a READ, whose time would be part of the sample.
-            self.time_packet(self.send_psn, now);
+            self.rtt.time(self.send_psn, now);
         }
         let begins = self.send_psn == self.una;
         self.send_psn = self.send_psn.add(psns);
@@ -372,7 +372,8 @@ impl Requester {
         }
         if self.service.is_reliable() {
             if begins {
-                self.on_flight_start(now);
+                self.rtt.flight_start = now;
+                self.window.count_from(self.una, now, false);
             }
             // A READ request takes many PSNs but is one packet.
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
