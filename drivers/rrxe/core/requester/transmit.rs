@@ -7,7 +7,7 @@ use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
-use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
+use crate::{Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
 
 impl Requester {
     /// Sends at most `budget` packets of those that may be sent now. Flushes the posted work
@@ -32,74 +32,15 @@ impl Requester {
         if self.waits_for_ready(self.una) {
             return progress;
         }
-        if self.repair_is_due(now) {
-            if budget == 0 {
-                progress.more = true;
-                return progress;
-            }
-            if !self.send_repair(slots, now, budget, env, &mut progress) {
-                return progress;
-            }
-        }
-        if !self.send_gaps(slots, now, budget, env, &mut progress) {
-            return progress;
-        }
-        while self.next != self.head && !self.waits_for_ready(self.send_psn) {
+        let mut goes_on = (!self.repair_is_due(now)
+            || self.send_repair(slots, now, budget, env, &mut progress))
+            && self.send_gaps(slots, now, budget, env, &mut progress);
+        while goes_on && self.next != self.head && !self.waits_for_ready(self.send_psn) {
             if progress.sent >= budget {
                 progress.more = self.can_send(slots);
                 break;
             }
-            let index = Self::index(slots, self.next);
-            let Some(slot) = slots.get_mut(index as usize) else {
-                break;
-            };
-            if slot.op.is_local() {
-                if !self.run_local(slot, index, env) {
-                    break;
-                }
-                self.next = self.next.wrapping_add(1);
-                self.complete_local(slots, env);
-                continue;
-            }
-            if !self.may_send(slot) {
-                if slot.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
-                    slot.state = SlotState::Failed(Status::LocQpOp);
-                }
-                break;
-            }
-            // A datagram is one packet (IBA 9.8.3). A longer one is not sent, but completes without
-            // an error (C10-93.1.1, I-02).
-            if self.service == Service::Ud && slot.length > self.mtu.bytes() {
-                slot.state = SlotState::Started;
-                self.next = self.next.wrapping_add(1);
-                self.complete_sent(slots, env);
-                continue;
-            }
-            if !self.rate.ready(now) {
-                break;
-            }
-            let max = budget.saturating_sub(progress.sent);
-            let (sent, result) = self.send_packets(slot, index, now, max, env);
-            progress.sent = progress.sent.wrapping_add(sent);
-            match result {
-                Ok(last) => {
-                    if last {
-                        self.credits.sent(slot.op);
-                        self.next = self.next.wrapping_add(1);
-                        if !self.service.is_reliable() {
-                            self.complete_sent(slots, env);
-                        }
-                    }
-                }
-                Err(TxError::NoRoom) => {
-                    progress.more = true;
-                    break;
-                }
-                Err(error) => {
-                    slot.state = failed(error);
-                    break;
-                }
-            }
+            goes_on = self.execute_next(slots, now, budget, env, &mut progress);
         }
         let outcome = self.complete_failed(slots, env);
         progress.fatal = outcome.fatal;
@@ -107,8 +48,66 @@ impl Requester {
         progress
     }
 
+    /// Sends packets of the work request at `next`, or executes it locally. Returns whether the
+    /// queue can go on.
+    #[inline]
+    fn execute_next<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot],
+        now: u64,
+        budget: u32,
+        env: &mut E,
+        progress: &mut Progress,
+    ) -> bool {
+        let index = Self::index(slots, self.next);
+        let Some(slot) = slots.get_mut(index as usize) else {
+            return false;
+        };
+        if slot.op.is_local() {
+            if !self.run_local(slot, index, env) {
+                return false;
+            }
+            self.next = self.next.wrapping_add(1);
+            self.complete_local(slots, env);
+            return true;
+        }
+        if !self.may_send(slot) {
+            if slot.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
+                slot.state = SlotState::Failed(Status::LocQpOp);
+            }
+            return false;
+        }
+        // A datagram is one packet (IBA 9.8.3). A longer one is not sent, but completes without an
+        // error (C10-93.1.1, I-02).
+        if self.service == Service::Ud && slot.length > self.mtu.bytes() {
+            slot.state = SlotState::Started;
+            self.next = self.next.wrapping_add(1);
+            self.complete_sent(slots, env);
+            return true;
+        }
+        if !self.rate.ready(now) {
+            return false;
+        }
+        let max = budget.saturating_sub(progress.sent);
+        let (sent, result) = self.send_packets(slot, index, now, max, env);
+        progress.sent = progress.sent.wrapping_add(sent);
+        match result {
+            Ok(false) => {}
+            Ok(true) => {
+                self.credits.sent(slot.op);
+                self.next = self.next.wrapping_add(1);
+                if !self.service.is_reliable() {
+                    self.complete_sent(slots, env);
+                }
+            }
+            Err(TxError::NoRoom) => progress.more = true,
+            Err(error) => slot.state = failed(error),
+        }
+        result.is_ok()
+    }
+
     /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
-    /// whether there is room for more packets.
+    /// whether the queue can go on.
     fn send_repair<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot],
@@ -117,6 +116,10 @@ impl Requester {
         env: &mut E,
         progress: &mut Progress,
     ) -> bool {
+        if budget == 0 {
+            progress.more = true;
+            return false;
+        }
         let started = self
             .slot(slots, self.tail)
             .is_some_and(|slot| slot.state == SlotState::Started);
@@ -136,8 +139,6 @@ impl Requester {
                 if let Some(slot) = slots.get_mut(index as usize) {
                     slot.state = failed(error);
                 }
-                let outcome = self.complete_failed(slots, env);
-                progress.fatal = outcome.fatal;
                 return false;
             }
         };
@@ -165,12 +166,12 @@ impl Requester {
         let mut psn = self.una.next();
         let max = len.min(self.send_psn.since(self.una));
         while psn.since(self.una) < max && progress.sent < budget && self.rate.ready(now) {
-            let Some(slot) = self.slot(slots, number) else {
+            let Some(slot) = self
+                .slot(slots, number)
+                .filter(|slot| slot.state == SlotState::Started && !slot.op.is_read_or_atomic())
+            else {
                 return;
             };
-            if slot.state != SlotState::Started || slot.op.is_read_or_atomic() {
-                return;
-            }
             if slot.op.is_local() || psn.since(slot.first_psn) >= slot.packets {
                 number = number.wrapping_add(1);
                 continue;
@@ -198,9 +199,7 @@ impl Requester {
         let Some(slot) = slots.get_mut(index as usize) else {
             return Err(TxError::Local(Fault::Malformed));
         };
-        let at = psn.since(slot.first_psn);
-        let last = slot.packets.saturating_sub(at) <= 1 || slot.op == SendOp::Read;
-        let packet = self.build(slot, index, psn, at == 0, last, true);
+        let packet = self.build(slot, index, psn, true);
         if let Err(error) = env.transmit(&packet) {
             progress.more |= error == TxError::NoRoom;
             return Err(error);
@@ -318,18 +317,14 @@ impl Requester {
         // If the driver has no room, the next attempt may start at another PSN.
         slot.first_psn = first_psn;
         let at = self.send_psn.since(first_psn);
-        let remaining = slot.packets.saturating_sub(at);
-        let is_read = slot.op == SendOp::Read;
-        let first = at == 0;
-        let last = remaining <= 1 || is_read;
-
+        let last = slot.ends_at(at);
         let burst = self.burst_length(slot, at, max);
         let ackreq = burst == 1
             && self.service.is_reliable()
             && (last
                 || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
                 || self.rate.wants_ack(now));
-        let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
+        let packet = self.build(slot, index, self.send_psn, ackreq);
         let (sent, result) = if burst > 1 {
             env.transmit_burst(&packet, burst)
         } else {
@@ -342,7 +337,10 @@ impl Requester {
             } else {
                 self.since_ackreq.wrapping_add(sent)
             };
-            let psns = if is_read { remaining } else { sent };
+            let psns = match slot.op {
+                SendOp::Read => slot.packets.saturating_sub(at),
+                _ => sent,
+            };
             self.note_sent(slot, now, sent, psns, ackreq);
         }
         (sent, result.map(|()| last))
@@ -389,117 +387,36 @@ impl Requester {
 
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn build(
-        &self,
-        slot: &SendSlot,
-        index: u32,
-        psn: Psn,
-        first: bool,
-        last: bool,
-        ackreq: bool,
-    ) -> TxPacket {
+    fn build(&self, slot: &SendSlot, index: u32, psn: Psn, ackreq: bool) -> TxPacket {
         let at = psn.since(slot.first_psn);
-        let operation = slot.operation(first, last);
+        let last = slot.ends_at(at);
+        let operation = slot.operation(at == 0, last);
         let offset = self.mtu.offset(at);
-        let left = slot.length.saturating_sub(offset);
-        let carries_data = slot.op.carries_data();
-        let len = if carries_data {
-            left.min(self.mtu.bytes())
-        } else {
-            0
-        };
-        let payload = match len {
-            0 => Payload::None,
-            len => Payload::Send {
-                slot: index,
-                offset,
-                len,
-            },
-        };
-        let datagram = self.service == Service::Ud;
-        let bth = Bth {
-            opcode: Opcode::new(self.service, operation),
-            // Only a message that consumes a receive work request can be solicited (G-20).
-            solicited: last && slot.solicited && slot.op.uses_receive(),
-            migreq: true,
-            pad: 0,
-            version: 0,
-            pkey: if datagram { slot.pkey } else { self.pkey },
-            fecn: false,
-            becn: false,
-            dest_qpn: if datagram {
-                slot.remote_qpn
-            } else {
-                self.dest_qpn
-            },
-            ackreq,
-            psn,
-        };
-        let mut packet = TxPacket::new(bth, payload);
+        let bth = self.bth(slot, operation, psn, last, ackreq);
+        let mut packet = TxPacket::new(bth, slot.payload(index, offset, self.mtu));
         packet.slot = index;
-        packet.first = first || slot.op == SendOp::Read;
+        packet.first = at == 0 || slot.op == SendOp::Read;
         packet.last = last;
-        if datagram {
-            let qkey = match slot.rkey_or_qkey {
-                controlled if controlled & 0x8000_0000 != 0 => self.qkey,
-                qkey => qkey,
-            };
-            packet.push(
-                Deth {
-                    qkey,
-                    src_qpn: self.src_qpn,
-                }
-                .to_bytes(),
-            );
-        }
-        if self.service == Service::Xrc {
-            let srqn = slot.remote_qpn;
-            packet.push(XrcEth { srqn }.to_bytes());
-        }
-        if operation == Operation::Flush {
-            let bits = slot.imm_or_key as u8;
-            let feth = Feth {
-                placement: bits & 0x0f,
-                level: (bits >> 4) & 3,
-            };
-            packet.push(feth.to_bytes());
+        match self.service {
+            Service::Ud => packet.push(self.deth(slot).to_bytes()),
+            Service::Xrc => {
+                let srqn = slot.remote_qpn;
+                packet.push(XrcEth { srqn }.to_bytes());
+            }
+            Service::Rc | Service::Uc => {}
         }
         match operation {
+            Operation::Flush => {
+                packet.push(slot.feth().to_bytes());
+                packet.push(slot.reth(offset).to_bytes());
+            }
             Operation::WriteFirst
             | Operation::WriteOnly
             | Operation::WriteOnlyImm
-            | Operation::Flush
-            | Operation::AtomicWrite => {
-                let (va, rkey, len) = (slot.remote_addr, slot.rkey_or_qkey, slot.length);
-                packet.push(Reth { va, rkey, len }.to_bytes());
-            }
-            Operation::ReadRequest => {
-                // A retransmitted READ starts at its first missing byte.
-                let va = slot.remote_addr.wrapping_add(u64::from(offset));
-                packet.push(
-                    Reth {
-                        va,
-                        rkey: slot.rkey_or_qkey,
-                        len: left,
-                    }
-                    .to_bytes(),
-                );
-            }
+            | Operation::AtomicWrite
+            | Operation::ReadRequest => packet.push(slot.reth(offset).to_bytes()),
             Operation::CompareSwap | Operation::FetchAdd => {
-                let (swap_add, compare) = match slot.op {
-                    SendOp::CompareSwap => (slot.swap, slot.compare_add),
-                    _ => (slot.compare_add, 0),
-                };
-                let (va, rkey) = (slot.remote_addr, slot.rkey_or_qkey);
-                packet.push(
-                    AtomicEth {
-                        va,
-                        rkey,
-                        swap_add,
-                        compare,
-                    }
-                    .to_bytes(),
-                );
+                packet.push(slot.atomic_eth().to_bytes());
             }
             _ => {}
         }
@@ -509,16 +426,55 @@ impl Requester {
             | Operation::WriteLastImm
             | Operation::WriteOnlyImm => packet.push(ImmDt::from_verbs(slot.imm_or_key).0),
             Operation::SendLastInvalidate | Operation::SendOnlyInvalidate => {
-                packet.push(
-                    Ieth {
-                        rkey: slot.imm_or_key,
-                    }
-                    .to_bytes(),
-                );
+                let rkey = slot.imm_or_key;
+                packet.push(Ieth { rkey }.to_bytes());
             }
             _ => {}
         }
         packet
+    }
+
+    #[inline]
+    fn bth(
+        &self,
+        slot: &SendSlot,
+        operation: Operation,
+        psn: Psn,
+        last: bool,
+        ackreq: bool,
+    ) -> Bth {
+        let (pkey, dest_qpn) = if self.service == Service::Ud {
+            (slot.pkey, slot.remote_qpn)
+        } else {
+            (self.pkey, self.dest_qpn)
+        };
+        Bth {
+            opcode: Opcode::new(self.service, operation),
+            // Only a message that consumes a receive work request can be solicited (G-20).
+            solicited: last && slot.solicited && slot.op.uses_receive(),
+            migreq: true,
+            pad: 0,
+            version: 0,
+            pkey,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ackreq,
+            psn,
+        }
+    }
+
+    /// Returns the DETH. A Q_Key with the top bit set stands for the queue pair's own.
+    #[inline]
+    fn deth(&self, slot: &SendSlot) -> Deth {
+        let qkey = match slot.rkey_or_qkey {
+            controlled if controlled & 0x8000_0000 != 0 => self.qkey,
+            qkey => qkey,
+        };
+        Deth {
+            qkey,
+            src_qpn: self.src_qpn,
+        }
     }
 
     #[inline]
@@ -602,6 +558,64 @@ impl Requester {
     #[inline]
     pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
         psn.since(self.una) < self.max_psn.since(self.una)
+    }
+}
+
+impl SendSlot {
+    /// Returns whether the request packet with this position is the last one. A READ request is one
+    /// packet, from any position on.
+    #[inline]
+    fn ends_at(&self, at: u32) -> bool {
+        self.packets.saturating_sub(at) <= 1 || self.op == SendOp::Read
+    }
+
+    /// Returns the payload of a request packet at this offset.
+    #[inline]
+    fn payload(&self, index: u32, offset: u32, mtu: Mtu) -> Payload {
+        if !self.op.carries_data() {
+            return Payload::None;
+        }
+        match self.length.saturating_sub(offset).min(mtu.bytes()) {
+            0 => Payload::None,
+            len => Payload::Send {
+                slot: index,
+                offset,
+                len,
+            },
+        }
+    }
+
+    /// Returns the RETH. A retransmitted READ starts at its first missing byte.
+    #[inline]
+    fn reth(&self, offset: u32) -> Reth {
+        Reth {
+            va: self.remote_addr.wrapping_add(u64::from(offset)),
+            rkey: self.rkey_or_qkey,
+            len: self.length.saturating_sub(offset),
+        }
+    }
+
+    #[inline]
+    fn atomic_eth(&self) -> AtomicEth {
+        let (swap_add, compare) = match self.op {
+            SendOp::CompareSwap => (self.swap, self.compare_add),
+            _ => (self.compare_add, 0),
+        };
+        AtomicEth {
+            va: self.remote_addr,
+            rkey: self.rkey_or_qkey,
+            swap_add,
+            compare,
+        }
+    }
+
+    #[inline]
+    fn feth(&self) -> Feth {
+        let bits = self.imm_or_key as u8;
+        Feth {
+            placement: bits & 0x0f,
+            level: (bits >> 4) & 3,
+        }
     }
 }
 
