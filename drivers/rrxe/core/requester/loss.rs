@@ -221,8 +221,9 @@ impl Requester {
     /// Returns whether new packets wait until the peer's handling of out-of-order packets is known.
     #[inline]
     pub(super) fn awaits_peer_test(&self) -> bool {
-        let by_nak = |repair: Repair| repair.cause == Cause::Nak;
-        self.loss.repair.is_some_and(by_nak) && matches!(self.peer.arq, Arq::Unknown)
+        let repair = self.loss.repair.as_ref();
+        repair.is_some_and(|repair| repair.cause == Cause::Nak)
+            && matches!(self.peer.arq, Arq::Unknown)
     }
 
     /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
@@ -371,7 +372,7 @@ impl Requester {
         };
         self.loss.probes = 0;
         self.loss.scoreboard.progress(una, self.max_psn);
-        if jumped && go_back_n {
+        if jumped && self.peer.is_go_back_n() {
             // The peer had kept the packets after a gap.
             self.set_arq(Arq::Unknown);
         }

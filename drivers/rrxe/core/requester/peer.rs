@@ -82,26 +82,22 @@ impl Peer {
         }
     }
 
-    /// Notes a FIRST or ONLY READ response within a READ or for a PSN already acknowledged.
-    #[cold]
-    pub(super) fn on_first_within_read(&mut self, psn: Psn) {
-        if matches!(self.read_restart, ReadRestart::Asked(from) if from == psn) {
-            self.read_restart = ReadRestart::WithFirst;
-        }
-    }
-
-    /// Handles a READ response within a READ. Returns whether it answers the original request, not
-    /// a retransmission.
+    /// Handles a READ response that is not the first of a READ: it has a PSN within the READ, or one
+    /// already acknowledged. Returns whether it answers the original request, not a retransmission.
     #[inline]
     pub(super) fn on_response_within_read(&mut self, operation: Operation, psn: Psn) -> bool {
-        if matches!(
+        let is_first = matches!(
             operation,
             Operation::ReadResponseFirst | Operation::ReadResponseOnly
-        ) {
-            self.on_first_within_read(psn);
-            return false;
+        );
+        match self.read_restart {
+            ReadRestart::Asked(from) if is_first && from == psn => {
+                self.read_restart = ReadRestart::WithFirst;
+                false
+            }
+            ReadRestart::WithFirst => !is_first,
+            _ => false,
         }
-        matches!(self.read_restart, ReadRestart::WithFirst)
     }
 }
 

@@ -45,12 +45,8 @@ impl Requester {
                     ..Outcome::default()
                 };
             }
-            if matches!(
-                packet.operation,
-                Operation::ReadResponseFirst | Operation::ReadResponseOnly
-            ) {
-                self.peer.on_first_within_read(packet.psn());
-            }
+            self.peer
+                .on_response_within_read(packet.operation, packet.psn());
             return self.drop_packet();
         }
         let mut outcome = match (packet.operation, packet.ext) {
@@ -297,9 +293,9 @@ impl Requester {
             outcome.transmit |= self.loss.gaps_are_due();
             return outcome;
         }
+        let index = Self::index(slots, self.tail);
         let read = self.slot(slots, self.tail).filter(|slot| {
-            let answered_so = matches!(slot.op, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite);
-            answered_so && slot.contains(psn)
+            slot.contains(psn) && slot.op.is_read_or_atomic() && !slot.op.is_atomic()
         });
         let Some(slot) = read else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
@@ -320,7 +316,7 @@ impl Requester {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
         if packet.payload_len != 0 {
-            if let Err(fault) = env.write_read_response(Self::index(slots, self.tail), offset) {
+            if let Err(fault) = env.write_read_response(index, offset) {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
