@@ -10,17 +10,18 @@
 //! slots, and so has the same PSNs, opcodes and payload split (F-07).
 
 mod credits;
-mod gaps;
 mod local;
-mod recovery;
+mod loss;
+mod peer;
 mod request;
 mod response;
+mod rtt;
 mod transmit;
 mod window;
 
-pub use recovery::MIN_PTO;
 pub(crate) use request::ATOMIC_WRITE_LEN;
 pub use request::{SendCompletion, SendOp, SendSlot, SlotProgress};
+pub use rtt::MIN_PTO;
 pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
@@ -28,9 +29,10 @@ use crate::psn::Psn;
 use crate::wire::Class;
 use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
-use gaps::Gaps;
-use recovery::{Loss, Recovery};
+use loss::Loss;
+use peer::Peer;
 use request::SlotState;
+use rtt::Rtt;
 use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
@@ -182,8 +184,9 @@ pub struct Requester {
     /// The driver buffers out-of-order answers.
     buffering: bool,
     mode: RecoveryMode,
-    recovery: Recovery,
-    gaps: Gaps,
+    rtt: Rtt,
+    loss: Loss,
+    peer: Peer,
     credits: Credits,
 
     // Retries.
@@ -236,8 +239,9 @@ impl Requester {
             implied_nak: false,
             buffering: false,
             mode: RecoveryMode::Selective,
-            recovery: Recovery::new(),
-            gaps: Gaps::new(),
+            rtt: Rtt::default(),
+            loss: Loss::default(),
+            peer: Peer::new(RecoveryMode::Selective),
             credits: Credits::new(),
             retries_left: 0,
             rnr_retries_left: 0,
@@ -274,7 +278,7 @@ impl Requester {
     /// ([`crate::Outcome::buffer`]), regardless of [`Requester::set_buffering`].
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
-        self.recovery = Recovery::of(mode);
+        self.peer = Peer::new(mode);
     }
 
     /// Returns whether the driver keeps out-of-order answers.
@@ -330,7 +334,7 @@ impl Requester {
         self.ack_timeout = timeout::ack_timeout(code);
         if self.ack_timeout.is_none() {
             self.ack_deadline = None;
-            self.recovery.probe_at = None;
+            self.loss.probe_at = None;
         }
     }
 
@@ -401,16 +405,12 @@ impl Requester {
     /// even if the pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let loss = match self.recovery.loss {
-            Loss::Due { at, .. } => at,
-            _ => None,
-        };
         [
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
             self.rate.wakeup(),
-            self.recovery.probe_at,
-            loss,
+            self.loss.probe_at,
+            self.loss.repair_at(),
         ]
         .into_iter()
         .flatten()

@@ -3,7 +3,7 @@
 //! The receive direction of the requester: applies answers and timers to the outstanding work
 //! requests (IBA 9.7.6, which calls this side the completer).
 
-use super::recovery::{is_after, AfterRepair, Cause, Loss};
+use super::loss::{Cause, Repaired};
 use super::request::SlotState;
 use super::{
     Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
@@ -14,12 +14,11 @@ use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AckExtent {
-    /// Everything that it covers is acknowledged.
-    All,
+struct Acked {
     /// It is beyond an unanswered READ or atomic, which only its own answer completes (F-11, F-18).
-    UnansweredRead,
+    unanswered_read: bool,
+    /// The repair that it acknowledges.
+    repaired: Option<Repaired>,
 }
 
 impl Requester {
@@ -46,12 +45,8 @@ impl Requester {
                     ..Outcome::default()
                 };
             }
-            if matches!(
-                packet.operation,
-                Operation::ReadResponseFirst | Operation::ReadResponseOnly
-            ) {
-                self.recovery.on_first_within_read(packet.psn());
-            }
+            self.peer
+                .on_response_within_read(packet.operation, packet.psn());
             return self.drop_packet();
         }
         let mut outcome = match (packet.operation, packet.ext) {
@@ -93,7 +88,6 @@ impl Requester {
         }
         let read = self.slot(slots, self.tail).filter(|slot| {
             slot.op == SendOp::Read
-                && slot.progress.state == SlotState::Started
                 && slot.progress.first_psn != packet.psn()
                 && slot.contains(packet.psn())
         });
@@ -148,7 +142,7 @@ impl Requester {
         if self.rate.wakeup().is_some_and(|at| at <= now) {
             self.rate.clear_wakeup();
         }
-        if self.recovery.probe_at.is_some_and(|at| at <= now) {
+        if self.loss.probe_at.is_some_and(|at| at <= now) {
             self.probe(now);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
@@ -182,26 +176,23 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let vendor_err = u32::from(aeth.syndrome);
-        let (before, loss) = (self.una, self.recovery.loss);
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
-                let extent = self.acknowledge(slots, now, psn.next(), env);
-                if extent == AckExtent::UnansweredRead && self.tail_ends_by(slots, psn) {
-                    let own = self.tail_contains(slots, psn);
+                let acked = self.acknowledge(slots, now, psn.next(), env);
+                let read = self.slot(slots, self.tail).filter(|slot| {
+                    let ends_by = slot.last_psn().since(self.una) <= psn.since(self.una);
+                    acked.unanswered_read && ends_by
+                });
+                if let Some(read) = read {
+                    let own = read.contains(psn);
                     let mut outcome = self.implied_nak(slots, now, env);
                     // An acknowledgement within the READ is useless once the READ is answered, so
                     // it is not buffered.
                     outcome.buffer &= !own;
                     return outcome;
                 }
-                let advanced = self.una.since(before);
-                match self.after_repair(loss, advanced) {
-                    AfterRepair::Nothing => {}
-                    AfterRepair::NextLost => {
-                        self.grow_repair(loss, advanced);
-                        self.declare_lost(now, Cause::Nak);
-                    }
-                    AfterRepair::GoBack => self.rewind(),
+                if let Some(repaired) = acked.repaired {
+                    self.after_repair(repaired, now);
                 }
                 Outcome::default()
             }
@@ -209,41 +200,11 @@ impl Requester {
             Syndrome::RnrNak { .. } if psn == self.una && self.send_psn == self.una => {
                 self.drop_packet()
             }
-            Syndrome::Nak(NakCode::SequenceError) if psn == self.una && self.nak_is_stale(now) => {
-                self.drop_packet()
-            }
             Syndrome::RnrNak { timer } => {
-                let extent = self.acknowledge(slots, now, psn, env);
-                self.wait_for_ready(psn, now, timeout::rnr_timer(timer));
-                if extent == AckExtent::UnansweredRead {
-                    return self.implied_nak(slots, now, env);
-                }
-                self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
-                if self.rnr_retry != RNR_RETRY_INFINITE {
-                    match self.rnr_retries_left.checked_sub(1) {
-                        Some(left) => self.rnr_retries_left = left,
-                        None => return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env),
-                    }
-                }
-                // The packet arrived in order, so nothing is lost and the retry count starts again.
-                // (Peers that violate B-13 by sending Sequence NAKs for the packets after it would
-                // use up the retries.)
-                self.retries_left = self.retry_count;
-                self.rewind();
-                Outcome::default()
+                let time = timeout::rnr_timer(timer);
+                self.on_rnr_nak(slots, now, psn, time, vendor_err, env)
             }
-            Syndrome::Nak(NakCode::SequenceError) => {
-                if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
-                    return self.implied_nak(slots, now, env);
-                }
-                self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
-                let advanced = self.una.since(before);
-                if self.send_psn == self.una || self.goes_back(loss, advanced) {
-                    return self.retry(slots, env);
-                }
-                self.grow_repair(loss, advanced);
-                self.repair_loss(slots, now, Cause::Nak, env)
-            }
+            Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(slots, now, psn, env),
             Syndrome::Nak(code) => {
                 let status = match code {
                     NakCode::InvalidRequest => Status::RemInvReq,
@@ -252,16 +213,66 @@ impl Requester {
                     // Only for reliable datagrams.
                     _ => return self.drop_packet(),
                 };
-                let extent = self.acknowledge(slots, now, psn, env);
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
-                if extent == AckExtent::UnansweredRead {
+                if self.acknowledge(slots, now, psn, env).unanswered_read {
                     return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
             }
             Syndrome::Reserved(_) => self.drop_packet(),
         }
+    }
+
+    fn on_rnr_nak<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot<E::Local>],
+        now: u64,
+        psn: Psn,
+        time: u64,
+        vendor_err: u32,
+        env: &mut E,
+    ) -> Outcome {
+        let acked = self.acknowledge(slots, now, psn, env);
+        self.wait_for_ready(psn, now, time);
+        if acked.unanswered_read {
+            return self.implied_nak(slots, now, env);
+        }
+        self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
+        if self.rnr_retry != RNR_RETRY_INFINITE {
+            let Some(left) = self.rnr_retries_left.checked_sub(1) else {
+                return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env);
+            };
+            self.rnr_retries_left = left;
+        }
+        // The packet arrived in order, so nothing is lost and the retry count starts again. (Peers
+        // that violate B-13 by sending Sequence NAKs for the packets after it would use up the
+        // retries.)
+        self.retries_left = self.retry_count;
+        self.rewind();
+        Outcome::default()
+    }
+
+    fn on_sequence_nak<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot<E::Local>],
+        now: u64,
+        psn: Psn,
+        env: &mut E,
+    ) -> Outcome {
+        if psn == self.una && self.nak_is_stale(now) {
+            return self.drop_packet();
+        }
+        let acked = self.acknowledge(slots, now, psn, env);
+        if acked.unanswered_read {
+            return self.implied_nak(slots, now, env);
+        }
+        self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
+        if self.send_psn == self.una || self.goes_back(acked.repaired) {
+            return self.retry(slots, env);
+        }
+        let len = self.next_repair_len(acked.repaired);
+        self.repair_loss(slots, now, Cause::Nak, len, env)
     }
 
     /// Handles a READ response whose PSN is outstanding.
@@ -276,35 +287,23 @@ impl Requester {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.una && self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
+        if psn != self.una && self.acknowledge(slots, now, psn, env).unanswered_read {
             if self.buffers() {
                 self.note_answer(slots, psn);
             }
             let mut outcome = self.implied_nak(slots, now, env);
-            outcome.transmit |= self.gaps.are_due();
+            outcome.transmit |= self.loss.gaps_are_due();
             return outcome;
         }
         let read = self.slot(slots, self.tail).filter(|slot| {
-            let answered_so = matches!(slot.op, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite);
-            answered_so && slot.progress.state == SlotState::Started && slot.contains(psn)
+            slot.contains(psn) && slot.op.is_read_or_atomic() && !slot.op.is_atomic()
         });
         let Some(slot) = read else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
         };
-
         let at = psn.since(slot.progress.first_psn);
-        let last = psn == slot.last_psn();
-        // The first response to a retransmitted READ may have any place in it (C-07), and delayed
-        // responses to the original request arrive, too.
-        let may_start = at == 0 || slot.progress.retried;
-        let fits = match packet.operation {
-            Operation::ReadResponseFirst => may_start && !last,
-            Operation::ReadResponseMiddle => at != 0 && !last,
-            Operation::ReadResponseLast => at != 0 && last,
-            Operation::ReadResponseOnly => may_start && last,
-            _ => false,
-        };
-        if !fits {
+        let last = at.wrapping_add(1) == slot.progress.packets;
+        if !slot.may_be_answered_by(packet.operation, at == 0, last) {
             // A responder that lost a response on its own side may continue with the opcode of the
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
             // requested one, so ask again.
@@ -314,30 +313,15 @@ impl Requester {
             return self.ask_again(slots, env);
         }
         let offset = self.mtu.offset(at);
-        let expected = match slot.op {
-            SendOp::Read => {
-                let max = self.mtu.bytes().saturating_mul(packet.packets);
-                slot.length.saturating_sub(offset).min(max)
-            }
-            // The response only confirms completion (G-25, G-26).
-            _ => 0,
-        };
-        if packet.payload_len != expected {
+        if packet.payload_len != self.response_len(slot, offset, packet.packets) {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
-        if expected != 0 {
+        if packet.payload_len != 0 {
             if let Err(fault) = env.write_read_response(slot, offset) {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
-        if at != 0 {
-            match packet.operation {
-                Operation::ReadResponseFirst | Operation::ReadResponseOnly => {
-                    self.recovery.on_first_within_read(psn);
-                }
-                _ => self.recovery.on_middle_within_read(),
-            }
-        }
+        let original = at != 0 && self.peer.on_response_within_read(packet.operation, psn);
         let before = self.una;
         self.una = psn.add(packet.packets);
         if last {
@@ -346,11 +330,22 @@ impl Requester {
         } else {
             self.response_psns = self.response_psns.saturating_sub(packet.packets);
         }
-        self.on_progress(before, now);
+        self.on_progress(before, original, now);
         if last {
-            self.on_answer(now);
+            self.after_read(now);
         }
         Outcome::default()
+    }
+
+    /// Returns the payload length of these response packets from `offset` on.
+    #[inline]
+    fn response_len<P>(&self, slot: &SendSlot<P>, offset: u32, packets: u32) -> u32 {
+        if slot.op != SendOp::Read {
+            // The response only confirms completion (G-25, G-26).
+            return 0;
+        }
+        let max = self.mtu.bytes().saturating_mul(packets);
+        slot.length.saturating_sub(offset).min(max)
     }
 
     /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
@@ -363,13 +358,12 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
-        if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
+        if self.acknowledge(slots, now, psn, env).unanswered_read {
             return self.implied_nak(slots, now, env);
         }
-        let atomic = self.slot(slots, self.tail).filter(|slot| {
-            let answered_so = slot.op.is_atomic() && packet.payload_len == 0;
-            answered_so && slot.progress.state == SlotState::Started && slot.contains(psn)
-        });
+        let atomic = self
+            .slot(slots, self.tail)
+            .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn));
         let Some(slot) = atomic else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
         };
@@ -380,16 +374,9 @@ impl Requester {
         self.una = psn.next();
         self.complete_tail(slots, Status::Success, 0, env);
         self.complete_local(slots, env);
-        self.on_progress(before, now);
-        self.on_answer(now);
+        self.on_progress(before, false, now);
+        self.after_read(now);
         Outcome::default()
-    }
-
-    /// Handles the complete answer to a READ or atomic.
-    fn on_answer(&mut self, now: u64) {
-        if self.after_read(now) {
-            self.rewind();
-        }
     }
 
     /// Acknowledges everything before `limit`: completes SENDs and WRITEs, and stops at a READ or
@@ -400,37 +387,43 @@ impl Requester {
         now: u64,
         limit: Psn,
         env: &mut E,
-    ) -> AckExtent {
+    ) -> Acked {
         let before = self.una;
-        let extent = loop {
+        let unanswered_read = loop {
             let left = limit.since(self.una);
             if left == 0 {
-                break AckExtent::All;
+                break false;
             }
             let Some(slot) = self.slot(slots, self.tail) else {
-                break AckExtent::All;
+                break false;
             };
             if slot.op.is_read_or_atomic() {
-                break AckExtent::UnansweredRead;
+                break true;
             }
             let unacknowledged = slot.last_psn().next().since(self.una);
             if left < unacknowledged || slot.progress.state != SlotState::Started {
                 self.una = limit;
-                break AckExtent::All;
+                break false;
             }
             self.una = self.una.add(unacknowledged);
             self.complete_tail(slots, Status::Success, 0, env);
             self.complete_local(slots, env);
         };
-        if self.una != before {
-            self.on_progress(before, now);
+        let repaired = if self.una == before {
+            None
+        } else {
+            self.on_progress(before, false, now)
+        };
+        Acked {
+            unanswered_read,
+            repaired,
         }
-        extent
     }
 
     /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
-    /// acknowledged in the meantime.
-    fn on_progress(&mut self, before: Psn, now: u64) {
+    /// acknowledged in the meantime. `original` and the result are those of
+    /// [`Requester::recovery_progress`].
+    fn on_progress(&mut self, before: Psn, original: bool, now: u64) -> Option<Repaired> {
         let jumped = self.send_psn.since(before) < self.una.since(before);
         if jumped {
             self.send_psn = self.una;
@@ -443,7 +436,7 @@ impl Requester {
             self.dropped_until = None;
         }
         let una = self.una;
-        self.rnr_wait = self.rnr_wait.filter(|wait| !is_after(una, wait.from));
+        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
         self.rnr_since = None;
         self.implied_nak = false;
         // The timer runs only while something is in flight, not while it waits for retransmission.
@@ -452,7 +445,7 @@ impl Requester {
         } else {
             self.arm_ack_timer(now);
         }
-        self.recovery_progress(before, jumped, now);
+        self.recovery_progress(before, jumped, original, now)
     }
 
     /// Handles an RNR NAK for this PSN: the packet and its successors are not sent for at least
@@ -486,11 +479,10 @@ impl Requester {
         }
         let mut outcome = Outcome::default();
         // A pending retransmission of everything includes this packet.
-        let known =
-            self.recovery.loss != Loss::None || self.is_asked() || self.send_psn == self.una;
+        let known = self.loss.repair.is_some() || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            outcome = self.repair_loss(slots, now, Cause::Gap, env);
+            outcome = self.repair_loss(slots, now, Cause::Gap, 1, env);
         }
         outcome.buffer = !outcome.fatal;
         outcome
@@ -507,12 +499,13 @@ impl Requester {
         outcome
     }
 
-    /// Retransmits the oldest unacknowledged packet, or gives up (F-06).
+    /// Retransmits `len` packets from the oldest unacknowledged one on, or gives up (F-06).
     fn repair_loss<E: RequesterEnv>(
         &mut self,
         slots: &[SendSlot<E::Local>],
         now: u64,
         cause: Cause,
+        len: u32,
         env: &mut E,
     ) -> Outcome {
         if !self.use_retry() {
@@ -520,7 +513,7 @@ impl Requester {
         }
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
-        self.declare_lost(now, cause);
+        self.declare_lost(now, cause, len);
         Outcome {
             transmit: self.repair_is_due(now),
             ..Outcome::default()
@@ -537,18 +530,6 @@ impl Requester {
             transmit: true,
             ..Outcome::default()
         }
-    }
-
-    /// Returns whether the oldest work request ends at or before this outstanding PSN.
-    fn tail_ends_by<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
-        self.slot(slots, self.tail)
-            .is_some_and(|slot| slot.last_psn().since(self.una) <= psn.since(self.una))
-    }
-
-    /// Returns whether this PSN belongs to the oldest work request.
-    fn tail_contains<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
-        self.slot(slots, self.tail)
-            .is_some_and(|slot| slot.contains(psn))
     }
 
     /// Completes the oldest work request. Returns whether there was one.
@@ -634,17 +615,12 @@ impl Requester {
             };
             self.complete_tail(slots, status, 0, env);
         }
-        self.next = self.head;
-        self.credits.rewound();
         self.una = self.max_psn;
-        self.send_psn = self.max_psn;
-        self.response_psns = 0;
+        self.rewind();
         self.reads = 0;
         self.implied_nak = false;
-        self.ack_deadline = None;
         self.rnr_wait = None;
         self.rnr_since = None;
-        self.recovery_rewound();
         self.rate.clear_wakeup();
     }
 }
@@ -656,9 +632,24 @@ fn is_ack(aeth: &Aeth) -> bool {
 }
 
 impl<P> SendSlot<P> {
-    /// Returns whether this PSN belongs to the work request.
+    /// Returns whether the work request has started and this PSN is one of its packets.
     #[inline]
     fn contains(&self, psn: Psn) -> bool {
-        psn.since(self.progress.first_psn) < self.progress.packets
+        self.progress.state == SlotState::Started
+            && psn.since(self.progress.first_psn) < self.progress.packets
+    }
+
+    /// Returns whether the opcode of a READ response fits its place in the answer. The first
+    /// response to a retransmitted READ may have any place (C-07), and delayed responses to the
+    /// original request arrive, too.
+    #[inline]
+    fn may_be_answered_by(&self, response: Operation, first: bool, last: bool) -> bool {
+        match response {
+            Operation::ReadResponseFirst => (first || self.progress.retried) && !last,
+            Operation::ReadResponseMiddle => !first && !last,
+            Operation::ReadResponseLast => !first && last,
+            Operation::ReadResponseOnly => (first || self.progress.retried) && last,
+            _ => false,
+        }
     }
 }
