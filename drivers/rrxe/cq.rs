@@ -12,8 +12,8 @@ use crate::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
     NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
 };
-use crate::driver::Rrxe;
 use crate::limits;
+use crate::marker::Rrxe;
 use crate::qp::StreamHistory;
 use crate::serial_gate::{PendingBits, SerialGate};
 use kernel::{

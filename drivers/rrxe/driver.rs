@@ -9,6 +9,7 @@ use crate::{
     cq::Cq,
     device::DeviceState,
     limits, link,
+    marker::Rrxe,
     mr::{Mr, MrHandle},
     pd::Pd,
     poll::Poller,
@@ -33,9 +34,6 @@ use linux_rdma::{
         Udata, UserMemory,
     },
 };
-
-/// The driver.
-pub(crate) struct Rrxe;
 
 /// Checks that a command without a driver part has no input, and writes no response.
 fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {

@@ -7,7 +7,7 @@
 
 use crate::{
     device::DeviceState,
-    driver::Rrxe,
+    marker::Rrxe,
     limits::{GID_TABLE_LENS, ROCE_UDP_PORT},
     module_state,
 };

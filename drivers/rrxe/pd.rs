@@ -4,8 +4,8 @@
 
 use kernel::sync::atomic::{Atomic, Relaxed};
 
-/// Identity of a protection domain. Never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Identity of a protection domain. Never reused. The default is that of no protection domain.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct PdId(u64);
 
 /// The protection domain of a region, which reregistration may change.

@@ -152,15 +152,10 @@ impl Ring {
 
     /// Copies out the data segments that follow the first `head` bytes of an entry.
     #[inline]
-    fn segments(&self, counter: u32, head: usize, to: &mut [DataSegment]) -> Result {
+    fn segments(&self, counter: u32, head: usize, to: &mut [abi::Sge]) -> Result {
         let mut offset = self.offset(counter).wrapping_add(head);
         for segment in to {
-            let sge: abi::Sge = self.memory.read(offset)?;
-            *segment = DataSegment {
-                addr: sge.addr,
-                length: sge.length,
-                lkey: sge.lkey,
-            };
+            *segment = self.memory.read(offset)?;
             offset = offset.wrapping_add(core::mem::size_of::<abi::Sge>());
         }
         Ok(())
@@ -272,7 +267,7 @@ impl Consumer {
 
     /// Reads the data segments that follow the first `head` bytes of the next entry.
     #[inline]
-    pub(crate) fn next_segments(&self, head: usize, to: &mut [DataSegment]) -> Result {
+    pub(crate) fn next_segments(&self, head: usize, to: &mut [abi::Sge]) -> Result {
         if head.wrapping_add(to.len().wrapping_mul(16)) > self.ring.stride as usize {
             return Err(EINVAL);
         }

@@ -31,8 +31,10 @@ mod limits;
 mod link;
 mod local_queue;
 mod loopback;
+mod marker;
 mod mr;
 mod multicast;
+mod number_table;
 mod path;
 mod pd;
 mod plain_data;
@@ -123,7 +125,7 @@ pub(crate) fn module_state() -> Option<Arc<State>> {
 #[pin_data(PinnedDrop)]
 struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.
-    link: LinkRegistration<driver::Rrxe>,
+    link: LinkRegistration<marker::Rrxe>,
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
     /// Dropped after the last device, and before what the threads and work items use.

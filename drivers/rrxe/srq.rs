@@ -14,8 +14,8 @@ use crate::{
     abi::{recv_stride, CreateSrqCmd, RecvWqe},
     cq::{Cq, Overflow},
     device::DeviceState,
-    driver::Rrxe,
     limits,
+    marker::Rrxe,
     pd::{Pd, PdId},
     ring::{Consumer, Producer, Ring},
     serial_gate::{PendingBits, SerialGate},
@@ -108,6 +108,19 @@ impl Drop for Listed {
     }
 }
 
+impl Listed {
+    /// Makes a queue available to the packets of XRC. Returns its entry and its number.
+    fn new(device: &Arc<DeviceState>, srq: &Arc<Srq>) -> Result<(Self, u32)> {
+        let (index, number) = device.tables.srqs.reserve()?;
+        let listed = Self {
+            device: device.clone(),
+            index,
+        };
+        device.tables.srqs.publish(index, srq.clone())?;
+        Ok((listed, number))
+    }
+}
+
 /// CREATE_SRQ. Returns a queue, and for XRC its number. Ignores the limit, which MODIFY_SRQ sets.
 pub(crate) fn create(
     device: &Device<Rrxe>,
@@ -120,69 +133,51 @@ pub(crate) fn create(
     if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR || attr.max_sge > limits::MAX_SRQ_SGE {
         return Err(EINVAL);
     }
-    let stride = recv_stride(attr.max_sge).ok_or(EINVAL)?;
     let (ring, poster) = match udata {
-        Some(udata) => {
-            let cmd: CreateSrqCmd = udata.read()?;
-            let ring = Ring::from_user(device, &cmd.ring, attr.max_wr, stride)?;
-            udata.write_nothing()?;
-            (ring, None)
-        }
+        Some(udata) => (user_ring(device, attr.max_wr, attr.max_sge, udata)?, None),
         None => {
+            let stride = recv_stride(attr.max_sge).ok_or(EINVAL)?;
             let ring = Ring::for_kernel(attr.max_wr, stride)?;
             let producer = Producer::new(ring.clone());
-            let poster =
-                KBox::pin_init(new_spinlock!(producer, "rrxe_srq_post"), GFP_KERNEL_ACCOUNT)?;
+            let producer = new_spinlock!(producer, "rrxe_srq_post");
+            let poster = KBox::pin_init(producer, GFP_KERNEL_ACCOUNT)?;
             (ring, Some(poster))
         }
     };
     attr.max_wr = ring.capacity();
     attr.limit = 0;
-    let (max_wr, max_sge) = (attr.max_wr, attr.max_sge);
-    let consumer = Some(Consumer::new(ring));
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
         cq: Arc::clone(xrc.cq),
     });
-    let is_listed = xrc.is_some();
-    let srq = Arc::pin_init(
-        pin_init!(Srq {
-            pd: pd.id(),
-            max_sge,
-            xrc,
-            target,
-            queue <- new_spinlock!(Queue {
-                consumer,
-                max_wr,
-                limit: 0,
-            }, "rrxe_srq"),
-            modify_lock <- new_mutex!((), "rrxe_srq_change"),
-            event_work <- new_work!("rrxe_srq_event"),
-            event_gate: SerialGate::new(),
-            events: PendingBits::new(),
-        }),
-        GFP_KERNEL_ACCOUNT,
-    )?;
-    let (listed, number) = if is_listed {
-        let tables = &device.data().tables;
-        let (index, number) = tables.srqs.reserve()?;
-        let listed = Listed {
-            device: device.data().clone(),
-            index,
-        };
-        tables.srqs.publish(index, srq.clone())?;
+    let is_xrc = xrc.is_some();
+    let srq = Srq::new(pd, attr, xrc, target, ring)?;
+    let (listed, number) = if is_xrc {
+        let (listed, number) = Listed::new(device.data(), &srq)?;
         (Some(listed), number)
     } else {
         (None, 0)
     };
-    Ok((
-        SrqHandle {
-            srq,
-            listed,
-            poster,
-        },
-        number,
-    ))
+    let handle = SrqHandle {
+        srq,
+        listed,
+        poster,
+    };
+    Ok((handle, number))
+}
+
+/// Pins the ring of a user program for CREATE_SRQ or MODIFY_SRQ.
+fn user_ring(
+    device: &Device<Rrxe>,
+    max_wr: u32,
+    max_sge: u32,
+    udata: &mut Udata<'_>,
+) -> Result<Ring> {
+    let cmd: CreateSrqCmd = udata.read()?;
+    let stride = recv_stride(max_sge).ok_or(EINVAL)?;
+    let ring = Ring::from_user(device, &cmd.ring, max_wr, stride)?;
+    udata.write_nothing()?;
+    Ok(ring)
 }
 
 impl SrqHandle {
@@ -205,11 +200,7 @@ impl SrqHandle {
             if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
                 return Err(EINVAL);
             }
-            let cmd: CreateSrqCmd = udata.read()?;
-            let stride = recv_stride(srq.max_sge).ok_or(EINVAL)?;
-            let ring = Ring::from_user(device, &cmd.ring, attr.max_wr, stride)?;
-            udata.write_nothing()?;
-            Some(ring)
+            Some(user_ring(device, attr.max_wr, srq.max_sge, udata)?)
         } else {
             if let Some(udata) = udata {
                 udata.expect_nothing()?;
@@ -282,6 +273,34 @@ pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Re
 }
 
 impl Srq {
+    fn new(
+        pd: &Pd,
+        attr: &SrqAttr,
+        xrc: Option<Xrc>,
+        target: Arc<SrqTarget>,
+        ring: Ring,
+    ) -> Result<Arc<Self>> {
+        let (max_wr, consumer) = (ring.capacity(), Some(Consumer::new(ring)));
+        Arc::pin_init(
+            pin_init!(Self {
+                pd: pd.id(),
+                max_sge: attr.max_sge,
+                xrc,
+                target,
+                queue <- new_spinlock!(Queue {
+                    consumer,
+                    max_wr,
+                    limit: 0,
+                }, "rrxe_srq"),
+                modify_lock <- new_mutex!((), "rrxe_srq_change"),
+                event_work <- new_work!("rrxe_srq_event"),
+                event_gate: SerialGate::new(),
+                events: PendingBits::new(),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
     /// Returns the protection domain of its work requests, whichever queue pair takes them.
     pub(crate) fn pd(&self) -> PdId {
         self.pd

@@ -7,160 +7,22 @@
 //! one step, and all other fields of the packet are compared with that queue pair. Numbers that
 //! peers see are table indices after a keyed permutation, so that they can't be guessed.
 
-use crate::{address_handle::AddressHandle, limits, mr::Mr, qp::Qp, quota::Quotas, srq::Srq};
-use core::ops::RangeInclusive;
+use crate::{
+    address_handle::AddressHandle, limits, mr::MrTable, number_table::NumberTable, qp::Qp,
+    quota::Quotas, srq::Srq,
+};
 use kernel::{
     alloc::Flags,
-    new_mutex,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        rcu, Arc, ArcBorrow, Mutex,
-    },
+    sync::{rcu, Arc, ArcBorrow},
 };
-use linux_rdma::{
-    random,
-    sync::{IndexPool, RcuTable},
-};
-use rrxe_core::permute::Permutation;
-
-/// Smallest number of allocations before a number is reused, so that a late packet, or a key that a
-/// peer has kept, finds nothing. The number of an object that has lived for a whole round may be
-/// reused soon after the object's end. A table uses 8 bytes for each number.
-const MIN_REUSE_DISTANCE: u32 = 32_768;
-
-/// Allocator of 24-bit indices. Those in `range` are allocated in turn.
-#[pin_data]
-struct Numbers {
-    #[pin]
-    pool: IndexPool,
-    permutation: Permutation,
-    range: RangeInclusive<u32>,
-    /// One more than the index that was allocated last.
-    #[pin]
-    next: Mutex<u32>,
-    used: Atomic<u32>,
-    cache: IndexCache,
-}
-
-/// Cache of recently used numbers and their indices. Inverting the permutation takes a hundred
-/// instructions, and consecutive packets use the same few numbers. A number always has the same
-/// index, so entries never become stale.
-struct IndexCache([Atomic<u64>; CACHE_ENTRIES]);
-
-/// Number of entries, which take 2 KiB.
-const CACHE_ENTRIES: usize = 256;
-
-impl IndexCache {
-    /// An empty entry. No number has this value, because numbers have 24 bits.
-    const NONE: u64 = u64::MAX;
-
-    fn new() -> Self {
-        Self([const { Atomic::new(Self::NONE) }; CACHE_ENTRIES])
-    }
-
-    /// Returns the index of a number, from its cache entry or from `find`.
-    #[inline]
-    fn index(&self, number: u32, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        let entry = self.0.get(number as usize % CACHE_ENTRIES)?;
-        let known = entry.load(Relaxed);
-        if known >> 32 == u64::from(number) {
-            return Some(known as u32);
-        }
-        let index = find()?;
-        entry.store(u64::from(number) << 32 | u64::from(index), Relaxed);
-        Some(index)
-    }
-}
-
-/// First and last number of the domain that the permutation works on: 24 bits, without the numbers
-/// with a special meaning (0, 1 and 0xffffff as queue pairs).
-const FIRST_NUMBER: u32 = 2;
-const LAST_NUMBER: u32 = 0xff_fffe;
-
-fn permutation() -> Result<Permutation> {
-    let key = || {
-        let mut bytes = [0; 8];
-        random::fill(&mut bytes);
-        u64::from_ne_bytes(bytes)
-    };
-    Permutation::new([key(), key()], FIRST_NUMBER, LAST_NUMBER).ok_or(EINVAL)
-}
-
-impl Numbers {
-    /// Returns an allocator for at most `max` numbers at a time.
-    fn new(max: u32) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            pool <- IndexPool::new(),
-            permutation: permutation()?,
-            range: FIRST_NUMBER..=FIRST_NUMBER.saturating_add(max.saturating_sub(1)).min(LAST_NUMBER),
-            next <- new_mutex!(FIRST_NUMBER, "rrxe_numbers"),
-            used: Atomic::new(0),
-            cache: IndexCache::new(),
-        })
-    }
-
-    /// Returns a free index and its external number.
-    ///
-    /// Allocation cycles through the lowest part of the range, so that a table has few leaves. That
-    /// part is four times as large as the number of indices in use, and at least
-    /// [`MIN_REUSE_DISTANCE`].
-    fn reserve(&self) -> Result<(u32, u32)> {
-        let (first, last) = (*self.range.start(), *self.range.end());
-        let part = self
-            .used
-            .load(Relaxed)
-            .saturating_mul(4)
-            .max(MIN_REUSE_DISTANCE);
-        let mut next = self.next.lock();
-        let part = first..=last.min(first.saturating_add(part));
-        let index = self.pool.alloc_from(*next, part, GFP_KERNEL_ACCOUNT)?;
-        *next = index.wrapping_add(1);
-        match self.permutation.apply(index) {
-            Some(number) => {
-                self.used.fetch_add(1, Relaxed);
-                Ok((index, number))
-            }
-            None => {
-                self.pool.free(index);
-                Err(EINVAL)
-            }
-        }
-    }
-
-    /// Frees an index for later reuse.
-    fn release(&self, index: u32) {
-        self.used.fetch_sub(1, Relaxed);
-        self.pool.free(index);
-    }
-
-    #[inline]
-    fn index(&self, number: u32) -> Option<u32> {
-        self.cache.index(number, || self.permutation.invert(number))
-    }
-}
-
-/// Objects that packets name by unguessable numbers.
-#[pin_data]
-pub(crate) struct NumberTable<T: Send + Sync + 'static> {
-    #[pin]
-    numbers: Numbers,
-    table: RcuTable<T>,
-}
+use linux_rdma::sync::{IndexPool, RcuTable};
 
 /// Queue pairs by number.
 pub(crate) type QpTable = NumberTable<Qp>;
 
 /// Shared receive queues for XRC by number.
 pub(crate) type SrqTable = NumberTable<Srq>;
-
-/// Memory regions by key: 24 bits of number, and 8 low bits that the consumer changes with each
-/// use.
-#[pin_data]
-pub(crate) struct RegionTable {
-    #[pin]
-    regions: NumberTable<Mr>,
-}
 
 /// Address handles by number. Only the owning process sees the numbers.
 #[pin_data]
@@ -175,8 +37,7 @@ pub(crate) struct AddressTable {
 pub(crate) struct Tables {
     #[pin]
     pub(crate) qps: QpTable,
-    #[pin]
-    pub(crate) regions: RegionTable,
+    pub(crate) mrs: Arc<MrTable>,
     #[pin]
     pub(crate) addresses: AddressTable,
     #[pin]
@@ -189,9 +50,7 @@ impl Tables {
         Arc::pin_init(
             try_pin_init!(Self {
                 qps <- NumberTable::new(limits::MAX_QP),
-                regions <- try_pin_init!(RegionTable {
-                    regions <- NumberTable::new(limits::MAX_MR + limits::MAX_MW),
-                }),
+                mrs: Arc::pin_init(MrTable::new(), GFP_KERNEL)?,
                 addresses <- try_pin_init!(AddressTable {
                     pool <- IndexPool::new(),
                     table: RcuTable::new()?,
@@ -201,77 +60,6 @@ impl Tables {
             }? Error),
             GFP_KERNEL,
         )
-    }
-}
-
-impl<T: Send + Sync + 'static> NumberTable<T> {
-    /// Returns a table for `max` objects.
-    fn new(max: u32) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            numbers <- Numbers::new(max),
-            table: RcuTable::new()?,
-        })
-    }
-
-    /// Reserves an index. Returns it with its external number.
-    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
-        self.numbers.reserve()
-    }
-
-    /// Makes the object visible to the packet path.
-    pub(crate) fn publish(&self, index: u32, object: Arc<T>) -> Result {
-        self.table.insert(index, object, GFP_KERNEL_ACCOUNT)
-    }
-
-    /// Returns the object with this number.
-    #[inline]
-    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
-        self.table.get(self.numbers.index(number)?, rcu)
-    }
-
-    /// Hides the object from the packet path.
-    pub(crate) fn withdraw(&self, index: u32) {
-        drop(self.table.remove(index));
-    }
-
-    /// Frees the number for reuse.
-    pub(crate) fn release(&self, index: u32) {
-        self.numbers.release(index);
-    }
-}
-
-impl RegionTable {
-    /// Reserves an index. Returns it with a key.
-    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
-        let (index, number) = self.regions.reserve()?;
-        Ok((index, number << 8 | random::u32() & 0xff))
-    }
-
-    /// Makes the region visible to work requests and packets.
-    pub(crate) fn publish(&self, index: u32, mr: Arc<Mr>) -> Result {
-        self.regions.publish(index, mr)
-    }
-
-    /// Returns the region with the number in this key. The caller must check the rest of the key.
-    #[inline]
-    pub(crate) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
-        let NumberTable { numbers, table } = &self.regions;
-        table.get_ref(numbers.index(key >> 8)?, rcu)
-    }
-
-    /// Returns a counted reference to the region with the number in this key.
-    pub(crate) fn get_arc(&self, key: u32, rcu: &rcu::Guard) -> Option<Arc<Mr>> {
-        self.regions.get(key >> 8, rcu).map(Arc::from)
-    }
-
-    /// Hides the region from work requests and packets.
-    pub(crate) fn withdraw(&self, index: u32) {
-        self.regions.withdraw(index);
-    }
-
-    /// Frees the index for reuse.
-    pub(crate) fn release(&self, index: u32) {
-        self.regions.release(index);
     }
 }
 

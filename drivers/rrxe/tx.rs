@@ -12,7 +12,6 @@ use crate::{
     mr::{Reference, Span},
     path::{self, Path},
     qp::Qp,
-    rx::NO_ICRC,
 };
 use kernel::{
     prelude::*,
@@ -26,7 +25,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, LastPrefix, Prefix},
+    icrc::{self, LastPrefix, Prefix, NO_ICRC},
     Fault, TxError, TxPacket,
 };
 
@@ -103,7 +102,10 @@ impl<'a> FlowTemplate<'a> {
         let mut template = Self::new(path, device, source_port, rcu)?;
         template.tos = congestion::connected_tos(template.tos);
         // A queueing discipline may segment GSO packets.
-        template.omit_icrc = !template.is_captured && !template.may_queue && path.may_omit_icrc();
+        if !template.is_captured && !template.may_queue {
+            path.on_batch();
+            template.omit_icrc = path.may_omit_icrc();
+        }
         Some(template)
     }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work-queue entries: translates untrusted contents of a ring into the core's requests, or a
-//! fault.
+//! Work-queue entries: decodes untrusted contents of a ring into the core's work requests.
 //!
 //! This file does not depend on the kernel: the fuzzer runs it on a host (fuzz/).
 
@@ -9,7 +8,7 @@ use crate::{
     abi::{wr_opcode, RecvWqe, SendWqe, Sge, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
     limits,
 };
-use rrxe_core::{wire::Feth, Fault, SendOp, SendRequest};
+use rrxe_core::{wire::Feth, Fault, SendOp};
 
 /// The defined flags. Entries with other flags are refused, so that a later version of the ABI can
 /// define them.
@@ -18,38 +17,103 @@ const FLAGS: u8 = WQE_FENCE | WQE_INLINE | WQE_SIGNALED | WQE_SOLICITED;
 /// The capabilities of a send queue.
 #[derive(Clone, Copy)]
 pub(crate) struct SendBounds {
+    /// The ring belongs to a user program. Only kernel consumers post fast registrations: programs
+    /// register memory by a verb, which pins it.
+    pub(crate) is_user: bool,
     /// Every work request raises a completion.
     pub(crate) signal_all: bool,
     /// Data segments of a work request.
-    pub(crate) max_sge: usize,
+    pub(crate) max_sge: u32,
     /// Bytes of inline data of a work request.
-    pub(crate) max_inline: usize,
+    pub(crate) max_inline: u32,
 }
 
-/// The data that follows an entry in the ring and must be copied out, within [`SendBounds`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trailer {
-    /// Number of data segments.
-    Segments(usize),
-    /// Bytes of payload.
-    Inline(usize),
+/// A send work request.
+pub(crate) type SendSlot = rrxe_core::SendSlot<LocalPart>;
+
+/// The driver's part of a send work request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LocalPart {
+    /// Returned in the completion.
+    pub(crate) wr_id: u64,
+    /// Index of the slot.
+    pub(crate) index: u32,
+    /// UD: the address handle.
+    pub(crate) ah: u32,
+    pub(crate) data: Data,
 }
 
-/// A send work-queue entry.
-#[derive(Clone, Copy)]
-pub(crate) struct SendEntry {
-    request: SendRequest,
-    fault: Option<Fault>,
-    /// The data that follows it. The caller must report its length by [`SendEntry::set_length`].
-    pub(crate) trailer: Trailer,
-    /// No data of its own follows it.
-    without_data: bool,
+/// The data of a send work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// Nothing follows the entry: the data of an ATOMIC WRITE is [`SendSlot::swap`].
+    #[default]
+    InEntry,
+    /// Number of data segments that follow the entry in the ring.
+    Segments(u32),
+    /// Bytes of payload that follow the entry in the ring.
+    Inline(u32),
 }
 
-impl SendEntry {
-    /// Decodes an entry of a ring.
-    pub(crate) fn decode(wqe: &SendWqe, bounds: &SendBounds) -> Self {
-        let op = match wqe.opcode {
+impl SendWqe {
+    /// Decodes the entry into a slot. The caller must copy the data that follows the entry
+    /// ([`LocalPart::data`], within the bounds), and report its length by [`set_length`].
+    #[inline]
+    pub(crate) fn decode(&self, slot: &mut SendSlot, bounds: &SendBounds) {
+        let op = self.send_op(bounds.is_user);
+        // These operations name no local memory.
+        let (in_entry, length) = match op {
+            Some(SendOp::AtomicWrite) => (true, Some(8)),
+            // The flush of a whole region has no length.
+            Some(SendOp::Flush) if self.imm_or_key >> 4 == u32::from(Feth::REGION) => {
+                (true, Some(0))
+            }
+            Some(SendOp::Flush) => (true, u32::try_from(self.op.compare_add).ok()),
+            _ => (false, Some(0)),
+        };
+        let (inline, num_sge) = (self.flags & WQE_INLINE != 0, u32::from(self.num_sge));
+        let (data, fits) = if inline {
+            let fits = self.inline_length <= bounds.max_inline && num_sge == 0;
+            (Data::Inline(self.inline_length), fits)
+        } else if in_entry {
+            (Data::InEntry, num_sge == 0)
+        } else {
+            (Data::Segments(num_sge), num_sge <= bounds.max_sge)
+        };
+        let malformed = op.is_none()
+            || !fits
+            || self.flags & !FLAGS != 0
+            || self.reserved != 0
+            || inline && op.is_some_and(|op| op.is_read_or_atomic() || op.is_local());
+        slot.op = op.unwrap_or_default();
+        slot.fault = match length {
+            _ if malformed => Some(Fault::Malformed),
+            None => Some(Fault::Length),
+            Some(_) => None,
+        };
+        slot.fence = self.flags & WQE_FENCE != 0;
+        slot.signaled = bounds.signal_all || self.flags & WQE_SIGNALED != 0;
+        slot.solicited = self.flags & WQE_SOLICITED != 0;
+        slot.pkey = limits::DEFAULT_PKEY;
+        slot.length = length.unwrap_or_default();
+        slot.remote_addr = self.op.remote_addr;
+        slot.rkey_or_qkey = self.op.rkey_or_qkey;
+        slot.imm_or_key = self.imm_or_key;
+        slot.compare_add = self.op.compare_add;
+        slot.swap = self.op.swap;
+        slot.remote_qpn = self.op.remote_qpn;
+        slot.local = LocalPart {
+            wr_id: self.wr_id,
+            index: slot.local.index,
+            ah: self.ah,
+            data: if malformed { Data::InEntry } else { data },
+        };
+    }
+
+    /// Returns the operation, if the opcode exists.
+    #[inline]
+    fn send_op(&self, is_user: bool) -> Option<SendOp> {
+        match self.opcode {
             wr_opcode::SEND => Some(SendOp::Send),
             wr_opcode::SEND_WITH_IMM => Some(SendOp::SendImm),
             wr_opcode::SEND_WITH_INV => Some(SendOp::SendInv),
@@ -62,119 +126,19 @@ impl SendEntry {
             wr_opcode::ATOMIC_WRITE => Some(SendOp::AtomicWrite),
             wr_opcode::LOCAL_INV => Some(SendOp::LocalInv),
             wr_opcode::BIND_MW => Some(SendOp::BindMw),
+            wr_opcode::REG_MR if !is_user => Some(SendOp::RegMr),
             _ => None,
-        };
-        let request = SendRequest {
-            op: op.unwrap_or_default(),
-            fence: wqe.flags & WQE_FENCE != 0,
-            signaled: bounds.signal_all || wqe.flags & WQE_SIGNALED != 0,
-            solicited: wqe.flags & WQE_SOLICITED != 0,
-            length: 0,
-            remote_addr: wqe.op.remote_addr,
-            rkey: wqe.op.rkey_or_qkey,
-            imm_or_key: wqe.imm_or_key,
-            compare_add: wqe.op.compare_add,
-            swap: wqe.op.swap,
-            remote_qpn: wqe.op.remote_qpn & rrxe_core::wire::QPN_MASK,
-            qkey: wqe.op.rkey_or_qkey,
-            pkey: limits::DEFAULT_PKEY,
-        };
-        // These operations name no local memory.
-        let (without_data, length) = match op {
-            Some(SendOp::AtomicWrite) => (true, Some(8)),
-            // The flush of a whole region has no length.
-            Some(SendOp::Flush) if wqe.imm_or_key >> 4 == u32::from(Feth::REGION) => {
-                (true, Some(0))
-            }
-            Some(SendOp::Flush) => {
-                let length = u32::try_from(wqe.op.compare_add).ok();
-                (true, length.filter(|&n| n < limits::MAX_MESSAGE))
-            }
-            _ => (false, Some(0)),
-        };
-        let inline = wqe.flags & WQE_INLINE != 0;
-        let (inline_length, num_sge) = (wqe.inline_length as usize, usize::from(wqe.num_sge));
-        let (trailer, fits) = match inline {
-            true if inline_length <= bounds.max_inline => (Trailer::Inline(inline_length), true),
-            true => (Trailer::Inline(0), false),
-            false if num_sge <= bounds.max_sge => (Trailer::Segments(num_sge), true),
-            false => (Trailer::Segments(0), false),
-        };
-        let malformed = op.is_none()
-            || !fits
-            || wqe.flags & !FLAGS != 0
-            || wqe.reserved != 0
-            || inline && op.is_some_and(|op| op.is_read_or_atomic() || op.is_local())
-            || without_data && wqe.num_sge != 0
-            || inline && wqe.num_sge != 0;
-        let fault = match length {
-            _ if malformed => Some(Fault::Malformed),
-            None => Some(Fault::Length),
-            Some(_) => None,
-        };
-        Self {
-            request: SendRequest {
-                length: length.unwrap_or_default(),
-                ..request
-            },
-            fault,
-            trailer,
-            without_data,
         }
     }
+}
 
-    /// Decodes an entry of a kernel consumer's ring. It may also be a fast registration; programs
-    /// register memory by a verb, which pins it.
-    pub(crate) fn decode_kernel(wqe: &SendWqe, bounds: &SendBounds) -> Self {
-        let mut entry = Self::decode(wqe, bounds);
-        if wqe.opcode == wr_opcode::REG_MR {
-            entry.request.op = SendOp::RegMr;
-            entry.fault = None;
-        }
-        entry
-    }
-
-    /// Sets the total number of bytes of the data that follows.
-    pub(crate) fn set_length(&mut self, bytes: u64) {
-        if self.fault.is_some() || self.without_data {
-            return;
-        }
-        match u32::try_from(bytes) {
-            Ok(length) if length <= limits::MAX_MESSAGE => self.request.length = length,
-            _ => self.fault = Some(Fault::Length),
-        }
-        if self.request.op.is_atomic() && bytes != 8 {
-            self.fault = Some(Fault::Length);
-        }
-    }
-
-    /// Returns the data of an atomic write, which is part of the entry.
-    pub(crate) fn operand(&self) -> Option<[u8; 8]> {
-        (self.request.op == SendOp::AtomicWrite).then(|| self.request.swap.to_ne_bytes())
-    }
-
-    /// Records that the requester refuses the request.
-    pub(crate) fn refuse(&mut self, fault: Fault) {
-        self.fault = Some(fault);
-    }
-
-    /// Returns the fault with which a malformed work request fails when it is executed.
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        self.fault
-    }
-
-    /// Returns the request for the requester. A malformed entry becomes a request that fails when
-    /// it is executed.
-    pub(crate) fn request(&self) -> SendRequest {
-        match self.fault {
-            None => self.request,
-            Some(_) => SendRequest {
-                op: SendOp::Send,
-                signaled: true,
-                length: 0,
-                ..self.request
-            },
-        }
+/// Sets the length of a work request to the number of bytes of the data that follows the entry.
+#[inline]
+pub(crate) fn set_length(slot: &mut SendSlot, bytes: u64) {
+    let length = u32::try_from(bytes).ok();
+    slot.length = length.unwrap_or_default();
+    if length.is_none() || slot.op.is_atomic() && bytes != 8 {
+        slot.fault = Some(Fault::Length);
     }
 }
 
@@ -219,14 +183,15 @@ impl RecvEntry {
 }
 
 /// Returns the sum of the lengths of data segments.
-pub(crate) fn total(lengths: impl Iterator<Item = u32>) -> u64 {
-    lengths.map(u64::from).fold(0, u64::saturating_add)
+pub(crate) fn total(list: &[Sge]) -> u64 {
+    let lengths = list.iter().map(|segment| segment.length.into());
+    lengths.fold(0, u64::saturating_add)
 }
 
 /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the `len` bytes from
 /// `offset` on. Returns `Fault::Malformed` if the list is too short.
 pub(crate) fn for_each_piece(
-    list: impl Iterator<Item = Sge>,
+    list: &[Sge],
     offset: u32,
     len: usize,
     mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,

@@ -7,7 +7,7 @@
 use crate::model::{status, Model};
 use crate::script::{Script, Service};
 use crate::world::{KEY, OWN, PEER, PLACES, SIZE};
-use rrxe_core::{Mtu, Packet, SendOp, SendRequest, Status};
+use rrxe_core::{Mtu, Packet, SendOp, SendSlot, Status};
 use rrxe_testkit::{Attributes, Host, ReorderBuffer};
 use std::collections::VecDeque;
 
@@ -83,19 +83,19 @@ impl Conversation {
             _ => (length % MESSAGE).min(SIZE - at),
         };
         let data: Vec<u8> = (0..length).map(|i| fill.wrapping_add(i as u8)).collect();
-        let request = SendRequest {
+        let request = SendSlot {
             op,
             fence: flags & 1 != 0,
             signaled: flags & 2 != 0,
             length: if op.is_atomic() { 0 } else { length as u32 },
             remote_addr: BASE + at as u64,
-            rkey: KEY,
+            rkey_or_qkey: KEY,
             imm_or_key: 7,
             compare_add: (flags >> 2).into(),
             swap: fill.into(),
-            ..SendRequest::default()
+            ..SendSlot::default()
         };
-        let Ok(wr_id) = self.host.post(request, data.clone()) else {
+        let Some(wr_id) = self.host.post(request, data.clone()) else {
             return;
         };
         // Computes the expected effect, in the order of the work requests.

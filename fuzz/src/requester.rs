@@ -7,7 +7,7 @@ use crate::script::{Fed, Frame, Script, Service};
 use crate::world::{KEY, OWN, PEER, PLACES, QKEY};
 use rrxe_core::{
     Fault, Mtu, Packet, Payload, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp,
-    SendRequest, SendSlot, Status, TxError, TxPacket,
+    SendSlot, Status, TxError, TxPacket,
 };
 use rrxe_testkit::{layout::extensions, ReorderBuffer};
 use std::collections::VecDeque;
@@ -42,7 +42,10 @@ struct Work {
     length: u32,
     remote_addr: u64,
     signaled: bool,
-    slot: u32,
+    /// Number of the work request, counting from 0.
+    number: usize,
+    /// It is malformed or not supported.
+    fails: bool,
     /// PSN of the first packet, once it was sent.
     first_psn: Option<u32>,
     /// Packets sent, without a gap, from the first on.
@@ -71,8 +74,9 @@ struct World {
 }
 
 impl World {
-    fn work(&mut self, slot: u32) -> &mut Work {
-        let found = self.outstanding.iter_mut().find(|work| work.slot == slot);
+    fn work(&mut self, slot: &SendSlot) -> &mut Work {
+        let is_it = |work: &&mut Work| work.number == slot.local;
+        let found = self.outstanding.iter_mut().find(is_it);
         found.expect("a slot without work request")
     }
 
@@ -91,7 +95,9 @@ fn packets(op: SendOp, length: u32, mtu: u32) -> u32 {
 }
 
 impl RequesterEnv for World {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+    type Local = usize;
+
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         if self.room == 0 {
             return Err(TxError::NoRoom);
         }
@@ -99,7 +105,8 @@ impl RequesterEnv for World {
             return Err(TxError::Local(fault));
         }
         let (mtu, service) = (self.mtu, self.service);
-        let work = self.work(packet.slot);
+        let work = self.work(slot);
+        assert!(!work.fails, "sends what is refused");
         let head = packet.header();
         let opcode = head[0];
         let xrceth = usize::from(service == Service::Xrc) * 4;
@@ -138,8 +145,7 @@ impl RequesterEnv for World {
                 assert_eq!(offset % u64::from(mtu), 0, "starts within a packet");
                 (offset / u64::from(mtu)) as u32
             }
-            (Payload::Send { slot, offset, len }, _) => {
-                assert_eq!(slot, work.slot);
+            (Payload::Send { offset, len }, _) => {
                 assert_eq!(offset % mtu, 0);
                 let left = work.length.checked_sub(offset).expect("beyond the message");
                 assert_eq!(len, left.min(mtu), "neither full nor the last");
@@ -180,7 +186,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
         self.fault()?;
         let len = self.packet.expect("places without a packet").payload;
         let mtu = self.mtu;
@@ -197,7 +203,7 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn write_atomic_result(&mut self, slot: u32, _value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: &SendSlot, _value: u64) -> Result<(), Fault> {
         self.fault()?;
         let work = self.work(slot);
         assert!(work.op.is_atomic() && work.sent == 1 && !work.placed_atomic);
@@ -205,18 +211,18 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+    fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {
         let packets = |work: &Work| packets(work.op, work.length, self.mtu);
         let work = self
             .outstanding
             .front()
             .expect("completes what was not posted")
             .clone();
-        assert_eq!(work.slot, slot, "out of order");
+        assert_eq!(work.number, slot.local, "out of order");
         assert_eq!(work.op, completion.op);
         assert_eq!(work.signaled, completion.signaled);
         if completion.status == Status::Success {
-            assert!(!self.failed, "success after failure");
+            assert!(!self.failed && !work.fails, "success after failure");
             if work.op.is_local() {
                 assert!(work.executed);
             } else if self.service == Service::Ud && work.length > self.mtu {
@@ -240,7 +246,7 @@ impl RequesterEnv for World {
         self.completed += 1;
     }
 
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         assert!(!self.dead);
         let fault = self.local_fault.take();
         let work = self.work(slot);
@@ -253,6 +259,7 @@ impl RequesterEnv for World {
 struct End {
     requester: Requester,
     slots: Vec<SendSlot>,
+    posted: usize,
     world: World,
     now: u64,
     lost: bool,
@@ -273,7 +280,7 @@ impl End {
             (_, 3) => script.u32(),
             _ => u32::from(script.u16()),
         };
-        let request = SendRequest {
+        let request = SendSlot {
             op,
             fence: flags & 1 != 0,
             signaled: flags & 2 != 0,
@@ -283,26 +290,36 @@ impl End {
                 0 => 0x1000,
                 _ => u64::MAX - 0x100,
             },
-            rkey: KEY,
+            rkey_or_qkey: match self.world.service {
+                Service::Ud => QKEY,
+                _ => KEY,
+            },
             imm_or_key: u32::from(kind),
             compare_add: 1,
             swap: 2,
             remote_qpn: PEER,
-            qkey: QKEY,
             pkey: 0xffff,
+            local: self.posted,
+            ..SendSlot::default()
         };
-        let outstanding = self.world.outstanding.len();
-        let Ok(slot) = self.requester.post(&mut self.slots, request) else {
+        let full = self.world.outstanding.len() == self.slots.len();
+        let Some(slot) = self.requester.free_slot(&mut self.slots) else {
+            assert!(full, "refused by a queue with room");
             return;
         };
-        assert!(outstanding < self.slots.len(), "posted to a full queue");
+        assert!(!full, "posted to a full queue");
+        *slot = request;
+        self.requester.post(slot);
+        self.posted += 1;
+        let SendSlot { op, length, .. } = *slot;
         let packets = packets(op, length, mtu);
         self.world.outstanding.push_back(Work {
             op,
             length,
             remote_addr: request.remote_addr,
-            signaled: request.signaled,
-            slot,
+            signaled: slot.signaled,
+            number: slot.local,
+            fails: slot.fault.is_some(),
             first_psn: None,
             sent: 0,
             placed: match op {
@@ -450,6 +467,7 @@ pub fn run(data: &[u8]) {
     let mut end = End {
         requester,
         slots: vec![SendSlot::default(); 1 << (depth % 6)],
+        posted: 0,
         world: World {
             service,
             mtu,

@@ -167,6 +167,8 @@ fn within((va, len): (u64, u32), outer: (u64, u32)) -> bool {
 }
 
 impl ResponderEnv for World {
+    type Domain = ();
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         assert!(!self.dead && self.current.is_none());
         self.current = self.receives.pop_front();

@@ -4,29 +4,29 @@
 //! driver's decoding stays within bounds, and no malformed entry is executed.
 
 use crate::abi::{RecvWqe, SendWqe, Sge, WqeOp, WQE_INLINE};
-use crate::entry::{for_each_piece, total, RecvEntry, SendBounds, SendEntry, Trailer};
+use crate::entry::{for_each_piece, set_length, total, Data, RecvEntry, SendBounds, SendSlot};
 use crate::limits;
 use crate::script::{Script, Service};
-use rrxe_core::{Fault, Mtu, Requester, SendOp, SendSlot};
+use rrxe_core::{Fault, Mtu, Requester, SendOp};
 
 /// Input: two bytes of set-up, then entries.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let [kind, sizes] = [script.u8(), script.u8()];
     let bounds = SendBounds {
+        is_user: true,
         signal_all: kind & 0x80 != 0,
-        max_sge: usize::from(sizes % 33),
-        max_inline: usize::from(sizes >> 5) * 128,
+        max_sge: u32::from(sizes % 33),
+        max_inline: u32::from(sizes >> 5) * 128,
     };
     let service = Service::read(kind);
     let mut requester = Requester::new(service.core());
     requester.set_mtu(Mtu::default());
     requester.start();
-    let mut slots = [SendSlot::default(); 8];
     while !script.is_empty() {
         match script.u8() & 3 {
-            0 => receive(&mut script, bounds.max_sge),
-            _ => send(&mut script, &bounds, &mut requester, &mut slots),
+            0 => receive(&mut script, bounds.max_sge as usize),
+            _ => send(&mut script, &bounds, &mut requester),
         }
     }
 }
@@ -54,12 +54,7 @@ fn segments(script: &mut Script<'_>, n: usize) -> Vec<Sge> {
     (0..n).map(|_| segment(script)).collect()
 }
 
-fn send(
-    script: &mut Script<'_>,
-    bounds: &SendBounds,
-    requester: &mut Requester,
-    slots: &mut [SendSlot],
-) {
+fn send(script: &mut Script<'_>, bounds: &SendBounds, requester: &mut Requester) {
     let wqe = SendWqe {
         wr_id: 1,
         opcode: script.u8(),
@@ -77,77 +72,58 @@ fn send(
         },
         reserved: 0,
     };
-    let mut entry = SendEntry::decode(&wqe, bounds);
+    let slot = &mut SendSlot::default();
+    slot.local.index = 7;
+    wqe.decode(slot, bounds);
+    assert_eq!((slot.local.index, slot.local.wr_id), (7, 1));
     if wqe.flags & 0xf0 != 0 {
-        assert!(matches!(entry.fault(), Some(Fault::Malformed)));
+        assert!(matches!(slot.fault, Some(Fault::Malformed)));
     }
-    let list = match entry.trailer {
-        Trailer::Inline(n) => {
+    let mut list = Vec::new();
+    match slot.local.data {
+        Data::InEntry => {}
+        Data::Inline(n) => {
             assert!(n <= bounds.max_inline, "beyond the entry");
             assert!(wqe.flags & WQE_INLINE != 0);
-            entry.set_length(n as u64);
-            Vec::new()
+            set_length(slot, n.into());
         }
-        Trailer::Segments(n) => {
+        Data::Segments(n) => {
             assert!(n <= bounds.max_sge, "beyond the entry");
-            let list = segments(script, n);
-            entry.set_length(total(list.iter().map(|s| s.length)));
-            list
-        }
-    };
-    let request = entry.request();
-    assert!(request.remote_qpn < 1 << 24);
-    assert!(request.length <= limits::MAX_MESSAGE);
-    match entry.fault() {
-        Some(_) => {
-            // The work request must fail, report that, and have no other effect.
-            assert_eq!((request.op, request.length), (SendOp::Send, 0));
-            assert!(request.signaled);
-        }
-        None => {
-            let known = matches!(wqe.opcode, 0..10 | 14 | 15);
-            assert!(known, "an opcode that does not exist");
-            let sum: u64 = list.iter().map(|s| u64::from(s.length)).sum();
-            match entry.trailer {
-                Trailer::Inline(n) => {
-                    assert_eq!(request.length as usize, n);
-                    assert_eq!(wqe.inline_length as usize, n);
-                    assert_eq!(wqe.num_sge, 0);
-                    assert!(!request.op.is_read_or_atomic(), "no place for the answer");
-                }
-                Trailer::Segments(n) => {
-                    assert_eq!(usize::from(wqe.num_sge), n);
-                    match request.op {
-                        // Neither has data behind its entry.
-                        SendOp::AtomicWrite => {
-                            assert_eq!((n, request.length), (0, 8));
-                            assert_eq!(entry.operand(), Some(wqe.op.swap.to_ne_bytes()));
-                        }
-                        SendOp::Flush => {
-                            assert!(n == 0 && request.length < limits::MAX_MESSAGE);
-                        }
-                        op => {
-                            assert_eq!(u64::from(request.length), sum);
-                            assert!(!op.is_atomic() || sum == 8);
-                            walk(script, &list, sum);
-                        }
-                    }
-                }
-            }
+            list = segments(script, n as usize);
+            set_length(slot, total(&list));
         }
     }
-    if requester.can_post(slots) {
-        if let Err(error) = requester.post(slots, request) {
-            assert!(
-                entry.fault().is_none(),
-                "even the failing one is refused: {error:?}"
-            );
-            entry.refuse(Fault::Malformed);
-            let posted = requester.post(slots, entry.request());
-            assert!(
-                posted.is_ok(),
-                "even the failing one is refused: {posted:?}"
-            );
+    let decoded = slot.fault;
+    requester.post(slot);
+    assert!(slot.length <= limits::MAX_MESSAGE);
+    if slot.fault.is_some() {
+        // The work request must fail, report that, and have no other effect.
+        assert_eq!((slot.op, slot.length), (SendOp::Send, 0));
+        assert!(slot.signaled && (decoded.is_none() || slot.fault == decoded));
+        return;
+    }
+    assert!(decoded.is_none(), "a fault is forgotten");
+    let known = matches!(wqe.opcode, 0..10 | 14 | 15);
+    assert!(known, "an opcode that does not exist");
+    let sum: u64 = list.iter().map(|s| u64::from(s.length)).sum();
+    match slot.local.data {
+        Data::Inline(n) => {
+            assert_eq!((slot.length, wqe.inline_length, wqe.num_sge), (n, n, 0));
+            assert!(!slot.op.is_read_or_atomic(), "no place for the answer");
+        }
+        Data::InEntry => {
+            assert_eq!(wqe.num_sge, 0);
+            match slot.op {
+                SendOp::AtomicWrite => assert_eq!((slot.length, slot.swap), (8, wqe.op.swap)),
+                op => assert!(op == SendOp::Flush && slot.length < limits::MAX_MESSAGE),
+            }
+        }
+        Data::Segments(n) => {
+            assert_eq!(u32::from(wqe.num_sge), n);
+            let no_length = slot.op.is_atomic() || slot.op.is_local();
+            assert_eq!(u64::from(slot.length), if no_length { 0 } else { sum });
+            assert!(!slot.op.is_atomic() || sum == 8);
+            walk(script, &list, sum);
         }
     }
 }
@@ -157,7 +133,7 @@ fn walk(script: &mut Script<'_>, list: &[Sge], sum: u64) {
     let (offset, len) = (any(script), any(script) as usize);
     let end = u64::from(offset) + len as u64;
     let mut done = 0;
-    let result = for_each_piece(list.iter().copied(), offset, len, |lkey, addr, at, n| {
+    let result = for_each_piece(list, offset, len, |lkey, addr, at, n| {
         assert_eq!(at, done, "a gap");
         assert_ne!(n, 0, "an empty piece");
         done += n as usize;
@@ -197,7 +173,7 @@ fn receive(script: &mut Script<'_>, max_sge: usize) {
     let mut entry = RecvEntry::decode(&wqe, max_sge);
     assert!(entry.num_sge <= max_sge);
     let list = segments(script, entry.num_sge);
-    let sum = total(list.iter().map(|s| s.length));
+    let sum = total(&list);
     entry.set_length(sum);
     if entry.malformed {
         assert!(wqe.num_sge as usize > max_sge || sum > limits::MAX_MESSAGE.into());

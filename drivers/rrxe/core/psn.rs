@@ -70,6 +70,12 @@ impl Psn {
         self.0.wrapping_sub(base.0) & MASK
     }
 
+    /// Returns whether this PSN is one of the 2^23 PSNs after another.
+    #[inline]
+    pub const fn is_after(self, other: Psn) -> bool {
+        self.since(other).wrapping_sub(1) < MAX_OUTSTANDING
+    }
+
     /// Returns the region of this PSN relative to the expected one.
     #[inline]
     pub const fn region(self, expected: Psn) -> Region {

@@ -73,9 +73,7 @@ pub use mtu::Mtu;
 pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;
 pub use reorder::{Buffered, Reorder};
-pub use requester::{
-    PostError, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest, SendSlot,
-};
+pub use requester::{RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendSlot};
 pub use responder::{
     AtomicOp, Flush, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Resource, ResourceRing,
     Responder, ResponderEnv, ResponderEvent,

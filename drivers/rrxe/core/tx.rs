@@ -15,8 +15,6 @@ pub enum Payload {
     None,
     /// From the data segments (or the inline data) of a send work request.
     Send {
-        /// The work request's slot.
-        slot: u32,
         /// Offset of the first byte in the work request's scatter list.
         offset: u32,
         /// Length in bytes: 1 to PMTU.
@@ -68,8 +66,6 @@ pub struct TxPacket {
     pub opcode: Opcode,
     /// The BTH's packet sequence number.
     pub psn: Psn,
-    /// Requester: the slot of the work request. Responder: 0.
-    pub slot: u32,
     /// The payload.
     pub payload: Payload,
 }
@@ -89,7 +85,6 @@ impl TxPacket {
             last: false,
             opcode: bth.opcode,
             psn: bth.psn,
-            slot: 0,
             payload,
         };
         packet.push(bth.to_bytes());

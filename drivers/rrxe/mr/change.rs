@@ -2,8 +2,8 @@
 
 //! Work requests that change a key: fast registration, binding of windows, invalidation.
 
-use super::{is_inside, KeyUser, Kind, Mr, CLOSED, REMOTE, TYPE_1, TYPE_2};
-use crate::{pd::PdId, tables::Tables};
+use super::{is_inside, KeyUser, Kind, Mr, MrTable, CLOSED, REMOTE, TYPE_1, TYPE_2};
+use crate::pd::PdId;
 use kernel::sync::{
     atomic::{Full, Relaxed},
     rcu, Arc,
@@ -105,12 +105,12 @@ impl Drop for WindowBinding {
     }
 }
 
-impl Tables {
+impl MrTable {
     /// Invalidates a key: local invalidate, and SEND with invalidate (IBA 10.6.5). The key must be
     /// that of a fast registration or of a bound window of type 2; any other key is refused and
     /// stays valid (K-08). On return, no access uses the key.
     pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: KeyUser, key: u32) -> Result<(), Fault> {
-        let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
+        let mr = self.get(key, rcu).ok_or(Fault::Protection)?;
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
@@ -136,7 +136,7 @@ impl Tables {
         by: KeyUser,
         to: FastRegister,
     ) -> Result<(), Fault> {
-        let mr = self.regions.get(to.key, rcu).ok_or(Fault::Protection)?;
+        let mr = self.get(to.key, rcu).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {
             return Err(Fault::Protection);
@@ -158,7 +158,7 @@ impl Tables {
     /// Binds a window (IBA 10.6.7.2, 11.4.1.1). A window of type 1 may be bound again, or unbound;
     /// a window of type 2 must have been invalidated.
     pub(crate) fn bind(&self, rcu: &rcu::Guard, by: KeyUser, to: Bind) -> Result<(), Fault> {
-        let window = self.regions.get(to.rkey, rcu).ok_or(Fault::Protection)?;
+        let window = self.get(to.rkey, rcu).ok_or(Fault::Protection)?;
         let Kind::Window(mw_type) = window.kind else {
             return Err(Fault::Protection);
         };
@@ -186,10 +186,7 @@ impl Tables {
         to: &Bind,
         access: u32,
     ) -> Result<WindowBinding, Fault> {
-        let region = self
-            .regions
-            .get_arc(to.lkey, rcu)
-            .ok_or(Fault::Protection)?;
+        let region = self.get_arc(to.lkey, rcu).ok_or(Fault::Protection)?;
         let Kind::Registered(registered) = &region.kind else {
             return Err(Fault::Protection);
         };
@@ -213,17 +210,18 @@ impl Tables {
 #[kernel::prelude::kunit_tests(rrxe_windows)]
 mod tests {
     use super::super::*;
+    use crate::quota::Quotas;
 
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {
-        let tables = Tables::new()?;
+        let (table, quotas) = (Arc::pin_init(MrTable::new(), GFP_KERNEL)?, Quotas::new()?);
         let by = KeyUser {
             pd: Pd::new(true).id(),
             qp: BinderId::new(),
         };
         let register = |kind: Kind| {
-            let charge = Charge::new(&tables.quotas.windows, false)?;
-            Mr::register(&tables, charge, by.pd, None, |key| {
+            let charge = Charge::new(&quotas.windows, false)?;
+            Mr::register(&table, charge, by.pd, None, |key| {
                 (kind, KeyState::new(key, true, None))
             })
         };

@@ -13,26 +13,26 @@
 mod change;
 mod rereg;
 mod span;
+mod table;
 
 use change::WindowBinding;
 pub(crate) use change::{Bind, FastRegister};
-use span::Source;
 pub(crate) use span::{Reference, Span};
+pub(crate) use table::MrTable;
 
 use crate::{
     device::DeviceState,
-    driver::Rrxe,
     limits,
+    marker::Rrxe,
     pd::{Pd, PdCell, PdId},
     quota::{Charge, Charged},
-    tables::Tables,
 };
 use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
         atomic::{Atomic, Full, Relaxed},
-        rcu, Arc, SpinLock,
+        Arc, SpinLock,
     },
 };
 use linux_rdma::errno::not_supported;
@@ -41,7 +41,6 @@ use linux_rdma::rdma::{
     Device, MrKeys, UserMemory,
 };
 use linux_rdma::sync::lock_bh;
-use rrxe_core::{Fault, Flush, RemoteAccess};
 
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -172,7 +171,7 @@ impl KeyState {
 
 /// ib_core's handle of a memory region or window. It owns the pinned memory.
 pub(crate) struct MrHandle {
-    tables: Arc<Tables>,
+    table: Arc<MrTable>,
     index: u32,
     mr: Arc<Mr>,
     owner: Option<PinOwner>,
@@ -185,13 +184,13 @@ fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
 
 impl Mr {
     fn register(
-        tables: &Arc<Tables>,
+        table: &Arc<MrTable>,
         charge: Charge,
         pd: PdId,
         owner: Option<PinOwner>,
         make: impl FnOnce(u32) -> (Kind, KeyState),
     ) -> Result<(Charged<MrHandle>, MrKeys)> {
-        let (index, key) = tables.regions.reserve()?;
+        let (index, key) = table.reserve()?;
         let (kind, key_state) = make(key);
         let mr = Arc::pin_init(
             pin_init!(Mr {
@@ -202,15 +201,15 @@ impl Mr {
             }),
             GFP_KERNEL_ACCOUNT,
         )
-        .inspect_err(|_| tables.regions.release(index))?;
+        .inspect_err(|_| table.numbers.release(index))?;
         // From here on, dropping the handle releases the index.
         let handle = MrHandle {
-            tables: tables.clone(),
+            table: table.clone(),
             index,
             mr: mr.clone(),
             owner,
         };
-        tables.regions.publish(index, mr)?;
+        table.numbers.publish(index, mr)?;
         Ok((
             charge.of(handle),
             MrKeys {
@@ -263,7 +262,7 @@ impl Mr {
         let charge = Charge::new(&tables.quotas.regions, true)?;
         let owner = PinOwner::new(Umem::get(device, start, size, access)?)?;
         let memory = Memory::User(owner.shared().clone());
-        Self::register(tables, charge, pd.id(), Some(owner), |key| {
+        Self::register(&tables.mrs, charge, pd.id(), Some(owner), |key| {
             Self::registered(key, access, iova, length, memory)
         })
     }
@@ -280,7 +279,7 @@ impl Mr {
             return Err(EINVAL);
         }
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        Self::register(&device.tables, charge, pd.id(), None, |key| {
+        Self::register(&device.tables.mrs, charge, pd.id(), None, |key| {
             Self::registered(key, access, 0, u64::MAX, Memory::Kernel(memory))
         })
     }
@@ -296,7 +295,7 @@ impl Mr {
         }
         let pages = KernelPages::with_capacity(pages as usize)?;
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        Self::register(&device.tables, charge, pd.id(), None, |key| {
+        Self::register(&device.tables.mrs, charge, pd.id(), None, |key| {
             (Kind::FastReg, KeyState::new(key, false, Some(pages)))
         })
     }
@@ -311,7 +310,7 @@ impl Mr {
             return Err(EINVAL);
         }
         let charge = Charge::new(&device.tables.quotas.windows, pd.is_user())?;
-        let (handle, keys) = Self::register(&device.tables, charge, pd.id(), None, |key| {
+        let (handle, keys) = Self::register(&device.tables.mrs, charge, pd.id(), None, |key| {
             let key_state = KeyState::new(key, mw_type == TYPE_1, None);
             (Kind::Window(mw_type), key_state)
         })?;
@@ -336,7 +335,7 @@ impl MrHandle {
             Ok(_) | Err(CLOSED) => {}
             Err(_) => return Err(EBUSY),
         }
-        self.tables.regions.withdraw(self.index);
+        self.table.numbers.withdraw(self.index);
         self.mr.end();
         Ok(())
     }
@@ -366,146 +365,8 @@ impl MrHandle {
 
 impl Drop for MrHandle {
     fn drop(&mut self) {
-        self.tables.regions.withdraw(self.index);
+        self.table.numbers.withdraw(self.index);
         self.mr.end();
-        self.tables.regions.release(self.index);
-    }
-}
-
-impl Tables {
-    /// Returns the bytes `va..va + len` of the region or window that `key` names, if the access is
-    /// allowed.
-    #[inline]
-    fn span<'a>(
-        &'a self,
-        rcu: &'a rcu::Guard,
-        request: AccessRequest,
-        key: u32,
-        va: u64,
-        len: u32,
-    ) -> Result<Span<'a>, Fault> {
-        let AccessRequest {
-            pd,
-            window,
-            required,
-        } = request;
-        let mr = self.regions.get(key, rcu).ok_or(Fault::Protection)?;
-        let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        if mr.pd.get() != pd {
-            return Err(Fault::Protection);
-        }
-        if let Kind::Registered(registered) = &mr.kind {
-            return Ok(Span {
-                source: Source::Registered(&registered.memory),
-                rcu,
-                offset: registered
-                    .find(key, required, va, end)
-                    .ok_or(Fault::Protection)?,
-                len,
-            });
-        }
-        let state = lock_bh(&mr.key_state);
-        if !state.valid
-            || state.key != key
-            || state.access & required != required
-            || !is_inside(state.iova, state.length, va, end)
-        {
-            return Err(Fault::Protection);
-        }
-        let start = match (&mr.kind, &state.bound, window) {
-            (Kind::FastReg, _, _) => 0,
-            (Kind::Window(_), Some(bound), Some(qp))
-                if state.binder.is_none_or(|binder| binder == qp) =>
-            {
-                bound.start()
-            }
-            _ => return Err(Fault::Protection),
-        };
-        let offset = start.wrapping_add(va.wrapping_sub(state.iova));
-        Ok(Span {
-            source: Source::Locked(state),
-            rcu,
-            offset,
-            len,
-        })
-    }
-
-    /// Returns the bytes `va..va + len` for the queue pair's own work requests: see
-    /// [`Tables::span`].
-    #[inline]
-    pub(crate) fn local<'a>(
-        &'a self,
-        rcu: &'a rcu::Guard,
-        pd: PdId,
-        lkey: u32,
-        va: u64,
-        len: u32,
-        write: bool,
-    ) -> Result<Span<'a>, Fault> {
-        let request = AccessRequest {
-            pd,
-            window: None,
-            required: if write { access::LOCAL_WRITE } else { 0 },
-        };
-        self.span(rcu, request, lkey, va, len)
-    }
-
-    /// Returns the bytes `va..va + len` for a request from the peer: see [`Tables::span`].
-    #[inline]
-    pub(crate) fn remote<'a>(
-        &'a self,
-        rcu: &'a rcu::Guard,
-        by: KeyUser,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        wants: RemoteAccess,
-    ) -> Result<Span<'a>, Fault> {
-        let required = match wants {
-            RemoteAccess::Read => access::REMOTE_READ,
-            RemoteAccess::Write => access::REMOTE_WRITE,
-            RemoteAccess::Atomic => access::REMOTE_ATOMIC,
-        };
-        let request = AccessRequest {
-            pd: by.pd,
-            window: Some(by.qp),
-            required,
-        };
-        self.span(rcu, request, rkey, va, len)
-    }
-}
-
-impl Tables {
-    /// Makes earlier writes to a region globally visible (IBA A19), if the region allows that. No
-    /// region is persistent.
-    pub(crate) fn flush(
-        &self,
-        rcu: &rcu::Guard,
-        pd: PdId,
-        rkey: u32,
-        flush: Flush,
-    ) -> Result<(), Fault> {
-        let mut required = 0;
-        if flush.global {
-            required |= access::FLUSH_GLOBAL;
-        }
-        if flush.persistent {
-            required |= access::FLUSH_PERSISTENT;
-        }
-        let mr = self.regions.get(rkey, rcu).ok_or(Fault::Protection)?;
-        // Windows and fast registrations never have these rights.
-        let Kind::Registered(registered) = &mr.kind else {
-            return Err(Fault::Protection);
-        };
-        // Without a range, the whole region is flushed.
-        let (va, len) = flush.range.unwrap_or((registered.iova, 0));
-        let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        let found = registered.find(rkey, required, va, end);
-        found
-            .filter(|_| mr.pd.get() == pd)
-            .ok_or(Fault::Protection)?;
-        // The CPU wrote the data and caches are coherent, so a memory barrier is enough.
-        linux_rdma::sync::smp_mb();
-        Ok(())
+        self.table.numbers.release(self.index);
     }
 }

@@ -2,8 +2,8 @@
 
 //! Access to the bytes that a key was checked for.
 
-use super::{KeyState, Kind, Memory};
-use crate::{pd::PdId, tables::Tables};
+use super::{KeyState, Kind, Memory, MrTable};
+use crate::pd::PdId;
 use kernel::sync::rcu;
 use linux_rdma::{
     net::{Fragment, PacketWriter},
@@ -16,7 +16,7 @@ use rrxe_core::{AtomicOp, Fault};
 ///
 /// # Invariants
 ///
-/// [`Tables::span`] has found the bytes inside the memory that a valid key of their protection
+/// [`MrTable::span`] has found the bytes inside the memory that a valid key of their protection
 /// domain names. If the source is locked, the key stays valid.
 pub(crate) struct Span<'a> {
     pub(super) source: Source<'a>,
@@ -60,7 +60,7 @@ impl Reference {
     }
 }
 
-impl Tables {
+impl MrTable {
     /// Returns the memory of `len` bytes, and the offset of the first one, if they are pinned user
     /// memory. Other memory does not qualify: its owner may reuse it once the work request has
     /// completed.
@@ -71,7 +71,7 @@ impl Tables {
         reference: &Reference,
         len: u64,
     ) -> Option<(MappedMemory<'a>, u64)> {
-        let mr = self.regions.get(reference.key, rcu)?;
+        let mr = self.get(reference.key, rcu)?;
         let Kind::Registered(registered) = &mr.kind else {
             return None;
         };

@@ -3,17 +3,17 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    delayed_ack::DelayedAck, moderation::ModerationEvents, post::Poster, requester::SendSide,
-    responder::RecvSide, service, state::State, Qp, QpHandle,
+    moderation::ModerationEvents, post::Poster, requester::SendSide, responder::RecvSide, service,
+    state::State, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
     counters::CounterBinding,
     cq::Cq,
     device::DeviceState,
-    driver::Rrxe,
     limits,
     local_queue::LocalShare,
+    marker::Rrxe,
     mr::BinderId,
     pd::Pd,
     poll::Poller,
@@ -43,13 +43,41 @@ use rrxe_core::congestion::NotificationPoint;
 /// The number of QP1.
 const GSI: u32 = 1;
 
-/// Releases a reserved queue pair number on drop, unless it was used.
-struct Reservation<'a> {
+/// A reserved queue pair number. Released on drop, unless a queue pair uses it.
+struct Number<'a> {
     device: &'a DeviceState,
+    number: u32,
+    /// Its index in the table; `None` for QP1.
     index: Option<u32>,
 }
 
-impl Drop for Reservation<'_> {
+impl<'a> Number<'a> {
+    fn reserve(device: &'a DeviceState, qp_type: QpType) -> Result<Self> {
+        let (index, number) = match qp_type {
+            QpType::Gsi => (None, GSI),
+            _ => {
+                let (index, number) = device.tables.qps.reserve()?;
+                (Some(index), number)
+            }
+        };
+        Ok(Self {
+            device,
+            number,
+            index,
+        })
+    }
+
+    /// Makes the queue pair available to packets. Returns the index of its number.
+    fn publish(mut self, qp: Arc<Qp>) -> Result<Option<u32>> {
+        match self.index {
+            Some(index) => self.device.tables.qps.publish(index, qp)?,
+            None => self.device.set_gsi(Some(qp))?,
+        }
+        Ok(self.index.take())
+    }
+}
+
+impl Drop for Number<'_> {
     fn drop(&mut self) {
         if let Some(index) = self.index {
             self.device.tables.qps.release(index);
@@ -57,7 +85,15 @@ impl Drop for Reservation<'_> {
     }
 }
 
-fn check(init: &QpInit<'_, Rrxe>, is_user: bool) -> Result {
+/// Checks the attributes, and removes the queues that a queue pair of this type does not have,
+/// whatever the caller asked for.
+fn check(init: &mut QpInit<'_, Rrxe>, is_user: bool) -> Result {
+    match init.qp_type {
+        QpType::XrcTarget => init.cap = QpCap::default(),
+        QpType::XrcInitiator => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
+        _ if init.srq.is_some() => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
+        _ => {}
+    }
     if init.create_flags != 0 {
         return Err(not_supported());
     }
@@ -80,32 +116,52 @@ fn check(init: &QpInit<'_, Rrxe>, is_user: bool) -> Result {
     Ok(())
 }
 
-/// Creates the send and the receive ring. The last value tells whether they belong to a user
-/// program.
-fn rings(
-    device: &Device<Rrxe>,
-    cap: &mut QpCap,
-    udata: Option<&mut Udata<'_>>,
-) -> Result<(Ring, Ring, bool)> {
-    let min_send = send_stride(cap.max_send_sge, cap.max_inline_data).ok_or(EINVAL)?;
-    let min_recv = recv_stride(cap.max_recv_sge).ok_or(EINVAL)?;
-    let (send, recv, is_user) = match udata {
-        Some(udata) => {
-            let cmd: CreateQpCmd = udata.read()?;
-            let (send, recv) = Ring::pair_from_user(device, &cmd, cap, min_send, min_recv)?;
-            udata.write_nothing()?;
-            (send, recv, true)
-        }
-        None => {
-            cap.max_inline_data = cap.max_inline_data.min(limits::MAX_KERNEL_INLINE);
-            (
-                Ring::for_kernel(cap.max_send_wr, min_send)?,
-                Ring::for_kernel(cap.max_recv_wr, min_recv)?,
-                false,
-            )
-        }
-    };
-    Ok((send, recv, is_user))
+/// The rings of a queue pair.
+struct Rings {
+    send: Ring,
+    recv: Ring,
+    /// They belong to a user program.
+    is_user: bool,
+}
+
+impl Rings {
+    /// Pins the rings of a user program, or allocates those of a kernel consumer.
+    fn new(device: &Device<Rrxe>, cap: &mut QpCap, udata: Option<&mut Udata<'_>>) -> Result<Self> {
+        let min_send = send_stride(cap.max_send_sge, cap.max_inline_data).ok_or(EINVAL)?;
+        let min_recv = recv_stride(cap.max_recv_sge).ok_or(EINVAL)?;
+        let is_user = udata.is_some();
+        let (send, recv) = match udata {
+            Some(udata) => {
+                let cmd: CreateQpCmd = udata.read()?;
+                let rings = Ring::pair_from_user(device, &cmd, cap, min_send, min_recv)?;
+                udata.write_nothing()?;
+                rings
+            }
+            None => {
+                cap.max_inline_data = cap.max_inline_data.min(limits::MAX_KERNEL_INLINE);
+                (
+                    Ring::for_kernel(cap.max_send_wr, min_send)?,
+                    Ring::for_kernel(cap.max_recv_wr, min_recv)?,
+                )
+            }
+        };
+        Ok(Self {
+            send,
+            recv,
+            is_user,
+        })
+    }
+}
+
+/// Returns the receive queue, if it is not a shared one, and the number of data segments of its
+/// work requests.
+fn recv_queue(init: &QpInit<'_, Rrxe>, ring: Ring) -> (Option<Consumer>, u32) {
+    match init.srq {
+        Some(handle) => (None, handle.srq.max_sge()),
+        // The receive may come from any shared receive queue.
+        None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+        None => (Some(Consumer::new(ring)), init.cap.max_recv_sge),
+    }
 }
 
 /// Creates a queue pair, and returns it with its number.
@@ -117,127 +173,26 @@ pub(crate) fn create(
     target: Arc<QpTarget>,
     udata: Option<&mut Udata<'_>>,
 ) -> Result<(QpHandle, u32)> {
-    // These queue pairs have no receive queue, and XRC targets no queues at all, whatever the
-    // caller asked for.
-    match init.qp_type {
-        QpType::XrcTarget => init.cap = QpCap::default(),
-        QpType::XrcInitiator => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
-        _ if init.srq.is_some() => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
-        _ => {}
-    }
     check(init, udata.is_some())?;
-    let (send_ring, recv_ring, is_user) = rings(device, &mut init.cap, udata)?;
-    let cap = init.cap;
-    let state = device.data();
-    let poster = if is_user {
+    let rings = Rings::new(device, &mut init.cap, udata)?;
+    let poster = if rings.is_user {
         None
     } else {
-        Some(Poster::new(send_ring.clone(), recv_ring.clone())?)
+        Some(Poster::new(rings.send.clone(), rings.recv.clone())?)
     };
-
-    let mut reservation = Reservation {
-        device: state,
-        index: None,
-    };
-    let number = if init.qp_type == QpType::Gsi {
-        GSI
-    } else {
-        let (index, number) = state.tables.qps.reserve()?;
-        reservation.index = Some(index);
-        number
-    };
-
-    let service = service(init.qp_type);
-    let capacity = send_ring.capacity();
     // XRC targets have no send queue to poll.
     let ring_to_poll = poller
-        .filter(|_| is_user && init.qp_type != QpType::XrcTarget)
-        .map(|poller| (poller, send_ring.clone()));
+        .filter(|_| rings.is_user && init.qp_type != QpType::XrcTarget)
+        .map(|poller| (poller, rings.send.clone()));
+    let reserved = Number::reserve(device.data(), init.qp_type)?;
+    let number = reserved.number;
     let is_polled = ring_to_poll.is_some();
-    let send_consumer = Consumer::new(send_ring);
-    // No thread polls the send ring yet: the program must ring the doorbell for each batch.
-    send_consumer.want_doorbell(true);
-    let send = SendSide::new(
-        service,
-        number,
-        send_consumer,
-        capacity,
-        cap.max_send_sge,
-        cap.max_inline_data,
-        state.clone(),
-    )?;
-    let srq = init.srq.map(|handle| handle.srq.clone());
-    let (consumer, max_recv_sge) = match &srq {
-        Some(srq) => (None, srq.max_sge()),
-        // The receive may come from any shared receive queue.
-        None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
-        None => (Some(Consumer::new(recv_ring)), cap.max_recv_sge),
-    };
-    let xrc_domain = init.xrcd.map(|xrcd| xrcd.0);
-    // An XRC target has no protection domain of its own. A new one matches no key.
-    let pd = pd.map_or_else(|| Pd::new(false).id(), Pd::id);
-    let recv = RecvSide::new(
-        service,
-        consumer,
-        max_recv_sge,
-        state.clone(),
-        pd,
-        xrc_domain.is_some(),
-    )?;
-    let local = LocalShare::new(&state.local_queue)?;
-    let identity = QpIdentity::of(&target);
-    let (qp_type, signal_all) = (init.qp_type, init.signal_all);
-    let cq = |cq: Option<&Charged<Arc<Cq>>>| cq.map_or_else(Cq::none, |cq| Ok(Arc::clone(cq)));
-    let (send_cq, recv_cq) = (cq(init.send_cq)?, cq(init.recv_cq)?);
-    let qp = Arc::pin_init(
-        pin_init!(Qp {
-            number,
-            qp_type,
-            recovery: recovery::mode(),
-            is_user,
-            is_polled,
-            signal_all,
-            cap,
-            device: state.clone(),
-            counters: CounterBinding::none(),
-            pd,
-            binder: BinderId::new(),
-            target,
-            identity,
-            send_cq,
-            recv_cq,
-            srq,
-            xrc_domain,
-            state: State::new(),
-            attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
-            send_gate: SerialGate::new(),
-            send <- new_spinlock!(send, "rrxe_qp_send"),
-            recv_gate: SerialGate::new(),
-            recv <- new_spinlock!(recv, "rrxe_qp_recv"),
-            local,
-            waiter_links <- ListLinks::new(),
-            waiter_tracker <- AtomicTracker::new(),
-            moderation_events: ModerationEvents::new(),
-            delayed_ack: DelayedAck::new(),
-            notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
-            timer <- SoftTimer::new(),
-            send_work <- new_work!("rrxe_qp_send"),
-            recv_work <- new_work!("rrxe_qp_recv"),
-            event_work <- new_work!("rrxe_qp_event"),
-            event_gate: SerialGate::new(),
-            events: PendingBits::new(),
-        }),
-        GFP_KERNEL_ACCOUNT,
-    )?;
+    let qp = Qp::new(device.data(), number, pd, init, target, rings, is_polled)?;
     let poll_registration = match ring_to_poll {
         Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
         None => None,
     };
-    match reservation.index {
-        Some(index) => state.tables.qps.publish(index, qp.clone())?,
-        None => state.set_gsi(Some(qp.clone()))?,
-    }
-    let index = reservation.index.take();
+    let index = reserved.publish(qp.clone())?;
     Ok((
         QpHandle {
             qp,
@@ -247,6 +202,66 @@ pub(crate) fn create(
         },
         number,
     ))
+}
+
+impl Qp {
+    /// Creates a queue pair that no packet finds yet.
+    fn new(
+        device: &Arc<DeviceState>,
+        number: u32,
+        pd: Option<&Pd>,
+        init: &QpInit<'_, Rrxe>,
+        target: Arc<QpTarget>,
+        rings: Rings,
+        is_polled: bool,
+    ) -> Result<Arc<Self>> {
+        let (cap, service) = (init.cap, service(init.qp_type));
+        let srq = init.srq.map(|handle| handle.srq.clone());
+        let send = SendSide::new(service, number, rings.send, &cap, device.clone())?;
+        let (consumer, max_sge) = recv_queue(init, rings.recv);
+        let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
+        let cq = |cq: Option<&Charged<Arc<Cq>>>| cq.map_or_else(Cq::none, |cq| Ok(Arc::clone(cq)));
+        Arc::pin_init(
+            try_pin_init!(Self {
+                number,
+                qp_type: init.qp_type,
+                recovery: recovery::mode(),
+                is_user: rings.is_user,
+                is_polled,
+                signal_all: init.signal_all,
+                cap,
+                device: device.clone(),
+                counters: CounterBinding::none(),
+                // An XRC target has no protection domain of its own. A new one matches no key.
+                pd: pd.map_or_else(|| Pd::new(false).id(), Pd::id),
+                binder: BinderId::new(),
+                identity: QpIdentity::of(&target),
+                target,
+                send_cq: cq(init.send_cq)?,
+                recv_cq: cq(init.recv_cq)?,
+                srq,
+                xrc_domain: init.xrcd.map(|xrcd| xrcd.0),
+                state: State::new(),
+                attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
+                send_gate: SerialGate::new(),
+                send <- new_spinlock!(send, "rrxe_qp_send"),
+                recv_gate: SerialGate::new(),
+                recv <- new_spinlock!(recv, "rrxe_qp_recv"),
+                local: LocalShare::new(&device.local_queue)?,
+                waiter_links <- ListLinks::new(),
+                waiter_tracker <- AtomicTracker::new(),
+                moderation_events: ModerationEvents::new(),
+                notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
+                timer <- SoftTimer::new(),
+                send_work <- new_work!("rrxe_qp_send"),
+                recv_work <- new_work!("rrxe_qp_recv"),
+                event_work <- new_work!("rrxe_qp_event"),
+                event_gate: SerialGate::new(),
+                events: PendingBits::new(),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
 }
 
 /// Destroys a queue pair. On return, no code of it runs, and no memory of its consumer is accessed.
@@ -275,7 +290,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
         },
     );
     let send = {
-        // After the receive side: see `Qp::lock_send`.
+        // After the receive side: see `SendSide::take_delayed_ack`.
         let mut side = lock_bh(&qp.send);
         side.reset();
         side.path = None;

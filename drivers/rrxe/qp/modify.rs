@@ -2,8 +2,11 @@
 
 //! MODIFY_QP and QUERY_QP.
 
-use super::{responder::Responder, service, Qp, QpHandle};
-use crate::{driver::Rrxe, limits, path::Path};
+use super::{
+    responder::{Resource, Responder},
+    service, Qp, QpHandle,
+};
+use crate::{limits, marker::Rrxe, path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
@@ -14,7 +17,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{Mtu, Resource, Service};
+use rrxe_core::{Mtu, Service};
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -175,6 +178,25 @@ fn mtu(
     Mtu::from_bytes(bytes).map(Some).ok_or(EINVAL)
 }
 
+/// Returns the state that the consumer asks for. Returns `EINVAL` if it is not allowed now.
+fn next_state(qp: &Qp, actual: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState> {
+    // The consumer may name the state that it believes the queue pair to be in (IBA 11.2.5.2).
+    if mask.has(QpAttrMask::CUR_STATE) && attr.cur_state != actual {
+        return Err(EINVAL);
+    }
+    let next = if mask.has(QpAttrMask::STATE) {
+        attr.state
+    } else {
+        actual
+    };
+    // SQ Draining (IBA 10.3.1, J-08).
+    let drains = actual == QpState::Sqd && next == QpState::Rts && !is_drained(qp);
+    if drains || !modify_is_ok(actual, next, qp.qp_type, mask) {
+        return Err(EINVAL);
+    }
+    Ok(next)
+}
+
 /// MODIFY_QP.
 pub(crate) fn modify(
     device: &Device<Rrxe>,
@@ -188,22 +210,7 @@ pub(crate) fn modify(
     let qp = &handle.qp;
     let mut known = qp.attr.lock();
     let actual = qp.state();
-    // The consumer may name the state that it believes the queue pair to be in (IBA 11.2.5.2).
-    if mask.has(QpAttrMask::CUR_STATE) && attr.cur_state != actual {
-        return Err(EINVAL);
-    }
-    let next = if mask.has(QpAttrMask::STATE) {
-        attr.state
-    } else {
-        actual
-    };
-    if !modify_is_ok(actual, next, qp.qp_type, mask) {
-        return Err(EINVAL);
-    }
-    // SQ Draining (IBA 10.3.1, J-08).
-    if actual == QpState::Sqd && next == QpState::Rts && !is_drained(qp) {
-        return Err(EINVAL);
-    }
+    let next = next_state(qp, actual, attr, mask)?;
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
@@ -246,6 +253,12 @@ pub(crate) fn modify(
     }
 }
 
+/// Returns the longest time, in nanoseconds, for which an ACK is delayed.
+fn max_ack_delay() -> u64 {
+    let delay = linux_rdma::parameter::<u32>(crate::module_parameters::ack_delay_us.value());
+    u64::from(delay.min(limits::path::MAX_ACK_DELAY_US)).saturating_mul(1000)
+}
+
 /// Returns whether everything sent before the Send Queue Drained state is acknowledged.
 fn is_drained(qp: &Qp) -> bool {
     let side = lock_bh(&qp.send);
@@ -267,18 +280,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         QpState::Reset => {
             qp.state.reset();
             *known = QpAttr::default();
-            Qp::end_recv(
-                qp.as_arc_borrow(),
-                limits::path::LAST_BATCHES,
-                |side, _, _| {
-                    side.reset();
-                    side.path = None;
-                },
-            );
-            // After the receive side: see `Qp::lock_send`.
-            let mut send = lock_bh(&qp.send);
-            send.reset();
-            send.path = None;
+            reset(qp);
         }
         QpState::Init | QpState::Sqe => return qp.state.change(from, to),
         QpState::Rtr => {
@@ -287,6 +289,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
                 return false;
             }
             if qp.qp_type != QpType::XrcInitiator {
+                side.responder.set_max_ack_delay(max_ack_delay());
                 side.responder.start();
             }
         }
@@ -322,6 +325,19 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         }
     }
     true
+}
+
+/// Empties both sides.
+fn reset(qp: &Arc<Qp>) {
+    let batches = limits::path::LAST_BATCHES;
+    Qp::end_recv(qp.as_arc_borrow(), batches, |side, _, _| {
+        side.reset();
+        side.path = None;
+    });
+    // After the receive side: see `SendSide::take_delayed_ack`.
+    let mut send = lock_bh(&qp.send);
+    send.reset();
+    send.path = None;
 }
 
 /// QUERY_QP.

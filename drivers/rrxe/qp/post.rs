@@ -7,8 +7,8 @@ use super::{Qp, QpHandle};
 use crate::{
     abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
     counters::Counter,
-    driver::Rrxe,
     limits,
+    marker::Rrxe,
     ring::{Producer, Ring},
     srq,
 };
@@ -65,22 +65,8 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
     result
 }
 
-fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) -> Result {
-    let cap = &handle.qp.cap;
-    if wr.num_sge() > cap.max_send_sge {
-        return Err(EINVAL);
-    }
-    let mut flags = 0;
-    for (theirs, ours) in [
-        (send_flags::FENCE, WQE_FENCE),
-        (send_flags::SIGNALED, WQE_SIGNALED),
-        (send_flags::SOLICITED, WQE_SOLICITED),
-        (send_flags::INLINE, WQE_INLINE),
-    ] {
-        if wr.flags() & theirs != 0 {
-            flags |= ours;
-        }
-    }
+/// Returns the part of a work request that depends on its opcode, and the address handle.
+fn send_op(handle: &QpHandle, wr: &SendWr<'_, Rrxe>) -> Result<(WqeOp, u32)> {
     let mut op = WqeOp::default();
     let mut ah = 0;
     if !handle.qp.qp_type.is_connected() {
@@ -105,6 +91,26 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
         op.compare_add = length;
         op.swap = access.into();
     }
+    Ok((op, ah))
+}
+
+fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) -> Result {
+    let cap = &handle.qp.cap;
+    if wr.num_sge() > cap.max_send_sge {
+        return Err(EINVAL);
+    }
+    let mut flags = 0;
+    for (theirs, ours) in [
+        (send_flags::FENCE, WQE_FENCE),
+        (send_flags::SIGNALED, WQE_SIGNALED),
+        (send_flags::SOLICITED, WQE_SOLICITED),
+        (send_flags::INLINE, WQE_INLINE),
+    ] {
+        if wr.flags() & theirs != 0 {
+            flags |= ours;
+        }
+    }
+    let (op, ah) = send_op(handle, wr)?;
     let mut wqe = SendWqe {
         wr_id: wr.wr_id(),
         opcode: u8::try_from(wr.opcode()).map_err(|_| EINVAL)?,

@@ -3,71 +3,50 @@
 //! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
+    cnp::PendingCnp,
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
     scatter::Segments,
-    EventCtx, PendingCompletions, Qp,
+    schedule::SEND_WORK,
+    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
-    abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
+    abi::{self, Cqe, SendWqe, Sge},
     counters::Counter,
+    cq::Cq,
     device::DeviceState,
+    limits,
     mr::{Bind, FastRegister, Reference},
     path::Path,
     recovery,
-    ring::Consumer,
+    ring::{Consumer, Ring},
+    rx_packet::RxPacket,
+    serial_gate::SerialGate,
     tx::{Transmitter, TxBatch},
-    wqe::{self, SendBounds, SendEntry, Trailer},
+    wqe::{self, Data, LocalPart, SendBounds, SendSlot},
 };
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc},
+    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    workqueue,
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
-    rdma::{qp::QpState, wr::DataSegment},
+    rdma::qp::{QpCap, QpState},
     sync::{arc_borrow_ref, smp_mb},
+    time::monotonic_ns,
 };
 use rrxe_core::{
-    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
-    TxPacket,
+    requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester, RequesterEnv,
+    SendCompletion, SendOp, Service, TxError, TxPacket,
 };
-
-/// The driver's part of an outstanding work request; the core's part is in its slot.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct LocalRequest {
-    wr_id: u64,
-    num_sge: u16,
-    /// The payload was copied from the work request.
-    inline: bool,
-    /// The entry is malformed: the work request fails with this fault when it is executed.
-    fault: Option<Fault>,
-    /// Atomic writes: the data to write.
-    operand: Option<[u8; 8]>,
-    /// UD: the address handle.
-    ah: u32,
-    opcode: u8,
-    /// Parameters of a local operation, which sends no packet.
-    op: WqeOp,
-    /// The key that a LOCAL_INV invalidates.
-    key: u32,
-}
 
 /// The send side.
 pub(crate) struct SendSide {
     pub(crate) requester: Requester,
     pub(crate) slots: KVVec<SendSlot>,
-    /// One element for each slot.
-    local: KVVec<LocalRequest>,
-    /// `max_sge` for each slot.
-    segments: KVVec<DataSegment>,
-    max_sge: usize,
-    /// `max_inline` bytes for each slot.
-    inline: KVVec<u8>,
-    max_inline: usize,
-    /// Work requests posted to the requester since the last reset. The requester counts them
-    /// likewise.
-    posted: u32,
+    segments: SlotArrays<Sge>,
+    inline: SlotArrays<u8>,
     /// `None` once the queue pair is destroyed.
     pub(crate) consumer: Option<Consumer>,
     /// Connected queue pairs: the path to the peer.
@@ -79,6 +58,39 @@ pub(crate) struct SendSide {
     pub(crate) reorder_buffer: ReorderBuffer,
     moderation: DoorbellModeration,
     transport: Transport,
+}
+
+/// An array for each slot of a send queue.
+struct SlotArrays<T> {
+    elements: KVVec<T>,
+    /// Elements of each array.
+    len: usize,
+}
+
+impl<T: Clone + Default> SlotArrays<T> {
+    fn new(slots: u32, len: u32) -> Result<Self> {
+        let count = (slots as usize).checked_mul(len as usize).ok_or(EINVAL)?;
+        let mut elements = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        elements.resize(count, T::default(), GFP_KERNEL_ACCOUNT)?;
+        Ok(Self {
+            elements,
+            len: len as usize,
+        })
+    }
+
+    /// Returns the first `n` elements of a slot's array.
+    #[inline]
+    fn get(&self, slot: u32, n: u32) -> Option<&[T]> {
+        let start = (slot as usize).wrapping_mul(self.len);
+        self.elements.get(start..)?.get(..n as usize)
+    }
+
+    /// Returns the first `n` elements of a slot's array.
+    #[inline]
+    fn get_mut(&mut self, slot: u32, n: u32) -> Option<&mut [T]> {
+        let start = (slot as usize).wrapping_mul(self.len);
+        self.elements.get_mut(start..)?.get_mut(..n as usize)
+    }
 }
 
 /// The transport of packets to a peer on this host.
@@ -116,24 +128,22 @@ impl SendSide {
     pub(crate) fn new(
         service: Service,
         number: u32,
-        consumer: Consumer,
-        capacity: u32,
-        max_sge: u32,
-        max_inline: u32,
+        ring: Ring,
+        cap: &QpCap,
         device: Arc<DeviceState>,
     ) -> Result<impl Init<Self>> {
-        let depth = capacity as usize;
-        let (max_sge, max_inline) = (max_sge as usize, max_inline as usize);
-        let mut slots = KVVec::with_capacity(depth, GFP_KERNEL_ACCOUNT)?;
-        slots.resize(depth, SendSlot::default(), GFP_KERNEL_ACCOUNT)?;
-        let mut local = KVVec::with_capacity(depth, GFP_KERNEL_ACCOUNT)?;
-        local.resize(depth, LocalRequest::default(), GFP_KERNEL_ACCOUNT)?;
-        let segment_count = depth.checked_mul(max_sge).ok_or(EINVAL)?;
-        let mut segments = KVVec::with_capacity(segment_count, GFP_KERNEL_ACCOUNT)?;
-        segments.resize(segment_count, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
-        let inline_bytes = depth.checked_mul(max_inline).ok_or(EINVAL)?;
-        let mut inline = KVVec::with_capacity(inline_bytes, GFP_KERNEL_ACCOUNT)?;
-        inline.resize(inline_bytes, 0, GFP_KERNEL_ACCOUNT)?;
+        let capacity = ring.capacity();
+        let consumer = Consumer::new(ring);
+        // No thread polls the ring yet: the program must ring the doorbell for each batch.
+        consumer.want_doorbell(true);
+        let mut slots = KVVec::with_capacity(capacity as usize, GFP_KERNEL_ACCOUNT)?;
+        for index in 0..capacity {
+            let mut slot = SendSlot::default();
+            slot.local.index = index;
+            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
+        }
+        let segments = SlotArrays::new(capacity, cap.max_send_sge)?;
+        let inline = SlotArrays::new(capacity, cap.max_inline_data)?;
         Ok(init!(Self {
             requester: {
                 let mut requester = Requester::new(service);
@@ -143,12 +153,8 @@ impl SendSide {
                 requester
             },
             slots,
-            local,
             segments,
-            max_sge,
             inline,
-            max_inline,
-            posted: 0,
             consumer: Some(consumer),
             path: None,
             source_port: 0,
@@ -166,69 +172,36 @@ impl SendSide {
         let Some(consumer) = &mut self.consumer else {
             return Ok(fetched);
         };
+        let bounds = SendBounds {
+            is_user: qp.is_user,
+            signal_all: qp.signal_all,
+            max_sge: qp.cap.max_send_sge,
+            max_inline: qp.cap.max_inline_data,
+        };
+        let head = core::mem::size_of::<SendWqe>();
         let mut waiting = consumer.available()?;
-        while waiting != 0 && self.requester.can_post(&self.slots) {
+        while waiting != 0 {
+            let Some(slot) = self.requester.free_slot(&mut self.slots) else {
+                break;
+            };
             let wqe: SendWqe = consumer.next()?;
-            let bounds = SendBounds {
-                signal_all: qp.signal_all,
-                max_sge: self.max_sge,
-                max_inline: self.max_inline,
-            };
-            let mut entry = if qp.is_user {
-                SendEntry::decode(&wqe, &bounds)
-            } else {
-                SendEntry::decode_kernel(&wqe, &bounds)
-            };
-            // The slot that `post` is about to take.
-            let slot = (self.posted as usize) & self.slots.len().wrapping_sub(1);
-            let head = core::mem::size_of::<SendWqe>();
-            let mut local = LocalRequest {
-                wr_id: wqe.wr_id,
-                ah: wqe.ah,
-                operand: entry.operand(),
-                opcode: wqe.opcode,
-                op: wqe.op,
-                key: wqe.imm_or_key,
-                ..LocalRequest::default()
-            };
-            match entry.trailer {
-                Trailer::Inline(n) => {
-                    let to = self
-                        .inline
-                        .get_mut(slot.wrapping_mul(self.max_inline)..)
-                        .and_then(|b| b.get_mut(..n))
-                        .ok_or(EINVAL)?;
+            wqe.decode(slot, &bounds);
+            match slot.local.data {
+                Data::InEntry => {}
+                Data::Inline(n) => {
+                    let to = self.inline.get_mut(slot.local.index, n).ok_or(EINVAL)?;
                     consumer.next_bytes(head, to)?;
-                    entry.set_length(n as u64);
-                    local.inline = true;
+                    wqe::set_length(slot, n.into());
                 }
-                Trailer::Segments(n) => {
-                    let to = self
-                        .segments
-                        .get_mut(slot.wrapping_mul(self.max_sge)..)
-                        .and_then(|s| s.get_mut(..n))
-                        .ok_or(EINVAL)?;
+                Data::Segments(n) => {
+                    let to = self.segments.get_mut(slot.local.index, n);
+                    let to = to.ok_or(EINVAL)?;
                     consumer.next_segments(head, to)?;
-                    entry.set_length(wqe::total(to.iter().map(|s| s.length)));
-                    local.num_sge = n as u16;
+                    wqe::set_length(slot, wqe::total(to));
                 }
             }
-            let mut result = self.requester.post(&mut self.slots, entry.request());
-            if let Err(e) = result {
-                // The service does not support the operation, or the message is too long.
-                entry.refuse(match e {
-                    PostError::Length => Fault::Length,
-                    _ => Fault::Malformed,
-                });
-                result = self.requester.post(&mut self.slots, entry.request());
-            }
-            let posted = result.map_err(|_| EINVAL)?;
-            fetched.add(entry.request().length);
-            local.fault = entry.fault();
-            if let Some(to) = self.local.get_mut(posted as usize) {
-                *to = local;
-            }
-            self.posted = self.posted.wrapping_add(1);
+            self.requester.post(slot);
+            fetched.add(slot.length);
             consumer.take();
             waiting = waiting.wrapping_sub(1);
         }
@@ -282,22 +255,12 @@ impl SendSide {
         smp_mb();
     }
 
-    /// Returns the time of the next timeout or poll, if any is due.
-    pub(crate) fn next_timeout(&self) -> Option<u64> {
-        let poll = self.moderation.next_poll();
-        let timeout = self.requester.next_timeout();
-        poll.map_or(timeout, |poll| {
-            Some(timeout.map_or(poll, |timeout| timeout.min(poll)))
-        })
-    }
-
     /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
         self.reorder_buffer.clear();
         self.end_stream();
         self.transport = Transport::Undecided;
-        self.posted = 0;
         self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
@@ -310,33 +273,9 @@ impl SendSide {
             && self.consumer.as_ref().is_some_and(Consumer::is_waiting)
     }
 
-    /// Removes and returns the next buffered response, if it is due.
-    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
-        let (requester, slots) = (&self.requester, &self.slots);
-        let due = |psn| requester.is_due(slots, psn);
-        self.reorder_buffer.next(requester.expected_psn(), due)
-    }
-
-    /// Calls `f` with the requester, its slots and its environment. Updates the counters
-    /// afterwards.
-    pub(crate) fn with<R>(
-        &mut self,
-        qp: &Qp,
-        ctx: EventCtx<'_>,
-        batch: Option<&mut TxBatch>,
-        completions: &mut PendingCompletions,
-        f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
-    ) -> R {
-        let before = *self.requester.counters();
-        let result = self.act(qp, ctx, batch, completions, f);
-        qp.count_requester(&before, self.requester.counters(), &self.path);
-        result
-    }
-
-    /// Calls `f` with the requester, its slots and its environment. The caller updates the
-    /// counters, once for a batch of packets.
+    /// Calls `f` with the requester, its slots and its environment.
     #[inline]
-    pub(super) fn act<R>(
+    pub(super) fn with<R>(
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
@@ -345,14 +284,11 @@ impl SendSide {
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
         let mut env = Env {
-            work: WorkRequests {
+            work: WorkData {
                 qp,
                 ctx,
-                local: &self.local,
                 segments: &self.segments,
-                max_sge: self.max_sge,
                 inline: &self.inline,
-                max_inline: self.max_inline,
             },
             consumer: self.consumer.as_mut(),
             transmitter: Transmitter::new(qp),
@@ -372,71 +308,267 @@ impl SendSide {
         env.transmitter.finish();
         result
     }
+
+    /// Takes the delayed ACK, if there is one, for the messages that are about to be sent. The ACK
+    /// stays delayed if another context holds the receive lock.
+    ///
+    /// [`Qp::end_recv`] takes pending ACKs from the receive side, and only after that may the send
+    /// side lose its path. An ACK is therefore always on a side that can still send it. Waiting for
+    /// the receive lock could deadlock, because the caller holds the send lock.
+    fn take_delayed_ack(&self, qp: &Qp, now: u64) -> Option<TxPacket> {
+        if !qp.is_reliable() || !self.has_backlog() {
+            return None;
+        }
+        qp.recv.try_lock()?.responder.on_reply(now)
+    }
+}
+
+impl Half for SendSide {
+    type Counters = RequesterCounters;
+
+    #[inline]
+    fn side(qp: &Qp) -> &SpinLock<Self> {
+        &qp.send
+    }
+
+    fn gate(qp: &Qp) -> &SerialGate {
+        &qp.send_gate
+    }
+
+    fn cq(qp: &Qp) -> &Arc<Cq> {
+        &qp.send_cq
+    }
+
+    #[inline]
+    fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self> {
+        &mut batch.send
+    }
+
+    fn continue_later(this: ArcBorrow<'_, Qp>) {
+        let _ = workqueue::system_bh().enqueue::<Arc<Qp>, SEND_WORK>(this.into());
+    }
+
+    #[inline]
+    fn counters(&self) -> &RequesterCounters {
+        self.requester.counters()
+    }
+
+    #[inline]
+    fn count(&self, qp: &Qp, before: &RequesterCounters) {
+        let after = self.requester.counters();
+        if before == after {
+            return;
+        }
+        qp.with_counters(|counters| counters.requester(before, after));
+        let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
+        if bad_pkeys != 0 {
+            qp.device.count_bad_pkeys(bad_pkeys);
+        }
+        // A device on the path may segment our packets and then drop those without an ICRC. Plain
+        // packet loss does not count here, only timeouts.
+        let timed_out = before.timeouts != after.timeouts;
+        if let Some(path) = self.path.as_ref().filter(|_| timed_out) {
+            path.on_timeout();
+        }
+    }
+
+    fn path(&self) -> &Option<Arc<Path>> {
+        &self.path
+    }
+
+    fn expected_psn(&self) -> Psn {
+        self.requester.expected_psn()
+    }
+
+    fn reorder_buffer(&mut self) -> &mut ReorderBuffer {
+        &mut self.reorder_buffer
+    }
+
+    #[inline]
+    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
+        PendingCnp::of(incoming, &self.path, self.source_port, || {
+            self.requester.cnp(incoming.packet)
+        })
+    }
+
+    fn accepts_burst(&self, packet: &Packet) -> u32 {
+        if self.reorder_buffer.is_empty() {
+            self.requester.accepts_burst(&self.slots, packet)
+        } else {
+            1
+        }
+    }
+
+    #[inline]
+    fn handle_packet(
+        &mut self,
+        qp: &Qp,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let ctx = EventCtx::of(incoming, rcu);
+        self.with(qp, ctx, None, completions, |requester, slots, env| {
+            requester.handle_packet(slots, incoming.now, incoming.packet, env)
+        })
+    }
+
+    fn next_buffered(&mut self) -> Option<KeptDatagram> {
+        let (requester, slots) = (&self.requester, &self.slots);
+        let due = |psn| requester.is_due(slots, psn);
+        self.reorder_buffer.next(requester.expected_psn(), due)
+    }
+
+    fn on_buffered(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        _taken: bool,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let left = !self.reorder_buffer.is_empty();
+        self.with(qp, ctx, None, completions, |requester, slots, env| {
+            requester.on_buffered(slots, ctx.now, left, env)
+        })
+    }
+
+    #[inline]
+    fn expire_buffered(&mut self, now: u64) {
+        self.reorder_buffer.expire(now);
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Option<u64> {
+        let timeouts = [
+            self.requester.next_timeout(),
+            self.moderation.next_poll(),
+            self.reorder_buffer.expires(),
+        ];
+        timeouts.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        self.expire_buffered(ctx.now);
+        if self.next_timeout().is_none_or(|at| at > ctx.now) {
+            return Outcome::default();
+        }
+        let outcome = self.with(qp, ctx, None, completions, |requester, slots, env| {
+            if qp.local.is_waiting() {
+                requester.restart_timers(ctx.now);
+            }
+            requester.handle_timeout(slots, ctx.now, env)
+        });
+        Outcome {
+            transmit: true,
+            ..outcome
+        }
+    }
+
+    /// An ACK may have freed slots for work requests in the ring, or drained the queue.
+    #[inline]
+    fn wants_round(&self) -> bool {
+        self.has_backlog() || self.notify_drained || self.is_streaming()
+    }
+
+    #[inline]
+    fn fill(&mut self, qp: &Qp, round: &mut Round) {
+        let rcu = rcu::read_lock();
+        let ctx = EventCtx::now(&rcu);
+        let acknowledgement = self.take_delayed_ack(qp, ctx.now);
+        let mut idle = true;
+        match self.fetch(qp) {
+            Ok(fetched) => {
+                idle = fetched.is_empty();
+                self.moderate_doorbells(qp, fetched, ctx.now);
+            }
+            Err(_) => round.fatal = true,
+        }
+        let (batch, completions) = (&mut round.batch, &mut round.completions);
+        let mut blocked = false;
+        let progress = self.with(
+            qp,
+            ctx,
+            Some(batch),
+            completions,
+            |requester, slots, env| {
+                let budget = limits::path::BATCH.min(env.transmitter.room());
+                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
+                blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
+                if let Some(packet) = &acknowledgement {
+                    // If the ACK can't be sent it is lost, and the peer asks again.
+                    let _ = env.transmitter.send(packet, |_| Ok(()));
+                }
+                progress
+            },
+        );
+        round.ack_sent = acknowledgement.is_some() && progress.sent != 0;
+        round.blocked = blocked;
+        round.fatal |= progress.fatal;
+        round.more = !blocked && (progress.more || (!round.fatal && self.has_backlog()));
+        if progress.sqe {
+            qp.state.fail_send_queue();
+        }
+        if self.notify_drained && self.requester.is_drained(&self.slots) {
+            self.notify_drained = false;
+            round.drained = true;
+        }
+        round.waiting = idle && self.is_streaming();
+        if self.requester.is_throttled() {
+            qp.count(Counter::Throttled);
+        }
+    }
+
+    fn on_round_end(qp: &Qp) {
+        if qp.is_user && !qp.is_polled {
+            qp.moderation_events.round_ended(monotonic_ns());
+        }
+    }
 }
 
 /// The requester's environment.
 pub(crate) struct Env<'a> {
-    work: WorkRequests<'a>,
+    work: WorkData<'a>,
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a>,
     completions: &'a mut PendingCompletions,
 }
 
-impl Env<'_> {
-    /// Returns the number of packets for which this host has room.
-    pub(super) fn room(&self) -> u32 {
-        self.transmitter.room()
-    }
-
-    /// Sends an ACK after the packets of this round.
-    pub(super) fn send_ack(&mut self, acknowledgement: &TxPacket) {
-        // If the ACK can't be sent it is lost, and the peer asks again.
-        let _ = self.transmitter.send(acknowledgement, |_| Ok(()));
-    }
-}
-
-/// Access to the work requests of a queue pair.
+/// Access to the data of a queue pair's work requests.
 #[derive(Clone, Copy)]
-struct WorkRequests<'a> {
+struct WorkData<'a> {
     qp: &'a Qp,
     ctx: EventCtx<'a>,
-    local: &'a [LocalRequest],
-    segments: &'a [DataSegment],
-    max_sge: usize,
-    inline: &'a [u8],
-    max_inline: usize,
+    segments: &'a SlotArrays<Sge>,
+    inline: &'a SlotArrays<u8>,
 }
 
-impl WorkRequests<'_> {
-    fn local(&self, slot: u32) -> Result<&LocalRequest, Fault> {
-        self.local.get(slot as usize).ok_or(Fault::Malformed)
-    }
-
+impl WorkData<'_> {
     /// Returns the data segments of a work request.
-    fn segments(&self, slot: u32) -> Result<Segments<'_>, Fault> {
-        let local = self.local(slot)?;
-        let list = self
-            .segments
-            .get((slot as usize).wrapping_mul(self.max_sge)..)
-            .and_then(|s| s.get(..local.num_sge.into()))
-            .ok_or(Fault::Malformed)?;
+    fn segments(&self, slot: &SendSlot) -> Result<Segments<'_>, Fault> {
+        let Data::Segments(n) = slot.local.data else {
+            return Err(Fault::Malformed);
+        };
+        let list = self.segments.get(slot.local.index, n);
         Ok(Segments {
-            tables: &self.qp.device.tables,
+            mrs: &self.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
             pd: self.qp.pd,
-            list,
+            list: list.ok_or(Fault::Malformed)?,
         })
     }
 
     /// Returns the data segments that hold the payload of a packet of a connected queue pair, with
     /// its offset in them and its length. `None` if the payload is not in data segments.
-    fn in_segments(&self, packet: &TxPacket) -> Option<(Segments<'_>, u32, u32)> {
-        let Payload::Send { slot, offset, len } = packet.payload else {
+    fn in_segments(&self, packet: &TxPacket, slot: &SendSlot) -> Option<(Segments<'_>, u32, u32)> {
+        let Payload::Send { offset, len } = packet.payload else {
             return None;
         };
-        let local = self.local(packet.slot).ok()?;
-        let not_in_segments = local.inline || local.operand.is_some() || local.fault.is_some();
-        if not_in_segments || super::service(self.qp.qp_type) == Service::Ud {
+        if super::service(self.qp.qp_type) == Service::Ud {
             return None;
         }
         Some((self.segments(slot).ok()?, offset, len))
@@ -444,50 +576,47 @@ impl WorkRequests<'_> {
 
     /// Returns a reference to `whole` bytes of payload, which belong to consecutive packets. `None`
     /// if the payload can't stay in place until the packets are delivered.
-    fn reference(&self, packet: &TxPacket, whole: u32) -> Option<Reference> {
-        let (segments, offset, _) = self.in_segments(packet)?;
+    fn reference(&self, packet: &TxPacket, slot: &SendSlot, whole: u32) -> Option<Reference> {
+        let (segments, offset, _) = self.in_segments(packet, slot)?;
         segments.reference(offset, whole)
     }
 
-    fn gather(&self, payload: &Payload, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
-        let Payload::Send { slot, offset, len } = *payload else {
+    /// Appends the payload of a packet to it.
+    fn gather(
+        &self,
+        payload: Payload,
+        slot: &SendSlot,
+        to: &mut PacketWriter<'_>,
+    ) -> Result<(), Fault> {
+        let Payload::Send { offset, len } = payload else {
             return Ok(());
         };
-        let local = self.local(slot)?;
-        if let Some(operand) = local.operand {
-            let bytes = operand.get(..len as usize).ok_or(Fault::Malformed)?;
-            return to.push(bytes).map_err(|_| Fault::Malformed);
-        }
-        if !local.inline {
-            return self.segments(slot)?.gather(offset, len, to);
-        }
-        let from = (slot as usize)
-            .wrapping_mul(self.max_inline)
-            .wrapping_add(offset as usize);
-        let bytes = self
-            .inline
-            .get(from..)
-            .and_then(|b| b.get(..len as usize))
-            .ok_or(Fault::Malformed)?;
-        to.push(bytes).map_err(|_| Fault::Malformed)
+        let operand = slot.swap.to_ne_bytes();
+        let bytes = match slot.local.data {
+            Data::Segments(_) => return self.segments(slot)?.gather(offset, len, to),
+            Data::Inline(n) => self.inline.get(slot.local.index, n),
+            Data::InEntry => Some(operand.as_slice()),
+        };
+        let bytes = bytes.and_then(|b| b.get(offset as usize..)?.get(..len as usize));
+        to.push(bytes.ok_or(Fault::Malformed)?)
+            .map_err(|_| Fault::Malformed)
     }
 }
 
 impl RequesterEnv for Env<'_> {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        let local = self.work.local(packet.slot).map_err(TxError::Local)?;
-        if let Some(fault) = local.fault {
-            return Err(TxError::Local(fault));
-        }
+    type Local = LocalPart;
+
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         let (work, payload) = (self.work, packet.payload);
-        let reference = |whole| work.reference(packet, whole);
+        let reference = |whole| work.reference(packet, slot, whole);
         if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
             return sent;
         }
-        let gather = |to: &mut PacketWriter<'_>| work.gather(&payload, to).map_err(TxError::Local);
+        let gather =
+            |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
-            let ah = handles.get(local.ah, work.ctx.rcu).map(arc_borrow_ref);
+            let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd() == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);
@@ -496,14 +625,19 @@ impl RequesterEnv for Env<'_> {
         self.transmitter.send(packet, gather)
     }
 
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    fn transmit_burst(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot,
+    ) -> (u32, Result<(), TxError>) {
         let work = self.work;
-        let reference = |whole| work.reference(packet, whole);
+        let reference = |whole| work.reference(packet, slot, whole);
         if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
-        let Some((segments, offset, len)) = work.in_segments(packet) else {
-            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
+        let Some((segments, offset, len)) = work.in_segments(packet, slot) else {
+            return packet.for_each_in_burst(count, |packet| self.transmit(packet, slot));
         };
         // Looks up the key only once.
         let whole = len.checked_mul(count);
@@ -512,20 +646,20 @@ impl RequesterEnv for Env<'_> {
             Some(span) => self
                 .transmitter
                 .send_span(packet, count, &span, TxError::Local),
-            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
+            None => packet.for_each_in_burst(count, |packet| self.transmit(packet, slot)),
         }
     }
 
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
         let incoming = self.work.ctx.incoming.ok_or(Fault::Malformed)?;
         self.work.segments(slot)?.scatter_payload(offset, incoming)
     }
 
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: &SendSlot, value: u64) -> Result<(), Fault> {
         self.work.segments(slot)?.scatter(0, &value.to_ne_bytes())
     }
 
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+    fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
@@ -537,9 +671,8 @@ impl RequesterEnv for Env<'_> {
         if !completion.report() {
             return;
         }
-        let wr_id = self.work.local(slot).map_or(0, |local| local.wr_id);
         let cqe = Cqe {
-            wr_id,
+            wr_id: slot.local.wr_id,
             timestamp: self.work.ctx.now,
             byte_len: completion.byte_len,
             qp_num: self.work.qp.number,
@@ -553,33 +686,29 @@ impl RequesterEnv for Env<'_> {
             .push(&self.work.qp.send_cq, &cqe, self.work.qp, false);
     }
 
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
-        let local = self.work.local(slot)?;
-        let (tables, by, op) = (
-            &self.work.qp.device.tables,
-            self.work.qp.keys(self.work.qp.pd),
-            &local.op,
-        );
-        match local.opcode {
-            wr_opcode::LOCAL_INV => tables.invalidate(self.work.ctx.rcu, by, local.key),
-            wr_opcode::BIND_MW => {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+        let WorkData { qp, ctx, .. } = self.work;
+        let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
+        match slot.op {
+            SendOp::LocalInv => mrs.invalidate(ctx.rcu, by, slot.imm_or_key),
+            SendOp::BindMw => {
                 let to = Bind {
-                    rkey: op.rkey_or_qkey,
-                    lkey: op.remote_qpn,
-                    address: op.remote_addr,
-                    length: op.compare_add,
-                    access: op.swap,
+                    rkey: slot.rkey_or_qkey,
+                    lkey: slot.remote_qpn,
+                    address: slot.remote_addr,
+                    length: slot.compare_add,
+                    access: slot.swap,
                 };
-                tables.bind(self.work.ctx.rcu, by, to)
+                mrs.bind(ctx.rcu, by, to)
             }
-            wr_opcode::REG_MR => {
+            SendOp::RegMr => {
                 let to = FastRegister {
-                    key: op.rkey_or_qkey,
-                    iova: op.remote_addr,
-                    length: op.compare_add,
-                    access: op.swap,
+                    key: slot.rkey_or_qkey,
+                    iova: slot.remote_addr,
+                    length: slot.compare_add,
+                    access: slot.swap,
                 };
-                tables.fast_register(self.work.ctx.rcu, by, to)
+                mrs.fast_register(ctx.rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }

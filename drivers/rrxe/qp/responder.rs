@@ -2,42 +2,51 @@
 
 //! The receive side of a queue pair: the core's responder and its environment.
 
-use super::{reorder_buffer::ReorderBuffer, scatter::Segments, EventCtx, PendingCompletions, Qp};
+use super::{
+    cnp::PendingCnp, reorder_buffer::ReorderBuffer, scatter::Segments, schedule::RECV_WORK,
+    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
+};
 use crate::{
-    abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
+    abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
+    cq::Cq,
     device::DeviceState,
+    limits,
     mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
     rx_packet::RxPacket,
+    serial_gate::SerialGate,
     srq::Srq,
-    tables::Tables,
     tx::{Transmitter, TxBatch},
     wqe::{self, RecvEntry},
 };
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    workqueue,
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
     rdma::{
-        qp::QpType,
-        wr::{wc, DataSegment},
+        qp::{QpState, QpType},
+        wr::wc,
         QpEvent,
     },
 };
 use rrxe_core::{
-    guesses::Guesses, AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode,
-    RecvRequest, RemoteAccess, Resource, ResponderEnv, ResponderEvent, Service, Status, TxError,
-    TxPacket,
+    guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
+    Payload, Psn, RecoveryMode, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
+    ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
 /// outstanding.
 pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
+
+/// State of a READ or atomic.
+pub(crate) type Resource = rrxe_core::Resource<PdId>;
 
 /// The receive side.
 pub(crate) struct RecvSide {
@@ -48,7 +57,6 @@ pub(crate) struct RecvSide {
     /// Connected queue pairs: the path to the peer.
     pub(crate) path: Option<Arc<Path>>,
     pub(crate) source_port: u16,
-    reads: Reads,
     guesses: Guesses,
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
@@ -57,63 +65,12 @@ pub(crate) struct RecvSide {
     pub(crate) loopback: bool,
 }
 
-/// Largest number of outstanding READs.
-const READS: usize = rrxe_core::responder::MAX_RESOURCES;
-
-/// The protection domains under which READs were accepted, to check later responses against. XRC:
-/// one domain for each key, up to the number of READs that can be outstanding.
-struct Reads {
-    /// The domain of the queue pair.
-    pd: PdId,
-    list: KVec<Option<(u32, PdId)>>,
-    next: usize,
-}
-
-impl Reads {
-    fn new(pd: PdId, xrc: bool) -> Result<Self> {
-        let mut list = KVec::new();
-        if xrc {
-            list.resize(READS, None, GFP_KERNEL_ACCOUNT)?;
-        }
-        Ok(Self { pd, list, next: 0 })
-    }
-
-    fn remember(&mut self, rkey: u32, pd: PdId) {
-        if let Some(to) = self.list.get_mut(self.next & (READS - 1)) {
-            *to = Some((rkey, pd));
-        }
-        self.next = self.next.wrapping_add(1);
-    }
-
-    fn find(&self, rkey: u32) -> PdId {
-        let found = self.list.iter().flatten().find(|(key, _)| *key == rkey);
-        found.map_or(self.pd, |(_, pd)| *pd)
-    }
-
-    /// Returns a reference to the `whole` bytes that consecutive READ responses carry. `None` if
-    /// they can't stay in place until the responses are delivered.
-    fn reference(
-        &self,
-        tables: &Tables,
-        rcu: &rcu::Guard,
-        packet: &TxPacket,
-        whole: u32,
-    ) -> Option<Reference> {
-        let Payload::Read { rkey, va, .. } = packet.payload else {
-            return None;
-        };
-        let reference = Reference::to_read(self.find(rkey), rkey, va);
-        let pinned = tables.pinned(rcu, &reference, whole.into());
-        pinned.map(|_| reference)
-    }
-}
-
 /// The receive work request that the responder works on.
 struct Current {
     wr_id: u64,
     num_sge: usize,
     /// Room for the largest number of segments of a receive.
-    segments: KVVec<DataSegment>,
+    segments: KVVec<Sge>,
     /// The entry is malformed: the work request fails when payload is placed.
     malformed: bool,
     /// XRC: the shared receive queue that the work request comes from.
@@ -129,7 +86,7 @@ impl Current {
         if let Some(to) = self.segments.get_mut(..entry.num_sge) {
             let head = core::mem::size_of::<RecvWqe>();
             entry.malformed |= consumer.next_segments(head, to).is_err();
-            entry.set_length(wqe::total(to.iter().map(|s| s.length)));
+            entry.set_length(wqe::total(to));
         }
         self.num_sge = entry.num_sge;
         self.malformed = entry.malformed;
@@ -146,12 +103,9 @@ impl RecvSide {
         consumer: Option<Consumer>,
         max_sge: u32,
         device: Arc<DeviceState>,
-        pd: PdId,
-        xrc: bool,
     ) -> Result<impl Init<Self>> {
         let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
-        segments.resize(max_sge as usize, DataSegment::default(), GFP_KERNEL_ACCOUNT)?;
-        let reads = Reads::new(pd, xrc)?;
+        segments.resize(max_sge as usize, Sge::default(), GFP_KERNEL_ACCOUNT)?;
         Ok(init!(Self {
             responder: Responder::new(service),
             current: Current {
@@ -164,7 +118,6 @@ impl RecvSide {
             consumer,
             path: None,
             source_port: 0,
-            reads,
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
             loopback: false,
@@ -182,42 +135,9 @@ impl RecvSide {
         }
     }
 
-    /// Drops the requests that were buffered for too long.
-    pub(crate) fn expire_buffered(&mut self, now: u64) {
-        if !self.reorder_buffer.is_empty() {
-            self.reorder_buffer.expire(now);
-            let left = !self.reorder_buffer.is_empty();
-            let _ = self.responder.on_buffered(false, left);
-        }
-    }
-
-    /// Removes and returns the next buffered request, if it is due.
-    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
-        let responder = &self.responder;
-        let expected = Psn::new(responder.expected_psn());
-        self.reorder_buffer
-            .next(expected, |psn| responder.is_due(psn))
-    }
-
-    /// Calls `f` with the responder and its environment. Updates the counters afterwards.
-    pub(crate) fn with<R>(
-        &mut self,
-        qp: &Qp,
-        ctx: EventCtx<'_>,
-        batch: Option<&mut TxBatch>,
-        completions: &mut PendingCompletions,
-        f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
-    ) -> R {
-        let before = *self.responder.counters();
-        let result = self.act(qp, ctx, batch, completions, f);
-        qp.count_responder(&before, self.responder.counters());
-        result
-    }
-
-    /// Calls `f` with the responder and its environment. The caller updates the counters, once for
-    /// a batch of packets.
+    /// Calls `f` with the responder and its environment.
     #[inline]
-    pub(super) fn act<R>(
+    pub(super) fn with<R>(
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
@@ -229,7 +149,6 @@ impl RecvSide {
             qp,
             ctx,
             current: &mut self.current,
-            reads: &mut self.reads,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
             transmitter: Transmitter::new(qp),
@@ -284,12 +203,172 @@ impl RecvSide {
     }
 }
 
+impl Half for RecvSide {
+    type Counters = ResponderCounters;
+
+    const TAKES_DATAGRAMS: bool = true;
+
+    #[inline]
+    fn side(qp: &Qp) -> &SpinLock<Self> {
+        &qp.recv
+    }
+
+    fn gate(qp: &Qp) -> &SerialGate {
+        &qp.recv_gate
+    }
+
+    fn cq(qp: &Qp) -> &Arc<Cq> {
+        &qp.recv_cq
+    }
+
+    #[inline]
+    fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self> {
+        &mut batch.recv
+    }
+
+    fn continue_later(this: ArcBorrow<'_, Qp>) {
+        let _ = workqueue::system_bh().enqueue::<Arc<Qp>, RECV_WORK>(this.into());
+    }
+
+    #[inline]
+    fn counters(&self) -> &ResponderCounters {
+        self.responder.counters()
+    }
+
+    #[inline]
+    fn count(&self, qp: &Qp, before: &ResponderCounters) {
+        let after = self.responder.counters();
+        if before != after {
+            qp.with_counters(|counters| counters.responder(before, after));
+        }
+    }
+
+    fn path(&self) -> &Option<Arc<Path>> {
+        &self.path
+    }
+
+    fn on_batch(&mut self, incoming: &RxPacket<'_>) {
+        self.loopback = incoming.is_loopback();
+    }
+
+    fn expected_psn(&self) -> Psn {
+        Psn::new(self.responder.expected_psn())
+    }
+
+    fn reorder_buffer(&mut self) -> &mut ReorderBuffer {
+        &mut self.reorder_buffer
+    }
+
+    #[inline]
+    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
+        PendingCnp::of(incoming, &self.path, self.source_port, || {
+            self.responder.cnp(incoming.packet)
+        })
+    }
+
+    fn accepts_burst(&self, packet: &Packet) -> u32 {
+        if self.reorder_buffer.is_empty() {
+            self.responder.accepts_burst(packet)
+        } else {
+            1
+        }
+    }
+
+    #[inline]
+    fn handle_packet(
+        &mut self,
+        qp: &Qp,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let expected = self.responder.expected_psn();
+        let ctx = EventCtx::of(incoming, rcu);
+        let mut outcome = self.with(qp, ctx, None, completions, |responder, env| {
+            responder.handle_packet(incoming.now, incoming.packet, env)
+        });
+        if self.responder.expected_psn() != expected {
+            qp.with_counters(|counters| counters.request(incoming.packet.operation));
+        }
+        outcome.buffer &= qp.recovery == RecoveryMode::Selective;
+        outcome
+    }
+
+    fn next_buffered(&mut self) -> Option<KeptDatagram> {
+        let responder = &self.responder;
+        let expected = Psn::new(responder.expected_psn());
+        self.reorder_buffer
+            .next(expected, |psn| responder.is_due(psn))
+    }
+
+    fn on_buffered(
+        &mut self,
+        _qp: &Qp,
+        _ctx: EventCtx<'_>,
+        taken: bool,
+        _completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let left = !self.reorder_buffer.is_empty();
+        self.responder.on_buffered(taken, left)
+    }
+
+    #[inline]
+    fn expire_buffered(&mut self, now: u64) {
+        if !self.reorder_buffer.is_empty() {
+            self.reorder_buffer.expire(now);
+            let left = !self.reorder_buffer.is_empty();
+            let _ = self.responder.on_buffered(false, left);
+        }
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Option<u64> {
+        let timeouts = [self.responder.next_timeout(), self.reorder_buffer.expires()];
+        timeouts.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(
+        &mut self,
+        _qp: &Qp,
+        ctx: EventCtx<'_>,
+        _completions: &mut PendingCompletions,
+    ) -> Outcome {
+        self.expire_buffered(ctx.now);
+        Outcome {
+            transmit: self.next_timeout().is_some_and(|at| at <= ctx.now),
+            ..Outcome::default()
+        }
+    }
+
+    fn fill(&mut self, qp: &Qp, round: &mut Round) {
+        let rcu = rcu::read_lock();
+        let ctx = EventCtx::now(&rcu);
+        let (batch, completions) = (&mut round.batch, &mut round.completions);
+        let mut blocked = false;
+        let progress = self.with(qp, ctx, Some(batch), completions, |responder, env| {
+            let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
+            blocked = progress.more && env.is_full();
+            progress
+        });
+        // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
+        // are sent before the flush discards them.
+        if qp.state() == QpState::Error && !progress.more {
+            self.flush(qp, ctx, completions);
+        }
+        if self.responder.is_throttled() {
+            qp.count(Counter::Throttled);
+        }
+        round.more = progress.more && !blocked;
+        round.blocked = blocked;
+        round.fatal = progress.fatal;
+    }
+}
+
 /// The responder's environment.
 pub(crate) struct Env<'a> {
     qp: &'a Qp,
     ctx: EventCtx<'a>,
     current: &'a mut Current,
-    reads: &'a mut Reads,
     guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a>,
@@ -307,7 +386,7 @@ impl Env<'_> {
             return Err(Fault::Malformed);
         }
         Ok(Segments {
-            tables: &self.qp.device.tables,
+            mrs: &self.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
             pd: self
                 .current
@@ -350,8 +429,8 @@ impl Env<'_> {
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
-        let (tables, by) = (&self.qp.device.tables, self.qp.keys(pd));
-        tables.remote(self.ctx.rcu, by, rkey, va, len, wants)
+        let (mrs, by) = (&self.qp.device.tables.mrs, self.qp.keys(pd));
+        mrs.remote(self.ctx.rcu, by, rkey, va, len, wants)
     }
 
     /// Writes the Global Route Header in front of a datagram.
@@ -361,6 +440,8 @@ impl Env<'_> {
 }
 
 impl ResponderEnv for Env<'_> {
+    type Domain = PdId;
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         if let Some(srq) = &self.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
@@ -393,7 +474,7 @@ impl ResponderEnv for Env<'_> {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault> {
+    ) -> Result<PdId, Fault> {
         let pd = self.remote_pd()?;
         if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
             return Err(Fault::Protection);
@@ -402,10 +483,7 @@ impl ResponderEnv for Env<'_> {
             self.guesses.note_wrong(self.ctx.now);
             return Err(fault);
         }
-        if access == RemoteAccess::Read && self.qp.xrc_domain.is_some() {
-            self.reads.remember(rkey, pd);
-        }
-        Ok(())
+        Ok(pd)
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
@@ -440,12 +518,13 @@ impl ResponderEnv for Env<'_> {
         self.qp
             .device
             .tables
+            .mrs
             .flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        let tables = &self.qp.device.tables;
-        tables.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
+        let mrs = &self.qp.device.tables.mrs;
+        mrs.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
@@ -519,63 +598,52 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        // ACKs need not wait: the received packets bound their number.
-        if self.transmitter.room() == 0 && !packet.payload.is_empty() {
-            return Err(TxError::NoRoom);
-        }
-        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
-        let (qp, reads) = (self.qp, &*self.reads);
-        let reference = |whole| reads.reference(tables, rcu, packet, whole);
-        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
-            return sent;
-        }
-        self.transmitter.send(packet, |to| match packet.payload {
-            Payload::Read { rkey, va, len } => tables
-                .remote(
-                    rcu,
-                    qp.keys(reads.find(rkey)),
-                    rkey,
-                    va,
-                    len,
-                    RemoteAccess::Read,
-                )
-                .and_then(|span| span.read(0, len, to))
-                .map_err(|_| TxError::RemoteAccess),
-            _ => Ok(()),
-        })
+        // Need not wait for room: the received packets bound the number of these.
+        self.transmitter.send(packet, |_| Ok(()))
     }
 
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    fn transmit_read(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        pd: PdId,
+    ) -> (u32, Result<(), TxError>) {
         let room = self.transmitter.room();
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
-                room => self.transmit_burst(packet, room),
+                room => self.transmit_read(packet, room, pd),
             };
             return (sent, result.and(Err(TxError::NoRoom)));
         }
-        let (tables, rcu) = (&self.qp.device.tables, self.ctx.rcu);
         let Payload::Read { rkey, va, len } = packet.payload else {
-            return packet.for_each_in_burst(count, |packet| self.transmit(packet));
+            return (0, Err(TxError::RemoteAccess));
         };
-        let reads = &*self.reads;
-        let reference = |whole| reads.reference(tables, rcu, packet, whole);
+        let (mrs, rcu, by) = (&self.qp.device.tables.mrs, self.ctx.rcu, self.qp.keys(pd));
+        let reference = |whole: u32| {
+            let reference = Reference::to_read(pd, rkey, va);
+            let pinned = mrs.pinned(rcu, &reference, whole.into());
+            pinned.map(|_| reference)
+        };
         if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
             return sent;
         }
-        let by = self.qp.keys(reads.find(rkey));
         // Looks up the key only once.
-        let whole = len.checked_mul(count);
-        let span = whole.and_then(|whole| {
-            tables
-                .remote(rcu, by, rkey, va, whole, RemoteAccess::Read)
-                .ok()
-        });
+        let whole = len.checked_mul(count).ok_or(Fault::Length);
+        let span = whole.and_then(|whole| mrs.remote(rcu, by, rkey, va, whole, RemoteAccess::Read));
         match span {
-            Some(span) => self
+            // Most responses are alone, and cheaper without a burst.
+            Ok(span) if count == 1 => {
+                let sent = self.transmitter.send(packet, |to| {
+                    span.read(0, len, to).map_err(|_| TxError::RemoteAccess)
+                });
+                (sent.is_ok().into(), sent)
+            }
+            Ok(span) => self
                 .transmitter
                 .send_span(packet, count, &span, |_| TxError::RemoteAccess),
-            None => packet.for_each_in_burst(count, |packet| self.transmit(packet)),
+            Err(_) if count == 1 => (0, Err(TxError::RemoteAccess)),
+            Err(_) => packet.for_each_in_burst(count, |packet| self.transmit_read(packet, 1, pd).1),
         }
     }
 }

@@ -4,23 +4,22 @@
 
 use crate::{
     abi::Sge,
-    mr::{Reference, Span},
+    mr::{MrTable, Reference, Span},
     pd::PdId,
     rx_packet::RxPacket,
-    tables::Tables,
     wqe,
 };
 use kernel::sync::rcu;
-use linux_rdma::{net::PacketWriter, rdma::wr::DataSegment};
+use linux_rdma::net::PacketWriter;
 use rrxe_core::Fault;
 
 /// The memory that a work request names, with the protection domain to check it against.
 #[derive(Clone, Copy)]
 pub(crate) struct Segments<'a> {
-    pub(crate) tables: &'a Tables,
+    pub(crate) mrs: &'a MrTable,
     pub(crate) rcu: &'a rcu::Guard,
     pub(crate) pd: PdId,
-    pub(crate) list: &'a [DataSegment],
+    pub(crate) list: &'a [Sge],
 }
 
 impl Segments<'_> {
@@ -31,12 +30,7 @@ impl Segments<'_> {
         len: usize,
         f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let list = self.list.iter().map(|s| Sge {
-            addr: s.addr,
-            length: s.length,
-            lkey: s.lkey,
-        });
-        wqe::for_each_piece(list, offset, len, f)
+        wqe::for_each_piece(self.list, offset, len, f)
     }
 
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
@@ -47,7 +41,7 @@ impl Segments<'_> {
         to: &mut PacketWriter<'_>,
     ) -> Result<(), Fault> {
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            self.tables
+            self.mrs
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
                 .read(0, n, to)
         })
@@ -57,7 +51,7 @@ impl Segments<'_> {
     pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
         let mut found = None;
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, false)?;
+            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, false)?;
             found = Some(span).filter(|_| n == len);
             // Stops at the first segment if the range spans several.
             found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
@@ -72,7 +66,7 @@ impl Segments<'_> {
         let mut found = None;
         self.for_each(offset, len as usize, |lkey, addr, _, n| {
             let reference = Reference::local(self.pd, lkey, addr);
-            let pinned = self.tables.pinned(self.rcu, &reference, n.into());
+            let pinned = self.mrs.pinned(self.rcu, &reference, n.into());
             found = pinned.filter(|_| n == len).map(|_| reference);
             // Stops at the first segment if the range spans several.
             found.map(|_| ()).ok_or(Fault::Malformed)
@@ -88,7 +82,7 @@ impl Segments<'_> {
                 .get(done..)
                 .and_then(|f| f.get(..n as usize))
                 .ok_or(Fault::Malformed)?;
-            self.tables
+            self.mrs
                 .local(self.rcu, self.pd, lkey, addr, n, true)?
                 .write(0, piece)
         })
@@ -97,7 +91,7 @@ impl Segments<'_> {
     /// Copies the payload of a packet to the list, from byte `offset` on.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
         self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
-            let span = self.tables.local(self.rcu, self.pd, lkey, addr, n, true)?;
+            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
             from.copy_to_span(done, n as usize, &span)
         })
     }

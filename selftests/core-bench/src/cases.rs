@@ -5,7 +5,7 @@
 use crate::conversation::{attributes, conversation, request, slots, START};
 use crate::env::Sink;
 use crate::phases;
-use rrxe_core::{icrc, Packet, ParseError, Psn, Requester, SendOp, SendRequest, SendSlot};
+use rrxe_core::{icrc, Packet, ParseError, Psn, Requester, SendOp, SendSlot};
 use rrxe_testkit::{Frame, Responder};
 use std::hint::black_box;
 
@@ -267,7 +267,7 @@ fn parsed(sent: &[Frame]) -> (Vec<Packet>, Vec<u32>) {
 struct Sender {
     requester: Requester,
     slots: Vec<SendSlot>,
-    request: SendRequest,
+    request: SendSlot,
     /// Number of work requests posted together.
     list: u32,
     answers: Vec<Packet>,
@@ -308,7 +308,7 @@ impl Round for Sender {
         } = self;
         for _ in 0..self.list {
             let posted = phases::post(requester, slots, black_box(&self.request));
-            sink.wrong += u64::from(posted.is_err());
+            sink.wrong += u64::from(posted.is_none());
         }
         let _ = black_box(phases::transmit(requester, slots, now, sink));
         for answer in &self.answers {

@@ -4,7 +4,7 @@
 //! packets.
 
 use crate::env::RECEIVE;
-use rrxe_core::{Mtu, SendOp, SendRequest, SendSlot};
+use rrxe_core::{Mtu, SendOp, SendSlot};
 use rrxe_testkit::{Attributes, Frame, Host, BASE, RKEY};
 
 /// Depth of the send queue in work requests.
@@ -32,19 +32,19 @@ pub fn slots() -> Vec<SendSlot> {
 }
 
 /// Returns a work request.
-pub fn request(op: SendOp, length: u32) -> SendRequest {
-    SendRequest {
+pub fn request(op: SendOp, length: u32) -> SendSlot {
+    SendSlot {
         op,
         length,
         remote_addr: BASE,
-        rkey: RKEY,
+        rkey_or_qkey: RKEY,
         signaled: true,
-        ..SendRequest::default()
+        ..SendSlot::default()
     }
 }
 
 /// Returns the packets of both ends, in order, for `count` work requests posted together.
-pub fn conversation(request: SendRequest, count: u32) -> (Vec<Frame>, Vec<Frame>) {
+pub fn conversation(request: SendSlot, count: u32) -> (Vec<Frame>, Vec<Frame>) {
     let [mut here, mut there] = [(); 2].map(|()| Host::connected(&attributes(), DEPTH));
     (here.budget, there.budget) = (u32::MAX, u32::MAX);
     for _ in 0..count {

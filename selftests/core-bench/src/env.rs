@@ -4,7 +4,7 @@
 
 use rrxe_core::{
     AtomicOp, Fault, Flush, RecvCompletion, RecvRequest, RemoteAccess, RequesterEnv, ResponderEnv,
-    ResponderEvent, SendCompletion, Status, TxError, TxPacket,
+    ResponderEvent, SendCompletion, SendSlot, Status, TxError, TxPacket,
 };
 use std::hint::black_box;
 
@@ -47,35 +47,40 @@ impl Sink {
 }
 
 impl RequesterEnv for Sink {
+    type Local = usize;
+
     #[inline(never)]
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
+        black_box(slot);
         self.send(packet)
     }
 
     #[inline(never)]
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
         black_box((slot, offset));
         self.place()
     }
 
-    fn write_atomic_result(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, _slot: &SendSlot, _value: u64) -> Result<(), Fault> {
         self.wrong += 1;
         black_box(Ok(()))
     }
 
     #[inline(never)]
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+    fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {
         black_box((slot, &completion));
         self.complete(completion.status);
     }
 
-    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
+    fn local_op(&mut self, _slot: &SendSlot) -> Result<(), Fault> {
         self.wrong += 1;
         black_box(Ok(()))
     }
 }
 
 impl ResponderEnv for Sink {
+    type Domain = ();
+
     #[inline(never)]
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         black_box(Some(RecvRequest { length: RECEIVE }))

@@ -6,9 +6,7 @@
 //! the code that the core inlines into its callers, as in a driver.
 
 use crate::env::Sink;
-use rrxe_core::{
-    icrc, Outcome, Packet, ParseError, PostError, Progress, Requester, SendRequest, SendSlot,
-};
+use rrxe_core::{icrc, Outcome, Packet, ParseError, Progress, Requester, SendSlot};
 use rrxe_testkit::Responder;
 
 /// Parses the headers of a received packet.
@@ -59,12 +57,11 @@ fn no_crc(state: u32, bytes: &[u8]) -> u32 {
 
 /// Requester: posts a work request.
 #[inline(never)]
-pub fn post(
-    requester: &mut Requester,
-    slots: &mut [SendSlot],
-    request: &SendRequest,
-) -> Result<u32, PostError> {
-    requester.post(slots, *request)
+pub fn post(requester: &mut Requester, slots: &mut [SendSlot], request: &SendSlot) -> Option<()> {
+    let slot = requester.free_slot(slots)?;
+    *slot = *request;
+    requester.post(slot);
+    Some(())
 }
 
 /// Requester: transmits what is pending.

@@ -185,10 +185,11 @@ impl World {
     }
 }
 
-fn on_its_way(packet: &TxPacket) -> InFlight {
+/// Returns a packet in flight: of a message, if the requester sends it.
+fn on_its_way(packet: &TxPacket, message: Option<usize>) -> InFlight {
     let payload = match packet.payload {
         Payload::None => None,
-        Payload::Send { slot, offset, .. } => Some((slot as usize, offset)),
+        Payload::Send { offset, .. } => message.map(|message| (message, offset)),
         Payload::Read { va, .. } => {
             let message = (va - address(0)) / 0x1000;
             Some((message as usize, (va & 0xfff) as u32))
@@ -202,13 +203,15 @@ fn on_its_way(packet: &TxPacket) -> InFlight {
 }
 
 impl RequesterEnv for World {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.requests.push(on_its_way(packet));
+    type Local = usize;
+
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
+        self.requests.push(on_its_way(packet, Some(slot.local)));
         Ok(())
     }
 
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let slot = slot as usize;
+    fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
+        let slot = slot.local;
         if self.payload != Some((slot, offset)) {
             let payload = self.payload;
             self.violated(format!("{payload:?} is placed at {offset} of READ {slot}"));
@@ -217,8 +220,9 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
-        let before = &self.kinds[..slot as usize];
+    fn write_atomic_result(&mut self, slot: &SendSlot, value: u64) -> Result<(), Fault> {
+        let slot = slot.local;
+        let before = &self.kinds[..slot];
         let original = before
             .iter()
             .filter(|&&kind| kind == Kind::FetchAdd)
@@ -226,12 +230,12 @@ impl RequesterEnv for World {
         if value != original as u64 {
             self.violated(format!("atomic {slot} brings {value}"));
         }
-        self.placed[slot as usize] = 1;
+        self.placed[slot] = 1;
         Ok(())
     }
 
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
-        let message = slot as usize;
+    fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {
+        let message = slot.local;
         if message != self.completed || completion.status != Status::Success {
             self.violated(format!("message {message} completes: {completion:?}"));
         }
@@ -253,13 +257,15 @@ impl RequesterEnv for World {
         }
     }
 
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
-        self.violated(format!("{slot} is no local operation"));
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+        self.violated(format!("{} is no local operation", slot.local));
         Ok(())
     }
 }
 
 impl ResponderEnv for World {
+    type Domain = ();
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         if self.current {
             self.violated("two receive work requests at a time".into());
@@ -317,7 +323,7 @@ impl ResponderEnv for World {
     fn event(&mut self, _: ResponderEvent) {}
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.responses.push(on_its_way(packet));
+        self.responses.push(on_its_way(packet, None));
         Ok(())
     }
 }
@@ -467,17 +473,18 @@ impl Model for Connection {
         let (mut requester, responder) = (attributes.requester(), attributes.responder());
         let mut slots = vec![SendSlot::default(); 4];
         for (message, kind) in self.kinds.iter().enumerate() {
-            let request = SendRequest {
+            let slot = requester.free_slot(&mut slots);
+            let slot = slot.expect("there are enough slots");
+            *slot = SendSlot {
                 op: kind.op(),
                 length: kind.length(),
                 remote_addr: address(message),
-                rkey: RKEY,
+                rkey_or_qkey: RKEY,
                 compare_add: 1,
-                ..SendRequest::default()
+                local: message,
+                ..SendSlot::default()
             };
-            requester
-                .post(&mut slots, request)
-                .expect("there are enough slots");
+            requester.post(slot);
         }
         let receives = self.kinds.iter().filter(|kind| kind.receives()).count() as u8;
         let mut state = State {

@@ -12,7 +12,7 @@ use crate::endpoint::{
 use crate::packet::{Seen, ROCE_PORT};
 use rrxe_core::{
     Fault, Mtu, Packet, RecoveryMode, RecvCompletion, RecvOpcode, Resource, ResponderEvent,
-    SendCompletion, SendOp, SendRequest, SendSlot, Service, Status,
+    SendCompletion, SendOp, SendSlot, Service, Status,
 };
 use rrxe_testkit::{Buffer, Done, Frame, Host};
 use std::collections::VecDeque;
@@ -452,25 +452,32 @@ impl EndPoint for Core {
             SendOp::SendInv | SendOp::Flush => post.imm,
             _ => u32::from_ne_bytes(post.imm.to_be_bytes()),
         };
-        let request = SendRequest {
+        let request = SendSlot {
             op,
             fence: post.fence,
             signaled: post.signaled,
             solicited: post.solicited,
             length: post.data.len() as u32,
             remote_addr: post.va,
-            rkey: post.rkey,
+            rkey_or_qkey: match qp.service {
+                Service::Ud => post.qkey,
+                _ => post.rkey,
+            },
             imm_or_key,
             compare_add: post.compare,
             swap: post.swap,
             remote_qpn: post.qpn,
-            qkey: post.qkey,
             pkey: 0xffff,
+            ..SendSlot::default()
         };
+        // As the provider does (H-08).
+        if !qp.host.requester.supports(op) {
+            return Err(Refused::Errno(22));
+        }
         let buffer = buffer(post.id, post.data.clone(), post.bad_lkey);
         qp.host
             .post_buffer(request, buffer)
-            .map_err(|_| Refused::Errno(22))?;
+            .ok_or(Refused::Errno(22))?;
         self.pump().map_err(Refused::Broken)
     }
 

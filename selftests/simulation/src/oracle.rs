@@ -44,8 +44,6 @@ pub struct Side {
     pub connection: usize,
     pub peer: usize,
     pub state: State,
-    /// Index of the message in each slot.
-    pub slots: Vec<usize>,
     /// Indices of its receive queues: one, or several for XRC.
     pub queues: Vec<usize>,
     pub current: Option<Receive>,

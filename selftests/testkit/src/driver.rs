@@ -51,7 +51,7 @@ pub struct Region {
 #[derive(Default)]
 pub struct Driver {
     pub regions: Vec<Region>,
-    /// The send work request of each slot.
+    /// All send work requests so far; [`SendSlot::local`] is the index.
     pub sq: Vec<Buffer>,
     pub rq: VecDeque<Buffer>,
     /// The current receive work request.
@@ -60,7 +60,7 @@ pub struct Driver {
     pub received: VecDeque<Done<RecvCompletion>>,
     pub events: Vec<ResponderEvent>,
     pub invalidated: Vec<u32>,
-    pub local_ops: Vec<u32>,
+    pub local_ops: Vec<usize>,
     /// Number of executed atomics.
     pub atomics: u32,
     /// Executed FLUSHes.
@@ -98,8 +98,8 @@ impl Driver {
         region.bytes.get_mut(start..end).ok_or(Fault::Protection)
     }
 
-    /// Sends a packet with its payload.
-    fn emit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+    /// Sends a packet with its payload. A requester's packet has a slot.
+    fn emit(&mut self, packet: &TxPacket, slot: Option<&SendSlot>) -> Result<(), TxError> {
         if let Some(error) = self.refuse {
             return Err(error);
         }
@@ -108,8 +108,8 @@ impl Driver {
         }
         let payload = match packet.payload {
             Payload::None => Vec::new(),
-            Payload::Send { slot, offset, len } => {
-                let buffer = &self.sq[slot as usize];
+            Payload::Send { offset, len } => {
+                let buffer = &self.sq[slot.expect("a request").local];
                 if let Some(fault) = buffer.fault {
                     return Err(TxError::Local(fault));
                 }
@@ -127,22 +127,24 @@ impl Driver {
 }
 
 impl RequesterEnv for Driver {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.emit(packet)
+    type Local = usize;
+
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
+        self.emit(packet, Some(slot))
     }
 
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        self.sq[slot as usize].write(offset, &self.payload)
+    fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
+        self.sq[slot.local].write(offset, &self.payload)
     }
 
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
-        let buffer = &mut self.sq[slot as usize];
+    fn write_atomic_result(&mut self, slot: &SendSlot, value: u64) -> Result<(), Fault> {
+        let buffer = &mut self.sq[slot.local];
         buffer.data = value.to_ne_bytes().to_vec();
         buffer.fault.map_or(Ok(()), Err)
     }
 
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
-        let buffer = std::mem::take(&mut self.sq[slot as usize]);
+    fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {
+        let buffer = std::mem::take(&mut self.sq[slot.local]);
         self.sent.push_back(Done {
             wr_id: buffer.wr_id,
             completion,
@@ -150,13 +152,15 @@ impl RequesterEnv for Driver {
         });
     }
 
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
-        self.local_ops.push(slot);
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+        self.local_ops.push(slot.local);
         self.local_fault.map_or(Ok(()), Err)
     }
 }
 
 impl ResponderEnv for Driver {
+    type Domain = ();
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         assert!(self.current.is_none());
         self.current = self.rq.pop_front();
@@ -245,6 +249,6 @@ impl ResponderEnv for Driver {
     }
 
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.emit(packet)
+        self.emit(packet, None)
     }
 }

@@ -7,8 +7,7 @@ use crate::{
     NO_IP, NO_UDP, QKEY, RKEY,
 };
 use rrxe_core::{
-    reorder, wire, Mtu, Outcome, Packet, PostError, Psn, RecoveryMode, Requester, SendRequest,
-    SendSlot, Service, Status,
+    reorder, wire, Mtu, Outcome, Packet, Psn, RecoveryMode, Requester, SendSlot, Service, Status,
 };
 
 /// One endpoint: a queue pair and its driver.
@@ -20,7 +19,6 @@ pub struct Host {
     /// The queue pair has entered Error.
     pub error: bool,
     pub sqe: bool,
-    pub posted: u64,
     /// Maximum number of packets of one call of `poll_transmit`.
     pub budget: u32,
     /// Packets dropped because of a wrong ICRC.
@@ -39,13 +37,9 @@ impl Host {
             requester: Requester::new(service),
             responder: Responder::new(service),
             slots: vec![SendSlot::default(); depth],
-            driver: Driver {
-                sq: vec![Buffer::default(); depth],
-                ..Driver::default()
-            },
+            driver: Driver::default(),
             error: false,
             sqe: false,
-            posted: 0,
             budget: 16,
             bad_icrc: 0,
             reorder_buffers: [0; 2].map(ReorderBuffer::new),
@@ -101,23 +95,26 @@ impl Host {
     }
 
     /// Posts a send work request with this local memory (data to send, or room for a READ).
-    pub fn post(&mut self, request: SendRequest, data: Vec<u8>) -> Result<u64, PostError> {
-        let wr_id = self.posted;
+    /// Returns its number, or `None` if the queue is full.
+    pub fn post(&mut self, request: SendSlot, data: Vec<u8>) -> Option<u64> {
+        let wr_id = self.driver.sq.len() as u64;
         let buffer = Buffer {
             wr_id,
             data,
             fault: None,
         };
         self.post_buffer(request, buffer)?;
-        self.posted += 1;
-        Ok(wr_id)
+        Some(wr_id)
     }
 
-    /// Posts a send work request with this buffer.
-    pub fn post_buffer(&mut self, request: SendRequest, buffer: Buffer) -> Result<(), PostError> {
-        let slot = self.requester.post(&mut self.slots, request)?;
-        self.driver.sq[slot as usize] = buffer;
-        Ok(())
+    /// Posts a send work request with this buffer, if the queue is not full.
+    pub fn post_buffer(&mut self, request: SendSlot, buffer: Buffer) -> Option<()> {
+        let slot = self.requester.free_slot(&mut self.slots)?;
+        let local = self.driver.sq.len();
+        *slot = SendSlot { local, ..request };
+        self.requester.post(slot);
+        self.driver.sq.push(buffer);
+        Some(())
     }
 
     /// Posts a receive work request.

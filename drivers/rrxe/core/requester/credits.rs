@@ -81,7 +81,7 @@ impl Requester {
     /// Returns whether the peer has room for this message, as far as it has reported. A message
     /// that has started continues.
     #[inline]
-    pub(super) fn has_credit(&self, slot: &SendSlot) -> bool {
+    pub(super) fn has_credit<P>(&self, slot: &SendSlot<P>) -> bool {
         !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()
     }
 

@@ -3,7 +3,6 @@
 //! Packets that wait or get lost in the queues of the requester's own host. They say nothing about
 //! the path or the peer, so they use up no retry and leave the window unchanged.
 
-use super::recovery::is_after;
 use super::Requester;
 
 /// Losses and expired timers without progress that use up no retry. Further ones do, because a
@@ -21,7 +20,7 @@ impl Requester {
             self.uncounted_retries = self.uncounted_retries.saturating_add(1);
             self.arm_ack_timer(now);
         }
-        if self.recovery.probe_at.is_some_and(|at| at <= now) {
+        if self.loss.probe_at.is_some_and(|at| at <= now) {
             self.arm_probe(now);
         }
     }
@@ -34,7 +33,7 @@ impl Requester {
     /// Returns whether the host itself may have dropped the missing packet.
     pub(super) fn is_local_loss(&self) -> bool {
         self.dropped_until
-            .is_some_and(|until| is_after(until, self.una))
+            .is_some_and(|until| until.is_after(self.una))
     }
 
     /// Uses up a retry, unless the host caused the loss. Returns whether one was left.

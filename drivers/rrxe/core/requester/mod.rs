@@ -10,17 +10,18 @@
 //! slots, and so has the same PSNs, opcodes and payload split (F-07).
 
 mod credits;
-mod gaps;
 mod local;
-mod recovery;
+mod loss;
+mod peer;
 mod request;
 mod response;
+mod rtt;
 mod transmit;
 mod window;
 
-pub use recovery::MIN_PTO;
 pub(crate) use request::ATOMIC_WRITE_LEN;
-pub use request::{PostError, SendCompletion, SendOp, SendRequest, SendSlot};
+pub use request::{SendCompletion, SendOp, SendSlot, SlotProgress};
+pub use rtt::MIN_PTO;
 pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
@@ -28,9 +29,10 @@ use crate::psn::Psn;
 use crate::wire::Class;
 use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
-use gaps::Gaps;
-use recovery::{Loss, Recovery};
+use loss::Loss;
+use peer::Peer;
 use request::SlotState;
+use rtt::Rtt;
 use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
@@ -61,32 +63,48 @@ pub enum RecoveryMode {
     Strict,
 }
 
-/// Operations that the requester needs from the driver. Slot numbers are indices into the slots.
+/// Operations that the requester needs from the driver, each for a work request.
 pub trait RequesterEnv {
+    /// The driver's part of a slot.
+    type Local;
+
     /// Takes a packet to send. See [`TxError`] for the errors; `RemoteAccess` does not apply to a
     /// requester and counts as a malformed work request.
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot<Self::Local>) -> Result<(), TxError>;
 
     /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
     /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
     /// taken, and why the next one was not.
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
-        packet.for_each_in_burst(count, |packet| self.transmit(packet))
+    fn transmit_burst(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot<Self::Local>,
+    ) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.transmit(packet, slot))
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
     /// scatter list. The requester never exceeds the length of the work request.
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault>;
+    fn write_read_response(
+        &mut self,
+        slot: &SendSlot<Self::Local>,
+        offset: u32,
+    ) -> Result<(), Fault>;
 
     /// Stores the original value, in host byte order, to the work request's scatter list.
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault>;
+    fn write_atomic_result(
+        &mut self,
+        slot: &SendSlot<Self::Local>,
+        value: u64,
+    ) -> Result<(), Fault>;
 
     /// Completes a work request: called exactly once for each, in posting order. The driver frees
     /// the slot's data, and raises a completion if [`SendCompletion::report`] says so.
-    fn complete(&mut self, slot: u32, completion: SendCompletion);
+    fn complete(&mut self, slot: &SendSlot<Self::Local>, completion: SendCompletion);
 
     /// Executes a work request that sends no packet ([`SendOp::is_local`]), in posting order.
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault>;
+    fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
 /// State of the send queue (IBA 10.3.1).
@@ -166,8 +184,9 @@ pub struct Requester {
     /// The driver buffers out-of-order answers.
     buffering: bool,
     mode: RecoveryMode,
-    recovery: Recovery,
-    gaps: Gaps,
+    rtt: Rtt,
+    loss: Loss,
+    peer: Peer,
     credits: Credits,
 
     // Retries.
@@ -220,8 +239,9 @@ impl Requester {
             implied_nak: false,
             buffering: false,
             mode: RecoveryMode::Selective,
-            recovery: Recovery::new(),
-            gaps: Gaps::new(),
+            rtt: Rtt::default(),
+            loss: Loss::default(),
+            peer: Peer::new(RecoveryMode::Selective),
             credits: Credits::new(),
             retries_left: 0,
             rnr_retries_left: 0,
@@ -258,7 +278,7 @@ impl Requester {
     /// ([`crate::Outcome::buffer`]), regardless of [`Requester::set_buffering`].
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
-        self.recovery = Recovery::of(mode);
+        self.peer = Peer::new(mode);
     }
 
     /// Returns whether the driver keeps out-of-order answers.
@@ -314,7 +334,7 @@ impl Requester {
         self.ack_timeout = timeout::ack_timeout(code);
         if self.ack_timeout.is_none() {
             self.ack_deadline = None;
-            self.recovery.probe_at = None;
+            self.loss.probe_at = None;
         }
     }
 
@@ -366,17 +386,17 @@ impl Requester {
     }
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
-    pub fn is_drained(&self, slots: &[SendSlot]) -> bool {
+    pub fn is_drained<P>(&self, slots: &[SendSlot<P>]) -> bool {
         self.paused
             && !self
                 .slot(slots, self.tail)
-                .is_some_and(|s| s.state != SlotState::Posted)
+                .is_some_and(|s| s.progress.state != SlotState::Posted)
     }
 
     /// Returns whether a work request can be posted. Always false if the number of slots is not a
     /// power of two.
     #[inline]
-    pub fn can_post(&self, slots: &[SendSlot]) -> bool {
+    pub fn can_post<P>(&self, slots: &[SendSlot<P>]) -> bool {
         slots.len().is_power_of_two() && (self.head.wrapping_sub(self.tail) as usize) < slots.len()
     }
 
@@ -385,16 +405,12 @@ impl Requester {
     /// even if the pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let loss = match self.recovery.loss {
-            Loss::Due { at, .. } => at,
-            _ => None,
-        };
         [
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
             self.rate.wakeup(),
-            self.recovery.probe_at,
-            loss,
+            self.loss.probe_at,
+            self.loss.repair_at(),
         ]
         .into_iter()
         .flatten()

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Send work requests in the form that the core needs: without the addresses of local memory, which
-//! the driver keeps by slot.
+//! Send work requests: one form from the driver's decoding of a work queue entry to the completion.
 
 use super::{Requester, MAX_MESSAGE};
 use crate::psn::Psn;
 use crate::wire::Operation;
-use crate::{Service, Status};
+use crate::{Fault, Service, Status};
 
 /// Length of an atomic write in bytes (IBA A19).
 pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
@@ -99,40 +98,6 @@ impl SendOp {
     }
 }
 
-/// A send work request as posted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendRequest {
-    /// The operation.
-    pub op: SendOp,
-    /// Starts only after all earlier READs and atomics are complete (F-24).
-    pub fence: bool,
-    /// Reports a successful completion.
-    pub signaled: bool,
-    /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
-    pub solicited: bool,
-    /// Length in bytes: of a READ the bytes to read, of a FLUSH the bytes to flush (less than
-    /// 2^31), of an atomic write 8, of atomics and local operations 0.
-    pub length: u32,
-    /// RDMA and atomics: the remote address.
-    pub remote_addr: u64,
-    /// RDMA and atomics: the remote key.
-    pub rkey: u32,
-    /// Immediate data as in the `imm_data` of verbs (network byte order); or the key to invalidate
-    /// (host byte order); or for a FLUSH the placement type in bits 0 to 3 and the selectivity
-    /// level in bits 4 and 5 ([`crate::wire::Feth`]).
-    pub imm_or_key: u32,
-    /// FetchAdd: addend. CompareSwap: value to compare with.
-    pub compare_add: u64,
-    /// CompareSwap: the new value.
-    pub swap: u64,
-    /// UD: the destination queue pair. XRC: the peer's shared receive queue.
-    pub remote_qpn: u32,
-    /// UD: the destination's Q_Key.
-    pub qkey: u32,
-    /// UD: the partition key of the packet.
-    pub pkey: u16,
-}
-
 /// The result of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
@@ -156,17 +121,6 @@ impl SendCompletion {
     }
 }
 
-/// Reason for refusing a work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostError {
-    /// All slots are in use.
-    QueueFull,
-    /// The service does not support the operation (H-08).
-    Operation,
-    /// The length exceeds 2^31 bytes, or is not 8 for an atomic write.
-    Length,
-}
-
 /// Progress of the work request in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SlotState {
@@ -180,44 +134,72 @@ pub(super) enum SlotState {
     Failed(Status),
 }
 
-/// The core's part of an outstanding send work request. The driver provides the storage: a slice of
-/// slots whose length, a power of two, is the depth of the send queue.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SendSlot {
-    pub(super) remote_addr: u64,
-    pub(super) compare_add: u64,
-    pub(super) swap: u64,
-    pub(super) length: u32,
-    /// R_Key; for UD the Q_Key.
-    pub(super) rkey_or_qkey: u32,
-    pub(super) imm_or_key: u32,
-    pub(super) remote_qpn: u32,
+/// The requester's own state of a work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotProgress {
     pub(super) first_psn: Psn,
     /// Number of packets: of the request or, for a READ, of the response.
     pub(super) packets: u32,
-    pub(super) pkey: u16,
-    pub(super) op: SendOp,
     pub(super) state: SlotState,
-    pub(super) fence: bool,
-    pub(super) signaled: bool,
-    pub(super) solicited: bool,
     /// Some packets were sent more than once.
     pub(super) retried: bool,
 }
 
-impl SendSlot {
+/// A send work request, from the time at which the driver writes it until it completes. The driver
+/// provides the storage: a slice of slots whose length, a power of two, is the depth of the send
+/// queue. `P` is the driver's part, by default an index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendSlot<P = usize> {
+    /// The operation.
+    pub op: SendOp,
+    /// The work request is malformed: it fails with this fault when it is executed.
+    pub fault: Option<Fault>,
+    /// Starts only after all earlier READs and atomics are complete (F-24).
+    pub fence: bool,
+    /// Reports a successful completion.
+    pub signaled: bool,
+    /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
+    pub solicited: bool,
+    /// UD: the partition key of the packet.
+    pub pkey: u16,
+    /// Length in bytes: of a READ the bytes to read, of a FLUSH the bytes to flush (less than
+    /// 2^31), of an atomic write 8, of atomics and local operations 0.
+    pub length: u32,
+    /// RDMA and atomics: the remote address.
+    pub remote_addr: u64,
+    /// RDMA and atomics: the remote key. UD: the destination's Q_Key.
+    pub rkey_or_qkey: u32,
+    /// Immediate data as in the `imm_data` of verbs (network byte order); or the key to invalidate
+    /// (host byte order); or for a FLUSH the placement type in bits 0 to 3 and the selectivity
+    /// level in bits 4 and 5 ([`crate::wire::Feth`]).
+    pub imm_or_key: u32,
+    /// FetchAdd: addend. CompareSwap: value to compare with.
+    pub compare_add: u64,
+    /// CompareSwap: the new value.
+    pub swap: u64,
+    /// UD: the destination queue pair. XRC: the peer's shared receive queue.
+    pub remote_qpn: u32,
+    /// The requester's state.
+    pub progress: SlotProgress,
+    /// The driver's part, which the requester passes to [`super::RequesterEnv`].
+    pub local: P,
+}
+
+impl<P> SendSlot<P> {
     /// Returns the PSN of the last packet. Valid only after the start.
     #[inline]
     pub(super) fn last_psn(&self) -> Psn {
-        self.first_psn.add(self.packets.wrapping_sub(1))
+        self.progress
+            .first_psn
+            .add(self.progress.packets.wrapping_sub(1))
     }
 
     /// Returns whether the work request has started and this PSN is one of its packets after the
     /// first.
     #[inline]
     pub(super) fn is_within(&self, psn: Psn) -> bool {
-        let at = psn.since(self.first_psn);
-        self.state == SlotState::Started && at != 0 && at < self.packets
+        let at = psn.since(self.progress.first_psn);
+        self.progress.state == SlotState::Started && at != 0 && at < self.progress.packets
     }
 
     /// Returns the completion with this status.
@@ -265,78 +247,83 @@ impl SendSlot {
 impl Requester {
     /// Returns the slot index for a free-running counter's value.
     #[inline]
-    pub(super) fn index(slots: &[SendSlot], counter: u32) -> u32 {
-        counter & (slots.len() as u32).wrapping_sub(1)
+    fn index<P>(slots: &[SendSlot<P>], counter: u32) -> usize {
+        counter as usize & slots.len().wrapping_sub(1)
     }
 
     /// Returns the work request at this counter value, if there is one.
     #[inline]
-    pub(super) fn slot<'a>(&self, slots: &'a [SendSlot], counter: u32) -> Option<&'a SendSlot> {
+    pub(super) fn slot<'a, P>(
+        &self,
+        slots: &'a [SendSlot<P>],
+        counter: u32,
+    ) -> Option<&'a SendSlot<P>> {
         if counter == self.head {
             return None;
         }
-        slots.get(Self::index(slots, counter) as usize)
+        slots.get(Self::index(slots, counter))
     }
 
-    /// Queues a work request and returns its slot. Nothing is sent: call
-    /// [`Requester::poll_transmit`] after the batch, which flushes it in the states SQE and Error.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the work request was refused; the consumer must be told at once.
+    /// Returns the slot at this counter value.
     #[inline]
-    pub fn post(&mut self, slots: &mut [SendSlot], request: SendRequest) -> Result<u32, PostError> {
-        let allowed = match self.service {
+    pub(super) fn slot_mut<P>(slots: &mut [SendSlot<P>], counter: u32) -> Option<&mut SendSlot<P>> {
+        slots.get_mut(Self::index(slots, counter))
+    }
+
+    /// Returns the slot for the next work request, which the driver writes and then passes to
+    /// [`Requester::post`]. Returns `None` if all slots are in use, or if their number is not a
+    /// power of two.
+    #[inline]
+    pub fn free_slot<'a, P>(&self, slots: &'a mut [SendSlot<P>]) -> Option<&'a mut SendSlot<P>> {
+        if self.can_post(slots) {
+            Self::slot_mut(slots, self.head)
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether the service supports an operation (H-08).
+    #[inline]
+    pub fn supports(&self, op: SendOp) -> bool {
+        match self.service {
             Service::Rc | Service::Xrc => true,
-            Service::Uc => !request.op.is_read_or_atomic() && request.op != SendOp::SendInv,
-            Service::Ud => matches!(request.op, SendOp::Send | SendOp::SendImm),
-        };
-        if !allowed {
-            return Err(PostError::Operation);
+            Service::Uc => !op.is_read_or_atomic() && op != SendOp::SendInv,
+            Service::Ud => matches!(op, SendOp::Send | SendOp::SendImm),
         }
-        let length = match request.op {
-            op if op.is_atomic() || op.is_local() => 0,
-            _ => request.length,
-        };
-        let fits = match request.op {
-            SendOp::AtomicWrite => length == ATOMIC_WRITE_LEN,
-            SendOp::Flush => length < MAX_MESSAGE,
-            _ => length <= MAX_MESSAGE,
-        };
-        if !fits {
-            return Err(PostError::Length);
+    }
+
+    /// Queues the work request in the slot that [`Requester::free_slot`] has returned. One that the
+    /// service does not support, or whose length is wrong, fails when it is executed, as if the
+    /// driver had set [`SendSlot::fault`]. Nothing is sent: call [`Requester::poll_transmit`] after
+    /// the batch, which flushes it in the states SQE and Error.
+    #[inline]
+    pub fn post<P>(&mut self, slot: &mut SendSlot<P>) {
+        let op = slot.op;
+        if op.is_atomic() || op.is_local() {
+            slot.length = 0;
         }
-        if !self.can_post(slots) {
-            return Err(PostError::QueueFull);
+        let fits = match op {
+            SendOp::AtomicWrite => slot.length == ATOMIC_WRITE_LEN,
+            SendOp::Flush => slot.length < MAX_MESSAGE,
+            _ => slot.length <= MAX_MESSAGE,
+        };
+        slot.fault = match slot.fault {
+            None if !self.supports(op) => Some(Fault::Malformed),
+            None if !fits => Some(Fault::Length),
+            fault => fault,
+        };
+        if slot.fault.is_some() {
+            slot.op = SendOp::Send;
+            slot.length = 0;
+            slot.signaled = true;
         }
-        let index = Self::index(slots, self.head);
-        let slot = slots.get_mut(index as usize).ok_or(PostError::QueueFull)?;
-        *slot = SendSlot {
-            remote_addr: request.remote_addr,
-            compare_add: request.compare_add,
-            swap: request.swap,
-            length,
-            rkey_or_qkey: if self.service == Service::Ud {
-                request.qkey
-            } else {
-                request.rkey
-            },
-            imm_or_key: request.imm_or_key,
-            remote_qpn: request.remote_qpn,
-            first_psn: Psn::default(),
-            packets: match request.op {
+        slot.progress = SlotProgress {
+            packets: match slot.op {
                 SendOp::Flush => 1,
-                _ => self.mtu.packets(length),
+                _ => self.mtu.packets(slot.length),
             },
-            pkey: request.pkey,
-            op: request.op,
-            state: SlotState::Posted,
-            fence: request.fence,
-            signaled: request.signaled,
-            solicited: request.solicited,
-            retried: false,
+            ..SlotProgress::default()
         };
         self.head = self.head.wrapping_add(1);
-        Ok(index)
     }
 }

@@ -3,7 +3,7 @@
 //! The receive direction of the requester: applies answers and timers to the outstanding work
 //! requests (IBA 9.7.6, which calls this side the completer).
 
-use super::recovery::{is_after, AfterRepair, Cause, Loss};
+use super::loss::{Cause, Repaired};
 use super::request::SlotState;
 use super::{
     Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
@@ -14,12 +14,11 @@ use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AckExtent {
-    /// Everything that it covers is acknowledged.
-    All,
+struct Acked {
     /// It is beyond an unanswered READ or atomic, which only its own answer completes (F-11, F-18).
-    UnansweredRead,
+    unanswered_read: bool,
+    /// The repair that it acknowledges.
+    repaired: Option<Repaired>,
 }
 
 impl Requester {
@@ -27,7 +26,7 @@ impl Requester {
     /// packet.
     pub fn handle_packet<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         packet: &Packet,
         env: &mut E,
@@ -46,12 +45,8 @@ impl Requester {
                     ..Outcome::default()
                 };
             }
-            if matches!(
-                packet.operation,
-                Operation::ReadResponseFirst | Operation::ReadResponseOnly
-            ) {
-                self.recovery.on_first_within_read(packet.psn());
-            }
+            self.peer
+                .on_response_within_read(packet.operation, packet.psn());
             return self.drop_packet();
         }
         let mut outcome = match (packet.operation, packet.ext) {
@@ -82,7 +77,7 @@ impl Requester {
     /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
     /// handled alone.
     #[inline]
-    pub fn accepts_burst(&self, slots: &[SendSlot], packet: &Packet) -> u32 {
+    pub fn accepts_burst<P>(&self, slots: &[SendSlot<P>], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
             || !pkey::matches(packet.bth.pkey, self.pkey)
             || packet.operation != Operation::ReadResponseMiddle
@@ -93,8 +88,7 @@ impl Requester {
         }
         let read = self.slot(slots, self.tail).filter(|slot| {
             slot.op == SendOp::Read
-                && slot.state == SlotState::Started
-                && slot.first_psn != packet.psn()
+                && slot.progress.first_psn != packet.psn()
                 && slot.contains(packet.psn())
         });
         // The last response has another header, and a PSN not yet asked for again is not
@@ -108,7 +102,7 @@ impl Requester {
     /// Returns whether a buffered packet with this PSN can be handled now: nothing that must
     /// precede it is missing.
     #[inline]
-    pub fn is_due(&self, slots: &[SendSlot], psn: Psn) -> bool {
+    pub fn is_due<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
         psn == self.una
             || !self
                 .slot(slots, self.tail)
@@ -120,14 +114,14 @@ impl Requester {
     /// before them at once (F-12), unless that has been done.
     pub fn on_buffered<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         left: bool,
         env: &mut E,
     ) -> Outcome {
-        let unanswered = self
-            .slot(slots, self.tail)
-            .is_some_and(|slot| slot.op.is_read_or_atomic() && slot.state == SlotState::Started);
+        let unanswered = self.slot(slots, self.tail).is_some_and(|slot| {
+            slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started
+        });
         if !left || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
@@ -139,7 +133,7 @@ impl Requester {
     /// Handles expired timers. An early call is harmless.
     pub fn handle_timeout<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         env: &mut E,
     ) -> Outcome {
@@ -148,7 +142,7 @@ impl Requester {
         if self.rate.wakeup().is_some_and(|at| at <= now) {
             self.rate.clear_wakeup();
         }
-        if self.recovery.probe_at.is_some_and(|at| at <= now) {
+        if self.loss.probe_at.is_some_and(|at| at <= now) {
             self.probe(now);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
@@ -162,7 +156,7 @@ impl Requester {
     }
 
     /// Enters the Error state: completes all outstanding work requests as flushed, in order (J-13).
-    pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot], env: &mut E) {
+    pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot<E::Local>], env: &mut E) {
         self.state = State::Error;
         self.flush(slots, env);
     }
@@ -175,33 +169,30 @@ impl Requester {
     /// Handles an ACKNOWLEDGE packet whose PSN is outstanding.
     fn on_acknowledge<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         psn: Psn,
         aeth: Aeth,
         env: &mut E,
     ) -> Outcome {
         let vendor_err = u32::from(aeth.syndrome);
-        let (before, loss) = (self.una, self.recovery.loss);
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
-                let extent = self.acknowledge(slots, now, psn.next(), env);
-                if extent == AckExtent::UnansweredRead && self.tail_ends_by(slots, psn) {
-                    let own = self.tail_contains(slots, psn);
+                let acked = self.acknowledge(slots, now, psn.next(), env);
+                let read = self.slot(slots, self.tail).filter(|slot| {
+                    let ends_by = slot.last_psn().since(self.una) <= psn.since(self.una);
+                    acked.unanswered_read && ends_by
+                });
+                if let Some(read) = read {
+                    let own = read.contains(psn);
                     let mut outcome = self.implied_nak(slots, now, env);
                     // An acknowledgement within the READ is useless once the READ is answered, so
                     // it is not buffered.
                     outcome.buffer &= !own;
                     return outcome;
                 }
-                let advanced = self.una.since(before);
-                match self.after_repair(loss, advanced) {
-                    AfterRepair::Nothing => {}
-                    AfterRepair::NextLost => {
-                        self.grow_repair(loss, advanced);
-                        self.declare_lost(now, Cause::Nak);
-                    }
-                    AfterRepair::GoBack => self.rewind(),
+                if let Some(repaired) = acked.repaired {
+                    self.after_repair(repaired, now);
                 }
                 Outcome::default()
             }
@@ -209,41 +200,11 @@ impl Requester {
             Syndrome::RnrNak { .. } if psn == self.una && self.send_psn == self.una => {
                 self.drop_packet()
             }
-            Syndrome::Nak(NakCode::SequenceError) if psn == self.una && self.nak_is_stale(now) => {
-                self.drop_packet()
-            }
             Syndrome::RnrNak { timer } => {
-                let extent = self.acknowledge(slots, now, psn, env);
-                self.wait_for_ready(psn, now, timeout::rnr_timer(timer));
-                if extent == AckExtent::UnansweredRead {
-                    return self.implied_nak(slots, now, env);
-                }
-                self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
-                if self.rnr_retry != RNR_RETRY_INFINITE {
-                    match self.rnr_retries_left.checked_sub(1) {
-                        Some(left) => self.rnr_retries_left = left,
-                        None => return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env),
-                    }
-                }
-                // The packet arrived in order, so nothing is lost and the retry count starts again.
-                // (Peers that violate B-13 by sending Sequence NAKs for the packets after it would
-                // use up the retries.)
-                self.retries_left = self.retry_count;
-                self.rewind();
-                Outcome::default()
+                let time = timeout::rnr_timer(timer);
+                self.on_rnr_nak(slots, now, psn, time, vendor_err, env)
             }
-            Syndrome::Nak(NakCode::SequenceError) => {
-                if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
-                    return self.implied_nak(slots, now, env);
-                }
-                self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
-                let advanced = self.una.since(before);
-                if self.send_psn == self.una || self.goes_back(loss, advanced) {
-                    return self.retry(slots, env);
-                }
-                self.grow_repair(loss, advanced);
-                self.repair_loss(slots, now, Cause::Nak, env)
-            }
+            Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(slots, now, psn, env),
             Syndrome::Nak(code) => {
                 let status = match code {
                     NakCode::InvalidRequest => Status::RemInvReq,
@@ -252,10 +213,9 @@ impl Requester {
                     // Only for reliable datagrams.
                     _ => return self.drop_packet(),
                 };
-                let extent = self.acknowledge(slots, now, psn, env);
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
-                if extent == AckExtent::UnansweredRead {
+                if self.acknowledge(slots, now, psn, env).unanswered_read {
                     return self.implied_nak(slots, now, env);
                 }
                 self.fail_tail(slots, status, vendor_err, env)
@@ -264,11 +224,62 @@ impl Requester {
         }
     }
 
+    fn on_rnr_nak<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot<E::Local>],
+        now: u64,
+        psn: Psn,
+        time: u64,
+        vendor_err: u32,
+        env: &mut E,
+    ) -> Outcome {
+        let acked = self.acknowledge(slots, now, psn, env);
+        self.wait_for_ready(psn, now, time);
+        if acked.unanswered_read {
+            return self.implied_nak(slots, now, env);
+        }
+        self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
+        if self.rnr_retry != RNR_RETRY_INFINITE {
+            let Some(left) = self.rnr_retries_left.checked_sub(1) else {
+                return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env);
+            };
+            self.rnr_retries_left = left;
+        }
+        // The packet arrived in order, so nothing is lost and the retry count starts again. (Peers
+        // that violate B-13 by sending Sequence NAKs for the packets after it would use up the
+        // retries.)
+        self.retries_left = self.retry_count;
+        self.rewind();
+        Outcome::default()
+    }
+
+    fn on_sequence_nak<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot<E::Local>],
+        now: u64,
+        psn: Psn,
+        env: &mut E,
+    ) -> Outcome {
+        if psn == self.una && self.nak_is_stale(now) {
+            return self.drop_packet();
+        }
+        let acked = self.acknowledge(slots, now, psn, env);
+        if acked.unanswered_read {
+            return self.implied_nak(slots, now, env);
+        }
+        self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
+        if self.send_psn == self.una || self.goes_back(acked.repaired) {
+            return self.retry(slots, env);
+        }
+        let len = self.next_repair_len(acked.repaired);
+        self.repair_loss(slots, now, Cause::Nak, len, env)
+    }
+
     /// Handles a READ response whose PSN is outstanding.
     #[inline]
     fn on_read_response<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         packet: &Packet,
         env: &mut E,
@@ -276,36 +287,23 @@ impl Requester {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.una && self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
+        if psn != self.una && self.acknowledge(slots, now, psn, env).unanswered_read {
             if self.buffers() {
                 self.note_answer(slots, psn);
             }
             let mut outcome = self.implied_nak(slots, now, env);
-            outcome.transmit |= self.gaps.are_due();
+            outcome.transmit |= self.loss.gaps_are_due();
             return outcome;
         }
-        let index = Self::index(slots, self.tail);
         let read = self.slot(slots, self.tail).filter(|slot| {
-            let answered_so = matches!(slot.op, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite);
-            answered_so && slot.state == SlotState::Started && slot.contains(psn)
+            slot.contains(psn) && slot.op.is_read_or_atomic() && !slot.op.is_atomic()
         });
         let Some(slot) = read else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
         };
-
-        let at = psn.since(slot.first_psn);
-        let last = psn == slot.last_psn();
-        // The first response to a retransmitted READ may have any place in it (C-07), and delayed
-        // responses to the original request arrive, too.
-        let may_start = at == 0 || slot.retried;
-        let fits = match packet.operation {
-            Operation::ReadResponseFirst => may_start && !last,
-            Operation::ReadResponseMiddle => at != 0 && !last,
-            Operation::ReadResponseLast => at != 0 && last,
-            Operation::ReadResponseOnly => may_start && last,
-            _ => false,
-        };
-        if !fits {
+        let at = psn.since(slot.progress.first_psn);
+        let last = at.wrapping_add(1) == slot.progress.packets;
+        if !slot.may_be_answered_by(packet.operation, at == 0, last) {
             // A responder that lost a response on its own side may continue with the opcode of the
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
             // requested one, so ask again.
@@ -315,30 +313,15 @@ impl Requester {
             return self.ask_again(slots, env);
         }
         let offset = self.mtu.offset(at);
-        let expected = match slot.op {
-            SendOp::Read => {
-                let max = self.mtu.bytes().saturating_mul(packet.packets);
-                slot.length.saturating_sub(offset).min(max)
-            }
-            // The response only confirms completion (G-25, G-26).
-            _ => 0,
-        };
-        if packet.payload_len != expected {
+        if packet.payload_len != self.response_len(slot, offset, packet.packets) {
             return self.fail_tail(slots, Status::LocLen, 0, env);
         }
-        if expected != 0 {
-            if let Err(fault) = env.write_read_response(index, offset) {
+        if packet.payload_len != 0 {
+            if let Err(fault) = env.write_read_response(slot, offset) {
                 return self.fail_tail(slots, fault.status(), 0, env);
             }
         }
-        if at != 0 {
-            match packet.operation {
-                Operation::ReadResponseFirst | Operation::ReadResponseOnly => {
-                    self.recovery.on_first_within_read(psn);
-                }
-                _ => self.recovery.on_middle_within_read(),
-            }
-        }
+        let original = at != 0 && self.peer.on_response_within_read(packet.operation, psn);
         let before = self.una;
         self.una = psn.add(packet.packets);
         if last {
@@ -347,92 +330,100 @@ impl Requester {
         } else {
             self.response_psns = self.response_psns.saturating_sub(packet.packets);
         }
-        self.on_progress(before, now);
+        self.on_progress(before, original, now);
         if last {
-            self.on_answer(now);
+            self.after_read(now);
         }
         Outcome::default()
+    }
+
+    /// Returns the payload length of these response packets from `offset` on.
+    #[inline]
+    fn response_len<P>(&self, slot: &SendSlot<P>, offset: u32, packets: u32) -> u32 {
+        if slot.op != SendOp::Read {
+            // The response only confirms completion (G-25, G-26).
+            return 0;
+        }
+        let max = self.mtu.bytes().saturating_mul(packets);
+        slot.length.saturating_sub(offset).min(max)
     }
 
     /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
     fn on_atomic_ack<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         packet: &Packet,
         original: u64,
         env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
-        if self.acknowledge(slots, now, psn, env) == AckExtent::UnansweredRead {
+        if self.acknowledge(slots, now, psn, env).unanswered_read {
             return self.implied_nak(slots, now, env);
         }
-        let index = Self::index(slots, self.tail);
-        let fits = packet.payload_len == 0
-            && self.slot(slots, self.tail).is_some_and(|slot| {
-                slot.op.is_atomic() && slot.state == SlotState::Started && slot.contains(psn)
-            });
-        if !fits {
+        let atomic = self
+            .slot(slots, self.tail)
+            .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn));
+        let Some(slot) = atomic else {
             return self.fail_tail(slots, Status::BadResp, 0, env);
-        }
-        if let Err(fault) = env.write_atomic_result(index, original) {
+        };
+        if let Err(fault) = env.write_atomic_result(slot, original) {
             return self.fail_tail(slots, fault.status(), 0, env);
         }
         let before = self.una;
         self.una = psn.next();
         self.complete_tail(slots, Status::Success, 0, env);
         self.complete_local(slots, env);
-        self.on_progress(before, now);
-        self.on_answer(now);
+        self.on_progress(before, false, now);
+        self.after_read(now);
         Outcome::default()
-    }
-
-    /// Handles the complete answer to a READ or atomic.
-    fn on_answer(&mut self, now: u64) {
-        if self.after_read(now) {
-            self.rewind();
-        }
     }
 
     /// Acknowledges everything before `limit`: completes SENDs and WRITEs, and stops at a READ or
     /// atomic. `limit` is at most one beyond the last PSN sent.
     fn acknowledge<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         now: u64,
         limit: Psn,
         env: &mut E,
-    ) -> AckExtent {
+    ) -> Acked {
         let before = self.una;
-        let extent = loop {
+        let unanswered_read = loop {
             let left = limit.since(self.una);
             if left == 0 {
-                break AckExtent::All;
+                break false;
             }
             let Some(slot) = self.slot(slots, self.tail) else {
-                break AckExtent::All;
+                break false;
             };
             if slot.op.is_read_or_atomic() {
-                break AckExtent::UnansweredRead;
+                break true;
             }
             let unacknowledged = slot.last_psn().next().since(self.una);
-            if left < unacknowledged || slot.state != SlotState::Started {
+            if left < unacknowledged || slot.progress.state != SlotState::Started {
                 self.una = limit;
-                break AckExtent::All;
+                break false;
             }
             self.una = self.una.add(unacknowledged);
             self.complete_tail(slots, Status::Success, 0, env);
             self.complete_local(slots, env);
         };
-        if self.una != before {
-            self.on_progress(before, now);
+        let repaired = if self.una == before {
+            None
+        } else {
+            self.on_progress(before, false, now)
+        };
+        Acked {
+            unanswered_read,
+            repaired,
         }
-        extent
     }
 
     /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
-    /// acknowledged in the meantime.
-    fn on_progress(&mut self, before: Psn, now: u64) {
+    /// acknowledged in the meantime. `original` and the result are those of
+    /// [`Requester::recovery_progress`].
+    fn on_progress(&mut self, before: Psn, original: bool, now: u64) -> Option<Repaired> {
         let jumped = self.send_psn.since(before) < self.una.since(before);
         if jumped {
             self.send_psn = self.una;
@@ -445,7 +436,7 @@ impl Requester {
             self.dropped_until = None;
         }
         let una = self.una;
-        self.rnr_wait = self.rnr_wait.filter(|wait| !is_after(una, wait.from));
+        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
         self.rnr_since = None;
         self.implied_nak = false;
         // The timer runs only while something is in flight, not while it waits for retransmission.
@@ -454,7 +445,7 @@ impl Requester {
         } else {
             self.arm_ack_timer(now);
         }
-        self.recovery_progress(before, jumped, now);
+        self.recovery_progress(before, jumped, original, now)
     }
 
     /// Handles an RNR NAK for this PSN: the packet and its successors are not sent for at least
@@ -479,7 +470,7 @@ impl Requester {
     /// later answer.
     fn implied_nak<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         now: u64,
         env: &mut E,
     ) -> Outcome {
@@ -488,18 +479,17 @@ impl Requester {
         }
         let mut outcome = Outcome::default();
         // A pending retransmission of everything includes this packet.
-        let known =
-            self.recovery.loss != Loss::None || self.is_asked() || self.send_psn == self.una;
+        let known = self.loss.repair.is_some() || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            outcome = self.repair_loss(slots, now, Cause::Gap, env);
+            outcome = self.repair_loss(slots, now, Cause::Gap, 1, env);
         }
         outcome.buffer = !outcome.fatal;
         outcome
     }
 
     /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
-    fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+    fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) -> Outcome {
         if self.implied_nak {
             return Outcome::default();
         }
@@ -509,12 +499,13 @@ impl Requester {
         outcome
     }
 
-    /// Retransmits the oldest unacknowledged packet, or gives up (F-06).
+    /// Retransmits `len` packets from the oldest unacknowledged one on, or gives up (F-06).
     fn repair_loss<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         now: u64,
         cause: Cause,
+        len: u32,
         env: &mut E,
     ) -> Outcome {
         if !self.use_retry() {
@@ -522,7 +513,7 @@ impl Requester {
         }
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
-        self.declare_lost(now, cause);
+        self.declare_lost(now, cause, len);
         Outcome {
             transmit: self.repair_is_due(now),
             ..Outcome::default()
@@ -530,7 +521,7 @@ impl Requester {
     }
 
     /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).
-    fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) -> Outcome {
+    fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) -> Outcome {
         if !self.use_retry() {
             return self.fail_tail(slots, Status::RetryExc, 0, env);
         }
@@ -541,22 +532,10 @@ impl Requester {
         }
     }
 
-    /// Returns whether the oldest work request ends at or before this outstanding PSN.
-    fn tail_ends_by(&self, slots: &[SendSlot], psn: Psn) -> bool {
-        self.slot(slots, self.tail)
-            .is_some_and(|slot| slot.last_psn().since(self.una) <= psn.since(self.una))
-    }
-
-    /// Returns whether this PSN belongs to the oldest work request.
-    fn tail_contains(&self, slots: &[SendSlot], psn: Psn) -> bool {
-        self.slot(slots, self.tail)
-            .is_some_and(|slot| slot.contains(psn))
-    }
-
     /// Completes the oldest work request. Returns whether there was one.
     pub(super) fn complete_tail<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         status: Status,
         vendor_err: u32,
         env: &mut E,
@@ -564,13 +543,10 @@ impl Requester {
         let Some(slot) = self.slot(slots, self.tail) else {
             return false;
         };
-        if slot.op.is_read_or_atomic() && slot.state == SlotState::Started {
+        if slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started {
             self.reads = self.reads.saturating_sub(1);
         }
-        env.complete(
-            Self::index(slots, self.tail),
-            slot.completion(status, vendor_err),
-        );
+        env.complete(slot, slot.completion(status, vendor_err));
         if self.next == self.tail {
             self.credits.sent(slot.op);
             self.next = self.next.wrapping_add(1);
@@ -581,10 +557,14 @@ impl Requester {
     }
 
     /// Completes the executed local operations at the tail.
-    pub(super) fn complete_local<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+    pub(super) fn complete_local<E: RequesterEnv>(
+        &mut self,
+        slots: &[SendSlot<E::Local>],
+        env: &mut E,
+    ) {
         while self
             .slot(slots, self.tail)
-            .is_some_and(|slot| slot.op.is_local() && slot.state == SlotState::Started)
+            .is_some_and(|slot| slot.op.is_local() && slot.progress.state == SlotState::Started)
         {
             self.complete_tail(slots, Status::Success, 0, env);
         }
@@ -593,10 +573,10 @@ impl Requester {
     /// Completes the oldest work request if it failed locally.
     pub(super) fn complete_failed<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         env: &mut E,
     ) -> Outcome {
-        match self.slot(slots, self.tail).map(|slot| slot.state) {
+        match self.slot(slots, self.tail).map(|slot| slot.progress.state) {
             Some(SlotState::Failed(status)) => self.fail_tail(slots, status, 0, env),
             _ => Outcome::default(),
         }
@@ -606,7 +586,7 @@ impl Requester {
     /// and UD enter SQE (J-09, J-11). Flushes the work requests after it.
     fn fail_tail<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot],
+        slots: &[SendSlot<E::Local>],
         status: Status,
         vendor_err: u32,
         env: &mut E,
@@ -627,25 +607,20 @@ impl Requester {
     }
 
     /// Completes all work requests as flushed, and forgets the packets in flight.
-    pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+    pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) {
         while let Some(slot) = self.slot(slots, self.tail) {
-            let status = match slot.state {
+            let status = match slot.progress.state {
                 SlotState::Failed(status) => status,
                 _ => Status::WrFlush,
             };
             self.complete_tail(slots, status, 0, env);
         }
-        self.next = self.head;
-        self.credits.rewound();
         self.una = self.max_psn;
-        self.send_psn = self.max_psn;
-        self.response_psns = 0;
+        self.rewind();
         self.reads = 0;
         self.implied_nak = false;
-        self.ack_deadline = None;
         self.rnr_wait = None;
         self.rnr_since = None;
-        self.recovery_rewound();
         self.rate.clear_wakeup();
     }
 }
@@ -656,10 +631,25 @@ fn is_ack(aeth: &Aeth) -> bool {
     matches!(Syndrome::decode(aeth.syndrome), Syndrome::Ack { .. })
 }
 
-impl SendSlot {
-    /// Returns whether this PSN belongs to the work request.
+impl<P> SendSlot<P> {
+    /// Returns whether the work request has started and this PSN is one of its packets.
     #[inline]
     fn contains(&self, psn: Psn) -> bool {
-        psn.since(self.first_psn) < self.packets
+        self.progress.state == SlotState::Started
+            && psn.since(self.progress.first_psn) < self.progress.packets
+    }
+
+    /// Returns whether the opcode of a READ response fits its place in the answer. The first
+    /// response to a retransmitted READ may have any place (C-07), and delayed responses to the
+    /// original request arrive, too.
+    #[inline]
+    fn may_be_answered_by(&self, response: Operation, first: bool, last: bool) -> bool {
+        match response {
+            Operation::ReadResponseFirst => (first || self.progress.retried) && !last,
+            Operation::ReadResponseMiddle => !first && !last,
+            Operation::ReadResponseLast => !first && last,
+            Operation::ReadResponseOnly => (first || self.progress.retried) && last,
+            _ => false,
+        }
     }
 }

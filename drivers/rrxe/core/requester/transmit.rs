@@ -2,20 +2,19 @@
 
 //! The transmit direction of the requester.
 
-use super::recovery::Loss;
 use super::request::SlotState;
 use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
-use crate::{Fault, Payload, Progress, Service, Status, TxError, TxPacket};
+use crate::{Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
 
 impl Requester {
     /// Sends at most `budget` packets of those that may be sent now. Flushes the posted work
     /// requests in the states SQE and Error.
     pub fn poll_transmit<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         budget: u32,
         env: &mut E,
@@ -33,74 +32,15 @@ impl Requester {
         if self.waits_for_ready(self.una) {
             return progress;
         }
-        if self.repair_is_due(now) {
-            if budget == 0 {
-                progress.more = true;
-                return progress;
-            }
-            if !self.send_repair(slots, now, budget, env, &mut progress) {
-                return progress;
-            }
-        }
-        if !self.send_gaps(slots, now, budget, env, &mut progress) {
-            return progress;
-        }
-        while self.next != self.head && !self.waits_for_ready(self.send_psn) {
+        let mut goes_on = (!self.repair_is_due(now)
+            || self.send_repair(slots, now, budget, env, &mut progress))
+            && self.send_gaps(slots, now, budget, env, &mut progress);
+        while goes_on && self.next != self.head && !self.waits_for_ready(self.send_psn) {
             if progress.sent >= budget {
                 progress.more = self.can_send(slots);
                 break;
             }
-            let index = Self::index(slots, self.next);
-            let Some(slot) = slots.get_mut(index as usize) else {
-                break;
-            };
-            if slot.op.is_local() {
-                if !self.run_local(slot, index, env) {
-                    break;
-                }
-                self.next = self.next.wrapping_add(1);
-                self.complete_local(slots, env);
-                continue;
-            }
-            if !self.may_send(slot) {
-                if slot.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
-                    slot.state = SlotState::Failed(Status::LocQpOp);
-                }
-                break;
-            }
-            // A datagram is one packet (IBA 9.8.3). A longer one is not sent, but completes without
-            // an error (C10-93.1.1, I-02).
-            if self.service == Service::Ud && slot.length > self.mtu.bytes() {
-                slot.state = SlotState::Started;
-                self.next = self.next.wrapping_add(1);
-                self.complete_sent(slots, env);
-                continue;
-            }
-            if !self.rate.ready(now) {
-                break;
-            }
-            let max = budget.saturating_sub(progress.sent);
-            let (sent, result) = self.send_packets(slot, index, now, max, env);
-            progress.sent = progress.sent.wrapping_add(sent);
-            match result {
-                Ok(last) => {
-                    if last {
-                        self.credits.sent(slot.op);
-                        self.next = self.next.wrapping_add(1);
-                        if !self.service.is_reliable() {
-                            self.complete_sent(slots, env);
-                        }
-                    }
-                }
-                Err(TxError::NoRoom) => {
-                    progress.more = true;
-                    break;
-                }
-                Err(error) => {
-                    slot.state = failed(error);
-                    break;
-                }
-            }
+            goes_on = self.execute_next(slots, now, budget, env, &mut progress);
         }
         let outcome = self.complete_failed(slots, env);
         progress.fatal = outcome.fatal;
@@ -108,46 +48,108 @@ impl Requester {
         progress
     }
 
-    /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
-    /// whether there is room for more packets.
-    fn send_repair<E: RequesterEnv>(
+    /// Sends packets of the work request at `next`, or executes it locally. Returns whether the
+    /// queue can go on.
+    #[inline]
+    fn execute_next<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
         budget: u32,
         env: &mut E,
         progress: &mut Progress,
     ) -> bool {
+        let Some(slot) = Self::slot_mut(slots, self.next) else {
+            return false;
+        };
+        if slot.op.is_local() {
+            if !self.run_local(slot, env) {
+                return false;
+            }
+            self.next = self.next.wrapping_add(1);
+            self.complete_local(slots, env);
+            return true;
+        }
+        if !self.may_send(slot) {
+            if slot.op.is_read_or_atomic() && self.max_rd_atomic == 0 {
+                slot.progress.state = SlotState::Failed(Status::LocQpOp);
+            }
+            return false;
+        }
+        // A datagram is one packet (IBA 9.8.3). A longer one is not sent, but completes without an
+        // error (C10-93.1.1, I-02).
+        if self.service == Service::Ud && slot.length > self.mtu.bytes() {
+            slot.progress.state = SlotState::Started;
+            self.next = self.next.wrapping_add(1);
+            self.complete_sent(slots, env);
+            return true;
+        }
+        if !self.rate.ready(now) {
+            return false;
+        }
+        if let Some(fault) = slot.fault {
+            slot.progress.state = SlotState::Failed(fault.status());
+            return false;
+        }
+        let max = budget.saturating_sub(progress.sent);
+        let (sent, result) = self.send_packets(slot, now, max, env);
+        progress.sent = progress.sent.wrapping_add(sent);
+        match result {
+            Ok(false) => {}
+            Ok(true) => {
+                self.credits.sent(slot.op);
+                self.next = self.next.wrapping_add(1);
+                if !self.service.is_reliable() {
+                    self.complete_sent(slots, env);
+                }
+            }
+            Err(TxError::NoRoom) => progress.more = true,
+            Err(error) => slot.progress.state = failed(error),
+        }
+        result.is_ok()
+    }
+
+    /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
+    /// whether the queue can go on.
+    fn send_repair<E: RequesterEnv>(
+        &mut self,
+        slots: &mut [SendSlot<E::Local>],
+        now: u64,
+        budget: u32,
+        env: &mut E,
+        progress: &mut Progress,
+    ) -> bool {
+        if budget == 0 {
+            progress.more = true;
+            return false;
+        }
         let started = self
             .slot(slots, self.tail)
-            .is_some_and(|slot| slot.state == SlotState::Started);
+            .is_some_and(|slot| slot.progress.state == SlotState::Started);
         if self.send_psn == self.una || !started {
-            self.recovery.loss = Loss::None;
+            self.loss.repair = None;
             return true;
         }
         if !self.rate.ready(now) {
             // The rate limiter holds back all other packets, too.
             return true;
         }
-        let index = Self::index(slots, self.tail);
-        let slot = match self.send_again(slots, index, self.una, now, env, progress) {
-            Ok(slot) => slot,
-            Err(TxError::NoRoom) => return false,
-            Err(error) => {
-                if let Some(slot) = slots.get_mut(index as usize) {
-                    slot.state = failed(error);
-                }
-                let outcome = self.complete_failed(slots, env);
-                progress.fatal = outcome.fatal;
-                return false;
-            }
+        let sent = self.send_again(slots, self.tail, self.una, now, env, progress);
+        let Some(slot) = Self::slot_mut(slots, self.tail) else {
+            return false;
         };
+        if let Err(error) = sent {
+            if error != TxError::NoRoom {
+                slot.progress.state = failed(error);
+            }
+            return false;
+        }
         if self.ack_deadline.is_none() {
             self.arm_ack_timer(now);
         }
-        self.on_repair_sent(now, &slot);
+        let len = self.on_repair_sent(now, slot);
         if !slot.op.is_read_or_atomic() {
-            self.extend_repair(slots, now, budget, env, progress);
+            self.extend_repair(slots, now, len, budget, env, progress);
         }
         true
     }
@@ -155,29 +157,28 @@ impl Requester {
     /// Retransmits the packets after the lost one that are believed to be missing, too.
     fn extend_repair<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
+        slots: &mut [SendSlot<E::Local>],
         now: u64,
+        len: u32,
         budget: u32,
         env: &mut E,
         progress: &mut Progress,
     ) {
         let mut number = self.tail;
         let mut psn = self.una.next();
-        let max = self.repair_len().min(self.send_psn.since(self.una));
+        let max = len.min(self.send_psn.since(self.una));
         while psn.since(self.una) < max && progress.sent < budget && self.rate.ready(now) {
-            let Some(slot) = self.slot(slots, number) else {
+            let Some(slot) = self.slot(slots, number).filter(|slot| {
+                slot.progress.state == SlotState::Started && !slot.op.is_read_or_atomic()
+            }) else {
                 return;
             };
-            if slot.state != SlotState::Started || slot.op.is_read_or_atomic() {
-                return;
-            }
-            if slot.op.is_local() || psn.since(slot.first_psn) >= slot.packets {
+            if slot.op.is_local() || psn.since(slot.progress.first_psn) >= slot.progress.packets {
                 number = number.wrapping_add(1);
                 continue;
             }
-            let index = Self::index(slots, number);
             // A packet that cannot be sent now is retransmitted when nothing before it is missing.
-            let sent = self.send_again(slots, index, psn, now, env, progress);
+            let sent = self.send_again(slots, number, psn, now, env, progress);
             if sent.is_err() {
                 return;
             }
@@ -185,35 +186,33 @@ impl Requester {
         }
     }
 
-    /// Retransmits a packet of the started work request in this slot. Returns the slot.
+    /// Retransmits a packet of the started work request at this counter value.
     pub(super) fn send_again<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot],
-        index: u32,
+        slots: &mut [SendSlot<E::Local>],
+        number: u32,
         psn: Psn,
         now: u64,
         env: &mut E,
         progress: &mut Progress,
-    ) -> Result<SendSlot, TxError> {
-        let Some(slot) = slots.get_mut(index as usize) else {
+    ) -> Result<(), TxError> {
+        let Some(slot) = Self::slot_mut(slots, number) else {
             return Err(TxError::Local(Fault::Malformed));
         };
-        let at = psn.since(slot.first_psn);
-        let last = slot.packets.saturating_sub(at) <= 1 || slot.op == SendOp::Read;
-        let packet = self.build(slot, index, psn, at == 0, last, true);
-        if let Err(error) = env.transmit(&packet) {
+        let packet = self.build(slot, psn, true);
+        if let Err(error) = env.transmit(&packet, slot) {
             progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
         self.rate.sent(now, packet.udp_payload_len(), 1);
-        slot.retried = true;
+        slot.progress.retried = true;
         progress.sent = progress.sent.wrapping_add(1);
         self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
-        Ok(*slot)
+        Ok(())
     }
 
     /// Returns whether [`Requester::poll_transmit`] would do something now.
-    pub(super) fn can_send(&self, slots: &[SendSlot]) -> bool {
+    pub(super) fn can_send<P>(&self, slots: &[SendSlot<P>]) -> bool {
         let waits = self.waits_for_ready(self.send_psn);
         if self.state != State::Ready || waits || self.next == self.head {
             return false;
@@ -228,8 +227,8 @@ impl Requester {
     /// Returns whether the work request at `next` may send a packet. If not, it waits for an
     /// answer, for a timer or for [`Requester::resume`].
     #[inline]
-    fn may_send(&self, slot: &SendSlot) -> bool {
-        let may = match slot.state {
+    fn may_send<P>(&self, slot: &SendSlot<P>) -> bool {
+        let may = match slot.progress.state {
             SlotState::Failed(_) => false,
             SlotState::Started => true,
             SlotState::Posted => {
@@ -240,7 +239,7 @@ impl Requester {
                         && self.reads > 0
                         && outstanding >= self.flight_limit().min(MAX_RESPONSES);
                 let fenced = slot.fence && self.reads > 0;
-                let psns = outstanding.saturating_add(slot.packets);
+                let psns = outstanding.saturating_add(slot.progress.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
         };
@@ -267,8 +266,8 @@ impl Requester {
     /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
     /// which have the same headers.
     #[inline]
-    fn burst_length(&self, slot: &SendSlot, at: u32, max: u32) -> u32 {
-        if slot.state != SlotState::Started
+    fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
+        if slot.progress.state != SlotState::Started
             || at == 0
             || !slot.op.carries_data()
             || self.rnr_wait.is_some()
@@ -277,7 +276,7 @@ impl Requester {
             return 1;
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
-        let middle = slot.packets.saturating_sub(at).saturating_sub(1);
+        let middle = slot.progress.packets.saturating_sub(at).saturating_sub(1);
         let until_ackreq = if self.service.is_reliable() {
             (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
         } else {
@@ -303,37 +302,32 @@ impl Requester {
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
-        slot: &mut SendSlot,
-        index: u32,
+        slot: &mut SendSlot<E::Local>,
         now: u64,
         max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
-        let started = slot.state == SlotState::Started;
+        let started = slot.progress.state == SlotState::Started;
         let first_psn = if started {
-            slot.first_psn
+            slot.progress.first_psn
         } else {
             self.send_psn
         };
         // If the driver has no room, the next attempt may start at another PSN.
-        slot.first_psn = first_psn;
+        slot.progress.first_psn = first_psn;
         let at = self.send_psn.since(first_psn);
-        let remaining = slot.packets.saturating_sub(at);
-        let is_read = slot.op == SendOp::Read;
-        let first = at == 0;
-        let last = remaining <= 1 || is_read;
-
+        let last = slot.ends_at(at);
         let burst = self.burst_length(slot, at, max);
         let ackreq = burst == 1
             && self.service.is_reliable()
             && (last
                 || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
                 || self.rate.wants_ack(now));
-        let packet = self.build(slot, index, self.send_psn, first, last, ackreq);
+        let packet = self.build(slot, self.send_psn, ackreq);
         let (sent, result) = if burst > 1 {
-            env.transmit_burst(&packet, burst)
+            env.transmit_burst(&packet, burst, slot)
         } else {
-            taken(env.transmit(&packet))
+            taken(env.transmit(&packet, slot))
         };
         if sent != 0 {
             self.rate.sent(now, packet.udp_payload_len(), sent);
@@ -342,7 +336,10 @@ impl Requester {
             } else {
                 self.since_ackreq.wrapping_add(sent)
             };
-            let psns = if is_read { remaining } else { sent };
+            let psns = match slot.op {
+                SendOp::Read => slot.progress.packets.saturating_sub(at),
+                _ => sent,
+            };
             self.note_sent(slot, now, sent, psns, ackreq);
         }
         (sent, result.map(|()| last))
@@ -350,20 +347,27 @@ impl Requester {
 
     /// Notes that `packets` packets from `send_psn` on were handed over. They take `psns` PSNs.
     #[inline]
-    fn note_sent(&mut self, slot: &mut SendSlot, now: u64, packets: u32, psns: u32, ackreq: bool) {
-        if slot.state != SlotState::Started {
-            slot.state = SlotState::Started;
+    fn note_sent<P>(
+        &mut self,
+        slot: &mut SendSlot<P>,
+        now: u64,
+        packets: u32,
+        psns: u32,
+        ackreq: bool,
+    ) {
+        if slot.progress.state != SlotState::Started {
+            slot.progress.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
             }
         }
         let sent_before = self.send_psn != self.max_psn;
         if sent_before {
-            slot.retried = true;
+            slot.progress.retried = true;
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
             // Not after a READ, whose time would be part of the sample.
-            self.time_packet(self.send_psn, now);
+            self.rtt.time(self.send_psn, now);
         }
         let begins = self.send_psn == self.una;
         self.send_psn = self.send_psn.add(psns);
@@ -372,7 +376,8 @@ impl Requester {
         }
         if self.service.is_reliable() {
             if begins {
-                self.on_flight_start(now);
+                self.rtt.flight_start = now;
+                self.window.count_from(self.una, now, false);
             }
             // A READ request takes many PSNs but is one packet.
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
@@ -388,117 +393,35 @@ impl Requester {
 
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn build(
-        &self,
-        slot: &SendSlot,
-        index: u32,
-        psn: Psn,
-        first: bool,
-        last: bool,
-        ackreq: bool,
-    ) -> TxPacket {
-        let at = psn.since(slot.first_psn);
-        let operation = slot.operation(first, last);
+    fn build<P>(&self, slot: &SendSlot<P>, psn: Psn, ackreq: bool) -> TxPacket {
+        let at = psn.since(slot.progress.first_psn);
+        let last = slot.ends_at(at);
+        let operation = slot.operation(at == 0, last);
         let offset = self.mtu.offset(at);
-        let left = slot.length.saturating_sub(offset);
-        let carries_data = slot.op.carries_data();
-        let len = if carries_data {
-            left.min(self.mtu.bytes())
-        } else {
-            0
-        };
-        let payload = match len {
-            0 => Payload::None,
-            len => Payload::Send {
-                slot: index,
-                offset,
-                len,
-            },
-        };
-        let datagram = self.service == Service::Ud;
-        let bth = Bth {
-            opcode: Opcode::new(self.service, operation),
-            // Only a message that consumes a receive work request can be solicited (G-20).
-            solicited: last && slot.solicited && slot.op.uses_receive(),
-            migreq: true,
-            pad: 0,
-            version: 0,
-            pkey: if datagram { slot.pkey } else { self.pkey },
-            fecn: false,
-            becn: false,
-            dest_qpn: if datagram {
-                slot.remote_qpn
-            } else {
-                self.dest_qpn
-            },
-            ackreq,
-            psn,
-        };
-        let mut packet = TxPacket::new(bth, payload);
-        packet.slot = index;
-        packet.first = first || slot.op == SendOp::Read;
+        let bth = self.bth(slot, operation, psn, last, ackreq);
+        let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu));
+        packet.first = at == 0 || slot.op == SendOp::Read;
         packet.last = last;
-        if datagram {
-            let qkey = match slot.rkey_or_qkey {
-                controlled if controlled & 0x8000_0000 != 0 => self.qkey,
-                qkey => qkey,
-            };
-            packet.push(
-                Deth {
-                    qkey,
-                    src_qpn: self.src_qpn,
-                }
-                .to_bytes(),
-            );
-        }
-        if self.service == Service::Xrc {
-            let srqn = slot.remote_qpn;
-            packet.push(XrcEth { srqn }.to_bytes());
-        }
-        if operation == Operation::Flush {
-            let bits = slot.imm_or_key as u8;
-            let feth = Feth {
-                placement: bits & 0x0f,
-                level: (bits >> 4) & 3,
-            };
-            packet.push(feth.to_bytes());
+        match self.service {
+            Service::Ud => packet.push(self.deth(slot).to_bytes()),
+            Service::Xrc => {
+                let srqn = slot.remote_qpn;
+                packet.push(XrcEth { srqn }.to_bytes());
+            }
+            Service::Rc | Service::Uc => {}
         }
         match operation {
+            Operation::Flush => {
+                packet.push(slot.feth().to_bytes());
+                packet.push(slot.reth(offset).to_bytes());
+            }
             Operation::WriteFirst
             | Operation::WriteOnly
             | Operation::WriteOnlyImm
-            | Operation::Flush
-            | Operation::AtomicWrite => {
-                let (va, rkey, len) = (slot.remote_addr, slot.rkey_or_qkey, slot.length);
-                packet.push(Reth { va, rkey, len }.to_bytes());
-            }
-            Operation::ReadRequest => {
-                // A retransmitted READ starts at its first missing byte.
-                let va = slot.remote_addr.wrapping_add(u64::from(offset));
-                packet.push(
-                    Reth {
-                        va,
-                        rkey: slot.rkey_or_qkey,
-                        len: left,
-                    }
-                    .to_bytes(),
-                );
-            }
+            | Operation::AtomicWrite
+            | Operation::ReadRequest => packet.push(slot.reth(offset).to_bytes()),
             Operation::CompareSwap | Operation::FetchAdd => {
-                let (swap_add, compare) = match slot.op {
-                    SendOp::CompareSwap => (slot.swap, slot.compare_add),
-                    _ => (slot.compare_add, 0),
-                };
-                let (va, rkey) = (slot.remote_addr, slot.rkey_or_qkey);
-                packet.push(
-                    AtomicEth {
-                        va,
-                        rkey,
-                        swap_add,
-                        compare,
-                    }
-                    .to_bytes(),
-                );
+                packet.push(slot.atomic_eth().to_bytes());
             }
             _ => {}
         }
@@ -508,12 +431,8 @@ impl Requester {
             | Operation::WriteLastImm
             | Operation::WriteOnlyImm => packet.push(ImmDt::from_verbs(slot.imm_or_key).0),
             Operation::SendLastInvalidate | Operation::SendOnlyInvalidate => {
-                packet.push(
-                    Ieth {
-                        rkey: slot.imm_or_key,
-                    }
-                    .to_bytes(),
-                );
+                let rkey = slot.imm_or_key;
+                packet.push(Ieth { rkey }.to_bytes());
             }
             _ => {}
         }
@@ -521,8 +440,51 @@ impl Requester {
     }
 
     #[inline]
-    fn local_may_run(&self, slot: &SendSlot) -> bool {
-        match slot.state {
+    fn bth<P>(
+        &self,
+        slot: &SendSlot<P>,
+        operation: Operation,
+        psn: Psn,
+        last: bool,
+        ackreq: bool,
+    ) -> Bth {
+        let (pkey, dest_qpn) = if self.service == Service::Ud {
+            (slot.pkey, slot.remote_qpn)
+        } else {
+            (self.pkey, self.dest_qpn)
+        };
+        Bth {
+            opcode: Opcode::new(self.service, operation),
+            // Only a message that consumes a receive work request can be solicited (G-20).
+            solicited: last && slot.solicited && slot.op.uses_receive(),
+            migreq: true,
+            pad: 0,
+            version: 0,
+            pkey,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ackreq,
+            psn,
+        }
+    }
+
+    /// Returns the DETH. A Q_Key with the top bit set stands for the queue pair's own.
+    #[inline]
+    fn deth<P>(&self, slot: &SendSlot<P>) -> Deth {
+        let qkey = match slot.rkey_or_qkey {
+            controlled if controlled & 0x8000_0000 != 0 => self.qkey,
+            qkey => qkey,
+        };
+        Deth {
+            qkey,
+            src_qpn: self.src_qpn,
+        }
+    }
+
+    #[inline]
+    fn local_may_run<P>(&self, slot: &SendSlot<P>) -> bool {
+        match slot.progress.state {
             // An earlier work request may need the key again for a retransmission (F-25).
             SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
             SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
@@ -533,33 +495,33 @@ impl Requester {
 
     /// Executes a local operation, unless it was executed before a retransmission. Returns whether
     /// the queue can go on.
-    fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot, index: u32, env: &mut E) -> bool {
+    fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
         if !self.local_may_run(slot) {
             return false;
         }
-        if slot.state == SlotState::Started {
+        if slot.progress.state == SlotState::Started {
             return true;
         }
         // It has a position among the PSNs, but takes none.
-        slot.first_psn = self.send_psn;
-        match env.local_op(index) {
+        slot.progress.first_psn = self.send_psn;
+        match env.local_op(slot) {
             Ok(()) => {
-                slot.state = SlotState::Started;
+                slot.progress.state = SlotState::Started;
                 true
             }
             Err(Fault::Protection) if slot.op == SendOp::BindMw => {
-                slot.state = SlotState::Failed(Status::MwBind);
+                slot.progress.state = SlotState::Failed(Status::MwBind);
                 false
             }
             Err(_) => {
-                slot.state = SlotState::Failed(Status::LocQpOp);
+                slot.progress.state = SlotState::Failed(Status::LocQpOp);
                 false
             }
         }
     }
 
     /// Completes every work request handed over (UC and UD).
-    fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot], env: &mut E) {
+    fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) {
         while self.tail != self.next && self.complete_tail(slots, Status::Success, 0, env) {}
     }
 
@@ -601,6 +563,60 @@ impl Requester {
     #[inline]
     pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
         psn.since(self.una) < self.max_psn.since(self.una)
+    }
+}
+
+impl<P> SendSlot<P> {
+    /// Returns whether the request packet with this position is the last one. A READ request is one
+    /// packet, from any position on.
+    #[inline]
+    fn ends_at(&self, at: u32) -> bool {
+        self.progress.packets.saturating_sub(at) <= 1 || self.op == SendOp::Read
+    }
+
+    /// Returns the payload of a request packet at this offset.
+    #[inline]
+    fn payload(&self, offset: u32, mtu: Mtu) -> Payload {
+        if !self.op.carries_data() {
+            return Payload::None;
+        }
+        match self.length.saturating_sub(offset).min(mtu.bytes()) {
+            0 => Payload::None,
+            len => Payload::Send { offset, len },
+        }
+    }
+
+    /// Returns the RETH. A retransmitted READ starts at its first missing byte.
+    #[inline]
+    fn reth(&self, offset: u32) -> Reth {
+        Reth {
+            va: self.remote_addr.wrapping_add(u64::from(offset)),
+            rkey: self.rkey_or_qkey,
+            len: self.length.saturating_sub(offset),
+        }
+    }
+
+    #[inline]
+    fn atomic_eth(&self) -> AtomicEth {
+        let (swap_add, compare) = match self.op {
+            SendOp::CompareSwap => (self.swap, self.compare_add),
+            _ => (self.compare_add, 0),
+        };
+        AtomicEth {
+            va: self.remote_addr,
+            rkey: self.rkey_or_qkey,
+            swap_add,
+            compare,
+        }
+    }
+
+    #[inline]
+    fn feth(&self) -> Feth {
+        let bits = self.imm_or_key as u8;
+        Feth {
+            placement: bits & 0x0f,
+            level: (bits >> 4) & 3,
+        }
     }
 }
 

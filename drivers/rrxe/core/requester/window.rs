@@ -30,7 +30,7 @@ const LOSS_FREE: u32 = 256;
 const MIN_MEASUREMENT: u64 = 2_000_000;
 
 /// Start of a count of acknowledged packets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct AckCount {
     /// Time of the start, in nanoseconds.
     since: u64,
@@ -55,17 +55,13 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) const fn new() -> Window {
+    pub(super) fn new() -> Window {
         Window {
             size: WINDOW,
             capacity: 0,
             round_trip: 0,
             loss_free: 0,
-            ack_count: AckCount {
-                since: 0,
-                from: Psn::new(0),
-                disturbed: false,
-            },
+            ack_count: AckCount::default(),
         }
     }
 

@@ -166,24 +166,7 @@ impl<R: ResourceRing> Responder<R> {
             return Err(Refusal::Invalid);
         }
         let len = packet.payload_len;
-        let reth = match (packet.ext, self.message) {
-            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None) => Some(reth),
-            _ => None,
-        };
-        let (rkey, va, left, total) = match (reth, self.message, position.starts()) {
-            (Some(Reth { rkey, va, len }), _, true) => (rkey, va, len, len),
-            (
-                None,
-                Message::Write {
-                    rkey,
-                    va,
-                    left,
-                    total,
-                },
-                false,
-            ) => (rkey, va, left, total),
-            _ => return Err(Refusal::Invalid),
-        };
+        let (rkey, va, left, total) = self.write_range(packet, position.starts())?;
         // The payloads must add up to exactly the announced length, with at least one byte left for
         // the last packet.
         let enough = if position.ends() {
@@ -223,6 +206,30 @@ impl<R: ResourceRing> Responder<R> {
         }
         self.end_message();
         Ok(())
+    }
+
+    /// Returns the rest of an RDMA WRITE from this packet on: key, address and length, and the
+    /// length of all of it.
+    #[inline]
+    fn write_range(&self, packet: &Packet, starts: bool) -> Result<(u32, u64, u32, u32), Refusal> {
+        let reth = match (packet.ext, self.message) {
+            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None) => Some(reth),
+            _ => None,
+        };
+        match (reth, self.message, starts) {
+            (Some(Reth { rkey, va, len }), _, true) => Ok((rkey, va, len, len)),
+            (
+                None,
+                Message::Write {
+                    rkey,
+                    va,
+                    left,
+                    total,
+                },
+                false,
+            ) => Ok((rkey, va, left, total)),
+            _ => Err(Refusal::Invalid),
+        }
     }
 
     fn end_message(&mut self) {

@@ -19,18 +19,25 @@ use crate::wire::{Class, Syndrome, QPN_MASK};
 use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
+use transmit::AckPolicy;
 
 pub use receive::GRH_LEN;
 pub use resources::Resource;
+pub use transmit::PROMPT_REPLIES;
 
 /// Maximum number of READs and atomics that can be replayed: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 128;
 
 /// Storage of a responder's resources, owned by the driver. The responder uses at most the first
 /// [`MAX_RESOURCES`] entries. The default is empty.
-pub trait ResourceRing: DerefMut<Target = [Resource]> + Default {}
+pub trait ResourceRing: DerefMut<Target = [Resource<Self::Domain>]> + Default {
+    /// [`ResponderEnv::Domain`].
+    type Domain: Copy + Default;
+}
 
-impl<R: DerefMut<Target = [Resource]> + Default> ResourceRing for R {}
+impl<D: Copy + Default, R: DerefMut<Target = [Resource<D>]> + Default> ResourceRing for R {
+    type Domain = D;
+}
 
 /// Kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +136,9 @@ pub enum ResponderEvent {
 
 /// Operations that the responder needs from the driver.
 pub trait ResponderEnv {
+    /// The identity of a protection domain.
+    type Domain;
+
     /// Takes the next receive work request, which is the current one until
     /// [`ResponderEnv::complete_recv`]. Returns `None` if the receive queue is empty.
     fn fetch_recv(&mut self) -> Option<RecvRequest>;
@@ -137,14 +147,15 @@ pub trait ResponderEnv {
     /// work request, never beyond its length.
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault>;
 
-    /// Checks that the peer may access these bytes of the region. `len` is never 0.
+    /// Checks that the peer may access these bytes of the region. `len` is never 0. Returns the
+    /// protection domain to which the access is granted.
     fn check_remote(
         &mut self,
         rkey: u32,
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault>;
+    ) -> Result<Self::Domain, Fault>;
 
     /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
     /// access again.
@@ -188,14 +199,21 @@ pub trait ResponderEnv {
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to send. See [`TxError`] for the errors; `Local` means the same as
-    /// `RemoteAccess` here.
+    /// Takes a packet without payload to send. See [`TxError`] for the errors.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
-    /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
-    /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
-    /// taken, and why the next one was not.
-    fn transmit_burst(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+    /// Takes READ responses with payload to send: `count` packets, this one and its successors by
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. `domain` is what
+    /// [`ResponderEnv::check_remote`] returned for the READ. Returns how many were taken, and why
+    /// the next one was not; `Local` means the same as `RemoteAccess` here. The default
+    /// implementation calls [`ResponderEnv::transmit`] for each packet.
+    fn transmit_read(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        domain: Self::Domain,
+    ) -> (u32, Result<(), TxError>) {
+        let _ = domain;
         packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 }
@@ -273,6 +291,9 @@ pub struct Responder<R> {
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
+    ack_policy: AckPolicy,
+    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer.
+    max_ack_delay: u64,
     /// A NAK with this PSN is due.
     nak_due: Option<(Psn, Syndrome)>,
     /// A NAK was created for `epsn`: no second one before that packet arrives (B-09, B-13).
@@ -311,6 +332,8 @@ impl<R: ResourceRing> Responder<R> {
             recv: None,
             awaits_first_request: true,
             ack_due: false,
+            ack_policy: AckPolicy::default(),
+            max_ack_delay: 0,
             nak_due: None,
             nak_outstanding: false,
             not_ready: false,
@@ -390,6 +413,12 @@ impl<R: ResourceRing> Responder<R> {
         self.qkey = qkey;
     }
 
+    /// Sets the longest time, in nanoseconds, that an acknowledgement waits for a reply of the
+    /// consumer ([`Responder::on_reply`]). With 0, acknowledgements never wait.
+    pub fn set_max_ack_delay(&mut self, delay: u64) {
+        self.max_ack_delay = delay;
+    }
+
     /// Sets the partition key.
     pub fn set_pkey(&mut self, pkey: u16) {
         self.pkey = pkey;
@@ -413,6 +442,7 @@ impl<R: ResourceRing> Responder<R> {
         self.buffering = false;
         self.resources.clear();
         self.rate.clear_wakeup();
+        self.ack_policy = AckPolicy::default();
         self.fail_recv(Status::WrFlush, env);
     }
 
@@ -420,7 +450,14 @@ impl<R: ResourceRing> Responder<R> {
     /// in nanoseconds. The driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        self.rate.wakeup()
+        let timeouts = [self.rate.wakeup(), self.ack_policy.deadline()];
+        timeouts.into_iter().flatten().min()
+    }
+
+    /// Returns whether a READ response waits because of the rate limit.
+    #[inline]
+    pub fn is_throttled(&self) -> bool {
+        self.rate.wakeup().is_some()
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.
@@ -456,11 +493,12 @@ impl<R: ResourceRing> Responder<R> {
         self.rate.rate(now)
     }
 
-    /// Forgets the rate limit, before the last [`Responder::poll_transmit`] of a queue pair that is
-    /// being destroyed. Nothing follows that would congest the network, and the responder sends now
-    /// or never.
-    pub fn forget_rate(&mut self) {
+    /// Forgets the rate limit and the delay of acknowledgements, before the last
+    /// [`Responder::poll_transmit`] of a queue pair that is being destroyed. Nothing follows that
+    /// would congest the network, and the responder sends now or never.
+    pub fn stop_waiting(&mut self) {
         self.rate = RateLimiter::new();
+        self.ack_policy = AckPolicy::default();
     }
 
     /// Returns the expected PSN, for query_qp (J-18).

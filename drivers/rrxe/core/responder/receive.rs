@@ -25,9 +25,9 @@ const TRANSMIT: Outcome = Outcome {
 
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
-    pub fn handle_packet<E: ResponderEnv>(
+    pub fn handle_packet<E: ResponderEnv<Domain = R::Domain>>(
         &mut self,
-        _now: u64,
+        now: u64,
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
@@ -51,7 +51,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.not_ready = false;
                 self.established(env);
                 let result = self.execute(packet, env);
-                self.answer(packet, result, env)
+                self.answer(now, packet, result, env)
             }
             Region::Future => Outcome {
                 transmit: self.nak_gap(),
@@ -62,7 +62,12 @@ impl<R: ResourceRing> Responder<R> {
             },
             Region::Duplicate => {
                 self.counters.duplicates = self.counters.duplicates.wrapping_add(1);
-                self.on_duplicate(packet)
+                let outcome = self.on_duplicate(packet);
+                if outcome.transmit {
+                    // The peer waits for the acknowledgement.
+                    self.stop_delay();
+                }
+                outcome
             }
         }
     }
@@ -153,7 +158,11 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Executes the expected request of a reliable connection.
     #[inline]
-    fn execute<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Result<(), Refusal> {
+    fn execute<E: ResponderEnv<Domain = R::Domain>>(
+        &mut self,
+        packet: &Packet,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
         use Operation as O;
         match (packet.operation, packet.ext) {
             (O::ReadRequest, Ext::Reth(reth)) => self.on_read(packet, reth, env),
@@ -172,17 +181,19 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Prepares the answer of a reliable connection to a request.
     #[inline]
-    fn answer<E: ResponderEnv>(
+    fn answer<T: ResponderEnv>(
         &mut self,
+        now: u64,
         packet: &Packet,
         result: Result<(), Refusal>,
-        env: &mut E,
+        env: &mut T,
     ) -> Outcome {
+        use {NakCode as N, ResponderEvent as E};
         let refusal = match result {
             Ok(()) => {
-                let transmit = packet.bth.ackreq || self.resources.has_pending();
+                let due = packet.bth.ackreq || self.resources.has_pending();
                 return Outcome {
-                    transmit,
+                    transmit: due && !self.delay_acknowledgement(now),
                     ..Outcome::default()
                 };
             }
@@ -193,46 +204,18 @@ impl<R: ResourceRing> Responder<R> {
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
                 self.nak_outstanding = true;
                 self.not_ready = true;
-                self.nak_due = Some((
-                    self.epsn,
-                    Syndrome::RnrNak {
-                        timer: self.min_rnr_timer,
-                    },
-                ));
+                let timer = self.min_rnr_timer;
+                self.nak_due = Some((self.epsn, Syndrome::RnrNak { timer }));
                 return TRANSMIT;
             }
             // The peer will retransmit the request.
             Refusal::Busy => {
-                let transmit = self.resources.has_pending();
                 let _ = self.drop_packet();
                 return Outcome {
-                    transmit,
+                    transmit: self.resources.has_pending(),
                     ..Outcome::default()
                 };
             }
-            Refusal::Invalid => (
-                NakCode::InvalidRequest,
-                Status::RemInvReq,
-                ResponderEvent::RequestError,
-            ),
-            Refusal::Length => (
-                NakCode::InvalidRequest,
-                Status::LocLen,
-                ResponderEvent::RequestError,
-            ),
-            Refusal::Access => {
-                self.count_wrong_key();
-                (
-                    NakCode::RemoteAccess,
-                    Status::RemAccess,
-                    ResponderEvent::AccessError,
-                )
-            }
-            Refusal::Local(fault) => (
-                NakCode::RemoteOperational,
-                fault.status(),
-                ResponderEvent::Fatal,
-            ),
             Refusal::Invalidate => {
                 self.count_wrong_key();
                 // G-22: the peer gets no NAK for this request, but still the answers to earlier
@@ -242,6 +225,13 @@ impl<R: ResourceRing> Responder<R> {
                 self.state = State::Failing;
                 return TRANSMIT;
             }
+            Refusal::Access => {
+                self.count_wrong_key();
+                (N::RemoteAccess, Status::RemAccess, E::AccessError)
+            }
+            Refusal::Invalid => (N::InvalidRequest, Status::RemInvReq, E::RequestError),
+            Refusal::Length => (N::InvalidRequest, Status::LocLen, E::RequestError),
+            Refusal::Local(fault) => (N::RemoteOperational, fault.status(), E::Fatal),
         };
         if !self.fail_recv(status, env) {
             env.event(event);

@@ -13,11 +13,17 @@ use crate::{requester, Ext, Mtu, Outcome, Packet};
 
 /// Content of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Kind<D> {
     /// Unused.
     Empty,
     /// A READ. A duplicate executes it again.
-    Read { rkey: u32, va: u64, len: u32 },
+    Read {
+        rkey: u32,
+        va: u64,
+        len: u32,
+        /// The protection domain under which it was accepted, if it reads anything.
+        domain: D,
+    },
     /// An atomic and its result. A duplicate must not execute it again.
     Atomic {
         rkey: u32,
@@ -29,10 +35,10 @@ pub(super) enum Kind {
     Done { operation: Operation, ext: Ext },
 }
 
-/// State of an accepted READ or atomic.
+/// State of an accepted READ or atomic. `D` is the driver's identity of a protection domain.
 #[derive(Clone, Copy, Debug)]
-pub struct Resource {
-    pub(super) kind: Kind,
+pub struct Resource<D = ()> {
+    pub(super) kind: Kind<D>,
     /// PSN of the request and of its first response packet.
     pub(super) first: Psn,
     /// Number of response packets.
@@ -45,18 +51,16 @@ pub struct Resource {
     pub(super) answered: bool,
 }
 
-const EMPTY: Resource = Resource {
-    kind: Kind::Empty,
-    first: Psn::new(0),
-    packets: 0,
-    start: 0,
-    at: 0,
-    answered: true,
-};
-
-impl Default for Resource {
-    fn default() -> Resource {
-        EMPTY
+impl<D> Default for Resource<D> {
+    fn default() -> Resource<D> {
+        Resource {
+            kind: Kind::Empty,
+            first: Psn::new(0),
+            packets: 0,
+            start: 0,
+            at: 0,
+            answered: true,
+        }
     }
 }
 
@@ -127,7 +131,7 @@ impl<R: ResourceRing> Resources<R> {
 
     /// Forgets all resources.
     pub(super) fn clear(&mut self) {
-        self.ring.fill(EMPTY);
+        self.ring.fill(Resource::default());
         self.pending = 0;
         self.head = 0;
     }
@@ -156,7 +160,7 @@ impl<R: ResourceRing> Resources<R> {
     }
 
     /// Stores a READ or atomic that awaits its answer.
-    fn push(&mut self, kind: Kind, first: Psn, packets: u32) {
+    fn push(&mut self, kind: Kind<R::Domain>, first: Psn, packets: u32) {
         let index = self.head;
         if let Some(place) = self.ring.get_mut(usize::from(index)) {
             *place = Resource {
@@ -187,7 +191,7 @@ impl<R: ResourceRing> Resources<R> {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u8) -> Option<&Resource> {
+    pub(super) fn get(&self, index: u8) -> Option<&Resource<R::Domain>> {
         self.ring.get(usize::from(index))
     }
 
@@ -208,14 +212,14 @@ impl<R: ResourceRing> Resources<R> {
     pub(super) fn forget(&mut self, index: u8) {
         self.pending &= !Self::bit(index);
         if let Some(resource) = self.ring.get_mut(usize::from(index)) {
-            *resource = EMPTY;
+            *resource = Resource::default();
         }
     }
 
     /// Schedules the answer to a duplicate request. `accept` compares the request with the stored
     /// one; it also gets the packet index at which the request starts. Only the newest resource
     /// with this PSN counts: an older one is from before a PSN wrap.
-    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
+    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind<R::Domain>, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
             let index = self.newest(age);
             let Some(resource) = self.ring.get_mut(usize::from(index)) else {
@@ -244,7 +248,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Handles a READ, the expected request.
-    pub(super) fn on_read<E: ResponderEnv>(
+    pub(super) fn on_read<E: ResponderEnv<Domain = R::Domain>>(
         &mut self,
         packet: &Packet,
         reth: Reth,
@@ -257,15 +261,18 @@ impl<R: ResourceRing> Responder<R> {
             return Err(Refusal::Invalid);
         }
         // G-09
-        if reth.len != 0 {
-            env.check_remote(reth.rkey, reth.va, reth.len, RemoteAccess::Read)
-                .map_err(|_| Refusal::Access)?;
-        }
+        let domain = match reth.len {
+            0 => R::Domain::default(),
+            len => env
+                .check_remote(reth.rkey, reth.va, len, RemoteAccess::Read)
+                .map_err(|_| Refusal::Access)?,
+        };
         let packets = self.mtu.packets(reth.len);
         let kind = Kind::Read {
             rkey: reth.rkey,
             va: reth.va,
             len: reth.len,
+            domain,
         };
         self.resources.push(kind, self.epsn, packets);
         self.accept(packets);
@@ -388,7 +395,7 @@ impl<R: ResourceRing> Responder<R> {
             Ext::Reth(reth) if packet.operation == Operation::ReadRequest => {
                 self.resources.replay(packet.psn(), |kind, at| match kind {
                     // C-06: the READ may start at any packet of the original, and must end with it.
-                    Kind::Read { rkey, va, len } => {
+                    Kind::Read { rkey, va, len, .. } => {
                         reth.rkey == rkey
                             && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
                             && reth.len == len.saturating_sub(mtu.offset(at))
@@ -440,14 +447,12 @@ fn atomic_op(operation: Operation, eth: AtomicEth) -> AtomicOp {
     }
 }
 
-impl Kind {
-    /// Returns address and length of a READ response packet's payload.
-    #[inline]
-    pub(super) fn part(va: u64, len: u32, at: u32, mtu: Mtu) -> (u64, u32) {
-        let offset = mtu.offset(at);
-        (
-            va.wrapping_add(u64::from(offset)),
-            len.saturating_sub(offset).min(mtu.bytes()),
-        )
-    }
+/// Returns address and length of a READ response packet's payload.
+#[inline]
+pub(super) fn read_part(va: u64, len: u32, at: u32, mtu: Mtu) -> (u64, u32) {
+    let offset = mtu.offset(at);
+    (
+        va.wrapping_add(u64::from(offset)),
+        len.saturating_sub(offset).min(mtu.bytes()),
+    )
 }

@@ -8,7 +8,7 @@ use rrxe_core::congestion::{
 };
 use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
-use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
+use rrxe_core::{Ext, Packet, Psn, SendOp, SendSlot, Service};
 use rrxe_testkit::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
@@ -324,11 +324,11 @@ fn l_07_idle() {
 }
 
 fn post(host: &mut Host, length: u32) {
-    let request = SendRequest {
+    let request = SendSlot {
         op: SendOp::Write,
         length,
         remote_addr: BASE,
-        rkey: RKEY,
+        rkey_or_qkey: RKEY,
         signaled: true,
         ..Default::default()
     };

@@ -3,7 +3,7 @@
 //! The share of goodput that a queue pair keeps on a bad link: 64 KiB messages on one queue pair,
 //! 128 in flight, in simulated time. `--nocapture` prints the table.
 
-use rrxe_core::{Resource, SendOp, SendRequest, SendSlot, Service, Status};
+use rrxe_core::{Resource, SendOp, SendSlot, Service, Status};
 use rrxe_testkit::{Link, Pair, ReorderBuffer, BASE, LATENCY, RKEY};
 
 const MESSAGE: u32 = 65_536;
@@ -35,12 +35,12 @@ fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 
     let (mut posted, mut done) = (0, 0);
     while done < messages {
         while posted < messages && posted < done + UNDER_WAY {
-            let request = SendRequest {
+            let request = SendSlot {
                 op,
                 length: MESSAGE,
                 remote_addr: BASE,
-                rkey: RKEY,
-                ..SendRequest::default()
+                rkey_or_qkey: RKEY,
+                ..SendSlot::default()
             };
             pair.hosts[0]
                 .post(request, vec![0; MESSAGE as usize])

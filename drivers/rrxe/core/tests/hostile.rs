@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Opcode, Reth};
-use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendRequest, Service};
+use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendSlot, Service};
 use rrxe_testkit::{packet_of, Host, Pair, Random, BASE, RKEY};
 
 proptest! {
@@ -162,32 +162,41 @@ fn random_packet(random: &mut Random, service: Service, bases: [u32; 2], mtu: us
     packet
 }
 
-fn random_request(random: &mut Random, mtu: u32) -> SendRequest {
-    let op = [
-        SendOp::Send,
-        SendOp::SendImm,
-        SendOp::SendInv,
-        SendOp::Write,
-        SendOp::WriteImm,
-        SendOp::Read,
-        SendOp::CompareSwap,
-        SendOp::FetchAdd,
-        SendOp::LocalInv,
-        SendOp::Flush,
-        SendOp::AtomicWrite,
-    ][random.below(11) as usize];
-    SendRequest {
+/// Returns a work request that the service supports.
+fn random_request(random: &mut Random, service: Service, mtu: u32) -> SendSlot {
+    use SendOp as O;
+    let ops: &[SendOp] = match service {
+        Service::Ud => &[O::Send, O::SendImm],
+        Service::Uc => &[O::Send, O::SendImm, O::Write, O::WriteImm, O::LocalInv],
+        Service::Rc | Service::Xrc => &[
+            O::Send,
+            O::SendImm,
+            O::SendInv,
+            O::Write,
+            O::WriteImm,
+            O::Read,
+            O::CompareSwap,
+            O::FetchAdd,
+            O::LocalInv,
+            O::Flush,
+            O::AtomicWrite,
+        ],
+    };
+    let op = random.pick(ops);
+    SendSlot {
         op,
         fence: random.chance(200),
         signaled: random.chance(500),
         length: match op {
-            SendOp::AtomicWrite if random.chance(900) => 8,
+            SendOp::AtomicWrite => 8,
             _ => random.below(5 * mtu),
         },
         remote_addr: BASE,
-        rkey: RKEY,
+        rkey_or_qkey: match service {
+            Service::Ud => rrxe_testkit::QKEY,
+            _ => RKEY,
+        },
         remote_qpn: 101,
-        qkey: rrxe_testkit::QKEY,
         ..Default::default()
     }
 }
@@ -208,7 +217,7 @@ fn random_packets() {
             now += u64::from(random.below(300_000));
             match random.below(10) {
                 0 => {
-                    let request = random_request(&mut random, mtu);
+                    let request = random_request(&mut random, service, mtu);
                     let room = request.length.max(8) as usize;
                     let _ = host.post(request, vec![0; room]);
                 }
@@ -236,12 +245,12 @@ fn random_packets() {
                     let _ = host.take(now, &packet, &vec![0; packet.payload_len as usize]);
                 }
             }
-            let posted = host.posted;
+            let posted = host.driver.sq.len() as u64;
             let done = host.statuses().len() as u64;
             assert_eq!(posted - done, u64::from(host.requester.outstanding()));
         }
         host.go_to_error();
-        assert_eq!(host.statuses().len() as u64, host.posted);
+        assert_eq!(host.statuses().len(), host.driver.sq.len());
         for (i, done) in host.driver.received.iter().enumerate() {
             assert_eq!(done.wr_id, i as u64);
         }
@@ -258,7 +267,7 @@ fn injected_packets() {
         for step in 0..200 {
             for side in 0..2 {
                 if random.chance(200) {
-                    let request = random_request(&mut random, 256);
+                    let request = random_request(&mut random, Service::Rc, 256);
                     let room = request.length.max(8) as usize;
                     let _ = pair.hosts[side].post(request, vec![0; room]);
                 }
@@ -281,7 +290,8 @@ fn injected_packets() {
         // One side may wait for a peer that has failed: that ends, too.
         pair.run();
         for (side, host) in pair.hosts.iter().enumerate() {
-            assert_eq!(host.statuses().len() as u64, host.posted, "side {side}");
+            let posted = host.driver.sq.len();
+            assert_eq!(host.statuses().len(), posted, "side {side}");
         }
     }
 }

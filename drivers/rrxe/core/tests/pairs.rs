@@ -3,7 +3,7 @@
 //! Two hosts and a bad link, for statements that need a case of their own. The simulation
 //! (selftests/simulation) covers everything else at random.
 
-use rrxe_core::{SendOp, SendRequest, Service, Status};
+use rrxe_core::{SendOp, SendSlot, Service, Status};
 use rrxe_testkit::{Pair, Random, BASE, MEMORY, RKEY};
 
 /// B-06: a READ whose responses cross the PSN wrap, over a link with losses.
@@ -14,12 +14,12 @@ fn b_06_read_across_the_wrap() {
         pair.link.loss = 5;
         let data = pair.random.bytes(MEMORY);
         pair.hosts[1].driver.regions[0].bytes.copy_from_slice(&data);
-        let read = SendRequest {
+        let read = SendSlot {
             op: SendOp::Read,
             length: 100_000,
             remote_addr: BASE + 77,
-            rkey: RKEY,
-            ..SendRequest::default()
+            rkey_or_qkey: RKEY,
+            ..SendSlot::default()
         };
         pair.hosts[0].post(read, vec![0; 100_000]).unwrap();
         pair.run();
@@ -44,12 +44,12 @@ fn a_refused_request_among_others() {
                 op => op,
             };
             let length = 1 + random.below(5000);
-            let request = SendRequest {
+            let request = SendSlot {
                 op,
                 length,
                 remote_addr: BASE,
-                rkey: if i == bad { RKEY + 1 } else { RKEY },
-                ..SendRequest::default()
+                rkey_or_qkey: if i == bad { RKEY + 1 } else { RKEY },
+                ..SendSlot::default()
             };
             pair.hosts[0]
                 .post(request, vec![0; length as usize])

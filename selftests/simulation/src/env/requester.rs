@@ -9,8 +9,8 @@ use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN};
 use rrxe_core::*;
 
 impl Env<'_> {
-    /// Checks a request packet. Returns the index of its message.
-    fn check_request(&self, packet: &TxPacket, relative: u32) -> usize {
+    /// Checks a packet of a message.
+    fn check_request(&self, packet: &TxPacket, relative: u32, index: usize) {
         let (oracle, qp) = (&*self.oracle, self.qp);
         let (side, flow) = (&oracle.sides[qp], &oracle.flows[qp]);
         assert!(
@@ -18,7 +18,6 @@ impl Env<'_> {
             "queue pair {qp} sends a request in state {:?}",
             side.state
         );
-        let index = side.slots[packet.slot as usize];
         let message = &flow.messages[index];
         let at = relative.wrapping_sub(message.first);
         assert!(
@@ -73,7 +72,6 @@ impl Env<'_> {
                 until - oracle.now
             );
         }
-        index
     }
 
     fn check_header(&self, packet: &TxPacket, parsed: &Packet, message: &Message, at: u32) {
@@ -105,16 +103,8 @@ impl Env<'_> {
             "payload of {}",
             words(message)
         );
-        if let Payload::Send {
-            slot, offset: o, ..
-        } = packet.payload
-        {
-            assert_eq!(
-                (slot, o),
-                (packet.slot, offset),
-                "payload of {}",
-                words(message)
-            );
+        if let Payload::Send { offset: o, .. } = packet.payload {
+            assert_eq!(o, offset, "payload of {}", words(message));
         }
         let last = at + 1 >= message.packets;
         let solicited = last && message.solicited && message.op.uses_receive();
@@ -142,11 +132,15 @@ impl Env<'_> {
 }
 
 impl RequesterEnv for Env<'_> {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+    /// The index of the message.
+    type Local = usize;
+
+    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         self.room()?;
         let qp = self.qp;
         let relative = self.oracle.flows[qp].relative(packet.psn);
-        let index = self.check_request(packet, relative);
+        let index = slot.local;
+        self.check_request(packet, relative, index);
         let message = &self.oracle.flows[qp].messages[index];
         let at = relative - message.first;
         self.oracle.payload.clear();
@@ -188,9 +182,9 @@ impl RequesterEnv for Env<'_> {
         Ok(())
     }
 
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
+    fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
-        let index = oracle.sides[qp].slots[slot as usize];
+        let index = slot.local;
         let flow = &mut oracle.flows[qp];
         assert_eq!(
             index, flow.completed,
@@ -218,9 +212,9 @@ impl RequesterEnv for Env<'_> {
         Ok(())
     }
 
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
+    fn write_atomic_result(&mut self, slot: &SendSlot, value: u64) -> Result<(), Fault> {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
-        let index = oracle.sides[qp].slots[slot as usize];
+        let index = slot.local;
         let flow = &mut oracle.flows[qp];
         assert_eq!(
             index, flow.completed,
@@ -240,9 +234,9 @@ impl RequesterEnv for Env<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
+    fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
-        let index = oracle.sides[qp].slots[slot as usize];
+        let index = slot.local;
         trace!(
             oracle,
             "    {qp} completes message {index}: {:?} {:?}",
@@ -304,9 +298,9 @@ impl RequesterEnv for Env<'_> {
         oracle.progress += 1;
     }
 
-    fn local_op(&mut self, slot: u32) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
-        let index = oracle.sides[qp].slots[slot as usize];
+        let index = slot.local;
         trace!(oracle, "    {qp} executes message {index}");
         let state = oracle.sides[qp].state;
         assert_eq!(state, State::Rts, "a local operation in state {state:?}");

@@ -102,6 +102,8 @@ fn check_payload(oracle: &Oracle, qp: usize, truth: &Truth, at: u32) {
 }
 
 impl ResponderEnv for Env<'_> {
+    type Domain = ();
+
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
         let [queue] = self.oracle.sides[self.qp].queues[..] else {
             panic!("only XRC has several receive queues");

@@ -109,15 +109,13 @@ impl World {
             let Core {
                 requester, slots, ..
             } = &mut self.cores[qp];
-            let slot = requester.post(slots, request).expect("there is room");
+            let slot = requester.free_slot(slots).expect("there is room");
             let oracle = &mut self.oracle;
-            trace!(
-                oracle,
-                "    {qp} posts message {}: {message:?}",
-                oracle.flows[qp].messages.len()
-            );
+            let local = oracle.flows[qp].messages.len();
+            *slot = SendSlot { local, ..request };
+            requester.post(slot);
+            trace!(oracle, "    {qp} posts message {local}: {message:?}");
             let flow = &mut oracle.flows[qp];
-            oracle.sides[qp].slots[slot as usize] = flow.messages.len();
             flow.psns += message.packets;
             flow.numbered += u32::from(!message.op.is_local());
             flow.messages.push(message);

@@ -15,6 +15,7 @@ use crate::env::Env;
 use crate::flow::Flow;
 use crate::oracle::*;
 use attacker::Attacker;
+use driver::MAX_ACK_DELAY;
 use rrxe_core::{psn, Psn, RecoveryMode, Requester, SendSlot, Service};
 use rrxe_testkit::{Attributes, Random, ReorderBuffer, Responder};
 
@@ -86,7 +87,6 @@ impl World {
                     connection: index,
                     peer,
                     state: State::Reset,
-                    slots: vec![usize::MAX; 1 << connection.depth],
                     queues,
                     current: None,
                     partial: None,
@@ -191,6 +191,9 @@ impl World {
             };
             attributes.connect_responder(&mut self.cores[qp].responder);
             attributes.connect_requester(&mut self.cores[qp].requester);
+            if oracle.config.piggyback {
+                self.cores[qp].responder.set_max_ack_delay(MAX_ACK_DELAY);
+            }
             oracle.sides[qp].state = State::Rts;
             trace!(
                 oracle,

@@ -11,7 +11,7 @@ use rrxe_core::*;
 
 impl World {
     /// Generates a work request.
-    pub(super) fn make_up(&mut self, qp: usize) -> (Message, SendRequest) {
+    pub(super) fn make_up(&mut self, qp: usize) -> (Message, SendSlot) {
         use SendOp as O;
         let oracle = &mut self.oracle;
         let connection = *oracle.connection(qp);
@@ -160,14 +160,17 @@ impl World {
             }
         }
         let (compare_add, swap) = operands(&message);
-        let request = SendRequest {
+        let request = SendSlot {
             op,
             fence: message.fence,
             signaled: message.signaled,
             solicited: message.solicited,
             length: len,
             remote_addr: ADDRESS + message.place as u64,
-            rkey,
+            rkey_or_qkey: match connection.service {
+                Service::Ud => qkey(&message),
+                _ => rkey,
+            },
             imm_or_key: message.imm_or_key,
             compare_add,
             swap,
@@ -175,8 +178,8 @@ impl World {
                 Service::Xrc => message.srqn,
                 _ => FIRST_QPN + message.to as u32,
             },
-            qkey: qkey(&message),
             pkey: pkey::DEFAULT,
+            ..SendSlot::default()
         };
         (message, request)
     }

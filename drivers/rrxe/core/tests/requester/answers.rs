@@ -215,7 +215,7 @@ fn f_19_one_answer_completes_many() {
     let mut host = host();
     post(&mut host, SendOp::Send, 3 * MTU);
     host.post(
-        SendRequest {
+        SendSlot {
             op: SendOp::Write,
             ..Default::default()
         },

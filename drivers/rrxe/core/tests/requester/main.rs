@@ -12,9 +12,7 @@ mod states;
 mod strict;
 
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};
-use rrxe_core::{
-    timeout, Ext, Fault, Packet, PostError, Psn, SendOp, SendRequest, Service, Status,
-};
+use rrxe_core::{timeout, Ext, Fault, Packet, Psn, SendOp, SendSlot, Service, Status};
 use rrxe_testkit::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
@@ -42,7 +40,7 @@ fn psn(n: u32) -> Psn {
 fn post(host: &mut Host, op: SendOp, length: u32) -> u64 {
     post_with(
         host,
-        SendRequest {
+        SendSlot {
             op,
             length,
             ..Default::default()
@@ -50,9 +48,11 @@ fn post(host: &mut Host, op: SendOp, length: u32) -> u64 {
     )
 }
 
-fn post_with(host: &mut Host, mut request: SendRequest) -> u64 {
+fn post_with(host: &mut Host, mut request: SendSlot) -> u64 {
     request.remote_addr = BASE;
-    request.rkey = RKEY;
+    if request.rkey_or_qkey == 0 {
+        request.rkey_or_qkey = RKEY;
+    }
     request.signaled = true;
     request.remote_qpn = 42;
     let room = request.length.max(8) as usize;

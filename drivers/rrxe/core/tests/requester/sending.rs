@@ -9,7 +9,7 @@ fn packets_of_a_message() {
     let mut host = host();
     post_with(
         &mut host,
-        SendRequest {
+        SendSlot {
             op: SendOp::WriteImm,
             length: 2 * MTU + 5,
             imm_or_key: u32::from_ne_bytes([1, 2, 3, 4]),
@@ -45,7 +45,7 @@ fn packets_of_a_message() {
 #[test]
 fn a_plain_write_is_never_solicited() {
     let mut host = host();
-    let request = SendRequest {
+    let request = SendSlot {
         op: SendOp::Write,
         length: 1,
         solicited: true,
@@ -55,45 +55,66 @@ fn a_plain_write_is_never_solicited() {
     assert!(!host.drain(0)[0].0.bth.solicited);
 }
 
+/// H-08: what the service does not support, or has a wrong length, fails without a packet.
 #[test]
-fn post_refuses() {
+fn refused_requests_fail() {
+    use SendOp as O;
+    use Service as S;
+    for (service, op, length, status) in [
+        (S::Rc, O::Write, (1 << 31) + 1, Status::LocLen),
+        (S::Uc, O::Read, 8, Status::LocQpOp),
+        (S::Uc, O::CompareSwap, 8, Status::LocQpOp),
+        (S::Uc, O::FetchAdd, 8, Status::LocQpOp),
+        (S::Uc, O::SendInv, 8, Status::LocQpOp),
+        (S::Ud, O::Write, 8, Status::LocQpOp),
+    ] {
+        let mut host = Host::new(service, 0, MTU);
+        let request = SendSlot {
+            op,
+            length,
+            ..Default::default()
+        };
+        host.post(request, vec![]).unwrap();
+        assert!(host.drain(0).is_empty());
+        assert_eq!(host.statuses(), [status]);
+        assert_eq!(host.error, service == S::Rc);
+    }
+}
+
+#[test]
+fn a_full_queue_takes_nothing() {
     let mut rc = host();
-    let post = |host: &mut Host, op, length| {
-        host.post(
-            SendRequest {
-                op,
-                length,
-                ..Default::default()
-            },
-            vec![],
-        )
-    };
-    assert_eq!(
-        post(&mut rc, SendOp::Write, (1 << 31) + 1),
-        Err(PostError::Length)
-    );
     for _ in 0..rrxe_testkit::DEPTH {
-        post(&mut rc, SendOp::Send, 0).unwrap();
+        post(&mut rc, SendOp::Send, 0);
     }
     assert!(!rc.requester.can_post(&rc.slots));
-    assert_eq!(post(&mut rc, SendOp::Send, 0), Err(PostError::QueueFull));
-    // H-08
-    let mut uc = Host::new(Service::Uc, 0, MTU);
-    for op in [
-        SendOp::Read,
-        SendOp::CompareSwap,
-        SendOp::FetchAdd,
-        SendOp::SendInv,
-    ] {
-        assert_eq!(post(&mut uc, op, 8), Err(PostError::Operation));
-    }
-    let mut ud = Host::new(Service::Ud, 0, MTU);
-    assert_eq!(post(&mut ud, SendOp::Write, 8), Err(PostError::Operation));
+    assert_eq!(rc.post(SendSlot::default(), vec![]), None);
     // A queue without slots is full and sends nothing.
-    let mut none = Host::new(Service::Rc, 0, MTU);
+    let mut none = host();
     none.slots.clear();
-    assert_eq!(post(&mut none, SendOp::Send, 0), Err(PostError::QueueFull));
+    assert_eq!(none.post(SendSlot::default(), vec![]), None);
     assert!(none.drain(0).is_empty());
+}
+
+/// A work request that the driver declares malformed fails in its turn, as a SEND without payload.
+#[test]
+fn malformed_requests_fail_in_their_turn() {
+    let mut host = host();
+    post(&mut host, SendOp::Write, 8);
+    let malformed = SendSlot {
+        op: SendOp::Read,
+        fault: Some(Fault::Length),
+        length: 8,
+        ..Default::default()
+    };
+    host.post(malformed, vec![]).unwrap();
+    assert_eq!(psns(&host.drain(0)), [0]);
+    assert!(host.statuses().is_empty() && !host.error);
+    ack(&mut host, 0, ACK);
+    assert_eq!(host.statuses(), [Status::Success, Status::LocLen]);
+    let completion = host.driver.sent[1].completion;
+    assert!(completion.signaled && completion.op == SendOp::Send && completion.byte_len == 0);
+    assert!(host.error);
 }
 
 /// F-23, for every value.
@@ -144,7 +165,7 @@ fn no_reads_at_all() {
 fn f_24_fence() {
     let mut host = host();
     post(&mut host, SendOp::Read, 8);
-    let fenced = SendRequest {
+    let fenced = SendSlot {
         op: SendOp::Write,
         fence: true,
         ..Default::default()
@@ -175,7 +196,7 @@ fn f_28_zero_length_read() {
 fn largest_read() {
     let mut host = Host::new(Service::Rc, 0, 256);
     host.requester.set_max_rd_atomic(4);
-    let read = SendRequest {
+    let read = SendSlot {
         op: SendOp::Read,
         length: 1 << 31,
         ..Default::default()
@@ -342,10 +363,10 @@ fn a_34_datagrams() {
     for qkey in [0x77, 0x8000_0077] {
         post_with(
             &mut host,
-            SendRequest {
+            SendSlot {
                 op: SendOp::SendImm,
                 length: 5,
-                qkey,
+                rkey_or_qkey: qkey,
                 pkey: 0x8123,
                 ..Default::default()
             },

@@ -125,7 +125,7 @@ fn strict_ends_on_a_bad_link() {
         pair.link.jitter = 20_000;
         for n in 0..20u8 {
             pair.hosts[1].post_recv(n.into(), 5 * MTU as usize);
-            let request = SendRequest {
+            let request = SendSlot {
                 op: SendOp::Send,
                 length: 5 * MTU,
                 ..Default::default()

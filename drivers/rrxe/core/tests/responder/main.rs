@@ -11,9 +11,10 @@ mod replay;
 mod unreliable;
 mod xrc;
 
+use rrxe_core::responder::PROMPT_REPLIES;
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
 use rrxe_core::{
-    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, SendOp, SendRequest, Service,
+    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, SendOp, SendSlot, Service,
     Status, TxError,
 };
 use rrxe_testkit::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};

@@ -273,6 +273,8 @@ fn c_14_outstanding() {
 fn without_the_extensions() {
     struct Plain;
     impl rrxe_core::ResponderEnv for Plain {
+        type Domain = ();
+
         fn fetch_recv(&mut self) -> Option<rrxe_core::RecvRequest> {
             None
         }

@@ -162,12 +162,12 @@ fn unreliable_services_end_to_end() {
         let data = pair.random.bytes(len);
         for _ in 0..10 {
             pair.hosts[1].post_recv(0, len + 40);
-            let request = SendRequest {
+            let request = SendSlot {
                 op: SendOp::SendImm,
                 length: len as u32,
                 signaled: true,
                 remote_qpn: 101,
-                qkey: QKEY,
+                rkey_or_qkey: QKEY,
                 pkey: 0xffff,
                 ..Default::default()
             };

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Congestion notification packets (CNPs, IBA A17.9.3).
+//!
+//! Only connected queue pairs take part. A queue pair answers a marked packet with a notification,
+//! and sends more slowly after it received one.
+
+use super::Qp;
+use crate::{
+    congestion,
+    counters::Counter,
+    limits,
+    path::Path,
+    rx_packet::RxPacket,
+    tx::{FlowTemplate, IcrcScratch},
+};
+use kernel::sync::{rcu, Arc, ArcBorrow};
+use linux_rdma::{net::TxQueue, sync::lock_bh};
+use rrxe_core::{pkey, TxPacket};
+
+/// Type of service of notifications: DSCP 48 (network control), the default of hardware. Not
+/// ECN-capable, because nothing slows down for a notification.
+const NOTIFICATION: u8 = 48 << 2;
+
+/// A notification that may be due.
+pub(crate) struct PendingCnp {
+    packet: TxPacket,
+    path: Arc<Path>,
+    source_port: u16,
+    /// Arrival time of the marked packet.
+    now: u64,
+}
+
+impl PendingCnp {
+    /// Returns the notification for a received packet, if it is marked; `notification` makes the
+    /// core's part.
+    #[inline]
+    pub(super) fn of(
+        incoming: &RxPacket<'_>,
+        path: &Option<Arc<Path>>,
+        source_port: u16,
+        notification: impl FnOnce() -> Option<TxPacket>,
+    ) -> Option<Self> {
+        if !congestion::is_marked(incoming.tos()) {
+            return None;
+        }
+        Some(Self {
+            packet: notification()?,
+            path: path.clone()?,
+            source_port,
+            now: incoming.now,
+        })
+    }
+}
+
+impl Qp {
+    /// Notifies the peer of `marked` packets, but not of those that arrived a moment after the last
+    /// notification. The caller must hold no lock.
+    pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, rcu: &rcu::Guard) {
+        self.with_counters(|counters| counters.add(Counter::MarkedPackets, marked.into()));
+        let Some(interval) = congestion::notification_interval() else {
+            return;
+        };
+        let mut queue = TxQueue::new();
+        for _ in 0..marked {
+            if !lock_bh(&self.notification_point).marked(cnp.now, interval) {
+                break;
+            }
+            let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
+                .map(|template| template.with_tos(NOTIFICATION))
+                .and_then(|template| {
+                    template
+                        .packet(&cnp.packet, &mut IcrcScratch::default(), |_| Ok(()))
+                        .ok()?
+                });
+            if let Some(packet) = packet {
+                queue.push(packet);
+            }
+        }
+        let sent = self.transmit(&mut queue).sent;
+        self.with_counters(|counters| counters.add(Counter::CnpsSent, sent.into()));
+    }
+
+    /// Handles a notification. It affects only the rates.
+    pub(super) fn receive_cnp(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
+        let qp = &*this;
+        if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {
+            qp.device.count_bad_pkeys(1);
+            return;
+        }
+        let mut react = congestion::is_reaction_point() && qp.qp_type.is_connected();
+        if react {
+            let mut side = lock_bh(&qp.send);
+            // L-08
+            let path = side.path.as_ref();
+            react = path.is_some_and(|path| incoming.is_from_peer_of(path));
+            if react {
+                side.requester.on_cnp(incoming.now);
+            }
+        }
+        if react {
+            lock_bh(&qp.recv).responder.on_cnp(incoming.now);
+        }
+        qp.count(if react {
+            Counter::CnpsHandled
+        } else {
+            Counter::CnpsIgnored
+        });
+    }
+}
