@@ -496,7 +496,7 @@ impl Qp {
             // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
             // nested too deeply, the packets go through the network stack, which queues them.
             side.loopback &= !qp.device.is_deeply_nested();
-            side.responder.forget_rate();
+            side.responder.stop_waiting();
             let progress = side.with(
                 qp,
                 ctx,

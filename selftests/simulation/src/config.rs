@@ -97,7 +97,7 @@ pub struct Config {
     pub afterwards: u64,
     /// Merge consecutive packets into a burst before they reach the core.
     pub bursts: bool,
-    /// Let an ACK wait for an outgoing packet of its queue pair.
+    /// Let the core delay ACKs until their queue pair sends a packet.
     pub piggyback: bool,
     /// Source of randomness for forged packets.
     pub attacker: Random,

@@ -19,6 +19,7 @@ use crate::wire::{Class, Syndrome, QPN_MASK};
 use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
+use transmit::AckPolicy;
 
 pub use receive::GRH_LEN;
 pub use resources::Resource;
@@ -273,6 +274,12 @@ pub struct Responder<R> {
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
+    ack_policy: AckPolicy,
+    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer.
+    max_ack_delay: u64,
+    /// Consecutive requests that the consumer must answer in that time before acknowledgements
+    /// wait.
+    prompt_replies: u32,
     /// A NAK with this PSN is due.
     nak_due: Option<(Psn, Syndrome)>,
     /// A NAK was created for `epsn`: no second one before that packet arrives (B-09, B-13).
@@ -311,6 +318,9 @@ impl<R: ResourceRing> Responder<R> {
             recv: None,
             awaits_first_request: true,
             ack_due: false,
+            ack_policy: AckPolicy::default(),
+            max_ack_delay: 0,
+            prompt_replies: 0,
             nak_due: None,
             nak_outstanding: false,
             not_ready: false,
@@ -390,6 +400,14 @@ impl<R: ResourceRing> Responder<R> {
         self.qkey = qkey;
     }
 
+    /// Sets the longest time, in nanoseconds, that an acknowledgement waits for a reply of the
+    /// consumer ([`Responder::on_reply`]), and how many consecutive requests the consumer must
+    /// answer in that time before acknowledgements wait. With 0 nanoseconds, they never wait.
+    pub fn set_ack_delay(&mut self, max_ack_delay: u64, prompt_replies: u32) {
+        self.max_ack_delay = max_ack_delay;
+        self.prompt_replies = prompt_replies;
+    }
+
     /// Sets the partition key.
     pub fn set_pkey(&mut self, pkey: u16) {
         self.pkey = pkey;
@@ -413,6 +431,7 @@ impl<R: ResourceRing> Responder<R> {
         self.buffering = false;
         self.resources.clear();
         self.rate.clear_wakeup();
+        self.ack_policy = AckPolicy::default();
         self.fail_recv(Status::WrFlush, env);
     }
 
@@ -420,7 +439,14 @@ impl<R: ResourceRing> Responder<R> {
     /// in nanoseconds. The driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        self.rate.wakeup()
+        let timeouts = [self.rate.wakeup(), self.ack_policy.deadline()];
+        timeouts.into_iter().flatten().min()
+    }
+
+    /// Returns whether a READ response waits because of the rate limit.
+    #[inline]
+    pub fn is_throttled(&self) -> bool {
+        self.rate.wakeup().is_some()
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.
@@ -456,11 +482,12 @@ impl<R: ResourceRing> Responder<R> {
         self.rate.rate(now)
     }
 
-    /// Forgets the rate limit, before the last [`Responder::poll_transmit`] of a queue pair that is
-    /// being destroyed. Nothing follows that would congest the network, and the responder sends now
-    /// or never.
-    pub fn forget_rate(&mut self) {
+    /// Forgets the rate limit and the delay of acknowledgements, before the last
+    /// [`Responder::poll_transmit`] of a queue pair that is being destroyed. Nothing follows that
+    /// would congest the network, and the responder sends now or never.
+    pub fn stop_waiting(&mut self) {
         self.rate = RateLimiter::new();
+        self.ack_policy = AckPolicy::default();
     }
 
     /// Returns the expected PSN, for query_qp (J-18).

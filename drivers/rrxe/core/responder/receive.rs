@@ -27,7 +27,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
     pub fn handle_packet<E: ResponderEnv>(
         &mut self,
-        _now: u64,
+        now: u64,
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
@@ -51,7 +51,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.not_ready = false;
                 self.established(env);
                 let result = self.execute(packet, env);
-                self.answer(packet, result, env)
+                self.answer(now, packet, result, env)
             }
             Region::Future => Outcome {
                 transmit: self.nak_gap(),
@@ -62,7 +62,12 @@ impl<R: ResourceRing> Responder<R> {
             },
             Region::Duplicate => {
                 self.counters.duplicates = self.counters.duplicates.wrapping_add(1);
-                self.on_duplicate(packet)
+                let outcome = self.on_duplicate(packet);
+                if outcome.transmit {
+                    // The peer waits for the acknowledgement.
+                    self.stop_delay();
+                }
+                outcome
             }
         }
     }
@@ -174,15 +179,16 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     fn answer<E: ResponderEnv>(
         &mut self,
+        now: u64,
         packet: &Packet,
         result: Result<(), Refusal>,
         env: &mut E,
     ) -> Outcome {
         let refusal = match result {
             Ok(()) => {
-                let transmit = packet.bth.ackreq || self.resources.has_pending();
+                let due = packet.bth.ackreq || self.resources.has_pending();
                 return Outcome {
-                    transmit,
+                    transmit: due && !self.delay_acknowledgement(now),
                     ..Outcome::default()
                 };
             }

@@ -9,6 +9,56 @@ use crate::tx::taken;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
 use crate::{Payload, Progress, TxError, TxPacket};
 
+/// Whether the acknowledgement of a new request waits for the consumer's reply.
+///
+/// An acknowledgement that is sent alone costs a packet. If the consumer answers each request with
+/// a message soon afterwards, the acknowledgement can leave together with that message. The only
+/// cost falls on a peer that waits for the completion of its request and not for the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AckPolicy {
+    /// The acknowledgement leaves at once.
+    Immediate {
+        /// Consecutive requests that the consumer has answered in time.
+        prompt_replies: u32,
+        /// Arrival time of the last request, unless the consumer has answered it.
+        request_at: Option<u64>,
+    },
+    /// The acknowledgement waits for the reply, but not beyond a deadline.
+    Delayed {
+        /// Deadline of the acknowledgement that waits now.
+        until: Option<u64>,
+    },
+}
+
+impl Default for AckPolicy {
+    fn default() -> Self {
+        AckPolicy::Immediate {
+            prompt_replies: 0,
+            request_at: None,
+        }
+    }
+}
+
+impl AckPolicy {
+    /// Returns the deadline of the acknowledgement that waits.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<u64> {
+        match *self {
+            AckPolicy::Immediate { .. } => None,
+            AckPolicy::Delayed { until } => until,
+        }
+    }
+
+    /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
+    /// consumer has failed to reply in time, and the next ones leave at once.
+    #[inline]
+    fn on_sent_alone(&mut self) {
+        if self.deadline().is_some() {
+            *self = AckPolicy::default();
+        }
+    }
+}
+
 impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, at most `budget` packets.
     pub fn poll_transmit<E: ResponderEnv>(
@@ -21,12 +71,12 @@ impl<R: ResourceRing> Responder<R> {
         self.rate.clear_wakeup();
         if self.state == State::Failing {
             // Without the limit, the consumer and the peer learn of the error soon.
-            self.forget_rate();
+            self.stop_waiting();
         }
         if !matches!(self.state, State::Ready | State::Failing) || !self.service.is_reliable() {
             return progress;
         }
-        while self.has_output() {
+        while self.has_output() && !self.waits_for_reply(now) {
             if progress.sent >= budget {
                 progress.more = true;
                 break;
@@ -116,7 +166,74 @@ impl<R: ResourceRing> Responder<R> {
         self.nak_due = None;
         // A NAK acknowledges everything before it.
         self.ack_due = false;
+        self.ack_policy.on_sent_alone();
         Ok(())
+    }
+
+    /// Returns whether the only thing to send is an acknowledgement that still waits for a reply.
+    #[inline]
+    fn waits_for_reply(&self, now: u64) -> bool {
+        self.ack_policy.deadline().is_some_and(|until| until > now) && self.owes_acknowledgement()
+    }
+
+    /// Decides whether the acknowledgement of a new request waits for the consumer's reply.
+    #[inline]
+    pub(super) fn delay_acknowledgement(&mut self, now: u64) -> bool {
+        let owes = self.owes_acknowledgement();
+        match &mut self.ack_policy {
+            AckPolicy::Immediate { request_at, .. } => *request_at = Some(now),
+            AckPolicy::Delayed { until: Some(_) } => {
+                // The consumer has not answered the previous request.
+                self.ack_policy = AckPolicy::default();
+            }
+            AckPolicy::Delayed { until } if owes => {
+                *until = Some(now.saturating_add(self.max_ack_delay));
+                return true;
+            }
+            AckPolicy::Delayed { .. } => {}
+        }
+        false
+    }
+
+    /// Notes that the consumer has posted messages, which are about to be sent. Returns an
+    /// acknowledgement that has waited for them: the driver sends it after them.
+    pub fn on_reply(&mut self, now: u64) -> Option<TxPacket> {
+        match self.ack_policy {
+            AckPolicy::Immediate {
+                prompt_replies,
+                request_at: Some(at),
+            } => {
+                let prompt = now.saturating_sub(at) < self.max_ack_delay;
+                let prompt_replies = if prompt {
+                    prompt_replies.saturating_add(1)
+                } else {
+                    0
+                };
+                self.ack_policy = if !prompt || prompt_replies < self.prompt_replies {
+                    AckPolicy::Immediate {
+                        prompt_replies,
+                        request_at: None,
+                    }
+                } else {
+                    AckPolicy::Delayed { until: None }
+                };
+                None
+            }
+            AckPolicy::Delayed { until: Some(_) } => {
+                let acknowledgement = self.take_acknowledgement()?;
+                self.ack_policy = AckPolicy::Delayed { until: None };
+                Some(acknowledgement)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends the wait of an acknowledgement for a reply. Returns whether one has waited: the driver
+    /// calls [`Responder::poll_transmit`] then.
+    pub fn stop_delay(&mut self) -> bool {
+        let waited = self.ack_policy.deadline().is_some();
+        self.ack_policy.on_sent_alone();
+        waited
     }
 
     /// Returns whether the only thing to send is an acknowledgement.
@@ -127,9 +244,8 @@ impl<R: ResourceRing> Responder<R> {
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
     }
 
-    /// Takes the pending acknowledgement if it is the only thing to send. A driver sends it after
-    /// the packets of its requester, and then does without [`Responder::poll_transmit`]. The
-    /// responder considers it sent.
+    /// Takes the pending acknowledgement, if it is the only thing to send. The responder considers
+    /// it sent.
     pub fn take_acknowledgement(&mut self) -> Option<TxPacket> {
         let owes = self.owes_acknowledgement();
         self.ack_due &= !owes;

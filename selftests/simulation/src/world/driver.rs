@@ -12,8 +12,8 @@ use rrxe_testkit::Frame;
 /// Maximum time that a packet waits for the rest of its burst, in nanoseconds.
 const MAX_BURST_GAP: u64 = 1000;
 
-/// Maximum time that a delayed ACK waits for an outgoing packet, in nanoseconds.
-const MAX_ACK_DELAY: u32 = 5000;
+/// Maximum time that an ACK waits for an outgoing packet, in nanoseconds.
+pub(super) const MAX_ACK_DELAY: u64 = 20_000;
 
 impl World {
     pub(super) fn timer(&mut self, qp: usize) {
@@ -93,7 +93,7 @@ impl World {
                     .poll_transmit(&mut core.slots, now, budget, env)
             });
             let more = self.after_batch(qp, budget, &progress);
-            self.carry(qp);
+            self.reply(qp);
             self.react(qp, progress.fatal, progress.sqe);
             if !more || matches!(self.oracle.sides[qp].state, State::Error) {
                 break;
@@ -108,33 +108,18 @@ impl World {
         self.check(qp);
     }
 
-    /// Sends the responder's packets, or delays an ACK until the queue pair sends its next packet.
-    fn answer_soon(&mut self, qp: usize) {
-        let owes = self.cores[qp].responder.owes_acknowledgement();
-        let oracle = &mut self.oracle;
-        let leaves = oracle.config.piggyback && owes && !oracle.sides[qp].answer_pending;
-        if !leaves || !oracle.random.chance(700) {
-            self.answer(qp);
+    /// Sends an ACK that has waited for the packets of the requester after them.
+    fn reply(&mut self, qp: usize) {
+        let now = self.oracle.now;
+        if self.oracle.room == 0 || self.oracle.sides[qp].emitted == 0 {
             return;
         }
-        trace!(
-            oracle,
-            "    {qp} leaves its acknowledgement to what it sends"
-        );
-        oracle.sides[qp].answer_pending = true;
-        let delay = oracle.random.below(MAX_ACK_DELAY);
-        oracle.schedule(delay.into(), Event::Answer(qp));
-    }
-
-    /// Sends a delayed ACK after the packets of the requester.
-    fn carry(&mut self, qp: usize) {
-        if self.oracle.room == 0 || !self.oracle.config.piggyback {
-            return;
-        }
-        if let Some(packet) = self.cores[qp].responder.take_acknowledgement() {
+        if let Some(packet) = self.cores[qp].responder.on_reply(now) {
+            trace!(self.oracle, "    {qp} has waited with its acknowledgement");
             self.with(qp, |_, env| ResponderEnv::transmit(env, &packet))
                 .expect("there is room");
-            assert!(!self.cores[qp].responder.owes_acknowledgement());
+            let progress = self.with(qp, |core, env| core.responder.poll_transmit(now, 0, env));
+            assert!(!progress.more, "the acknowledgement of {qp} is sent");
         }
     }
 
@@ -237,7 +222,7 @@ impl World {
         }
         // A driver first transmits and then changes the state.
         if outcome.transmit {
-            self.answer_soon(qp);
+            self.answer(qp);
         }
         self.react(qp, outcome.fatal, outcome.sqe);
         self.check(qp);

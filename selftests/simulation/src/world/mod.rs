@@ -15,6 +15,7 @@ use crate::env::Env;
 use crate::flow::Flow;
 use crate::oracle::*;
 use attacker::Attacker;
+use driver::MAX_ACK_DELAY;
 use rrxe_core::{psn, Psn, RecoveryMode, Requester, SendSlot, Service};
 use rrxe_testkit::{Attributes, Random, ReorderBuffer, Responder};
 
@@ -191,6 +192,10 @@ impl World {
             };
             attributes.connect_responder(&mut self.cores[qp].responder);
             attributes.connect_requester(&mut self.cores[qp].requester);
+            if oracle.config.piggyback {
+                let responder = &mut self.cores[qp].responder;
+                responder.set_ack_delay(MAX_ACK_DELAY, 1);
+            }
             oracle.sides[qp].state = State::Rts;
             trace!(
                 oracle,

@@ -702,41 +702,107 @@ fn e_01_rnr_at_the_end_of_a_write() {
     assert_eq!(host.responder.msn(), 1);
 }
 
-/// The driver may take a lone acknowledgement and send it after the requester's packets, but no
-/// other answer.
-#[test]
-fn an_acknowledgement_is_taken_alone() {
+/// Longest delay of an acknowledgement in the tests below, and the replies before it.
+const DELAY: u64 = 400;
+const PROMPT_REPLIES: u32 = 8;
+
+/// Hands in a request at `now`. Returns whether the driver is asked to transmit.
+fn request(host: &mut Host, now: u64, packet: &Packet) -> bool {
+    host.take(now, packet, &vec![1; packet.payload_len as usize])
+        .transmit
+}
+
+/// Returns a host whose consumer has answered enough requests in time, and the number of the next
+/// request.
+fn delaying() -> (Host, u32) {
     let mut host = host();
-    for number in 0..4 {
-        host.post_recv(number, 64);
+    host.responder.set_ack_delay(DELAY, PROMPT_REPLIES);
+    for number in 0..PROMPT_REPLIES + 8 {
+        host.post_recv(number.into(), 64);
     }
-    let none = |host: &mut Host| {
-        assert!(!host.responder.owes_acknowledgement());
-        assert!(host.responder.take_acknowledgement().is_none());
-    };
-    none(&mut host);
-    give(&mut host, &send(0), 1);
-    give(&mut host, &send(1), 2);
-    assert!(host.responder.owes_acknowledgement());
-    let taken = host.responder.take_acknowledgement().expect("it is due");
-    let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("it is a packet");
-    assert_eq!((answer.operation, answer.psn()), (O::Acknowledge, psn(1)));
-    assert_eq!(answer.bth.dest_qpn, 101);
-    // The responder considers it sent.
-    none(&mut host);
-    assert!(host.drain(0).is_empty());
+    for number in 0..PROMPT_REPLIES {
+        assert!(request(&mut host, 1, &send(number)));
+        expect(&host.drain(1), number, ACK);
+        assert_eq!(host.responder.on_reply(DELAY), None);
+    }
+    (host, PROMPT_REPLIES)
+}
+
+#[test]
+fn an_acknowledgement_leaves_with_the_reply() {
+    let (mut host, next) = delaying();
+    for number in next..next + 3 {
+        assert!(!request(&mut host, 5, &send(number)));
+        assert_eq!(host.responder.next_timeout(), Some(5 + DELAY));
+        assert!(host.drain(6).is_empty());
+        let taken = host.responder.on_reply(7).expect("it waits");
+        let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
+        assert_eq!(says(&answer), (number, O::Acknowledge, Some(ACK)));
+        assert_eq!(answer.bth.dest_qpn, 101);
+        // The responder considers it sent.
+        assert_eq!(host.responder.next_timeout(), None);
+        assert!(host.drain(5 + DELAY).is_empty() && host.responder.on_reply(8).is_none());
+    }
     // No acknowledgement requested.
-    let mut quiet = send(2);
+    let mut quiet = send(next + 3);
     quiet.bth.ackreq = false;
-    give(&mut host, &quiet, 3);
-    none(&mut host);
-    // It keeps its place after a READ response.
-    give(&mut host, &read(3, BASE, 8), 0);
-    give(&mut host, &send(4), 4);
-    none(&mut host);
-    assert_eq!(host.drain(0).len(), 2);
-    // A gap needs a NAK.
-    give(&mut host, &send(6), 5);
-    none(&mut host);
-    assert_eq!(host.drain(0).len(), 1);
+    assert!(!request(&mut host, 9, &quiet));
+    assert!(host.responder.next_timeout().is_none() && host.responder.on_reply(9).is_none());
+}
+
+#[test]
+fn an_acknowledgement_leaves_at_its_deadline() {
+    let (mut host, next) = delaying();
+    assert!(!request(&mut host, 5, &send(next)));
+    assert!(host.drain(4 + DELAY).is_empty());
+    expect(&host.drain(5 + DELAY), next, ACK);
+    // The consumer was late: the following ones leave at once.
+    assert_eq!(host.responder.next_timeout(), None);
+    assert!(request(&mut host, 6 + DELAY, &send(next + 1)));
+    expect(&host.drain(6 + DELAY), next + 1, ACK);
+}
+
+#[test]
+fn other_packets_end_the_delay() {
+    // A second request, a READ, the same request again, and a gap, which needs a NAK.
+    let others: [fn(u32) -> Packet; 4] = [
+        |number| send(number + 1),
+        |number| read(number + 1, BASE, 8),
+        send,
+        |number| send(number + 2),
+    ];
+    for other in others {
+        let (mut host, next) = delaying();
+        assert!(!request(&mut host, 5, &send(next)));
+        assert!(request(&mut host, 6, &other(next)));
+        assert_eq!(host.drain(6).len(), 1);
+        assert!(host.responder.next_timeout().is_none() && host.responder.on_reply(6).is_none());
+    }
+}
+
+#[test]
+fn the_driver_ends_the_delay() {
+    let (mut host, next) = delaying();
+    assert!(!host.responder.stop_delay());
+    assert!(!request(&mut host, 5, &send(next)));
+    assert!(host.responder.stop_delay() && !host.responder.stop_delay());
+    expect(&host.drain(5), next, ACK);
+    let (mut host, next) = delaying();
+    assert!(!request(&mut host, 5, &send(next)));
+    host.responder.stop_waiting();
+    expect(&host.drain(5), next, ACK);
+}
+
+#[test]
+fn a_late_consumer_gets_no_delay() {
+    let mut host = host();
+    host.responder.set_ack_delay(DELAY, PROMPT_REPLIES);
+    for number in 0..3 * PROMPT_REPLIES {
+        host.post_recv(number.into(), 64);
+        assert!(request(&mut host, 1, &send(number)));
+        expect(&host.drain(1), number, ACK);
+        assert_eq!(host.responder.on_reply(1 + DELAY), None);
+        // Messages that answer no request do not count.
+        assert_eq!(host.responder.on_reply(1), None);
+    }
 }
