@@ -57,6 +57,8 @@ pub(crate) struct PendingCnp {
     packet: TxPacket,
     path: Arc<Path>,
     source_port: u16,
+    /// Arrival time of the marked packet.
+    now: u64,
 }
 
 impl PendingCnp {
@@ -76,15 +78,16 @@ impl PendingCnp {
             packet: notification()?,
             path: path.clone()?,
             source_port,
+            now: incoming.now,
         })
     }
 }
 
 impl Qp {
-    /// Notifies the peer of a marked packet, unless the last notification was sent a moment ago.
-    /// The caller must hold no lock.
-    pub(crate) fn send_cnp(&self, cnp: PendingCnp, now: u64, rcu: &rcu::Guard) {
-        self.count(Counter::MarkedPackets);
+    /// Notifies the peer of `marked` packets, but not of those that arrived a moment after the last
+    /// notification. The caller must hold no lock.
+    pub(crate) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, rcu: &rcu::Guard) {
+        self.with_counters(|counters| counters.add(Counter::MarkedPackets, marked.into()));
         if !is_notification_point() {
             return;
         }
@@ -92,19 +95,21 @@ impl Qp {
             crate::module_parameters::min_time_between_cnps.value(),
         ));
         let interval = interval.saturating_mul(1000);
-        if !lock_bh(&self.notification_point).marked(now, interval) {
-            return;
-        }
         let mut queue = TxQueue::new();
-        let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
-            .map(|template| template.with_tos(NOTIFICATION))
-            .and_then(|template| {
-                template
-                    .packet(&cnp.packet, &mut IcrcScratch::default(), |_| Ok(()))
-                    .ok()?
-            });
-        if let Some(packet) = packet {
-            queue.push(packet);
+        for _ in 0..marked {
+            if !lock_bh(&self.notification_point).marked(cnp.now, interval) {
+                break;
+            }
+            let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
+                .map(|template| template.with_tos(NOTIFICATION))
+                .and_then(|template| {
+                    template
+                        .packet(&cnp.packet, &mut IcrcScratch::default(), |_| Ok(()))
+                        .ok()?
+                });
+            if let Some(packet) = packet {
+                queue.push(packet);
+            }
         }
         let sent = self.transmit(&mut queue).sent;
         self.with_counters(|counters| counters.add(Counter::CnpsSent, sent.into()));

@@ -13,12 +13,8 @@
 //! has an ICRC. docs/performance.md describes when packets take this path.
 
 use crate::{
-    counters::Counter,
-    device::DeviceState,
-    mr::Reference,
-    path::Path,
-    qp::Qp,
-    rx_packet::{RxBatch, RxPacket},
+    counters::Counter, device::DeviceState, mr::Reference, path::Path, qp::RxBatch,
+    rx_packet::RxPacket,
 };
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
@@ -273,7 +269,6 @@ impl DeviceState {
             payload,
             vector,
         };
-        let qp_batch = rx_batch.switch_to(qp);
         let each = packet.payload_len;
         let mut done = 0u32;
         while done < entry.count {
@@ -282,15 +277,10 @@ impl DeviceState {
             let mut count = 1;
             if left > 1 && packet.starts_burst() {
                 let first = RxPacket::from_loopback(&packet, rest, now);
-                count = Qp::accepts_burst(qp, &first, qp_batch).clamp(1, left);
+                count = rx_batch.accepts_burst(qp, &first).clamp(1, left);
             }
             let burst = packet.burst(count);
-            Qp::receive(
-                qp,
-                &RxPacket::from_loopback(&burst, rest, now),
-                qp_batch,
-                rcu,
-            );
+            rx_batch.deliver(qp, &RxPacket::from_loopback(&burst, rest, now), rcu);
             done = done.wrapping_add(count);
             packet.bth.psn = packet.bth.psn.add(count);
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Incoming packets: from UDP port 4791 to the destination queue pair.
+//! Incoming packets: from UDP port 4791 to the destination queue pair. This is the first stage of a
+//! received packet, [`crate::qp::RxBatch`] has the others.
 //!
 //! Everything here runs in the softirq that received the packet. A packet that belongs to no queue
 //! pair, or that violates the specification, is dropped without a response.
@@ -9,8 +10,8 @@ use crate::{
     counters::Counter,
     driver::Rrxe,
     multicast,
-    qp::Qp,
-    rx_packet::{parse, RxBatch, RxPacket, ICRC},
+    qp::{Qp, RxBatch},
+    rx_packet::{parse, RxPacket, ICRC},
     tables::Tables,
 };
 use kernel::{
@@ -63,10 +64,11 @@ pub(crate) struct Receiver {
 }
 
 /// Packets to be handled as one burst ([`Packet::burst`]).
-struct Burst<'a> {
+struct Burst<'a, 'b> {
+    qp: ArcBorrow<'a, Qp>,
     packet: Packet,
     /// The first packet.
-    datagram: Datagram<'a>,
+    datagram: Datagram<'b>,
     /// The header that the next packet must have.
     next: [u8; Bth::LEN],
     packets: u32,
@@ -74,17 +76,7 @@ struct Burst<'a> {
     max: u32,
 }
 
-impl<'a> Burst<'a> {
-    fn new(packet: Packet, datagram: Datagram<'a>, header: &[u8; Bth::LEN], max: u32) -> Self {
-        Self {
-            packet,
-            datagram,
-            next: Packet::next_header(header),
-            packets: 1,
-            max,
-        }
-    }
-
+impl Burst<'_, '_> {
     /// Returns whether a datagram is the next packet of the burst. Does not check its ICRC.
     #[inline]
     fn is_next(&self, datagram: &Datagram<'_>) -> bool {
@@ -214,19 +206,17 @@ impl Receiver {
 }
 
 impl Receiver {
-    /// Ends a burst: hands it to the current queue pair of `batch`.
-    fn end_burst(
-        burst: &mut Option<Burst<'_>>,
+    /// Ends a burst: hands it to its queue pair.
+    fn end_burst<'a>(
+        burst: &mut Option<Burst<'a, '_>>,
         now: u64,
-        batch: &mut RxBatch<'_>,
+        batch: &mut RxBatch<'a>,
         rcu: &rcu::Guard,
     ) {
-        let (Some(burst), Some((qp, qp_batch))) = (burst.take(), batch.current()) else {
-            return;
-        };
-        let packet = burst.packet.burst(burst.packets);
-        let incoming = RxPacket::of(&packet, burst.datagram, now);
-        Qp::receive(qp, &incoming, qp_batch, rcu);
+        if let Some(burst) = burst.take() {
+            let packet = burst.packet.burst(burst.packets);
+            batch.deliver(burst.qp, &RxPacket::of(&packet, burst.datagram, now), rcu);
+        }
     }
 
     /// Handles a datagram. Returns false if it was not a valid packet.
@@ -236,7 +226,7 @@ impl Receiver {
         datagram: Datagram<'b>,
         now: u64,
         batch: &mut RxBatch<'a>,
-        burst: &mut Option<Burst<'b>>,
+        burst: &mut Option<Burst<'a, 'b>>,
         rcu: &'a rcu::Guard,
     ) -> bool {
         if let Some(current) = burst {
@@ -284,17 +274,23 @@ impl Receiver {
         }
         let incoming = RxPacket::of(&packet, datagram, now).received_by(dev);
         if let Some(qp) = found {
-            let qp_batch = batch.switch_to(qp);
             let max = if packet.starts_burst() && datagram.is_followed() {
-                Qp::accepts_burst(qp, &incoming, qp_batch)
+                batch.accepts_burst(qp, &incoming)
             } else {
                 1
             };
             match head.first_chunk() {
                 Some(header) if max > 1 => {
-                    *burst = Some(Burst::new(packet, datagram, header, max));
+                    *burst = Some(Burst {
+                        qp,
+                        packet,
+                        datagram,
+                        next: Packet::next_header(header),
+                        packets: 1,
+                        max,
+                    });
                 }
-                _ => Qp::receive(qp, &incoming, qp_batch, rcu),
+                _ => batch.deliver(qp, &incoming, rcu),
             }
         } else if !self.special(dev, skb, &incoming, batch, rcu) {
             self.count_unclaimed(dev, skb, &packet, rcu);

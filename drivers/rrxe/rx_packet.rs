@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received packets, from the network stack or from another queue pair of the device, in batches.
+//! Received packets, from the network stack or from another queue pair of the device.
 
-use crate::{
-    loopback::LoopbackPacket,
-    mr::Span,
-    path::Path,
-    qp::{Qp, QpBatch},
-    rx::with_addressed,
-};
-use kernel::{
-    prelude::*,
-    sync::{rcu, ArcBorrow},
-};
+use crate::{loopback::LoopbackPacket, mr::Span, path::Path, rx::with_addressed};
+use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER},
     vector::Vector,
 };
-use rrxe_core::{icrc::LastPrefix, Fault, Packet, MAX_HEADER};
+use rrxe_core::{Fault, Packet, MAX_HEADER};
 
 /// Bytes of the ICRC at the end of each packet.
 pub(crate) const ICRC: usize = 4;
@@ -241,13 +232,14 @@ impl<'a> RxPacket<'a> {
 
     /// Calls `f` with a packet that was verified and buffered before.
     pub(crate) fn with_kept<R>(
-        &self,
         kept: &KeptDatagram,
+        vector: &Vector,
+        now: u64,
         f: impl FnOnce(&RxPacket<'_>) -> R,
     ) -> Option<R> {
-        let datagram = kept.datagram(self.vector());
+        let datagram = kept.datagram(vector);
         let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&RxPacket::of(&packet, datagram, self.now)))
+        Some(f(&RxPacket::of(&packet, datagram, now)))
     }
 }
 
@@ -299,57 +291,4 @@ pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
         at = at.wrapping_add(n);
     }
     true
-}
-
-/// A batch of packets received together: the queue pair of the last one, and its deferred work.
-pub(crate) struct RxBatch<'a> {
-    qp: Option<ArcBorrow<'a, Qp>>,
-    batch: QpBatch<'a>,
-    /// Cache of the ICRC prefix of the previous packet.
-    pub(crate) prefix: LastPrefix,
-    /// SIMD context for copying and checksums. Not held while other work is done.
-    vector: &'a Vector,
-}
-
-impl<'a> RxBatch<'a> {
-    pub(crate) fn new(vector: &'a Vector) -> Self {
-        Self {
-            qp: None,
-            batch: QpBatch::default(),
-            prefix: LastPrefix::default(),
-            vector,
-        }
-    }
-
-    pub(crate) fn vector(&self) -> &'a Vector {
-        self.vector
-    }
-
-    /// Returns the queue pair of the previous packet, if it has this number.
-    pub(crate) fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
-        self.qp.filter(|qp| qp.number == number)
-    }
-
-    /// Makes `qp` the queue pair of the next packet. Finishes the work of the previous queue pair.
-    pub(crate) fn switch_to(&mut self, qp: ArcBorrow<'a, Qp>) -> &mut QpBatch<'a> {
-        let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
-        if !same {
-            self.finish();
-            self.qp = Some(qp);
-        }
-        &mut self.batch
-    }
-
-    /// Returns the queue pair of the previous packet.
-    pub(crate) fn current(&mut self) -> Option<(ArcBorrow<'a, Qp>, &mut QpBatch<'a>)> {
-        Some((self.qp?, &mut self.batch))
-    }
-
-    /// Finishes the deferred work.
-    pub(crate) fn finish(&mut self) {
-        self.vector.release();
-        if let Some(qp) = self.qp.take() {
-            Qp::finish_rx(qp, core::mem::take(&mut self.batch));
-        }
-    }
 }

@@ -3,8 +3,8 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    delayed_ack::DelayedAck, moderation::ModerationEvents, post::Poster, requester::SendSide,
-    responder::RecvSide, service, state::State, Qp, QpHandle,
+    moderation::ModerationEvents, post::Poster, requester::SendSide, responder::RecvSide, service,
+    state::State, Qp, QpHandle,
 };
 use crate::{
     abi::{recv_stride, send_stride, CreateQpCmd},
@@ -218,7 +218,6 @@ pub(crate) fn create(
             waiter_links <- ListLinks::new(),
             waiter_tracker <- AtomicTracker::new(),
             moderation_events: ModerationEvents::new(),
-            delayed_ack: DelayedAck::new(),
             notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
             timer <- SoftTimer::new(),
             send_work <- new_work!("rrxe_qp_send"),
@@ -275,7 +274,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
         },
     );
     let send = {
-        // After the receive side: see `Qp::lock_send`.
+        // After the receive side: see `SendSide::take_delayed_ack`.
         let mut side = lock_bh(&qp.send);
         side.reset();
         side.path = None;

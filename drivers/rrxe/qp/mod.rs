@@ -17,15 +17,14 @@
 //! | [`post`] | posting by kernel consumers, doorbells of user programs |
 //! | [`requester`] | the send side: work requests to packets, responses to completions |
 //! | [`responder`] | the receive side: packets to memory and completions, requests to responses |
+//! | [`rx`] | received packets |
 //! | [`schedule`] | scheduling of both sides |
 //! | [`state`] | the state, which several contexts change |
-//! | [`delayed_ack`] | delayed ACKs |
 //! | [`moderation`] | doorbell moderation for programs that post streams of small messages |
 //! | [`reorder_buffer`] | buffer for out-of-order packets |
 //! | [`scatter`] | payload from and to data segments |
 
 pub(crate) mod create;
-mod delayed_ack;
 mod moderation;
 pub(crate) mod modify;
 pub(crate) mod post;
@@ -40,6 +39,7 @@ mod state;
 pub(crate) use moderation::StreamHistory;
 
 use crate::{
+    congestion::PendingCnp,
     counters::{Counter, CounterBinding},
     cq::Cq,
     device::DeviceState,
@@ -51,29 +51,32 @@ use crate::{
     rx_packet::RxPacket,
     serial_gate::{PendingBits, SerialGate},
     srq::Srq,
+    tx::TxBatch,
 };
+use core::ops::{Deref, DerefMut};
 use kernel::{
     impl_has_work,
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
-    sync::{rcu, Arc, Mutex, SpinLock},
+    sync::{rcu, Arc, ArcBorrow, Mutex, SpinLock},
     workqueue::Work,
 };
 use linux_rdma::{
     impl_has_soft_timer,
+    net::KeptDatagram,
     rdma::{
         qp::{QpAttr, QpCap, QpState, QpType},
         wr::QpIdentity,
         QpTarget,
     },
-    sync::SoftTimer,
+    sync::{lock_bh, BhLocked, SoftTimer},
 };
+use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
-    congestion::NotificationPoint, requester::RequesterCounters, responder::ResponderCounters,
-    RecoveryMode, Service, Status,
+    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status,
 };
 
-pub(crate) use rx::QpBatch;
+pub(crate) use rx::{BatchHalf, RxBatch};
 
 /// A queue pair, shared by packet reception and timers. It may outlive ib_core's object.
 #[pin_data]
@@ -121,8 +124,6 @@ pub(crate) struct Qp {
     waiter_tracker: AtomicTracker,
     /// Requests from the peer, which end a stream, and ends of send rounds.
     moderation_events: moderation::ModerationEvents,
-    /// State of delayed ACKs.
-    delayed_ack: delayed_ack::DelayedAck,
 
     /// Time of the last congestion notification to the peer.
     #[pin]
@@ -191,6 +192,164 @@ pub(crate) struct EventCtx<'a> {
     pub(crate) now: u64,
     /// The packet that is being handled.
     pub(crate) incoming: Option<&'a RxPacket<'a>>,
+}
+
+/// A half of a queue pair: one side, with its lock, its gate and its half of the core's transport.
+pub(crate) trait Half: Sized + Unpin + 'static {
+    /// Statistics of the core's half.
+    type Counters: Copy;
+
+    /// Whether this half takes packets from any address if the queue pair is not connected.
+    const TAKES_DATAGRAMS: bool = false;
+
+    /// Returns the lock of this half.
+    fn side(qp: &Qp) -> &SpinLock<Self>;
+
+    /// Returns the gate of the context that sends for this half.
+    fn gate(qp: &Qp) -> &SerialGate;
+
+    /// Returns the completion queue of the work requests of this half.
+    fn cq(qp: &Qp) -> &Arc<Cq>;
+
+    /// Returns the state of this half in a batch of received packets.
+    fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self>;
+
+    /// Continues to send in a softirq, which stays in the gate.
+    fn continue_later(this: ArcBorrow<'_, Qp>);
+
+    /// Returns the statistics of the core's half.
+    fn counters(&self) -> &Self::Counters;
+
+    /// Adds to the counters of the queue pair what the core's half has counted since `before`.
+    fn count(&self, qp: &Qp, before: &Self::Counters);
+
+    /// Returns the path to the peer of a connected queue pair.
+    fn path(&self) -> &Option<Arc<Path>>;
+
+    /// Notes that a batch arrives from the peer.
+    fn on_batch(&mut self, _first: &RxPacket<'_>) {}
+
+    /// Returns the next PSN that this half expects.
+    fn expected_psn(&self) -> Psn;
+
+    /// Returns the buffer of out-of-order packets.
+    fn reorder_buffer(&mut self) -> &mut ReorderBuffer;
+
+    /// Returns the congestion notification for a packet, if it is marked.
+    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp>;
+
+    /// Returns how many packets this half takes as a burst that starts with this one.
+    fn accepts_burst(&self, packet: &Packet) -> u32;
+
+    /// Handles a packet.
+    fn handle_packet(
+        &mut self,
+        qp: &Qp,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+        completions: &mut PendingCompletions,
+    ) -> Outcome;
+
+    /// Removes and returns the next buffered packet, if it is due.
+    fn next_buffered(&mut self) -> Option<KeptDatagram>;
+
+    /// Must be called after a packet was handled, if others are buffered or were until then;
+    /// `taken` tells whether buffered packets were handled.
+    fn on_buffered(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        taken: bool,
+        completions: &mut PendingCompletions,
+    ) -> Outcome;
+
+    /// Drops the packets that were buffered for too long.
+    fn expire_buffered(&mut self, now: u64);
+
+    /// Returns the time of the next timeout, if any is due.
+    fn next_timeout(&self) -> Option<u64>;
+
+    /// Handles a timeout, if it is due.
+    fn handle_timeout(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        completions: &mut PendingCompletions,
+    ) -> Outcome;
+
+    /// Returns whether a round is due although nothing is ready to transmit.
+    fn wants_round(&self) -> bool {
+        false
+    }
+
+    /// Fills the batch of a round.
+    fn fill(&mut self, qp: &Qp, round: &mut Round);
+
+    /// Records that a round has ended, or was not needed.
+    fn on_round_end(_qp: &Qp) {}
+}
+
+/// A locked half. When it is unlocked, the counters of the queue pair are updated.
+pub(crate) struct Locked<'a, H: Half> {
+    qp: &'a Qp,
+    side: BhLocked<'a, H>,
+    before: H::Counters,
+}
+
+impl<'a, H: Half> Locked<'a, H> {
+    #[inline]
+    fn new(qp: &'a Qp) -> Self {
+        let side = lock_bh(H::side(qp));
+        let before = *side.counters();
+        Self { qp, side, before }
+    }
+
+    /// Updates the counters of the queue pair.
+    #[inline]
+    fn count(&mut self) {
+        let after = *self.side.counters();
+        self.side.count(self.qp, &self.before);
+        self.before = after;
+    }
+}
+
+impl<H: Half> Drop for Locked<'_, H> {
+    #[inline]
+    fn drop(&mut self) {
+        self.side.count(self.qp, &self.before);
+    }
+}
+
+impl<H: Half> Deref for Locked<'_, H> {
+    type Target = H;
+    #[inline]
+    fn deref(&self) -> &H {
+        &self.side
+    }
+}
+
+impl<H: Half> DerefMut for Locked<'_, H> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut H {
+        &mut self.side
+    }
+}
+
+/// A round of a half: a batch of packets, and what else the round leaves to do without the lock.
+#[derive(Default)]
+pub(crate) struct Round {
+    batch: TxBatch,
+    completions: PendingCompletions,
+    more: bool,
+    fatal: bool,
+    /// More packets are ready, but the local queue of this host has no room for them.
+    blocked: bool,
+    /// The send queue has drained, and the consumer must be told.
+    drained: bool,
+    /// The program is streaming, and there was nothing to do for it.
+    waiting: bool,
+    /// The batch includes a delayed ACK, after a message.
+    ack_sent: bool,
 }
 
 /// Completions that were pushed under a lock, to be reported after it is released.
@@ -263,37 +422,6 @@ impl Qp {
         KeyUser {
             pd,
             qp: self.binder,
-        }
-    }
-
-    /// Adds the difference between two snapshots of the requester's counters to the queue pair's.
-    #[inline]
-    fn count_requester(
-        &self,
-        before: &RequesterCounters,
-        after: &RequesterCounters,
-        path: &Option<Arc<Path>>,
-    ) {
-        if before == after {
-            return;
-        }
-        self.with_counters(|counters| counters.requester(before, after));
-        let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
-        if bad_pkeys != 0 {
-            self.device.count_bad_pkeys(bad_pkeys);
-        }
-        // A device on the path may segment our packets and then drop those without an ICRC. Plain
-        // packet loss does not count here, only timeouts.
-        if let Some(path) = path.as_ref().filter(|_| before.timeouts != after.timeouts) {
-            path.on_timeout();
-        }
-    }
-
-    /// Adds the difference between two snapshots of the responder's counters to the queue pair's.
-    #[inline]
-    fn count_responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
-        if before != after {
-            self.with_counters(|counters| counters.responder(before, after));
         }
     }
 

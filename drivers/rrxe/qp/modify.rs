@@ -246,6 +246,12 @@ pub(crate) fn modify(
     }
 }
 
+/// Returns the longest time, in nanoseconds, for which an ACK is delayed.
+fn max_ack_delay() -> u64 {
+    let delay = linux_rdma::parameter::<u32>(crate::module_parameters::ack_delay_us.value());
+    u64::from(delay.min(limits::path::MAX_ACK_DELAY_US)).saturating_mul(1000)
+}
+
 /// Returns whether everything sent before the Send Queue Drained state is acknowledged.
 fn is_drained(qp: &Qp) -> bool {
     let side = lock_bh(&qp.send);
@@ -275,7 +281,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
                     side.path = None;
                 },
             );
-            // After the receive side: see `Qp::lock_send`.
+            // After the receive side: see `SendSide::take_delayed_ack`.
             let mut send = lock_bh(&qp.send);
             send.reset();
             send.path = None;
@@ -287,6 +293,8 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
                 return false;
             }
             if qp.qp_type != QpType::XrcInitiator {
+                let (delay, replies) = (max_ack_delay(), limits::path::PROMPT_REPLIES);
+                side.responder.set_ack_delay(delay, replies);
                 side.responder.start();
             }
         }

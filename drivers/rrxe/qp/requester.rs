@@ -6,31 +6,39 @@ use super::{
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
     scatter::Segments,
-    EventCtx, PendingCompletions, Qp,
+    schedule::SEND_WORK,
+    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     abi::{self, wr_opcode, Cqe, SendWqe, WqeOp},
+    congestion::PendingCnp,
     counters::Counter,
+    cq::Cq,
     device::DeviceState,
+    limits,
     mr::{Bind, FastRegister, Reference},
     path::Path,
     recovery,
     ring::Consumer,
+    rx_packet::RxPacket,
+    serial_gate::SerialGate,
     tx::{Transmitter, TxBatch},
     wqe::{self, SendBounds, SendEntry, Trailer},
 };
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc},
+    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    workqueue,
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
     rdma::{qp::QpState, wr::DataSegment},
     sync::{arc_borrow_ref, smp_mb},
+    time::monotonic_ns,
 };
 use rrxe_core::{
-    Fault, Payload, PostError, Requester, RequesterEnv, SendCompletion, SendSlot, Service, TxError,
-    TxPacket,
+    requester::RequesterCounters, Fault, Outcome, Packet, Payload, PostError, Psn, Requester,
+    RequesterEnv, SendCompletion, SendSlot, Service, TxError, TxPacket,
 };
 
 /// The driver's part of an outstanding work request; the core's part is in its slot.
@@ -282,15 +290,6 @@ impl SendSide {
         smp_mb();
     }
 
-    /// Returns the time of the next timeout or poll, if any is due.
-    pub(crate) fn next_timeout(&self) -> Option<u64> {
-        let poll = self.moderation.next_poll();
-        let timeout = self.requester.next_timeout();
-        poll.map_or(timeout, |poll| {
-            Some(timeout.map_or(poll, |timeout| timeout.min(poll)))
-        })
-    }
-
     /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         self.requester.reset();
@@ -310,33 +309,9 @@ impl SendSide {
             && self.consumer.as_ref().is_some_and(Consumer::is_waiting)
     }
 
-    /// Removes and returns the next buffered response, if it is due.
-    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
-        let (requester, slots) = (&self.requester, &self.slots);
-        let due = |psn| requester.is_due(slots, psn);
-        self.reorder_buffer.next(requester.expected_psn(), due)
-    }
-
-    /// Calls `f` with the requester, its slots and its environment. Updates the counters
-    /// afterwards.
-    pub(crate) fn with<R>(
-        &mut self,
-        qp: &Qp,
-        ctx: EventCtx<'_>,
-        batch: Option<&mut TxBatch>,
-        completions: &mut PendingCompletions,
-        f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
-    ) -> R {
-        let before = *self.requester.counters();
-        let result = self.act(qp, ctx, batch, completions, f);
-        qp.count_requester(&before, self.requester.counters(), &self.path);
-        result
-    }
-
-    /// Calls `f` with the requester, its slots and its environment. The caller updates the
-    /// counters, once for a batch of packets.
+    /// Calls `f` with the requester, its slots and its environment.
     #[inline]
-    pub(super) fn act<R>(
+    pub(super) fn with<R>(
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
@@ -372,6 +347,226 @@ impl SendSide {
         env.transmitter.finish();
         result
     }
+
+    /// Takes the delayed ACK, if there is one, for the messages that are about to be sent. The ACK
+    /// stays delayed if another context holds the receive lock.
+    ///
+    /// [`Qp::end_recv`] takes pending ACKs from the receive side, and only after that may the send
+    /// side lose its path. An ACK is therefore always on a side that can still send it. Waiting for
+    /// the receive lock could deadlock, because the caller holds the send lock.
+    fn take_delayed_ack(&self, qp: &Qp, now: u64) -> Option<TxPacket> {
+        if !qp.is_reliable() || !self.has_backlog() {
+            return None;
+        }
+        qp.recv.try_lock()?.responder.on_reply(now)
+    }
+}
+
+impl Half for SendSide {
+    type Counters = RequesterCounters;
+
+    #[inline]
+    fn side(qp: &Qp) -> &SpinLock<Self> {
+        &qp.send
+    }
+
+    fn gate(qp: &Qp) -> &SerialGate {
+        &qp.send_gate
+    }
+
+    fn cq(qp: &Qp) -> &Arc<Cq> {
+        &qp.send_cq
+    }
+
+    #[inline]
+    fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self> {
+        &mut batch.send
+    }
+
+    fn continue_later(this: ArcBorrow<'_, Qp>) {
+        let _ = workqueue::system_bh().enqueue::<Arc<Qp>, SEND_WORK>(this.into());
+    }
+
+    #[inline]
+    fn counters(&self) -> &RequesterCounters {
+        self.requester.counters()
+    }
+
+    #[inline]
+    fn count(&self, qp: &Qp, before: &RequesterCounters) {
+        let after = self.requester.counters();
+        if before == after {
+            return;
+        }
+        qp.with_counters(|counters| counters.requester(before, after));
+        let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
+        if bad_pkeys != 0 {
+            qp.device.count_bad_pkeys(bad_pkeys);
+        }
+        // A device on the path may segment our packets and then drop those without an ICRC. Plain
+        // packet loss does not count here, only timeouts.
+        let timed_out = before.timeouts != after.timeouts;
+        if let Some(path) = self.path.as_ref().filter(|_| timed_out) {
+            path.on_timeout();
+        }
+    }
+
+    fn path(&self) -> &Option<Arc<Path>> {
+        &self.path
+    }
+
+    fn expected_psn(&self) -> Psn {
+        self.requester.expected_psn()
+    }
+
+    fn reorder_buffer(&mut self) -> &mut ReorderBuffer {
+        &mut self.reorder_buffer
+    }
+
+    #[inline]
+    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
+        PendingCnp::of(incoming, &self.path, self.source_port, || {
+            self.requester.cnp(incoming.packet)
+        })
+    }
+
+    fn accepts_burst(&self, packet: &Packet) -> u32 {
+        if self.reorder_buffer.is_empty() {
+            self.requester.accepts_burst(&self.slots, packet)
+        } else {
+            1
+        }
+    }
+
+    #[inline]
+    fn handle_packet(
+        &mut self,
+        qp: &Qp,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let ctx = EventCtx::of(incoming, rcu);
+        self.with(qp, ctx, None, completions, |requester, slots, env| {
+            requester.handle_packet(slots, incoming.now, incoming.packet, env)
+        })
+    }
+
+    fn next_buffered(&mut self) -> Option<KeptDatagram> {
+        let (requester, slots) = (&self.requester, &self.slots);
+        let due = |psn| requester.is_due(slots, psn);
+        self.reorder_buffer.next(requester.expected_psn(), due)
+    }
+
+    fn on_buffered(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        _taken: bool,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let left = !self.reorder_buffer.is_empty();
+        self.with(qp, ctx, None, completions, |requester, slots, env| {
+            requester.on_buffered(slots, ctx.now, left, env)
+        })
+    }
+
+    #[inline]
+    fn expire_buffered(&mut self, now: u64) {
+        self.reorder_buffer.expire(now);
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Option<u64> {
+        let timeouts = [
+            self.requester.next_timeout(),
+            self.moderation.next_poll(),
+            self.reorder_buffer.expires(),
+        ];
+        timeouts.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(
+        &mut self,
+        qp: &Qp,
+        ctx: EventCtx<'_>,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        self.expire_buffered(ctx.now);
+        if self.next_timeout().is_none_or(|at| at > ctx.now) {
+            return Outcome::default();
+        }
+        let outcome = self.with(qp, ctx, None, completions, |requester, slots, env| {
+            if qp.local.is_waiting() {
+                requester.restart_timers(ctx.now);
+            }
+            requester.handle_timeout(slots, ctx.now, env)
+        });
+        Outcome {
+            transmit: true,
+            ..outcome
+        }
+    }
+
+    /// An ACK may have freed slots for work requests in the ring, or drained the queue.
+    #[inline]
+    fn wants_round(&self) -> bool {
+        self.has_backlog() || self.notify_drained || self.is_streaming()
+    }
+
+    #[inline]
+    fn fill(&mut self, qp: &Qp, round: &mut Round) {
+        let rcu = rcu::read_lock();
+        let ctx = EventCtx::now(&rcu);
+        let acknowledgement = self.take_delayed_ack(qp, ctx.now);
+        let mut idle = true;
+        match self.fetch(qp) {
+            Ok(fetched) => {
+                idle = fetched.is_empty();
+                self.moderate_doorbells(qp, fetched, ctx.now);
+            }
+            Err(_) => round.fatal = true,
+        }
+        let (batch, completions) = (&mut round.batch, &mut round.completions);
+        let mut blocked = false;
+        let progress = self.with(
+            qp,
+            ctx,
+            Some(batch),
+            completions,
+            |requester, slots, env| {
+                let budget = limits::path::BATCH.min(env.transmitter.room());
+                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
+                blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
+                if let Some(packet) = &acknowledgement {
+                    // If the ACK can't be sent it is lost, and the peer asks again.
+                    let _ = env.transmitter.send(packet, |_| Ok(()));
+                }
+                progress
+            },
+        );
+        round.ack_sent = acknowledgement.is_some() && progress.sent != 0;
+        round.blocked = blocked;
+        round.fatal |= progress.fatal;
+        round.more = !blocked && (progress.more || (!round.fatal && self.has_backlog()));
+        if progress.sqe {
+            qp.state.fail_send_queue();
+        }
+        if self.notify_drained && self.requester.is_drained(&self.slots) {
+            self.notify_drained = false;
+            round.drained = true;
+        }
+        round.waiting = idle && self.is_streaming();
+        if self.requester.is_throttled() {
+            qp.count(Counter::Throttled);
+        }
+    }
+
+    fn on_round_end(qp: &Qp) {
+        if qp.is_user && !qp.is_polled {
+            qp.moderation_events.round_ended(monotonic_ns());
+        }
+    }
 }
 
 /// The requester's environment.
@@ -380,19 +575,6 @@ pub(crate) struct Env<'a> {
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a>,
     completions: &'a mut PendingCompletions,
-}
-
-impl Env<'_> {
-    /// Returns the number of packets for which this host has room.
-    pub(super) fn room(&self) -> u32 {
-        self.transmitter.room()
-    }
-
-    /// Sends an ACK after the packets of this round.
-    pub(super) fn send_ack(&mut self, acknowledgement: &TxPacket) {
-        // If the ACK can't be sent it is lost, and the peer asks again.
-        let _ = self.transmitter.send(acknowledgement, |_| Ok(()));
-    }
 }
 
 /// Access to the work requests of a queue pair.

@@ -2,16 +2,23 @@
 
 //! The receive side of a queue pair: the core's responder and its environment.
 
-use super::{reorder_buffer::ReorderBuffer, scatter::Segments, EventCtx, PendingCompletions, Qp};
+use super::{
+    reorder_buffer::ReorderBuffer, scatter::Segments, schedule::RECV_WORK, BatchHalf, EventCtx,
+    Half, PendingCompletions, Qp, Round, RxBatch,
+};
 use crate::{
     abi::{self, Cqe, RecvWqe, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
+    congestion::PendingCnp,
     counters::Counter,
+    cq::Cq,
     device::DeviceState,
+    limits,
     mr::{Reference, Span},
     path::Path,
     pd::PdId,
     ring::Consumer,
     rx_packet::RxPacket,
+    serial_gate::SerialGate,
     srq::Srq,
     tables::Tables,
     tx::{Transmitter, TxBatch},
@@ -19,20 +26,21 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    workqueue,
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
     rdma::{
-        qp::QpType,
+        qp::{QpState, QpType},
         wr::{wc, DataSegment},
         QpEvent,
     },
 };
 use rrxe_core::{
-    guesses::Guesses, AtomicOp, Fault, Flush, Payload, Psn, RecvCompletion, RecvOpcode,
-    RecvRequest, RemoteAccess, Resource, ResponderEnv, ResponderEvent, Service, Status, TxError,
-    TxPacket,
+    guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
+    Payload, Psn, RecoveryMode, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Resource,
+    ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
@@ -182,42 +190,9 @@ impl RecvSide {
         }
     }
 
-    /// Drops the requests that were buffered for too long.
-    pub(crate) fn expire_buffered(&mut self, now: u64) {
-        if !self.reorder_buffer.is_empty() {
-            self.reorder_buffer.expire(now);
-            let left = !self.reorder_buffer.is_empty();
-            let _ = self.responder.on_buffered(false, left);
-        }
-    }
-
-    /// Removes and returns the next buffered request, if it is due.
-    pub(crate) fn next_buffered(&mut self) -> Option<KeptDatagram> {
-        let responder = &self.responder;
-        let expected = Psn::new(responder.expected_psn());
-        self.reorder_buffer
-            .next(expected, |psn| responder.is_due(psn))
-    }
-
-    /// Calls `f` with the responder and its environment. Updates the counters afterwards.
-    pub(crate) fn with<R>(
-        &mut self,
-        qp: &Qp,
-        ctx: EventCtx<'_>,
-        batch: Option<&mut TxBatch>,
-        completions: &mut PendingCompletions,
-        f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
-    ) -> R {
-        let before = *self.responder.counters();
-        let result = self.act(qp, ctx, batch, completions, f);
-        qp.count_responder(&before, self.responder.counters());
-        result
-    }
-
-    /// Calls `f` with the responder and its environment. The caller updates the counters, once for
-    /// a batch of packets.
+    /// Calls `f` with the responder and its environment.
     #[inline]
-    pub(super) fn act<R>(
+    pub(super) fn with<R>(
         &mut self,
         qp: &Qp,
         ctx: EventCtx<'_>,
@@ -281,6 +256,167 @@ impl RecvSide {
                 env.complete_recv(flushed);
             }
         });
+    }
+}
+
+impl Half for RecvSide {
+    type Counters = ResponderCounters;
+
+    const TAKES_DATAGRAMS: bool = true;
+
+    #[inline]
+    fn side(qp: &Qp) -> &SpinLock<Self> {
+        &qp.recv
+    }
+
+    fn gate(qp: &Qp) -> &SerialGate {
+        &qp.recv_gate
+    }
+
+    fn cq(qp: &Qp) -> &Arc<Cq> {
+        &qp.recv_cq
+    }
+
+    #[inline]
+    fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self> {
+        &mut batch.recv
+    }
+
+    fn continue_later(this: ArcBorrow<'_, Qp>) {
+        let _ = workqueue::system_bh().enqueue::<Arc<Qp>, RECV_WORK>(this.into());
+    }
+
+    #[inline]
+    fn counters(&self) -> &ResponderCounters {
+        self.responder.counters()
+    }
+
+    #[inline]
+    fn count(&self, qp: &Qp, before: &ResponderCounters) {
+        let after = self.responder.counters();
+        if before != after {
+            qp.with_counters(|counters| counters.responder(before, after));
+        }
+    }
+
+    fn path(&self) -> &Option<Arc<Path>> {
+        &self.path
+    }
+
+    fn on_batch(&mut self, incoming: &RxPacket<'_>) {
+        self.loopback = incoming.is_loopback();
+    }
+
+    fn expected_psn(&self) -> Psn {
+        Psn::new(self.responder.expected_psn())
+    }
+
+    fn reorder_buffer(&mut self) -> &mut ReorderBuffer {
+        &mut self.reorder_buffer
+    }
+
+    #[inline]
+    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
+        PendingCnp::of(incoming, &self.path, self.source_port, || {
+            self.responder.cnp(incoming.packet)
+        })
+    }
+
+    fn accepts_burst(&self, packet: &Packet) -> u32 {
+        if self.reorder_buffer.is_empty() {
+            self.responder.accepts_burst(packet)
+        } else {
+            1
+        }
+    }
+
+    #[inline]
+    fn handle_packet(
+        &mut self,
+        qp: &Qp,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+        completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let expected = self.responder.expected_psn();
+        let ctx = EventCtx::of(incoming, rcu);
+        let mut outcome = self.with(qp, ctx, None, completions, |responder, env| {
+            responder.handle_packet(incoming.now, incoming.packet, env)
+        });
+        if self.responder.expected_psn() != expected {
+            qp.with_counters(|counters| counters.request(incoming.packet.operation));
+        }
+        outcome.buffer &= qp.recovery == RecoveryMode::Selective;
+        outcome
+    }
+
+    fn next_buffered(&mut self) -> Option<KeptDatagram> {
+        let responder = &self.responder;
+        let expected = Psn::new(responder.expected_psn());
+        self.reorder_buffer
+            .next(expected, |psn| responder.is_due(psn))
+    }
+
+    fn on_buffered(
+        &mut self,
+        _qp: &Qp,
+        _ctx: EventCtx<'_>,
+        taken: bool,
+        _completions: &mut PendingCompletions,
+    ) -> Outcome {
+        let left = !self.reorder_buffer.is_empty();
+        self.responder.on_buffered(taken, left)
+    }
+
+    #[inline]
+    fn expire_buffered(&mut self, now: u64) {
+        if !self.reorder_buffer.is_empty() {
+            self.reorder_buffer.expire(now);
+            let left = !self.reorder_buffer.is_empty();
+            let _ = self.responder.on_buffered(false, left);
+        }
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Option<u64> {
+        let timeouts = [self.responder.next_timeout(), self.reorder_buffer.expires()];
+        timeouts.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(
+        &mut self,
+        _qp: &Qp,
+        ctx: EventCtx<'_>,
+        _completions: &mut PendingCompletions,
+    ) -> Outcome {
+        self.expire_buffered(ctx.now);
+        Outcome {
+            transmit: self.next_timeout().is_some_and(|at| at <= ctx.now),
+            ..Outcome::default()
+        }
+    }
+
+    fn fill(&mut self, qp: &Qp, round: &mut Round) {
+        let rcu = rcu::read_lock();
+        let ctx = EventCtx::now(&rcu);
+        let (batch, completions) = (&mut round.batch, &mut round.completions);
+        let mut blocked = false;
+        let progress = self.with(qp, ctx, Some(batch), completions, |responder, env| {
+            let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
+            blocked = progress.more && env.is_full();
+            progress
+        });
+        // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
+        // are sent before the flush discards them.
+        if qp.state() == QpState::Error && !progress.more {
+            self.flush(qp, ctx, completions);
+        }
+        if self.responder.is_throttled() {
+            qp.count(Counter::Throttled);
+        }
+        round.more = progress.more && !blocked;
+        round.blocked = blocked;
+        round.fatal = progress.fatal;
     }
 }
 

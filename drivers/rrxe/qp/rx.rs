@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received packets. The side that handles them stays locked from one packet of a batch to the
-//! next.
+//! Received packets, in three stages:
+//!
+//! 1. *Parse* ([`crate::rx`], [`crate::loopback`]): headers, ICRC, and the queue pair. Touches no
+//!    queue pair.
+//! 2. *Deliver* ([`RxBatch::deliver`]): a half of the queue pair handles the packet under its lock,
+//!    which it keeps from one packet of a batch to the next.
+//! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked.
+//!    Then, with nothing locked, the batch is sent and the consumer is notified. Takes each lock at
+//!    most once.
+//!
+//! A packet that can't be handled yet is kept in the half's [`super::reorder_buffer`]. The context
+//! that holds the lock when it is due delivers it from there.
 
 use super::{
-    delayed_ack::AckAction, reorder_buffer::ReorderBuffer, requester::SendSide,
-    responder::RecvSide, EventCtx, PendingCompletions, Qp,
+    requester::SendSide, responder::RecvSide, EventCtx, Half, Locked, PendingCompletions, Qp,
 };
 use crate::{
     congestion::{is_marked, PendingCnp},
@@ -13,148 +22,316 @@ use crate::{
     path::Path,
     rx_packet::RxPacket,
 };
-use kernel::sync::{rcu, Arc, ArcBorrow, SpinLock};
+use core::mem::take;
+use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{
     net::RxSkb,
-    sync::{arc_borrow_ref, lock_bh, BhLocked, SoftTimer},
+    sync::{arc_borrow_ref, lock_bh},
+    vector::Vector,
 };
-use rrxe_core::{
-    requester::RequesterCounters, responder::ResponderCounters, wire::Operation, Outcome, Psn,
-    RecoveryMode,
-};
+use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome};
 
-/// Work that a batch of received packets leaves for the end of the batch.
+/// Work that the packets of a batch leave to a half.
 #[derive(Default)]
-pub(crate) struct DeferredWork {
-    /// Completions of requests.
-    pub(super) recv: PendingCompletions,
-    pub(super) any_requests: bool,
-    /// At least one of the requests was new.
-    pub(super) any_new: bool,
-    /// When their ACK is sent; decided before they were handled.
-    pub(super) ack: AckAction,
-    /// Outcome of the requests. [`Outcome::buffer`] is not used here.
-    pub(super) requests: Outcome,
-    /// Completions of responses.
-    pub(super) send: PendingCompletions,
-    pub(super) responses: Outcome,
-    /// Responses have arrived, and may have freed slots.
-    pub(super) any_responses: bool,
-    /// Packets arrived in a GSO packet unmodified from this host, and the peer has not been told.
-    pub(super) intact: bool,
+pub(super) struct HalfWork {
+    /// The half has handled a packet of the peer.
+    pub(super) any: bool,
+    pub(super) completions: PendingCompletions,
+    /// [`Outcome::buffer`] is not used here.
+    pub(super) outcome: Outcome,
 }
 
-/// A batch of received packets of one queue pair.
-#[derive(Default)]
-pub(crate) struct QpBatch<'a> {
-    deferred: DeferredWork,
-    locked_side: LockedSide<'a>,
-    packets: u64,
-    /// Bytes of IP packets.
-    bytes: u64,
-}
-
-/// The side that is locked for the current packets.
-#[derive(Default)]
-enum LockedSide<'a> {
-    #[default]
-    None,
-    Responder(SideGuard<'a, RecvSide, ResponderCounters>),
-    Requester(SideGuard<'a, SendSide, RequesterCounters>),
-}
-
-/// A locked side.
-struct SideGuard<'a, S, C> {
-    side: BhLocked<'a, S>,
-    /// Counters at the time the side was locked.
-    before: C,
-    /// The batch comes from the peer: all of its packets have the same addresses.
+/// A locked half that receives packets.
+struct ReceivingHalf<'a, H: Half> {
+    half: Locked<'a, H>,
+    /// The packets come from the peer: all packets of a batch have the same addresses.
     from_peer: bool,
     /// The peer has not been told yet whether its GSO packets arrive unmodified.
     unconfirmed: bool,
 }
 
-impl<'a, S, C> SideGuard<'a, S, C> {
-    /// Locks a side. `of` returns its counters and its path.
-    fn lock(
-        lock: &'a SpinLock<S>,
-        incoming: &RxPacket<'_>,
-        of: impl FnOnce(&S) -> (C, &Option<Arc<Path>>),
-    ) -> Self {
-        let side = lock_bh(lock);
-        let (before, path) = of(&side);
-        let from_peer = path.as_ref().is_some_and(|p| incoming.is_from_peer_of(p));
-        let unconfirmed = path.as_ref().is_some_and(|p| p.needs_confirmation());
+/// The state of a half in a batch.
+pub(crate) struct BatchHalf<'a, H: Half> {
+    /// At most one half is locked at a time.
+    locked: Option<ReceivingHalf<'a, H>>,
+    work: HalfWork,
+}
+
+impl<H: Half> Default for BatchHalf<'_, H> {
+    fn default() -> Self {
         Self {
-            side,
-            before,
-            from_peer,
-            unconfirmed,
+            locked: None,
+            work: HalfWork::default(),
         }
     }
 }
 
-impl<'a> LockedSide<'a> {
-    /// Unlocks the side and updates the counters.
-    fn unlock(&mut self, qp: &Qp) {
-        match core::mem::take(self) {
-            LockedSide::None => {}
-            LockedSide::Responder(SideGuard { side, before, .. }) => {
-                qp.count_responder(&before, side.responder.counters());
-            }
-            LockedSide::Requester(SideGuard { side, before, .. }) => {
-                qp.count_requester(&before, side.requester.counters(), &side.path);
-            }
+impl<H: Half> BatchHalf<'_, H> {
+    /// Unlocks the half, if it is locked. [`RxBatch::finish`] locks it again if it has something to
+    /// send.
+    fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
+        if let Some(ReceivingHalf { half, .. }) = self.locked.take() {
+            self.work.outcome.transmit |= half.wants_round();
+            Qp::unlock(qp, half);
         }
     }
 
-    fn responder(
-        &mut self,
-        qp: &'a Qp,
-        incoming: &RxPacket<'_>,
-    ) -> Option<&mut SideGuard<'a, RecvSide, ResponderCounters>> {
-        if !matches!(self, LockedSide::Responder(_)) {
-            self.unlock(qp);
-            *self = LockedSide::Responder(SideGuard::lock(&qp.recv, incoming, |side| {
-                (*side.responder.counters(), &side.path)
-            }));
-        }
-        match self {
-            LockedSide::Responder(side) => Some(side),
-            _ => None,
-        }
-    }
-
-    fn requester(
-        &mut self,
-        qp: &'a Qp,
-        incoming: &RxPacket<'_>,
-    ) -> Option<&mut SideGuard<'a, SendSide, RequesterCounters>> {
-        if !matches!(self, LockedSide::Requester(_)) {
-            self.unlock(qp);
-            *self = LockedSide::Requester(SideGuard::lock(&qp.send, incoming, |side| {
-                (*side.requester.counters(), &side.path)
-            }));
-        }
-        match self {
-            LockedSide::Requester(side) => Some(side),
-            _ => None,
-        }
+    /// Finishes the deferred work, and unlocks the half.
+    fn finish(&mut self, qp: ArcBorrow<'_, Qp>) {
+        let locked = self.locked.take().map(|receiving| receiving.half);
+        Qp::finish_half(qp, locked, take(&mut self.work));
     }
 }
 
-impl QpBatch<'_> {
-    /// Ends the batch: unlocks the side and returns the remaining work.
-    pub(super) fn finish(mut self, qp: &Qp) -> DeferredWork {
-        self.locked_side.unlock(qp);
-        if self.packets != 0 {
-            qp.with_counters(|counters| {
-                counters.add(Counter::ReceivedPackets, self.packets);
-                counters.add(Counter::ReceivedBytes, self.bytes);
+/// A batch of packets received together: the queue pair of the last one, and the deferred work.
+pub(crate) struct RxBatch<'a> {
+    qp: Option<ArcBorrow<'a, Qp>>,
+    pub(super) recv: BatchHalf<'a, RecvSide>,
+    pub(super) send: BatchHalf<'a, SendSide>,
+    packets: u64,
+    /// Bytes of IP packets.
+    bytes: u64,
+    /// Number of packets with an ECN mark, and the notification for the last one.
+    marked: u32,
+    cnp: Option<PendingCnp>,
+    /// Packets arrived in a GSO packet unmodified from this host, and the peer has not been told.
+    intact: bool,
+    /// Cache of the ICRC prefix of the previous packet.
+    pub(crate) prefix: LastPrefix,
+    /// SIMD context for copying and checksums. Not held while other work is done.
+    vector: &'a Vector,
+}
+
+impl<'a> RxBatch<'a> {
+    pub(crate) fn new(vector: &'a Vector) -> Self {
+        Self {
+            qp: None,
+            recv: BatchHalf::default(),
+            send: BatchHalf::default(),
+            packets: 0,
+            bytes: 0,
+            marked: 0,
+            cnp: None,
+            intact: false,
+            prefix: LastPrefix::default(),
+            vector,
+        }
+    }
+
+    pub(crate) fn vector(&self) -> &'a Vector {
+        self.vector
+    }
+
+    /// Returns the queue pair of the previous packet, if it has this number.
+    #[inline]
+    pub(crate) fn last(&self, number: u32) -> Option<ArcBorrow<'a, Qp>> {
+        self.qp.filter(|qp| qp.number == number)
+    }
+
+    /// Makes `qp` the queue pair of the next packet.
+    #[inline]
+    fn switch_to(&mut self, qp: ArcBorrow<'a, Qp>) {
+        let same = self.qp.is_some_and(|other| core::ptr::eq(&*other, &*qp));
+        if !same {
+            self.finish();
+            self.qp = Some(qp);
+        }
+    }
+
+    /// Locks the half that handles a packet, and unlocks the other one.
+    #[inline]
+    fn lock<H: Half>(
+        &mut self,
+        qp: ArcBorrow<'a, Qp>,
+        incoming: &RxPacket<'_>,
+    ) -> Option<(&mut ReceivingHalf<'a, H>, &mut HalfWork)> {
+        if H::of_batch(self).locked.is_none() {
+            self.unlock(qp);
+            let mut half = Locked::<H>::new(arc_borrow_ref(qp));
+            let path = half.path().as_ref();
+            let from_peer = path.is_some_and(|path| incoming.is_from_peer_of(path));
+            let unconfirmed = qp.is_reliable() && path.is_some_and(|p| p.needs_confirmation());
+            if from_peer {
+                half.on_batch(incoming);
+            }
+            H::of_batch(self).locked = Some(ReceivingHalf {
+                half,
+                from_peer,
+                unconfirmed,
             });
         }
-        self.deferred
+        let BatchHalf { locked, work } = H::of_batch(self);
+        Some((locked.as_mut()?, work))
     }
+
+    fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
+        self.recv.unlock(qp);
+        self.send.unlock(qp);
+    }
+
+    /// Returns how many packets `qp` takes as a burst that starts with this one.
+    pub(crate) fn accepts_burst(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
+        // Packets with an ECN mark must be examined one by one.
+        if is_marked(incoming.tos()) {
+            return 1;
+        }
+        self.switch_to(qp);
+        if incoming.packet.is_response() {
+            self.burst_of::<SendSide>(qp, incoming)
+        } else {
+            self.burst_of::<RecvSide>(qp, incoming)
+        }
+    }
+
+    #[inline]
+    fn burst_of<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
+        match self.lock::<H>(qp, incoming) {
+            Some((receiving, _)) if receiving.from_peer => {
+                receiving.half.accepts_burst(incoming.packet)
+            }
+            _ => 1,
+        }
+    }
+
+    /// Handles a packet, or a burst, that arrived for `qp`. Finishes the batch of another queue
+    /// pair.
+    pub(crate) fn deliver(
+        &mut self,
+        qp: ArcBorrow<'a, Qp>,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        self.switch_to(qp);
+        self.packets = self.packets.wrapping_add(incoming.packet.packets.into());
+        self.bytes = self.bytes.wrapping_add(incoming.ip_len());
+        if incoming.packet.operation == Operation::Cnp {
+            self.unlock(qp);
+            Qp::receive_cnp(qp, incoming);
+        } else if incoming.packet.is_response() {
+            self.deliver_to::<SendSide>(qp, incoming, rcu);
+        } else {
+            self.deliver_to::<RecvSide>(qp, incoming, rcu);
+        }
+    }
+
+    /// Handles a packet in the half that it is for.
+    #[inline]
+    fn deliver_to<H: Half>(
+        &mut self,
+        qp: ArcBorrow<'a, Qp>,
+        incoming: &RxPacket<'_>,
+        rcu: &rcu::Guard,
+    ) {
+        let accepts = |receiving: &ReceivingHalf<'_, H>| {
+            receiving.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected()
+        };
+        let Some((receiving, work)) = self
+            .lock::<H>(qp, incoming)
+            .filter(|(receiving, _)| accepts(receiving))
+        else {
+            qp.count(Counter::Discarded);
+            return;
+        };
+        let intact = receiving.unconfirmed && incoming.is_in_local_gso_packet();
+        let half = &mut *receiving.half;
+        let cnp = half.cnp(incoming);
+        half.expire_buffered(incoming.now);
+        let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
+        if outcome.buffer {
+            let expected = half.expected_psn();
+            half.reorder_buffer().insert(incoming, expected);
+        }
+        if !half.reorder_buffer().is_empty() {
+            let (now, vector) = (incoming.now, incoming.vector());
+            outcome.merge(deliver_buffered(half, &qp, now, vector, rcu, work));
+        }
+        if outcome.sqe {
+            qp.state.fail_send_queue();
+        }
+        work.any = true;
+        work.outcome.merge(outcome);
+        self.intact |= intact;
+        if cnp.is_some() {
+            self.marked = self.marked.saturating_add(1);
+            self.cnp = cnp;
+        }
+        if outcome.fatal {
+            // The flushed work requests complete before any later packet is handled.
+            self.finish();
+        }
+    }
+
+    /// Finishes the deferred work. The caller must do this before it returns to the stack, and
+    /// before anything else that needs a lock.
+    pub(crate) fn finish(&mut self) {
+        self.vector.release();
+        let Some(qp) = self.qp.take() else {
+            return;
+        };
+        if let Some(cnp) = self.cnp.take() {
+            self.unlock(qp);
+            qp.send_cnp(&cnp, take(&mut self.marked), &rcu::read_lock());
+        }
+        let (packets, bytes) = (take(&mut self.packets), take(&mut self.bytes));
+        qp.with_counters(|counters| {
+            counters.add(Counter::ReceivedPackets, packets);
+            counters.add(Counter::ReceivedBytes, bytes);
+        });
+        if self.recv.work.any && qp.moderation_events.request_seen() {
+            // The peer may be waiting for the answer to its request: the send side looks for
+            // messages that were posted without a doorbell.
+            self.send.work.outcome.transmit = true;
+        }
+        if self.send.locked.is_some() {
+            self.send.finish(qp);
+            self.recv.finish(qp);
+        } else {
+            self.recv.finish(qp);
+            self.send.finish(qp);
+        }
+        if take(&mut self.intact) {
+            qp.confirm_intact();
+        }
+        Qp::report_events(qp);
+    }
+}
+
+/// Handles the buffered packets that are due.
+#[cold]
+fn deliver_buffered<H: Half>(
+    half: &mut H,
+    qp: &Qp,
+    now: u64,
+    vector: &Vector,
+    rcu: &rcu::Guard,
+    work: &mut HalfWork,
+) -> Outcome {
+    let (mut outcome, mut taken) = (Outcome::default(), false);
+    while let Some(kept) = half.next_buffered() {
+        taken = true;
+        let handled = RxPacket::with_kept(&kept, vector, now, |again| {
+            let outcome = half.handle_packet(qp, again, rcu, &mut work.completions);
+            (again.packet.psn(), outcome)
+        });
+        let Some((psn, more)) = handled else {
+            continue;
+        };
+        outcome.merge(more);
+        if more.buffer {
+            let expected = half.expected_psn();
+            half.reorder_buffer()
+                .insert_kept(kept, expected, psn, now, vector);
+        } else {
+            kept.consume();
+        }
+    }
+    let ctx = EventCtx {
+        rcu,
+        now,
+        incoming: None,
+    };
+    outcome.merge(half.on_buffered(qp, ctx, taken, &mut work.completions));
+    outcome
 }
 
 impl Qp {
@@ -164,235 +341,16 @@ impl Qp {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let mut batch = QpBatch::default();
-        Self::receive(this, incoming, &mut batch, rcu);
-        Self::finish_rx(this, batch);
-    }
-
-    /// Handles a packet, possibly one of a batch with the same addresses. The caller must pass
-    /// `batch` to [`Qp::finish_rx`] at the end of the batch, before it does anything else.
-    pub(crate) fn receive<'a>(
-        this: ArcBorrow<'a, Self>,
-        incoming: &RxPacket<'_>,
-        batch: &mut QpBatch<'a>,
-        rcu: &rcu::Guard,
-    ) {
-        batch.packets = batch.packets.wrapping_add(incoming.packet.packets.into());
-        batch.bytes = batch.bytes.wrapping_add(incoming.ip_len());
-        if incoming.packet.operation == Operation::Cnp {
-            batch.locked_side.unlock(&this);
-            Self::receive_cnp(this, incoming);
-        } else if incoming.packet.is_response() {
-            Self::receive_response(this, incoming, batch, rcu);
-        } else {
-            Self::receive_request(this, incoming, batch, rcu);
-        }
-        if batch.deferred.requests.fatal || batch.deferred.responses.fatal {
-            // The flushed work requests complete before any later packet is handled.
-            incoming.vector().release();
-            Self::finish_rx(this, core::mem::take(batch));
-        }
-    }
-
-    /// Returns how many packets may be taken as a burst that starts with this one.
-    pub(crate) fn accepts_burst<'a>(
-        this: ArcBorrow<'a, Self>,
-        incoming: &RxPacket<'_>,
-        batch: &mut QpBatch<'a>,
-    ) -> u32 {
-        // Packets with an ECN mark must be examined one by one.
-        if is_marked(incoming.tos()) {
-            return 1;
-        }
-        let (qp, packet) = (arc_borrow_ref(this), incoming.packet);
-        let max = if packet.is_response() {
-            let locked = batch.locked_side.requester(qp, incoming);
-            let locked =
-                locked.filter(|side| side.from_peer && side.side.reorder_buffer.is_empty());
-            locked.map(|SideGuard { side, .. }| side.requester.accepts_burst(&side.slots, packet))
-        } else {
-            let locked = batch.locked_side.responder(qp, incoming);
-            let locked =
-                locked.filter(|side| side.from_peer && side.side.reorder_buffer.is_empty());
-            locked.map(|SideGuard { side, .. }| side.responder.accepts_burst(packet))
-        };
-        max.unwrap_or(1)
-    }
-
-    /// Handles an ACK or response.
-    fn receive_response<'a>(
-        this: ArcBorrow<'a, Self>,
-        incoming: &RxPacket<'_>,
-        batch: &mut QpBatch<'a>,
-        rcu: &rcu::Guard,
-    ) {
-        let qp = arc_borrow_ref(this);
-        let QpBatch {
-            deferred,
-            locked_side,
-            ..
-        } = batch;
-        let completions = &mut deferred.send;
-        let Some(locked) = locked_side
-            .requester(qp, incoming)
-            .filter(|side| side.from_peer)
-        else {
-            qp.count(Counter::Discarded);
-            return;
-        };
-        deferred.intact |= locked.unconfirmed && incoming.is_in_local_gso_packet();
-        let side = &mut *locked.side;
-        let cnp = PendingCnp::of(incoming, &side.path, side.source_port, || {
-            side.requester.cnp(incoming.packet)
-        });
-        let now = incoming.now;
-        side.reorder_buffer.expire(now);
-        let mut handle = |side: &mut SendSide, incoming: &RxPacket<'_>| {
-            let ctx = EventCtx::of(incoming, rcu);
-            side.act(qp, ctx, None, completions, |requester, slots, env| {
-                requester.handle_packet(slots, now, incoming.packet, env)
-            })
-        };
-        let mut outcome = handle(side, incoming);
-        if outcome.buffer {
-            let expected = side.requester.expected_psn();
-            side.reorder_buffer.insert(incoming, expected);
-        }
-        while let Some(kept) = side.next_buffered() {
-            let Some((psn, more)) =
-                incoming.with_kept(&kept, |again| (again.packet.psn(), handle(side, again)))
-            else {
-                continue;
-            };
-            outcome.merge(more);
-            if more.buffer {
-                let expected = side.requester.expected_psn();
-                side.reorder_buffer
-                    .insert_kept(kept, expected, psn, now, incoming.vector());
-            } else {
-                kept.consume();
-            }
-        }
-        if !side.reorder_buffer.is_empty() {
-            Self::arm_expiry(this, &side.reorder_buffer);
-            let ctx = EventCtx::of(incoming, rcu);
-            outcome.merge(
-                side.act(qp, ctx, None, completions, |requester, slots, env| {
-                    requester.on_buffered(slots, now, true, env)
-                }),
-            );
-        }
-        if outcome.sqe {
-            qp.state.fail_send_queue();
-        }
-        deferred.responses.merge(outcome);
-        deferred.any_responses = true;
-        if let Some(cnp) = cnp {
-            Self::send_cnp_unlocked(qp, cnp, incoming, locked_side, rcu);
-        }
-    }
-
-    /// Handles a request.
-    fn receive_request<'a>(
-        this: ArcBorrow<'a, Self>,
-        incoming: &RxPacket<'_>,
-        batch: &mut QpBatch<'a>,
-        rcu: &rcu::Guard,
-    ) {
-        let qp = arc_borrow_ref(this);
-        let QpBatch {
-            deferred,
-            locked_side,
-            ..
-        } = batch;
-        let locked = locked_side.responder(qp, incoming);
-        let Some(locked) = locked.filter(|side| side.from_peer || !qp.qp_type.is_connected())
-        else {
-            qp.count(Counter::Discarded);
-            return;
-        };
-        deferred.intact |= locked.unconfirmed && incoming.is_in_local_gso_packet();
-        if !deferred.any_requests {
-            deferred.any_requests = true;
-            deferred.ack = qp.delayed_ack.on_request(incoming.now);
-        }
-        let (completions, any_new) = (&mut deferred.recv, &mut deferred.any_new);
-        let send_now = deferred.ack != AckAction::Defer;
-        let side = &mut *locked.side;
-        side.loopback = incoming.is_loopback();
-        let cnp = PendingCnp::of(incoming, &side.path, side.source_port, || {
-            side.responder.cnp(incoming.packet)
-        });
-        let now = incoming.now;
-        side.expire_buffered(now);
-        let mut handle = |side: &mut RecvSide, incoming: &RxPacket<'_>| {
-            let expected = side.responder.expected_psn();
-            let ctx = EventCtx::of(incoming, rcu);
-            if send_now && incoming.packet.bth.ackreq && incoming.packet.psn().get() == expected {
-                qp.delayed_ack.note_request(now);
-            }
-            let outcome = side.act(qp, ctx, None, completions, |responder, env| {
-                responder.handle_packet(now, incoming.packet, env)
-            });
-            if side.responder.expected_psn() != expected {
-                *any_new = true;
-                qp.with_counters(|counters| counters.request(incoming.packet.operation));
-            }
-            outcome
-        };
-        let mut outcome = handle(side, incoming);
-        if outcome.buffer && qp.recovery == RecoveryMode::Selective {
-            let expected = Psn::new(side.responder.expected_psn());
-            side.reorder_buffer.insert(incoming, expected);
-        }
-        let mut taken = false;
-        while let Some(kept) = side.next_buffered() {
-            taken = true;
-            if let Some(more) = incoming.with_kept(&kept, |again| handle(side, again)) {
-                outcome.merge(more);
-            }
-            kept.consume();
-        }
-        let left = !side.reorder_buffer.is_empty();
-        Self::arm_expiry(this, &side.reorder_buffer);
-        outcome.merge(side.responder.on_buffered(taken, left));
-        deferred.requests.merge(outcome);
-        if let Some(cnp) = cnp {
-            Self::send_cnp_unlocked(qp, cnp, incoming, locked_side, rcu);
-        }
-    }
-
-    /// Arms the timer for the expiry of buffered packets. The caller must hold the lock of a side
-    /// that still has its path: this keeps destruction, which cancels the timer, from completing
-    /// meanwhile.
-    fn arm_expiry(this: ArcBorrow<'_, Self>, buffer: &ReorderBuffer) {
-        if let Some(expires) = buffer.expires() {
-            SoftTimer::<Qp>::arm(this, expires);
-        }
-    }
-
-    /// Notifies the peer of congestion, with no side locked.
-    #[cold]
-    fn send_cnp_unlocked(
-        qp: &Qp,
-        cnp: PendingCnp,
-        incoming: &RxPacket<'_>,
-        locked_side: &mut LockedSide<'_>,
-        rcu: &rcu::Guard,
-    ) {
-        locked_side.unlock(qp);
-        incoming.vector().release();
-        qp.send_cnp(cnp, incoming.now, rcu);
+        let mut batch = RxBatch::new(incoming.vector());
+        batch.deliver(this, incoming, rcu);
+        batch.finish();
     }
 
     /// Tells the peer, once, that its GSO packets arrive unmodified because it is on this host. The
     /// peer may then omit the ICRCs of payload in page fragments. The caller must hold no lock.
-    pub(super) fn confirm_intact(&self, rcu: &rcu::Guard) {
-        // Without retransmission, a later change of the path would go unnoticed.
-        if !self.is_reliable() {
-            return;
-        }
-        if let Some((path, peer_path)) = self.paths(rcu) {
+    #[cold]
+    fn confirm_intact(&self) {
+        if let Some((path, peer_path)) = self.paths(&rcu::read_lock()) {
             path.set_confirmed();
             peer_path.on_intact();
         }

@@ -3,24 +3,23 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    delayed_ack::AckAction, requester::SendSide, responder::RecvSide, state::Failed, EventCtx,
-    PendingCompletions, Qp, QpBatch,
+    requester::SendSide, responder::RecvSide, rx::HalfWork, state::Failed, EventCtx, Half, Locked,
+    PendingCompletions, Qp, Round,
 };
 use crate::{
-    counters::Counter, cq::Cq, limits::path, rx_packet::RxPacket, serial_gate::SerialGate,
-    tx::TxBatch, EVENT_QUEUE,
+    counters::Counter, cq::Cq, limits::path, rx_packet::RxPacket, tx::TxBatch, EVENT_QUEUE,
 };
+use core::mem::take;
 use kernel::{
     sync::{rcu, Arc, ArcBorrow},
-    workqueue::{self, WorkItem},
+    workqueue::WorkItem,
 };
 use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
-    sync::{irqs_disabled, lock_bh, BhGuard, BhLocked, SoftTimer, TimerCallback},
+    sync::{arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
     time::monotonic_ns,
 };
-use rrxe_core::TxPacket;
 
 /// Identifiers of the work items of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
@@ -37,31 +36,9 @@ const EVENTS: [QpEvent; 6] = [
     QpEvent::LastWqeReached,
 ];
 
-/// Work that remains after a batch.
-#[derive(Default)]
-struct Round {
-    more: bool,
-    fatal: bool,
-    /// More packets are ready, but the local queue of this host has no room for them.
-    blocked: bool,
-}
-
-/// Result of filling a batch of the send side.
-#[derive(Default)]
-struct Filled {
-    round: Round,
-    deadline: Option<u64>,
-    /// The send queue has drained, and the consumer must be told.
-    drained: bool,
-    /// The program is streaming, and there was nothing to do for it.
-    waiting: bool,
-    /// The batch includes the delayed ACK, after a message.
-    ack_sent: bool,
-}
-
 impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
-    fn now(rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn now(rcu: &'a rcu::Guard) -> Self {
         Self {
             rcu,
             now: monotonic_ns(),
@@ -81,72 +58,125 @@ impl<'a> EventCtx<'a> {
 
 impl Qp {
     /// Runs the send side: takes work requests from the ring and sends packets. May be called from
-    /// any context. A softirq does the work if interrupts are disabled, since the network stack
-    /// can't be entered then, and if `LoopbackBatch` deliveries are nested too deeply, to bound the
-    /// use of the kernel stack.
+    /// any context.
     pub(crate) fn kick_send(this: ArcBorrow<'_, Self>) {
-        if !this.send_gate.try_enter() {
-            return;
-        }
-        if irqs_disabled() || this.device.is_deeply_nested() {
-            Self::send_later(this);
-        } else {
-            Self::send_rounds(this);
-        }
+        Self::kick::<SendSide>(this);
     }
 
     /// Runs the receive side: sends ACKs and responses, and flushes receive work requests in the
-    /// Error state. May be called from any context. A softirq does the work if interrupts are
-    /// disabled, because the consumer may hold locks that a softirq takes, and if `LoopbackBatch`
-    /// deliveries are nested too deeply.
+    /// Error state. May be called from any context.
     pub(crate) fn kick_recv(this: ArcBorrow<'_, Self>) {
-        if !this.recv_gate.try_enter() {
+        Self::kick::<RecvSide>(this);
+    }
+
+    /// Runs a half. A softirq does the work if interrupts are disabled, since the network stack
+    /// can't be entered then and the consumer may hold locks that a softirq takes, and if
+    /// `LoopbackBatch` deliveries are nested too deeply, to bound the use of the kernel stack.
+    fn kick<H: Half>(this: ArcBorrow<'_, Self>) {
+        if !H::gate(&this).try_enter() {
             return;
         }
         if irqs_disabled() || this.device.is_deeply_nested() {
-            Self::recv_later(this);
+            // Only the owner of the gate enqueues the work item, so it can't be queued already.
+            H::continue_later(this);
         } else {
-            Self::recv_rounds(this);
+            Self::rounds::<H>(this);
         }
     }
 
-    /// Continues the send side in a softirq, which stays in the [`SerialGate`].
-    fn send_later(this: ArcBorrow<'_, Self>) {
-        // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
-        // already.
-        let _ = workqueue::system_bh().enqueue::<Arc<Self>, SEND_WORK>(this.into());
-    }
-
-    /// Continues the receive side in a softirq, which stays in the [`SerialGate`].
-    fn recv_later(this: ArcBorrow<'_, Self>) {
-        let _ = workqueue::system_bh().enqueue::<Arc<Self>, RECV_WORK>(this.into());
-    }
-
-    /// Runs rounds of a side until nothing is left to do, then leaves its [`SerialGate`]. If the
-    /// budget is used up first, `later` continues.
-    fn rounds(
-        this: ArcBorrow<'_, Self>,
-        gate: &SerialGate,
-        round: impl Fn(ArcBorrow<'_, Self>) -> Round,
-        later: impl FnOnce(ArcBorrow<'_, Self>),
-    ) {
+    /// Runs rounds of a half until nothing is left to do, then leaves its gate. If the budget is
+    /// used up first, a softirq continues.
+    fn rounds<H: Half>(this: ArcBorrow<'_, Self>) {
         for _ in 0..path::BATCHES {
-            let round = round(this);
-            if round.fatal {
-                Self::enter_error(this);
-            }
-            if !round.more && gate.try_leave() {
-                if round.blocked {
-                    this.local.wait(this.into());
-                }
+            let mut round = Round::default();
+            let _bh = BhGuard::new();
+            let mut half = Locked::<H>::new(arc_borrow_ref(this));
+            half.fill(&this, &mut round);
+            Self::unlock(this, half);
+            if Self::end_round::<H>(this, &mut round) {
                 return;
             }
         }
-        later(this);
+        H::continue_later(this);
     }
 
-    fn send_rounds(this: ArcBorrow<'_, Self>) {
-        Self::rounds(this, &this.send_gate, Self::send_round, Self::send_later);
+    /// Arms the timer for the next timeout of a half, and unlocks it. The destruction of a queue
+    /// pair cancels the timer only after it has ended both halves, which have no timeout then.
+    #[inline]
+    pub(super) fn unlock<H: Half>(this: ArcBorrow<'_, Self>, half: Locked<'_, H>) {
+        if let Some(timeout) = half.next_timeout() {
+            SoftTimer::<Qp>::arm(this, timeout);
+        }
+    }
+
+    /// Does what a round leaves to do without the lock, and leaves the gate. Returns false, and
+    /// stays in the gate, if another round is due.
+    fn end_round<H: Half>(this: ArcBorrow<'_, Self>, round: &mut Round) -> bool {
+        let qp = &*this;
+        qp.send_batch(&mut round.batch);
+        if round.ack_sent {
+            qp.count(Counter::PiggybackedAcks);
+        }
+        if round.drained {
+            qp.raise(QpEvent::SendQueueDrained);
+        }
+        let lost = Self::report(this, take(&mut round.completions), H::cq(qp));
+        if !round.waiting {
+            H::on_round_end(qp);
+        }
+        if round.fatal || lost {
+            Self::enter_error(this);
+        }
+        Self::report_events(this);
+        if round.more || !H::gate(qp).try_leave() {
+            return false;
+        }
+        if round.blocked {
+            qp.local.wait(this.into());
+        }
+        true
+    }
+
+    /// Finishes a batch of packets, or a timeout, of a half: fills a batch, unlocks the half, and
+    /// does what is left without the lock. Locks the half if it is unlocked and has something to
+    /// send.
+    pub(super) fn finish_half<H: Half>(
+        this: ArcBorrow<'_, Self>,
+        locked: Option<Locked<'_, H>>,
+        work: HalfWork,
+    ) {
+        let qp = arc_borrow_ref(this);
+        let HalfWork {
+            any,
+            completions,
+            mut outcome,
+        } = work;
+        if !any && !outcome.transmit {
+            return;
+        }
+        let (mut entered, mut round) = (false, None);
+        if let Some(mut half) = locked.or_else(|| outcome.transmit.then(|| Locked::new(qp))) {
+            outcome.transmit |= half.wants_round();
+            entered = outcome.transmit && !outcome.fatal && H::gate(qp).try_enter();
+            if entered && !qp.device.is_deeply_nested() {
+                half.fill(qp, round.insert(Round::default()));
+            }
+            Self::unlock(this, half);
+        }
+        let lost = Self::report(this, completions, H::cq(qp));
+        match &mut round {
+            Some(round) => {
+                if !Self::end_round::<H>(this, round) {
+                    Self::rounds::<H>(this);
+                }
+            }
+            None if entered => H::continue_later(this),
+            None if any && !outcome.transmit => H::on_round_end(qp),
+            None => {}
+        }
+        if outcome.fatal || lost {
+            Self::enter_error(this);
+        }
     }
 
     /// Passes packets to the network stack and counts them.
@@ -184,38 +214,6 @@ impl Qp {
         }
     }
 
-    fn send_round(this: ArcBorrow<'_, Self>) -> Round {
-        let qp = &*this;
-        let mut batch = TxBatch::default();
-        let mut completions = PendingCompletions::default();
-        let _bh = BhGuard::new();
-        let (side, claimed) = qp.lock_send();
-        let gone = claimed.as_ref().is_some_and(Option::is_none);
-        let acknowledgement = claimed.flatten();
-        let filled = qp.fill(side, acknowledgement.as_ref(), &mut batch, &mut completions);
-        let mut round = filled.round;
-        qp.send_batch(&mut batch);
-        if filled.ack_sent {
-            qp.count(Counter::PiggybackedAcks);
-        }
-        if gone {
-            // The receive side has replaced the ACK with another response.
-            Self::kick_recv(this);
-        }
-        if let Some(deadline) = filled.deadline {
-            SoftTimer::<Qp>::arm(this, deadline);
-        }
-        if filled.drained {
-            qp.raise(QpEvent::SendQueueDrained);
-            Self::report_events(this);
-        }
-        round.fatal |= Self::report(this, completions, &qp.send_cq);
-        if qp.is_user && !qp.is_polled && !filled.waiting {
-            qp.moderation_events.round_ended(monotonic_ns());
-        }
-        round
-    }
-
     /// Sends the packets that waited for room in the local queue.
     pub(crate) fn has_room(this: ArcBorrow<'_, Self>) {
         this.local.admit();
@@ -224,214 +222,10 @@ impl Qp {
         Self::kick_send(this);
     }
 
-    /// Locks the send side for a round. Takes the delayed ACK from the receive side, if there is
-    /// one, to send it in this round. Returns `Some(None)` if the receive side has something else
-    /// to send by now.
-    ///
-    /// The send lock is taken before the receive lock is released. [`Qp::end_recv`] takes pending
-    /// ACKs from the receive side, and only after that may the send side lose its path. An ACK is
-    /// therefore always on a side that can still send it. No context takes the receive lock while
-    /// it holds the send lock.
-    #[inline]
-    fn lock_send(&self) -> (BhLocked<'_, SendSide>, Option<Option<TxPacket>>) {
-        if self.delayed_ack.deadline().is_some() {
-            let mut recv = lock_bh(&self.recv);
-            if self.delayed_ack.claim() {
-                let acknowledgement = recv.responder.take_acknowledgement();
-                return (lock_bh(&self.send), Some(acknowledgement));
-            }
-        }
-        (lock_bh(&self.send), None)
-    }
-
-    /// Takes work requests and fills a batch, followed by `acknowledgement`. Unlocks the side.
-    #[inline(always)]
-    fn fill(
-        &self,
-        mut side: BhLocked<'_, SendSide>,
-        acknowledgement: Option<&TxPacket>,
-        batch: &mut TxBatch,
-        completions: &mut PendingCompletions,
-    ) -> Filled {
-        let mut filled = Filled::default();
-        let rcu = rcu::read_lock();
-        let ctx = EventCtx::now(&rcu);
-        let mut idle = true;
-        match side.fetch(self) {
-            Ok(fetched) => {
-                if !fetched.is_empty() {
-                    idle = false;
-                    self.delayed_ack.on_send(ctx.now);
-                }
-                side.moderate_doorbells(self, fetched, ctx.now);
-            }
-            Err(_) => filled.round.fatal = true,
-        }
-        let progress = side.with(
-            self,
-            ctx,
-            Some(batch),
-            completions,
-            |requester, slots, env| {
-                let budget = path::BATCH.min(env.room());
-                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
-                filled.round.blocked =
-                    progress.more && progress.sent == budget && budget < path::BATCH;
-                if let Some(packet) = acknowledgement {
-                    env.send_ack(packet);
-                }
-                progress
-            },
-        );
-        filled.ack_sent = acknowledgement.is_some() && progress.sent != 0;
-        filled.round.fatal |= progress.fatal;
-        filled.round.more =
-            !filled.round.blocked && (progress.more || (!filled.round.fatal && side.has_backlog()));
-        if progress.sqe {
-            self.state.fail_send_queue();
-        }
-        if side.notify_drained && side.requester.is_drained(&side.slots) {
-            side.notify_drained = false;
-            filled.drained = true;
-        }
-        filled.deadline = side.next_timeout();
-        filled.waiting = idle && side.is_streaming();
-        if side.requester.is_throttled() {
-            self.count(Counter::Throttled);
-        }
-        filled
-    }
-
-    fn recv_rounds(this: ArcBorrow<'_, Self>) {
-        Self::rounds(this, &this.recv_gate, Self::recv_round, Self::recv_later);
-    }
-
-    fn recv_round(this: ArcBorrow<'_, Self>) -> Round {
-        let qp = &*this;
-        let mut batch = TxBatch::default();
-        let mut completions = PendingCompletions::default();
-        let mut blocked = false;
-        let (progress, deadline) = {
-            let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(&rcu);
-            let mut side = lock_bh(&qp.recv);
-            let progress = side.with(
-                qp,
-                ctx,
-                Some(&mut batch),
-                &mut completions,
-                |responder, env| {
-                    let progress = responder.poll_transmit(ctx.now, path::BATCH, env);
-                    blocked = progress.more && env.is_full();
-                    progress
-                },
-            );
-            // Another CPU may have set the Error state and not yet called `end_recv`, so pending
-            // ACKs are sent before the flush discards them.
-            if qp.state() == QpState::Error && !progress.more {
-                side.flush(qp, ctx, &mut completions);
-            }
-            (progress, side.responder.next_timeout())
-        };
-        qp.send_batch(&mut batch);
-        if let Some(deadline) = deadline {
-            qp.count(Counter::Throttled);
-            SoftTimer::<Qp>::arm(this, deadline);
-        }
-        let overflow = Self::report(this, completions, &qp.recv_cq);
-        Round {
-            more: progress.more && !blocked,
-            fatal: progress.fatal || overflow,
-            blocked,
-        }
-    }
-
-    /// Finishes a batch of received packets: reports completions, sends, reports events.
-    pub(crate) fn finish_rx(this: ArcBorrow<'_, Self>, batch: QpBatch<'_>) {
-        let qp = &*this;
-        let deferred = batch.finish(qp);
-        if deferred.intact {
-            qp.confirm_intact(&rcu::read_lock());
-        }
-        if deferred.any_responses {
-            let overflow = Self::report(this, deferred.send, &qp.send_cq);
-            if deferred.responses.fatal || overflow {
-                Self::enter_error(this);
-            }
-            if deferred.responses.transmit || Self::has_send_work(this) {
-                Self::kick_send(this);
-            }
-        }
-        if deferred.any_requests && qp.moderation_events.request_seen() {
-            // The peer may be waiting for the answer to its request.
-            Self::end_stream(this);
-        }
-        let overflow = Self::report(this, deferred.recv, &qp.recv_cq);
-        if deferred.any_requests {
-            Self::respond(
-                this,
-                deferred.requests.transmit,
-                deferred.any_new,
-                deferred.ack,
-            );
-        }
-        if deferred.requests.fatal || overflow {
-            Self::enter_error(this);
-        }
-        Self::report_events(this);
-    }
-
-    /// Returns whether the send side must run although nothing is ready to transmit: an ACK may
-    /// have freed slots for work requests in the ring, or drained the queue. Otherwise, arms the
-    /// timer and ends the round.
-    fn has_send_work(this: ArcBorrow<'_, Self>) -> bool {
-        let qp = &*this;
-        let deadline = {
-            let side = lock_bh(&qp.send);
-            if side.has_backlog() || side.notify_drained || side.is_streaming() {
-                return true;
-            }
-            side.next_timeout()
-        };
-        if let Some(deadline) = deadline {
-            SoftTimer::<Qp>::arm(this, deadline);
-        }
-        if qp.is_user && !qp.is_polled {
-            qp.moderation_events.round_ended(monotonic_ns());
-        }
-        false
-    }
-
-    /// Sends the pending ACKs and responses, except for an ACK that is deferred.
-    fn respond(this: ArcBorrow<'_, Self>, transmit: bool, any_new: bool, ack: AckAction) {
-        let qp = &*this;
-        let defer = ack == AckAction::Defer;
-        if !defer && !transmit && ack != AckAction::FlushDeferred {
-            return;
-        }
-        // The deferred ACK may also belong to another request, which another CPU has received
-        // since.
-        if defer || qp.delayed_ack.deadline().is_some() {
-            let side = lock_bh(&qp.recv);
-            // The ACK of a retransmitted request is not deferred.
-            let may_defer = !defer || (transmit && any_new);
-            let defers = may_defer && side.responder.owes_acknowledgement();
-            if let Some(due) = qp.delayed_ack.deadline().filter(|_| defers) {
-                drop(side);
-                SoftTimer::<Qp>::arm(this, due);
-                return;
-            }
-            let claimed = defer && qp.delayed_ack.claim();
-            if !claimed && !side.responder.has_output() {
-                return;
-            }
-        }
-        Self::kick_recv(this);
-    }
-
     /// Sends the delayed ACK, if there is one, without waiting for a message.
     pub(crate) fn flush_delayed_ack(this: ArcBorrow<'_, Self>) {
-        if this.delayed_ack.claim() {
+        let waited = lock_bh(&this.recv).responder.stop_delay();
+        if waited {
             Self::kick_recv(this);
         }
     }
@@ -446,7 +240,7 @@ impl Qp {
     /// retry until its work request fails, although all data has arrived. An ACK may be pending
     /// here because:
     ///
-    /// - it is delayed ([`super::delayed_ack`]);
+    /// - it is delayed;
     /// - the CPU that handled the request has released the lock but not sent yet;
     /// - another CPU is inside the `SerialGate`, and has more work marked as pending;
     /// - a softirq work item is inside the `SerialGate`, because `LoopbackBatch` deliveries were
@@ -457,7 +251,7 @@ impl Qp {
     /// one has interrupted. Two batches may therefore be reordered; the peer accepts a late
     /// response as long as it waits for it. The last batch is filled, and the side ended, under one
     /// hold of the lock: no request is executed in between. A filled batch is sent even if the
-    /// queue pair is gone, and [`Qp::lock_send`] keeps an ACK that is sent with an answer.
+    /// queue pair is gone.
     ///
     /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
     /// for it or if its network device is gone. READ responses beyond `batches`, and everything
@@ -469,7 +263,6 @@ impl Qp {
         batches: u32,
         end: impl FnOnce(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
-        let _ = this.delayed_ack.claim();
         for _ in 1..batches {
             if !Self::last_round(this, |more, _, _, _| more) {
                 break;
@@ -486,30 +279,28 @@ impl Qp {
         this: ArcBorrow<'_, Self>,
         then: impl FnOnce(bool, &mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
     ) -> R {
-        let qp = &*this;
-        let mut batch = TxBatch::default();
-        let mut completions = PendingCompletions::default();
+        let qp = arc_borrow_ref(this);
+        let mut round = Round::default();
         let result = {
-            let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(&rcu);
-            let mut side = lock_bh(&qp.recv);
+            let mut side = Locked::<RecvSide>::new(qp);
             // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
             // nested too deeply, the packets go through the network stack, which queues them.
             side.loopback &= !qp.device.is_deeply_nested();
             side.responder.stop_waiting();
-            let progress = side.with(
-                qp,
-                ctx,
-                Some(&mut batch),
-                &mut completions,
-                |responder, env| responder.poll_transmit(ctx.now, path::BATCH, env),
-            );
-            then(progress.more, &mut side, ctx, &mut completions)
+            side.fill(qp, &mut round);
+            side.count();
+            let rcu = rcu::read_lock();
+            let more = round.more || round.blocked;
+            let ctx = EventCtx::now(&rcu);
+            let result = then(more, &mut side, ctx, &mut round.completions);
+            // The side may have been reset.
+            side.before = *side.counters();
+            result
         };
-        qp.send_batch(&mut batch);
+        qp.send_batch(&mut round.batch);
         // A completion queue that overflows now loses only flushed completions; the queue pair has
         // ended.
-        let _ = completions.report(&qp.recv_cq);
+        let _ = round.completions.report(&qp.recv_cq);
         result
     }
 
@@ -542,14 +333,14 @@ impl Qp {
     /// Enters the Error state. Sends at most `batches` batches of pending ACKs and responses. See
     /// [`Qp::enter_error`].
     pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
-        let qp = &*this;
+        let qp = arc_borrow_ref(this);
         let failed = qp.state.fail();
 
         let mut completions = PendingCompletions::default();
         {
             let rcu = rcu::read_lock();
             let ctx = EventCtx::now(&rcu);
-            let mut side = lock_bh(&qp.send);
+            let mut side = Locked::<SendSide>::new(qp);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
@@ -609,14 +400,14 @@ impl Qp {
 impl WorkItem<SEND_WORK> for Qp {
     type Pointer = Arc<Qp>;
     fn run(this: Arc<Qp>) {
-        Self::send_rounds(this.as_arc_borrow());
+        Self::rounds::<SendSide>(this.as_arc_borrow());
     }
 }
 
 impl WorkItem<RECV_WORK> for Qp {
     type Pointer = Arc<Qp>;
     fn run(this: Arc<Qp>) {
-        Self::recv_rounds(this.as_arc_borrow());
+        Self::rounds::<RecvSide>(this.as_arc_borrow());
     }
 }
 
@@ -645,59 +436,26 @@ impl WorkItem<EVENT_WORK> for Qp {
 
 impl TimerCallback for Qp {
     fn expired(this: ArcBorrow<'_, Self>) {
-        let qp = &*this;
-        let now = monotonic_ns();
-        let (ack_expired, again) = qp.delayed_ack.expired(now);
-        if let Some(again) = again {
-            SoftTimer::<Qp>::arm(this, again);
-        }
-        let (next, responses_expire) = {
-            let mut side = lock_bh(&qp.send);
-            side.reorder_buffer.expire(now);
-            (side.next_timeout(), side.reorder_buffer.expires())
-        };
-        match next {
-            Some(next) if next <= now => Self::send_side_expired(this),
-            Some(next) => SoftTimer::<Qp>::arm(this, next),
-            None => {}
-        }
-        // READ responses may have been paced.
-        let (waiting, requests_expire) = {
-            let mut side = lock_bh(&qp.recv);
-            side.expire_buffered(now);
-            (
-                side.responder.next_timeout().is_some(),
-                side.reorder_buffer.expires(),
-            )
-        };
-        for expires in [responses_expire, requests_expire].into_iter().flatten() {
-            SoftTimer::<Qp>::arm(this, expires);
-        }
-        if ack_expired || waiting {
-            Self::kick_recv(this);
-        }
+        Self::half_expired::<SendSide>(this);
+        Self::half_expired::<RecvSide>(this);
     }
 }
 
 impl Qp {
-    /// Handles a timeout of the send side.
-    fn send_side_expired(this: ArcBorrow<'_, Self>) {
-        let qp = &*this;
-        let mut completions = PendingCompletions::default();
-        let outcome = {
+    /// Handles a timeout of a half, if it is due.
+    fn half_expired<H: Half>(this: ArcBorrow<'_, Self>) {
+        let qp = arc_borrow_ref(this);
+        let mut work = HalfWork::default();
+        let mut half = Locked::<H>::new(qp);
+        {
             let rcu = rcu::read_lock();
             let ctx = EventCtx::now(&rcu);
-            let mut side = lock_bh(&qp.send);
-            side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
-                if qp.local.is_waiting() {
-                    requester.restart_timers(ctx.now);
-                }
-                requester.handle_timeout(slots, ctx.now, env)
-            })
-        };
-        if Self::report(this, completions, &qp.send_cq) || outcome.fatal {
-            Self::enter_error(this);
+            work.outcome = half.handle_timeout(qp, ctx, &mut work.completions);
         }
-        Self::kick_send(this);
+        if work.outcome.transmit {
+            Self::finish_half(this, Some(half), work);
+        } else {
+            Self::unlock(this, half);
+        }
     }
 }

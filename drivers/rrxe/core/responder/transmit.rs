@@ -107,7 +107,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns whether there is something to send, even if it must wait for
     /// [`Responder::next_timeout`].
     #[inline]
-    pub fn has_output(&self) -> bool {
+    fn has_output(&self) -> bool {
         self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
     }
 
@@ -238,7 +238,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Returns whether the only thing to send is an acknowledgement.
     #[inline]
-    pub fn owes_acknowledgement(&self) -> bool {
+    fn owes_acknowledgement(&self) -> bool {
         // With packets buffered beyond a gap, it would be a NAK.
         let other = self.resources.has_pending() || self.nak_due.is_some() || self.buffering;
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
@@ -246,7 +246,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Takes the pending acknowledgement, if it is the only thing to send. The responder considers
     /// it sent.
-    pub fn take_acknowledgement(&mut self) -> Option<TxPacket> {
+    fn take_acknowledgement(&mut self) -> Option<TxPacket> {
         let owes = self.owes_acknowledgement();
         self.ack_due &= !owes;
         owes.then(|| self.acknowledge_all())
