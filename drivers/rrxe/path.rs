@@ -157,22 +157,28 @@ impl Path {
         self.backoff.store(next, Relaxed);
     }
 
-    /// Returns whether the payload of GSO packets needs no ICRC. Called once for each batch.
+    /// Returns whether the payload of GSO packets needs no ICRC.
     #[inline]
     pub(crate) fn may_omit_icrc(&self) -> bool {
-        match self.icrc_elision.load(Relaxed) {
-            ELIDED => true,
-            SUSPECT => self.may_omit_icrc_again(),
-            _ => false,
+        self.icrc_elision.load(Relaxed) == ELIDED
+    }
+
+    /// Records that a batch begins whose GSO packets could omit ICRCs.
+    #[inline]
+    pub(crate) fn on_batch(&self) {
+        if self.icrc_elision.load(Relaxed) == SUSPECT {
+            self.on_suspect_batch();
         }
     }
 
     #[cold]
-    fn may_omit_icrc_again(&self) -> bool {
-        let batches_left = self.batches_left.load(Relaxed);
-        self.batches_left
-            .store(batches_left.saturating_sub(1), Relaxed);
-        batches_left == 0 && self.icrc_elision.cmpxchg(SUSPECT, ELIDED, Relaxed).is_ok()
+    fn on_suspect_batch(&self) {
+        match self.batches_left.load(Relaxed).checked_sub(1) {
+            Some(left) => self.batches_left.store(left, Relaxed),
+            None => {
+                let _ = self.icrc_elision.cmpxchg(SUSPECT, ELIDED, Relaxed);
+            }
+        }
     }
 
     /// Returns whether small packets are expected to form long GSO packets.

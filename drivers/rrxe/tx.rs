@@ -103,7 +103,10 @@ impl<'a> FlowTemplate<'a> {
         let mut template = Self::new(path, device, source_port, rcu)?;
         template.tos = congestion::connected_tos(template.tos);
         // A queueing discipline may segment GSO packets.
-        template.omit_icrc = !template.is_captured && !template.may_queue && path.may_omit_icrc();
+        if !template.is_captured && !template.may_queue {
+            path.on_batch();
+            template.omit_icrc = path.may_omit_icrc();
+        }
         Some(template)
     }
 
