@@ -289,7 +289,8 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
                 return false;
             }
             if qp.qp_type != QpType::XrcInitiator {
-                side.responder.set_max_ack_delay(max_ack_delay());
+                let (delay, replies) = (max_ack_delay(), limits::path::PROMPT_REPLIES);
+                side.responder.set_ack_delay(delay, replies);
                 side.responder.start();
             }
         }

@@ -6,9 +6,9 @@
 //!    queue pair.
 //! 2. *Deliver* ([`RxBatch::deliver`]): a half of the queue pair handles the packet under its lock,
 //!    which it keeps from one packet of a batch to the next.
-//! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked. Then,
-//!    with nothing locked, the batch is sent and the consumer is notified. Takes each lock at most
-//!    once.
+//! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked.
+//!    Then, with nothing locked, the batch is sent and the consumer is notified. Takes each lock at
+//!    most once.
 //!
 //! A packet that can't be handled yet is kept in the half's [`super::reorder_buffer`]. The context
 //! that holds the lock when it is due delivers it from there.

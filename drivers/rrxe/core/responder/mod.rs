@@ -23,7 +23,6 @@ use transmit::AckPolicy;
 
 pub use receive::GRH_LEN;
 pub use resources::Resource;
-pub use transmit::PROMPT_REPLIES;
 
 /// Maximum number of READs and atomics that can be replayed: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 128;
@@ -294,6 +293,9 @@ pub struct Responder<R> {
     ack_policy: AckPolicy,
     /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer.
     max_ack_delay: u64,
+    /// Consecutive requests that the consumer must answer in that time before acknowledgements
+    /// wait.
+    prompt_replies: u32,
     /// A NAK with this PSN is due.
     nak_due: Option<(Psn, Syndrome)>,
     /// A NAK was created for `epsn`: no second one before that packet arrives (B-09, B-13).
@@ -334,6 +336,7 @@ impl<R: ResourceRing> Responder<R> {
             ack_due: false,
             ack_policy: AckPolicy::default(),
             max_ack_delay: 0,
+            prompt_replies: 0,
             nak_due: None,
             nak_outstanding: false,
             not_ready: false,
@@ -414,9 +417,11 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Sets the longest time, in nanoseconds, that an acknowledgement waits for a reply of the
-    /// consumer ([`Responder::on_reply`]). With 0, acknowledgements never wait.
-    pub fn set_max_ack_delay(&mut self, delay: u64) {
-        self.max_ack_delay = delay;
+    /// consumer ([`Responder::on_reply`]), and how many consecutive requests the consumer must
+    /// answer in that time before acknowledgements wait. With 0 nanoseconds, they never wait.
+    pub fn set_ack_delay(&mut self, max_ack_delay: u64, prompt_replies: u32) {
+        self.max_ack_delay = max_ack_delay;
+        self.prompt_replies = prompt_replies;
     }
 
     /// Sets the partition key.

@@ -9,10 +9,6 @@ use crate::tx::taken;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
 use crate::{Payload, Progress, TxError, TxPacket};
 
-/// Consecutive requests that the consumer must answer in time before acknowledgements wait for its
-/// replies.
-pub const PROMPT_REPLIES: u32 = 8;
-
 /// Whether the acknowledgement of a new request waits for the consumer's reply.
 ///
 /// An acknowledgement that is sent alone costs a packet. If the consumer answers each request with
@@ -215,7 +211,7 @@ impl<R: ResourceRing> Responder<R> {
                 } else {
                     0
                 };
-                self.ack_policy = if prompt_replies < PROMPT_REPLIES {
+                self.ack_policy = if !prompt || prompt_replies < self.prompt_replies {
                     AckPolicy::Immediate {
                         prompt_replies,
                         request_at: None,

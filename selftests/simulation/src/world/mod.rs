@@ -192,7 +192,8 @@ impl World {
             attributes.connect_responder(&mut self.cores[qp].responder);
             attributes.connect_requester(&mut self.cores[qp].requester);
             if oracle.config.piggyback {
-                self.cores[qp].responder.set_max_ack_delay(MAX_ACK_DELAY);
+                let responder = &mut self.cores[qp].responder;
+                responder.set_ack_delay(MAX_ACK_DELAY, 1);
             }
             oracle.sides[qp].state = State::Rts;
             trace!(

@@ -702,8 +702,9 @@ fn e_01_rnr_at_the_end_of_a_write() {
     assert_eq!(host.responder.msn(), 1);
 }
 
-/// Longest delay of an acknowledgement in the tests below.
+/// Longest delay of an acknowledgement in the tests below, and the replies before it.
 const DELAY: u64 = 400;
+const PROMPT_REPLIES: u32 = 8;
 
 /// Hands in a request at `now`. Returns whether the driver is asked to transmit.
 fn request(host: &mut Host, now: u64, packet: &Packet) -> bool {
@@ -715,7 +716,7 @@ fn request(host: &mut Host, now: u64, packet: &Packet) -> bool {
 /// request.
 fn delaying() -> (Host, u32) {
     let mut host = host();
-    host.responder.set_max_ack_delay(DELAY);
+    host.responder.set_ack_delay(DELAY, PROMPT_REPLIES);
     for number in 0..PROMPT_REPLIES + 8 {
         host.post_recv(number.into(), 64);
     }
@@ -795,7 +796,7 @@ fn the_driver_ends_the_delay() {
 #[test]
 fn a_late_consumer_gets_no_delay() {
     let mut host = host();
-    host.responder.set_max_ack_delay(DELAY);
+    host.responder.set_ack_delay(DELAY, PROMPT_REPLIES);
     for number in 0..3 * PROMPT_REPLIES {
         host.post_recv(number.into(), 64);
         assert!(request(&mut host, 1, &send(number)));

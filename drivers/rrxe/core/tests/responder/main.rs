@@ -11,7 +11,6 @@ mod replay;
 mod unreliable;
 mod xrc;
 
-use rrxe_core::responder::PROMPT_REPLIES;
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
 use rrxe_core::{
     Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, SendOp, SendSlot, Service,
