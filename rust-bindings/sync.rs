@@ -18,6 +18,7 @@ mod rcu;
 mod rcu_arc;
 mod rcu_lists;
 mod rcu_table;
+mod serial_work;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod timer;
@@ -36,5 +37,6 @@ pub use rcu::{rcu_barrier, synchronize_rcu, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
+pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork};
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};

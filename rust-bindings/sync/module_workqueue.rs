@@ -58,21 +58,23 @@ impl ModuleWorkqueue {
         !self.0.load(Acquire).is_null()
     }
 
-    /// Queues a work item, unless it is already queued or the queue is not open. Any context.
-    pub fn enqueue<W, const ID: u64>(&self, work: W)
+    /// Queues a work item, unless it is already queued. Returns false if the queue is not open. Any
+    /// context.
+    pub fn enqueue<W, const ID: u64>(&self, work: W) -> bool
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
         let _guard = rcu::read_lock();
         let queue = self.0.load(Acquire);
         if queue.is_null() {
-            return;
+            return false;
         }
         // SAFETY: By the type invariant the workqueue is valid until the end of the read-side
         // critical section. `Queue` is a transparent wrapper.
         let queue = unsafe { Queue::from_raw(queue.cast_const().cast()) };
         // A work item that is already queued will run anyway.
         let _ = queue.enqueue(work);
+        true
     }
 }
 
