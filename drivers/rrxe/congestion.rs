@@ -7,6 +7,7 @@
 //! received one. docs/congestion.md has the settings and their reasons.
 
 use crate::{
+    config::Config,
     counters::Counter,
     limits,
     path::Path,
@@ -28,19 +29,9 @@ pub(crate) const CE: u8 = 3;
 /// ECN-capable, because nothing slows down for a notification.
 const NOTIFICATION: u8 = 48 << 2;
 
-/// Returns whether marked packets are answered with notifications.
-fn is_notification_point() -> bool {
-    linux_rdma::parameter::<u8>(crate::module_parameters::roce_np.value()) != 0
-}
-
-/// Returns whether notifications slow down their queue pair.
-fn is_reaction_point() -> bool {
-    linux_rdma::parameter::<u8>(crate::module_parameters::roce_rp.value()) != 0
-}
-
 /// Returns the type of service of a connected queue pair's packets. The consumer chooses the DSCP.
-pub(crate) fn connected_tos(traffic_class: u8) -> u8 {
-    if is_reaction_point() {
+pub(crate) fn connected_tos(config: &Config, traffic_class: u8) -> u8 {
+    if config.is_reaction_point {
         traffic_class & !ECN | ECT
     } else {
         traffic_class
@@ -85,14 +76,10 @@ impl Qp {
     /// The caller must hold no lock.
     pub(crate) fn send_cnp(&self, cnp: PendingCnp, now: u64, rcu: &rcu::Guard) {
         self.count(Counter::MarkedPackets);
-        if !is_notification_point() {
-            return;
-        }
-        let interval = u64::from(linux_rdma::parameter::<u32>(
-            crate::module_parameters::min_time_between_cnps.value(),
-        ));
-        let interval = interval.saturating_mul(1000);
-        if !lock_bh(&self.notification_point).marked(now, interval) {
+        let config = &self.device.config;
+        if !config.is_notification_point
+            || !lock_bh(&self.notification_point).marked(now, config.cnp_interval)
+        {
             return;
         }
         let mut queue = TxQueue::new();
@@ -122,7 +109,7 @@ impl Qp {
                 .as_ref()
                 .is_some_and(|p| incoming.is_from_peer_of(p))
         };
-        let mut react = is_reaction_point() && qp.qp_type.is_connected();
+        let mut react = qp.device.config.is_reaction_point && qp.qp_type.is_connected();
         if react {
             let mut side = lock_bh(&qp.send);
             // L-08

@@ -10,7 +10,7 @@ use crate::{
     limits,
     loopback::{LoopbackBatch, MIN_ZERO_COPY},
     mr::{Reference, Span},
-    path::{self, Path},
+    path::Path,
     qp::Qp,
     rx::NO_ICRC,
 };
@@ -88,7 +88,7 @@ impl<'a> FlowTemplate<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let tos = congestion::connected_tos(path.info().traffic_class);
+        let tos = congestion::connected_tos(&device.config, path.info().traffic_class);
         let template = Self::new(path, device, source_port, rcu)?.with_tos(tos);
         // A capture must show packets as they are on a wire.
         if template.route.device(rcu).is_captured(rcu) {
@@ -134,7 +134,7 @@ impl<'a> FlowTemplate<'a> {
         dev.is_loopback()
             && !dev.has_queue(rcu)
             && !dev.is_captured(rcu)
-            && !path::always_has_icrc()
+            && !self.path.always_has_icrc()
     }
 
     /// Replaces the type of service or traffic class.

@@ -18,7 +18,6 @@ use crate::{
     pd::Pd,
     poll::Poller,
     quota::Charged,
-    recovery,
     ring::{Consumer, Ring},
     serial_gate::SerialGate,
 };
@@ -194,7 +193,7 @@ pub(crate) fn create(
         pin_init!(Qp {
             number,
             qp_type,
-            recovery: recovery::mode(),
+            recovery: state.config.recovery,
             is_user,
             is_polled,
             signal_all,

@@ -14,7 +14,6 @@ use crate::{
     device::DeviceState,
     mr::{Bind, FastRegister, Reference},
     path::Path,
-    recovery,
     ring::Consumer,
     tx::{Transmitter, TxBatch},
     wqe::{self, SendBounds, SendEntry, Trailer},
@@ -139,7 +138,7 @@ impl SendSide {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
                 requester.set_buffering(true);
-                requester.set_recovery(recovery::mode());
+                requester.set_recovery(device.config.recovery);
                 requester
             },
             slots,
