@@ -432,7 +432,7 @@ impl<'a> Fragment<'a> {
 
     /// Returns the start of the memory, which is valid for reads of [`len`](Self::len) bytes.
     #[inline]
-    pub fn as_ptr(&self) -> *const u8 {
+    pub(crate) fn as_ptr(&self) -> *const u8 {
         self.data
     }
 

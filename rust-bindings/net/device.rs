@@ -82,7 +82,7 @@ impl NetDevice {
 
     /// Returns a pointer to the C struct.
     #[inline]
-    pub fn as_raw(&self) -> *mut raw::net_device {
+    pub(crate) fn as_raw(&self) -> *mut raw::net_device {
         self.0.get()
     }
 
@@ -236,29 +236,12 @@ impl NetDevice {
         self.flags() & raw::net_device_flags_IFF_UP != 0
     }
 
-    /// Returns whether the device has a carrier.
-    #[inline]
-    pub fn has_carrier(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; netif_carrier_ok() (netdevice.h) tests
-        // a bit.
-        unsafe { raw::shim_netif_carrier_ok(self.as_raw()) }
-    }
-
     /// Returns whether the device can carry traffic (RFC 2863 `ifOperStatus`).
     #[inline]
     pub fn is_operational(&self) -> bool {
         // SAFETY: The device is valid by the type invariant; netif_oper_up() (netdevice.h) reads a
         // field with READ_ONCE().
         unsafe { raw::shim_netif_oper_up(self.as_raw()) }
-    }
-
-    /// Returns whether the device is registered and not being unregistered.
-    #[inline]
-    pub fn is_registered(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        u32::from(unsafe { raw::shim_netdev_reg_state(self.as_raw()) })
-            == raw::netdev_reg_state_NETREG_REGISTERED
     }
 
     /// Returns whether this is a VLAN device.

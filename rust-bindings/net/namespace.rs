@@ -50,7 +50,7 @@ impl NetNs {
 
     /// Returns a pointer to the C struct.
     #[inline]
-    pub fn as_raw(&self) -> *mut raw::net {
+    pub(crate) fn as_raw(&self) -> *mut raw::net {
         self.0.get()
     }
 

@@ -104,11 +104,6 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
             }),
         }? Error)
     }
-
-    /// Returns the handler.
-    pub fn handler(&self) -> &T {
-        &self.handler
-    }
 }
 
 #[pinned_drop]

@@ -56,13 +56,13 @@ impl<'a> PacketWriter<'a> {
 
     /// Returns the number of bytes not yet written.
     #[inline]
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.len.saturating_sub(self.filled)
     }
 
     /// Returns the bytes written so far.
     #[inline]
-    pub fn filled(&self) -> &[u8] {
+    fn filled(&self) -> &[u8] {
         // SAFETY: By the type invariant, these bytes are initialised; writing requires `&mut self`.
         unsafe { slice::from_raw_parts(self.start, self.filled) }
     }

@@ -179,13 +179,6 @@ impl Route {
         self.device(&guard).segmentation_limit()
     }
 
-    /// Returns whether the route leads back to this host through the loopback device.
-    #[inline]
-    pub fn is_loopback(&self) -> bool {
-        let guard = rcu::read_lock();
-        self.device(&guard).is_loopback()
-    }
-
     /// Returns the device through which the packets leave.
     #[inline]
     pub fn device<'a>(&'a self, _guard: &'a rcu::Guard) -> &'a NetDevice {

@@ -134,26 +134,10 @@ impl RxSkb {
         }
     }
 
-    /// Returns the IPv4 time to live or IPv6 hop limit.
-    #[inline]
-    pub fn ttl(&self) -> u8 {
-        match self.version() {
-            IpVersion::V4 => u8::from_be_bytes(self.ip_field(8)),
-            IpVersion::V6 => u8::from_be_bytes(self.ip_field(7)),
-        }
-    }
-
     /// Returns the UDP source port.
     #[inline]
     pub fn source_port(&self) -> u16 {
         let &[high, low, ..] = self.udp_header();
-        u16::from_be_bytes([high, low])
-    }
-
-    /// Returns the UDP destination port.
-    #[inline]
-    pub fn destination_port(&self) -> u16 {
-        let &[_, _, high, low, ..] = self.udp_header();
         u16::from_be_bytes([high, low])
     }
 

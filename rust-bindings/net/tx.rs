@@ -6,12 +6,8 @@
 
 use super::{blocks, origin, IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
 use crate::{raw, vector::Vector};
-use core::{ptr::NonNull, slice};
-use kernel::{
-    page::{Page, PAGE_SIZE},
-    prelude::*,
-    sync::rcu,
-};
+use core::ptr::NonNull;
+use kernel::{prelude::*, sync::rcu};
 
 /// A UDP datagram under construction. The payload comes first; the headers are then written in
 /// front of it.
@@ -291,86 +287,6 @@ impl TxSkb {
         }
     }
 
-    /// Appends a part of a page without copying it. Takes a reference to the page.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the part is not inside the page. `EMSGSIZE`: the packet has the maximum number of
-    /// fragments.
-    pub fn append_page(&mut self, page: &Page, offset: usize, len: usize) -> Result {
-        match offset.checked_add(len) {
-            Some(end) if end <= PAGE_SIZE => {}
-            _ => return Err(EINVAL),
-        }
-        // SAFETY: `page` is borrowed and therefore valid, and the range is inside it.
-        unsafe { self.append_page_raw(page.as_ptr(), offset, len) }
-    }
-
-    /// Appends a part of a raw page, or of several contiguous pages of a compound page, without
-    /// copying it. Takes a reference to the page.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: the packet has the maximum number of fragments. `EINVAL`: the offset or
-    /// length does not fit in 31 bits.
-    ///
-    /// # Safety
-    ///
-    /// `page` is valid, and a reference to it may be taken (`get_page`). The range is inside the
-    /// page, or inside the compound page whose head it is.
-    pub unsafe fn append_page_raw(
-        &mut self,
-        page: *mut kernel::bindings::page,
-        offset: usize,
-        len: usize,
-    ) -> Result {
-        let (offset, len) = (i32::try_from(offset)?, i32::try_from(len)?);
-        // SAFETY: `self` owns the packet (type invariant).
-        let count = unsafe { raw::shim_skb_nr_frags(self.as_raw()) };
-        if u32::from(count) >= raw::MAX_SKB_FRAGS {
-            return Err(EMSGSIZE);
-        }
-        // SAFETY: There is a free slot for the fragment, which owns the reference taken here.
-        unsafe {
-            raw::shim_get_page(page);
-            raw::shim_skb_add_page(
-                self.as_raw(),
-                i32::from(count),
-                page,
-                offset,
-                len,
-                len as u32,
-            );
-        }
-        Ok(())
-    }
-
-    /// Returns the linear data so far.
-    #[inline]
-    pub fn linear(&self) -> &[u8] {
-        // SAFETY: `self` owns the packet (type invariant); its first `skb_headlen` bytes are linear
-        // and initialised.
-        unsafe {
-            slice::from_raw_parts(
-                (*self.as_raw()).data,
-                raw::shim_skb_headlen(self.as_raw()) as usize,
-            )
-        }
-    }
-
-    /// Returns the linear data so far for modification.
-    #[inline]
-    pub fn linear_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `self` owns the only reference to the packet (type invariant); its first
-        // `skb_headlen` bytes are linear and initialised.
-        unsafe {
-            slice::from_raw_parts_mut(
-                (*self.as_raw()).data,
-                raw::shim_skb_headlen(self.as_raw()) as usize,
-            )
-        }
-    }
-
     /// Writes the IPv4 and UDP headers, and sets the route.
     ///
     /// IP writes the total length and the header checksum itself and sends the rest unchanged. A
@@ -438,28 +354,6 @@ impl TxSkb {
             origin::mark(skb);
         }
         Ok(())
-    }
-
-    /// Sets the priority that queueing disciplines and VLANs use.
-    #[inline]
-    pub fn set_priority(&mut self, priority: u32) {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_set_priority(self.as_raw(), priority) }
-    }
-
-    /// Sets the firewall mark.
-    #[inline]
-    pub fn set_mark(&mut self, mark: u32) {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_set_mark(self.as_raw(), mark) }
-    }
-
-    /// Sets the flow hash, which selects the transmit queue. Packets whose order matters need equal
-    /// hashes.
-    #[inline]
-    pub fn set_hash(&mut self, hash: u32) {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_set_hash(self.as_raw(), hash) }
     }
 }
 

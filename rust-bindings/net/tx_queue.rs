@@ -92,7 +92,7 @@ impl TxQueue {
 
     /// Removes the first packet and returns it.
     #[inline]
-    pub fn pop(&mut self) -> Option<TxSkb> {
+    fn pop(&mut self) -> Option<TxSkb> {
         let skb = NonNull::new(self.head)?;
         // SAFETY: The queue owns `skb` (type invariant).
         unsafe {

@@ -113,10 +113,10 @@ impl PinnedDrop for UdpTunnels {
 ///
 /// # Invariants
 ///
-/// Until `net_exit` releases the socket, its user data points to `handler`.
+/// Until `net_exit` releases the socket, its user data points to `_handler`.
 pub struct UdpTunnelSocket<H: UdpReceive> {
     id: net_exit::Id,
-    handler: Arc<H>,
+    _handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
 
@@ -178,14 +178,9 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         Ok(Self {
             // SAFETY: `create` returns a tunnel socket of `net` that nothing else releases.
             id: unsafe { net_exit::add(net, create) }?,
-            handler,
+            _handler: handler,
             _tunnels: tunnels.clone(),
         })
-    }
-
-    /// Returns the handler.
-    pub fn handler(&self) -> &Arc<H> {
-        &self.handler
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{net::NetDevice, raw};
 use core::{
     cell::UnsafeCell,
     marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
+    mem::MaybeUninit,
     ptr::NonNull,
 };
 use kernel::{
@@ -85,23 +85,6 @@ impl<D: Driver> Device<D> {
         let ndev = unsafe { raw::ib_device_get_netdev(self.as_raw(), port) };
         // SAFETY: ib_device_get_netdev() has passed its reference to the caller.
         NonNull::new(ndev).map(|p| unsafe { kernel::sync::aref::ARef::from_raw(p.cast()) })
-    }
-
-    /// Tells consumers that a port became active or went down.
-    pub fn port_event(&self, port: u32, active: bool) {
-        // SAFETY: The device is valid; ib_dispatch_event() (device.c) copies the event and handles
-        // it in a workqueue.
-        unsafe {
-            let mut event: raw::ib_event = core::mem::zeroed();
-            event.device = self.as_raw();
-            event.element.port_num = ManuallyDrop::new(port);
-            event.event = if active {
-                raw::ib_event_type_IB_EVENT_PORT_ACTIVE
-            } else {
-                raw::ib_event_type_IB_EVENT_PORT_ERR
-            };
-            raw::ib_dispatch_event(&event);
-        }
     }
 }
 

@@ -42,10 +42,10 @@ pub mod access {
     pub const MW_BIND: u32 = raw::ib_access_flags_IB_ACCESS_MW_BIND;
     pub const ZERO_BASED: u32 = raw::ib_access_flags_IB_ZERO_BASED;
     /// Flags that a device may ignore, such as relaxed ordering.
-    pub const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
+    pub(crate) const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
     /// Flags that require memory to which the process may write (`ib_access_writable()` in
     /// ib_verbs.h).
-    pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
+    pub(super) const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
 }
 
 /// User memory that is pinned and charged to its process (`struct ib_umem`).
@@ -94,7 +94,7 @@ impl Umem {
     }
 
     /// Lists the memory in blocks of the largest page size that fits.
-    pub fn page_table(&self) -> Result<PageTable> {
+    fn page_table(&self) -> Result<PageTable> {
         self.blocks(usize::MAX & !(PAGE_SIZE - 1))
     }
 
@@ -166,7 +166,7 @@ impl Drop for Umem {
 /// largest page size that fits.
 ///
 /// The table does not keep the memory pinned (see [`Pinned`]).
-pub struct PageTable {
+struct PageTable {
     blocks: KVVec<usize>,
     shift: u32,
     /// Offset of the first byte in the first block.
@@ -177,11 +177,6 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// Returns the size of a block in bytes.
-    pub fn block_size(&self) -> u64 {
-        1 << self.shift
-    }
-
     /// Returns the address of byte `offset`, and how many of the following `len` bytes are
     /// contiguous. Returns `None` if the range extends past the end.
     #[inline]

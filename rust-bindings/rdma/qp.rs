@@ -212,7 +212,6 @@ impl QpAttrMask {
     pub const PATH_MIG_STATE: u32 = raw::ib_qp_attr_mask_IB_QP_PATH_MIG_STATE;
     pub const CAP: u32 = raw::ib_qp_attr_mask_IB_QP_CAP;
     pub const DEST_QPN: u32 = raw::ib_qp_attr_mask_IB_QP_DEST_QPN;
-    pub const RATE_LIMIT: u32 = raw::ib_qp_attr_mask_IB_QP_RATE_LIMIT;
 
     /// Returns whether all of `bits` are set.
     pub fn has(self, bits: u32) -> bool {

@@ -54,13 +54,13 @@ impl ModuleWorkqueue {
     }
 
     /// Returns whether the queue is open.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.0.load(Acquire).is_null()
     }
 
     /// Queues a work item, unless it is already queued. Returns false if the queue is not open. Any
     /// context.
-    pub fn enqueue<W, const ID: u64>(&self, work: W) -> bool
+    pub(crate) fn enqueue<W, const ID: u64>(&self, work: W) -> bool
     where
         W: RawWorkItem<ID> + Send + 'static,
     {

@@ -65,7 +65,7 @@ impl<const N: usize> PerCpuCounters<N> {
 
     /// Returns this CPU's value, or 0 if the counter does not exist. Any context.
     #[inline]
-    pub fn this_cpu(&self, index: usize) -> u64 {
+    pub(super) fn this_cpu(&self, index: usize) -> u64 {
         if index >= N {
             return 0;
         }

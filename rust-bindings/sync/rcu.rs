@@ -10,7 +10,7 @@ use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
 /// Waits for all RCU read-side sections that have begun. Sleeps.
 #[inline]
-pub fn synchronize_rcu() {
+pub(crate) fn synchronize_rcu() {
     // SAFETY: `synchronize_rcu` (kernel/rcu/tree.c) only requires a context that may sleep; the
     // kernel reports a violation.
     unsafe { raw::synchronize_rcu() }

@@ -40,7 +40,7 @@ pub struct SerialWork<T, const ID: u64 = 0> {
     state: Atomic<u32>,
 }
 
-/// Where a [`SerialWork`] runs if its caller does not do it.
+/// The queue of a [`SerialWork`].
 pub enum SerialQueue {
     /// In a softirq (`system_bh_wq`).
     Softirq,
@@ -48,7 +48,7 @@ pub enum SerialQueue {
     Thread(&'static ModuleWorkqueue),
 }
 
-/// What a [`SerialWork`] does.
+/// The task of a [`SerialWork`].
 pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
     /// Number of rounds after which other work gets its turn.
     const ROUNDS: u32 = 16;
@@ -135,15 +135,6 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
     #[inline]
     pub fn is_marked(&self) -> bool {
         self.state.load(Relaxed) & KINDS != 0
-    }
-
-    /// Starts the work here. If it is not finished after [`SerialTask::ROUNDS`] rounds, the work
-    /// item continues.
-    #[inline]
-    pub fn run(this: ArcBorrow<'_, T>) {
-        if this.serial_work().enter(0) {
-            Self::rounds(this);
-        }
     }
 
     /// Marks `kinds` of work, and starts the work in its queue. May be called from any context.

@@ -216,15 +216,9 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         Some(Self::of(owner).deadline.load(Relaxed)).filter(|deadline| *deadline != IDLE)
     }
 
-    /// Returns whether the timer is currently armed.
-    #[inline]
-    pub fn is_armed(owner: &T) -> bool {
-        Self::deadline(owner).is_some()
-    }
-
     /// Cancels the timer if it is queued, without waiting for a running callback. Any context.
     /// Returns whether no callback is running.
-    pub fn cancel(owner: ArcBorrow<'_, T>) -> bool {
+    fn cancel(owner: ArcBorrow<'_, T>) -> bool {
         let owner = Arc::from(owner);
         let this = Self::of(&owner);
         let _irq = IrqGuard::new();
