@@ -417,6 +417,18 @@ impl<'a> Fragment<'a> {
         }
     }
 
+    /// Describes bytes of the kernel.
+    #[inline]
+    pub(crate) fn of(bytes: &'a [u8], vector: &'a Vector) -> Self {
+        // INVARIANT: A slice is valid for reads of its length.
+        Self {
+            data: bytes.as_ptr(),
+            len: bytes.len(),
+            vector,
+            _packet: PhantomData,
+        }
+    }
+
     /// Returns the `Vector` used to copy the bytes.
     #[inline]
     pub(crate) fn vector(&self) -> &'a Vector {
