@@ -20,6 +20,7 @@ mod payload_arena;
 mod queue_limit;
 mod route;
 mod rx;
+mod skb;
 mod tx;
 mod tx_queue;
 mod udp_tunnel;

@@ -7,6 +7,7 @@
 //! in softirq context, so its `Drop` must not sleep.
 
 mod arc;
+mod atomic_box;
 mod bh;
 mod gate;
 mod index_pool;

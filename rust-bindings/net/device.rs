@@ -8,7 +8,7 @@ use super::NetNs;
 use crate::{raw, shared_bytes};
 use core::ptr::NonNull;
 use kernel::{
-    ffi::c_int,
+    ffi::{c_int, c_uint, c_ushort},
     sync::{aref::AlwaysRefCounted, rcu},
     types::Opaque,
 };
@@ -37,14 +37,31 @@ unsafe impl Sync for NetDevice {}
 // is zero (netdev_wait_allrefs_any in net/core/dev.c).
 unsafe impl AlwaysRefCounted for NetDevice {
     fn inc_ref(&self) {
-        // SAFETY: The device is valid by the type invariant, so a reference may be taken.
-        unsafe { raw::shim_dev_hold(self.as_raw()) }
+        shim_dev_hold(self);
     }
 
     unsafe fn dec_ref(obj: NonNull<Self>) {
         // SAFETY: The caller owns a reference and gives it up.
         unsafe { raw::shim_dev_put(obj.cast().as_ptr()) }
     }
+}
+
+// SAFETY: These are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
+// points to (type invariant, `repr(transparent)`). `dev_hold` counts a reference, and the others
+// read fields, with READ_ONCE() if they may change.
+#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
+unsafe extern "C" {
+    safe fn shim_dev_hold(dev: &NetDevice);
+    safe fn shim_is_vlan_dev(dev: &NetDevice) -> bool;
+    safe fn shim_netdev_can_segment_udp(dev: &NetDevice) -> bool;
+    safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_gso_ipv4_max_size(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_gso_max_segs(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_gso_max_size(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_ifindex(dev: &NetDevice) -> c_int;
+    safe fn shim_netdev_mtu(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_type(dev: &NetDevice) -> c_ushort;
+    safe fn shim_netif_oper_up(dev: &NetDevice) -> bool;
 }
 
 /// Name of a device at the time of the call.
@@ -89,9 +106,7 @@ impl NetDevice {
     /// Returns the index of the device, unique in its namespace.
     #[inline]
     pub fn ifindex(&self) -> i32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        unsafe { raw::shim_netdev_ifindex(self.as_raw()) }
+        shim_netdev_ifindex(self)
     }
 
     /// Returns the name of the device. During a rename, it may be a mixture of both names.
@@ -109,9 +124,7 @@ impl NetDevice {
     /// Returns the maximum transmission unit in bytes, without the Ethernet header.
     #[inline]
     pub fn mtu(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        unsafe { raw::shim_netdev_mtu(self.as_raw()) }
+        shim_netdev_mtu(self)
     }
 
     /// Returns the Ethernet address, or `None` for devices of other types.
@@ -149,8 +162,7 @@ impl NetDevice {
 
     /// Returns the hardware type (`ARPHRD_*`).
     fn kind(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads one field.
-        unsafe { raw::shim_netdev_type(self.as_raw()) }.into()
+        shim_netdev_type(self).into()
     }
 
     /// Returns whether this is the loopback device.
@@ -202,16 +214,10 @@ impl NetDevice {
         if !self.is_veth() {
             return 0;
         }
-        // SAFETY: The device is valid by the type invariant; the shims read single fields.
-        unsafe {
-            if !raw::shim_netdev_can_segment_udp(self.as_raw())
-                || raw::shim_netdev_gso_max_segs(self.as_raw()) < MAX_SEGMENTS
-            {
-                return 0;
-            }
-            raw::shim_netdev_gso_max_size(self.as_raw())
-                .min(raw::shim_netdev_gso_ipv4_max_size(self.as_raw()))
+        if !shim_netdev_can_segment_udp(self) || shim_netdev_gso_max_segs(self) < MAX_SEGMENTS {
+            return 0;
         }
+        shim_netdev_gso_max_size(self).min(shim_netdev_gso_ipv4_max_size(self))
     }
 
     /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
@@ -239,17 +245,13 @@ impl NetDevice {
     /// Returns whether the device can carry traffic (RFC 2863 `ifOperStatus`).
     #[inline]
     pub fn is_operational(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; netif_oper_up() (netdevice.h) reads a
-        // field with READ_ONCE().
-        unsafe { raw::shim_netif_oper_up(self.as_raw()) }
+        shim_netif_oper_up(self)
     }
 
     /// Returns whether this is a VLAN device.
     #[inline]
     pub fn is_vlan(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; is_vlan_dev() (if_vlan.h) tests a
-        // flag.
-        unsafe { raw::shim_is_vlan_dev(self.as_raw()) }
+        shim_is_vlan_dev(self)
     }
 
     /// Returns the VLAN identifier of packets that the device receives: its own if it is a VLAN
@@ -303,9 +305,7 @@ impl NetDevice {
 
     #[inline]
     fn flags(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        unsafe { raw::shim_netdev_flags(self.as_raw()) }
+        shim_netdev_flags(self)
     }
 }
 

@@ -12,6 +12,7 @@
 //! The mark is neither secret nor proof of anything else: a program that may send packets from this
 //! host can send any packet.
 
+use super::skb::{shim_skb_tskey, Skb};
 use crate::{random, raw};
 use kernel::sync::atomic::{Atomic, Relaxed};
 
@@ -37,13 +38,8 @@ pub(super) unsafe fn mark(skb: *mut raw::sk_buff) {
 }
 
 /// Returns whether a packet was built on this host and still has the memory from there.
-///
-/// # Safety
-///
-/// `skb` is valid.
 #[inline]
-pub(super) unsafe fn is_marked(skb: *const raw::sk_buff) -> bool {
+pub(super) fn is_marked(skb: &Skb) -> bool {
     let key = KEY.load(Relaxed);
-    // SAFETY: The caller guarantees a valid packet.
-    key != 0 && unsafe { raw::shim_skb_tskey(skb) } == key
+    key != 0 && shim_skb_tskey(skb) == key
 }

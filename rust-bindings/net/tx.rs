@@ -4,7 +4,11 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{blocks, origin, IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
+use super::{
+    blocks, origin,
+    skb::{shim_skb_gso_segs, shim_skb_gso_size, shim_skb_headroom, shim_skb_nr_frags, Skb},
+    IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
+};
 use crate::{raw, vector::Vector};
 use core::ptr::NonNull;
 use kernel::{prelude::*, sync::rcu};
@@ -82,6 +86,12 @@ impl TxSkb {
         self.skb.as_ptr()
     }
 
+    #[inline]
+    fn fields(&self) -> &Skb {
+        // SAFETY: `self` owns the packet (type invariant).
+        unsafe { Skb::from_raw(self.as_raw()) }
+    }
+
     /// Transfers ownership of the C struct to the caller.
     #[inline]
     pub(super) fn into_raw(self) -> *mut raw::sk_buff {
@@ -106,8 +116,7 @@ impl TxSkb {
     #[inline]
     #[expect(clippy::len_without_is_empty)] // No caller needs it.
     pub fn len(&self) -> usize {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { (*self.as_raw()).len as usize }
+        self.fields().len() as usize
     }
 
     /// Appends `len` bytes that `fill` writes. Bytes that it does not write are zero. If `fill`
@@ -128,7 +137,7 @@ impl TxSkb {
         vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
-        let linear = !self.paged && len <= self.tailroom();
+        let linear = !self.paged && len <= self.fields().tailroom();
         let before = self.len();
         let (block, used) = match self.block {
             // SAFETY: `self` owns the packet, whose tailroom is at least `len` bytes, so `len` fits
@@ -139,7 +148,9 @@ impl TxSkb {
             },
             _ if len > blocks::SIZE => return Err(EMSGSIZE),
             Some((block, used)) if blocks::SIZE.saturating_sub(used) >= len => (block, used),
-            _ if self.fragments() >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
+            _ if u32::from(shim_skb_nr_frags(self.fields())) >= raw::MAX_SKB_FRAGS => {
+                return Err(EMSGSIZE)
+            }
             _ => (blocks::take()?, 0),
         };
         // SAFETY: `self` owns the memory, and nothing else uses its `len` bytes from `used` on.
@@ -162,7 +173,7 @@ impl TxSkb {
     /// Adds `len` initialised bytes of a block, which follow the `used` ones, to the packet.
     #[inline]
     fn add_block(&mut self, block: NonNull<u8>, used: usize, len: usize) {
-        let count = self.fragments() as i32;
+        let count = i32::from(shim_skb_nr_frags(self.fields()));
         // SAFETY: The caller has initialised the bytes. A new block becomes a fragment, for which
         // there is a free slot; the fragment takes over the block's reference and accounts for all
         // of its memory. A block in use is the last fragment, which grows.
@@ -182,26 +193,11 @@ impl TxSkb {
         self.block = Some((block, used.wrapping_add(len)));
     }
 
-    /// Returns the number of page fragments so far.
-    #[inline]
-    fn fragments(&self) -> u32 {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_nr_frags(self.as_raw()) }.into()
-    }
-
-    /// Returns the bytes of linear data that the packet still has room for.
-    #[inline]
-    fn tailroom(&self) -> usize {
-        // SAFETY: `self` owns the packet (type invariant). `skb_tailroom` (skbuff.h) returns zero
-        // if there are page fragments.
-        usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
-    }
-
     /// Returns how many bytes a single [`append`](Self::append) can take, given that it needs room
     /// for at least `len`.
     #[inline]
     pub fn room(&self, len: usize) -> usize {
-        match (self.tailroom(), self.block) {
+        match (self.fields().tailroom(), self.block) {
             (linear, _) if linear >= len && !self.paged => linear,
             (_, Some((_, used))) if blocks::SIZE.saturating_sub(used) >= len => {
                 blocks::SIZE.saturating_sub(used)
@@ -258,24 +254,16 @@ impl TxSkb {
 
     /// Returns the number and size of the IP packets on the wire.
     pub(super) fn on_the_wire(&self) -> OnTheWire {
-        // SAFETY: `self` owns the packet (type invariant).
-        let (segments, len, version) = unsafe {
-            (
-                u32::from(raw::shim_skb_gso_segs(self.as_raw())).max(1),
-                (*self.as_raw()).len,
-                u16::from_be(raw::shim_skb_protocol(self.as_raw())),
-            )
-        };
-        let ip = if u32::from(version) == raw::ETH_P_IPV6 {
-            IPV6_HEADER
-        } else {
-            IPV4_HEADER
+        let skb = self.fields();
+        let (segments, len) = (u32::from(shim_skb_gso_segs(skb)).max(1), skb.len());
+        let ip = match skb.version() {
+            IpVersion::V4 => IPV4_HEADER,
+            IpVersion::V6 => IPV6_HEADER,
         };
         let headers = ip.wrapping_add(UDP_HEADER) as u32;
         let longest = match segments {
             1 => len,
-            // SAFETY: `self` owns the packet (type invariant).
-            _ => u32::from(unsafe { raw::shim_skb_gso_size(self.as_raw()) }).wrapping_add(headers),
+            _ => u32::from(shim_skb_gso_size(skb)).wrapping_add(headers),
         };
         OnTheWire {
             packets: segments,
@@ -331,10 +319,7 @@ impl TxSkb {
 
     #[inline]
     fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8], protocol: u16) -> Result {
-        // SAFETY: `self` owns the packet (type invariant).
-        if (unsafe { raw::shim_skb_headroom(self.as_raw()) } as usize)
-            < ip.len().saturating_add(udp.len())
-        {
+        if (shim_skb_headroom(self.fields()) as usize) < ip.len().saturating_add(udp.len()) {
             return Err(EINVAL);
         }
         let skb = self.as_raw();

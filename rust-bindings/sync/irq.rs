@@ -24,8 +24,7 @@ impl IrqGuard {
     #[inline]
     pub(crate) fn new() -> Self {
         Self {
-            // SAFETY: local_irq_save() (linux/irqflags.h) may be called in any context.
-            flags: unsafe { raw::shim_local_irq_save() },
+            flags: raw::safe::shim_local_irq_save(),
             _not_send: NotThreadSafe,
         }
     }

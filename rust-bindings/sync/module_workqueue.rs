@@ -39,16 +39,18 @@ impl ModuleWorkqueue {
     /// Opens the queue, whose worker threads get this name. Returns `EBUSY` if it is already open.
     pub fn open(&'static self, name: &CStr) -> Result<OpenWorkqueue> {
         // SAFETY: The name is copied before this returns (kernel/workqueue.c,
-        // `__alloc_workqueue()`).
-        let queue = unsafe { raw::shim_alloc_workqueue(name.as_char_ptr()) };
-        if queue.is_null() {
-            return Err(ENOMEM);
-        }
-        // INVARIANT: `queue` is a workqueue, which only the `OpenWorkqueue` destroys.
-        if self.0.cmpxchg(ptr::null_mut(), queue, Full).is_err() {
-            // SAFETY: The workqueue is new, and nothing else has a pointer to it.
-            unsafe { raw::destroy_workqueue(queue) };
-            return Err(EBUSY);
+        // `__alloc_workqueue()`). If there is another workqueue, nothing else has a pointer to the
+        // new one.
+        unsafe {
+            let queue = raw::shim_alloc_workqueue(name.as_char_ptr());
+            if queue.is_null() {
+                return Err(ENOMEM);
+            }
+            // INVARIANT: `queue` is a workqueue, which only the `OpenWorkqueue` destroys.
+            if self.0.cmpxchg(ptr::null_mut(), queue, Full).is_err() {
+                raw::destroy_workqueue(queue);
+                return Err(EBUSY);
+            }
         }
         Ok(OpenWorkqueue(self))
     }
