@@ -390,6 +390,16 @@ SHIM struct dst_entry *shim_rtable_dst(struct rtable *rt)
 
 /* Socket buffers. */
 
+SHIM unsigned int shim_skb_head_align(unsigned int size)
+{
+	return SKB_HEAD_ALIGN(size);
+}
+
+SHIM bool shim_skb_is_of_this_cpu(const struct sk_buff *skb)
+{
+	return skb->alloc_cpu == raw_smp_processor_id();
+}
+
 SHIM struct sk_buff *shim_alloc_skb(unsigned int size, gfp_t gfp)
 {
 	return alloc_skb(size, gfp);

@@ -59,10 +59,14 @@ pub(crate) struct FlowTemplate<'a> {
     omit_icrc: bool,
     /// Packets may be queued on this host.
     may_queue: bool,
+    /// A capture sees the packets.
+    is_captured: bool,
 }
 
 impl<'a> FlowTemplate<'a> {
-    /// Returns `None` if there is no route: the packets are lost.
+    /// Returns `None` if there is no route: the packets are lost. Packets may form GSO packets if
+    /// the device supports them, and if no capture must see packets as they are on a wire.
+    #[inline(always)]
     pub(crate) fn new(
         path: &'a Path,
         device: &DeviceState,
@@ -70,14 +74,22 @@ impl<'a> FlowTemplate<'a> {
         rcu: &rcu::Guard,
     ) -> Option<Self> {
         let route = path.route(device, source_port, rcu)?;
+        let dev = route.device(rcu);
+        let (may_queue, is_captured) = (dev.queues_packets(rcu), dev.is_captured(rcu));
+        let limit = if is_captured {
+            0
+        } else {
+            dev.segmentation_limit() as usize
+        };
         Some(Self {
             path,
-            may_queue: route.device(rcu).queues_packets(rcu),
             route,
             source_port,
             tos: path.info().traffic_class,
-            max_gso_payload: 0,
+            max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
             omit_icrc: false,
+            may_queue,
+            is_captured,
         })
     }
 
@@ -88,17 +100,11 @@ impl<'a> FlowTemplate<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let tos = congestion::connected_tos(&device.config, path.info().traffic_class);
-        let template = Self::new(path, device, source_port, rcu)?.with_tos(tos);
-        // A capture must show packets as they are on a wire.
-        if template.route.device(rcu).is_captured(rcu) {
-            return Some(template);
-        }
-        Some(Self {
-            // A queueing discipline may segment GSO packets.
-            omit_icrc: !template.may_queue && path.may_omit_icrc(),
-            ..template.with_gso()
-        })
+        let mut template = Self::new(path, device, source_port, rcu)?;
+        template.tos = congestion::connected_tos(&device.config, template.tos);
+        // A queueing discipline may segment GSO packets.
+        template.omit_icrc = !template.is_captured && !template.may_queue && path.may_omit_icrc();
+        Some(template)
     }
 
     /// Returns the template for datagrams to one destination. They always carry an ICRC, because
@@ -110,20 +116,11 @@ impl<'a> FlowTemplate<'a> {
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let template = Self::new(path, device, source_port, rcu)?;
-        let alone =
-            path.destination().is_multicast() || template.route.device(rcu).is_captured(rcu);
-        Some(if alone { template } else { template.with_gso() })
-    }
-
-    /// Enables GSO packets if the device supports them.
-    fn with_gso(self) -> Self {
-        let limit = self.route.segmentation_limit() as usize;
-        let max_gso_payload = limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS);
-        Self {
-            max_gso_payload,
-            ..self
+        let mut template = Self::new(path, device, source_port, rcu)?;
+        if path.destination().is_multicast() {
+            template.max_gso_payload = 0;
         }
+        Some(template)
     }
 
     /// Returns whether the route leads back over the loopback device, with neither a queueing
@@ -131,10 +128,7 @@ impl<'a> FlowTemplate<'a> {
     #[inline]
     pub(crate) fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
         let dev = self.route.device(rcu);
-        dev.is_loopback()
-            && !dev.has_queue(rcu)
-            && !dev.is_captured(rcu)
-            && !self.path.always_has_icrc()
+        dev.is_loopback() && !self.may_queue && !self.is_captured && !self.path.always_has_icrc()
     }
 
     /// Replaces the type of service or traffic class.
@@ -541,29 +535,20 @@ impl<'a> Transmitter<'a> {
         Some((count, Ok(())))
     }
 
-    /// Sends packets that bypass the network stack, and copies their payload.
+    /// Sends a packet that bypasses the network stack, and copies its payload.
     #[inline(never)]
     fn send_loopback(
         &mut self,
         packet: &TxPacket,
-        count: u32,
-        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> (u32, Result<(), TxError>) {
+        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+    ) -> Result<(), TxError> {
         let Some(loopback) = TxBatch::loopback(&mut self.batch, &self.template) else {
-            return (0, Err(TxError::NoRoom));
+            return Err(TxError::NoRoom);
         };
-        let vector = &self.scratch.vector;
-        let (mut at, mut lost) = (0u32, 0u16);
-        let sent = packet.for_each_in_burst(count, |packet| {
-            let fill = |writer: &mut PacketWriter<'_>| gather(at, writer);
-            if !loopback.push_copy(packet, vector, fill)? {
-                lost = lost.wrapping_add(1);
-            }
-            at = at.wrapping_add(1);
-            Ok(())
-        });
-        self.count_lost(lost);
-        sent
+        if !loopback.push_copy(packet, &self.scratch.vector, gather)? {
+            self.count_lost(1);
+        }
+        Ok(())
     }
 
     /// Sends a packet; `gather` writes the payload. A packet that can't be sent is lost: the
@@ -574,7 +559,7 @@ impl<'a> Transmitter<'a> {
         mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
         if self.loopback {
-            return self.send_loopback(packet, 1, |_, writer| gather(writer)).1;
+            return self.send_loopback(packet, gather);
         }
         self.send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
             .map(|_| ())
@@ -590,7 +575,12 @@ impl<'a> Transmitter<'a> {
         mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
         if self.loopback {
-            return self.send_loopback(packet, count, gather);
+            let mut at = 0u32;
+            return packet.for_each_in_burst(count, |packet| {
+                let sent = self.send_loopback(packet, |writer| gather(at, writer));
+                at = at.wrapping_add(1);
+                sent
+            });
         }
         let mut packet = *packet;
         let mut done = 0;
@@ -686,7 +676,15 @@ impl<'a> Transmitter<'a> {
     }
 
     /// Ends the batch: moves an unfinished GSO packet to the queue.
+    #[inline]
     pub(crate) fn finish(&mut self) {
+        // Most calls handle received packets, and find none.
+        if self.gso.is_some() {
+            self.finish_gso();
+        }
+    }
+
+    fn finish_gso(&mut self) {
         // It may be empty.
         let gso = self.gso.take().filter(|gso| gso.count != 0);
         let (Some(gso), Some(template)) = (gso, &self.template) else {

@@ -5,13 +5,10 @@
 //! responder has executed each once and in order, and every byte is in its place.
 
 use crate::model::{status, Model};
-use crate::reorder_buffer::ReorderBuffer;
 use crate::script::{Script, Service};
-use crate::world::{KEY, PEER, SIZE};
-use rrxe_core::{
-    Fault, Mtu, Packet, Payload, Requester, RequesterEnv, SendCompletion, SendOp, SendRequest,
-    SendSlot, Status, TxError, TxPacket,
-};
+use crate::world::{KEY, OWN, PEER, PLACES, SIZE};
+use rrxe_core::{Mtu, Packet, SendOp, SendRequest, Status};
+use rrxe_testkit::{Attributes, Host, ReorderBuffer};
 use std::collections::VecDeque;
 
 const EVENTS: usize = 150;
@@ -42,93 +39,28 @@ const OPS: [SendOp; 8] = [
 /// Headers and payload.
 type Frame = (Vec<u8>, Vec<u8>);
 
-#[derive(Clone)]
+/// A work request that is not complete.
 struct Work {
-    slot: u32,
-    request: SendRequest,
-    /// Data that is sent, or received in return.
-    data: Vec<u8>,
+    wr_id: u64,
+    op: SendOp,
     /// Data that must be returned.
     expected: Vec<u8>,
     /// A READ that may see the effect of a later request without a fence (IBA 10.8.3.3).
     loose: bool,
 }
 
-/// The requester's side.
-struct World {
-    work: VecDeque<Work>,
-    wire: VecDeque<Frame>,
-    incoming: Vec<u8>,
-    /// READs may see later writes.
-    disturbed: bool,
-}
-
-impl World {
-    fn work(&mut self, slot: u32) -> &mut Work {
-        let found = self.work.iter_mut().find(|work| work.slot == slot);
-        found.expect("a slot without work request")
-    }
-}
-
-impl RequesterEnv for World {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        let payload = match packet.payload {
-            Payload::Send { slot, offset, len } => {
-                let (from, to) = (offset as usize, (offset + len) as usize);
-                self.work(slot).data[from..to].to_vec()
-            }
-            _ => Vec::new(),
-        };
-        self.wire.push_back((packet.header().to_vec(), payload));
-        Ok(())
-    }
-
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> Result<(), Fault> {
-        let incoming = std::mem::take(&mut self.incoming);
-        let at = offset as usize;
-        self.work(slot).data[at..at + incoming.len()].copy_from_slice(&incoming);
-        self.incoming = incoming;
-        Ok(())
-    }
-
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> Result<(), Fault> {
-        self.work(slot).data = value.to_ne_bytes().to_vec();
-        Ok(())
-    }
-
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
-        let work = self
-            .work
-            .pop_front()
-            .expect("completes what was not posted");
-        assert_eq!(work.slot, slot, "out of order");
-        assert_eq!(completion.status, Status::Success, "{:?}", work.request.op);
-        if work.request.op.is_atomic() {
-            assert_eq!(
-                work.data, work.expected,
-                "executed more than once, or not in its turn"
-            );
-        }
-        if work.request.op == SendOp::Read && !self.disturbed && !work.loose {
-            assert_eq!(work.data, work.expected, "not what was there");
-        }
-    }
-
-    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
-        unreachable!("none is posted")
-    }
-}
-
 struct Conversation {
-    requester: Requester,
-    slots: [SendSlot; 16],
-    world: World,
+    host: Host,
+    work: VecDeque<Work>,
+    /// Requests on the link.
+    wire: VecDeque<Frame>,
     peer: Model,
     answers: VecDeque<Frame>,
-    buffered: ReorderBuffer<Vec<u8>>,
     now: u64,
     /// Retries that the disturbances so far may have cost.
     spent: u32,
+    /// READs may see later writes.
+    disturbed: bool,
     /// Expected final contents of the peer's memory, then of its receive work requests.
     memory: Vec<u8>,
     received: Vec<Vec<u8>>,
@@ -163,14 +95,14 @@ impl Conversation {
             swap: fill.into(),
             ..SendRequest::default()
         };
-        let Ok(slot) = self.requester.post(&mut self.slots, request) else {
+        let Ok(wr_id) = self.host.post(request, data.clone()) else {
             return;
         };
         // Computes the expected effect, in the order of the work requests.
         let range = at..at + length;
         let mut expected = Vec::new();
         match op {
-            SendOp::Send | SendOp::SendImm => self.received.push(data.clone()),
+            SendOp::Send | SendOp::SendImm => self.received.push(data),
             SendOp::Write | SendOp::WriteImm => {
                 self.memory[range].copy_from_slice(&data);
                 if op == SendOp::WriteImm {
@@ -191,15 +123,11 @@ impl Conversation {
         }
         let changes = !matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Read);
         if changes && !request.fence {
-            self.world
-                .work
-                .iter_mut()
-                .for_each(|work| work.loose = true);
+            self.work.iter_mut().for_each(|work| work.loose = true);
         }
-        self.world.work.push_back(Work {
-            slot,
-            request,
-            data,
+        self.work.push_back(Work {
+            wr_id,
+            op,
             expected,
             loose: false,
         });
@@ -212,18 +140,38 @@ impl Conversation {
         self.posted += 1;
     }
 
+    /// Checks what the host has completed, and moves its packets to the link.
+    fn check(&mut self) {
+        assert!(!self.host.error && !self.host.sqe);
+        while let Some(done) = self.host.driver.sent.pop_front() {
+            let work = self.work.pop_front();
+            let work = work.expect("completes what was not posted");
+            assert_eq!(work.wr_id, done.wr_id, "out of order");
+            assert_eq!(done.completion.status, Status::Success, "{:?}", work.op);
+            if work.op.is_atomic() {
+                assert_eq!(
+                    done.data, work.expected,
+                    "executed more than once, or not in its turn"
+                );
+            }
+            if work.op == SendOp::Read && !self.disturbed && !work.loose {
+                assert_eq!(done.data, work.expected, "not what was there");
+            }
+        }
+        let sent = self.host.driver.out.drain(..);
+        self.wire
+            .extend(sent.map(|frame| (frame.header().to_vec(), frame.payload)));
+    }
+
     fn poll(&mut self) {
-        let (now, world) = (self.now, &mut self.world);
-        let progress = self
-            .requester
-            .poll_transmit(&mut self.slots, now, 64, world);
-        assert!(!progress.fatal && !progress.sqe);
+        self.host.transmit(self.now);
+        self.check();
     }
 
     /// Delivers up to `n` packets to the peer.
     fn deliver(&mut self, n: usize) {
         for _ in 0..n {
-            let Some((head, payload)) = self.world.wire.pop_front() else {
+            let Some((head, payload)) = self.wire.pop_front() else {
                 break;
             };
             self.peer.take(&head, &payload);
@@ -245,56 +193,25 @@ impl Conversation {
             };
             let total = (head.len() + payload.len()).next_multiple_of(4) as u32 + 4;
             let packet = Packet::parse(&head, total).expect("the model's packets are right");
-            self.handle(&packet, payload);
-            loop {
-                let (requester, slots) = (&self.requester, &self.slots);
-                let due = |psn| requester.is_due(slots, psn);
-                let Some((packet, payload)) = self.buffered.next(requester.expected_psn(), due)
-                else {
-                    break;
-                };
-                self.handle(&packet, payload);
-            }
-            if self.buffered.enabled {
-                let (now, world) = (self.now, &mut self.world);
-                let left = self.buffered.left();
-                let outcome = self
-                    .requester
-                    .on_buffered(&mut self.slots, now, left, world);
-                assert!(!outcome.fatal && !outcome.sqe);
-            }
-        }
-    }
-
-    fn handle(&mut self, packet: &Packet, payload: Vec<u8>) {
-        self.world.incoming = payload;
-        let (now, world) = (self.now, &mut self.world);
-        let outcome = self
-            .requester
-            .handle_packet(&mut self.slots, now, packet, world);
-        assert!(!outcome.fatal && !outcome.sqe);
-        if outcome.buffer {
-            let payload = std::mem::take(&mut self.world.incoming);
-            self.buffered
-                .keep(self.requester.expected_psn(), packet, payload);
+            let _ = self.host.take(self.now, &packet, &payload);
+            self.check();
         }
     }
 
     fn timeout(&mut self) -> bool {
-        let Some(at) = self.requester.next_timeout() else {
+        let Some(at) = self.host.requester.next_timeout() else {
             return false;
         };
         self.now = self.now.max(at);
-        let (now, world) = (self.now, &mut self.world);
-        let outcome = self.requester.handle_timeout(&mut self.slots, now, world);
-        assert!(!outcome.fatal && !outcome.sqe);
+        let _ = self.host.timeout(self.now);
+        self.check();
         true
     }
 
     /// Records a disturbance of this cost. Returns whether the budget allows it.
     fn disturb(&mut self, cost: u32) -> bool {
         self.spent += cost;
-        self.world.disturbed = true;
+        self.disturbed = true;
         self.spent <= RETRIES_SPENT
     }
 }
@@ -321,41 +238,39 @@ pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let [reads, psn, fill, timeout] = [(); 4].map(|()| script.u8());
     let psn = u32::from(psn).wrapping_sub(16) & 0xff_ffff;
-    let mut requester = Requester::new(Service::Rc.core());
-    requester.set_dest_qpn(PEER);
-    requester.set_mtu(Mtu::from_bytes(MTU).expect("an MTU"));
-    requester.set_psn(psn);
-    requester.set_retry_count(7);
-    requester.set_rnr_retry(7);
-    requester.set_timeout(1 + timeout % 20);
-    requester.set_max_rd_atomic(1 + reads % 4);
     let enabled = reads & 0x80 != 0;
-    requester.set_buffering(enabled);
-    requester.start();
+    let attributes = Attributes {
+        dest_qpn: PEER,
+        mtu: Mtu::from_bytes(MTU).expect("an MTU"),
+        sq_psn: psn,
+        timeout: 1 + timeout % 20,
+        max_rd_atomic: 1 + reads % 4,
+        buffering: enabled,
+        ..Attributes::default()
+    };
+    let mut host = Host::reset(attributes.service, 16);
+    attributes.connect_requester(&mut host.requester);
+    host.reorder_buffers = [usize::from(enabled) * PLACES; 2].map(ReorderBuffer::new);
+    host.budget = 64;
     let mut peer = Model::new(Service::Rc, MTU, SIZE);
     peer.expected = psn;
     peer.resources = usize::from(1 + reads % 4) + usize::from((reads >> 4) & 3);
     peer.access = [true; 3];
     peer.base = BASE;
     peer.key = KEY;
-    peer.peer = crate::world::OWN;
+    peer.peer = OWN;
     peer.rnr = 1;
     peer.memory.fill(fill);
     let mut conversation = Conversation {
-        requester,
-        slots: [SendSlot::default(); 16],
-        world: World {
-            work: VecDeque::new(),
-            wire: VecDeque::new(),
-            incoming: Vec::new(),
-            disturbed: false,
-        },
+        host,
+        work: VecDeque::new(),
+        wire: VecDeque::new(),
         memory: peer.memory.clone(),
         peer,
         answers: VecDeque::new(),
-        buffered: ReorderBuffer::new(enabled),
         now: 0,
         spent: 0,
+        disturbed: false,
         received: Vec::new(),
         posted: 0,
     };
@@ -374,7 +289,7 @@ pub fn run(data: &[u8]) {
             0xb8..=0xd7 => conversation.answer(n + 1),
             0xd8..=0xe7 => {
                 if conversation.disturb(OF_PACKET) {
-                    harm(&mut conversation.world.wire, script.u8());
+                    harm(&mut conversation.wire, script.u8());
                 }
             }
             0xe8..=0xf7 => {
@@ -394,7 +309,7 @@ pub fn run(data: &[u8]) {
         conversation.post_receive();
     }
     let mut rounds = 0;
-    while conversation.requester.outstanding() != 0 {
+    while conversation.host.requester.outstanding() != 0 {
         rounds += 1;
         assert!(rounds < 10_000, "no end in sight");
         conversation.poll();
@@ -402,9 +317,9 @@ pub fn run(data: &[u8]) {
         conversation.transmit();
         let idle = conversation.answers.is_empty();
         conversation.answer(usize::MAX);
-        if idle && conversation.world.wire.is_empty() {
+        if idle && conversation.wire.is_empty() {
             conversation.poll();
-            if conversation.world.wire.is_empty() && conversation.requester.outstanding() != 0 {
+            if conversation.wire.is_empty() && conversation.host.requester.outstanding() != 0 {
                 assert!(
                     conversation.timeout(),
                     "nothing is under way, and nothing will be"

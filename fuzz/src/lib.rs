@@ -36,7 +36,6 @@ pub mod conversation;
 pub mod differential;
 pub mod model;
 pub mod parse;
-pub mod reorder_buffer;
 pub mod requester;
 pub mod responder;
 pub mod script;

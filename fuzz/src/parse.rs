@@ -2,8 +2,8 @@
 
 //! The packet parser: it accepts any input, and accepted packets survive a round trip.
 
-use crate::script::{extensions, Extension};
-use rrxe_core::{Ext, Packet};
+use rrxe_core::Packet;
+use rrxe_testkit::{headers_of, layout};
 
 /// Input: the length of the UDP payload in two bytes, then the start of that payload.
 pub fn run(data: &[u8]) {
@@ -29,7 +29,7 @@ fn check(packet: &Packet, head: &[u8], total: u32) {
     let opcode = head[0];
     let known = packet.operation != rrxe_core::wire::Operation::Unsupported;
     if known && opcode != 0x81 {
-        let mut expected: usize = extensions(opcode).iter().map(|e| length(*e)).sum();
+        let mut expected: usize = layout::extensions(opcode).iter().map(|h| h.size()).sum();
         if has_xrceth(packet) {
             expected += 4;
         }
@@ -48,14 +48,10 @@ fn check(packet: &Packet, head: &[u8], total: u32) {
     assert_eq!(packet.pad, (packet.payload_len as u8).wrapping_neg() & 3);
     assert_ne!(packet.bth.dest_qpn, 0);
 
-    let mut emitted = packet.bth.to_bytes().to_vec();
-    if has_xrceth(packet) {
-        let srqn = packet.xrc_srqn;
-        emitted.extend(rrxe_core::wire::XrcEth { srqn }.to_bytes());
-    } else {
+    if !has_xrceth(packet) {
         assert_eq!(packet.xrc_srqn, 0);
     }
-    emit(&packet.ext, &mut emitted);
+    let emitted = headers_of(packet);
     assert_eq!(emitted.len(), header_len, "emitted with other headers");
     for (at, (a, b)) in emitted.iter().zip(head).enumerate() {
         let ignored = match at {
@@ -84,15 +80,6 @@ fn has_xrceth(packet: &Packet) -> bool {
     packet.bth.opcode.0 >> 5 == 5 && known && !packet.is_response()
 }
 
-fn length(extension: Extension) -> usize {
-    match extension {
-        Extension::Imm | Extension::Key | Extension::Aeth | Extension::Feth => 4,
-        Extension::Deth | Extension::Original => 8,
-        Extension::Reth => 16,
-        Extension::Atomic => 28,
-    }
-}
-
 /// Returns the bits of a header byte that have no meaning: reserved ones, sent as zero.
 fn ignored(opcode: u8, at: usize) -> u8 {
     match at {
@@ -106,34 +93,5 @@ fn ignored(opcode: u8, at: usize) -> u8 {
         12..15 if opcode == 0x1c => 0xff,
         15 if opcode == 0x1c => 0xc0,
         _ => 0,
-    }
-}
-
-fn emit(ext: &Ext, to: &mut Vec<u8>) {
-    match ext {
-        Ext::None => {}
-        Ext::Imm(imm) => to.extend(imm.0),
-        Ext::Ieth(ieth) => to.extend(ieth.to_bytes()),
-        Ext::Reth(reth) => to.extend(reth.to_bytes()),
-        Ext::RethImm(reth, imm) => {
-            to.extend(reth.to_bytes());
-            to.extend(imm.0);
-        }
-        Ext::Atomic(eth) => to.extend(eth.to_bytes()),
-        Ext::Aeth(aeth) => to.extend(aeth.to_bytes()),
-        Ext::AtomicAck(aeth, ack) => {
-            to.extend(aeth.to_bytes());
-            to.extend(ack.to_bytes());
-        }
-        Ext::Deth(deth) => to.extend(deth.to_bytes()),
-        Ext::DethImm(deth, imm) => {
-            to.extend(deth.to_bytes());
-            to.extend(imm.0);
-        }
-        Ext::Flush(feth, reth) => {
-            to.extend(feth.to_bytes());
-            to.extend(reth.to_bytes());
-        }
-        Ext::Cnp => to.extend([0; 16]),
     }
 }

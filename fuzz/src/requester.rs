@@ -3,13 +3,13 @@
 //! A requester with a peer whose responses are arbitrary and a driver that may refuse any call.
 //! Each work request must complete once and in order, with success only if there is a reason.
 
-use crate::reorder_buffer::ReorderBuffer;
-use crate::script::{extensions, Extension, Fed, Frame, Script, Service};
-use crate::world::{KEY, OWN, PEER, QKEY};
+use crate::script::{Fed, Frame, Script, Service};
+use crate::world::{KEY, OWN, PEER, PLACES, QKEY};
 use rrxe_core::{
     Fault, Mtu, Packet, Payload, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp,
     SendRequest, SendSlot, Status, TxError, TxPacket,
 };
+use rrxe_testkit::{layout::extensions, ReorderBuffer};
 use std::collections::VecDeque;
 
 /// Maximum number of events of one input; more only take time.
@@ -103,16 +103,7 @@ impl RequesterEnv for World {
         let head = packet.header();
         let opcode = head[0];
         let xrceth = usize::from(service == Service::Xrc) * 4;
-        let expected: usize = extensions(opcode)
-            .iter()
-            .map(|extension| match extension {
-                Extension::Imm | Extension::Key | Extension::Feth => 4,
-                Extension::Deth => 8,
-                Extension::Reth => 16,
-                Extension::Atomic => 28,
-                other => panic!("a request with {other:?}"),
-            })
-            .sum();
+        let expected: usize = extensions(opcode).iter().map(|h| h.size()).sum();
         assert_eq!(head.len(), 12 + xrceth + expected, "headers of {opcode:#x}");
         assert_eq!(opcode & 0xe0, service.class(), "another service's opcode");
         let psn = u32::from_be_bytes([0, head[9], head[10], head[11]]);
@@ -360,25 +351,19 @@ impl End {
         self.handle(&packet, &fed);
         let mut turns = 0;
         loop {
-            let (requester, slots) = (&self.requester, &self.slots);
-            let due = |psn| requester.is_due(slots, psn);
-            let Some((packet, fed)) = self.buffered.next(requester.expected_psn(), due) else {
+            let next = self.buffered.next_response(&self.requester, &self.slots);
+            let Some((packet, fed)) = next else {
                 break;
             };
             turns += 1;
-            assert!(
-                turns < ReorderBuffer::<Fed>::TURNS,
-                "buffered, and due, for ever"
-            );
+            assert!(turns < 4 * PLACES, "buffered, and due, for ever");
             self.handle(&packet, &fed);
         }
-        if self.buffered.enabled {
-            let left = self.buffered.left();
-            let outcome =
-                self.requester
-                    .on_buffered(&mut self.slots, self.now, left, &mut self.world);
-            self.note(outcome.fatal, outcome.sqe);
-        }
+        let left = !self.buffered.is_empty();
+        let outcome = self
+            .requester
+            .on_buffered(&mut self.slots, self.now, left, &mut self.world);
+        self.note(outcome.fatal, outcome.sqe);
     }
 
     fn handle(&mut self, packet: &Packet, fed: &Fed) {
@@ -402,7 +387,7 @@ impl End {
         if outcome.buffer {
             // The packet may have acknowledged packets before the gap.
             let expected = self.requester.expected_psn();
-            self.buffered.keep(expected, packet, *fed);
+            self.buffered.insert(0, expected, packet, *fed, |_, _| true);
         }
         self.note(outcome.fatal, outcome.sqe);
     }
@@ -456,7 +441,8 @@ pub fn run(data: &[u8]) {
         requester.set_qkey(QKEY);
         requester.start();
     };
-    requester.set_buffering(reads & 0x80 != 0);
+    let places = usize::from(reads >> 7) * PLACES;
+    requester.set_buffering(places != 0);
     if reads & 0x40 != 0 {
         requester.set_recovery(RecoveryMode::Strict);
     }
@@ -479,7 +465,7 @@ pub fn run(data: &[u8]) {
         },
         now: 0,
         lost: false,
-        buffered: ReorderBuffer::new(reads & 0x80 != 0),
+        buffered: ReorderBuffer::new(places),
     };
     for _ in 0..EVENTS {
         if script.is_empty() {
@@ -559,7 +545,7 @@ pub fn run(data: &[u8]) {
                 end.world.failed = false;
                 // Reset drops work requests without completing them.
                 end.world.outstanding.clear();
-                end.buffered = ReorderBuffer::new(reads & 0x80 != 0);
+                end.buffered.clear();
                 end.requester.reset();
                 apply(&mut end.requester);
             }

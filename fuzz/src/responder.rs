@@ -2,13 +2,10 @@
 
 //! A responder with a peer that may send anything, and a driver that may refuse any call.
 
-use crate::reorder_buffer::ReorderBuffer;
 use crate::script::{Fed, Frame, Script, Service};
-use crate::world::{World, KEY, OWN, PEER, QKEY};
+use crate::world::{World, KEY, OWN, PEER, PLACES, QKEY};
 use rrxe_core::{Mtu, Outcome, Packet, Psn, Resource};
-
-/// The core's responder with resources in a vector.
-pub type Responder = rrxe_core::Responder<Vec<Resource>>;
+use rrxe_testkit::{ReorderBuffer, Responder};
 
 /// Maximum number of events of one input; more only take time.
 const EVENTS: usize = 200;
@@ -128,7 +125,7 @@ impl End {
             handled: 0,
             lost: false,
             now: 0,
-            buffered: ReorderBuffer::new(setup.buffers),
+            buffered: ReorderBuffer::new(usize::from(setup.buffers) * PLACES),
         }
     }
 
@@ -143,24 +140,17 @@ impl End {
         self.handle(&packet, &fed);
         let (mut turns, mut taken) = (0, false);
         loop {
-            let responder = &self.responder;
-            let expected = Psn::new(responder.expected_psn());
-            let Some((packet, fed)) = self.buffered.next(expected, |psn| responder.is_due(psn))
-            else {
+            let Some((packet, fed)) = self.buffered.next_request(&self.responder) else {
                 break;
             };
             turns += 1;
-            assert!(
-                turns < ReorderBuffer::<Fed>::TURNS,
-                "buffered, and due, for ever"
-            );
+            assert!(turns < 4 * PLACES, "buffered, and due, for ever");
             taken = true;
             self.handle(&packet, &fed);
         }
-        if self.buffered.enabled {
-            let outcome = self.responder.on_buffered(taken, self.buffered.left());
-            self.note(outcome);
-        }
+        let left = !self.buffered.is_empty();
+        let outcome = self.responder.on_buffered(taken, left);
+        self.note(outcome);
     }
 
     fn handle(&mut self, packet: &Packet, fed: &Fed) {
@@ -187,7 +177,7 @@ impl End {
         if outcome.buffer {
             assert!(!moved, "buffered, and of effect");
             let expected = Psn::new(self.responder.expected_psn());
-            self.buffered.keep(expected, packet, *fed);
+            self.buffered.insert(0, expected, packet, *fed, |_, _| true);
         }
         self.note(outcome);
     }
@@ -296,7 +286,7 @@ pub fn run(data: &[u8]) {
                 }
                 end.lost = false;
                 end.responder.reset();
-                end.buffered = ReorderBuffer::new(setup.buffers);
+                end.buffered.clear();
                 setup.apply(&mut end.responder);
             }
             // The peer's CNP reports congestion.

@@ -6,6 +6,7 @@
 //! that the core's implementation is checked against an independent one.
 
 use arbitrary::Unstructured;
+use rrxe_testkit::layout::{extensions, Header};
 
 /// An input, read from the front. After its end it continues with zeros.
 pub struct Script<'a>(Unstructured<'a>);
@@ -119,49 +120,6 @@ pub struct Fed {
     pub first_byte: u8,
 }
 
-/// Extension headers (IBA 9.2.1 and 9.3; FLUSH and ATOMIC WRITE: A19).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extension {
-    /// Four bytes of immediate data.
-    Imm,
-    /// Four bytes of R_Key.
-    Key,
-    /// Address, R_Key and length.
-    Reth,
-    /// Address, R_Key and two operands.
-    Atomic,
-    /// Syndrome and MSN.
-    Aeth,
-    /// The original value.
-    Original,
-    /// Q_Key and source queue pair.
-    Deth,
-    /// Placement type and selectivity level of a FLUSH.
-    Feth,
-}
-
-/// Returns the extension headers that follow the BTH of an opcode.
-pub fn extensions(opcode: u8) -> &'static [Extension] {
-    use Extension::*;
-    if opcode >> 5 == 3 {
-        return match opcode & 0x1f {
-            0x05 => &[Deth, Imm],
-            _ => &[Deth],
-        };
-    }
-    match opcode & 0x1f {
-        0x03 | 0x05 | 0x09 => &[Imm],
-        0x06 | 0x0a | 0x0c | 0x1d => &[Reth],
-        0x0b => &[Reth, Imm],
-        0x0d | 0x0f | 0x10 | 0x11 => &[Aeth],
-        0x12 => &[Aeth, Original],
-        0x13 | 0x14 => &[Atomic],
-        0x16 | 0x17 => &[Key],
-        0x1c => &[Feth, Reth],
-        _ => &[],
-    }
-}
-
 /// Flags in the third byte of an encoded packet.
 pub mod flag {
     /// Requests an acknowledgement.
@@ -256,14 +214,14 @@ impl Fed {
         if opcode >> 5 == 5 && !response {
             fed.push(&u32::from(len & 3).to_be_bytes());
         }
-        for extension in extensions(opcode) {
-            match extension {
-                Extension::Imm => fed.push(&u32::from(script.u16()).to_be_bytes()),
-                Extension::Key => {
+        for header in extensions(opcode) {
+            match header {
+                Header::Imm => fed.push(&u32::from(script.u16()).to_be_bytes()),
+                Header::Ieth => {
                     let key = key(script);
                     fed.push(&key.to_be_bytes());
                 }
-                Extension::Reth | Extension::Atomic => {
+                Header::Reth | Header::AtomicEth => {
                     let va = match raw {
                         true => script.u64(),
                         false => {
@@ -274,7 +232,7 @@ impl Fed {
                     fed.push(&va.to_be_bytes());
                     let key = key(script);
                     fed.push(&key.to_be_bytes());
-                    if *extension == Extension::Atomic {
+                    if *header == Header::AtomicEth {
                         fed.push(&u64::from(script.u16()).to_be_bytes());
                         fed.push(&u64::from(script.u16()).to_be_bytes());
                         continue;
@@ -289,17 +247,18 @@ impl Fed {
                     };
                     fed.push(&len.to_be_bytes());
                 }
-                Extension::Aeth => {
+                Header::Aeth => {
                     let syndrome = script.u8();
                     fed.push(&((u32::from(syndrome) << 24) | u32::from(len)).to_be_bytes());
                 }
-                Extension::Original => fed.push(&u64::from(script.u16()).to_be_bytes()),
-                Extension::Deth => {
+                Header::AtomicAck => fed.push(&u64::from(script.u16()).to_be_bytes()),
+                Header::Deth => {
                     let qkey = frame.qkey ^ u32::from(flags & flag::KEY);
                     fed.push(&qkey.to_be_bytes());
                     fed.push(&u32::from(script.u16()).to_be_bytes());
                 }
-                Extension::Feth => fed.push(&u32::from(script.u8()).to_be_bytes()),
+                Header::Feth => fed.push(&u32::from(script.u8()).to_be_bytes()),
+                other => unreachable!("{other:?} is no extension header"),
             }
         }
         fed
@@ -374,36 +333,37 @@ impl Writer {
             rest = left;
             taken
         };
-        for extension in extensions(opcode) {
-            match extension {
-                Extension::Imm => {
+        for header in extensions(opcode) {
+            match header {
+                Header::Imm => {
                     let imm = take(4);
                     self.put(&[imm[3], imm[2]]);
                 }
-                Extension::Key => {
+                Header::Ieth => {
                     take(4);
                 }
-                Extension::Reth => {
+                Header::Reth => {
                     let length = u32::from_be_bytes(take(16)[12..].try_into().expect("four bytes"));
                     let (full, rest) = parts(length, frame.mtu);
                     self.put(&BEFORE.to_le_bytes());
                     self.put(&(0x8000 | ((rest << 8) | full) as u16).to_le_bytes());
                 }
-                Extension::Atomic => {
+                Header::AtomicEth => {
                     let operands = &take(28)[12..];
                     self.put(&BEFORE.to_le_bytes());
                     self.put(&[operands[7], operands[6], operands[15], operands[14]]);
                 }
-                Extension::Aeth => self.put(&take(4)[..1]),
-                Extension::Original => {
+                Header::Aeth => self.put(&take(4)[..1]),
+                Header::AtomicAck => {
                     let original = take(8);
                     self.put(&[original[7], original[6]]);
                 }
-                Extension::Deth => {
+                Header::Deth => {
                     let deth = take(8);
                     self.put(&[deth[7], deth[6]]);
                 }
-                Extension::Feth => self.put(&take(4)[3..]),
+                Header::Feth => self.put(&take(4)[3..]),
+                other => unreachable!("{other:?} is no extension header"),
             }
         }
     }

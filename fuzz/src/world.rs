@@ -3,11 +3,12 @@
 //! The environment of the core's responder: a memory region, receive work requests, a wire. It
 //! panics if the core makes a call that the contract forbids.
 
-use crate::script::{extensions, Fed, Script};
+use crate::script::{Fed, Script};
 use rrxe_core::{
     AtomicOp, Fault, Flush, Payload, RecvCompletion, RecvRequest, RemoteAccess, ResponderEnv,
     ResponderEvent, Status, TxError, TxPacket,
 };
+use rrxe_testkit::{execute_atomic, layout::extensions};
 use std::collections::VecDeque;
 
 /// Bytes of the memory region.
@@ -18,6 +19,8 @@ pub const KEY: u32 = 0x1234_5600;
 pub const QKEY: u32 = 0x1111_0000;
 /// The peer's queue pair.
 pub const PEER: u32 = 0x0a_bcde;
+/// Capacity of a reorder buffer. It is small, so that the buffer fills up.
+pub const PLACES: usize = 8;
 /// This queue pair.
 pub const OWN: u32 = 0x00_0123;
 
@@ -222,15 +225,7 @@ impl ResponderEnv for World {
         assert_eq!(va % 8, 0);
         self.act()?;
         let range = self.range(rkey, va, 8, RemoteAccess::Atomic)?;
-        let word: &mut [u8; 8] = (&mut self.memory[range]).try_into().expect("eight bytes");
-        let original = u64::from_ne_bytes(*word);
-        let new = match op {
-            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
-            AtomicOp::CompareSwap { .. } => original,
-            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
-        };
-        *word = new.to_ne_bytes();
-        Ok(original)
+        Ok(execute_atomic(&mut self.memory[range], op))
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
@@ -295,12 +290,7 @@ impl ResponderEnv for World {
         let head = packet.header();
         let opcode = head[0] & 0x1f;
         assert_eq!(head[0] >> 5, self.class >> 5, "another service's opcode");
-        let lengths = |extension: &crate::script::Extension| match extension {
-            crate::script::Extension::Aeth => 4,
-            crate::script::Extension::Original => 8,
-            other => panic!("a response with {other:?}"),
-        };
-        let expected: usize = extensions(opcode).iter().map(lengths).sum();
+        let expected: usize = extensions(opcode).iter().map(|h| h.size()).sum();
         assert_eq!(head.len(), 12 + expected, "headers of {opcode:#x}");
         assert!(
             (0x0d..=0x12).contains(&opcode),

@@ -6,49 +6,45 @@
 use crate::abi;
 use crate::ffi::command;
 use crate::ffi::driver::{ibv_cmd_create_ah, ibv_cmd_destroy_ah};
+use crate::ffi::os::check;
+use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
-use crate::{object, quota};
+use crate::object;
+use crate::shortage::NOT_PINNED;
 use core::ffi::c_int;
 
 /// An address handle.
 #[repr(C)]
 pub(crate) struct Ah {
     ibv: IbvAh,
-    number: u32,
+    /// Number of the address handle for work queue entries.
+    pub(crate) number: u32,
 }
 
-/// Returns the number of an address handle for work queue entries.
-///
-/// # Safety
-///
-/// `ah` is an address handle of rrxe.
-#[inline]
-pub(crate) unsafe fn number(ah: *const IbvAh) -> u32 {
-    // SAFETY: the public part is the first member of the `Ah` that `create_ah` returned. Nothing
-    // writes the number after that.
-    unsafe { (*ah.cast::<Ah>()).number }
+// SAFETY: the public part is the first member.
+unsafe impl Public for IbvAh {
+    type Object = Ah;
 }
 
 /// `ibv_create_ah`.
-///
-/// # Safety
-///
-/// Called by libibverbs with a protection domain of an open rrxe device.
-pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {
+pub(crate) extern "C" fn create_ah(pd: Ptr<IbvPd>, attr: &IbvAhAttr) -> *mut IbvAh {
     object::create(|| {
         let mut resp = command::CreateAhResp {
-            core: command::Words::zeroed(),
+            core: [0],
             driver: abi::CreateAhResp::default(),
         };
-        // SAFETY: integers and pointers that may be null.
-        let mut ah: Box<Ah> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the caller's contract, and the response has the size given.
-        object::check(unsafe {
-            let error = ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size_of_val(&resp));
-            quota::explained((*pd).context, "an address handle", error)
-        })?;
-        ah.number = resp.driver.ah;
-        Ok(ah)
+        let mut ibv = IbvAh {
+            context: pd.context,
+            pd: Some(pd),
+            handle: 0,
+        };
+        let size = size_of_val(&resp);
+        // SAFETY: the response has the size given.
+        let created = check(unsafe { ibv_cmd_create_ah(pd, &mut ibv, attr, &mut resp, size) });
+        pd.context
+            .explained("an address handle", NOT_PINNED, created)?;
+        let number = resp.driver.ah;
+        Ok(Box::new(Ah { ibv, number }))
     })
 }
 
@@ -56,24 +52,25 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a handle that [`create_ah`] returned.
-pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe { object::destroy::<Ah, _>(ah, ibv_cmd_destroy_ah(ah)) }
+/// Unless the call fails, nothing uses the handle afterwards.
+pub(crate) unsafe extern "C" fn destroy_ah(ah: Ptr<IbvAh>) -> c_int {
+    // SAFETY: `create_ah` created the handle; the rest is this function's contract.
+    unsafe { object::destroy(ah, ibv_cmd_destroy_ah(ah)) }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::context::tests::context;
 
     /// Creates an address handle without a device, which lives as long as the test program.
-    pub(crate) fn numbered(number: u32) -> *mut IbvAh {
-        let null = core::ptr::null_mut();
+    pub(crate) fn numbered(number: u32) -> Ptr<IbvAh> {
         let ibv = IbvAh {
-            context: null,
-            pd: core::ptr::null_mut(),
+            context: context(),
+            pd: None,
             handle: 0,
         };
-        Box::into_raw(Box::new(Ah { ibv, number })).cast()
+        // SAFETY: the box is never freed.
+        unsafe { Ptr::new(Box::into_raw(Box::new(Ah { ibv, number })).cast()) }
     }
 }

@@ -11,7 +11,7 @@ use crate::lock::Lock;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::mem::size_of;
+use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
@@ -48,7 +48,7 @@ struct State {
     /// Rings that [`CompletionQueue::resize`] has replaced.
     #[expect(
         clippy::vec_box,
-        reason = "who is arming may still look at one, so it stays where it is"
+        reason = "a thread that arms may still look at one, so it stays where it is"
     )]
     retired: Vec<Box<Ring>>,
 }
@@ -116,9 +116,8 @@ impl CompletionQueue {
         // SAFETY: the lock was just taken. If the consumer promised to use one thread only, that
         // thread is here and uses no reader: it may be between `start_poll` and `end_poll`, but not
         // within one of the calls.
-        let found = unsafe { self.current() }.has_solicited();
-        self.close();
-        found
+        let reader = ManuallyDrop::into_inner(unsafe { self.current() });
+        reader.has_solicited()
     }
 
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel moves the waiting
@@ -126,12 +125,13 @@ impl CompletionQueue {
     ///
     /// Returns the error of `command`, or the requests (`ARM_*`) that came too late for the kernel
     /// to move. Those are armed in the new ring.
-    pub(crate) fn resize(&self, ring: Ring, command: impl FnOnce() -> c_int) -> Result<u32, c_int> {
+    pub(crate) fn resize(
+        &self,
+        ring: Ring,
+        command: impl FnOnce() -> Result<(), c_int>,
+    ) -> Result<u32, c_int> {
         self.lock.with(|| {
-            let error = command();
-            if error != 0 {
-                return Err(error);
-            }
+            command()?;
             let new = Box::into_raw(Box::new(ring));
             // INVARIANT: the new ring is owned, and the old one is retired below.
             let old = self.ring.swap(new, Ordering::SeqCst);
@@ -149,38 +149,34 @@ impl CompletionQueue {
         })
     }
 
-    /// Opens the queue for reading: acquires its lock, which [`CompletionQueue::close`] releases.
+    /// Opens the queue for reading: acquires its lock. If the reader is forgotten, the queue stays
+    /// open.
     pub(crate) fn open(&self) -> Reader<'_> {
         self.lock.acquire();
         // SAFETY: the lock was just taken, and its holder has the only reader.
-        unsafe { self.current() }
+        ManuallyDrop::into_inner(unsafe { self.current() })
     }
 
-    /// Returns the reader of the open queue.
+    /// Returns the reader of the open queue, which stays open unless the reader is dropped.
     ///
     /// # Safety
     ///
-    /// The caller is between [`CompletionQueue::open`] and [`CompletionQueue::close`], and has no
-    /// other [`Reader`] of this queue.
-    pub(crate) unsafe fn current(&self) -> Reader<'_> {
+    /// The queue's lock is held on behalf of the caller, for example by a reader that was forgotten,
+    /// and there is no other reader.
+    pub(crate) unsafe fn current(&self) -> ManuallyDrop<Reader<'_>> {
         // SAFETY: the caller holds the lock, so this is the only reference.
         let state = unsafe { &mut *self.state.get() };
-        Reader {
+        ManuallyDrop::new(Reader {
+            lock: &self.lock,
             ring: self.ring(),
             consumed: &mut state.consumed,
-        }
-    }
-
-    /// Closes the queue for reading.
-    pub(crate) fn close(&self) {
-        self.lock.release();
+        })
     }
 
     /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
     /// work requests. The order of the other completions stays.
     pub(crate) fn remove(&self, qp_num: u32) {
         self.open().remove(qp_num);
-        self.close();
     }
 }
 
@@ -191,10 +187,19 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// Takes entries from a completion queue, under its lock.
+/// Takes entries from a completion queue, under its lock, which is released when the reader is
+/// dropped.
 pub(crate) struct Reader<'a> {
+    lock: &'a Lock,
     ring: &'a Ring,
     consumed: &'a mut u32,
+}
+
+impl Drop for Reader<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.release();
+    }
 }
 
 impl Reader<'_> {
@@ -363,7 +368,6 @@ pub(crate) mod tests {
         queue
             .open()
             .take(u32::MAX, |_, entry| ids.push(entry.wr_id));
-        queue.close();
         ids
     }
 
@@ -377,7 +381,6 @@ pub(crate) mod tests {
             }
             let mut seen = Vec::new();
             let n = queue.open().take(2, |i, entry| seen.push((i, entry.wr_id)));
-            queue.close();
             assert_eq!((n, seen), (2, vec![(0, expected), (1, expected + 1)]));
             assert_eq!(drain(&queue), [expected + 2]);
             assert_eq!(drain(&queue), []);
@@ -428,10 +431,10 @@ pub(crate) mod tests {
             drain(&queue);
         }
         queue.arm(abi::ARM_SOLICITED);
-        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 22);
+        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || Err(22));
         assert_eq!((refused, queue.ring().capacity()), (Err(22), 2));
         // This kernel has not moved the request.
-        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || 0);
+        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || Ok(()));
         assert_eq!((done, queue.ring().capacity()), (Ok(abi::ARM_SOLICITED), 8));
         assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
         for i in 0..8 {
@@ -445,7 +448,6 @@ pub(crate) mod tests {
     /// Takes one completion.
     fn poll_one(queue: &CompletionQueue) {
         assert_eq!(queue.open().take(1, |_, _| {}), 1);
-        queue.close();
     }
 
     /// Raises an event as the kernel would.
@@ -533,7 +535,6 @@ pub(crate) mod tests {
         // The completion might be solicited.
         assert!(arm(&queue, abi::ARM_SOLICITED));
         assert!(reader.peek().is_some());
-        queue.close();
     }
 
     #[test]

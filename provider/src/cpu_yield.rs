@@ -5,13 +5,11 @@
 //! A thread that spins on an empty completion queue can keep the code it waits for off the CPU: the
 //! program at the other end if both are on one host, a worker of the peer's driver, or the kernel
 //! thread for poll mode or softirqs. The scheduler sees a busy thread and lets it run for
-//! milliseconds, although a message takes microseconds.
-//!
-//! A thread that has a CPU of its own loses nothing: `sched_yield` returns at once, and a
-//! completion is found at most the duration of that call later. A thread that shares its CPU with a
-//! compute-bound one would lose much, because it gets the CPU back only milliseconds later. This
-//! case is detected by the few completions that have arrived in all that time; the thread then
-//! doubles the time that it polls before its next yield.
+//! milliseconds, although a message takes microseconds. `sched_yield` costs a thread little if it
+//! has a CPU of its own, but milliseconds if it shares the CPU with a compute-bound thread. So a
+//! thread doubles the time before its next yield if a yield took too long for the completions that
+//! it found afterwards. Otherwise it halves that time: beside a compute-bound thread, a reset would
+//! cost it several yields.
 
 use crate::clock;
 use crate::ffi::os;
@@ -20,16 +18,12 @@ use core::cell::Cell;
 /// Empty polls between two reads of the clock, which cost more than a poll.
 const POLLS_PER_CLOCK_READ: u32 = 16;
 
-/// Longest average interval between polls, in nanoseconds, of a thread that does nothing else. A
-/// thread that polls less often has other work for its CPU.
-const MAX_POLL_INTERVAL_NS: u64 = 10_000;
-
-/// Nanoseconds that other threads may have run for each completion that arrived meanwhile. It also
-/// limits the time that a thread polls before it yields.
+/// Nanoseconds that other threads may run for each completion that the yielding thread finds
+/// afterwards. It also limits the time that a thread polls before it yields.
 const MAX_YIELD_COST_NS: u64 = 1_000_000;
 
-/// Upper bound of [`YieldState::doubled`].
-const MAX_DOUBLINGS: u32 = 10;
+/// Upper bound of [`YieldState::factor`].
+const MAX_FACTOR: u64 = 1 << 10;
 
 thread_local! {
     /// State of a thread, not of a completion queue: a thread that polls several queues may have
@@ -39,14 +33,14 @@ thread_local! {
 
 /// How a thread waits. Times are in nanoseconds.
 struct YieldState {
-    /// Empty polls since the last completion, or [`POLLS_PER_CLOCK_READ`] plus those since the time
-    /// `since`.
+    /// Empty polls since the last completion.
     polls: Cell<u32>,
+    /// Time of the first read of the clock since the last completion.
     since: Cell<u64>,
     /// Time of the first yield since the last completion, or 0.
     yielded: Cell<u64>,
-    /// How often the time before the first yield is doubled.
-    doubled: Cell<u32>,
+    /// The time before the first yield is multiplied by this power of two.
+    factor: Cell<u64>,
 }
 
 /// Records that the calling thread has polled and found `completions` completions. `after` is the
@@ -54,42 +48,21 @@ struct YieldState {
 #[inline]
 pub(crate) fn after_completions(after: u64, completions: u32) {
     if after != 0 {
-        STATE.with(|state| {
-            state.polls.set(0);
-            if state.yielded.get() != 0 {
-                adapt(state, completions);
-            }
-        });
+        STATE.with(|state| state.found(completions, now));
     }
-}
-
-#[cold]
-fn adapt(state: &YieldState, completions: u32) {
-    state.adapt(now(), completions);
 }
 
 /// Records that the calling thread has polled and found no completion. Yields the CPU if that is
 /// due; `after` is the argument of [`after_completions`].
 #[inline]
 pub(crate) fn after_empty_poll(after: u64) {
-    if after != 0 {
-        STATE.with(|state| {
-            if state.counts() {
-                check_clock(state, after);
-            }
-        });
-    }
-}
-
-#[cold]
-fn check_clock(state: &YieldState, after: u64) {
-    if state.is_too_long(now(), after) {
+    if after != 0 && STATE.with(|state| state.is_due(after, now)) {
         os::yield_processor();
-        state.count_from(now());
     }
 }
 
 /// Returns the clock in nanoseconds, never 0.
+#[cold]
 fn now() -> u64 {
     (clock::ticks() as u64).max(1)
 }
@@ -100,61 +73,45 @@ impl YieldState {
             polls: Cell::new(0),
             since: Cell::new(0),
             yielded: Cell::new(0),
-            doubled: Cell::new(0),
+            factor: Cell::new(1),
         }
     }
 
-    /// Counts an empty poll. Returns whether to read the clock.
+    /// Counts an empty poll. Returns whether the thread should yield now; if it has yielded since
+    /// the last completion, it keeps doing so at each read of the clock.
     #[inline]
-    fn counts(&self) -> bool {
+    fn is_due(&self, after: u64, now: impl FnOnce() -> u64) -> bool {
         let polls = self.polls.get().wrapping_add(1);
         self.polls.set(polls);
-        polls % POLLS_PER_CLOCK_READ == 0
-    }
-
-    /// Returns whether the thread should yield. Called after [`YieldState::counts`]; the caller
-    /// then yields.
-    fn is_too_long(&self, now: u64, after: u64) -> bool {
-        let spun = u64::from(self.polls.get()).saturating_sub(u64::from(POLLS_PER_CLOCK_READ));
-        let time = now.saturating_sub(self.since.get());
-        if spun == 0 || time > spun.saturating_mul(MAX_POLL_INTERVAL_NS) {
-            self.yielded.set(0);
-            self.count_from(now);
+        if polls % POLLS_PER_CLOCK_READ != 0 {
             return false;
         }
-        // A thread that has already yielded since the last completion keeps doing so.
-        if self.yielded.get() == 0 {
-            if time < self.yield_after(after) {
-                return false;
-            }
+        let now = now();
+        if polls == POLLS_PER_CLOCK_READ {
+            self.since.set(now);
+        }
+        let wait = after.saturating_mul(self.factor.get());
+        let wait = wait.min(MAX_YIELD_COST_NS.max(after));
+        if self.yielded.get() == 0 && now.saturating_sub(self.since.get()) >= wait {
             self.yielded.set(now);
         }
-        true
+        self.yielded.get() != 0
     }
 
-    fn yield_after(&self, after: u64) -> u64 {
-        let doubled = 1_u64.wrapping_shl(self.doubled.get());
-        after
-            .saturating_mul(doubled)
-            .min(MAX_YIELD_COST_NS.max(after))
-    }
-
-    fn count_from(&self, now: u64) {
-        self.polls.set(POLLS_PER_CLOCK_READ);
-        self.since.set(now);
-    }
-
-    /// Adapts to the completions that arrived after a yield.
-    fn adapt(&self, now: u64, completions: u32) {
-        let time = now.saturating_sub(self.yielded.replace(0));
-        let doubled = self.doubled.get();
-        self.doubled.set(
-            if time > u64::from(completions).saturating_mul(MAX_YIELD_COST_NS) {
-                doubled.saturating_add(1).min(MAX_DOUBLINGS)
+    /// Ends the wait, and adapts the factor if the thread has yielded.
+    #[inline]
+    fn found(&self, completions: u32, now: impl FnOnce() -> u64) {
+        self.polls.set(0);
+        if self.yielded.get() != 0 {
+            let time = now().saturating_sub(self.yielded.replace(0));
+            let paid = time <= u64::from(completions).saturating_mul(MAX_YIELD_COST_NS);
+            let factor = self.factor.get();
+            self.factor.set(if paid {
+                factor.wrapping_div(2).max(1)
             } else {
-                doubled.saturating_sub(1)
-            },
-        );
+                factor.saturating_mul(2).min(MAX_FACTOR)
+            });
+        }
     }
 }
 
@@ -168,96 +125,69 @@ mod tests {
     struct Thread {
         state: YieldState,
         now: u64,
-        /// Time between polls, and time that other threads take.
-        period: u64,
+        /// Time that other threads take after a yield.
         others: u64,
         yields: Vec<u64>,
     }
 
     impl Thread {
-        fn new(period: u64, others: u64) -> Self {
+        fn new(others: u64) -> Self {
             Self {
                 state: YieldState::new(),
                 now: 1 << 40,
-                period,
                 others,
                 yields: Vec::new(),
             }
         }
 
-        /// Polls an empty queue for `time` nanoseconds.
+        /// Polls an empty queue every 10 ns for `time` nanoseconds.
         fn poll(&mut self, time: u64) {
             let until = self.now.wrapping_add(time);
             while self.now < until {
-                self.now = self.now.wrapping_add(self.period);
-                if self.state.counts() && self.state.is_too_long(self.now, AFTER) {
+                self.now = self.now.wrapping_add(10);
+                if self.state.is_due(AFTER, || self.now) {
                     self.yields.push(self.now);
                     self.now = self.now.wrapping_add(self.others);
-                    self.state.count_from(self.now);
                 }
             }
         }
 
         fn find(&mut self, completions: u32) {
-            self.state.polls.set(0);
-            if self.state.yielded.get() != 0 {
-                self.state.adapt(self.now, completions);
-            }
+            self.state.found(completions, || self.now);
         }
     }
 
     #[test]
     fn a_spinning_thread_yields_repeatedly() {
-        let mut thread = Thread::new(10, 300);
+        let mut thread = Thread::new(300);
         let start = thread.now;
         thread.poll(1_000_000);
+        let read = u64::from(POLLS_PER_CLOCK_READ) * 10;
         let first = thread.yields.first().map_or(0, |&first| first - start);
-        assert!(
-            (AFTER..AFTER + 2 * u64::from(POLLS_PER_CLOCK_READ) * 10).contains(&first),
-            "{first}"
-        );
-        let again = u64::from(POLLS_PER_CLOCK_READ) * 10 + 300;
+        assert!((AFTER..AFTER + 2 * read).contains(&first), "{first}");
         let pairs = thread.yields.iter().zip(thread.yields.iter().skip(1));
         assert!(pairs
             .map(|(one, next)| next - one)
-            .all(|time| time == again));
+            .all(|time| time == read + 300));
         assert!(thread.yields.len() > 2000);
     }
 
     #[test]
-    fn slow_polling_yields_too() {
-        let mut thread = Thread::new(MAX_POLL_INTERVAL_NS, 0);
-        thread.poll(1_000_000);
-        assert!(!thread.yields.is_empty());
-    }
-
-    #[test]
-    fn a_thread_with_other_work_does_not_yield() {
-        let mut thread = Thread::new(MAX_POLL_INTERVAL_NS + 1, 0);
-        thread.poll(1_000_000_000);
-        assert_eq!(thread.yields, []);
-        // Nor does a thread that waited once, an hour ago.
-        let mut thread = Thread::new(10, 0);
-        thread.poll(100_000);
-        thread.yields.clear();
+    fn a_completion_restarts_the_wait() {
+        let mut thread = Thread::new(0);
+        for _ in 0..100 {
+            thread.poll(AFTER - 1_000);
+            thread.find(1);
+        }
+        // A thread that polls again an hour later waits as long as before.
         thread.now += 3_600_000_000_000;
         thread.poll(AFTER - 1_000);
         assert_eq!(thread.yields, []);
     }
 
     #[test]
-    fn a_completion_restarts_the_wait() {
-        let mut thread = Thread::new(10, 0);
-        for _ in 0..100 {
-            thread.poll(AFTER - 1_000);
-            thread.find(1);
-        }
-        assert_eq!(thread.yields, []);
-    }
-
-    #[test]
     fn costly_yields_become_rare() {
-        let mut thread = Thread::new(10, 4_000_000);
+        let mut thread = Thread::new(4_000_000);
         // A reply takes 50 microseconds.
         for _ in 0..1000 {
             thread.poll(50_000);
@@ -272,34 +202,31 @@ mod tests {
 
     #[test]
     fn the_wait_is_bounded() {
-        let mut thread = Thread::new(10, 100_000_000);
-        for _ in 0..20 {
+        let mut thread = Thread::new(100_000_000);
+        for _ in 0..50 {
             thread.poll(2 * MAX_YIELD_COST_NS);
             thread.find(1);
         }
-        assert_eq!(thread.yields.len(), 20);
-        assert_eq!(thread.state.yield_after(AFTER), MAX_YIELD_COST_NS);
-        assert_eq!(
-            thread.state.yield_after(3 * MAX_YIELD_COST_NS),
-            3 * MAX_YIELD_COST_NS
-        );
+        assert_eq!(thread.yields.len(), 50);
+        thread.poll(MAX_YIELD_COST_NS - 10);
+        assert_eq!(thread.yields.len(), 50);
     }
 
     #[test]
     fn useful_yields_stay_frequent() {
-        let mut thread = Thread::new(10, 4_000_000);
+        let mut thread = Thread::new(4_000_000);
         for _ in 0..100 {
             thread.poll(50_000);
             thread.find(8);
         }
         assert_eq!(thread.yields.len(), 100);
-        // The wait before a yield shrinks again, too.
-        thread.state.doubled.set(MAX_DOUBLINGS);
-        for _ in 0..MAX_DOUBLINGS {
+        // The wait before a yield becomes shorter again, too.
+        thread.state.factor.set(MAX_FACTOR);
+        for _ in 0..10 {
             thread.poll(2 * MAX_YIELD_COST_NS);
             thread.find(8);
         }
-        assert_eq!(thread.state.yield_after(AFTER), AFTER);
+        assert_eq!(thread.state.factor.get(), 1);
     }
 
     #[test]

@@ -2,19 +2,23 @@
 
 //! librrxe: the rdma-core provider of rrxe.
 //!
-//! libibverbs loads this library, and the library's constructor registers the provider. After that,
-//! all work is done by the functions of [`context::OPS`]. The library exports no symbol.
+//! libibverbs loads this library, and the library's constructor registers the provider
+//! ([`register`]). After that, libibverbs and the program call the verbs. The library exports no
+//! symbol.
+//!
+//! A verb gets its objects as [`ffi::ptr::Ptr`], which states what C code guarantees.
 //!
 //! | where | what |
 //! |---|---|
 //! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | one verbs object each: create, modify, destroy |
 //! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify, destroy |
 //! | [`object`] | code that creating and destroying them has in common |
-//! | [`memlock`] | explains why memory could not be pinned |
-//! | [`quota`] | explains that a user has its share of the objects |
+//! | [`shortage`] | explains which limit an object has exceeded |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
 //! | [`cpu_yield`] | yields the CPU after repeated empty polls |
 //! | [`post`], [`wr`] | the two ways to post work requests: lists, and `ibv_wr_*` |
+//! | [`send_queue`], [`recv_queue`], [`completion_queue`] | the queues, without verbs |
+//! | [`doorbell`] | tells the kernel of entries in a ring |
 //! | [`ring`] | memory shared with the kernel |
 
 #![cfg_attr(
@@ -36,18 +40,17 @@ mod doorbell;
 mod environment;
 mod ffi;
 mod lock;
-mod memlock;
 mod mr;
 mod mw;
 mod object;
 mod pd;
 mod post;
 mod qp;
-mod quota;
 mod recv_queue;
 mod register;
 mod ring;
 mod send_queue;
+mod shortage;
 mod srq;
 mod wr;
 mod xrcd;

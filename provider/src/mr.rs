@@ -3,9 +3,9 @@
 //! Memory regions, which are implemented by the kernel.
 
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_dereg_mr, ibv_cmd_reg_mr, ibv_cmd_rereg_mr, VerbsMr};
+use crate::ffi::driver::{ibv_cmd_dereg_mr, VerbsMr};
+use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{IbvMr, IbvPd};
-use crate::memlock;
 use crate::object;
 use core::ffi::{c_int, c_void};
 
@@ -13,92 +13,57 @@ use core::ffi::{c_int, c_void};
 const WHAT: &str = "a memory region";
 
 /// `ibv_reg_mr` and `ibv_reg_mr_iova`.
-///
-/// # Safety
-///
-/// Called by libibverbs with a protection domain of an open rrxe device.
-pub(crate) unsafe extern "C" fn reg_mr(
-    pd: *mut IbvPd,
+pub(crate) extern "C" fn reg_mr(
+    pd: Ptr<IbvPd>,
     addr: *mut c_void,
     length: usize,
     hca_va: u64,
     access: c_int,
 ) -> *mut IbvMr {
     object::create(|| {
-        let mut cmd = command::RegMr::zeroed();
-        let mut resp = command::RegMrResp::zeroed();
-        // SAFETY: integers and pointers that may be null.
-        let mut mr: Box<VerbsMr> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the buffers have the sizes given. libibverbs fills in the region.
-        object::check(unsafe {
-            memlock::explained(
-                (*pd).context,
-                WHAT,
-                (addr as u64, length),
-                ibv_cmd_reg_mr(
-                    pd,
-                    addr,
-                    length,
-                    hca_va,
-                    access,
-                    &mut *mr,
-                    &mut cmd,
-                    size_of_val(&cmd),
-                    &mut resp,
-                    size_of_val(&resp),
-                ),
-            )
-        })?;
+        // libibverbs fills in the rest.
+        let mut mr = Box::new(VerbsMr {
+            ibv_mr: IbvMr {
+                context: pd.context,
+                pd: Some(pd),
+                addr,
+                length,
+                handle: 0,
+                lkey: 0,
+                rkey: 0,
+            },
+            mr_type: 0,
+            access,
+        });
+        let registered = command::reg_mr(pd, addr, length, hca_va, access, &mut mr);
+        pd.context
+            .explained(WHAT, (addr as u64, length), registered)?;
         Ok(mr)
     })
 }
 
-/// `ibv_rereg_mr`. The region's keys change if its memory changes.
-///
-/// # Safety
-///
-/// Called by libibverbs with a region that [`reg_mr`] returned, and with a protection domain of the
-/// same device if the flags change it.
-pub(crate) unsafe extern "C" fn rereg_mr(
-    mr: *mut VerbsMr,
+/// `ibv_rereg_mr`. The region's keys change if its memory changes. The protection domain is null
+/// unless the flags change it.
+pub(crate) extern "C" fn rereg_mr(
+    mr: Ptr<VerbsMr>,
     flags: c_int,
-    pd: *mut IbvPd,
+    pd: Option<Ptr<IbvPd>>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
 ) -> c_int {
-    let mut cmd = command::ReregMr::zeroed();
-    let mut resp = command::ReregMrResp::zeroed();
-    // SAFETY: the buffers have the sizes given. libibverbs uses the protection domain only if the
-    // flags say so, and sets the keys.
-    unsafe {
-        memlock::explained(
-            (*mr).ibv_mr.context,
-            WHAT,
-            (addr as u64, length),
-            ibv_cmd_rereg_mr(
-                mr,
-                flags as u32,
-                addr,
-                length,
-                addr as u64,
-                access,
-                pd,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
-            ),
-        )
-    }
+    let iova = addr as u64;
+    let changed = command::rereg_mr(mr, flags as u32, addr, length, iova, access, pd);
+    let context = mr.ibv_mr.context;
+    object::status(context.explained(WHAT, (iova, length), changed))
 }
 
 /// `ibv_dereg_mr`.
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a region that [`reg_mr`] returned.
-pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut VerbsMr) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe { object::destroy::<VerbsMr, _>(mr, ibv_cmd_dereg_mr(mr)) }
+/// Unless the call fails, nothing uses the region afterwards.
+pub(crate) unsafe extern "C" fn dereg_mr(mr: Ptr<VerbsMr>) -> c_int {
+    // SAFETY: `reg_mr` created the region; the rest is this function's contract.
+    unsafe { object::destroy(mr, ibv_cmd_dereg_mr(mr)) }
 }

@@ -2,19 +2,11 @@
 
 //! Code that the verbs that create and destroy objects have in common.
 //!
-//! An object is a box whose first member is the part that libibverbs and the consumer see.
+//! An object is a box whose first member is the part that libibverbs and the program see.
 
 use crate::ffi::os;
+use crate::ffi::ptr::{Ptr, Public};
 use core::ffi::c_int;
-
-/// Converts the result of a libibverbs function, which is 0 or an error number.
-pub(crate) fn check(error: c_int) -> Result<(), c_int> {
-    if error == 0 {
-        Ok(())
-    } else {
-        Err(error)
-    }
-}
 
 /// Creates an object with `make` and returns its public part. If `make` fails, returns null with
 /// the error in `errno`.
@@ -29,11 +21,17 @@ pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Box<T>, c_int>) -> *mut
 ///
 /// # Safety
 ///
-/// [`create`] made `object` of a box of `T`; if `error` is 0, nothing uses the object.
-pub(crate) unsafe fn destroy<T, P>(object: *mut P, error: c_int) -> c_int {
+/// [`create`] made `object` of a box of its [`Public::Object`]. If `error` is 0, nothing uses the
+/// object.
+pub(crate) unsafe fn destroy<P: Public>(object: Ptr<P>, error: c_int) -> c_int {
     if error == 0 {
-        // SAFETY: the caller's contract.
-        drop(unsafe { Box::from_raw(object.cast::<T>()) });
+        // SAFETY: the box is no longer in use.
+        drop(unsafe { Box::from_raw(object.as_ptr().cast::<P::Object>()) });
     }
     error
+}
+
+/// Returns the result of a verb, which is 0 or an error number.
+pub(crate) fn status(result: Result<(), c_int>) -> c_int {
+    result.err().unwrap_or(0)
 }

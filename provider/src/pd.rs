@@ -3,33 +3,19 @@
 //! Protection domains.
 
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_alloc_pd, ibv_cmd_dealloc_pd};
+use crate::ffi::driver::ibv_cmd_dealloc_pd;
+use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{IbvContext, IbvPd};
-use crate::{object, quota};
+use crate::object;
+use crate::shortage::NOT_PINNED;
 use core::ffi::c_int;
 
 /// `ibv_alloc_pd`.
-///
-/// # Safety
-///
-/// Called by libibverbs with an open rrxe device.
-pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd {
+pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
     object::create(|| {
-        let mut cmd = command::AllocPd::zeroed();
-        let mut resp = command::AllocPdResp::zeroed();
         let mut pd = Box::new(IbvPd { context, handle: 0 });
-        // SAFETY: the caller's contract, and the buffers have the sizes given.
-        object::check(unsafe {
-            let error = ibv_cmd_alloc_pd(
-                context,
-                &mut *pd,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
-            );
-            quota::explained(context, "a protection domain", error)
-        })?;
+        let allocated = command::alloc_pd(context, &mut pd);
+        context.explained("a protection domain", NOT_PINNED, allocated)?;
         Ok(pd)
     })
 }
@@ -38,8 +24,8 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a domain that [`alloc_pd`] returned.
-pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut IbvPd) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe { object::destroy::<IbvPd, _>(pd, ibv_cmd_dealloc_pd(pd)) }
+/// Unless the call fails, nothing uses the domain afterwards.
+pub(crate) unsafe extern "C" fn dealloc_pd(pd: Ptr<IbvPd>) -> c_int {
+    // SAFETY: `alloc_pd` created the domain; the rest is this function's contract.
+    unsafe { object::destroy(pd, ibv_cmd_dealloc_pd(pd)) }
 }

@@ -6,50 +6,43 @@
 //! not allowed, `ENOMEM` if the queue is full, or the kernel's error if a doorbell was needed.
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
-use crate::ah;
-use crate::doorbell::{self, Queue};
+use crate::doorbell::Queue;
 use crate::ffi::os::EINVAL;
+use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::mw;
-use crate::qp::{public, Qp, Rules};
+use crate::qp::{Qp, Rules};
 use crate::send_queue::{contains, Batch, PASSED_FLAGS};
 use core::ffi::c_int;
-use core::slice;
 
 /// `ibv_post_send`.
 ///
 /// # Safety
 ///
-/// Called by the consumer with a queue pair of rrxe and a list of work requests; all pointers in it
-/// are valid.
+/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or is
+/// null.
 pub(crate) unsafe extern "C" fn post_send(
-    qp: *mut IbvQp,
+    qp: Ptr<IbvQp>,
     wr: *mut IbvSendWr,
     bad_wr: *mut *mut IbvSendWr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
-    let this = unsafe { Qp::of(qp) };
-    let mut batch = this.sq.open(this.send_error());
-    let mut next = wr;
-    let mut result = Ok(());
-    // SAFETY: the caller's contract: each element is a work request or null.
-    while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { add(&mut batch, this.rules, request) } {
-            result = Err((error, next));
-            break;
+    let mut batch = qp.sq.open(qp.send_error());
+    let (mut next, mut result) = (wr, Ok(()));
+    // SAFETY: each element of the list is a work request or null, with valid pointers.
+    unsafe {
+        while let Some(request) = next.as_ref() {
+            if let Err(error) = add(&mut batch, qp.rules, request) {
+                result = Err((error, next));
+                break;
+            }
+            next = request.next;
         }
-        next = request.next;
     }
     let published = batch.publish();
-    this.sq.close();
-
-    if let Some(published) = published {
-        // SAFETY: the queue pair is of an open device.
-        let rung = unsafe { doorbell::notify(this, published) };
-        result = result.and(rung.map_err(|error| (error, wr)));
-    }
-    // SAFETY: the caller's contract.
+    drop(batch);
+    let rung = Qp::notify(qp, published);
+    let result = result.and(rung.map_err(|error| (error, wr)));
+    // SAFETY: `bad_wr` may be written, or is null.
     unsafe { posted(result, bad_wr) }
 }
 
@@ -57,7 +50,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 ///
-/// `wr` is a work request of a consumer; all pointers in it are valid.
+/// All pointers in `wr` are valid.
 #[inline]
 unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
     if !contains(rules.opcodes, wr.opcode) {
@@ -67,24 +60,17 @@ unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(),
         return Err(EINVAL);
     }
     let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;
-    // SAFETY: the caller's contract, and the opcode is one that the queue pair allows.
+    // SAFETY: all pointers are valid, and the opcode is one that the queue pair allows.
     let mut wqe = unsafe { encode(rules, wr)? };
     wqe.flags = (wr.send_flags & PASSED_FLAGS) as u8;
     let mut slot = batch.push(wqe)?;
-    let result = if wr.send_flags & send_flags::INLINE == 0 {
-        // SAFETY: the caller's contract.
-        unsafe { slot.set_sges(wr.sg_list, count) }
-    } else {
-        // SAFETY: the caller's contract: the list has `count` segments, which are in the program's
-        // memory.
-        unsafe {
-            let segments = if count == 0 {
-                &[]
-            } else {
-                slice::from_raw_parts(wr.sg_list, count)
-            };
+    // SAFETY: the list has `count` segments; those of inline data are in the program's memory.
+    let result = unsafe {
+        if wr.send_flags & send_flags::INLINE == 0 {
+            slot.set_sges(wr.sg_list, count)
+        } else {
             slot.set_inline().and_then(|()| {
-                segments.iter().try_for_each(|segment| {
+                elements(wr.sg_list, count).iter().try_for_each(|segment| {
                     let from = core::ptr::with_exposed_provenance(segment.addr as usize);
                     slot.append_inline(from, segment.length as usize)
                 })
@@ -97,17 +83,26 @@ unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(),
     result
 }
 
-/// Posts a work request that binds a memory window. Returns the errors of `ibv_post_send`.
+/// Returns the elements of a C array.
 ///
 /// # Safety
 ///
-/// `qp` is a queue pair of rrxe.
-pub(crate) unsafe fn bind_window(qp: *mut IbvQp, wr_id: u64, flags: u32, op: WqeOp) -> c_int {
-    // SAFETY: the caller's contract.
-    let this = unsafe { Qp::of(qp) };
+/// `array` points to `count` elements, if `count` is not 0; nothing writes to them for `'a`.
+#[inline]
+pub(crate) unsafe fn elements<'a, T>(array: *const T, count: usize) -> &'a [T] {
+    if count == 0 {
+        &[]
+    } else {
+        // SAFETY: there are that many elements.
+        unsafe { core::slice::from_raw_parts(array, count) }
+    }
+}
+
+/// Posts a work request that binds a memory window. Fails with the errors of `ibv_post_send`.
+pub(crate) fn bind_window(qp: Ptr<IbvQp>, wr_id: u64, flags: u32, op: WqeOp) -> Result<(), c_int> {
     let opcode = wr_opcode::BIND_MW;
-    if !contains(this.rules.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
-        return EINVAL;
+    if !contains(qp.rules.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
+        return Err(EINVAL);
     }
     let wqe = SendWqe {
         wr_id,
@@ -116,17 +111,11 @@ pub(crate) unsafe fn bind_window(qp: *mut IbvQp, wr_id: u64, flags: u32, op: Wqe
         op,
         ..SendWqe::default()
     };
-    let mut batch = this.sq.open(this.send_error());
-    let error = batch.push(wqe).err().unwrap_or(0);
+    let mut batch = qp.sq.open(qp.send_error());
+    let pushed = batch.push(wqe).map(|_| ());
     let published = batch.publish();
-    this.sq.close();
-    if let Some(published) = published {
-        // SAFETY: the queue pair is of an open device.
-        if let Err(e) = unsafe { doorbell::notify(this, published) } {
-            return e;
-        }
-    }
-    error
+    drop(batch);
+    pushed.and(Qp::notify(qp, published))
 }
 
 /// Returns the fixed part of a work queue entry, without flags and data.
@@ -167,20 +156,14 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
             };
         }
         wr_opcode::BIND_MW => {
-            // SAFETY: the member for this opcode; the rest is the caller's contract.
-            wqe.op = unsafe {
-                let bind = wr.extra.bind_mw;
-                mw::encode(bind.mw, bind.rkey, &bind.bind_info)?
-            };
+            // SAFETY: the member for this opcode.
+            let bind = unsafe { wr.extra.bind_mw };
+            wqe.op = mw::encode(bind.mw, bind.rkey, &bind.bind_info)?;
         }
         _ if rules.datagram => {
             // SAFETY: the member for datagrams.
             let ud = unsafe { wr.wr.ud };
-            if ud.ah.is_null() {
-                return Err(EINVAL);
-            }
-            // SAFETY: the caller's contract.
-            wqe.ah = unsafe { ah::number(ud.ah) };
+            wqe.ah = ud.ah.ok_or(EINVAL)?.number;
             wqe.op.remote_qpn = ud.remote_qpn;
             wqe.op.rkey_or_qkey = ud.remote_qkey;
         }
@@ -205,30 +188,27 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
 ///
 /// # Safety
 ///
-/// Called by the consumer with a queue pair of rrxe and a list of work requests; all pointers in it
-/// are valid.
+/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or is
+/// null.
 pub(crate) unsafe extern "C" fn post_recv(
-    qp: *mut IbvQp,
+    qp: Ptr<IbvQp>,
     wr: *mut IbvRecvWr,
     bad_wr: *mut *mut IbvRecvWr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
-    let this = unsafe { Qp::of(qp) };
-    let result = match &this.rq {
-        Some(rq) if this.recv_error() == 0 => {
-            // SAFETY: the caller's contract.
+    let result = match &qp.rq {
+        Some(rq) if qp.recv_error() == 0 => {
+            // SAFETY: all pointers in the list are valid.
             let (added_all, added) = rq.post(|adder| unsafe { adder.add_list(wr) });
             let mut rung = Ok(());
             if added && rq.ring().wants_doorbell() {
-                // SAFETY: the queue pair is of an open device.
-                rung = unsafe { doorbell::ring(public(this), Queue::Receive) };
+                rung = qp.context().doorbells.ring(qp, Queue::Receive);
             }
             added_all.and(rung.map_err(|error| (error, wr)))
         }
         _ if wr.is_null() => Ok(()),
         _ => Err((EINVAL, wr)),
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: `bad_wr` may be written, or is null.
     unsafe { posted(result, bad_wr) }
 }
 
@@ -244,7 +224,7 @@ pub(crate) unsafe fn posted<W>(result: Result<(), (c_int, *mut W)>, bad_wr: *mut
         return 0;
     };
     if !bad_wr.is_null() {
-        // SAFETY: the caller's contract.
+        // SAFETY: it may be written if it is not null.
         unsafe { *bad_wr = wr };
     }
     error
@@ -254,9 +234,10 @@ pub(crate) unsafe fn posted<W>(result: Result<(), (c_int, *mut W)>, bad_wr: *mut
 mod tests {
     use super::*;
     use crate::abi;
+    use crate::ah;
     use crate::ffi::command::zeroed;
     use crate::ffi::os::ENOMEM;
-    use crate::qp::tests::small;
+    use crate::qp::tests::{public, small};
     use crate::send_queue::tests::take;
     use core::ptr::null_mut;
     use core::sync::atomic::Ordering;
@@ -321,7 +302,7 @@ mod tests {
                     if kind == qp_type::UD {
                         let ah = ah::tests::numbered(1);
                         wr.wr.ud = WrUd {
-                            ah,
+                            ah: Some(ah),
                             remote_qpn: 1,
                             remote_qkey: 2,
                         };
@@ -341,19 +322,12 @@ mod tests {
     #[test]
     fn windows_are_bound_and_keys_invalidated() {
         let qp = small(qp_type::RC);
-        let mut mw = IbvMw {
-            context: core::ptr::null_mut(),
-            pd: core::ptr::null_mut(),
-            rkey: 0x1200,
-            handle: 0,
-            mw_type: mw_type::TYPE_2,
-        };
         let mut wr = request(1, wr_opcode::BIND_MW);
         wr.extra.bind_mw = WrBindMw {
-            mw: &raw mut mw,
+            mw: mw::tests::window(mw_type::TYPE_2, 0x1200),
             rkey: 0x1234,
             bind_info: IbvMwBindInfo {
-                mr: core::ptr::null_mut(),
+                mr: None,
                 addr: 1,
                 length: 2,
                 mw_access_flags: 3,
@@ -412,7 +386,7 @@ mod tests {
         assert_eq!(post(&qp, request(3, wr_opcode::SEND)), EINVAL);
         let ah = ah::tests::numbered(77);
         wr.wr.ud = WrUd {
-            ah,
+            ah: Some(ah),
             remote_qpn: 17,
             remote_qkey: 0x8001_0000,
         };

@@ -3,36 +3,56 @@
 //! Queue pairs: create, modify, query, destroy.
 
 use crate::abi::{self, wr_opcode};
-use crate::context::{self, Limits};
-use crate::cq::Cq;
+use crate::context::Context;
+use crate::ffi::command;
 use crate::ffi::driver::*;
-use crate::ffi::os::{EINVAL, EOPNOTSUPP};
+use crate::ffi::os::{check, EINVAL, EOPNOTSUPP};
+use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
-use crate::ffi::{command, pabi};
-use crate::memlock;
-use crate::object;
-use crate::quota;
+use crate::object::{self, status};
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::{Ring, Shape};
-use crate::send_queue::{only, Opcodes, SendLimits, SendQueue};
+use crate::send_queue::{only, Opcodes, Published, SendLimits, SendQueue};
+use crate::shortage::NOT_PINNED;
 use crate::wr;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::ptr::addr_of_mut;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A queue pair.
 #[repr(C)]
 pub(crate) struct Qp {
-    /// Public part, which libibverbs and the consumer write to.
+    /// Public part, which libibverbs and the program write to.
     pub(crate) verbs: UnsafeCell<VerbsQp>,
+    context: Ptr<IbvContext>,
+    send_cq: Option<Ptr<IbvCq>>,
+    recv_cq: Option<Ptr<IbvCq>>,
     pub(crate) sq: SendQueue,
     /// `None` if no receive can be posted.
     pub(crate) rq: Option<RecvQueue>,
     pub(crate) rules: Rules,
-    /// `enum ibv_qp_state` as the consumer last set or queried it. In the kernel the queue pair may
+    /// `enum ibv_qp_state` as the program last set or queried it. In the kernel the queue pair may
     /// have moved to Error since.
     state: AtomicU32,
+}
+
+// SAFETY: the public part is the first member.
+unsafe impl Public for IbvQp {
+    type Object = Qp;
+}
+// SAFETY: as above.
+unsafe impl Public for IbvQpEx {
+    type Object = Qp;
+}
+
+impl Ptr<IbvQpEx> {
+    /// Returns the address of the queue pair for the verbs without `ex`.
+    #[inline]
+    pub(crate) fn base(self) -> Ptr<IbvQp> {
+        // SAFETY: the one structure is the first member of the other.
+        unsafe { Ptr::new(self.as_ptr().cast()) }
+    }
 }
 
 /// Name of the object in messages.
@@ -84,59 +104,41 @@ impl Rules {
     }
 }
 
+/// The attributes that a queue pair is created with, of both kinds of create call.
+pub(crate) struct Attributes<'a> {
+    pub(crate) qp_type: u32,
+    pub(crate) cap: &'a mut IbvQpCap,
+    pub(crate) send_cq: Option<Ptr<IbvCq>>,
+    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
+    /// There is a shared receive queue.
+    pub(crate) has_srq: bool,
+    pub(crate) sq_sig_all: bool,
+}
+
 impl Qp {
     /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
-    /// `cap`. Sets `cap.max_inline_data` to the bytes that an entry has room for.
+    /// `attr.cap`. Sets `attr.cap.max_inline_data` to the bytes that an entry has room for.
     ///
-    /// Fails with `EINVAL` if `cap` exceeds the limits of the device, with `EOPNOTSUPP`, or with
-    /// `ENOMEM`.
-    pub(crate) fn new(
-        qp_type: u32,
-        cap: &mut IbvQpCap,
-        has_rq: bool,
-        device: Limits,
-    ) -> Result<Box<Self>, c_int> {
-        let rules = Rules::of(qp_type)?;
-        // These types ignore the requested capacities.
-        match qp_type {
-            qp_type::XRC_RECV => *cap = IbvQpCap::default(),
-            qp_type::XRC_SEND => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
-            _ if !has_rq => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
+    /// Fails with `EINVAL` if `attr.cap` exceeds the limits of the device, with `EOPNOTSUPP`, or
+    /// with `ENOMEM`.
+    pub(crate) fn new(context: Ptr<IbvContext>, attr: Attributes<'_>) -> Result<Box<Self>, c_int> {
+        let rules = Rules::of(attr.qp_type)?;
+        let (cap, device) = (attr.cap, context.limits);
+        let (mut send_cq, mut recv_cq) = (attr.send_cq, attr.recv_cq);
+        // These types ignore the requested capacities, and the completion queues.
+        match attr.qp_type {
+            qp_type::XRC_RECV => (*cap, send_cq, recv_cq) = (IbvQpCap::default(), None, None),
+            qp_type::XRC_SEND => (cap.max_recv_wr, cap.max_recv_sge, recv_cq) = (0, 0, None),
+            _ if attr.has_srq => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
             _ => {}
         }
-        if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
-            || cap.max_send_sge.max(cap.max_recv_sge) > device.max_sge
-            || cap.max_inline_data > device.max_inline
-        {
-            return Err(EINVAL);
-        }
-
-        let send = Shape {
-            entries: cap.max_send_wr.max(1),
-            stride: device.stride(abi::send_stride(cap.max_send_sge, cap.max_inline_data))?,
-        };
-        let recv = Shape {
-            entries: cap.max_recv_wr,
-            stride: device.stride(abi::recv_stride(cap.max_recv_sge))?,
-        };
-        let (ring, recv_ring) = match (cap.max_send_wr, cap.max_recv_wr) {
-            (_, 0) => (Ring::allocate(send.entries, send.stride)?, None),
-            // The kernel does not pin the send ring, so the receive ring needs pages of its own.
-            (0, _) => {
-                let (ring, recv_ring) = Ring::pair(send, recv, false)?;
-                (ring, Some(recv_ring))
-            }
-            _ => {
-                let (ring, recv_ring) = Ring::pair(send, recv, device.packed)?;
-                (ring, Some(recv_ring))
-            }
-        };
+        let (ring, recv_ring) = rings(&context, cap)?;
         let asked = SendLimits {
             depth: cap.max_send_wr,
             max_sge: cap.max_send_sge,
             max_inline: device.max_inline,
         };
-        let sq = SendQueue::new(ring, asked);
+        let sq = SendQueue::new(ring, asked, attr.sq_sig_all);
         cap.max_inline_data = sq.limits().max_inline;
 
         let asked = RecvLimits {
@@ -147,6 +149,9 @@ impl Qp {
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
+            context,
+            send_cq,
+            recv_cq,
             sq,
             rq,
             rules,
@@ -154,15 +159,22 @@ impl Qp {
         }))
     }
 
-    /// Returns the queue pair that contains the public one.
-    ///
-    /// # Safety
-    ///
-    /// `qp` is a queue pair of rrxe (an [`IbvQp`] or [`IbvQpEx`]), and stays one for `'a`.
-    pub(crate) unsafe fn of<'a, T>(qp: *mut T) -> &'a Self {
-        // SAFETY: the public part is the first member of a `Qp`. The members that C code writes to
-        // are in an `UnsafeCell`.
-        unsafe { &*qp.cast::<Self>() }
+    /// Returns the context of the queue pair.
+    #[inline]
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Notifies the kernel of send work requests, if any were published. Fails with the kernel's
+    /// error.
+    #[inline]
+    pub(crate) fn notify(qp: Ptr<IbvQp>, published: Option<Published>) -> Result<(), c_int> {
+        let Some(published) = published else {
+            return Ok(());
+        };
+        let is_armed = || qp.send_cq.is_some_and(|cq| cq.queue.ring().is_armed());
+        let doorbells = &qp.context().doorbells;
+        doorbells.notify(qp, qp.sq.ring(), published, is_armed)
     }
 
     /// Returns the create command's driver part. It omits the ring of a send queue to which nothing
@@ -270,184 +282,134 @@ impl Qp {
 
     /// Removes the completions of the queue pair from its completion queues. The queue pair cannot
     /// complete further work requests: it was destroyed or is in Reset.
-    ///
-    /// # Safety
-    ///
-    /// The kernel created the queue pair, and the completion queues still exist.
-    unsafe fn remove_completions(&self) {
-        // SAFETY: libibverbs filled in the public part and does not change these members; the
-        // consumer cannot destroy the completion queues before the queue pair.
-        unsafe {
-            let qp = self.verbs.get().cast::<IbvQp>();
-            let (send_cq, recv_cq, qp_num) = ((*qp).send_cq, (*qp).recv_cq, (*qp).qp_num);
-            if !send_cq.is_null() {
-                Cq::of(send_cq).queue.remove(qp_num);
-            }
-            if !recv_cq.is_null() && recv_cq != send_cq {
-                Cq::of(recv_cq).queue.remove(qp_num);
-            }
+    fn remove_completions(&self) {
+        // SAFETY: libibverbs wrote the number when it created the queue pair.
+        let qp_num = unsafe { (*self.verbs.get()).qp_ex.qp_base.qp_num };
+        for cq in [self.send_cq, self.recv_cq].into_iter().flatten() {
+            cq.queue.remove(qp_num);
         }
     }
 }
 
+/// Allocates the rings of a queue pair; the receive ring only if something can be posted to it.
+/// Fails with `EINVAL` if `cap` exceeds the limits of the device, or with `ENOMEM`.
+fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_int> {
+    let device = context.limits;
+    if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
+        || cap.max_send_sge.max(cap.max_recv_sge) > device.max_sge
+        || cap.max_inline_data > device.max_inline
+    {
+        return Err(EINVAL);
+    }
+    let send = Shape {
+        entries: cap.max_send_wr.max(1),
+        stride: device.stride(abi::send_stride(cap.max_send_sge, cap.max_inline_data))?,
+    };
+    let recv = Shape {
+        entries: cap.max_recv_wr,
+        stride: device.stride(abi::recv_stride(cap.max_recv_sge))?,
+    };
+    if cap.max_recv_wr == 0 {
+        return Ok((Ring::allocate(send.entries, send.stride)?, None));
+    }
+    // The kernel does not pin a send ring without entries; the receive ring then needs pages of its
+    // own.
+    let packed = device.packed && cap.max_send_wr != 0;
+    let (ring, recv_ring) = Ring::pair(send, recv, packed)?;
+    Ok((ring, Some(recv_ring)))
+}
+
 /// `ibv_create_qp`.
-///
-/// # Safety
-///
-/// Called by libibverbs with a protection domain of an open rrxe device; `attr` may be read and
-/// written.
-pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp {
+pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> *mut IbvQp {
     object::create(|| {
-        // SAFETY: the caller's contract.
-        let (limits, mut local) = unsafe { (context::limits((*pd).context), attr.read()) };
-        let has_rq = local.srq.is_null();
-        let mut qp = Qp::new(local.qp_type, &mut local.cap, has_rq, limits)?;
-        qp.sq.set_signal_all(local.sq_sig_all != 0);
-        let mut cmd = command::CreateQp::new(qp.command());
-        let mut resp = command::CreateQpResp::zeroed();
-        // SAFETY: the caller's contract, and the buffers have the sizes given.
-        object::check(unsafe {
-            memlock::explained(
-                (*pd).context,
-                WHAT,
-                qp.pinned(),
-                ibv_cmd_create_qp(
-                    pd,
-                    qp.verbs.get().cast(),
-                    &mut local,
-                    &mut cmd,
-                    size_of_val(&cmd),
-                    &mut resp,
-                    size_of_val(&resp),
-                ),
-            )
-        })?;
+        let mut local = *attr;
+        let attributes = Attributes {
+            qp_type: local.qp_type,
+            cap: &mut local.cap,
+            send_cq: local.send_cq,
+            recv_cq: local.recv_cq,
+            has_srq: local.srq.is_some(),
+            sq_sig_all: local.sq_sig_all != 0,
+        };
+        let mut qp = Qp::new(pd.context, attributes)?;
+        let created = command::create_qp(pd, &qp.verbs, &mut local, qp.command());
+        pd.context.explained(WHAT, qp.pinned(), created)?;
         qp.grant(&mut local.cap);
-        // SAFETY: the caller's contract.
-        unsafe { (*attr).cap = local.cap };
+        attr.cap = local.cap;
         Ok(qp)
     })
 }
 
 /// `ibv_create_qp_ex`.
-///
-/// # Safety
-///
-/// Called by libibverbs with an open rrxe device; `attr` may be read and written.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut IbvContext,
-    attr: *mut IbvQpInitAttrEx,
+pub(crate) extern "C" fn create_qp_ex(
+    context: Ptr<IbvContext>,
+    attr: &mut IbvQpInitAttrEx,
 ) -> *mut IbvQp {
     object::create(|| {
         const COMP_MASK: u32 = qp_init_attr::PD
             | qp_init_attr::XRCD
             | qp_init_attr::CREATE_FLAGS
             | qp_init_attr::SEND_OPS_FLAGS;
-        // SAFETY: the caller's contract.
-        let (limits, mut local) = unsafe { (context::limits(context), attr.read()) };
+        let mut local = *attr;
         if local.comp_mask & !COMP_MASK != 0
             || (local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags != 0)
         {
             return Err(EOPNOTSUPP);
         }
-        let has_rq = local.srq.is_null();
-        let mut qp = Qp::new(local.qp_type, &mut local.cap, has_rq, limits)?;
-        qp.sq.set_signal_all(local.sq_sig_all != 0);
-        let send_ops =
-            (local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0).then_some(local.send_ops_flags);
-        if send_ops.is_some_and(|flags| !wr::supports(qp.rules, flags)) {
+        let attributes = Attributes {
+            qp_type: local.qp_type,
+            cap: &mut local.cap,
+            send_cq: local.send_cq,
+            recv_cq: local.recv_cq,
+            has_srq: local.srq.is_some(),
+            sq_sig_all: local.sq_sig_all != 0,
+        };
+        let mut qp = Qp::new(context, attributes)?;
+        let has_ops = local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
+        if has_ops && !wr::supports(qp.rules, local.send_ops_flags) {
             return Err(EOPNOTSUPP);
         }
-        let mut cmd = command::CreateQpEx::new(qp.command());
-        let mut resp = command::CreateQpExResp::zeroed();
-        let verbs = qp.verbs.get();
-        // SAFETY: the caller's contract, and the buffers have the sizes given.
-        object::check(unsafe {
-            memlock::explained(
-                context,
-                WHAT,
-                qp.pinned(),
-                pabi::ibv_cmd_create_qp_ex2(
-                    context,
-                    verbs,
-                    &mut local,
-                    &mut cmd,
-                    size_of_val(&cmd),
-                    &mut resp,
-                    size_of_val(&resp),
-                ),
-            )
-        })?;
+        let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());
+        context.explained(WHAT, qp.pinned(), created)?;
         qp.grant(&mut local.cap);
-        // SAFETY: the queue pair is not yet shared; the rest is the caller's contract.
-        unsafe {
-            if let Some(flags) = send_ops {
-                wr::set_functions(&mut (*verbs).qp_ex, flags);
-                (*verbs).comp_mask |= VERBS_QP_EX;
-            }
-            (*attr).cap = local.cap;
+        if has_ops {
+            let verbs = qp.verbs.get_mut();
+            wr::set_functions(&mut verbs.qp_ex, local.send_ops_flags);
+            verbs.comp_mask |= VERBS_QP_EX;
         }
+        attr.cap = local.cap;
         Ok(qp)
     })
 }
 
 /// `ibv_open_qp`: creates another handle of an XRC target queue pair.
-///
-/// # Safety
-///
-/// Called by libibverbs with an open rrxe device; `attr` may be read.
-pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut IbvContext,
-    attr: *mut IbvQpOpenAttr,
-) -> *mut IbvQp {
+pub(crate) extern "C" fn open_qp(context: Ptr<IbvContext>, attr: &IbvQpOpenAttr) -> *mut IbvQp {
     object::create(|| {
-        // SAFETY: the caller's contract.
-        let limits = unsafe { context::limits(context) };
-        let mut cap = IbvQpCap::default();
-        let qp = Qp::new(qp_type::XRC_RECV, &mut cap, false, limits)?;
-        let mut cmd = command::OpenQp::zeroed();
-        let mut resp = command::CreateQpResp::zeroed();
-        // SAFETY: the caller's contract, and all buffers have the sizes given.
-        object::check(unsafe {
-            ibv_cmd_open_qp(
-                context,
-                qp.verbs.get(),
-                size_of::<VerbsQp>() as c_int,
-                attr,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
-            )
-        })?;
+        let attributes = Attributes {
+            qp_type: qp_type::XRC_RECV,
+            cap: &mut IbvQpCap::default(),
+            send_cq: None,
+            recv_cq: None,
+            has_srq: true,
+            sq_sig_all: false,
+        };
+        let qp = Qp::new(context, attributes)?;
+        command::open_qp(context, &qp.verbs, size_of::<VerbsQp>() as c_int, attr)?;
         Ok(qp)
     })
 }
 
 /// `ibv_modify_qp`.
-///
-/// # Safety
-///
-/// Called by libibverbs with a queue pair of rrxe; `attr` may be read.
-pub(crate) unsafe extern "C" fn modify_qp(
-    qp: *mut IbvQp,
-    attr: *mut IbvQpAttr,
-    attr_mask: c_int,
-) -> c_int {
-    let mut cmd = command::ModifyQp::zeroed();
-    // SAFETY: the caller's contract, and the command has the size given.
-    let error = unsafe { ibv_cmd_modify_qp(qp, attr, attr_mask, &mut cmd, size_of_val(&cmd)) };
-    if error != 0 || attr_mask & QP_ATTR_STATE == 0 {
-        return error;
+pub(crate) extern "C" fn modify_qp(qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int) -> c_int {
+    let modified = command::modify_qp(qp, attr, attr_mask);
+    if modified.is_err() || attr_mask & QP_ATTR_STATE == 0 {
+        return status(modified);
     }
-    // SAFETY: the caller's contract.
-    let (this, state) = unsafe { (Qp::of(qp), (*attr).qp_state) };
-    this.set_state(state);
-    if state == qp_state::RESET {
-        // SAFETY: the kernel created the queue pair; the consumer keeps the completion queues.
-        unsafe { this.remove_completions() };
-        this.sq.reset();
-        if let Some(rq) = &this.rq {
+    qp.set_state(attr.qp_state);
+    if attr.qp_state == qp_state::RESET {
+        qp.remove_completions();
+        qp.sq.reset();
+        if let Some(rq) = &qp.rq {
             rq.reset();
         }
     }
@@ -455,31 +417,23 @@ pub(crate) unsafe extern "C" fn modify_qp(
 }
 
 /// `ibv_query_qp`.
-///
-/// # Safety
-///
-/// Called by libibverbs with a queue pair of rrxe; `attr` and `init_attr` may be written.
-pub(crate) unsafe extern "C" fn query_qp(
-    qp: *mut IbvQp,
-    attr: *mut IbvQpAttr,
+pub(crate) extern "C" fn query_qp(
+    qp: Ptr<IbvQp>,
+    attr: &mut MaybeUninit<IbvQpAttr>,
     attr_mask: c_int,
-    init_attr: *mut IbvQpInitAttr,
+    init_attr: &mut MaybeUninit<IbvQpInitAttr>,
 ) -> c_int {
-    let mut cmd = command::QueryQp::zeroed();
-    // SAFETY: the caller's contract, and the command has the size given.
-    let error =
-        unsafe { ibv_cmd_query_qp(qp, attr, attr_mask, init_attr, &mut cmd, size_of_val(&cmd)) };
-    if error != 0 {
+    if let Err(error) = command::query_qp(qp, attr, attr_mask, init_attr) {
         return error;
     }
-    // SAFETY: the caller's contract.
+    let (attr, init_attr) = (attr.as_mut_ptr(), init_attr.as_mut_ptr());
+    // SAFETY: the command has written both. This side allocated the rings, so it knows their
+    // capacities.
     unsafe {
-        let this = Qp::of(qp);
-        // This side allocated the rings, so it knows their capacities.
-        (*attr).cap = this.cap();
-        (*init_attr).cap = this.cap();
+        (*attr).cap = qp.cap();
+        (*init_attr).cap = qp.cap();
         if attr_mask & QP_ATTR_STATE != 0 {
-            this.set_state((*attr).qp_state);
+            qp.set_state((*attr).qp_state);
         }
     }
     0
@@ -490,55 +444,31 @@ pub(crate) unsafe extern "C" fn query_qp(
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a queue pair that a create function returned.
-pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
-    // SAFETY: the caller's contract; the consumer gives up the queue pair, but its completion
-    // queues still exist.
-    unsafe {
-        let error = ibv_cmd_destroy_qp(qp);
-        if error == 0 {
-            Qp::of(qp).remove_completions();
-        }
-        object::destroy::<Qp, _>(qp, error)
+/// Unless the call fails, nothing uses the queue pair afterwards.
+pub(crate) unsafe extern "C" fn destroy_qp(qp: Ptr<IbvQp>) -> c_int {
+    let error = ibv_cmd_destroy_qp(qp);
+    if error == 0 {
+        qp.remove_completions();
     }
+    // SAFETY: a create function created the queue pair; the rest is this function's contract.
+    unsafe { object::destroy(qp, error) }
 }
 
 /// `ibv_attach_mcast`.
-///
-/// # Safety
-///
-/// Called by libibverbs with a queue pair of rrxe; `gid` may be read.
-pub(crate) unsafe extern "C" fn attach_mcast(
-    qp: *mut IbvQp,
-    gid: *const IbvGid,
-    lid: u16,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let error = ibv_cmd_attach_mcast(qp, gid, lid);
-        quota::explained((*qp).context, "a multicast membership", error)
-    }
-}
-
-/// Returns the public part of a queue pair, for the C interface.
-pub(crate) fn public(qp: &Qp) -> *mut IbvQp {
-    // SAFETY: only an address is taken.
-    unsafe { addr_of_mut!((*qp.verbs.get()).qp_ex.qp_base) }
+pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int {
+    let attached = check(ibv_cmd_attach_mcast(qp, gid, lid));
+    status(
+        qp.context
+            .explained("a multicast membership", NOT_PINNED, attached),
+    )
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::context::tests::{context, with_limits, DEVICE};
+    use crate::context::Limits;
 
-    pub(crate) const DEVICE: Limits = Limits {
-        max_qp_wr: 1024,
-        max_sge: 32,
-        max_inline: 512,
-        max_cqe: 1024,
-        max_srq_wr: 1024,
-        max_srq_sge: 32,
-        packed: true,
-    };
     const ASKED: IbvQpCap = IbvQpCap {
         max_send_wr: 10,
         max_recv_wr: 5,
@@ -547,11 +477,38 @@ pub(crate) mod tests {
         max_inline_data: 0,
     };
 
+    /// Returns the address of the public part of a queue pair.
+    pub(crate) fn public<P: Public<Object = Qp>>(qp: &Qp) -> Ptr<P> {
+        // SAFETY: the public part is the first member; tests use no address after the queue pair.
+        unsafe { Ptr::new(core::ptr::from_ref(qp).cast_mut().cast()) }
+    }
+
+    /// Creates a queue pair on a device with these limits.
+    fn on(
+        context: Ptr<IbvContext>,
+        qp_type: u32,
+        cap: &mut IbvQpCap,
+        has_srq: bool,
+    ) -> Result<Box<Qp>, c_int> {
+        let attributes = Attributes {
+            qp_type,
+            cap,
+            send_cq: None,
+            recv_cq: None,
+            has_srq,
+            sq_sig_all: false,
+        };
+        Qp::new(context, attributes)
+    }
+
+    fn new(qp_type: u32, cap: &mut IbvQpCap) -> Result<Box<Qp>, c_int> {
+        on(context(), qp_type, cap, false)
+    }
+
     /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never takes an
     /// entry, and it needs no doorbell.
-    pub(crate) fn ready(qp_type: u32, cap: IbvQpCap) -> Box<Qp> {
-        let mut cap = cap;
-        let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
+    fn ready(qp_type: u32, mut cap: IbvQpCap) -> Box<Qp> {
+        let qp = new(qp_type, &mut cap).ok().unwrap();
         qp.set_state(qp_state::RTS);
         qp.sq.ring().set_doorbell_event(1 << 30);
         qp
@@ -572,7 +529,7 @@ pub(crate) mod tests {
     #[test]
     fn rings_have_room_for_what_was_asked() {
         let mut cap = ASKED;
-        let mut qp = Qp::new(qp_type::RC, &mut cap, true, DEVICE).ok().unwrap();
+        let mut qp = new(qp_type::RC, &mut cap).ok().unwrap();
         // A data segment leaves 16 bytes for inline data.
         assert_eq!(cap.max_inline_data, 16);
         let command = qp.command();
@@ -621,7 +578,9 @@ pub(crate) mod tests {
             ..DEVICE
         };
         let mut cap = ASKED;
-        let qp = Qp::new(qp_type::RC, &mut cap, true, device).ok().unwrap();
+        let qp = on(with_limits(device), qp_type::RC, &mut cap, false)
+            .ok()
+            .unwrap();
         assert_eq!(cap.max_inline_data, 64);
         let command = qp.command();
         assert_eq!((command.sq.stride, command.rq.stride), (128, 32));
@@ -636,7 +595,7 @@ pub(crate) mod tests {
                 max_recv_wr,
                 ..ASKED
             };
-            let qp = Qp::new(qp_type, &mut cap, true, DEVICE).ok().unwrap();
+            let qp = new(qp_type, &mut cap).ok().unwrap();
             let command = qp.command();
             assert_eq!((command.sq.addr, command.sq.capacity), (0, 0));
             assert_eq!(command.rq.capacity, capacity);
@@ -669,13 +628,10 @@ pub(crate) mod tests {
             },
         ];
         for mut cap in bad {
-            assert_eq!(
-                Qp::new(qp_type::RC, &mut cap, true, DEVICE).err(),
-                Some(EINVAL)
-            );
+            assert_eq!(new(qp_type::RC, &mut cap).err(), Some(EINVAL));
         }
         let mut cap = ASKED;
-        assert_eq!(Qp::new(8, &mut cap, true, DEVICE).err(), Some(EOPNOTSUPP));
+        assert_eq!(new(8, &mut cap).err(), Some(EOPNOTSUPP));
     }
 
     #[test]
@@ -684,18 +640,14 @@ pub(crate) mod tests {
             max_recv_wr: u32::MAX,
             ..ASKED
         };
-        let qp = Qp::new(qp_type::RC, &mut cap, false, DEVICE).ok().unwrap();
+        let qp = on(context(), qp_type::RC, &mut cap, true).ok().unwrap();
         assert_eq!((cap.max_recv_wr, cap.max_recv_sge), (0, 0));
         assert_eq!((qp.command().rq.addr, qp.command().rq.capacity), (0, 0));
         let mut cap = IbvQpCap {
             max_recv_wr: 0,
             ..ASKED
         };
-        assert!(Qp::new(qp_type::RC, &mut cap, true, DEVICE)
-            .ok()
-            .unwrap()
-            .rq
-            .is_none());
+        assert!(new(qp_type::RC, &mut cap).ok().unwrap().rq.is_none());
     }
 
     #[test]

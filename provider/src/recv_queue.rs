@@ -194,12 +194,13 @@ impl Adder<'_> {
         list: *mut IbvRecvWr,
     ) -> Result<(), (c_int, *mut IbvRecvWr)> {
         let mut next = list;
-        // SAFETY: the caller's contract: each element is a work request or null.
-        while let Some(request) = unsafe { next.as_ref() } {
-            // SAFETY: the caller's contract.
-            unsafe { self.add(request.wr_id, request.sg_list, request.num_sge) }
-                .map_err(|error| (error, next))?;
-            next = request.next;
+        // SAFETY: each element is a work request or null.
+        unsafe {
+            while let Some(request) = next.as_ref() {
+                self.add(request.wr_id, request.sg_list, request.num_sge)
+                    .map_err(|error| (error, next))?;
+                next = request.next;
+            }
         }
         Ok(())
     }

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Registration with libibverbs, which includes the devices that this provider serves.
+//! Registration with libibverbs: the devices that this provider serves, and the verbs that it
+//! implements.
 
 use crate::abi;
-use crate::context;
-use crate::ffi::driver::{VerbsDevice, VerbsDeviceOps, VerbsMatchEnt, VerbsSysfsDev};
-use crate::ffi::{command, pabi};
+use crate::context::{self, Context};
+use crate::ffi::driver::*;
+use crate::ffi::operations::VerbsContextOps;
+use crate::ffi::verbs::IbvDevice;
+use crate::ffi::{command, os, pabi};
+use crate::{ah, cq, mr, mw, pd, post, qp, srq, xrcd};
+use core::ffi::{c_int, c_void};
 
 struct MatchTable([VerbsMatchEnt; 2]);
 
@@ -27,7 +32,7 @@ static DEVICE_OPS: VerbsDeviceOps = VerbsDeviceOps {
     match_table: MATCH_TABLE.0.as_ptr(),
     static_providers: core::ptr::null(),
     match_device: None,
-    alloc_context: Some(context::alloc_context),
+    alloc_context: Some(alloc_context),
     import_context: None,
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
@@ -43,6 +48,73 @@ extern "C" fn register() {
 #[cfg_attr(test, expect(dead_code, reason = "tests call what they test"))]
 #[cfg_attr(not(test), used, link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
+
+/// Verbs that this provider implements. libibverbs returns `EOPNOTSUPP` for all others.
+static OPS: VerbsContextOps = VerbsContextOps {
+    query_device_ex: Some(context::query_device_ex),
+    query_port: Some(context::query_port),
+    query_rt_values: Some(context::query_rt_values),
+    free_context: Some(context::free_context),
+    alloc_pd: Some(pd::alloc_pd),
+    dealloc_pd: Some(pd::dealloc_pd),
+    reg_mr: Some(mr::reg_mr),
+    rereg_mr: Some(mr::rereg_mr),
+    dereg_mr: Some(mr::dereg_mr),
+    alloc_mw: Some(mw::alloc_mw),
+    bind_mw: Some(mw::bind_mw),
+    dealloc_mw: Some(mw::dealloc_mw),
+    create_ah: Some(ah::create_ah),
+    destroy_ah: Some(ah::destroy_ah),
+    create_cq: Some(cq::create_cq),
+    create_cq_ex: Some(cq::create_cq_ex),
+    destroy_cq: Some(cq::destroy_cq),
+    resize_cq: Some(cq::resize_cq),
+    poll_cq: Some(cq::poll_cq),
+    req_notify_cq: Some(cq::req_notify_cq),
+    create_qp: Some(qp::create_qp),
+    create_qp_ex: Some(qp::create_qp_ex),
+    modify_qp: Some(qp::modify_qp),
+    query_qp: Some(qp::query_qp),
+    destroy_qp: Some(qp::destroy_qp),
+    open_xrcd: Some(xrcd::open_xrcd),
+    close_xrcd: Some(xrcd::close_xrcd),
+    open_qp: Some(qp::open_qp),
+    create_srq: Some(srq::create_srq),
+    create_srq_ex: Some(srq::create_srq_ex),
+    get_srq_num: Some(srq::get_srq_num),
+    modify_srq: Some(srq::modify_srq),
+    query_srq: Some(srq::query_srq),
+    destroy_srq: Some(srq::destroy_srq),
+    post_srq_recv: Some(srq::post_srq_recv),
+    attach_mcast: Some(qp::attach_mcast),
+    detach_mcast: Some(ibv_cmd_detach_mcast),
+    post_send: Some(post::post_send),
+    post_recv: Some(post::post_recv),
+    ..VerbsContextOps::empty()
+};
+
+/// Opens a device.
+///
+/// # Safety
+///
+/// Called by libibverbs with a device that it matched and a descriptor of its uverbs file, whose
+/// ownership passes to this function.
+unsafe extern "C" fn alloc_context(
+    device: *mut IbvDevice,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut VerbsContext {
+    // SAFETY: the caller's contract. The table matches libibverbs' private ABI.
+    unsafe {
+        match Context::open(device, cmd_fd) {
+            Ok(context) => {
+                verbs_set_ops(context, &OPS);
+                context
+            }
+            Err(error) => os::fail(error),
+        }
+    }
+}
 
 /// Allocates a device that libibverbs has found; libibverbs fills it in.
 ///

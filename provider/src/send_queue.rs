@@ -2,7 +2,7 @@
 
 //! The send queue: a ring of work queue entries that this side produces.
 //!
-//! This module is independent of libibverbs' objects; `ibv_post_send` ([`crate::post_send`]) and
+//! This module is independent of libibverbs' objects; `ibv_post_send` ([`crate::post`]) and
 //! the `ibv_wr_*` family ([`crate::wr`]) are two ways to fill a [`Batch`].
 
 use crate::abi::{self, wr_opcode, SendWqe};
@@ -12,7 +12,7 @@ use crate::lock::Lock;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::mem::size_of;
+use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::Ordering;
 
 /// Flags that a work request passes to the kernel unchanged. `IBV_SEND_INLINE` is not among them:
@@ -119,8 +119,9 @@ pub(crate) struct SendQueue {
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
-    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
-    pub(crate) fn new(ring: Ring, limits: SendLimits) -> Self {
+    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for. If
+    /// `signal_all`, every work request generates a completion regardless of its flags.
+    pub(crate) fn new(ring: Ring, limits: SendLimits, signal_all: bool) -> Self {
         let mut queue = Self {
             ring,
             limits: SendLimits {
@@ -128,7 +129,7 @@ impl SendQueue {
                 max_sge: 0,
                 max_inline: 0,
             },
-            signal_all: false,
+            signal_all,
             lock: Lock::new(true),
             state: UnsafeCell::new(State::default()),
         };
@@ -150,11 +151,6 @@ impl SendQueue {
         };
     }
 
-    /// Sets whether every work request generates a completion regardless of its flags.
-    pub(crate) fn set_signal_all(&mut self, all: bool) {
-        self.signal_all = all;
-    }
-
     /// Returns the bytes of an entry behind its fixed part.
     fn room(&self) -> u32 {
         self.ring.stride().saturating_sub(WQE_SIZE)
@@ -170,12 +166,12 @@ impl SendQueue {
         &self.ring
     }
 
-    /// Opens a batch: acquires the queue's lock, which [`SendQueue::close`] releases. If `error` is
-    /// not 0, the batch accepts nothing and fails with it.
+    /// Opens a batch: acquires the queue's lock. If `error` is not 0, the batch accepts nothing and
+    /// fails with it. If the batch is forgotten, it stays open.
     pub(crate) fn open(&self, error: c_int) -> Batch<'_> {
         self.lock.acquire();
         // SAFETY: the lock was just taken, and its holder has the only batch.
-        let batch = unsafe { self.current() };
+        let batch = ManuallyDrop::into_inner(unsafe { self.current() });
         batch.state.next = batch.state.published;
         batch.state.error = error;
         batch.state.flags = if self.signal_all {
@@ -186,21 +182,16 @@ impl SendQueue {
         batch
     }
 
-    /// Returns the open batch.
+    /// Returns the open batch, which stays open unless it is dropped.
     ///
     /// # Safety
     ///
-    /// The caller is between [`SendQueue::open`] and [`SendQueue::close`], and has no other
-    /// [`Batch`] of this queue.
-    pub(crate) unsafe fn current(&self) -> Batch<'_> {
+    /// The queue's lock is held on behalf of the caller, for example by a batch that was forgotten,
+    /// and there is no other batch.
+    pub(crate) unsafe fn current(&self) -> ManuallyDrop<Batch<'_>> {
         // SAFETY: the caller holds the lock, so this is the only reference.
         let state = unsafe { &mut *self.state.get() };
-        Batch { queue: self, state }
-    }
-
-    /// Closes the open batch.
-    pub(crate) fn close(&self) {
-        self.lock.release();
+        ManuallyDrop::new(Batch { queue: self, state })
     }
 
     /// Empties the queue after the kernel has emptied its side.
@@ -210,7 +201,6 @@ impl SendQueue {
         batch.state.consumed = consumed;
         batch.state.next = consumed;
         batch.publish();
-        self.close();
     }
 }
 
@@ -220,17 +210,24 @@ const _: () = assert!(size_of::<SendWqe>() == WQE_SIZE as usize);
 const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
 const _: () = assert!(size_of::<abi::Sge>() == SGE_SIZE as usize);
 
-/// Work requests in preparation, under the queue's lock.
+/// Work requests in preparation, under the queue's lock, which is released when the batch is dropped.
 pub(crate) struct Batch<'a> {
     queue: &'a SendQueue,
     state: &'a mut State,
 }
 
-impl<'a> Batch<'a> {
+impl Drop for Batch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.queue.lock.release();
+    }
+}
+
+impl Batch<'_> {
     /// Adds a work request without data. Fails with `ENOMEM` if the queue is full, or with the
     /// batch's error if it has one.
     #[inline]
-    pub(crate) fn push(&mut self, wqe: SendWqe) -> Result<Slot<'a>, c_int> {
+    pub(crate) fn push(&mut self, wqe: SendWqe) -> Result<Slot<'_>, c_int> {
         if self.state.error != 0 {
             return Err(self.state.error);
         }
@@ -260,7 +257,7 @@ impl<'a> Batch<'a> {
     /// Returns the work request that was added last, so that the caller can extend it, or `None` if
     /// the batch is empty or has failed.
     #[inline]
-    pub(crate) fn last(&mut self) -> Option<Slot<'a>> {
+    pub(crate) fn last(&mut self) -> Option<Slot<'_>> {
         if self.state.error != 0 || self.state.next == self.state.published {
             return None;
         }
@@ -428,7 +425,7 @@ pub(crate) mod tests {
     };
 
     pub(crate) fn queue() -> SendQueue {
-        SendQueue::new(Ring::allocate(4, 128).unwrap(), LIMITS)
+        SendQueue::new(Ring::allocate(4, 128).unwrap(), LIMITS, false)
     }
 
     /// Takes entry `counter` as the kernel would.
@@ -478,7 +475,7 @@ pub(crate) mod tests {
             max_sge: 100,
             max_inline: 1000,
         };
-        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), limits);
+        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), limits, false);
         assert_eq!(
             queue.limits(),
             SendLimits {
@@ -501,7 +498,6 @@ pub(crate) mod tests {
             assert_eq!(batch.push(wqe(99)).err(), Some(ENOMEM));
             assert!(batch.publish().is_some());
             assert!(batch.publish().is_none());
-            queue.close();
             for i in 0..4 {
                 assert_eq!(take(&queue, counter).0.wr_id, round * 4 + i);
                 counter += 1;
@@ -512,13 +508,12 @@ pub(crate) mod tests {
     #[test]
     fn a_smaller_depth_than_the_ring_holds() {
         let limits = SendLimits { depth: 3, ..LIMITS };
-        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), limits);
+        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), limits, false);
         let mut batch = queue.open(0);
         for i in 0..3 {
             assert!(batch.push(wqe(i)).is_ok());
         }
         assert_eq!(batch.push(wqe(3)).err(), Some(ENOMEM));
-        queue.close();
     }
 
     #[test]
@@ -533,7 +528,6 @@ pub(crate) mod tests {
         }
         assert_eq!(batch.push(wqe(4)).err(), Some(ENOMEM));
         batch.publish();
-        queue.close();
         for i in 0..4 {
             assert_eq!(take(&queue, start.wrapping_add(i)).0.wr_id, u64::from(i));
         }
@@ -546,11 +540,10 @@ pub(crate) mod tests {
         let mut batch = queue.open(0);
         assert!(batch.push(wqe(1)).is_ok());
         assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 0);
-        queue.close();
+        drop(batch);
         let mut batch = queue.open(0);
         assert!(batch.last().is_none());
         assert!(batch.publish().is_none());
-        queue.close();
         assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 0);
     }
 
@@ -561,9 +554,8 @@ pub(crate) mod tests {
         assert_eq!(batch.push(wqe(1)).err(), Some(EINVAL));
         batch.fail(ENOMEM);
         assert_eq!(batch.error(), EINVAL);
-        queue.close();
+        drop(batch);
         assert_eq!(queue.open(0).error(), 0);
-        queue.close();
     }
 
     #[test]
@@ -598,7 +590,6 @@ pub(crate) mod tests {
         };
         assert_eq!(batch.push(read).ok().unwrap().set_inline(), Err(EINVAL));
         batch.publish();
-        queue.close();
 
         let (entry, data) = take(&queue, 0);
         assert_eq!(

@@ -5,39 +5,21 @@
 //! `wr_start` opens a batch, each builder adds a work request to it, and setters complete the last
 //! one. `wr_complete` publishes the whole batch, or nothing if any call failed. An inline setter
 //! alone makes the data inline; the flag is not needed.
+//!
+//! The thread that called `wr_start` calls the other functions, up to `wr_complete` or `wr_abort`.
+//! This is the safety contract of all of them: the batch is open, and no other function uses it.
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
-use crate::ah;
-use crate::doorbell;
 use crate::ffi::os::EINVAL;
+use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::mw;
+use crate::object::status;
+use crate::post::elements;
 use crate::qp::{Qp, Rules};
-use crate::send_queue::{contains, Batch, Slot, PASSED_FLAGS};
+use crate::send_queue::{contains, Slot, PASSED_FLAGS};
 use core::ffi::{c_int, c_void};
-use core::slice;
-
-/// The opcode of each operation in [`send_ops`].
-const OPERATIONS: [(u64, u8); 12] = [
-    (send_ops::RDMA_WRITE, wr_opcode::RDMA_WRITE),
-    (
-        send_ops::RDMA_WRITE_WITH_IMM,
-        wr_opcode::RDMA_WRITE_WITH_IMM,
-    ),
-    (send_ops::SEND, wr_opcode::SEND),
-    (send_ops::SEND_WITH_IMM, wr_opcode::SEND_WITH_IMM),
-    (send_ops::RDMA_READ, wr_opcode::RDMA_READ),
-    (send_ops::ATOMIC_CMP_AND_SWP, wr_opcode::ATOMIC_CMP_AND_SWP),
-    (
-        send_ops::ATOMIC_FETCH_AND_ADD,
-        wr_opcode::ATOMIC_FETCH_AND_ADD,
-    ),
-    (send_ops::SEND_WITH_INV, wr_opcode::SEND_WITH_INV),
-    (send_ops::FLUSH, wr_opcode::FLUSH),
-    (send_ops::ATOMIC_WRITE, wr_opcode::ATOMIC_WRITE),
-    (send_ops::LOCAL_INV, wr_opcode::LOCAL_INV),
-    (send_ops::BIND_MW, wr_opcode::BIND_MW),
-];
+use core::mem::ManuallyDrop;
 
 /// Returns whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
 pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
@@ -48,66 +30,9 @@ pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
     flags & !supported == 0
 }
 
-/// Sets the builders for `flags` ([`send_ops`]) and the functions that every queue pair has.
-pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
-    let has = |flag| flags & flag != 0;
-    if has(send_ops::RDMA_WRITE) {
-        qp.wr_rdma_write = Some(wr_rdma_write);
-    }
-    if has(send_ops::RDMA_WRITE_WITH_IMM) {
-        qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
-    }
-    if has(send_ops::SEND) {
-        qp.wr_send = Some(wr_send);
-    }
-    if has(send_ops::SEND_WITH_IMM) {
-        qp.wr_send_imm = Some(wr_send_imm);
-    }
-    if has(send_ops::RDMA_READ) {
-        qp.wr_rdma_read = Some(wr_rdma_read);
-    }
-    if has(send_ops::ATOMIC_CMP_AND_SWP) {
-        qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
-    }
-    if has(send_ops::ATOMIC_FETCH_AND_ADD) {
-        qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
-    }
-    if has(send_ops::SEND_WITH_INV) {
-        qp.wr_send_inv = Some(wr_send_inv);
-    }
-    if has(send_ops::FLUSH) {
-        qp.wr_flush = Some(wr_flush);
-    }
-    if has(send_ops::ATOMIC_WRITE) {
-        qp.wr_atomic_write = Some(wr_atomic_write);
-    }
-    if has(send_ops::LOCAL_INV) {
-        qp.wr_local_inv = Some(wr_local_inv);
-    }
-    if has(send_ops::BIND_MW) {
-        qp.wr_bind_mw = Some(wr_bind_mw);
-    }
-    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
-    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
-    qp.wr_set_inline_data = Some(wr_set_inline_data);
-    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
-    qp.wr_set_sge = Some(wr_set_sge);
-    qp.wr_set_sge_list = Some(wr_set_sge_list);
-    qp.wr_start = Some(wr_start);
-    qp.wr_complete = Some(wr_complete);
-    qp.wr_abort = Some(wr_abort);
-}
-
 /// `ibv_wr_start`.
-///
-/// # Safety
-///
-/// Called by the consumer with a queue pair of rrxe. The same thread calls the other functions of
-/// this file after this one and up to [`wr_complete`] or [`wr_abort`].
-unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
-    // SAFETY: the caller's contract.
-    let this = unsafe { Qp::of(qp) };
-    this.sq.open(this.send_error());
+extern "C" fn wr_start(qp: Ptr<IbvQpEx>) {
+    core::mem::forget(qp.sq.open(qp.send_error()));
 }
 
 /// `ibv_wr_complete`. Returns `EINVAL` if a work request was not allowed, or `ENOMEM` if the queue
@@ -115,57 +40,55 @@ unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
 ///
 /// # Safety
 ///
-/// Called after [`wr_start`], by the same thread.
-unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
-    // SAFETY: the caller's contract.
-    let this = unsafe { Qp::of(qp) };
-    // SAFETY: the caller's contract: the batch is open.
-    let mut batch = unsafe { this.sq.current() };
+/// The batch is open.
+unsafe extern "C" fn wr_complete(qp: Ptr<IbvQpEx>) -> c_int {
+    // SAFETY: the batch is open.
+    let mut batch = ManuallyDrop::into_inner(unsafe { qp.sq.current() });
     let error = batch.error();
     let published = if error == 0 { batch.publish() } else { None };
-    this.sq.close();
-    if let Some(published) = published {
-        // SAFETY: the queue pair is of an open device.
-        if let Err(error) = unsafe { doorbell::notify(this, published) } {
-            return error;
-        }
+    drop(batch);
+    match error {
+        0 => status(Qp::notify(qp.base(), published)),
+        error => error,
     }
-    error
 }
 
 /// `ibv_wr_abort`.
 ///
 /// # Safety
 ///
-/// Called after [`wr_start`], by the same thread.
-unsafe extern "C" fn wr_abort(qp: *mut IbvQpEx) {
-    // SAFETY: the caller's contract.
-    unsafe { Qp::of(qp) }.sq.close();
+/// The batch is open.
+unsafe extern "C" fn wr_abort(qp: Ptr<IbvQpEx>) {
+    // SAFETY: the batch is open.
+    drop(ManuallyDrop::into_inner(unsafe { qp.sq.current() }));
 }
 
-/// Adds a work request to the batch.
+/// Adds a work request to the batch, or fails the batch if there is no `op`.
 ///
 /// # Safety
 ///
-/// Called after [`wr_start`], by the same thread.
+/// The batch is open.
 #[inline]
-unsafe fn build(qp: *mut IbvQpEx, opcode: u8, imm_or_key: u32, op: WqeOp) {
-    // SAFETY: the caller's contract: the batch is open, and the consumer's thread is this one.
+unsafe fn build(qp: Ptr<IbvQpEx>, opcode: u8, imm_or_key: u32, op: Result<WqeOp, c_int>) {
+    let public = qp.as_ptr();
+    // SAFETY: the batch is open, so the program's thread is this one.
     let (mut batch, wr_id, flags) =
-        unsafe { (Qp::of(qp).sq.current(), (*qp).wr_id, (*qp).wr_flags) };
+        unsafe { (qp.sq.current(), (*public).wr_id, (*public).wr_flags) };
     if flags & !(PASSED_FLAGS | send_flags::INLINE) != 0 {
         batch.fail(EINVAL);
         return;
     }
-    let wqe = SendWqe {
-        wr_id,
-        opcode,
-        flags: (flags & PASSED_FLAGS) as u8,
-        imm_or_key,
-        op,
-        ..SendWqe::default()
-    };
-    if let Err(error) = batch.push(wqe) {
+    let pushed = op.and_then(|op| {
+        batch.push(SendWqe {
+            wr_id,
+            opcode,
+            flags: (flags & PASSED_FLAGS) as u8,
+            imm_or_key,
+            op,
+            ..SendWqe::default()
+        })
+    });
+    if let Err(error) = pushed {
         batch.fail(error);
     }
 }
@@ -174,11 +97,11 @@ unsafe fn build(qp: *mut IbvQpEx, opcode: u8, imm_or_key: u32, op: WqeOp) {
 ///
 /// # Safety
 ///
-/// Called after [`wr_start`], by the same thread.
+/// The batch is open.
 #[inline]
-unsafe fn set(qp: *mut IbvQpEx, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c_int>) {
-    // SAFETY: the caller's contract: the batch is open.
-    let mut batch: Batch<'_> = unsafe { Qp::of(qp).sq.current() };
+unsafe fn set(qp: Ptr<IbvQpEx>, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c_int>) {
+    // SAFETY: the batch is open.
+    let mut batch = unsafe { qp.sq.current() };
     if let Some(mut slot) = batch.last() {
         if let Err(error) = body(&mut slot) {
             batch.fail(error);
@@ -186,97 +109,92 @@ unsafe fn set(qp: *mut IbvQpEx, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c
     }
 }
 
-/// Defines builders: functions that add a work request.
+/// Defines builders, functions that add a work request: the operation ([`send_ops`], which has the
+/// name of the opcode), immediate data or key, and operands. Also defines the list of operations
+/// and [`set_functions`].
 macro_rules! builders {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) = $opcode:ident, $imm:expr, $op:expr;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($($arg:ident: $type:ty),*) = $opcode:ident, $imm:expr, $op:expr;
+    )*) => {
         $(
             $(#[$doc])*
             ///
             /// # Safety
             ///
-            /// Called after [`wr_start`], by the same thread.
-            unsafe extern "C" fn $name(qp: *mut IbvQpEx, $($arg: $type),*) {
-                // SAFETY: the caller's contract.
+            /// The batch is open. Pointers are valid.
+            unsafe extern "C" fn $name(qp: Ptr<IbvQpEx>, $($arg: $type),*) {
+                // SAFETY: the batch is open, and pointers are valid.
                 unsafe { build(qp, wr_opcode::$opcode, $imm, $op) }
             }
         )*
+
+        /// The opcode of each operation.
+        const OPERATIONS: &[(u64, u8)] = &[$((send_ops::$opcode, wr_opcode::$opcode)),*];
+
+        /// Sets the builders for `flags` ([`send_ops`]) and the functions that every queue pair
+        /// has.
+        pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
+            $(
+                if flags & send_ops::$opcode != 0 {
+                    qp.$name = Some($name);
+                }
+            )*
+            qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+            qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+            qp.wr_set_inline_data = Some(wr_set_inline_data);
+            qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+            qp.wr_set_sge = Some(wr_set_sge);
+            qp.wr_set_sge_list = Some(wr_set_sge_list);
+            qp.wr_start = Some(wr_start);
+            qp.wr_complete = Some(wr_complete);
+            qp.wr_abort = Some(wr_abort);
+        }
     };
 }
 
 builders! {
     /// `ibv_wr_send`.
-    wr_send() = SEND, 0, WqeOp::default();
+    wr_send() = SEND, 0, Ok(WqeOp::default());
     /// `ibv_wr_send_imm`.
-    wr_send_imm(imm_data: u32) = SEND_WITH_IMM, imm_data, WqeOp::default();
+    wr_send_imm(imm_data: u32) = SEND_WITH_IMM, imm_data, Ok(WqeOp::default());
     /// `ibv_wr_send_inv`.
-    wr_send_inv(rkey: u32) = SEND_WITH_INV, rkey, WqeOp::default();
+    wr_send_inv(rkey: u32) = SEND_WITH_INV, rkey, Ok(WqeOp::default());
     /// `ibv_wr_local_inv`.
-    wr_local_inv(rkey: u32) = LOCAL_INV, rkey, WqeOp::default();
+    wr_local_inv(rkey: u32) = LOCAL_INV, rkey, Ok(WqeOp::default());
     /// `ibv_wr_rdma_write`.
-    wr_rdma_write(rkey: u32, remote_addr: u64) = RDMA_WRITE, 0, remote(rkey, remote_addr);
+    wr_rdma_write(rkey: u32, remote_addr: u64) = RDMA_WRITE, 0, Ok(remote(rkey, remote_addr));
     /// `ibv_wr_rdma_write_imm`.
     wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: u32) =
-        RDMA_WRITE_WITH_IMM, imm_data, remote(rkey, remote_addr);
+        RDMA_WRITE_WITH_IMM, imm_data, Ok(remote(rkey, remote_addr));
     /// `ibv_wr_rdma_read`.
-    wr_rdma_read(rkey: u32, remote_addr: u64) = RDMA_READ, 0, remote(rkey, remote_addr);
+    wr_rdma_read(rkey: u32, remote_addr: u64) = RDMA_READ, 0, Ok(remote(rkey, remote_addr));
     /// `ibv_wr_atomic_cmp_swp`.
     wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) =
-        ATOMIC_CMP_AND_SWP, 0, WqeOp { compare_add: compare, swap, ..remote(rkey, remote_addr) };
+        ATOMIC_CMP_AND_SWP, 0,
+        Ok(WqeOp { compare_add: compare, swap, ..remote(rkey, remote_addr) });
     /// `ibv_wr_atomic_fetch_add`.
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) =
-        ATOMIC_FETCH_AND_ADD, 0, WqeOp { compare_add: add, ..remote(rkey, remote_addr) };
+        ATOMIC_FETCH_AND_ADD, 0, Ok(WqeOp { compare_add: add, ..remote(rkey, remote_addr) });
     /// `ibv_wr_flush`.
     wr_flush(rkey: u32, remote_addr: u64, len: usize, kind: u8, level: u8) =
         FLUSH, flush_bits(kind, level),
-        WqeOp { compare_add: len as u64, ..remote(rkey, remote_addr) };
-}
-
-/// `ibv_wr_atomic_write`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread; `atomic_wr` points to eight readable bytes.
-unsafe extern "C" fn wr_atomic_write(
-    qp: *mut IbvQpEx,
-    rkey: u32,
-    remote_addr: u64,
-    atomic_wr: *const c_void,
-) {
-    // SAFETY: the caller's contract; the bytes need not be aligned.
-    let bytes = unsafe { atomic_wr.cast::<[u8; 8]>().read() };
-    let op = WqeOp {
-        swap: u64::from_ne_bytes(bytes),
-        ..remote(rkey, remote_addr)
-    };
-    // SAFETY: the caller's contract.
-    unsafe { build(qp, wr_opcode::ATOMIC_WRITE, 0, op) }
+        Ok(WqeOp { compare_add: len as u64, ..remote(rkey, remote_addr) });
+    /// `ibv_wr_atomic_write`: writes the eight bytes at `atomic_wr`, which need not be aligned.
+    wr_atomic_write(rkey: u32, remote_addr: u64, atomic_wr: *const c_void) =
+        ATOMIC_WRITE, 0, Ok(WqeOp {
+            swap: u64::from_ne_bytes(atomic_wr.cast::<[u8; 8]>().read()),
+            ..remote(rkey, remote_addr)
+        });
+    /// `ibv_wr_bind_mw`: binds a window of type 2.
+    wr_bind_mw(mw: Option<Ptr<IbvMw>>, rkey: u32, bind_info: &IbvMwBindInfo) =
+        BIND_MW, 0, mw::encode(mw, rkey, bind_info);
 }
 
 /// Encodes the placement type and selectivity level for an entry. A value that does not fit its
 /// field becomes the field's maximum, which every peer refuses.
 fn flush_bits(kind: u8, level: u8) -> u32 {
     u32::from(kind.min(0x0f)) | (u32::from(level.min(3)) << 4)
-}
-
-/// `ibv_wr_bind_mw`: binds a window of type 2.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread; `mw` and the memory region in `bind_info` are
-/// rrxe's.
-unsafe extern "C" fn wr_bind_mw(
-    qp: *mut IbvQpEx,
-    mw: *mut IbvMw,
-    rkey: u32,
-    bind_info: *const IbvMwBindInfo,
-) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match mw::encode(mw, rkey, &*bind_info) {
-            Ok(op) => build(qp, wr_opcode::BIND_MW, 0, op),
-            Err(error) => Qp::of(qp).sq.current().fail(error),
-        }
-    }
 }
 
 /// Returns the operands for remote memory.
@@ -288,109 +206,60 @@ fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
     }
 }
 
-/// `ibv_wr_set_ud_addr`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread; `ah` is an address handle of rrxe or null.
-unsafe extern "C" fn wr_set_ud_addr(
-    qp: *mut IbvQpEx,
-    ah: *mut IbvAh,
-    remote_qpn: u32,
-    remote_qkey: u32,
-) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        set(qp, |slot| {
-            if ah.is_null() {
-                return Err(EINVAL);
+/// Defines setters, functions that change the last work request.
+macro_rules! setters {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($($arg:ident: $type:ty),*) = |$qp:ident, $slot:ident| $body:expr;
+    )*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            ///
+            /// The batch is open. Pointers are valid for the number of elements or bytes given.
+            unsafe extern "C" fn $name($qp: Ptr<IbvQpEx>, $($arg: $type),*) {
+                // SAFETY: the batch is open, and pointers are valid.
+                unsafe { set($qp, |$slot| $body) }
             }
-            slot.set_destination(ah::number(ah), remote_qpn, remote_qkey);
-            Ok(())
-        })
-    }
+        )*
+    };
 }
 
-/// `ibv_wr_set_xrc_srqn`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread.
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut IbvQpEx, remote_srqn: u32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let xrc = Qp::of(qp).rules.xrc;
-        set(qp, |slot| {
-            if !xrc {
-                return Err(EINVAL);
-            }
-            slot.set_xrc_srqn(remote_srqn);
-            Ok(())
-        })
-    }
-}
-
-/// `ibv_wr_set_sge`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread.
-unsafe extern "C" fn wr_set_sge(qp: *mut IbvQpEx, lkey: u32, addr: u64, length: u32) {
-    let segment = IbvSge { addr, length, lkey };
-    // SAFETY: the caller's contract; one segment.
-    unsafe { set(qp, |slot| slot.set_sges(&segment, 1)) }
-}
-
-/// `ibv_wr_set_sge_list`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread; `sg_list` points to `num_sge` segments.
-unsafe extern "C" fn wr_set_sge_list(qp: *mut IbvQpEx, num_sge: usize, sg_list: *const IbvSge) {
-    // SAFETY: the caller's contract.
-    unsafe { set(qp, |slot| slot.set_sges(sg_list, num_sge)) }
-}
-
-/// `ibv_wr_set_inline_data`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread; `addr` points to `length` readable bytes.
-unsafe extern "C" fn wr_set_inline_data(qp: *mut IbvQpEx, addr: *const c_void, length: usize) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        set(qp, |slot| {
-            slot.set_inline()
-                .and_then(|()| slot.append_inline(addr.cast(), length))
-        })
-    }
-}
-
-/// `ibv_wr_set_inline_data_list`.
-///
-/// # Safety
-///
-/// Called after [`wr_start`], by the same thread; `buf_list` points to `num_buf` buffers of
-/// readable bytes.
-unsafe extern "C" fn wr_set_inline_data_list(
-    qp: *mut IbvQpEx,
-    num_buf: usize,
-    buf_list: *const IbvDataBuf,
-) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let buffers = if num_buf == 0 {
-            &[]
-        } else {
-            slice::from_raw_parts(buf_list, num_buf)
-        };
-        set(qp, |slot| {
-            slot.set_inline()?;
-            buffers
-                .iter()
-                .try_for_each(|buf| slot.append_inline(buf.addr.cast(), buf.length))
-        })
-    }
+setters! {
+    /// `ibv_wr_set_ud_addr`.
+    wr_set_ud_addr(ah: Option<Ptr<IbvAh>>, remote_qpn: u32, remote_qkey: u32) = |qp, slot| {
+        slot.set_destination(ah.ok_or(EINVAL)?.number, remote_qpn, remote_qkey);
+        Ok(())
+    };
+    /// `ibv_wr_set_xrc_srqn`.
+    wr_set_xrc_srqn(remote_srqn: u32) = |qp, slot| {
+        if !qp.rules.xrc {
+            return Err(EINVAL);
+        }
+        slot.set_xrc_srqn(remote_srqn);
+        Ok(())
+    };
+    /// `ibv_wr_set_sge`.
+    wr_set_sge(lkey: u32, addr: u64, length: u32) = |qp, slot| {
+        slot.set_sges(&IbvSge { addr, length, lkey }, 1)
+    };
+    /// `ibv_wr_set_sge_list`.
+    wr_set_sge_list(num_sge: usize, sg_list: *const IbvSge) = |qp, slot| {
+        slot.set_sges(sg_list, num_sge)
+    };
+    /// `ibv_wr_set_inline_data`.
+    wr_set_inline_data(addr: *const c_void, length: usize) = |qp, slot| {
+        slot.set_inline()?;
+        slot.append_inline(addr.cast(), length)
+    };
+    /// `ibv_wr_set_inline_data_list`.
+    wr_set_inline_data_list(num_buf: usize, buf_list: *const IbvDataBuf) = |qp, slot| {
+        slot.set_inline()?;
+        elements(buf_list, num_buf)
+            .iter()
+            .try_for_each(|buf| slot.append_inline(buf.addr.cast(), buf.length))
+    };
 }
 
 #[cfg(test)]
@@ -398,13 +267,9 @@ mod tests {
     use super::*;
     use crate::abi;
     use crate::ffi::os::ENOMEM;
-    use crate::qp::tests::small;
+    use crate::qp::tests::{public, small};
     use crate::send_queue::tests::take;
     use core::sync::atomic::Ordering;
-
-    fn ex(qp: &Qp) -> *mut IbvQpEx {
-        qp.verbs.get().cast()
-    }
 
     fn produced(qp: &Qp) -> u32 {
         qp.sq.ring().producer().load(Ordering::Relaxed)
@@ -416,10 +281,10 @@ mod tests {
             let qp = small(kind);
             // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
             unsafe {
-                wr_start(ex(&qp));
-                wr_rdma_write(ex(&qp), 5, 0x2000);
-                wr_set_xrc_srqn(ex(&qp), 99);
-                assert_eq!(wr_complete(ex(&qp)), error);
+                wr_start(public(&qp));
+                wr_rdma_write(public(&qp), 5, 0x2000);
+                wr_set_xrc_srqn(public(&qp), 99);
+                assert_eq!(wr_complete(public(&qp)), error);
             }
             if error == 0 {
                 let op = take(&qp.sq, 0).0.op;
@@ -443,9 +308,8 @@ mod tests {
         ));
         assert!(!supports(rules(qp_type::UD), send_ops::RDMA_WRITE));
 
-        let qp = small(qp_type::RC);
-        // SAFETY: the queue pair is not shared.
-        let functions = unsafe { &mut *ex(&qp) };
+        let mut qp = small(qp_type::RC);
+        let functions = &mut qp.verbs.get_mut().qp_ex;
         set_functions(functions, send_ops::SEND);
         assert!(functions.wr_send.is_some() && functions.wr_start.is_some());
         assert!(functions.wr_rdma_read.is_none() && functions.wr_bind_mw.is_none());
@@ -457,28 +321,22 @@ mod tests {
         let bytes = *b"abcdef";
         // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
         unsafe {
-            let ex = ex(&qp);
+            let ex: Ptr<IbvQpEx> = public(&qp);
             wr_start(ex);
-            (*ex).wr_id = 1;
-            (*ex).wr_flags = send_flags::SIGNALED;
+            (*ex.as_ptr()).wr_id = 1;
+            (*ex.as_ptr()).wr_flags = send_flags::SIGNALED;
             wr_rdma_write_imm(ex, 5, 0x2000, 0xfeed);
             wr_set_sge(ex, 6, 0x3000, 0);
-            (*ex).wr_id = 2;
-            (*ex).wr_flags = send_flags::INLINE;
+            (*ex.as_ptr()).wr_id = 2;
+            (*ex.as_ptr()).wr_flags = send_flags::INLINE;
             wr_send(ex);
-            let list = [
-                IbvDataBuf {
-                    addr: bytes.as_ptr().cast_mut().cast(),
-                    length: 2,
-                },
-                IbvDataBuf {
-                    addr: bytes.as_ptr().cast_mut().cast(),
-                    length: 6,
-                },
-            ];
+            let list = [2, 6].map(|length| IbvDataBuf {
+                addr: bytes.as_ptr().cast_mut().cast(),
+                length,
+            });
             wr_set_inline_data_list(ex, 2, list.as_ptr());
-            (*ex).wr_id = 3;
-            (*ex).wr_flags = send_flags::FENCE;
+            (*ex.as_ptr()).wr_id = 3;
+            (*ex.as_ptr()).wr_flags = send_flags::FENCE;
             wr_atomic_cmp_swp(ex, 7, 8, 9, 10);
             let segments = [IbvSge {
                 addr: 1,
@@ -522,12 +380,12 @@ mod tests {
         let qp = small(qp_type::RC);
         // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
         unsafe {
-            let ex = ex(&qp);
+            let ex: Ptr<IbvQpEx> = public(&qp);
             wr_start(ex);
-            (*ex).wr_id = 1;
+            (*ex.as_ptr()).wr_id = 1;
             wr_flush(ex, 5, 0x2000, 0x1_0000_0001, 2, 1);
-            (*ex).wr_id = 2;
-            (*ex).wr_flags = send_flags::FENCE;
+            (*ex.as_ptr()).wr_id = 2;
+            (*ex.as_ptr()).wr_flags = send_flags::FENCE;
             // The value is at an odd address.
             let bytes = *b"-01234567";
             wr_atomic_write(ex, 6, 0x3000, bytes.as_ptr().add(1).cast());
@@ -550,7 +408,7 @@ mod tests {
         let big = [0_u8; 200];
         // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
         unsafe {
-            let ex = ex(&qp);
+            let ex: Ptr<IbvQpEx> = public(&qp);
             let fails = |calls: &dyn Fn()| {
                 wr_start(ex);
                 wr_send(ex);
@@ -568,10 +426,7 @@ mod tests {
                 fails(&|| wr_set_sge_list(ex, 100, core::ptr::null())),
                 EINVAL
             );
-            assert_eq!(
-                fails(&|| wr_set_ud_addr(ex, core::ptr::null_mut(), 1, 1)),
-                EINVAL
-            );
+            assert_eq!(fails(&|| wr_set_ud_addr(ex, None, 1, 1)), EINVAL);
             assert_eq!(fails(&|| (0..4).for_each(|_| wr_send(ex))), ENOMEM);
             qp.set_state(2);
             assert_eq!(fails(&|| ()), EINVAL);
@@ -584,7 +439,7 @@ mod tests {
             wr_start(ex);
             assert_eq!(wr_complete(ex), 0);
             wr_start(ex);
-            (*ex).wr_id = 42;
+            (*ex.as_ptr()).wr_id = 42;
             wr_send(ex);
             assert_eq!(wr_complete(ex), 0);
         }

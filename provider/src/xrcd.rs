@@ -3,39 +3,27 @@
 //! XRC domains, which are implemented by the kernel.
 
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_close_xrcd, ibv_cmd_open_xrcd, VerbsXrcd};
+use crate::ffi::driver::{ibv_cmd_close_xrcd, VerbsXrcd};
+use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{IbvContext, IbvXrcd, IbvXrcdInitAttr};
-use crate::{object, quota};
+use crate::object;
+use crate::shortage::NOT_PINNED;
 use core::ffi::c_int;
 
 /// `ibv_open_xrcd`.
-///
-/// # Safety
-///
-/// Called by libibverbs with an open rrxe device; `attr` may be read.
-pub(crate) unsafe extern "C" fn open_xrcd(
-    context: *mut IbvContext,
-    attr: *mut IbvXrcdInitAttr,
+pub(crate) extern "C" fn open_xrcd(
+    context: Ptr<IbvContext>,
+    attr: &IbvXrcdInitAttr,
 ) -> *mut IbvXrcd {
     object::create(|| {
-        let mut cmd = command::OpenXrcd::zeroed();
-        let mut resp = command::OpenXrcdResp::zeroed();
-        // SAFETY: integers and a pointer that may be null.
-        let mut xrcd: Box<VerbsXrcd> = Box::new(unsafe { command::zeroed() });
-        // SAFETY: the caller's contract, and all buffers have the sizes given.
-        object::check(unsafe {
-            let error = ibv_cmd_open_xrcd(
-                context,
-                &mut *xrcd,
-                size_of::<VerbsXrcd>() as c_int,
-                attr,
-                &mut cmd,
-                size_of_val(&cmd),
-                &mut resp,
-                size_of_val(&resp),
-            );
-            quota::explained(context, "an XRC domain", error)
-        })?;
+        let mut xrcd = Box::new(VerbsXrcd {
+            xrcd: IbvXrcd { context },
+            comp_mask: 0,
+            handle: 0,
+        });
+        let size = size_of::<VerbsXrcd>() as c_int;
+        let opened = command::open_xrcd(context, &mut xrcd, size, attr);
+        context.explained("an XRC domain", NOT_PINNED, opened)?;
         Ok(xrcd)
     })
 }
@@ -44,8 +32,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ///
 /// # Safety
 ///
-/// Called by libibverbs with a domain that [`open_xrcd`] returned.
-pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut IbvXrcd) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe { object::destroy::<VerbsXrcd, _>(xrcd, ibv_cmd_close_xrcd(xrcd.cast())) }
+/// Unless the call fails, nothing uses the domain afterwards.
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: Ptr<IbvXrcd>) -> c_int {
+    // SAFETY: `open_xrcd` created the domain; the rest is this function's contract.
+    unsafe { object::destroy(xrcd, ibv_cmd_close_xrcd(xrcd)) }
 }

@@ -21,6 +21,9 @@ const ORDER: u32 = 3;
 /// Bytes of a block: 32 KiB.
 pub(super) const SIZE: usize = PAGE_SIZE << ORDER;
 
+/// Alignment in bytes of parts of a block: a cache line.
+const PART_ALIGNMENT: usize = 64;
+
 /// Blocks that a CPU remembers: 512 KiB, which is more than a batch.
 const REMEMBERED: usize = 16;
 
@@ -31,6 +34,10 @@ struct Remembered {
     pages: [*mut kernel::bindings::page; REMEMBERED],
     /// Index of the oldest block.
     next: usize,
+    /// The block that [`take_part`] divides, with a reference of its own.
+    divided: Option<NonNull<u8>>,
+    /// Bytes of `divided` that are left, at its end.
+    left: usize,
 }
 
 /// Address of the per-CPU [`Remembered`], or 0 while no `Memory` exists.
@@ -41,7 +48,7 @@ static MEMORY: Atomic<usize> = Atomic::new(0);
 /// # Invariants
 ///
 /// `memory` was returned by `__alloc_percpu` for [`Remembered`]. Each of its pages is null or a
-/// block to which it owns a reference.
+/// block to which it owns a reference, and so is `divided`, of which `left` bytes are unused.
 pub(super) struct Memory {
     memory: NonNull<Remembered>,
 }
@@ -95,11 +102,35 @@ impl Drop for Memory {
                 // SAFETY: By the type invariant, the reference belongs to `self`.
                 unsafe { raw::shim_put_page(*page) };
             }
+            if let Some(divided) = remembered.divided {
+                // SAFETY: `take` returned it, and the reference belongs to `self` (type invariant).
+                unsafe { put(divided) };
+            }
         }
         // SAFETY: `__alloc_percpu()` returned the memory (type invariant), and after the grace
         // period above nothing uses it.
         unsafe { raw::free_percpu(self.memory.as_ptr().cast()) };
     }
+}
+
+/// Calls `f` with the blocks of this CPU. Returns `None` if they do not exist, or unless softirqs
+/// are disabled outside of hard interrupts. `f` must not call this function.
+#[inline]
+fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
+    // SAFETY: Reads the preemption count, which is possible in any context
+    // (include/linux/preempt.h).
+    let alone = !cfg!(CONFIG_PREEMPT_RT) && unsafe { raw::shim_in_softirq_level() };
+    let memory = MEMORY.load(Acquire);
+    if memory == 0 || !alone {
+        return None;
+    }
+    // SAFETY: `Memory` allocated it and waits for a grace period before it frees it. Softirqs are
+    // disabled here, so this is an RCU read-side section. Nothing else uses this CPU's part: with
+    // softirqs disabled a task is not preempted and no softirq runs, and hard interrupts and NMIs
+    // do not get here. The callers in this file pass only methods of `Remembered`, which do not
+    // call this function.
+    let remembered = unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
+    Some(f(remembered))
 }
 
 /// Returns a block, with a reference that the caller owns. Its contents are unspecified. A
@@ -111,35 +142,31 @@ impl Drop for Memory {
 /// `ENOMEM`.
 #[inline]
 pub(super) fn take() -> Result<NonNull<u8>> {
-    #[cfg(not(CONFIG_PREEMPT_RT))]
-    {
-        // SAFETY: Reads the preemption count, which is possible in any context
-        // (include/linux/preempt.h).
-        let alone = unsafe { raw::shim_in_softirq_level() };
-        let memory = MEMORY.load(Acquire);
-        if memory != 0 && alone {
-            // SAFETY: `Memory` allocated it and waits for a grace period before it frees it.
-            // Softirqs are disabled here, so this is an RCU read-side section. Nothing else uses
-            // this CPU's part: with softirqs disabled a task is not preempted and no softirq runs,
-            // and hard interrupts and NMIs do not get here. `Remembered::take` does not call this
-            // function.
-            let remembered =
-                unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
-            return remembered.take();
-        }
+    if let Some(block) = with_remembered(Remembered::take) {
+        return block;
     }
     let page = allocate()?;
     // SAFETY: `allocate` returned the page, which is in the direct map.
     NonNull::new(unsafe { raw::shim_page_address(page) }.cast()).ok_or(ENOMEM)
 }
 
-/// Releases a block that [`take`] returned.
+/// Returns `len` bytes of a block, with a reference to the block that the caller owns. The bytes
+/// are aligned to [`PART_ALIGNMENT`], and their contents are unspecified. Returns `None` unless
+/// softirqs are disabled outside of hard interrupts, and if there is no memory or `len` is more
+/// than a block. Any context.
+#[inline]
+pub(super) fn take_part(len: usize) -> Option<NonNull<u8>> {
+    with_remembered(|remembered| remembered.take_part(len))?.ok()
+}
+
+/// Releases what [`take`] or [`take_part`] returned.
 ///
 /// # Safety
 ///
-/// `block` was returned by `take`, and the caller still owns its reference.
+/// `block` was returned by one of them, and the caller still owns its reference.
 pub(super) unsafe fn put(block: NonNull<u8>) {
-    // SAFETY: The caller guarantees a block to which it owns a reference.
+    // SAFETY: The caller guarantees a block to which it owns a reference. `put_page`
+    // (include/linux/mm.h) may be called for any page of it.
     unsafe { raw::shim_put_page(raw::shim_virt_to_page(block.as_ptr().cast())) };
 }
 
@@ -176,6 +203,32 @@ impl Remembered {
             }
             raw::shim_get_page(*slot);
             NonNull::new(raw::shim_page_address(*slot).cast()).ok_or(ENOMEM)
+        }
+    }
+
+    #[inline]
+    fn take_part(&mut self, len: usize) -> Result<NonNull<u8>> {
+        let len = len.max(1).checked_next_multiple_of(PART_ALIGNMENT);
+        let len = len.ok_or(EINVAL)?;
+        if self.left < len {
+            if len > SIZE {
+                return Err(EINVAL);
+            }
+            let block = self.take()?;
+            if let Some(old) = self.divided.replace(block) {
+                // SAFETY: `take` returned `old`, to which `Memory` owned a reference.
+                unsafe { put(old) };
+            }
+            self.left = SIZE;
+        }
+        let block = self.divided.ok_or(ENOMEM)?; // It exists, since `len` is not 0.
+        let at = SIZE.wrapping_sub(self.left);
+        self.left = self.left.wrapping_sub(len);
+        // SAFETY: `Memory` owns a reference to the block (its invariant), so another one can be
+        // taken. The last `left` bytes of the block are unused, and `len` of them follow `at`.
+        unsafe {
+            raw::shim_get_page(raw::shim_virt_to_page(block.as_ptr().cast()));
+            Ok(block.add(at))
         }
     }
 }
@@ -219,6 +272,30 @@ mod tests {
                 unsafe { put(block) };
             }
         }
+        Ok(())
+    }
+
+    /// Parts are aligned and do not overlap. None is larger than a block.
+    #[test]
+    fn a_part_has_one_owner() -> Result {
+        let _guard = BhGuard::new();
+        let len = 1000;
+        let mut taken = KVec::new();
+        for number in 0..3 * SIZE / len {
+            let part = take_part(len).ok_or(ENOMEM)?;
+            assert_eq!(part.as_ptr() as usize % PART_ALIGNMENT, 0);
+            // SAFETY: The test owns the part, which has `len` bytes.
+            unsafe { part.as_ptr().write_bytes(number as u8, len) };
+            taken.push(part, GFP_ATOMIC)?;
+        }
+        for (number, part) in taken.iter().enumerate() {
+            // SAFETY: The test owns the part, and all of its `len` bytes were written above.
+            let bytes = unsafe { core::slice::from_raw_parts(part.as_ptr(), len) };
+            assert!(bytes.iter().all(|byte| *byte == number as u8));
+            // SAFETY: `take_part` returned the part, which is not used again.
+            unsafe { put(*part) };
+        }
+        assert!(take_part(SIZE + 1).is_none());
         Ok(())
     }
 }

@@ -174,7 +174,7 @@ impl NetDevice {
     /// Returns whether packets go through a queueing discipline before they leave, which may delay,
     /// drop or change them. By default, the loopback device has no queue.
     #[inline]
-    pub fn has_queue(&self, _guard: &rcu::Guard) -> bool {
+    fn has_queue(&self, _guard: &rcu::Guard) -> bool {
         // SAFETY: The device is valid by the type invariant. It has at least one queue, which has a
         // discipline (`dev_init_scheduler()`, net/sched/sch_generic.c) that is valid for the RCU
         // section.

@@ -168,14 +168,6 @@ impl Route {
         !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null()
     }
 
-    /// Returns the [`segmentation_limit`](NetDevice::segmentation_limit) of the device through
-    /// which the packets leave.
-    #[inline]
-    pub fn segmentation_limit(&self) -> u32 {
-        let guard = rcu::read_lock();
-        self.device(&guard).segmentation_limit()
-    }
-
     /// Returns the device through which the packets leave.
     #[inline]
     pub fn device<'a>(&'a self, _guard: &'a rcu::Guard) -> &'a NetDevice {

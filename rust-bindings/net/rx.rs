@@ -303,7 +303,14 @@ impl RxSkb {
     pub fn consume(self) {
         let this = ManuallyDrop::new(self);
         // SAFETY: `self` owns a reference to the packet (type invariant), which this gives up.
-        unsafe { raw::consume_skb(this.as_raw()) };
+        // `napi_consume_skb` (net/core/skbuff.c) allows a second argument other than 0 with
+        // softirqs disabled, outside of hard interrupts. The CPU then keeps the `struct sk_buff`
+        // for another packet. A packet of another CPU would be freed there, but later.
+        unsafe {
+            let skb = this.as_raw();
+            let recycle = raw::shim_in_softirq_level() && raw::shim_skb_is_of_this_cpu(skb);
+            raw::napi_consume_skb(skb, recycle.into());
+        }
     }
 }
 

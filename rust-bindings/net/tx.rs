@@ -56,18 +56,40 @@ impl TxSkb {
         };
         let headroom = link.checked_add(ip.wrapping_add(UDP_HEADER) as u32)?;
         let size = headroom.checked_add(u32::try_from(capacity).ok()?)?;
-        // SAFETY: Any size may be allocated. `skb_reserve` requires an empty packet with that much
-        // tailroom, which the allocation has just provided.
+        let skb = Self::allocate(size)?;
+        // SAFETY: `skb_reserve` requires an empty packet with that much tailroom, which the
+        // allocation has just provided.
+        unsafe { raw::shim_skb_reserve(skb.as_ptr(), headroom as i32) };
+        // INVARIANT: This is the only reference, the headroom was reserved just above, and there is
+        // no data.
+        Some(Self {
+            skb,
+            block: None,
+            paged: false,
+        })
+    }
+
+    /// Allocates an empty packet with at least `size` bytes of tailroom, and returns the only
+    /// reference to it. The memory is part of a block if possible: the slab allocator would clear
+    /// all of it for each packet.
+    #[inline]
+    fn allocate(size: u32) -> Option<NonNull<raw::sk_buff>> {
+        // SAFETY: Any size may be allocated. `napi_build_skb` (net/core/skbuff.c) takes over a part
+        // of a page, at whose end it puts `struct skb_shared_info`, for which `SKB_HEAD_ALIGN`
+        // (skbuff.h) has added space. It requires softirqs to be disabled, and `take_part` returns
+        // nothing unless they are. If it fails, the part is still this function's.
         unsafe {
-            let skb = NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC))?;
-            raw::shim_skb_reserve(skb.as_ptr(), headroom as i32);
-            // INVARIANT: This is the only reference, the headroom was reserved just above, and
-            // there is no data.
-            Some(Self {
-                skb,
-                block: None,
-                paged: false,
-            })
+            let whole = raw::shim_skb_head_align(size);
+            // The sum overflows for sizes near 2^32.
+            let part = Some(whole).filter(|whole| *whole > size);
+            let Some(part) = part.and_then(|whole| blocks::take_part(whole as usize)) else {
+                return NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC));
+            };
+            let skb = NonNull::new(raw::napi_build_skb(part.as_ptr().cast(), whole));
+            if skb.is_none() {
+                blocks::put(part);
+            }
+            skb
         }
     }
 

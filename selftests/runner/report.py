@@ -56,6 +56,7 @@ class Report:
     def __init__(self):
         self.results = []
         self._counts = {PASS: 0, FAIL: 0, SKIP: 0}
+        self._cached = 0
         self._lock = threading.Lock()
         self._doing = {}
         # The CPU time in seconds of the processes that `wait` waited for, by name.
@@ -111,15 +112,16 @@ class Report:
                 self._shown = False
             print(text, flush=True)
 
-    def result(self, name, status, seconds=0.0, reason="", log=""):
-        """Records and prints the result of a test."""
+    def result(self, name, status, seconds=0.0, reason="", log="", cached=False):
+        """Records and prints the result of a test. `cached`: of an earlier run with its inputs."""
         with self._lock:
             self.results.append((name, status, seconds, reason, log))
             self._counts[status] += 1
+            self._cached += cached
             lane = self._lanes.setdefault(name.partition("/")[0], [time.monotonic() - seconds, 0])
             lane[1] = time.monotonic()
         if status == PASS:
-            self.line(f"ok {name} ({seconds:.1f})")
+            self.line(f"ok {name} ({'cached' if cached else f'{seconds:.1f}'})")
         elif status == SKIP:
             self.line(f"skip {name}: {reason}")
         else:
@@ -145,6 +147,8 @@ class Report:
                         self.line(f"    {line}")
         self._write_junit(path)
         counts = self._counts
+        if self._cached:
+            self.line(f"{self._cached} results are cached (RRXE_CACHED_RESULTS=off runs these tests)")
         self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
 
     def _tell_times(self):

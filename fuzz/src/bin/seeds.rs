@@ -4,7 +4,9 @@
 //!
 //!     cargo run --manifest-path fuzz/Cargo.toml --bin seeds -- fuzz/seeds selftests/vectors/*.pcap
 
-use rrxe_fuzz::script::{extensions, parts, Frame, Writer};
+use rrxe_fuzz::script::{parts, Frame, Writer};
+use rrxe_testkit::capture;
+use rrxe_testkit::layout::{extensions, Header};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::{env, fs, io};
@@ -14,28 +16,6 @@ const PACKETS: usize = 60;
 
 /// A packet from BTH to ICRC.
 type Ib = Vec<u8>;
-
-/// Returns the RoCEv2 packets of a classic pcap file of Ethernet frames.
-fn packets(file: &[u8]) -> Vec<Ib> {
-    let mut rest = &file[24..];
-    let mut found = Vec::new();
-    while rest.len() > 16 {
-        let len = u32::from_le_bytes(rest[8..12].try_into().expect("four bytes")) as usize;
-        let (frame, next) = rest[16..].split_at(len);
-        rest = next;
-        let ip = &frame[14..];
-        let (header, end) = match ip[0] >> 4 {
-            4 => (20, usize::from(u16::from_be_bytes([ip[2], ip[3]]))),
-            6 => (40, 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]]))),
-            _ => continue,
-        };
-        let protocol = ip[if header == 20 { 9 } else { 6 }];
-        if protocol == 17 && ip[header + 2..header + 4] == 4791u16.to_be_bytes() {
-            found.push(ip[header + 8..end].to_vec());
-        }
-    }
-    found
-}
 
 fn psn(ib: &[u8]) -> u32 {
     u32::from_be_bytes([0, ib[9], ib[10], ib[11]])
@@ -47,14 +27,7 @@ fn is_response(opcode: u8) -> bool {
 
 /// Returns the bytes of BTH and extension headers.
 fn header_len(opcode: u8) -> usize {
-    use rrxe_fuzz::script::Extension::*;
-    let lengths = extensions(opcode).iter().map(|extension| match extension {
-        Imm | Key | Aeth | Feth => 4,
-        Deth | Original => 8,
-        Reth => 16,
-        Atomic => 28,
-    });
-    12 + lengths.sum::<usize>()
+    12 + extensions(opcode).iter().map(|h| h.size()).sum::<usize>()
 }
 
 fn payload(ib: &[u8]) -> u32 {
@@ -173,7 +146,7 @@ impl Conversation {
                 }
             };
             let length = match extensions(ib[0]).first() {
-                Some(rrxe_fuzz::script::Extension::Reth) => {
+                Some(Header::Reth) => {
                     u32::from_be_bytes(ib[24..28].try_into().expect("four bytes"))
                 }
                 _ => payload(ib),
@@ -231,7 +204,8 @@ fn main() -> io::Result<()> {
         let mtu = name
             .rsplit_once("mtu")
             .and_then(|(_, mtu)| mtu.parse().ok());
-        let packets = packets(&fs::read(&capture)?);
+        let datagrams = capture::datagrams(&fs::read(&capture)?);
+        let packets: Vec<Ib> = datagrams.into_iter().map(|datagram| datagram.ib).collect();
         for ib in packets.iter().filter(|ib| opcodes.insert(ib[0])) {
             let mut input = (ib.len() as u16).to_le_bytes().to_vec();
             input.extend(&ib[..ib.len().min(64)]);

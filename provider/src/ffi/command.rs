@@ -1,49 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Buffers of the uverbs commands (`rdma/ib_user_verbs.h`, as `infiniband/kern-abi.h` wraps it).
+//! The commands of uverbs (`rdma/ib_user_verbs.h`), as libibverbs' `ibv_cmd_*` functions issue them
+//! (`infiniband/driver.h`).
 //!
 //! libibverbs fills in the core part of a command and reads the core part of its response. The
 //! provider allocates the buffers and adds its own part behind the core part; [`crate::abi`]
-//! defines the layout of that part. There must be no padding between the two, which
-//! [`super::layout`] asserts.
+//! defines the layout of that part. There must be no padding between the two.
 
+use super::driver::{VerbsCq, VerbsMr, VerbsQp, VerbsSrq, VerbsXrcd};
+use super::os::check;
+use super::pabi;
+use super::ptr::Ptr;
+use super::verbs::*;
 use crate::abi;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
-/// Buffer for a core part of `N` 32-bit words.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Words<const N: usize>([u32; N]);
-
-impl<const N: usize> Words<N> {
-    /// Returns a buffer of zeros.
-    pub(crate) const fn zeroed() -> Self {
-        Self([0; N])
-    }
-}
-
-/// Buffer for a core part of `N` 64-bit words.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Quads<const N: usize>([u64; N]);
-
-impl<const N: usize> Quads<N> {
-    /// Returns a buffer of zeros.
-    pub(crate) const fn zeroed() -> Self {
-        Self([0; N])
-    }
-
-    /// Returns the first word.
-    pub(crate) const fn first(&self) -> u64 {
-        let [first, ..] = self.0.as_slice() else {
-            return 0;
-        };
-        *first
-    }
-}
-
 /// A command or response: the core part, then the driver's part.
-#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct WithDriver<C, D> {
     /// libibverbs' part.
@@ -52,84 +26,174 @@ pub(crate) struct WithDriver<C, D> {
     pub(crate) driver: D,
 }
 
-impl<const N: usize, D> WithDriver<Quads<N>, D> {
-    /// Creates a command whose core part libibverbs fills in.
-    pub(crate) const fn new(driver: D) -> Self {
-        Self {
-            core: Quads::zeroed(),
-            driver,
+/// Returns the driver's part of a command.
+macro_rules! driver_part {
+    () => {
+        ()
+    };
+    ($driver:ident: $type:ty) => {
+        $driver
+    };
+}
+
+/// Defines functions that issue a command. Each calls the C function that it names, with its own
+/// arguments and the buffers of the command and of the response, if there is one. The numbers are
+/// the sizes in bytes of the core parts; a type is that of the driver's part, which is the last
+/// argument. The functions fail with an error number.
+///
+/// The types of the arguments state the contract of the C function: it accesses the object of a
+/// [`Ptr`], and the structure of a reference.
+macro_rules! commands {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident = $function:literal($($arg:ident: $type:ty),*)
+            [$size:literal $(+ $driver:ty)?] $(-> [$resp:literal])?;
+    )*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name($($arg: $type,)* $(driver: $driver)?) -> Result<(), c_int> {
+            extern "C" {
+                #[link_name = $function]
+                fn command(
+                    $($arg: $type,)*
+                    cmd: *mut c_void,
+                    cmd_size: usize,
+                    $(resp: *mut [u64; $resp / 8 + 1], resp_size: usize,)?
+                ) -> c_int;
+            }
+            commands!(
+                command, ($($arg),*), [$size $(, driver: $driver)?] $(-> [$resp])?,
+            )
         }
-    }
+    )*};
+    (
+        $function:path, ($($arg:expr),*), [$size:literal $(, $driver:ident: $type:ty)?]
+        $(-> [$resp:literal])?, $($tail:expr)?
+    ) => {{
+        let mut cmd = WithDriver {
+            core: [0_u64; $size / 8],
+            driver: driver_part!($($driver: $type)?),
+        };
+        $(const {
+            assert!(size_of::<WithDriver<[u64; $size / 8], $type>>() == $size + size_of::<$type>());
+        })?
+        $(let mut resp = [0_u64; $resp / 8 + 1];)?
+        let cmd_size = size_of_val(&cmd);
+        // SAFETY: the types of the arguments state the function's contract. The buffers are at
+        // least as long as the sizes given.
+        check(unsafe {
+            $function($($arg,)* (&raw mut cmd).cast(), cmd_size $(, (&raw mut resp).cast(), $resp)? $(, $tail)?)
+        })
+    }};
+}
+
+commands! {
+    /// `ibv_query_port`.
+    fn query_port = "ibv_cmd_query_port"(
+        context: Ptr<IbvContext>, port_num: u8, attr: &mut IbvPortAttr
+    ) [24];
+    /// `ibv_alloc_pd`.
+    fn alloc_pd = "ibv_cmd_alloc_pd"(context: Ptr<IbvContext>, pd: &mut IbvPd) [16] -> [4];
+    /// `ibv_reg_mr_iova`. The kernel pins the memory, so it may be any.
+    fn reg_mr = "ibv_cmd_reg_mr"(
+        pd: Ptr<IbvPd>, addr: *mut c_void, length: usize, hca_va: u64, access: c_int,
+        mr: &mut VerbsMr
+    ) [48] -> [12];
+    /// `ibv_rereg_mr`.
+    fn rereg_mr = "ibv_cmd_rereg_mr"(
+        mr: Ptr<VerbsMr>, flags: u32, addr: *mut c_void, length: usize, hca_va: u64, access: c_int,
+        pd: Option<Ptr<IbvPd>>
+    ) [56] -> [8];
+    /// `ibv_alloc_mw`.
+    fn alloc_mw = "ibv_cmd_alloc_mw"(pd: Ptr<IbvPd>, mw_type: u32, mw: &mut IbvMw) [24] -> [8];
+    /// `ibv_create_cq`.
+    fn create_cq = "ibv_cmd_create_cq"(
+        context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int,
+        cq: &UnsafeCell<VerbsCq>
+    ) [40 + abi::CreateCqCmd] -> [8];
+    /// `ibv_resize_cq`.
+    fn resize_cq = "ibv_cmd_resize_cq"(
+        cq: Ptr<IbvCq>, cqe: c_int
+    ) [24 + abi::CreateCqCmd] -> [8];
+    /// `ibv_create_srq`.
+    fn create_srq = "ibv_cmd_create_srq"(
+        pd: Ptr<IbvPd>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttr
+    ) [40 + abi::CreateSrqCmd] -> [16];
+    /// `ibv_create_srq_ex`.
+    fn create_srq_ex = "ibv_cmd_create_srq_ex"(
+        context: Ptr<IbvContext>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttrEx
+    ) [56 + abi::CreateSrqCmd] -> [16];
+    /// `ibv_modify_srq`.
+    fn modify_srq = "ibv_cmd_modify_srq"(
+        srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
+    ) [24];
+    /// `ibv_modify_srq` that replaces the ring.
+    fn resize_srq = "ibv_cmd_modify_srq"(
+        srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
+    ) [24 + abi::CreateSrqCmd];
+    /// `ibv_query_srq`. Writes the attributes if it succeeds.
+    fn query_srq = "ibv_cmd_query_srq"(
+        srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>
+    ) [24];
+    /// `ibv_open_xrcd`. `size` is that of a [`VerbsXrcd`].
+    fn open_xrcd = "ibv_cmd_open_xrcd"(
+        context: Ptr<IbvContext>, xrcd: &mut VerbsXrcd, size: c_int, attr: &IbvXrcdInitAttr
+    ) [24] -> [4];
+    /// `ibv_create_qp`.
+    fn create_qp = "ibv_cmd_create_qp"(
+        pd: Ptr<IbvPd>, qp: &UnsafeCell<VerbsQp>, attr: &mut IbvQpInitAttr
+    ) [64 + abi::CreateQpCmd] -> [32];
+    /// `ibv_open_qp`. `size` is that of a [`VerbsQp`].
+    fn open_qp = "ibv_cmd_open_qp"(
+        context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, size: c_int, attr: &IbvQpOpenAttr
+    ) [40] -> [32];
+    /// `ibv_modify_qp`.
+    fn modify_qp = "ibv_cmd_modify_qp"(
+        qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int
+    ) [120];
+    /// `ibv_query_qp`. Writes the attributes if it succeeds.
+    fn query_qp = "ibv_cmd_query_qp"(
+        qp: Ptr<IbvQp>, attr: &mut MaybeUninit<IbvQpAttr>, attr_mask: c_int,
+        init_attr: &mut MaybeUninit<IbvQpInitAttr>
+    ) [24];
+}
+
+/// `ibv_create_cq_ex`.
+pub(crate) fn create_cq_ex(
+    context: Ptr<IbvContext>,
+    attr: &IbvCqInitAttrEx,
+    cq: &UnsafeCell<VerbsCq>,
+    driver: abi::CreateCqCmd,
+) -> Result<(), c_int> {
+    commands!(
+        pabi::ibv_cmd_create_cq_ex,
+        (context, attr, cq),
+        [56, driver: abi::CreateCqCmd] -> [16],
+        0
+    )
+}
+
+/// `ibv_create_qp_ex`.
+pub(crate) fn create_qp_ex(
+    context: Ptr<IbvContext>,
+    qp: &UnsafeCell<VerbsQp>,
+    attr: &mut IbvQpInitAttrEx,
+    driver: abi::CreateQpCmd,
+) -> Result<(), c_int> {
+    commands!(
+        pabi::ibv_cmd_create_qp_ex2,
+        (context, qp, attr),
+        [88, driver: abi::CreateQpCmd] -> [40],
+    )
 }
 
 /// `struct ibv_get_context` with [`abi::AllocUcontextCmd`].
-pub(crate) type GetContext = WithDriver<Quads<2>, abi::AllocUcontextCmd>;
+pub(crate) type GetContext = WithDriver<[u64; 2], abi::AllocUcontextCmd>;
 /// `struct ib_uverbs_get_context_resp` with [`abi::AllocUcontextResp`].
-pub(crate) type GetContextResp = WithDriver<Quads<1>, abi::AllocUcontextResp>;
+pub(crate) type GetContextResp = WithDriver<[u64; 1], abi::AllocUcontextResp>;
 /// `struct ib_uverbs_ex_query_device_resp`: starts with the firmware version.
-pub(crate) type ExQueryDeviceResp = Quads<38>;
-/// `struct ibv_query_port`.
-pub(crate) type QueryPort = Quads<3>;
-/// `struct ibv_alloc_pd`.
-pub(crate) type AllocPd = Quads<2>;
-/// `struct ib_uverbs_alloc_pd_resp`.
-pub(crate) type AllocPdResp = Words<1>;
-/// `struct ibv_reg_mr`.
-pub(crate) type RegMr = Quads<6>;
-/// `struct ib_uverbs_reg_mr_resp`.
-pub(crate) type RegMrResp = Words<3>;
-/// `struct ibv_rereg_mr`.
-pub(crate) type ReregMr = Quads<7>;
-/// `struct ib_uverbs_rereg_mr_resp`.
-pub(crate) type ReregMrResp = Words<2>;
-/// `struct ibv_alloc_mw`.
-pub(crate) type AllocMw = Quads<3>;
-/// `struct ib_uverbs_alloc_mw_resp`.
-pub(crate) type AllocMwResp = Words<2>;
-/// `struct ibv_create_cq` with [`abi::CreateCqCmd`].
-pub(crate) type CreateCq = WithDriver<Quads<5>, abi::CreateCqCmd>;
-/// `struct ib_uverbs_create_cq_resp`.
-pub(crate) type CreateCqResp = Quads<1>;
-/// `struct ibv_create_cq_ex` with [`abi::CreateCqCmd`].
-pub(crate) type CreateCqEx = WithDriver<Quads<7>, abi::CreateCqCmd>;
-/// `struct ib_uverbs_ex_create_cq_resp`.
-pub(crate) type CreateCqExResp = Quads<2>;
-/// `struct ibv_resize_cq` with [`abi::CreateCqCmd`].
-pub(crate) type ResizeCq = WithDriver<Quads<3>, abi::CreateCqCmd>;
-/// `struct ib_uverbs_resize_cq_resp`.
-pub(crate) type ResizeCqResp = Quads<1>;
-/// `struct ibv_create_qp` with [`abi::CreateQpCmd`].
-pub(crate) type CreateQp = WithDriver<Quads<8>, abi::CreateQpCmd>;
-/// `struct ib_uverbs_create_qp_resp`.
-pub(crate) type CreateQpResp = Words<8>;
-/// `struct ibv_create_qp_ex` with [`abi::CreateQpCmd`].
-pub(crate) type CreateQpEx = WithDriver<Quads<11>, abi::CreateQpCmd>;
-/// `struct ib_uverbs_ex_create_qp_resp`.
-pub(crate) type CreateQpExResp = Quads<5>;
-/// `struct ibv_create_srq` with [`abi::CreateSrqCmd`].
-pub(crate) type CreateSrq = WithDriver<Quads<5>, abi::CreateSrqCmd>;
-/// `struct ib_uverbs_create_srq_resp`.
-pub(crate) type CreateSrqResp = Words<4>;
-/// `struct ibv_create_xsrq` with [`abi::CreateSrqCmd`].
-pub(crate) type CreateXsrq = WithDriver<Quads<7>, abi::CreateSrqCmd>;
-/// `struct ibv_open_xrcd`.
-pub(crate) type OpenXrcd = Quads<3>;
-/// `struct ib_uverbs_open_xrcd_resp`.
-pub(crate) type OpenXrcdResp = Words<1>;
-/// `struct ibv_open_qp`.
-pub(crate) type OpenQp = Quads<5>;
-/// `struct ibv_modify_srq`.
-pub(crate) type ModifySrq = Quads<3>;
-/// `struct ibv_modify_srq` with [`abi::CreateSrqCmd`].
-pub(crate) type ResizeSrq = WithDriver<Quads<3>, abi::CreateSrqCmd>;
-/// `struct ibv_query_srq`.
-pub(crate) type QuerySrq = Quads<3>;
-/// `struct ibv_query_qp`.
-pub(crate) type QueryQp = Quads<3>;
-/// `struct ibv_modify_qp`.
-pub(crate) type ModifyQp = Quads<15>;
+pub(crate) type ExQueryDeviceResp = [u64; 38];
 /// `struct ib_uverbs_create_ah_resp` with [`abi::CreateAhResp`].
-pub(crate) type CreateAhResp = WithDriver<Words<1>, abi::CreateAhResp>;
+pub(crate) type CreateAhResp = WithDriver<[u32; 1], abi::CreateAhResp>;
 
 /// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
 #[repr(C)]
@@ -151,6 +215,12 @@ pub(crate) struct PostDoorbell {
     /// Bytes of a work request in a command that has some.
     pub(crate) wqe_size: u32,
 }
+
+// There is no padding before the driver's part.
+const _: () = {
+    assert!(size_of::<GetContext>() == 16 + 8 && size_of::<GetContextResp>() == 8 + 16);
+    assert!(size_of::<CreateAhResp>() == 4 + 8);
+};
 
 /// Value of [`PostDoorbell::in_words`].
 pub(crate) const POST_DOORBELL_WORDS: u16 = 8;

@@ -7,6 +7,7 @@
 use super::command;
 use super::operations::VerbsContextOps;
 use super::pabi::PRIVATE_WORDS;
+use super::ptr::{Ptr, Public};
 use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
 
@@ -109,6 +110,11 @@ pub(crate) struct VerbsMr {
     pub(crate) access: c_int,
 }
 
+// SAFETY: a region consists of the public part alone.
+unsafe impl Public for VerbsMr {
+    type Object = Self;
+}
+
 /// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`]. The latter is larger and starts with
 /// the former.
 #[repr(C)]
@@ -121,8 +127,8 @@ pub(crate) struct VerbsCq {
 pub(crate) struct VerbsSrq {
     pub(crate) srq: IbvSrq,
     pub(crate) srq_type: u32,
-    pub(crate) xrcd: *mut c_void,
-    pub(crate) cq: *mut IbvCq,
+    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
+    pub(crate) cq: Option<Ptr<IbvCq>>,
     pub(crate) srq_num: u32,
 }
 
@@ -134,13 +140,18 @@ pub(crate) struct VerbsXrcd {
     pub(crate) handle: u32,
 }
 
+// SAFETY: the public part is the first member. Nothing else of a domain is used.
+unsafe impl Public for IbvXrcd {
+    type Object = VerbsXrcd;
+}
+
 /// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`]. The latter is larger and
 /// starts with the former.
 #[repr(C)]
 pub(crate) struct VerbsQp {
     pub(crate) qp_ex: IbvQpEx,
     pub(crate) comp_mask: u32,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
 }
 
 /// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the `ibv_wr_*` functions in [`IbvQpEx`] are set.
@@ -162,191 +173,45 @@ extern "C" {
     pub(crate) fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int;
 
     pub(crate) fn ibv_cmd_query_device_any(
-        context: *mut IbvContext,
-        input: *const IbvQueryDeviceExInput,
+        context: Ptr<IbvContext>,
+        input: Option<&IbvQueryDeviceExInput>,
         attr: *mut IbvDeviceAttrEx,
         attr_size: usize,
-        resp: *mut command::ExQueryDeviceResp,
-        resp_size: *mut usize,
+        resp: &mut command::ExQueryDeviceResp,
+        resp_size: &mut usize,
     ) -> c_int;
-    pub(crate) fn ibv_cmd_query_port(
-        context: *mut IbvContext,
-        port_num: u8,
-        port_attr: *mut IbvPortAttr,
-        cmd: *mut command::QueryPort,
-        cmd_size: usize,
-    ) -> c_int;
-
-    pub(crate) fn ibv_cmd_alloc_pd(
-        context: *mut IbvContext,
-        pd: *mut IbvPd,
-        cmd: *mut command::AllocPd,
-        cmd_size: usize,
-        resp: *mut command::AllocPdResp,
+    pub(crate) fn ibv_cmd_create_ah(
+        pd: Ptr<IbvPd>,
+        ah: &mut IbvAh,
+        attr: &IbvAhAttr,
+        resp: &mut command::CreateAhResp,
         resp_size: usize,
     ) -> c_int;
-    pub(crate) fn ibv_cmd_dealloc_pd(pd: *mut IbvPd) -> c_int;
-
-    pub(crate) fn ibv_cmd_reg_mr(
-        pd: *mut IbvPd,
-        addr: *mut c_void,
-        length: usize,
-        hca_va: u64,
-        access: c_int,
-        vmr: *mut VerbsMr,
-        cmd: *mut command::RegMr,
-        cmd_size: usize,
-        resp: *mut command::RegMrResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_rereg_mr(
-        vmr: *mut VerbsMr,
-        flags: u32,
-        addr: *mut c_void,
-        length: usize,
-        hca_va: u64,
-        access: c_int,
-        pd: *mut IbvPd,
-        cmd: *mut command::ReregMr,
-        cmd_size: usize,
-        resp: *mut command::ReregMrResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_dereg_mr(vmr: *mut VerbsMr) -> c_int;
-
-    pub(crate) fn ibv_cmd_alloc_mw(
-        pd: *mut IbvPd,
-        mw_type: u32,
-        mw: *mut IbvMw,
-        cmd: *mut command::AllocMw,
-        cmd_size: usize,
-        resp: *mut command::AllocMwResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_dealloc_mw(mw: *mut IbvMw) -> c_int;
-
-    pub(crate) fn ibv_cmd_create_cq(
-        context: *mut IbvContext,
-        cqe: c_int,
-        channel: *mut IbvCompChannel,
-        comp_vector: c_int,
-        cq: *mut IbvCq,
-        cmd: *mut command::CreateCq,
-        cmd_size: usize,
-        resp: *mut command::CreateCqResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_resize_cq(
-        cq: *mut IbvCq,
-        cqe: c_int,
-        cmd: *mut command::ResizeCq,
-        cmd_size: usize,
-        resp: *mut command::ResizeCqResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int;
-    pub(crate) fn ibv_cmd_destroy_cq(cq: *mut IbvCq) -> c_int;
-
-    pub(crate) fn ibv_cmd_create_srq(
-        pd: *mut IbvPd,
-        srq: *mut IbvSrq,
-        attr: *mut IbvSrqInitAttr,
-        cmd: *mut command::CreateSrq,
-        cmd_size: usize,
-        resp: *mut command::CreateSrqResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_create_srq_ex(
-        context: *mut IbvContext,
-        srq: *mut VerbsSrq,
-        attr: *mut IbvSrqInitAttrEx,
-        cmd: *mut command::CreateXsrq,
-        cmd_size: usize,
-        resp: *mut command::CreateSrqResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_open_xrcd(
-        context: *mut IbvContext,
-        xrcd: *mut VerbsXrcd,
-        vxrcd_size: c_int,
-        attr: *mut IbvXrcdInitAttr,
-        cmd: *mut command::OpenXrcd,
-        cmd_size: usize,
-        resp: *mut command::OpenXrcdResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_close_xrcd(xrcd: *mut VerbsXrcd) -> c_int;
-    pub(crate) fn ibv_cmd_open_qp(
-        context: *mut IbvContext,
-        qp: *mut VerbsQp,
-        vqp_sz: c_int,
-        attr: *mut IbvQpOpenAttr,
-        cmd: *mut command::OpenQp,
-        cmd_size: usize,
-        resp: *mut command::CreateQpResp,
-        resp_size: usize,
-    ) -> c_int;
-    /// `cmd` is a [`command::ModifySrq`] or [`command::ResizeSrq`].
-    pub(crate) fn ibv_cmd_modify_srq(
-        srq: *mut IbvSrq,
-        attr: *mut IbvSrqAttr,
-        attr_mask: c_int,
-        cmd: *mut c_void,
-        cmd_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_query_srq(
-        srq: *mut IbvSrq,
-        attr: *mut IbvSrqAttr,
-        cmd: *mut command::QuerySrq,
-        cmd_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_destroy_srq(srq: *mut IbvSrq) -> c_int;
-
-    pub(crate) fn ibv_cmd_create_qp(
-        pd: *mut IbvPd,
-        qp: *mut IbvQp,
-        attr: *mut IbvQpInitAttr,
-        cmd: *mut command::CreateQp,
-        cmd_size: usize,
-        resp: *mut command::CreateQpResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_query_qp(
-        qp: *mut IbvQp,
-        attr: *mut IbvQpAttr,
-        attr_mask: c_int,
-        init_attr: *mut IbvQpInitAttr,
-        cmd: *mut command::QueryQp,
-        cmd_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_modify_qp(
-        qp: *mut IbvQp,
-        attr: *mut IbvQpAttr,
-        attr_mask: c_int,
-        cmd: *mut command::ModifyQp,
-        cmd_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_destroy_qp(qp: *mut IbvQp) -> c_int;
     pub(crate) fn ibv_cmd_post_send(
-        qp: *mut IbvQp,
+        qp: Ptr<IbvQp>,
         wr: *mut IbvSendWr,
-        bad_wr: *mut *mut IbvSendWr,
+        bad_wr: &mut *mut IbvSendWr,
     ) -> c_int;
     pub(crate) fn ibv_cmd_post_recv(
-        qp: *mut IbvQp,
+        qp: Ptr<IbvQp>,
         wr: *mut IbvRecvWr,
-        bad_wr: *mut *mut IbvRecvWr,
+        bad_wr: &mut *mut IbvRecvWr,
     ) -> c_int;
+}
 
-    pub(crate) fn ibv_cmd_attach_mcast(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int;
-    pub(crate) fn ibv_cmd_detach_mcast(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int;
-
-    pub(crate) fn ibv_cmd_create_ah(
-        pd: *mut IbvPd,
-        ah: *mut IbvAh,
-        attr: *mut IbvAhAttr,
-        resp: *mut command::CreateAhResp,
-        resp_size: usize,
-    ) -> c_int;
-    pub(crate) fn ibv_cmd_destroy_ah(ah: *mut IbvAh) -> c_int;
+// SAFETY: these are functions of libibverbs (`infiniband/driver.h`, and the manual pages of the
+// verbs) that access the object of the `Ptr` and read `gid`. One that frees the kernel's part of an
+// object leaves the provider's, and fails if the kernel's part is gone.
+unsafe extern "C" {
+    pub(crate) safe fn ibv_cmd_dealloc_pd(pd: Ptr<IbvPd>) -> c_int;
+    pub(crate) safe fn ibv_cmd_dereg_mr(vmr: Ptr<VerbsMr>) -> c_int;
+    pub(crate) safe fn ibv_cmd_dealloc_mw(mw: Ptr<IbvMw>) -> c_int;
+    pub(crate) safe fn ibv_cmd_req_notify_cq(cq: Ptr<IbvCq>, solicited_only: c_int) -> c_int;
+    pub(crate) safe fn ibv_cmd_destroy_cq(cq: Ptr<IbvCq>) -> c_int;
+    pub(crate) safe fn ibv_cmd_close_xrcd(xrcd: Ptr<IbvXrcd>) -> c_int;
+    pub(crate) safe fn ibv_cmd_destroy_srq(srq: Ptr<IbvSrq>) -> c_int;
+    pub(crate) safe fn ibv_cmd_destroy_qp(qp: Ptr<IbvQp>) -> c_int;
+    pub(crate) safe fn ibv_cmd_attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int;
+    pub(crate) safe fn ibv_cmd_detach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int;
+    pub(crate) safe fn ibv_cmd_destroy_ah(ah: Ptr<IbvAh>) -> c_int;
 }

@@ -16,6 +16,7 @@ pub(crate) mod driver;
 mod layout;
 pub(crate) mod operations;
 pub(crate) mod os;
+pub(crate) mod ptr;
 pub(crate) mod verbs;
 
 #[cfg(not(feature = "pabi65"))]

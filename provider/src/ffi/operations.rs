@@ -2,224 +2,154 @@
 
 //! The functions that a provider passes to libibverbs: `struct verbs_context_ops`. Their types are
 //! identical in both private ABIs, but their places in the table differ.
+//!
+//! The types state what libibverbs guarantees: a [`Ptr`] points to an object of this provider, a
+//! reference to a structure of the program (or of libibverbs) that may be read, a mutable one to
+//! one that may also be written. An optional argument may be null.
 
 use super::driver::VerbsMr;
+use super::ptr::Ptr;
 use super::verbs::*;
 use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 
 /// An operation that this provider does not implement. libibverbs returns `EOPNOTSUPP` or, in
 /// private ABI 65, falls back to other operations (`reg_mr_ex`, `alloc_buf`).
 pub(crate) type Unset = Option<unsafe extern "C" fn()>;
 
-/// `struct verbs_context_ops`: the operations of a provider, in the alphabetical order of the
-/// header. Private ABI 65 inserts operations between those of 34.
-#[repr(C)]
-pub(crate) struct VerbsContextOps {
-    pub(crate) advise_mr: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) alloc_buf: Unset,
-    pub(crate) alloc_dm: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) alloc_dmah: Unset,
-    pub(crate) alloc_mw: Option<unsafe extern "C" fn(pd: *mut IbvPd, mw_type: u32) -> *mut IbvMw>,
-    pub(crate) alloc_null_mr: Unset,
-    pub(crate) alloc_parent_domain: Unset,
-    pub(crate) alloc_pd: Option<unsafe extern "C" fn(context: *mut IbvContext) -> *mut IbvPd>,
-    pub(crate) alloc_td: Unset,
-    pub(crate) async_event: Unset,
-    pub(crate) attach_counters_point_flow: Unset,
-    pub(crate) attach_mcast:
-        Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>,
-    pub(crate) bind_mw:
-        Option<unsafe extern "C" fn(qp: *mut IbvQp, mw: *mut IbvMw, bind: *mut IbvMwBind) -> c_int>,
-    pub(crate) close_xrcd: Option<unsafe extern "C" fn(xrcd: *mut IbvXrcd) -> c_int>,
-    pub(crate) cq_event: Unset,
-    pub(crate) create_ah:
-        Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh>,
-    #[cfg(feature = "pabi65")]
-    pub(crate) create_comp_cntr: Unset,
-    pub(crate) create_counters: Unset,
-    pub(crate) create_cq: Option<
-        unsafe extern "C" fn(
-            context: *mut IbvContext,
-            cqe: c_int,
-            channel: *mut IbvCompChannel,
-            comp_vector: c_int,
-        ) -> *mut IbvCq,
-    >,
-    pub(crate) create_cq_ex: Option<
-        unsafe extern "C" fn(
-            context: *mut IbvContext,
-            init_attr: *mut IbvCqInitAttrEx,
-        ) -> *mut IbvCqEx,
-    >,
-    pub(crate) create_flow: Unset,
-    pub(crate) create_flow_action_esp: Unset,
-    pub(crate) create_qp:
-        Option<unsafe extern "C" fn(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp>,
-    pub(crate) create_qp_ex: Option<
-        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpInitAttrEx) -> *mut IbvQp,
-    >,
-    pub(crate) create_rwq_ind_table: Unset,
-    pub(crate) create_srq:
-        Option<unsafe extern "C" fn(pd: *mut IbvPd, init: *mut IbvSrqInitAttr) -> *mut IbvSrq>,
-    pub(crate) create_srq_ex: Option<
-        unsafe extern "C" fn(context: *mut IbvContext, init: *mut IbvSrqInitAttrEx) -> *mut IbvSrq,
-    >,
-    pub(crate) create_wq: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) dealloc_dmah: Unset,
-    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(mw: *mut IbvMw) -> c_int>,
-    pub(crate) dealloc_pd: Option<unsafe extern "C" fn(pd: *mut IbvPd) -> c_int>,
-    pub(crate) dealloc_td: Unset,
-    pub(crate) dereg_mr: Option<unsafe extern "C" fn(vmr: *mut VerbsMr) -> c_int>,
-    pub(crate) destroy_ah: Option<unsafe extern "C" fn(ah: *mut IbvAh) -> c_int>,
-    #[cfg(feature = "pabi65")]
-    pub(crate) destroy_comp_cntr: Unset,
-    pub(crate) destroy_counters: Unset,
-    pub(crate) destroy_cq: Option<unsafe extern "C" fn(cq: *mut IbvCq) -> c_int>,
-    pub(crate) destroy_flow: Unset,
-    pub(crate) destroy_flow_action: Unset,
-    pub(crate) destroy_qp: Option<unsafe extern "C" fn(qp: *mut IbvQp) -> c_int>,
-    pub(crate) destroy_rwq_ind_table: Unset,
-    pub(crate) destroy_srq: Option<unsafe extern "C" fn(srq: *mut IbvSrq) -> c_int>,
-    pub(crate) destroy_wq: Unset,
-    pub(crate) detach_mcast:
-        Option<unsafe extern "C" fn(qp: *mut IbvQp, gid: *const IbvGid, lid: u16) -> c_int>,
-    #[cfg(feature = "pabi65")]
-    pub(crate) dm_export_dmabuf_fd: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) free_buf: Unset,
-    pub(crate) free_context: Option<unsafe extern "C" fn(context: *mut IbvContext)>,
-    pub(crate) free_dm: Unset,
-    pub(crate) get_srq_num:
-        Option<unsafe extern "C" fn(srq: *mut IbvSrq, number: *mut u32) -> c_int>,
-    pub(crate) import_dm: Unset,
-    pub(crate) import_mr: Unset,
-    pub(crate) import_pd: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) inc_comp_cntr: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) inc_err_comp_cntr: Unset,
-    pub(crate) modify_cq: Unset,
-    pub(crate) modify_flow_action_esp: Unset,
-    pub(crate) modify_qp: Option<
-        unsafe extern "C" fn(qp: *mut IbvQp, attr: *mut IbvQpAttr, attr_mask: c_int) -> c_int,
-    >,
-    pub(crate) modify_qp_rate_limit: Unset,
-    pub(crate) modify_srq:
-        Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr, mask: c_int) -> c_int>,
-    pub(crate) modify_wq: Unset,
-    pub(crate) open_qp: Option<
-        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvQpOpenAttr) -> *mut IbvQp,
-    >,
-    pub(crate) open_xrcd: Option<
-        unsafe extern "C" fn(context: *mut IbvContext, attr: *mut IbvXrcdInitAttr) -> *mut IbvXrcd,
-    >,
-    pub(crate) poll_cq:
-        Option<unsafe extern "C" fn(cq: *mut IbvCq, num_entries: c_int, wc: *mut IbvWc) -> c_int>,
-    pub(crate) post_recv: Option<
-        unsafe extern "C" fn(
-            qp: *mut IbvQp,
-            wr: *mut IbvRecvWr,
-            bad_wr: *mut *mut IbvRecvWr,
-        ) -> c_int,
-    >,
-    pub(crate) post_send: Option<
-        unsafe extern "C" fn(
-            qp: *mut IbvQp,
-            wr: *mut IbvSendWr,
-            bad_wr: *mut *mut IbvSendWr,
-        ) -> c_int,
-    >,
-    pub(crate) post_srq_ops: Unset,
-    pub(crate) post_srq_recv: Option<
-        unsafe extern "C" fn(
-            srq: *mut IbvSrq,
-            wr: *mut IbvRecvWr,
-            bad_wr: *mut *mut IbvRecvWr,
-        ) -> c_int,
-    >,
-    #[cfg(feature = "pabi65")]
-    pub(crate) qp_attach_comp_cntr: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) query_comp_cntr_caps: Unset,
-    pub(crate) query_device_ex: Option<
-        unsafe extern "C" fn(
-            context: *mut IbvContext,
-            input: *const IbvQueryDeviceExInput,
-            attr: *mut IbvDeviceAttrEx,
-            attr_size: usize,
-        ) -> c_int,
-    >,
-    pub(crate) query_ece: Unset,
-    pub(crate) query_port: Option<
-        unsafe extern "C" fn(
-            context: *mut IbvContext,
-            port_num: u8,
-            attr: *mut IbvPortAttr,
-        ) -> c_int,
-    >,
-    #[cfg(feature = "pabi65")]
-    pub(crate) query_port_speed: Unset,
-    pub(crate) query_qp: Option<
-        unsafe extern "C" fn(
-            qp: *mut IbvQp,
-            attr: *mut IbvQpAttr,
-            attr_mask: c_int,
-            init_attr: *mut IbvQpInitAttr,
-        ) -> c_int,
-    >,
-    pub(crate) query_qp_data_in_order: Unset,
-    pub(crate) query_rt_values:
-        Option<unsafe extern "C" fn(context: *mut IbvContext, values: *mut IbvValuesEx) -> c_int>,
-    pub(crate) query_srq:
-        Option<unsafe extern "C" fn(srq: *mut IbvSrq, attr: *mut IbvSrqAttr) -> c_int>,
-    #[cfg(feature = "pabi65")]
-    pub(crate) read_comp_cntr: Unset,
-    pub(crate) read_counters: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) read_err_comp_cntr: Unset,
-    pub(crate) reg_dm_mr: Unset,
-    pub(crate) reg_dmabuf_mr: Unset,
-    pub(crate) reg_mr: Option<
-        unsafe extern "C" fn(
-            pd: *mut IbvPd,
-            addr: *mut c_void,
-            length: usize,
-            hca_va: u64,
-            access: c_int,
-        ) -> *mut IbvMr,
-    >,
-    #[cfg(feature = "pabi65")]
-    pub(crate) reg_mr_ex: Unset,
-    pub(crate) req_notify_cq:
-        Option<unsafe extern "C" fn(cq: *mut IbvCq, solicited_only: c_int) -> c_int>,
-    pub(crate) rereg_mr: Option<
-        unsafe extern "C" fn(
-            vmr: *mut VerbsMr,
-            flags: c_int,
-            pd: *mut IbvPd,
-            addr: *mut c_void,
-            length: usize,
-            access: c_int,
-        ) -> c_int,
-    >,
-    pub(crate) resize_cq: Option<unsafe extern "C" fn(cq: *mut IbvCq, cqe: c_int) -> c_int>,
-    #[cfg(feature = "pabi65")]
-    pub(crate) set_comp_cntr: Unset,
-    pub(crate) set_ece: Unset,
-    #[cfg(feature = "pabi65")]
-    pub(crate) set_err_comp_cntr: Unset,
-    pub(crate) unimport_dm: Unset,
-    pub(crate) unimport_mr: Unset,
-    pub(crate) unimport_pd: Unset,
+/// Returns the type of an operation.
+macro_rules! operation {
+    () => { Unset };
+    ($($arg:ident: $type:ty),* => $result:ty) => {
+        Option<unsafe extern "C" fn($($arg: $type),*) -> $result>
+    };
+}
+
+/// Defines the table of operations: all of them, in the alphabetical order of the header, with the
+/// types of those that this provider implements.
+macro_rules! operations {
+    ($($(#[$cfg:meta])* $name:ident $(($($arg:ident: $type:ty),*) -> $result:ty)?,)*) => {
+        /// `struct verbs_context_ops`. Private ABI 65 inserts operations between those of 34.
+        #[repr(C)]
+        pub(crate) struct VerbsContextOps {
+            $($(#[$cfg])* pub(crate) $name: operation!($($($arg: $type),* => $result)?),)*
+        }
+    };
+}
+
+operations! {
+    advise_mr,
+    #[cfg(feature = "pabi65")] alloc_buf,
+    alloc_dm,
+    #[cfg(feature = "pabi65")] alloc_dmah,
+    alloc_mw(pd: Ptr<IbvPd>, mw_type: u32) -> *mut IbvMw,
+    alloc_null_mr,
+    alloc_parent_domain,
+    alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd,
+    alloc_td,
+    async_event,
+    attach_counters_point_flow,
+    attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int,
+    bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBind) -> c_int,
+    close_xrcd(xrcd: Ptr<IbvXrcd>) -> c_int,
+    cq_event,
+    create_ah(pd: Ptr<IbvPd>, attr: &IbvAhAttr) -> *mut IbvAh,
+    #[cfg(feature = "pabi65")] create_comp_cntr,
+    create_counters,
+    create_cq(
+        context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int
+    ) -> *mut IbvCq,
+    create_cq_ex(context: Ptr<IbvContext>, attr: &IbvCqInitAttrEx) -> *mut IbvCqEx,
+    create_flow,
+    create_flow_action_esp,
+    create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> *mut IbvQp,
+    create_qp_ex(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> *mut IbvQp,
+    create_rwq_ind_table,
+    create_srq(pd: Ptr<IbvPd>, init: &mut IbvSrqInitAttr) -> *mut IbvSrq,
+    create_srq_ex(context: Ptr<IbvContext>, init: &mut IbvSrqInitAttrEx) -> *mut IbvSrq,
+    create_wq,
+    #[cfg(feature = "pabi65")] dealloc_dmah,
+    dealloc_mw(mw: Ptr<IbvMw>) -> c_int,
+    dealloc_pd(pd: Ptr<IbvPd>) -> c_int,
+    dealloc_td,
+    dereg_mr(mr: Ptr<VerbsMr>) -> c_int,
+    destroy_ah(ah: Ptr<IbvAh>) -> c_int,
+    #[cfg(feature = "pabi65")] destroy_comp_cntr,
+    destroy_counters,
+    destroy_cq(cq: Ptr<IbvCq>) -> c_int,
+    destroy_flow,
+    destroy_flow_action,
+    destroy_qp(qp: Ptr<IbvQp>) -> c_int,
+    destroy_rwq_ind_table,
+    destroy_srq(srq: Ptr<IbvSrq>) -> c_int,
+    destroy_wq,
+    detach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int,
+    #[cfg(feature = "pabi65")] dm_export_dmabuf_fd,
+    #[cfg(feature = "pabi65")] free_buf,
+    free_context(context: Ptr<IbvContext>) -> (),
+    free_dm,
+    get_srq_num(srq: Ptr<IbvSrq>, number: &mut MaybeUninit<u32>) -> c_int,
+    import_dm,
+    import_mr,
+    import_pd,
+    #[cfg(feature = "pabi65")] inc_comp_cntr,
+    #[cfg(feature = "pabi65")] inc_err_comp_cntr,
+    modify_cq,
+    modify_flow_action_esp,
+    modify_qp(qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int) -> c_int,
+    modify_qp_rate_limit,
+    modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int) -> c_int,
+    modify_wq,
+    open_qp(context: Ptr<IbvContext>, attr: &IbvQpOpenAttr) -> *mut IbvQp,
+    open_xrcd(context: Ptr<IbvContext>, attr: &IbvXrcdInitAttr) -> *mut IbvXrcd,
+    poll_cq(cq: Ptr<IbvCq>, num_entries: c_int, wc: *mut IbvWc) -> c_int,
+    post_recv(qp: Ptr<IbvQp>, wr: *mut IbvRecvWr, bad_wr: *mut *mut IbvRecvWr) -> c_int,
+    post_send(qp: Ptr<IbvQp>, wr: *mut IbvSendWr, bad_wr: *mut *mut IbvSendWr) -> c_int,
+    post_srq_ops,
+    post_srq_recv(srq: Ptr<IbvSrq>, wr: *mut IbvRecvWr, bad_wr: *mut *mut IbvRecvWr) -> c_int,
+    #[cfg(feature = "pabi65")] qp_attach_comp_cntr,
+    #[cfg(feature = "pabi65")] query_comp_cntr_caps,
+    query_device_ex(
+        context: Ptr<IbvContext>, input: Option<&IbvQueryDeviceExInput>, attr: *mut IbvDeviceAttrEx,
+        attr_size: usize
+    ) -> c_int,
+    query_ece,
+    query_port(context: Ptr<IbvContext>, port_num: u8, attr: &mut IbvPortAttr) -> c_int,
+    #[cfg(feature = "pabi65")] query_port_speed,
+    query_qp(
+        qp: Ptr<IbvQp>, attr: &mut MaybeUninit<IbvQpAttr>, attr_mask: c_int,
+        init_attr: &mut MaybeUninit<IbvQpInitAttr>
+    ) -> c_int,
+    query_qp_data_in_order,
+    query_rt_values(context: Ptr<IbvContext>, values: &mut IbvValuesEx) -> c_int,
+    query_srq(srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>) -> c_int,
+    #[cfg(feature = "pabi65")] read_comp_cntr,
+    read_counters,
+    #[cfg(feature = "pabi65")] read_err_comp_cntr,
+    reg_dm_mr,
+    reg_dmabuf_mr,
+    reg_mr(
+        pd: Ptr<IbvPd>, addr: *mut c_void, length: usize, hca_va: u64, access: c_int
+    ) -> *mut IbvMr,
+    #[cfg(feature = "pabi65")] reg_mr_ex,
+    req_notify_cq(cq: Ptr<IbvCq>, solicited_only: c_int) -> c_int,
+    rereg_mr(
+        mr: Ptr<VerbsMr>, flags: c_int, pd: Option<Ptr<IbvPd>>, addr: *mut c_void, length: usize,
+        access: c_int
+    ) -> c_int,
+    resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int,
+    #[cfg(feature = "pabi65")] set_comp_cntr,
+    set_ece,
+    #[cfg(feature = "pabi65")] set_err_comp_cntr,
+    unimport_dm,
+    unimport_mr,
+    unimport_pd,
 }
 
 impl VerbsContextOps {
     /// Creates a table without any operation.
     pub(crate) const fn empty() -> Self {
         // SAFETY: every member is an optional function pointer, for which zero means `None`.
-        unsafe { core::mem::MaybeUninit::zeroed().assume_init() }
+        unsafe { MaybeUninit::zeroed().assume_init() }
     }
 }

@@ -82,6 +82,15 @@ pub(crate) fn fail<T>(error: c_int) -> *mut T {
     core::ptr::null_mut()
 }
 
+/// Converts the result of a C function, which is 0 or an error number.
+pub(crate) fn check(error: c_int) -> Result<(), c_int> {
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
 /// Maps `length` bytes of zeroed private memory. Returns `None` if that fails.
 pub(crate) fn map_anonymous(length: usize) -> Option<core::ptr::NonNull<u8>> {
     // SAFETY: the kernel chooses the address, so no existing mapping changes.

@@ -3,10 +3,12 @@
 //! Declarations for private ABI 34 of libibverbs (rdma-core 56.1): the size of the context, and the
 //! functions whose signatures later ABIs change.
 
-use super::command;
+use super::command::{GetContext, GetContextResp};
 use super::driver::{VerbsContext, VerbsCq, VerbsDeviceOps, VerbsQp};
+use super::ptr::Ptr;
 use super::verbs::*;
-use core::ffi::c_int;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
 
 /// Words of `struct verbs_context` before the public context.
 pub(crate) const PRIVATE_WORDS: usize = 40;
@@ -18,28 +20,28 @@ extern "C" {
 
     pub(crate) fn ibv_cmd_get_context(
         context: *mut VerbsContext,
-        cmd: *mut command::GetContext,
+        cmd: &mut GetContext,
         cmd_size: usize,
-        resp: *mut command::GetContextResp,
+        resp: &mut GetContextResp,
         resp_size: usize,
     ) -> c_int;
     pub(crate) fn ibv_cmd_create_cq_ex(
-        context: *mut IbvContext,
-        cq_attr: *const IbvCqInitAttrEx,
-        cq: *mut VerbsCq,
-        cmd: *mut command::CreateCqEx,
+        context: Ptr<IbvContext>,
+        cq_attr: &IbvCqInitAttrEx,
+        cq: &UnsafeCell<VerbsCq>,
+        cmd: *mut c_void,
         cmd_size: usize,
-        resp: *mut command::CreateCqExResp,
+        resp: *mut c_void,
         resp_size: usize,
         cmd_flags: u32,
     ) -> c_int;
     pub(crate) fn ibv_cmd_create_qp_ex2(
-        context: *mut IbvContext,
-        qp: *mut VerbsQp,
-        attr: *mut IbvQpInitAttrEx,
-        cmd: *mut command::CreateQpEx,
+        context: Ptr<IbvContext>,
+        qp: &UnsafeCell<VerbsQp>,
+        attr: &mut IbvQpInitAttrEx,
+        cmd: *mut c_void,
         cmd_size: usize,
-        resp: *mut command::CreateQpExResp,
+        resp: *mut c_void,
         resp_size: usize,
     ) -> c_int;
 }

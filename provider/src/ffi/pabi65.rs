@@ -5,9 +5,11 @@
 //! that argument: the functions here have the signatures of 34 and pass null, which libibverbs
 //! treats as "none".
 
-use super::command;
+use super::command::{GetContext, GetContextResp};
 use super::driver::{VerbsContext, VerbsCq, VerbsDeviceOps, VerbsQp};
+use super::ptr::Ptr;
 use super::verbs::*;
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
@@ -21,30 +23,30 @@ mod c {
     extern "C" {
         pub(super) fn ibv_cmd_get_context(
             context: *mut VerbsContext,
-            cmd: *mut command::GetContext,
+            cmd: &mut GetContext,
             cmd_size: usize,
             fd_arr: *mut c_void,
-            resp: *mut command::GetContextResp,
+            resp: &mut GetContextResp,
             resp_size: usize,
         ) -> c_int;
         pub(super) fn ibv_cmd_create_cq_ex(
-            context: *mut IbvContext,
-            cq_attr: *const IbvCqInitAttrEx,
+            context: Ptr<IbvContext>,
+            cq_attr: &IbvCqInitAttrEx,
             prov_attr: *mut c_void,
-            cq: *mut VerbsCq,
-            cmd: *mut command::CreateCqEx,
+            cq: &UnsafeCell<VerbsCq>,
+            cmd: *mut c_void,
             cmd_size: usize,
-            resp: *mut command::CreateCqExResp,
+            resp: *mut c_void,
             resp_size: usize,
             cmd_flags: u32,
         ) -> c_int;
         pub(super) fn ibv_cmd_create_qp_ex2(
-            context: *mut IbvContext,
-            qp: *mut VerbsQp,
-            attr: *mut IbvQpInitAttrEx,
-            cmd: *mut command::CreateQpEx,
+            context: Ptr<IbvContext>,
+            qp: &UnsafeCell<VerbsQp>,
+            attr: &mut IbvQpInitAttrEx,
+            cmd: *mut c_void,
             cmd_size: usize,
-            resp: *mut command::CreateQpExResp,
+            resp: *mut c_void,
             resp_size: usize,
             driver: *mut c_void,
         ) -> c_int;
@@ -64,9 +66,9 @@ extern "C" {
 /// The C function's contract: `cmd` and `resp` have at least the sizes given.
 pub(crate) unsafe fn ibv_cmd_get_context(
     context: *mut VerbsContext,
-    cmd: *mut command::GetContext,
+    cmd: &mut GetContext,
     cmd_size: usize,
-    resp: *mut command::GetContextResp,
+    resp: &mut GetContextResp,
     resp_size: usize,
 ) -> c_int {
     // SAFETY: the caller's contract. libibverbs checks the array for null.
@@ -81,12 +83,12 @@ pub(crate) unsafe fn ibv_cmd_get_context(
 /// not ask for such a buffer.
 #[expect(clippy::too_many_arguments, reason = "those of the C function")]
 pub(crate) unsafe fn ibv_cmd_create_cq_ex(
-    context: *mut IbvContext,
-    cq_attr: *const IbvCqInitAttrEx,
-    cq: *mut VerbsCq,
-    cmd: *mut command::CreateCqEx,
+    context: Ptr<IbvContext>,
+    cq_attr: &IbvCqInitAttrEx,
+    cq: &UnsafeCell<VerbsCq>,
+    cmd: *mut c_void,
     cmd_size: usize,
-    resp: *mut command::CreateCqExResp,
+    resp: *mut c_void,
     resp_size: usize,
     cmd_flags: u32,
 ) -> c_int {
@@ -112,12 +114,12 @@ pub(crate) unsafe fn ibv_cmd_create_cq_ex(
 ///
 /// The C function's contract: `cmd` and `resp` have at least the sizes given.
 pub(crate) unsafe fn ibv_cmd_create_qp_ex2(
-    context: *mut IbvContext,
-    qp: *mut VerbsQp,
-    attr: *mut IbvQpInitAttrEx,
-    cmd: *mut command::CreateQpEx,
+    context: Ptr<IbvContext>,
+    qp: &UnsafeCell<VerbsQp>,
+    attr: &mut IbvQpInitAttrEx,
+    cmd: *mut c_void,
     cmd_size: usize,
-    resp: *mut command::CreateQpExResp,
+    resp: *mut c_void,
     resp_size: usize,
 ) -> c_int {
     // SAFETY: the caller's contract. Null ends libibverbs' chain of attributes.

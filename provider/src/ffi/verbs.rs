@@ -7,7 +7,8 @@
 //! the header in Rust's spelling (`struct ibv_send_wr` is [`IbvSendWr`]); fields keep their names,
 //! so `verbs.h` and its manual pages document them. [`super::layout`] asserts sizes and offsets.
 
-use core::cell::UnsafeCell;
+use super::ptr::{Ptr, Public};
+use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Words of glibc's `pthread_mutex_t`.
@@ -122,15 +123,15 @@ pub(crate) const VALUES_MASK_RAW_CLOCK: u32 = 1;
 /// `struct ibv_pd`.
 #[repr(C)]
 pub(crate) struct IbvPd {
-    pub(crate) context: *mut IbvContext,
+    pub(crate) context: Ptr<IbvContext>,
     pub(crate) handle: u32,
 }
 
 /// `struct ibv_mr`.
 #[repr(C)]
 pub(crate) struct IbvMr {
-    pub(crate) context: *mut IbvContext,
-    pub(crate) pd: *mut IbvPd,
+    pub(crate) context: Ptr<IbvContext>,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
     pub(crate) addr: *mut c_void,
     pub(crate) length: usize,
     pub(crate) handle: u32,
@@ -141,12 +142,25 @@ pub(crate) struct IbvMr {
 /// `struct ibv_mw`.
 #[repr(C)]
 pub(crate) struct IbvMw {
-    pub(crate) context: *mut IbvContext,
-    pub(crate) pd: *mut IbvPd,
-    pub(crate) rkey: u32,
+    pub(crate) context: Ptr<IbvContext>,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
+    pub(crate) rkey: Cell<u32>,
     pub(crate) handle: u32,
     /// `enum ibv_mw_type`.
     pub(crate) mw_type: u32,
+}
+
+// SAFETY: these objects consist of the public part alone. Only the key of a window changes.
+unsafe impl Public for IbvPd {
+    type Object = Self;
+}
+// SAFETY: as above.
+unsafe impl Public for IbvMr {
+    type Object = Self;
+}
+// SAFETY: as above.
+unsafe impl Public for IbvMw {
+    type Object = Self;
 }
 
 /// Values of [`IbvMw::mw_type`] (`enum ibv_mw_type`).
@@ -158,7 +172,7 @@ pub(crate) mod mw_type {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvMwBindInfo {
-    pub(crate) mr: *mut IbvMr,
+    pub(crate) mr: Option<Ptr<IbvMr>>,
     pub(crate) addr: u64,
     pub(crate) length: u64,
     pub(crate) mw_access_flags: c_uint,
@@ -176,7 +190,7 @@ pub(crate) struct IbvMwBind {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct WrBindMw {
-    pub(crate) mw: *mut IbvMw,
+    pub(crate) mw: Option<Ptr<IbvMw>>,
     pub(crate) rkey: u32,
     pub(crate) bind_info: IbvMwBindInfo,
 }
@@ -192,16 +206,16 @@ pub(crate) union WrExtra {
 /// `struct ibv_ah`.
 #[repr(C)]
 pub(crate) struct IbvAh {
-    pub(crate) context: *mut IbvContext,
-    pub(crate) pd: *mut IbvPd,
+    pub(crate) context: Ptr<IbvContext>,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
     pub(crate) handle: u32,
 }
 
 /// `struct ibv_cq`.
 #[repr(C)]
 pub(crate) struct IbvCq {
-    pub(crate) context: *mut IbvContext,
-    pub(crate) channel: *mut IbvCompChannel,
+    pub(crate) context: Option<Ptr<IbvContext>>,
+    pub(crate) channel: Option<&'static IbvCompChannel>,
     pub(crate) cq_context: *mut c_void,
     pub(crate) handle: u32,
     pub(crate) cqe: c_int,
@@ -214,9 +228,9 @@ pub(crate) struct IbvCq {
 /// `struct ibv_srq`.
 #[repr(C)]
 pub(crate) struct IbvSrq {
-    pub(crate) context: *mut IbvContext,
+    pub(crate) context: Option<Ptr<IbvContext>>,
     pub(crate) srq_context: *mut c_void,
-    pub(crate) pd: *mut IbvPd,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
     pub(crate) handle: u32,
     pub(crate) mutex: PthreadMutex,
     pub(crate) cond: PthreadCond,
@@ -236,6 +250,7 @@ pub(crate) struct IbvSrqAttr {
 pub(crate) const SRQ_MAX_WR: c_int = 1;
 
 /// `struct ibv_srq_init_attr`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvSrqInitAttr {
     pub(crate) srq_context: *mut c_void,
@@ -245,7 +260,7 @@ pub(crate) struct IbvSrqInitAttr {
 /// `struct ibv_xrcd`.
 #[repr(C)]
 pub(crate) struct IbvXrcd {
-    pub(crate) context: *mut IbvContext,
+    pub(crate) context: Ptr<IbvContext>,
 }
 
 /// `struct ibv_xrcd_init_attr`, which is opaque.
@@ -261,15 +276,16 @@ pub(crate) struct IbvQpOpenAttr {
 }
 
 /// `struct ibv_srq_init_attr_ex`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvSrqInitAttrEx {
     pub(crate) srq_context: *mut c_void,
     pub(crate) attr: IbvSrqAttr,
     pub(crate) comp_mask: u32,
     pub(crate) srq_type: u32,
-    pub(crate) pd: *mut IbvPd,
-    pub(crate) xrcd: *mut IbvXrcd,
-    pub(crate) cq: *mut IbvCq,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
+    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
+    pub(crate) cq: Option<Ptr<IbvCq>>,
     /// `struct ibv_tm_cap`.
     pub(crate) tm_cap: [u32; 2],
 }
@@ -286,7 +302,7 @@ pub(crate) mod srq_init_attr {
 pub(crate) const SRQ_TYPE_XRC: u32 = 1;
 
 /// A function that reads one field of the current completion.
-pub(crate) type ReadField<T> = Option<unsafe extern "C" fn(current: *mut IbvCqEx) -> T>;
+pub(crate) type ReadField<T> = Option<unsafe extern "C" fn(current: Ptr<IbvCqEx>) -> T>;
 
 /// `struct ibv_cq_ex`.
 #[repr(C)]
@@ -296,7 +312,7 @@ pub(crate) struct IbvCqEx {
     pub(crate) status: u32,
     pub(crate) wr_id: u64,
     pub(crate) start_poll:
-        Option<unsafe extern "C" fn(current: *mut IbvCqEx, attr: *const IbvPollCqAttr) -> c_int>,
+        Option<unsafe extern "C" fn(current: Ptr<IbvCqEx>, attr: Option<&IbvPollCqAttr>) -> c_int>,
     pub(crate) next_poll: ReadField<c_int>,
     pub(crate) end_poll: ReadField<()>,
     pub(crate) read_opcode: ReadField<c_uint>,
@@ -313,7 +329,7 @@ pub(crate) struct IbvCqEx {
     pub(crate) read_cvlan: ReadField<u16>,
     pub(crate) read_flow_tag: ReadField<u32>,
     pub(crate) read_tm_info:
-        Option<unsafe extern "C" fn(current: *mut IbvCqEx, info: *mut IbvWcTmInfo)>,
+        Option<unsafe extern "C" fn(current: Ptr<IbvCqEx>, info: *mut IbvWcTmInfo)>,
     pub(crate) read_completion_wallclock_ns: ReadField<u64>,
 }
 
@@ -329,12 +345,12 @@ pub(crate) struct IbvPollCqAttr {
 pub(crate) struct IbvCqInitAttrEx {
     pub(crate) cqe: u32,
     pub(crate) cq_context: *mut c_void,
-    pub(crate) channel: *mut IbvCompChannel,
+    pub(crate) channel: Option<&'static IbvCompChannel>,
     pub(crate) comp_vector: u32,
     pub(crate) wc_flags: u64,
     pub(crate) comp_mask: u32,
     pub(crate) flags: u32,
-    pub(crate) parent_domain: *mut IbvPd,
+    pub(crate) parent_domain: Option<Ptr<IbvPd>>,
 }
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: `flags` is valid.
@@ -387,30 +403,32 @@ pub(crate) struct IbvQpCap {
 }
 
 /// `struct ibv_qp_init_attr`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvQpInitAttr {
     pub(crate) qp_context: *mut c_void,
-    pub(crate) send_cq: *mut IbvCq,
-    pub(crate) recv_cq: *mut IbvCq,
-    pub(crate) srq: *mut IbvSrq,
+    pub(crate) send_cq: Option<Ptr<IbvCq>>,
+    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
+    pub(crate) srq: Option<Ptr<IbvSrq>>,
     pub(crate) cap: IbvQpCap,
     pub(crate) qp_type: u32,
     pub(crate) sq_sig_all: c_int,
 }
 
 /// `struct ibv_qp_init_attr_ex`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IbvQpInitAttrEx {
     pub(crate) qp_context: *mut c_void,
-    pub(crate) send_cq: *mut IbvCq,
-    pub(crate) recv_cq: *mut IbvCq,
-    pub(crate) srq: *mut IbvSrq,
+    pub(crate) send_cq: Option<Ptr<IbvCq>>,
+    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
+    pub(crate) srq: Option<Ptr<IbvSrq>>,
     pub(crate) cap: IbvQpCap,
     pub(crate) qp_type: u32,
     pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
-    pub(crate) pd: *mut IbvPd,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
+    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
     pub(crate) create_flags: u32,
     pub(crate) max_tso_header: u16,
     pub(crate) rwq_ind_tbl: *mut c_void,
@@ -517,7 +535,7 @@ pub(crate) struct WrAtomic {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct WrUd {
-    pub(crate) ah: *mut IbvAh,
+    pub(crate) ah: Option<Ptr<IbvAh>>,
     pub(crate) remote_qpn: u32,
     pub(crate) remote_qkey: u32,
 }
@@ -569,12 +587,12 @@ pub(crate) struct IbvRecvWr {
 /// `struct ibv_qp`.
 #[repr(C)]
 pub(crate) struct IbvQp {
-    pub(crate) context: *mut IbvContext,
+    pub(crate) context: Option<Ptr<IbvContext>>,
     pub(crate) qp_context: *mut c_void,
-    pub(crate) pd: *mut IbvPd,
-    pub(crate) send_cq: *mut IbvCq,
-    pub(crate) recv_cq: *mut IbvCq,
-    pub(crate) srq: *mut IbvSrq,
+    pub(crate) pd: Option<Ptr<IbvPd>>,
+    pub(crate) send_cq: Option<Ptr<IbvCq>>,
+    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
+    pub(crate) srq: Option<Ptr<IbvSrq>>,
     pub(crate) handle: u32,
     pub(crate) qp_num: u32,
     pub(crate) state: u32,
@@ -585,12 +603,12 @@ pub(crate) struct IbvQp {
 }
 
 /// An operation of [`IbvQpEx`] without arguments.
-pub(crate) type WrPlain<T> = Option<unsafe extern "C" fn(qp: *mut IbvQpEx) -> T>;
+pub(crate) type WrPlain<T> = Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>) -> T>;
 /// An operation of [`IbvQpEx`] whose argument is a key or immediate data.
-pub(crate) type WrWord = Option<unsafe extern "C" fn(qp: *mut IbvQpEx, word: u32)>;
+pub(crate) type WrWord = Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, word: u32)>;
 /// RDMA READ and WRITE of [`IbvQpEx`].
 pub(crate) type WrRemote =
-    Option<unsafe extern "C" fn(qp: *mut IbvQpEx, rkey: u32, remote_addr: u64)>;
+    Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64)>;
 
 /// `struct ibv_qp_ex`.
 #[repr(C)]
@@ -601,7 +619,7 @@ pub(crate) struct IbvQpEx {
     pub(crate) wr_flags: c_uint,
     pub(crate) wr_atomic_cmp_swp: Option<
         unsafe extern "C" fn(
-            qp: *mut IbvQpEx,
+            qp: Ptr<IbvQpEx>,
             rkey: u32,
             remote_addr: u64,
             compare: u64,
@@ -609,43 +627,48 @@ pub(crate) struct IbvQpEx {
         ),
     >,
     pub(crate) wr_atomic_fetch_add:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, rkey: u32, remote_addr: u64, add: u64)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, add: u64)>,
     pub(crate) wr_bind_mw: Option<
         unsafe extern "C" fn(
-            qp: *mut IbvQpEx,
-            mw: *mut IbvMw,
+            qp: Ptr<IbvQpEx>,
+            mw: Option<Ptr<IbvMw>>,
             rkey: u32,
-            bind_info: *const IbvMwBindInfo,
+            bind_info: &IbvMwBindInfo,
         ),
     >,
     pub(crate) wr_local_inv: WrWord,
     pub(crate) wr_rdma_read: WrRemote,
     pub(crate) wr_rdma_write: WrRemote,
     pub(crate) wr_rdma_write_imm:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, rkey: u32, remote_addr: u64, imm_data: u32)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, imm_data: u32)>,
     pub(crate) wr_send: WrPlain<()>,
     pub(crate) wr_send_imm: WrWord,
     pub(crate) wr_send_inv: WrWord,
     pub(crate) wr_send_tso:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, hdr: *mut c_void, hdr_sz: u16, mss: u16)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, hdr: *mut c_void, hdr_sz: u16, mss: u16)>,
     pub(crate) wr_set_ud_addr: Option<
-        unsafe extern "C" fn(qp: *mut IbvQpEx, ah: *mut IbvAh, remote_qpn: u32, remote_qkey: u32),
+        unsafe extern "C" fn(
+            qp: Ptr<IbvQpEx>,
+            ah: Option<Ptr<IbvAh>>,
+            remote_qpn: u32,
+            remote_qkey: u32,
+        ),
     >,
     pub(crate) wr_set_xrc_srqn: WrWord,
     pub(crate) wr_set_inline_data:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, addr: *const c_void, length: usize)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, addr: *const c_void, length: usize)>,
     pub(crate) wr_set_inline_data_list:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, num_buf: usize, buf_list: *const IbvDataBuf)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, num_buf: usize, buf_list: *const IbvDataBuf)>,
     pub(crate) wr_set_sge:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, lkey: u32, addr: u64, length: u32)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, lkey: u32, addr: u64, length: u32)>,
     pub(crate) wr_set_sge_list:
-        Option<unsafe extern "C" fn(qp: *mut IbvQpEx, num_sge: usize, sg_list: *const IbvSge)>,
+        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, num_sge: usize, sg_list: *const IbvSge)>,
     pub(crate) wr_start: WrPlain<()>,
     pub(crate) wr_complete: WrPlain<c_int>,
     pub(crate) wr_abort: WrPlain<()>,
     pub(crate) wr_atomic_write: Option<
         unsafe extern "C" fn(
-            qp: *mut IbvQpEx,
+            qp: Ptr<IbvQpEx>,
             rkey: u32,
             remote_addr: u64,
             atomic_wr: *const c_void,
@@ -653,7 +676,7 @@ pub(crate) struct IbvQpEx {
     >,
     pub(crate) wr_flush: Option<
         unsafe extern "C" fn(
-            qp: *mut IbvQpEx,
+            qp: Ptr<IbvQpEx>,
             rkey: u32,
             remote_addr: u64,
             len: usize,

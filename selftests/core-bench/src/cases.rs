@@ -2,12 +2,11 @@
 
 //! The measured cases.
 
-use crate::conversation::{conversation, request, requester, responder, slots, START};
-use crate::env::{Sent, Sink};
+use crate::conversation::{attributes, conversation, request, slots, START};
+use crate::env::Sink;
 use crate::phases;
-use rrxe_core::{
-    icrc, Packet, ParseError, Psn, Requester, Resource, Responder, SendOp, SendRequest, SendSlot,
-};
+use rrxe_core::{icrc, Packet, ParseError, Psn, Requester, SendOp, SendRequest, SendSlot};
+use rrxe_testkit::{Frame, Responder};
 use std::hint::black_box;
 
 /// Bytes of a long message: 16 packets.
@@ -104,7 +103,8 @@ pub fn cases() -> Vec<Case> {
 
 /// A packet whose headers are parsed.
 struct Parse {
-    sent: Sent,
+    sent: Frame,
+    total_len: u32,
     parsed: Result<Packet, ParseError>,
 }
 
@@ -120,17 +120,22 @@ fn parse_answer(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
     parse_of(&answers[at])
 }
 
-fn parse_of(sent: &Sent) -> Box<dyn Round> {
+fn parse_of(sent: &Frame) -> Box<dyn Round> {
     Box::new(Parse {
         sent: sent.clone(),
+        total_len: sent.total_len(),
         parsed: Ok(sent.packet()),
     })
 }
 
 impl Round for Parse {
     fn round(&mut self) {
-        let Parse { sent, parsed } = self;
-        phases::parse(black_box(&sent.head), black_box(sent.total_len), parsed);
+        let Parse {
+            sent,
+            total_len,
+            parsed,
+        } = self;
+        phases::parse(black_box(&sent.head), black_box(*total_len), parsed);
     }
 
     fn fault(&self) -> Option<String> {
@@ -156,7 +161,7 @@ impl IcrcInput {
         IcrcInput {
             ip,
             udp,
-            headers: requests[0].headers().to_vec(),
+            headers: requests[0].header().to_vec(),
             payload: vec![0x5a; payload],
             prefix: icrc::Prefix::ipv4(&ip, &udp),
             ident: 0x4545,
@@ -252,8 +257,8 @@ fn renumber(packets: &mut [Packet], psns: &[u32], from: Psn) {
 }
 
 /// Returns the parsed packets and their original PSNs.
-fn parsed(sent: &[Sent]) -> (Vec<Packet>, Vec<u32>) {
-    let packets: Vec<_> = sent.iter().map(Sent::packet).collect();
+fn parsed(sent: &[Frame]) -> (Vec<Packet>, Vec<u32>) {
+    let packets: Vec<_> = sent.iter().map(Frame::packet).collect();
     let psns = packets.iter().map(|packet| packet.psn().get()).collect();
     (packets, psns)
 }
@@ -278,7 +283,7 @@ fn sender(op: SendOp, length: u32, list: u32) -> Box<dyn Round> {
     let (requests, answers) = conversation(request, list);
     let (answers, psns) = parsed(&answers);
     Box::new(Sender {
-        requester: requester(),
+        requester: attributes().requester(),
         slots: slots(),
         request,
         list,
@@ -336,7 +341,7 @@ impl Round for Sender {
 
 /// A responder that is fed with the recorded requests of a requester.
 struct Receiver {
-    responder: Responder<Vec<Resource>>,
+    responder: Responder,
     requests: Vec<Packet>,
     psns: Vec<u32>,
     /// Number of packets sent per round.
@@ -349,7 +354,7 @@ fn receiver(op: SendOp, length: u32, list: u32) -> Box<dyn Round> {
     let (requests, answers) = conversation(request(op, length), list);
     let (requests, psns) = parsed(&requests);
     Box::new(Receiver {
-        responder: responder(),
+        responder: attributes().responder(),
         requests,
         psns,
         sends: answers.len(),

@@ -3,50 +3,27 @@
 //! Records a conversation between the two ends of a reliable connection, to measure with genuine
 //! packets.
 
-use crate::env::{Recorder, Sent};
-use rrxe_core::{Mtu, Requester, Resource, Responder, SendOp, SendRequest, SendSlot, Service};
+use crate::env::RECEIVE;
+use rrxe_core::{Mtu, SendOp, SendRequest, SendSlot};
+use rrxe_testkit::{Attributes, Frame, Host, BASE, RKEY};
 
 /// Depth of the send queue in work requests.
-pub const DEPTH: usize = 64;
+const DEPTH: usize = 64;
 
 /// Start time of a conversation, in nanoseconds.
 pub const START: u64 = 1_000_000_000;
 
-const QPN: u32 = 100;
-/// Maximum number of outstanding READs at either end.
-const READS: u8 = 16;
-
-/// Returns a requester that is ready to send, with a first PSN of 0.
-pub fn requester() -> Requester {
-    let mut requester = Requester::new(Service::Rc);
-    requester.set_src_qpn(QPN);
-    requester.set_dest_qpn(QPN);
-    requester.set_mtu(mtu());
-    requester.set_psn(0);
-    // Most programs use 67 ms.
-    requester.set_timeout(14);
-    requester.set_retry_count(7);
-    requester.set_rnr_retry(7);
-    requester.set_max_rd_atomic(READS);
-    requester.set_buffering(true);
-    requester.start();
-    requester
-}
-
-/// Returns a responder that permits all accesses and expects PSN 0.
-pub fn responder() -> Responder<Vec<Resource>> {
-    let mut responder = Responder::new(Service::Rc);
-    responder.set_dest_qpn(QPN);
-    responder.set_mtu(mtu());
-    responder.set_psn(0);
-    responder.set_resources(vec![Resource::default(); READS.into()]);
-    responder.set_access(true, true, true);
-    responder.start();
-    responder
-}
-
-fn mtu() -> Mtu {
-    Mtu::from_bytes(4096).expect("4096 is an MTU")
+/// Returns the attributes of both ends. PSNs start at 0. Most programs use a timeout of 67 ms.
+pub fn attributes() -> Attributes {
+    Attributes {
+        src_qpn: 100,
+        dest_qpn: 100,
+        mtu: Mtu::from_bytes(4096).expect("4096 is an MTU"),
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 16,
+        buffering: true,
+        ..Attributes::default()
+    }
 }
 
 /// Returns the slots of a send queue.
@@ -59,27 +36,26 @@ pub fn request(op: SendOp, length: u32) -> SendRequest {
     SendRequest {
         op,
         length,
-        remote_addr: 0x7f00_0000_1000,
-        rkey: 0x1234_5600,
+        remote_addr: BASE,
+        rkey: RKEY,
         signaled: true,
         ..SendRequest::default()
     }
 }
 
-/// Returns the packets of both ends, in order, for `count` work requests posted together. PSNs
-/// start at 0.
-pub fn conversation(request: SendRequest, count: u32) -> (Vec<Sent>, Vec<Sent>) {
-    let (mut requester, mut slots, mut here) = (requester(), slots(), Recorder::default());
-    let (mut responder, mut there) = (responder(), Recorder::default());
+/// Returns the packets of both ends, in order, for `count` work requests posted together.
+pub fn conversation(request: SendRequest, count: u32) -> (Vec<Frame>, Vec<Frame>) {
+    let [mut here, mut there] = [(); 2].map(|()| Host::connected(&attributes(), DEPTH));
+    (here.budget, there.budget) = (u32::MAX, u32::MAX);
     for _ in 0..count {
-        requester
-            .post(&mut slots, request)
+        here.post(request, vec![0; request.length as usize])
             .expect("the send queue has room");
+        there.post_recv(0, RECEIVE as usize);
     }
-    let _ = requester.poll_transmit(&mut slots, START, u32::MAX, &mut here);
-    for sent in &here.sent {
-        let _ = responder.handle_packet(START, &sent.packet(), &mut there);
+    here.transmit(START);
+    for frame in &here.driver.out {
+        let _ = there.handle(START, &frame.packet(), &frame.payload);
     }
-    let _ = responder.poll_transmit(START, u32::MAX, &mut there);
-    (here.sent, there.sent)
+    there.transmit(START);
+    (here.driver.out, there.driver.out)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Minimal drivers: one counts the packets, the other records them.
+//! A minimal driver that counts the calls of the core.
 
 use rrxe_core::{
-    AtomicOp, Fault, Flush, Packet, RecvCompletion, RecvRequest, RemoteAccess, RequesterEnv,
-    ResponderEnv, ResponderEvent, SendCompletion, Status, TxError, TxPacket, MAX_HEADER,
+    AtomicOp, Fault, Flush, RecvCompletion, RecvRequest, RemoteAccess, RequesterEnv, ResponderEnv,
+    ResponderEvent, SendCompletion, Status, TxError, TxPacket,
 };
 use std::hint::black_box;
 
@@ -138,108 +138,6 @@ impl ResponderEnv for Sink {
     }
 
     #[inline(never)]
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.send(packet)
-    }
-}
-
-/// A sent packet, as its receiver sees it.
-#[derive(Clone)]
-pub struct Sent {
-    /// The first bytes of its UDP payload, enough to hold all headers.
-    pub head: [u8; MAX_HEADER],
-    /// Bytes of BTH and extension headers.
-    pub header_len: usize,
-    /// Bytes of the UDP payload.
-    pub total_len: u32,
-}
-
-impl Sent {
-    /// Returns the parsed packet.
-    pub fn packet(&self) -> Packet {
-        Packet::parse(&self.head, self.total_len).expect("the core understands its own packets")
-    }
-
-    /// Returns the BTH and the extension headers.
-    pub fn headers(&self) -> &[u8] {
-        &self.head[..self.header_len]
-    }
-}
-
-/// A driver that records sent packets and accepts every access.
-#[derive(Default)]
-pub struct Recorder {
-    pub sent: Vec<Sent>,
-}
-
-impl Recorder {
-    fn send(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        let mut head = [0; MAX_HEADER];
-        head[..packet.header().len()].copy_from_slice(packet.header());
-        self.sent.push(Sent {
-            head,
-            header_len: packet.header().len(),
-            total_len: packet.udp_payload_len(),
-        });
-        Ok(())
-    }
-}
-
-impl RequesterEnv for Recorder {
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.send(packet)
-    }
-
-    fn write_read_response(&mut self, _slot: u32, _offset: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn write_atomic_result(&mut self, _slot: u32, _value: u64) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn complete(&mut self, _slot: u32, _completion: SendCompletion) {}
-
-    fn local_op(&mut self, _slot: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-}
-
-impl ResponderEnv for Recorder {
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
-        Some(RecvRequest { length: RECEIVE })
-    }
-
-    fn write_recv(&mut self, _offset: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn check_remote(
-        &mut self,
-        _rkey: u32,
-        _va: u64,
-        _len: u32,
-        _access: RemoteAccess,
-    ) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn write_remote(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn atomic(&mut self, _rkey: u32, _va: u64, _op: AtomicOp) -> Result<u64, Fault> {
-        Ok(0)
-    }
-
-    fn invalidate(&mut self, _rkey: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn complete_recv(&mut self, _completion: RecvCompletion) {}
-
-    fn event(&mut self, _event: ResponderEvent) {}
-
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         self.send(packet)
     }

@@ -7,9 +7,9 @@
 
 use crate::env::Sink;
 use rrxe_core::{
-    icrc, Outcome, Packet, ParseError, PostError, Progress, Requester, Resource, Responder,
-    SendRequest, SendSlot,
+    icrc, Outcome, Packet, ParseError, PostError, Progress, Requester, SendRequest, SendSlot,
 };
+use rrxe_testkit::Responder;
 
 /// Parses the headers of a received packet.
 #[inline(never)]
@@ -93,7 +93,7 @@ pub fn take_answer(
 /// Responder: handles a request.
 #[inline(never)]
 pub fn take_request(
-    responder: &mut Responder<Vec<Resource>>,
+    responder: &mut Responder,
     now: u64,
     packet: &Packet,
     env: &mut Sink,
@@ -103,7 +103,7 @@ pub fn take_request(
 
 /// Responder: transmits what is pending.
 #[inline(never)]
-pub fn answer(responder: &mut Responder<Vec<Resource>>, now: u64, env: &mut Sink) -> Progress {
+pub fn answer(responder: &mut Responder, now: u64, env: &mut Sink) -> Progress {
     responder.poll_transmit(now, BUDGET, env)
 }
 

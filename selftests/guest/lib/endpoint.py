@@ -122,6 +122,10 @@ _RC_OPS = (
 # The operations that it also enables for FLUSH and ATOMIC WRITE.
 _PLACEMENT_OPS = e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE
 
+# Pause after an empty poll. An emulated CPU that polls takes the host's CPU from the machine for
+# whose completion it waits.
+EMPTY_POLL_SECONDS = 0.001
+
 ASYNC_EVENTS = {
     getattr(e, name): name[len("IBV_EVENT_") :] for name in dir(e) if name.startswith("IBV_EVENT_")
 }
@@ -618,6 +622,8 @@ class Endpoint:
             found += took
             if len(found) >= count or (not took and time.monotonic() > end):
                 return found
+            if not took:
+                time.sleep(EMPTY_POLL_SECONDS)
 
     @staticmethod
     def _poll_classic(queue, count):

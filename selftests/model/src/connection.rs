@@ -4,11 +4,9 @@
 
 use crate::snapshot::{key, Key};
 use rrxe_core::*;
+use rrxe_testkit::{Attributes, Responder};
 use stateright::{Model, Property};
 use std::hash::{Hash, Hasher};
-
-/// A responder that owns its responder resources.
-type Responder = rrxe_core::Responder<Vec<Resource>>;
 
 /// The property that some explored state must satisfy.
 pub const DONE: &str = "all can be done";
@@ -456,24 +454,17 @@ impl Model for Connection {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let mtu = Mtu::from_bytes(MTU).expect("it is one");
-        let mut requester = Requester::new(Service::Rc);
-        requester.set_dest_qpn(2);
-        requester.set_mtu(mtu);
-        requester.set_psn(PSN);
-        requester.set_timeout(14);
-        requester.set_retry_count(7);
-        requester.set_rnr_retry(7);
-        requester.set_max_rd_atomic(2);
-        requester.start();
-        let mut responder = Responder::new(Service::Rc);
-        responder.set_dest_qpn(1);
-        responder.set_mtu(mtu);
-        responder.set_psn(PSN);
-        responder.set_resources(vec![Resource::default(); 2]);
-        responder.set_min_rnr_timer(1);
-        responder.set_access(true, true, true);
-        responder.start();
+        let attributes = Attributes {
+            mtu: Mtu::from_bytes(MTU).expect("it is one"),
+            src_qpn: 1,
+            dest_qpn: 1,
+            sq_psn: PSN,
+            rq_psn: PSN,
+            max_rd_atomic: 2,
+            max_dest_rd_atomic: 2,
+            ..Attributes::default()
+        };
+        let (mut requester, responder) = (attributes.requester(), attributes.responder());
         let mut slots = vec![SendSlot::default(); 4];
         for (message, kind) in self.kinds.iter().enumerate() {
             let request = SendRequest {

@@ -2,25 +2,21 @@
 
 //! The transport core as an end point, with a virtual clock.
 //!
-//! [`Memory`] is a minimal driver for the core: memory, queues, packets. The checks of a driver
-//! before the core sees a packet (IP and UDP lengths, ICRC, addresses, queue pair numbers) are
-//! implemented here in the simplest way; scripts that test those run in guests.
+//! Most of the checks of a driver before the core sees a packet (IP and UDP lengths, ICRC,
+//! addresses, queue pair numbers) are implemented here in the simplest way; scripts that test those
+//! run in guests.
 
 use crate::endpoint::{
     Completion, EndPoint, QpSpec, Query, Refused, Region, Result, SendPost, State, Wait, PEER_QPN,
 };
 use crate::packet::{Seen, ROCE_PORT};
 use rrxe_core::{
-    AtomicOp, Fault, Flush, Mtu, Outcome, Packet, Payload, Progress, RecoveryMode, RecvCompletion,
-    RecvOpcode, RecvRequest, RemoteAccess, Requester, RequesterEnv, Resource, ResponderEnv,
-    ResponderEvent, SendCompletion, SendOp, SendRequest, SendSlot, Service, Status, TxError,
-    TxPacket,
+    Fault, Mtu, Packet, RecoveryMode, RecvCompletion, RecvOpcode, Resource, ResponderEvent,
+    SendCompletion, SendOp, SendRequest, SendSlot, Service, Status,
 };
+use rrxe_testkit::{Buffer, Done, Frame, Host};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-
-/// A responder that owns its responder resources.
-type Responder = rrxe_core::Responder<Vec<Resource>>;
 
 /// The end point's queue pair number.
 const QPN: u32 = 0x11;
@@ -28,42 +24,8 @@ const QPN: u32 = 0x11;
 const SPACING: u64 = 1 << 32;
 /// Depth of the send queue.
 const DEPTH: usize = 64;
-/// Maximum number of packets that one call of `poll_transmit` may send.
-const BUDGET: u32 = 16;
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-
-struct Area {
-    bytes: Vec<u8>,
-    rights: String,
-    registered: bool,
-}
-
-/// The memory of a work request.
-#[derive(Clone, Default)]
-struct Buffer {
-    id: u64,
-    bytes: Vec<u8>,
-    bad_lkey: bool,
-}
-
-/// The state of the driver.
-#[derive(Default)]
-struct Memory {
-    areas: Vec<Area>,
-    sq: Vec<Buffer>,
-    rq: VecDeque<Buffer>,
-    current: Option<Buffer>,
-    sent: VecDeque<Completion>,
-    received: VecDeque<Completion>,
-    events: VecDeque<ResponderEvent>,
-    pkey_violations: u64,
-    qkey_violations: u64,
-    icrc_errors: u64,
-    payload: Vec<u8>,
-    now: u64,
-    out: VecDeque<(u64, Vec<u8>)>,
-}
 
 fn key(area: usize) -> u32 {
     0x1000 + (area as u32) * 0x100
@@ -81,255 +43,81 @@ fn status(status: Status) -> String {
     name
 }
 
-impl Memory {
-    /// Returns the bytes of a region if the key grants `right` on them.
-    fn access(
-        &mut self,
-        rkey: u32,
-        va: u64,
-        len: usize,
-        right: char,
-    ) -> std::result::Result<&mut [u8], Fault> {
-        let at = (0..self.areas.len()).find(|n| key(*n) == rkey);
-        let at = at.ok_or(Fault::Protection)?;
-        let area = &mut self.areas[at];
-        let start = va.checked_sub(SPACING * (at as u64 + 1));
-        let start = start.ok_or(Fault::Protection)? as usize;
-        if !area.registered || !area.rights.contains(right) {
-            return Err(Fault::Protection);
-        }
-        let end = start.checked_add(len).ok_or(Fault::Protection)?;
-        area.bytes.get_mut(start..end).ok_or(Fault::Protection)
-    }
-
-    fn emit(&mut self, packet: &TxPacket) -> std::result::Result<(), TxError> {
-        let payload = match packet.payload {
-            Payload::None => Vec::new(),
-            Payload::Send { slot, offset, len } => {
-                let buffer = &self.sq[slot as usize];
-                if buffer.bad_lkey {
-                    return Err(TxError::Local(Fault::Protection));
-                }
-                buffer.bytes[offset as usize..(offset + len) as usize].to_vec()
-            }
-            Payload::Read { rkey, va, len } => {
-                let bytes = self.access(rkey, va, len as usize, 'r');
-                bytes.map_err(|_| TxError::RemoteAccess)?.to_vec()
-            }
-        };
-        let mut ib = packet.header().to_vec();
-        ib.extend(payload);
-        ib.resize(ib.len() + usize::from(packet.pad), 0);
-        let length = ib.len() as u16 + 4 + 8;
-        let mut bytes = vec![0x45, 0];
-        bytes.extend((length + 20).to_be_bytes());
-        bytes.extend([0x12, 0x34, 0x40, 0, 64, 17, 0, 0]);
-        bytes.extend(OWN.octets());
-        bytes.extend(PEER.octets());
-        bytes.extend(0xc000u16.to_be_bytes());
-        bytes.extend((ROCE_PORT as u16).to_be_bytes());
-        bytes.extend(length.to_be_bytes());
-        bytes.extend([0, 0]);
-        bytes.extend(&ib);
-        let (ip, udp) = (&bytes[..20], &bytes[20..28]);
-        let state = rrxe_core::icrc::ipv4(
-            rrxe_core::icrc::crc32_le,
-            ip.try_into().map_err(|_| TxError::NoRoom)?,
-            udp.try_into().map_err(|_| TxError::NoRoom)?,
-            &ib,
-        );
-        bytes.extend(rrxe_core::icrc::finish(state));
-        self.out.push_back((self.now, bytes));
-        Ok(())
+/// Returns a completed send work request in the words of scripts.
+fn sent(done: Done<SendCompletion>) -> Completion {
+    let op = match done.completion.op {
+        SendOp::Write | SendOp::WriteImm => "write",
+        SendOp::Read => "read",
+        SendOp::CompareSwap => "cmp-swap",
+        SendOp::FetchAdd => "fetch-add",
+        SendOp::Flush => "flush",
+        SendOp::AtomicWrite => "atomic-write",
+        _ => "send",
+    };
+    Completion {
+        id: done.wr_id,
+        status: status(done.completion.status),
+        op: op.into(),
+        len: done.completion.byte_len,
+        imm: None,
+        src_qpn: 0,
+        data: done.data,
     }
 }
 
-impl RequesterEnv for Memory {
-    fn transmit(&mut self, packet: &TxPacket) -> std::result::Result<(), TxError> {
-        self.emit(packet)
-    }
-
-    fn write_read_response(&mut self, slot: u32, offset: u32) -> std::result::Result<(), Fault> {
-        let buffer = &mut self.sq[slot as usize];
-        if buffer.bad_lkey {
-            return Err(Fault::Protection);
-        }
-        let at = offset as usize;
-        buffer.bytes[at..at + self.payload.len()].copy_from_slice(&self.payload);
-        Ok(())
-    }
-
-    fn write_atomic_result(&mut self, slot: u32, value: u64) -> std::result::Result<(), Fault> {
-        let buffer = &mut self.sq[slot as usize];
-        if buffer.bad_lkey {
-            return Err(Fault::Protection);
-        }
-        buffer.bytes = value.to_ne_bytes().to_vec();
-        Ok(())
-    }
-
-    fn complete(&mut self, slot: u32, completion: SendCompletion) {
-        let buffer = std::mem::take(&mut self.sq[slot as usize]);
-        if !completion.report() {
-            return;
-        }
-        let op = match completion.op {
-            SendOp::Write | SendOp::WriteImm => "write",
-            SendOp::Read => "read",
-            SendOp::CompareSwap => "cmp-swap",
-            SendOp::FetchAdd => "fetch-add",
-            SendOp::Flush => "flush",
-            SendOp::AtomicWrite => "atomic-write",
-            _ => "send",
-        };
-        self.sent.push_back(Completion {
-            id: buffer.id,
-            status: status(completion.status),
-            op: op.into(),
-            len: completion.byte_len,
-            imm: None,
-            src_qpn: 0,
-            data: buffer.bytes,
-        });
-    }
-
-    fn local_op(&mut self, _slot: u32) -> std::result::Result<(), Fault> {
-        Err(Fault::Malformed)
+/// Returns a completed receive work request in the words of scripts.
+fn received(done: Done<RecvCompletion>) -> Completion {
+    let op = match done.completion.opcode {
+        RecvOpcode::Recv => "recv",
+        RecvOpcode::RecvRdmaWithImm => "recv-write-imm",
+    };
+    // Scripts use the host value of the immediate data in the packet.
+    let imm = done.completion.imm;
+    Completion {
+        id: done.wr_id,
+        status: status(done.completion.status),
+        op: op.into(),
+        len: done.completion.byte_len,
+        imm: imm.map(|imm| u32::from_be_bytes(imm.to_ne_bytes())),
+        src_qpn: done.completion.src_qp,
+        data: done.data,
     }
 }
 
-impl ResponderEnv for Memory {
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
-        self.current = self.rq.pop_front();
-        self.current.as_ref().map(|buffer| RecvRequest {
-            length: buffer.bytes.len() as u32,
-        })
-    }
-
-    fn write_recv(&mut self, offset: u32) -> std::result::Result<(), Fault> {
-        let Some(buffer) = &mut self.current else {
-            return Err(Fault::Malformed);
-        };
-        if buffer.bad_lkey {
-            return Err(Fault::Protection);
-        }
-        let at = offset as usize;
-        buffer.bytes[at..at + self.payload.len()].copy_from_slice(&self.payload);
-        Ok(())
-    }
-
-    fn check_remote(
-        &mut self,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: RemoteAccess,
-    ) -> std::result::Result<(), Fault> {
-        let right = match access {
-            RemoteAccess::Read => 'r',
-            RemoteAccess::Write => 'w',
-            RemoteAccess::Atomic => 'a',
-        };
-        self.access(rkey, va, len as usize, right).map(|_| ())
-    }
-
-    fn write_remote(&mut self, rkey: u32, va: u64) -> std::result::Result<(), Fault> {
-        let payload = std::mem::take(&mut self.payload);
-        let place = self.access(rkey, va, payload.len(), 'w');
-        let result = place.map(|bytes| bytes.copy_from_slice(&payload));
-        self.payload = payload;
-        result
-    }
-
-    fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> std::result::Result<u64, Fault> {
-        let place = self.access(rkey, va, 8, 'a')?;
-        let mut word = [0; 8];
-        word.copy_from_slice(place);
-        let original = u64::from_ne_bytes(word);
-        let value = match op {
-            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
-            AtomicOp::CompareSwap { .. } => original,
-            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
-        };
-        place.copy_from_slice(&value.to_ne_bytes());
-        Ok(original)
-    }
-
-    fn invalidate(&mut self, rkey: u32) -> std::result::Result<(), Fault> {
-        let at = (0..self.areas.len()).find(|n| key(*n) == rkey);
-        let area = &mut self.areas[at.ok_or(Fault::Protection)?];
-        if !area.registered {
-            return Err(Fault::Protection);
-        }
-        area.registered = false;
-        Ok(())
-    }
-
-    fn atomic_write(&mut self, rkey: u32, va: u64) -> std::result::Result<(), Fault> {
-        self.write_remote(rkey, va)
-    }
-
-    fn flush(&mut self, rkey: u32, flush: Flush) -> std::result::Result<(), Fault> {
-        let at = (0..self.areas.len()).find(|n| key(*n) == rkey);
-        let at = at.ok_or(Fault::Protection)?;
-        // A FLUSH of the whole region is always within its bounds.
-        let (va, len) = flush.range.unwrap_or((SPACING * (at as u64 + 1), 0));
-        for (asked, right) in [(flush.global, 'f'), (flush.persistent, 'p')] {
-            if asked {
-                self.access(rkey, va, len as usize, right)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn complete_recv(&mut self, completion: RecvCompletion) {
-        let buffer = self.current.take().unwrap_or_default();
-        let op = match completion.opcode {
-            RecvOpcode::Recv => "recv",
-            RecvOpcode::RecvRdmaWithImm => "recv-write-imm",
-        };
-        self.received.push_back(Completion {
-            id: buffer.id,
-            status: status(completion.status),
-            op: op.into(),
-            len: completion.byte_len,
-            // Scripts use the host value of the immediate data in the packet.
-            imm: completion
-                .imm
-                .map(|imm| u32::from_be_bytes(imm.to_ne_bytes())),
-            src_qpn: completion.src_qp,
-            data: buffer.bytes,
-        });
-    }
-
-    fn event(&mut self, event: ResponderEvent) {
-        match event {
-            ResponderEvent::PkeyViolation => self.pkey_violations += 1,
-            ResponderEvent::QkeyViolation => self.qkey_violations += 1,
-            event => self.events.push_back(event),
-        }
-    }
-
-    fn transmit(&mut self, packet: &TxPacket) -> std::result::Result<(), TxError> {
-        self.emit(packet)
-    }
+/// Returns a packet of the end point as an IP datagram.
+fn datagram(frame: &Frame) -> Vec<u8> {
+    let length = frame.total_len() as u16 + 8;
+    let mut bytes = vec![0x45, 0];
+    bytes.extend((length + 20).to_be_bytes());
+    bytes.extend([0x12, 0x34, 0x40, 0, 64, 17, 0, 0]);
+    bytes.extend(OWN.octets());
+    bytes.extend(PEER.octets());
+    bytes.extend(0xc000u16.to_be_bytes());
+    bytes.extend((ROCE_PORT as u16).to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(frame.bytes(&bytes[..20], &bytes[20..]));
+    bytes
 }
 
 /// The queue pair under test.
 struct Qp {
     service: Service,
     state: State,
-    requester: Requester,
-    responder: Responder,
-    slots: Vec<SendSlot>,
+    host: Host,
     drained: bool,
 }
 
 /// The core with a minimal driver around it.
 #[derive(Default)]
 pub struct Core {
-    memory: Memory,
     qp: Option<Qp>,
+    now: u64,
+    /// Datagrams and the times at which they left.
+    out: VecDeque<(u64, Vec<u8>)>,
+    pkey_violations: u64,
+    qkey_violations: u64,
+    icrc_errors: u64,
     /// Names of the events that the driver has raised.
     events: VecDeque<String>,
     /// Queue pairs recover by plain go-back-N.
@@ -345,35 +133,33 @@ impl Core {
         }
     }
 
-    fn qp(&mut self) -> Result<(&mut Qp, &mut Memory)> {
-        let qp = self.qp.as_mut().ok_or("no queue pair")?;
-        Ok((qp, &mut self.memory))
+    fn qp(&mut self) -> Result<&mut Qp> {
+        self.qp.as_mut().ok_or_else(|| "no queue pair".into())
     }
 
-    /// Handles the outcome of an event as a driver does.
-    fn note(&mut self, fatal: bool, sqe: bool) -> Result<()> {
-        let (qp, memory) = self.qp()?;
-        if fatal && qp.state != State::Error {
-            enter_error(qp, memory);
+    /// Follows the host into another state, and takes its events.
+    fn note(&mut self) -> Result<()> {
+        let qp = self.qp.as_mut().ok_or("no queue pair")?;
+        let sqe = std::mem::take(&mut qp.host.sqe);
+        if qp.host.error && qp.state != State::Error {
+            qp.enter_error();
         } else if sqe && qp.state == State::Rts {
             qp.state = State::Sqe;
         }
-        self.take_events()
-    }
-
-    fn take_events(&mut self) -> Result<()> {
-        let (qp, memory) = self.qp()?;
         let mut names = Vec::new();
-        while let Some(event) = memory.events.pop_front() {
+        for event in std::mem::take(&mut qp.host.driver.events) {
             match event {
                 ResponderEvent::CommEstablished if qp.state == State::Rtr => names.push("comm-est"),
+                ResponderEvent::CommEstablished => {}
                 ResponderEvent::AccessError => names.push("qp-access-err"),
                 ResponderEvent::RequestError => names.push("qp-req-err"),
                 ResponderEvent::Fatal => names.push("qp-fatal"),
-                _ => {}
+                ResponderEvent::PkeyViolation => self.pkey_violations += 1,
+                ResponderEvent::QkeyViolation => self.qkey_violations += 1,
             }
         }
-        if qp.state == State::Sqd && !qp.drained && qp.requester.is_drained(&qp.slots) {
+        let drained = qp.host.requester.is_drained(&qp.host.slots);
+        if qp.state == State::Sqd && !qp.drained && drained {
             qp.drained = true;
             names.push("sq-drained");
         }
@@ -383,28 +169,24 @@ impl Core {
 
     /// Transmits until nothing is left to send.
     fn pump(&mut self) -> Result<()> {
+        self.note()?;
         for _ in 0..100_000 {
-            let (qp, memory) = self.qp()?;
-            let now = memory.now;
-            let sent: Progress = qp
-                .requester
-                .poll_transmit(&mut qp.slots, now, BUDGET, memory);
-            let answered = qp.responder.poll_transmit(now, BUDGET, memory);
-            self.note(sent.fatal || answered.fatal, sent.sqe)?;
-            if !sent.more && !answered.more {
+            let now = self.now;
+            let host = &mut self.qp()?.host;
+            let more = host.transmit(now);
+            let frames = std::mem::take(&mut host.driver.out);
+            self.out
+                .extend(frames.iter().map(|frame| (now, datagram(frame))));
+            self.note()?;
+            if !more {
                 return Ok(());
             }
         }
         Err("the core transmits without end".into())
     }
 
-    fn outcome(&mut self, outcome: Outcome) -> Result<()> {
-        self.note(outcome.fatal, outcome.sqe)?;
-        self.pump()
-    }
-
-    /// Applies a driver's checks to a datagram. Returns the parsed packet if it passes.
-    fn accepted(&mut self, bytes: &[u8]) -> Option<Packet> {
+    /// Applies a driver's checks to a datagram. Returns packet and payload if it passes.
+    fn accepted(&mut self, bytes: &[u8]) -> Option<(Packet, Vec<u8>)> {
         let seen = Seen {
             bytes: bytes.to_vec(),
             class: "rc",
@@ -421,7 +203,7 @@ impl Core {
             return None;
         }
         if !seen.icrc_is_right() {
-            self.memory.icrc_errors += 1;
+            self.icrc_errors += 1;
             return None;
         }
         let ib = &bytes[28..bytes.len() - 4];
@@ -430,25 +212,43 @@ impl Core {
             return None;
         }
         let start = usize::from(packet.header_len);
-        self.memory.payload = ib[start..start + packet.payload_len as usize].to_vec();
-        Some(packet)
+        let payload = ib[start..start + packet.payload_len as usize].to_vec();
+        Some((packet, payload))
     }
 }
 
-fn enter_error(qp: &mut Qp, memory: &mut Memory) {
-    qp.state = State::Error;
-    qp.requester.enter_error(&mut qp.slots, memory);
-    qp.responder.enter_error(memory);
-    while let Some(buffer) = memory.rq.pop_front() {
-        memory.received.push_back(Completion {
-            id: buffer.id,
-            status: status(Status::WrFlush),
-            op: "recv".into(),
-            len: 0,
+impl Qp {
+    /// Enters Error, and flushes both queues.
+    fn enter_error(&mut self) {
+        self.state = State::Error;
+        self.host.go_to_error();
+        let flushed = RecvCompletion {
+            status: Status::WrFlush,
+            opcode: RecvOpcode::Recv,
+            byte_len: 0,
             imm: None,
-            src_qpn: 0,
-            data: buffer.bytes,
-        });
+            invalidated: None,
+            solicited: false,
+            src_qp: 0,
+            pkey: 0,
+        };
+        let driver = &mut self.host.driver;
+        driver
+            .received
+            .extend(driver.rq.drain(..).map(|buffer| Done {
+                wr_id: buffer.wr_id,
+                completion: flushed,
+                data: buffer.data,
+            }));
+    }
+}
+
+/// Returns the memory of a work request.
+fn buffer(id: u64, data: Vec<u8>, bad_lkey: bool) -> Buffer {
+    Buffer {
+        wr_id: id,
+        data,
+        fault: bad_lkey.then_some(Fault::Protection),
     }
 }
 
@@ -462,50 +262,51 @@ impl EndPoint for Core {
     }
 
     fn now(&mut self) -> Result<u64> {
-        Ok(self.memory.now)
+        Ok(self.now)
     }
 
     fn advance(&mut self, nanoseconds: u64) -> Result<()> {
-        let end = self.memory.now + nanoseconds;
+        let end = self.now + nanoseconds;
         for _ in 0..100_000 {
-            let (qp, memory) = self.qp()?;
-            let Some(at) = qp.requester.next_timeout().filter(|at| *at <= end) else {
-                self.memory.now = end;
+            let timer = self.qp()?.host.requester.next_timeout();
+            let Some(at) = timer.filter(|at| *at <= end) else {
+                self.now = end;
                 return Ok(());
             };
-            memory.now = memory.now.max(at);
-            let now = memory.now;
-            let outcome = qp.requester.handle_timeout(&mut qp.slots, now, memory);
-            self.outcome(outcome)?;
+            self.now = self.now.max(at);
+            let now = self.now;
+            let _ = self.qp()?.host.timeout(now);
+            self.pump()?;
         }
         Err("timers fire without end".into())
     }
 
     fn region(&mut self, bytes: &[u8], rights: &str) -> Result<Region> {
-        let id = self.memory.areas.len();
-        self.memory.areas.push(Area {
+        let regions = &mut self.qp()?.host.driver.regions;
+        let id = regions.len();
+        let (va, rkey) = (SPACING * (id as u64 + 1), key(id));
+        regions.push(rrxe_testkit::Region {
+            key: rkey,
+            va,
             bytes: bytes.to_vec(),
             rights: rights.into(),
-            registered: true,
+            valid: true,
         });
-        Ok(Region {
-            id,
-            va: SPACING * (id as u64 + 1),
-            rkey: key(id),
-        })
+        Ok(Region { id, va, rkey })
     }
 
     fn memory(&mut self, region: usize, len: usize) -> Result<Vec<u8>> {
-        Ok(self.memory.areas[region].bytes[..len].to_vec())
+        Ok(self.qp()?.host.driver.regions[region].bytes[..len].to_vec())
     }
 
     fn set_memory(&mut self, region: usize, offset: usize, bytes: &[u8]) -> Result<()> {
-        self.memory.areas[region].bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+        let region = &mut self.qp()?.host.driver.regions[region];
+        region.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
     fn deregister(&mut self, region: usize) -> Result<()> {
-        self.memory.areas[region].registered = false;
+        self.qp()?.host.driver.regions[region].valid = false;
         Ok(())
     }
 
@@ -515,100 +316,99 @@ impl EndPoint for Core {
             "uc" => Service::Uc,
             _ => Service::Ud,
         };
-        self.memory = Memory {
-            sq: vec![Buffer::default(); DEPTH],
-            now: self.memory.now,
-            ..Memory::default()
-        };
-        self.events.clear();
-        let mut requester = Requester::new(service);
-        requester.set_src_qpn(QPN);
+        let mut host = Host::reset(service, DEPTH);
+        host.requester.set_src_qpn(QPN);
         if self.strict {
-            requester.set_recovery(RecoveryMode::Strict);
+            host.requester.set_recovery(RecoveryMode::Strict);
         }
-        self.qp = Some(Qp {
-            service,
-            state: State::Reset,
-            requester,
-            responder: Responder::new(service),
-            slots: vec![SendSlot::default(); DEPTH],
-            drained: false,
-        });
+        *self = Core {
+            qp: Some(Qp {
+                service,
+                state: State::Reset,
+                host,
+                drained: false,
+            }),
+            now: self.now,
+            strict: self.strict,
+            ..Core::default()
+        };
         Ok(QPN)
     }
 
     fn modify(&mut self, state: State, spec: &QpSpec) -> std::result::Result<(), Refused> {
         let mtu = Mtu::from_bytes(spec.mtu).ok_or(Refused::Errno(22))?;
-        let (qp, memory) = self.qp().map_err(Refused::Broken)?;
+        let qp = self.qp().map_err(Refused::Broken)?;
         match (qp.state, state) {
             (_, State::Reset) => {
-                qp.requester.reset();
-                qp.responder.reset();
-                qp.slots = vec![SendSlot::default(); DEPTH];
-                memory.rq.clear();
-                memory.current = None;
-                memory.sent.clear();
-                memory.received.clear();
+                qp.host.requester.reset();
+                qp.host.responder.reset();
+                qp.host.slots = vec![SendSlot::default(); DEPTH];
+                (qp.host.error, qp.host.sqe) = (false, false);
+                let driver = &mut qp.host.driver;
+                driver.rq.clear();
+                driver.current = None;
+                driver.sent.clear();
+                driver.received.clear();
             }
             (State::Reset, State::Init) => {
-                qp.responder.set_access(
+                qp.host.responder.set_access(
                     spec.access.contains('r'),
                     spec.access.contains('w'),
                     spec.access.contains('a'),
                 );
                 let flush = |right| spec.access.contains(right);
-                qp.responder.set_flush_access(flush('f'), flush('p'));
-                qp.responder.set_qkey(spec.qkey);
-                qp.requester.set_qkey(spec.qkey);
+                qp.host.responder.set_flush_access(flush('f'), flush('p'));
+                qp.host.responder.set_qkey(spec.qkey);
+                qp.host.requester.set_qkey(spec.qkey);
             }
             (State::Init, State::Rtr) => {
                 let mtu = match qp.service {
                     Service::Ud => Mtu::from_bytes(4096).unwrap_or(mtu),
                     _ => mtu,
                 };
-                qp.responder.set_dest_qpn(PEER_QPN);
-                qp.requester.set_dest_qpn(PEER_QPN);
-                qp.responder.set_mtu(mtu);
-                qp.requester.set_mtu(mtu);
-                qp.responder.set_psn(spec.rq_psn);
-                qp.responder
+                qp.host.responder.set_dest_qpn(PEER_QPN);
+                qp.host.requester.set_dest_qpn(PEER_QPN);
+                qp.host.responder.set_mtu(mtu);
+                qp.host.requester.set_mtu(mtu);
+                qp.host.responder.set_psn(spec.rq_psn);
+                qp.host
+                    .responder
                     .set_resources(vec![Resource::default(); usize::from(spec.dest_rd_atomic)]);
-                qp.responder.set_min_rnr_timer(spec.rnr_timer);
-                qp.responder.start();
+                qp.host.responder.set_min_rnr_timer(spec.rnr_timer);
+                qp.host.responder.start();
             }
             (State::Rtr, State::Rts) => {
-                qp.requester.set_psn(spec.sq_psn);
-                qp.requester.set_timeout(spec.timeout);
-                qp.requester.set_retry_count(spec.retry);
-                qp.requester.set_rnr_retry(spec.rnr_retry);
-                qp.requester.set_max_rd_atomic(spec.rd_atomic);
-                qp.requester.start();
+                qp.host.requester.set_psn(spec.sq_psn);
+                qp.host.requester.set_timeout(spec.timeout);
+                qp.host.requester.set_retry_count(spec.retry);
+                qp.host.requester.set_rnr_retry(spec.rnr_retry);
+                qp.host.requester.set_max_rd_atomic(spec.rd_atomic);
+                qp.host.requester.start();
             }
             (State::Rts, State::Sqd) => {
                 qp.drained = false;
-                qp.requester.pause();
+                qp.host.requester.pause();
             }
             // Not allowed while the send queue drains (J-08).
-            (State::Sqd, State::Rts) if !qp.requester.is_drained(&qp.slots) => {
+            (State::Sqd, State::Rts) if !qp.host.requester.is_drained(&qp.host.slots) => {
                 return Err(Refused::Errno(22));
             }
-            (State::Sqd, State::Rts) => qp.requester.resume(),
-            (State::Sqe, State::Rts) => qp.requester.start(),
+            (State::Sqd, State::Rts) => qp.host.requester.resume(),
+            (State::Sqe, State::Rts) => qp.host.requester.start(),
             (State::Rts, State::Rts) | (State::Init, State::Init) => {}
-            (_, State::Error) => enter_error(qp, memory),
+            (_, State::Error) => qp.enter_error(),
             _ => return Err(Refused::Errno(22)),
         }
         qp.state = state;
-        self.take_events().map_err(Refused::Broken)?;
         self.pump().map_err(Refused::Broken)
     }
 
     fn query(&mut self) -> Result<Query> {
-        let (qp, _) = self.qp()?;
+        let qp = self.qp()?;
         Ok(Query {
             state: qp.state,
-            sq_psn: qp.requester.next_psn(),
-            rq_psn: qp.responder.expected_psn(),
+            sq_psn: qp.host.requester.next_psn(),
+            rq_psn: qp.host.responder.expected_psn(),
         })
     }
 
@@ -618,23 +418,20 @@ impl EndPoint for Core {
         len: usize,
         bad_lkey: bool,
     ) -> std::result::Result<(), Refused> {
-        let (qp, memory) = self.qp().map_err(Refused::Broken)?;
+        let qp = self.qp().map_err(Refused::Broken)?;
         if qp.state == State::Reset {
             return Err(Refused::Errno(22));
         }
-        memory.rq.push_back(Buffer {
-            id,
-            bytes: vec![0xee; len],
-            bad_lkey,
-        });
+        let data = vec![0xee; len];
+        qp.host.driver.rq.push_back(buffer(id, data, bad_lkey));
         if qp.state == State::Error {
-            enter_error(qp, memory);
+            qp.enter_error();
         }
         Ok(())
     }
 
     fn post_send(&mut self, post: &SendPost) -> std::result::Result<(), Refused> {
-        let (qp, memory) = self.qp().map_err(Refused::Broken)?;
+        let qp = self.qp().map_err(Refused::Broken)?;
         if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
             return Err(Refused::Errno(22));
         }
@@ -670,24 +467,24 @@ impl EndPoint for Core {
             qkey: post.qkey,
             pkey: 0xffff,
         };
-        let slot = qp
-            .requester
-            .post(&mut qp.slots, request)
+        let buffer = buffer(post.id, post.data.clone(), post.bad_lkey);
+        qp.host
+            .post_buffer(request, buffer)
             .map_err(|_| Refused::Errno(22))?;
-        memory.sq[slot as usize] = Buffer {
-            id: post.id,
-            bytes: post.data.clone(),
-            bad_lkey: post.bad_lkey,
-        };
         self.pump().map_err(Refused::Broken)
     }
 
     fn completion(&mut self, send: bool, _wait: Wait) -> Result<Option<Completion>> {
-        Ok(if send {
-            self.memory.sent.pop_front()
-        } else {
-            self.memory.received.pop_front()
-        })
+        let driver = &mut self.qp()?.host.driver;
+        if !send {
+            return Ok(driver.received.pop_front().map(received));
+        }
+        while let Some(done) = driver.sent.pop_front() {
+            if done.completion.report() {
+                return Ok(Some(sent(done)));
+            }
+        }
+        Ok(None)
     }
 
     fn event(&mut self, _wait: Wait) -> Result<Option<String>> {
@@ -696,29 +493,23 @@ impl EndPoint for Core {
 
     fn counter(&mut self, name: &str) -> Result<u64> {
         match name {
-            "icrc-errors" => Ok(self.memory.icrc_errors),
-            "pkey-violations" => Ok(self.memory.pkey_violations),
-            "qkey-violations" => Ok(self.memory.qkey_violations),
+            "icrc-errors" => Ok(self.icrc_errors),
+            "pkey-violations" => Ok(self.pkey_violations),
+            "qkey-violations" => Ok(self.qkey_violations),
             _ => Err(format!("no counter {name}")),
         }
     }
 
     fn inject(&mut self, datagram: &[u8]) -> Result<()> {
-        let Some(packet) = self.accepted(datagram) else {
+        let Some((packet, payload)) = self.accepted(datagram) else {
             return Ok(());
         };
-        let (qp, memory) = self.qp()?;
-        let now = memory.now;
-        let outcome = if packet.is_response() {
-            qp.requester
-                .handle_packet(&mut qp.slots, now, &packet, memory)
-        } else {
-            qp.responder.handle_packet(now, &packet, memory)
-        };
-        self.outcome(outcome)
+        let now = self.now;
+        let _ = self.qp()?.host.take(now, &packet, &payload);
+        self.pump()
     }
 
     fn packet(&mut self, _wait: Wait) -> Result<Option<(u64, Vec<u8>)>> {
-        Ok(self.memory.out.pop_front())
+        Ok(self.out.pop_front())
     }
 }

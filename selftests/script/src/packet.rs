@@ -2,47 +2,16 @@
 
 //! RoCEv2 packets over IPv4 with named fields that may hold any value.
 //!
-//! This module does no validation. It defines layouts and opcodes independently of the core, so
-//! that a test does not interpret packets by the code under test.
+//! This module does no validation, and does not interpret packets by the code under test.
 
-use rrxe_core::icrc;
+use rrxe_testkit::icrc_of;
+pub use rrxe_testkit::layout::Header;
+use rrxe_testkit::layout::{self, CNP, OPERATIONS};
 use std::fmt;
 use std::fmt::Write as _;
 
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u64 = 4791;
-
-/// The headers that contain fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
-    Ip,
-    Udp,
-    Bth,
-    Deth,
-    Xrceth,
-    Reth,
-    Feth,
-    AtomicEth,
-    Aeth,
-    AtomicAck,
-    Imm,
-    Ieth,
-    /// The reserved bytes of a congestion notification packet.
-    Cnp,
-}
-
-impl Header {
-    const fn len(self) -> usize {
-        match self {
-            Header::Ip => 20,
-            Header::Udp | Header::Deth | Header::AtomicAck => 8,
-            Header::Bth => 12,
-            Header::Reth | Header::Cnp => 16,
-            Header::AtomicEth => 28,
-            Header::Xrceth | Header::Feth | Header::Aeth | Header::Imm | Header::Ieth => 4,
-        }
-    }
-}
 
 /// A field of a header.
 pub struct Field {
@@ -112,35 +81,6 @@ pub const FIELDS: &[Field] = &[
     field("key", Header::Ieth, 0, 32),
 ];
 
-/// Operations: name, low five bits of the opcode, and extension headers.
-const OPERATIONS: &[(&str, u8, &[Header])] = &[
-    ("send-first", 0x00, &[]),
-    ("send-middle", 0x01, &[]),
-    ("send-last", 0x02, &[]),
-    ("send-last-imm", 0x03, &[Header::Imm]),
-    ("send-only", 0x04, &[]),
-    ("send-only-imm", 0x05, &[Header::Imm]),
-    ("write-first", 0x06, &[Header::Reth]),
-    ("write-middle", 0x07, &[]),
-    ("write-last", 0x08, &[]),
-    ("write-last-imm", 0x09, &[Header::Imm]),
-    ("write-only", 0x0a, &[Header::Reth]),
-    ("write-only-imm", 0x0b, &[Header::Reth, Header::Imm]),
-    ("read-request", 0x0c, &[Header::Reth]),
-    ("read-first", 0x0d, &[Header::Aeth]),
-    ("read-middle", 0x0e, &[]),
-    ("read-last", 0x0f, &[Header::Aeth]),
-    ("read-only", 0x10, &[Header::Aeth]),
-    ("acknowledge", 0x11, &[Header::Aeth]),
-    ("atomic-ack", 0x12, &[Header::Aeth, Header::AtomicAck]),
-    ("compare-swap", 0x13, &[Header::AtomicEth]),
-    ("fetch-add", 0x14, &[Header::AtomicEth]),
-    ("send-last-inv", 0x16, &[Header::Ieth]),
-    ("send-only-inv", 0x17, &[Header::Ieth]),
-    ("flush", 0x1c, &[Header::Feth, Header::Reth]),
-    ("atomic-write", 0x1d, &[Header::Reth]),
-];
-
 /// Service classes, by the top three bits of the opcode.
 const CLASSES: &[(&str, u8)] = &[
     ("rc", 0x00),
@@ -149,8 +89,6 @@ const CLASSES: &[(&str, u8)] = &[
     ("ud", 0x60),
     ("xrc", 0xa0),
 ];
-
-const CNP: u8 = 0x81;
 
 /// Returns the opcode of a name such as `send-only` or `uc.send-only`. The default class is
 /// `class`.
@@ -186,19 +124,7 @@ pub fn name(opcode: u8, class: &str) -> String {
 /// Returns the headers of a packet with this opcode, starting with the IP header.
 pub fn headers(opcode: u8) -> Vec<Header> {
     let mut headers = vec![Header::Ip, Header::Udp, Header::Bth];
-    if opcode == CNP {
-        headers.push(Header::Cnp);
-        return headers;
-    }
-    match opcode & 0xe0 {
-        0x60 => headers.push(Header::Deth),
-        0xa0 if !matches!(opcode & 0x1f, 0x0d..=0x12) => headers.push(Header::Xrceth),
-        0x00 | 0x20 | 0xa0 => {}
-        _ => return headers,
-    }
-    if let Some((.., more)) = OPERATIONS.iter().find(|(_, low, _)| *low == opcode & 0x1f) {
-        headers.extend(*more);
-    }
+    headers.extend(layout::headers(opcode));
     headers
 }
 
@@ -210,7 +136,7 @@ fn place(opcode: u8, name: &str) -> Option<(usize, usize)> {
         if let Some(field) = found {
             return Some((at * 8 + field.bit, field.width));
         }
-        at += header.len();
+        at += header.size();
     }
     None
 }
@@ -276,7 +202,7 @@ impl Recipe {
         let headers = headers(self.opcode);
         let mut bytes: Vec<u8> = Vec::new();
         for header in &headers {
-            bytes.resize(bytes.len() + header.len(), 0);
+            bytes.resize(bytes.len() + header.size(), 0);
         }
         let pad = self
             .pad_len
@@ -323,7 +249,7 @@ impl Recipe {
             );
         }
         if !self.no_icrc {
-            let icrc = icrc_of(&bytes);
+            let icrc = icrc_of(&bytes[..20], &bytes[20..28], &bytes[28..]);
             bytes.extend(icrc);
         }
         for (name, value) in &self.later {
@@ -348,18 +274,6 @@ impl Recipe {
         }
         bytes
     }
-}
-
-/// Returns the ICRC of a datagram, from the IP header to the last byte before the ICRC.
-fn icrc_of(bytes: &[u8]) -> [u8; 4] {
-    let (ip, rest) = bytes.split_at(20);
-    let (udp, ib) = rest.split_at(8);
-    let (Ok(ip), Ok(udp)) = (ip.try_into(), udp.try_into()) else {
-        return [0; 4];
-    };
-    let (headers, payload) = ib.split_at(ib.len().min(12));
-    let state = icrc::ipv4(icrc::crc32_le, ip, udp, headers);
-    icrc::finish(icrc::crc32_le(state, payload))
 }
 
 fn checksum(header: &[u8]) -> u16 {
@@ -395,7 +309,7 @@ impl Seen {
     }
 
     fn header_len(&self) -> usize {
-        headers(self.opcode()).iter().map(|h| h.len()).sum()
+        headers(self.opcode()).iter().map(|h| h.size()).sum()
     }
 
     /// Returns the payload including padding.
@@ -419,7 +333,9 @@ impl Seen {
     /// Returns whether the ICRC is correct.
     pub fn icrc_is_right(&self) -> bool {
         match self.bytes.split_last_chunk::<4>() {
-            Some((rest, icrc)) if rest.len() >= 40 => icrc_of(rest) == *icrc,
+            Some((rest, icrc)) if rest.len() >= 40 => {
+                icrc_of(&rest[..20], &rest[20..28], &rest[28..]) == *icrc
+            }
             _ => false,
         }
     }

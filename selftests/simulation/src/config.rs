@@ -2,8 +2,8 @@
 
 //! The configuration that a seed selects before the first event.
 
-use crate::random::Random;
 use rrxe_core::{reorder, Mtu, Service};
+use rrxe_testkit::Random;
 
 /// Network impairments. Probabilities are per mille.
 #[derive(Clone, Copy, Debug, Default)]

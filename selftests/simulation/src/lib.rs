@@ -8,10 +8,10 @@
 //! See docs/testing.md.
 
 mod config;
+mod data;
 mod env;
 mod flow;
 mod oracle;
-mod random;
 mod receives;
 mod world;
 

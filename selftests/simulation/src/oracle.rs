@@ -5,12 +5,10 @@
 
 use crate::config::{Config, Connection};
 use crate::flow::Flow;
-use crate::random::Random;
 use crate::receives::{Receive, ReceiveQueue};
 use rrxe_core::wire::{Bth, Syndrome};
 use rrxe_core::*;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use rrxe_testkit::{icrc_of, Frame, Random, Schedule};
 
 /// Sizes in bytes of the three parts of a window: for READs only, for READs and WRITEs, and for
 /// atomics.
@@ -121,19 +119,15 @@ pub struct Truth {
 pub struct Flight {
     pub to: usize,
     pub truth: Truth,
-    pub header: [u8; MAX_HEADER],
-    pub header_len: usize,
-    pub pad: u8,
+    pub frame: Frame,
     /// Marked as having experienced congestion (ECN).
     pub congested: bool,
-    pub payload: Vec<u8>,
 }
 
 /// A scheduled event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// The packet with this index arrives.
-    Arrival(usize),
+    /// A packet arrives.
+    Arrival(Box<Flight>),
     /// A consumer has its turn.
     Turn(usize),
     /// A requester or a responder continues to transmit.
@@ -152,10 +146,7 @@ pub struct Oracle {
     pub flows: Vec<Flow>,
     pub hosts: Vec<Host>,
     pub queues: Vec<ReceiveQueue>,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    sequence: u64,
-    flights: Vec<Flight>,
-    free: Vec<usize>,
+    pub events: Schedule<Event>,
     /// Number of packets in flight.
     pub flying: usize,
     /// Arrival time of the last packet that was not late, by receiver.
@@ -207,10 +198,7 @@ impl Oracle {
             flows: Vec::new(),
             hosts,
             queues,
-            events: BinaryHeap::new(),
-            sequence: 0,
-            flights: Vec::new(),
-            free: Vec::new(),
+            events: Schedule::default(),
             flying: 0,
             last: Vec::new(),
             room: u32::MAX,
@@ -270,109 +258,44 @@ impl Oracle {
     }
 
     pub fn schedule(&mut self, delay: u64, event: Event) {
-        self.sequence += 1;
-        let at = self.now + delay;
-        self.events.push(Reverse((at, self.sequence, event)));
+        self.events.push(self.now + delay, event);
     }
 
-    pub fn next_event(&self) -> Option<u64> {
-        self.events.peek().map(|next| next.0 .0)
-    }
-
-    /// Returns the time and kind of the next event.
-    pub fn peek_event(&self) -> Option<(u64, Event)> {
-        self.events.peek().map(|next| (next.0 .0, next.0 .2))
-    }
-
-    /// Returns a packet in flight.
-    pub fn flight(&self, index: usize) -> &Flight {
-        &self.flights[index]
-    }
-
+    /// Takes the next event.
     pub fn take_event(&mut self) -> Option<Event> {
-        self.events.pop().map(|next| next.0 .2)
+        let event = self.events.pop();
+        self.flying -= usize::from(matches!(event, Some(Event::Arrival(_))));
+        event
     }
 
-    /// Takes an arriving packet. The caller returns it with [`Oracle::landed`].
-    pub fn land(&mut self, index: usize) -> Flight {
-        let flight = &mut self.flights[index];
-        Flight {
-            payload: std::mem::take(&mut flight.payload),
-            ..*flight
-        }
-    }
-
-    pub fn landed(&mut self, index: usize, flight: Flight) {
-        self.flights[index].payload = flight.payload;
-        self.free.push(index);
-        self.flying -= 1;
-    }
-
-    fn fly(
-        &mut self,
-        to: usize,
-        truth: Truth,
-        packet: &TxPacket,
-        late: u64,
-        marks: u8,
-        congested: bool,
-    ) {
-        let header = packet.header();
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                self.flights.push(Flight {
-                    to,
-                    truth,
-                    header: [0; MAX_HEADER],
-                    header_len: 0,
-                    pad: 0,
-                    congested: false,
-                    payload: Vec::new(),
-                });
-                self.flights.len() - 1
-            }
-        };
-        let place = &mut self.flights[index];
-        place.to = to;
-        place.truth = truth;
-        place.header[..header.len()].copy_from_slice(header);
-        place.header[Bth::RESV8A] ^= marks;
-        place.header_len = header.len();
-        place.pad = packet.pad;
-        place.congested = congested;
-        place.payload.clear();
-        place.payload.extend_from_slice(&self.payload);
+    fn fly(&mut self, to: usize, truth: Truth, frame: Frame, late: u64, congested: bool) {
         let mut at = self.now + self.config.network.latency + late;
         if late == 0 {
             at = at.max(self.last[to] + 20);
             self.last[to] = at;
         }
         self.flying += 1;
-        self.schedule(at - self.now, Event::Arrival(index));
+        let flight = Flight {
+            to,
+            truth,
+            frame,
+            congested,
+        };
+        self.events.push(at, Event::Arrival(Box::new(flight)));
     }
 
     /// Flips a random bit of a packet and checks whether the ICRC detects it. Only bits excluded
     /// from the ICRC may pass; the packet then arrives with the returned bits of `resv8a` flipped.
     /// Returns `None` for a detected corruption.
-    fn corrupt(&mut self, packet: &TxPacket) -> Option<u8> {
-        let mut bytes = vec![0u8; 28];
-        self.random_header(&mut bytes);
-        bytes.extend_from_slice(packet.header());
-        bytes.extend_from_slice(&self.payload);
-        bytes.extend(std::iter::repeat_n(0, packet.pad.into()));
-        let icrc = |bytes: &[u8]| {
-            let (ip, rest) = bytes.split_first_chunk::<20>().expect("28 bytes");
-            let (udp, rest) = rest.split_first_chunk::<8>().expect("28 bytes");
-            icrc::finish(icrc::ipv4(icrc::crc32_le, ip, udp, rest))
-        };
-        bytes.extend(icrc(&bytes));
+    fn corrupt(&mut self, frame: &Frame) -> Option<u8> {
+        let mut bytes = self.random.bytes(28);
+        bytes.extend(frame.bytes(&bytes[..20], &bytes[20..]));
         let at = self.random.below(bytes.len() as u32) as usize;
         let bit = 1u8 << self.random.below(8);
         bytes[at] ^= bit;
         let masked = matches!(at, 1 | 8 | 10 | 11 | 26 | 27) || at == 28 + Bth::RESV8A;
         let (body, end) = bytes.split_at(bytes.len() - 4);
-        let taken = icrc(body) == end;
+        let taken = icrc_of(&body[..20], &body[20..28], &body[28..]) == end;
         assert_eq!(taken, masked, "the ICRC and bit {bit:#x} of byte {at}");
         if at == 28 + Bth::RESV8A {
             return Some(bit);
@@ -380,29 +303,24 @@ impl Oracle {
         taken.then_some(0)
     }
 
-    fn random_header(&mut self, bytes: &mut [u8]) {
-        for byte in bytes.iter_mut() {
-            *byte = self.random.next() as u8;
-        }
-    }
-
     /// Sends a packet, whose payload is in `payload`, over the network.
     pub fn ship(&mut self, to: usize, truth: Truth, packet: &TxPacket) {
         self.packets += 1;
+        let frame = Frame::new(packet, self.payload.clone());
         let network = self.config.network;
         if self.fair {
-            trace!(self, "       {}", self.describe(to, &truth, packet));
-            self.fly(to, truth, packet, 0, 0, false);
+            trace!(self, "       {}", self.describe(to, &truth, &frame));
+            self.fly(to, truth, frame, 0, false);
             return;
         }
         let copies = 1 + u32::from(self.random.chance(network.duplication));
         for copy in 0..copies {
             let lost = self.random.chance(network.loss);
-            let mut marks = 0;
+            let mut frame = frame.clone();
             let mut spoilt = false;
             if self.random.chance(network.corruption) {
-                match self.corrupt(packet) {
-                    Some(bits) => marks = bits,
+                match self.corrupt(&frame) {
+                    Some(bits) => frame.head[Bth::RESV8A] ^= bits,
                     None => spoilt = true,
                 }
             }
@@ -422,26 +340,25 @@ impl Oracle {
             trace!(
                 self,
                 "       {}{copy}{fate}",
-                self.describe(to, &truth, packet)
+                self.describe(to, &truth, &frame)
             );
             // A duplicate NAK costs two retries (F-06).
             if lost || spoilt || late != 0 || !copy.is_empty() {
                 self.flows[truth.flow].disturb(self.now);
             }
             if !lost && !spoilt {
-                self.fly(to, truth, packet, late, marks, congested);
+                self.fly(to, truth, frame, late, congested);
             }
         }
     }
 
-    fn describe(&self, to: usize, truth: &Truth, packet: &TxPacket) -> String {
+    fn describe(&self, to: usize, truth: &Truth, frame: &Frame) -> String {
         let from = if truth.response {
             self.sides[to].peer
         } else {
             truth.flow
         };
-        let header = packet.header();
-        let mut words = match Packet::parse(header, packet.udp_payload_len()) {
+        let mut words = match Packet::parse(frame.header(), frame.total_len()) {
             Ok(parsed) => {
                 let mut words = format!("{:?}", parsed.operation);
                 if parsed.bth.ackreq {
@@ -461,8 +378,8 @@ impl Oracle {
             }
             Err(error) => format!("{error:?}"),
         };
-        if !packet.payload.is_empty() {
-            words += &format!(" [{}]", packet.payload.len());
+        if !frame.payload.is_empty() {
+            words += &format!(" [{}]", frame.payload.len());
         }
         format!("{from} -> {to} psn {} {words}", truth.relative)
     }

@@ -3,16 +3,13 @@
 //! Congestion notification, statement by statement: marked packets that cause a notification, and
 //! the effect of a notification on the rate.
 
-#[expect(unused_imports, reason = "a pair of hosts is not needed here")]
-mod common;
-
-use common::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
 use rrxe_core::congestion::{
     NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, REDUCE_INTERVAL,
 };
 use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
 use rrxe_core::{Ext, Packet, Psn, SendOp, SendRequest, Service};
+use rrxe_testkit::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
 const SECOND: u64 = 1_000_000_000;
@@ -389,9 +386,7 @@ fn l_07_that_queue_pair_only() {
         let wake = lowered.requester.next_timeout().unwrap();
         assert!(wake > now);
         now = wake;
-        let _ = lowered
-            .requester
-            .handle_timeout(&mut lowered.slots, now, &mut lowered.driver);
+        let _ = lowered.timeout(now);
         for (packet, _) in lowered.drain(now) {
             if packet.psn().get() == next {
                 next = packet.psn().next().get();
@@ -449,9 +444,7 @@ fn l_07_what_is_sent_again() {
                     .expect("it waits for its time");
                 assert!(wake > now, "asks to be woken at once");
                 now = wake;
-                let _ = host
-                    .requester
-                    .handle_timeout(&mut host.slots, now, &mut host.driver);
+                let _ = host.timeout(now);
             }
             assert_eq!(again[0], psn(una));
             now += 10_000;

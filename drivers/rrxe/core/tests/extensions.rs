@@ -3,11 +3,9 @@
 //! FLUSH, ATOMIC WRITE (IBA A19), SEND with invalidate and XRC (IBA A14): both ends together, and
 //! the requester's part.
 
-mod common;
-
-use common::{packet, Host, Pair, Rng, BASE, RKEY, START_PSN};
 use rrxe_core::wire::{Aeth, Feth, Operation as O, Syndrome};
 use rrxe_core::{Ext, PostError, Psn, SendOp, SendRequest, Service, Status};
+use rrxe_testkit::{packet, Host, Pair, Random, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
 const SRQ: u32 = 0x77;
@@ -166,31 +164,31 @@ fn mixture(service: Service, seed: u64) {
     pair.link.corruption = 2;
     pair.link.jitter = 20_000;
     pair.hosts[1].driver.srq = Some(SRQ);
-    let mut rng = Rng(seed);
+    let mut random = Random::new(seed);
     let mut expected = vec![0u8; 4096];
     let (mut flushes, mut writes, mut receives) = (0, 0, 0);
     for n in 0..40u64 {
-        let at = 8 * rng.below(400);
+        let at = 8 * u64::from(random.below(400));
         let mut wanted = request(SendOp::Flush, 8);
         wanted.remote_addr += at;
         let mut data = Vec::new();
-        match rng.below(4) {
+        match random.below(4) {
             0 => flushes += 1,
             1 => {
                 writes += 1;
                 wanted.op = SendOp::AtomicWrite;
-                data = rng.bytes(8);
+                data = random.bytes(8);
                 expected[at as usize..at as usize + 8].copy_from_slice(&data);
             }
             2 => {
                 wanted.op = SendOp::Write;
-                data = rng.bytes(700);
+                data = random.bytes(700);
                 wanted.length = 700;
                 expected[at as usize..at as usize + 700].copy_from_slice(&data);
             }
             _ => {
                 wanted.op = SendOp::SendImm;
-                data = rng.bytes(300);
+                data = random.bytes(300);
                 wanted.length = 300;
                 pair.hosts[1].post_recv(receives, 300);
                 receives += 1;
@@ -207,7 +205,11 @@ fn mixture(service: Service, seed: u64) {
     let there = &pair.hosts[1];
     assert_eq!(there.driver.flushes.len(), flushes, "seed {seed}");
     assert_eq!(there.driver.atomics, writes, "seed {seed}");
-    assert_eq!(there.driver.memory[..4096], expected, "seed {seed}");
+    assert_eq!(
+        there.driver.regions[0].bytes[..4096],
+        expected,
+        "seed {seed}"
+    );
     assert_eq!(there.driver.received.len() as u64, receives, "seed {seed}");
     assert_eq!(there.responder.msn(), 40);
 }
@@ -248,7 +250,7 @@ fn xrc_request_packets() {
     }
     // The requester drops an answer of RC's class.
     let dropped = host.requester.counters().dropped;
-    let ack = common::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
+    let ack = rrxe_testkit::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
     let _ = host.take(0, &ack, &[]);
     assert_eq!(host.requester.counters().dropped, dropped + 1);
 }
@@ -268,6 +270,6 @@ fn g_22_invalidate() {
         assert_eq!(pair.hosts[0].statuses(), [Status::Success]);
         let done = &pair.hosts[1].driver.received[0].completion;
         assert_eq!((done.invalidated, done.byte_len), (Some(RKEY), length));
-        assert_eq!(pair.hosts[1].driver.rkey, None);
+        assert!(!pair.hosts[1].driver.regions[0].valid);
     }
 }

@@ -3,80 +3,14 @@
 //! Packets of other implementations. Each must parse, serialize to identical bytes, and have the
 //! ICRC that the core computes. The ICRC must detect every bit change except in masked fields.
 
-use rrxe_core::wire::{Bth, Class, Opcode, Operation, XrcEth};
-use rrxe_core::{icrc, Ext, Packet};
+use rrxe_core::wire::{Opcode, Operation};
+use rrxe_core::{Ext, Packet};
+use rrxe_testkit::capture::{datagrams, Datagram};
+use rrxe_testkit::headers_of;
 use std::path::Path;
 
-/// A RoCEv2 packet, split into its layers.
-#[derive(Clone)]
-struct Frame {
-    ip: Vec<u8>,
-    udp: [u8; 8],
-    /// UDP payload: BTH to ICRC.
-    ib: Vec<u8>,
-}
-
-impl Frame {
-    /// Returns the layers of an Ethernet frame; `None` if it is not RoCEv2.
-    fn cut(eth: &[u8]) -> Option<Frame> {
-        let (ip_len, total) = match (eth[12], eth[13]) {
-            (0x08, 0x00) => (20, usize::from(u16::from_be_bytes([eth[16], eth[17]]))),
-            (0x86, 0xdd) => (40, 40 + usize::from(u16::from_be_bytes([eth[18], eth[19]]))),
-            _ => return None,
-        };
-        let (ip, rest) = eth[14..14 + total].split_at(ip_len);
-        let protocol = if ip_len == 20 { ip[9] } else { ip[6] };
-        if protocol != 17 || rest[2..4] != 4791u16.to_be_bytes() {
-            return None;
-        }
-        let (udp, ib) = rest.split_at(8);
-        Some(Frame {
-            ip: ip.to_vec(),
-            udp: udp.try_into().unwrap(),
-            ib: ib.to_vec(),
-        })
-    }
-
-    fn icrc(&self) -> [u8; 4] {
-        let ib = &self.ib[..self.ib.len() - 4];
-        let (headers, payload) = ib.split_at(Bth::LEN.min(ib.len()));
-        let state = match self.ip.len() {
-            20 => icrc::ipv4(
-                icrc::crc32_le,
-                self.ip[..].try_into().unwrap(),
-                &self.udp,
-                headers,
-            ),
-            _ => icrc::ipv6(
-                icrc::crc32_le,
-                self.ip[..].try_into().unwrap(),
-                &self.udp,
-                headers,
-            ),
-        };
-        icrc::finish(icrc::crc32_le(state, payload))
-    }
-
-    fn icrc_is_right(&self) -> bool {
-        self.ib[self.ib.len() - 4..] == self.icrc()
-    }
-}
-
-/// Returns the frames of a capture (classic pcap, little-endian, link type Ethernet).
-fn read_pcap(bytes: &[u8]) -> Vec<Vec<u8>> {
-    assert_eq!(bytes[..4], 0xa1b2_c3d4u32.to_le_bytes());
-    let mut frames = Vec::new();
-    let mut rest = &bytes[24..];
-    while !rest.is_empty() {
-        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-        frames.push(rest[16..16 + len].to_vec());
-        rest = &rest[16 + len..];
-    }
-    frames
-}
-
 /// Returns every RoCEv2 frame of every capture, with the file name.
-fn captured() -> Vec<(String, Frame)> {
+fn captured() -> Vec<(String, Datagram)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../selftests/vectors");
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -84,9 +18,8 @@ fn captured() -> Vec<(String, Frame)> {
         if path.extension().is_some_and(|e| e == "pcap") {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             let before = all.len();
-            for eth in read_pcap(&std::fs::read(&path).unwrap()) {
-                all.extend(Frame::cut(&eth).map(|f| (name.clone(), f)));
-            }
+            let datagrams = datagrams(&std::fs::read(&path).unwrap());
+            all.extend(datagrams.into_iter().map(|f| (name.clone(), f)));
             assert!(all.len() > before, "{name} holds no RoCEv2 packet");
         }
     }
@@ -122,46 +55,10 @@ fn hardware_ack() -> Vec<u8> {
     hex("11 40 ff ff 00 00 01 09 00 a7 88 c0 00 00 00 05 25 f0 c0 38")
 }
 
-/// Serializes the headers of a packet.
-fn emit(packet: &Packet) -> Vec<u8> {
-    let mut out = packet.bth.to_bytes().to_vec();
-    if packet.bth.opcode.class() == Class::Xrc && !packet.is_response() {
-        let srqn = packet.xrc_srqn;
-        out.extend(XrcEth { srqn }.to_bytes());
-    }
-    match packet.ext {
-        Ext::None => {}
-        Ext::Imm(imm) => out.extend(imm.0),
-        Ext::Ieth(ieth) => out.extend(ieth.to_bytes()),
-        Ext::Reth(reth) => out.extend(reth.to_bytes()),
-        Ext::RethImm(reth, imm) => {
-            out.extend(reth.to_bytes());
-            out.extend(imm.0);
-        }
-        Ext::Flush(feth, reth) => {
-            out.extend(feth.to_bytes());
-            out.extend(reth.to_bytes());
-        }
-        Ext::Atomic(eth) => out.extend(eth.to_bytes()),
-        Ext::Aeth(aeth) => out.extend(aeth.to_bytes()),
-        Ext::AtomicAck(aeth, ack) => {
-            out.extend(aeth.to_bytes());
-            out.extend(ack.to_bytes());
-        }
-        Ext::Deth(deth) => out.extend(deth.to_bytes()),
-        Ext::DethImm(deth, imm) => {
-            out.extend(deth.to_bytes());
-            out.extend(imm.0);
-        }
-        Ext::Cnp => out.extend([0; 16]),
-    }
-    out
-}
-
 fn parses_and_comes_back(ib: &[u8]) -> Packet {
     let packet = Packet::parse(ib, ib.len() as u32).unwrap();
     let header_len = usize::from(packet.header_len);
-    assert_eq!(emit(&packet), ib[..header_len]);
+    assert_eq!(headers_of(&packet), ib[..header_len]);
     assert_eq!(
         header_len + packet.payload_len as usize + usize::from(packet.pad) + 4,
         ib.len()
@@ -199,7 +96,7 @@ fn captured_icrcs_are_right() {
 /// A-24, and the MigReq bit of the hardware.
 #[test]
 fn a_24_hardware() {
-    let cnp = Frame::cut(&hardware_cnp()).unwrap();
+    let cnp = Datagram::cut(&hardware_cnp()).unwrap();
     assert_eq!(cnp.icrc(), [0x82, 0xfd, 0x00, 0x2a]);
     assert_eq!(parses_and_comes_back(&cnp.ib).bth.opcode, Opcode::CNP);
 
@@ -233,14 +130,17 @@ fn ip_is_masked(ip_len: usize, byte: usize, bit: u8) -> bool {
 #[test]
 fn every_bit_counts_or_is_masked() {
     let mut frames = captured();
-    frames.push(("hardware CNP".into(), Frame::cut(&hardware_cnp()).unwrap()));
+    frames.push((
+        "hardware CNP".into(),
+        Datagram::cut(&hardware_cnp()).unwrap(),
+    ));
     let mut seen = std::collections::BTreeSet::new();
     for (name, frame) in frames {
         // One packet of each kind and length is enough.
         if !seen.insert((frame.ip.len(), frame.ib[0], frame.ib.len())) {
             continue;
         }
-        let check = |what: &str, changed: Frame, byte: usize, bit: u8, masked: bool| {
+        let check = |what: &str, changed: Datagram, byte: usize, bit: u8, masked: bool| {
             assert_eq!(
                 changed.icrc_is_right(),
                 masked,

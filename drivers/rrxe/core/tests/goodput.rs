@@ -3,10 +3,8 @@
 //! The share of goodput that a queue pair keeps on a bad link: 64 KiB messages on one queue pair,
 //! 128 in flight, in simulated time. `--nocapture` prints the table.
 
-mod common;
-
-use common::{Link, Pair, BASE, LATENCY, RKEY};
 use rrxe_core::{Resource, SendOp, SendRequest, SendSlot, Service, Status};
+use rrxe_testkit::{Link, Pair, ReorderBuffer, BASE, LATENCY, RKEY};
 
 const MESSAGE: u32 = 65_536;
 const MTU: u32 = 4096;
@@ -29,8 +27,10 @@ fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 
         host.budget = 64;
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }
-    // If not, the peer drops out-of-order packets, as rdma_rxe does.
-    pair.hosts[1].buffers = buffers;
+    if !buffers {
+        // The peer drops out-of-order packets, as rdma_rxe does.
+        pair.hosts[1].reorder_buffers = [0; 2].map(ReorderBuffer::new);
+    }
     let start = pair.now;
     let (mut posted, mut done) = (0, 0);
     while done < messages {

@@ -3,12 +3,10 @@
 //! Hostile input: whatever arrives, nothing panics, nothing is placed out of bounds (the harness
 //! would panic), and no work request completes twice.
 
-mod common;
-
-use common::{packet_of, Host, Pair, Rng, BASE, RKEY};
 use proptest::prelude::*;
 use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Opcode, Reth};
 use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendRequest, Service};
+use rrxe_testkit::{packet_of, Host, Pair, Random, BASE, RKEY};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
@@ -63,65 +61,69 @@ fn refused_by_the_parser() {
 }
 
 /// Returns a packet that may or may not be valid.
-fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -> Packet {
+fn random_packet(random: &mut Random, service: Service, bases: [u32; 2], mtu: usize) -> Packet {
     let opcode = match service {
-        Service::Rc => rng.below(0x20) as u8,
-        Service::Uc => 0x20 | rng.below(0x0c) as u8,
-        Service::Ud => 0x64 | rng.below(2) as u8,
-        Service::Xrc => 0xa0 | rng.below(0x20) as u8,
+        Service::Rc => random.below(0x20) as u8,
+        Service::Uc => 0x20 | random.below(0x0c) as u8,
+        Service::Ud => 0x64 | random.below(2) as u8,
+        Service::Xrc => 0xa0 | random.below(0x20) as u8,
     };
     let operation = Opcode(opcode).operation().unwrap();
     // Near the expected PSN, or anywhere.
     let base = bases[usize::from(operation.is_response())];
-    let psn = match rng.below(10) {
-        0 => Psn::new(rng.next() as u32),
-        1..=3 => Psn::new(base).add(rng.below(40) as u32).sub(20),
-        _ => Psn::new(base).add(rng.below(3) as u32),
+    let psn = match random.below(10) {
+        0 => Psn::new(random.next_u64() as u32),
+        1..=3 => Psn::new(base).add(random.below(40)).sub(20),
+        _ => Psn::new(base).add(random.below(3)),
     };
-    let len = match rng.below(5) {
+    let len = match random.below(5) {
         0 => 0,
-        1 => rng.below(9) as usize,
-        2 => rng.below(2 * mtu as u64) as usize,
+        1 => random.below(9) as usize,
+        2 => random.below(2 * mtu as u32) as usize,
         _ => mtu,
     };
-    let va = match rng.below(4) {
-        0 => rng.next(),
-        1 => BASE + rng.below(8),
-        _ => BASE + 8 * rng.below(1000),
+    let va = match random.below(4) {
+        0 => random.next_u64(),
+        1 => BASE + u64::from(random.below(8)),
+        _ => BASE + 8 * u64::from(random.below(1000)),
     };
-    let rkey = if rng.chance(90) {
+    let rkey = if random.chance(900) {
         RKEY
     } else {
-        rng.next() as u32
+        random.next_u64() as u32
     };
-    let reth_len = match rng.below(4) {
-        0 => rng.next() as u32,
+    let reth_len = match random.below(4) {
+        0 => random.next_u64() as u32,
         1 => len as u32,
-        _ => rng.below(10 * mtu as u64) as u32,
+        _ => random.below(10 * mtu as u32),
     };
     let reth = Reth {
         va,
         rkey,
         len: reth_len,
     };
-    let syndrome = match rng.below(4) {
-        0 => rng.next() as u8,
+    let syndrome = match random.below(4) {
+        0 => random.next_u64() as u8,
         1 => 0x60,
-        2 => 0x20 | rng.below(32) as u8,
+        2 => 0x20 | random.below(32) as u8,
         _ => 0x1f,
     };
     let aeth = Aeth {
         syndrome,
-        msn: Psn::new(rng.next() as u32),
+        msn: Psn::new(random.next_u64() as u32),
     };
     let imm = ImmDt([1; 4]);
     use rrxe_core::wire::Operation as O;
     let ext = match operation {
         _ if service == Service::Ud => {
-            let qkey = if rng.chance(90) { common::QKEY } else { 0 };
+            let qkey = if random.chance(900) {
+                rrxe_testkit::QKEY
+            } else {
+                0
+            };
             let deth = Deth {
                 qkey,
-                src_qpn: rng.next() as u32 & 0xff_ffff,
+                src_qpn: random.next_u64() as u32 & 0xff_ffff,
             };
             match operation {
                 O::SendOnlyImm => Ext::DethImm(deth, imm),
@@ -133,8 +135,8 @@ fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -
         O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => Ext::Reth(reth),
         O::Flush => {
             let feth = Feth {
-                placement: rng.below(16) as u8,
-                level: rng.below(4) as u8,
+                placement: random.below(16) as u8,
+                level: random.below(4) as u8,
             };
             Ext::Flush(feth, reth)
         }
@@ -152,15 +154,15 @@ fn random_packet(rng: &mut Rng, service: Service, bases: [u32; 2], mtu: usize) -
         _ => Ext::None,
     };
     let mut packet = packet_of(service, operation, psn, ext, len);
-    packet.bth.ackreq = rng.chance(50);
-    packet.bth.solicited = rng.chance(50);
+    packet.bth.ackreq = random.chance(500);
+    packet.bth.solicited = random.chance(500);
     if service == Service::Xrc {
-        packet.xrc_srqn = rng.below(2) as u32;
+        packet.xrc_srqn = random.below(2);
     }
     packet
 }
 
-fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
+fn random_request(random: &mut Random, mtu: u32) -> SendRequest {
     let op = [
         SendOp::Send,
         SendOp::SendImm,
@@ -173,19 +175,19 @@ fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
         SendOp::LocalInv,
         SendOp::Flush,
         SendOp::AtomicWrite,
-    ][rng.below(11) as usize];
+    ][random.below(11) as usize];
     SendRequest {
         op,
-        fence: rng.chance(20),
-        signaled: rng.chance(50),
+        fence: random.chance(200),
+        signaled: random.chance(500),
         length: match op {
-            SendOp::AtomicWrite if rng.chance(90) => 8,
-            _ => rng.below(5 * u64::from(mtu)) as u32,
+            SendOp::AtomicWrite if random.chance(900) => 8,
+            _ => random.below(5 * mtu),
         },
         remote_addr: BASE,
         rkey: RKEY,
         remote_qpn: 101,
-        qkey: common::QKEY,
+        qkey: rrxe_testkit::QKEY,
         ..Default::default()
     }
 }
@@ -194,30 +196,30 @@ fn random_request(rng: &mut Rng, mtu: u32) -> SendRequest {
 #[test]
 fn random_packets() {
     for seed in 0..1500 {
-        let mut rng = Rng(seed);
+        let mut random = Random::new(seed);
         let service = [Service::Rc, Service::Xrc, Service::Uc, Service::Ud][seed as usize % 4];
-        let mtu = [256, 1024][rng.below(2) as usize];
+        let mtu = [256, 1024][random.below(2) as usize];
         let mut host = Host::new(service, 0, mtu);
-        host.requester.set_rnr_retry(rng.below(8) as u8);
+        host.requester.set_rnr_retry(random.below(8) as u8);
         host.driver.srq = Some(0);
         let mut now = 0;
         let mut recvs = 0;
         for _ in 0..300 {
-            now += rng.below(300_000);
-            match rng.below(10) {
+            now += u64::from(random.below(300_000));
+            match random.below(10) {
                 0 => {
-                    let request = random_request(&mut rng, mtu);
+                    let request = random_request(&mut random, mtu);
                     let room = request.length.max(8) as usize;
                     let _ = host.post(request, vec![0; room]);
                 }
                 1 => {
-                    host.post_recv(recvs, rng.below(5000) as usize);
+                    host.post_recv(recvs, random.below(5000) as usize);
                     recvs += 1;
                 }
                 2 => {
-                    host.driver.room = rng.below(5) as u32;
+                    host.driver.room = Some(random.below(5));
                     host.transmit(now);
-                    host.driver.room = u32::MAX;
+                    host.driver.room = None;
                 }
                 3 => {
                     // Not `drain`: a hostile READ may ask for gigabytes.
@@ -225,17 +227,12 @@ fn random_packets() {
                     host.driver.out.clear();
                 }
                 4 => {
-                    let outcome =
-                        host.requester
-                            .handle_timeout(&mut host.slots, now, &mut host.driver);
-                    if outcome.fatal {
-                        host.go_to_error();
-                    }
+                    let _ = host.timeout(now);
                 }
                 _ => {
                     let sent = host.requester.next_psn();
                     let bases = [host.responder.expected_psn(), Psn::new(sent).sub(3).get()];
-                    let packet = random_packet(&mut rng, service, bases, mtu as usize);
+                    let packet = random_packet(&mut random, service, bases, mtu as usize);
                     let _ = host.take(now, &packet, &vec![0; packet.payload_len as usize]);
                 }
             }
@@ -257,22 +254,22 @@ fn random_packets() {
 fn injected_packets() {
     for seed in 0..200 {
         let mut pair = Pair::new(Service::Rc, 256, seed);
-        let mut rng = Rng(seed);
+        let mut random = Random::new(seed);
         for step in 0..200 {
             for side in 0..2 {
-                if rng.chance(20) {
-                    let request = random_request(&mut rng, 256);
+                if random.chance(200) {
+                    let request = random_request(&mut random, 256);
                     let room = request.length.max(8) as usize;
                     let _ = pair.hosts[side].post(request, vec![0; room]);
                 }
                 pair.hosts[side].post_recv(step, 256 * 5);
             }
-            if rng.chance(10) {
-                let to = rng.below(2) as usize;
+            if random.chance(100) {
+                let to = random.below(2) as usize;
                 let host = &mut pair.hosts[to];
                 let sent = host.requester.next_psn();
                 let bases = [host.responder.expected_psn(), Psn::new(sent).sub(3).get()];
-                let packet = random_packet(&mut rng, Service::Rc, bases, 256);
+                let packet = random_packet(&mut random, Service::Rc, bases, 256);
                 // A READ of gigabytes would only take time.
                 let small = !matches!(packet.ext, Ext::Reth(reth) if reth.len > 1 << 16);
                 if small {

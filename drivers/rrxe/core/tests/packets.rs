@@ -4,41 +4,20 @@
 
 use rrxe_core::wire::{Bth, Opcode};
 use rrxe_core::{Packet, ParseError, MAX_HEADER};
+use rrxe_testkit::layout;
 
 /// Returns the length of the extension headers that an opcode requires (IBA 9.2.1 and A17, tables
 /// of the opcodes); `None` for unknown opcodes.
 fn extension(opcode: u8) -> Option<usize> {
-    const RETH: usize = 16;
-    const IMM: usize = 4;
-    const AETH: usize = 4;
-    const DETH: usize = 8;
-    const XRCETH: usize = 4;
-    let rc = match opcode & 0x1f {
-        0x00 | 0x01 | 0x02 | 0x04 | 0x07 | 0x08 | 0x0e => 0,
-        0x03 | 0x05 | 0x09 => IMM,
-        0x06 | 0x0a | 0x0c => RETH,
-        0x0b => RETH + IMM,
-        0x0d | 0x0f | 0x10 | 0x11 => AETH,
-        0x12 => AETH + 8,
-        0x13 | 0x14 => 28,
-        // Invalidate.
-        0x16 | 0x17 => 4,
-        // FLUSH, ATOMIC WRITE.
-        0x1c => 4 + RETH,
-        0x1d => RETH,
-        // Unsupported: answered as invalid, whatever follows the BTH.
-        _ => 0,
-    };
+    let length = layout::extensions(opcode).iter().map(|h| h.size()).sum();
     match opcode {
-        0x00..=0x1f => Some(rc),
-        0x20..=0x2b => Some(rc),
-        0x64 => Some(DETH),
-        0x65 => Some(DETH + IMM),
+        // Unsupported opcodes of RC are answered as invalid, whatever follows the BTH.
+        0x00..=0x2b | 0x64 | 0x65 => Some(length),
         // Congestion notification.
         0x81 => Some(16),
-        // XRC: the responses, the requests, and unsupported opcodes.
-        0xad..=0xb2 => Some(rc),
-        0xa0..=0xac | 0xb3 | 0xb4 | 0xb6 | 0xb7 | 0xbc | 0xbd => Some(XRCETH + rc),
+        // XRC: the responses, the requests with an XRCETH, and unsupported opcodes.
+        0xad..=0xb2 => Some(length),
+        0xa0..=0xac | 0xb3 | 0xb4 | 0xb6 | 0xb7 | 0xbc | 0xbd => Some(4 + length),
         0xa0..=0xbf => Some(0),
         _ => None,
     }

@@ -3,10 +3,8 @@
 //! Two hosts and a bad link, for statements that need a case of their own. The simulation
 //! (selftests/simulation) covers everything else at random.
 
-mod common;
-
-use common::{Pair, Rng, BASE, MEMORY, RKEY};
 use rrxe_core::{SendOp, SendRequest, Service, Status};
+use rrxe_testkit::{Pair, Random, BASE, MEMORY, RKEY};
 
 /// B-06: a READ whose responses cross the PSN wrap, over a link with losses.
 #[test]
@@ -14,8 +12,8 @@ fn b_06_read_across_the_wrap() {
     for seed in 0..20 {
         let mut pair = Pair::new(Service::Rc, 256, seed);
         pair.link.loss = 5;
-        let data = pair.rng.bytes(MEMORY);
-        pair.hosts[1].driver.memory.copy_from_slice(&data);
+        let data = pair.random.bytes(MEMORY);
+        pair.hosts[1].driver.regions[0].bytes.copy_from_slice(&data);
         let read = SendRequest {
             op: SendOp::Read,
             length: 100_000,
@@ -35,17 +33,17 @@ fn b_06_read_across_the_wrap() {
 #[test]
 fn a_refused_request_among_others() {
     for seed in 0..40 {
-        let mut rng = Rng(seed);
+        let mut random = Random::new(seed);
         let mut pair = Pair::new(Service::Rc, 1024, seed);
-        let count = 2 + rng.below(30);
-        let bad = rng.below(count);
+        let count = 2 + random.below(30);
+        let bad = random.below(count);
         for i in 0..count {
             let op = [SendOp::Send, SendOp::Write, SendOp::Read, SendOp::FetchAdd];
-            let op = match op[rng.below(4) as usize] {
+            let op = match op[random.below(4) as usize] {
                 SendOp::Send if i == bad => SendOp::Write,
                 op => op,
             };
-            let length = 1 + rng.below(5000) as u32;
+            let length = 1 + random.below(5000);
             let request = SendRequest {
                 op,
                 length,
@@ -56,7 +54,7 @@ fn a_refused_request_among_others() {
             pair.hosts[0]
                 .post(request, vec![0; length as usize])
                 .unwrap();
-            pair.hosts[1].post_recv(i, 5000);
+            pair.hosts[1].post_recv(i.into(), 5000);
         }
         pair.run();
         let statuses = pair.hosts[0].statuses();

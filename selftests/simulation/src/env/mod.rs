@@ -5,9 +5,9 @@
 mod requester;
 mod responder;
 
+use crate::data::data;
 use crate::flow::{Message, Trap};
 use crate::oracle::{Oracle, QKEY};
-use crate::random::data;
 use rrxe_core::*;
 
 /// The driver of one queue pair.

@@ -3,9 +3,9 @@
 //! The requester's environment: packets to send, and responses to place.
 
 use super::{words, Env};
+use crate::data::data;
 use crate::flow::{Message, Trap};
 use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN};
-use crate::random::data;
 use rrxe_core::*;
 
 impl Env<'_> {

@@ -3,11 +3,12 @@
 //! The responder's environment: receive work requests, memory, and responses.
 
 use super::{operands, words, Env};
+use crate::data::data;
 use crate::flow::{Message, Trap};
 use crate::oracle::{trace, Oracle, State, Truth, ADDRESS, FIRST_QPN};
-use crate::random::data;
 use rrxe_core::wire::{NakCode, Operation, Syndrome};
 use rrxe_core::*;
+use rrxe_testkit::execute_atomic;
 
 /// The syndrome of a sequence error NAK.
 const SEQUENCE_ERROR: u8 = 0x60;
@@ -189,14 +190,7 @@ impl ResponderEnv for Env<'_> {
         );
         assert_eq!(start, message.place);
         let host = &mut oracle.hosts[host];
-        let word: &mut [u8; 8] = (&mut host.memory[start..start + 8]).try_into().expect("8");
-        let original = u64::from_ne_bytes(*word);
-        *word = match op {
-            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
-            AtomicOp::CompareSwap { .. } => original,
-            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
-        }
-        .to_ne_bytes();
+        let original = execute_atomic(&mut host.memory[start..start + 8], op);
         // Apply the posted operation to the shadow memory.
         let shadow: &mut [u8; 8] = (&mut host.shadow[start..start + 8]).try_into().expect("8");
         let before = u64::from_ne_bytes(*shadow);

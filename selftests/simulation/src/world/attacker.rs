@@ -10,12 +10,10 @@
 
 use super::World;
 use crate::oracle::*;
-use crate::random::Random;
 use rrxe_core::reorder::{is_plausible, MAX_DISTANCE};
-use rrxe_core::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Feth, NakCode, Opcode, Operation, Reth, Syndrome,
-};
+use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Feth, NakCode, Operation, Reth, Syndrome};
 use rrxe_core::*;
+use rrxe_testkit::{packet_of, Random};
 
 /// Number of recorded packets, of all connections.
 const REMEMBERED: usize = 64;
@@ -64,28 +62,11 @@ impl Attacker {
     }
 
     fn header(&mut self, service: Service, operation: Operation, psn: Psn, to: usize) -> Packet {
-        Packet {
-            bth: Bth {
-                opcode: Opcode::new(service, operation),
-                solicited: false,
-                migreq: true,
-                pad: 0,
-                version: 0,
-                pkey: pkey::DEFAULT,
-                fecn: false,
-                becn: false,
-                dest_qpn: FIRST_QPN + to as u32,
-                ackreq: !operation.is_response() && self.random.chance(700),
-                psn,
-            },
-            operation,
-            xrc_srqn: FIRST_SRQN,
-            ext: Ext::None,
-            header_len: 12,
-            pad: 0,
-            payload_len: 0,
-            packets: 1,
-        }
+        let mut packet = packet_of(service, operation, psn, Ext::None, 0);
+        packet.bth.dest_qpn = FIRST_QPN + to as u32;
+        packet.bth.ackreq = packet.bth.ackreq && self.random.chance(700);
+        packet.xrc_srqn = FIRST_SRQN;
+        packet
     }
 }
 
@@ -117,7 +98,7 @@ impl World {
             0 => epsn.add(MAX_DISTANCE + random.below(64)),
             1 => epsn.sub(1 + random.below(64)),
             2 => epsn.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
-            _ => Psn::new(random.next() as u32),
+            _ => Psn::new(random.next_u64() as u32),
         };
         let operation = random.pick(&[
             O::SendFirst,
@@ -132,7 +113,10 @@ impl World {
             O::AtomicWrite,
             O::Unsupported,
         ]);
-        let (rkey, va) = (random.next() as u32, ADDRESS + random.next() % 0x10000);
+        let (rkey, va) = (
+            random.next_u64() as u32,
+            ADDRESS + random.next_u64() % 0x10000,
+        );
         let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             O::WriteFirst | O::WriteOnly | O::ReadRequest | O::AtomicWrite => {
@@ -226,7 +210,7 @@ impl World {
             0 => next.add(random.below(64)),
             1 => una.sub(1 + random.below(64)),
             2 => una.add(psn::MAX_OUTSTANDING).sub(random.below(4)),
-            _ => Psn::new(random.next() as u32),
+            _ => Psn::new(random.next_u64() as u32),
         };
         let operation = random.pick(&[
             O::Acknowledge,
@@ -241,7 +225,7 @@ impl World {
             Syndrome::Nak(NakCode::SequenceError),
             Syndrome::Nak(NakCode::RemoteAccess),
         ]);
-        let aeth = Aeth::new(syndrome, Psn::new(random.next() as u32));
+        let aeth = Aeth::new(syndrome, Psn::new(random.next_u64() as u32));
         let mut packet = self.attacker.header(service, operation, psn, qp);
         packet.ext = match operation {
             O::ReadResponseMiddle => Ext::None,

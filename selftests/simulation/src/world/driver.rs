@@ -3,28 +3,11 @@
 //! The driver around the core: passes packets, time and notifications to it, buffers out-of-order
 //! packets, transmits, and follows the core into Error.
 
-use super::{Core, World};
+use super::World;
 use crate::oracle::*;
 use rrxe_core::wire::Syndrome;
 use rrxe_core::*;
-
-/// An out-of-order packet, its origin, and its payload.
-type Early = (Packet, Truth, Vec<u8>);
-
-/// A reorder buffer.
-pub(super) struct ReorderBuffer {
-    reorder: Reorder,
-    ring: Vec<Option<Buffered<Early>>>,
-}
-
-impl ReorderBuffer {
-    pub(super) fn new(places: usize) -> ReorderBuffer {
-        ReorderBuffer {
-            reorder: Reorder::new(),
-            ring: (0..places).map(|_| None).collect(),
-        }
-    }
-}
+use rrxe_testkit::Frame;
 
 /// Maximum time that a packet waits for the rest of its burst, in nanoseconds.
 const MAX_BURST_GAP: u64 = 1000;
@@ -94,8 +77,8 @@ impl World {
     }
 
     pub(super) fn forget_buffered(&mut self, qp: usize) {
-        for ReorderBuffer { reorder, ring } in &mut self.cores[qp].reorder_buffers {
-            reorder.clear(ring);
+        for buffer in &mut self.cores[qp].reorder_buffers {
+            buffer.clear();
         }
     }
 
@@ -199,22 +182,18 @@ impl World {
         progress.more
     }
 
-    pub(super) fn arrival(&mut self, index: usize) {
-        let mut flight = self.oracle.land(index);
+    pub(super) fn arrival(&mut self, flight: Flight) {
         let truth = flight.truth;
         let current = self.oracle.flows[truth.flow].epoch == truth.epoch;
         let connected = self.oracle.sides[flight.to].state != State::Reset;
         if current && connected {
-            self.receive(&mut flight);
+            self.receive(flight);
         }
-        self.oracle.landed(index, flight);
     }
 
-    fn receive(&mut self, flight: &mut Flight) {
+    fn receive(&mut self, mut flight: Flight) {
         let (qp, truth) = (flight.to, flight.truth);
-        let len = flight.header_len + flight.payload.len() + usize::from(flight.pad) + 4;
-        let header = &flight.header[..flight.header_len];
-        let mut packet = Packet::parse(header, len as u32).expect("what was sent can be parsed");
+        let mut packet = flight.frame.packet();
         if let Ext::Aeth(aeth) = &mut packet.ext {
             if let Syndrome::Ack { .. } = Syndrome::decode(aeth.syndrome) {
                 // A peer may grant any number of credits, or none: no request may wait for them
@@ -223,9 +202,10 @@ impl World {
                 aeth.syndrome = Syndrome::Ack { credit }.encode();
             }
         }
-        assert_eq!(packet.payload_len as usize, flight.payload.len());
-        assert_eq!(usize::from(packet.header_len), flight.header_len);
-        self.attacker.see(qp, &truth, &packet, &flight.payload);
+        assert_eq!(packet.payload_len as usize, flight.frame.payload.len());
+        assert_eq!(usize::from(packet.header_len), flight.frame.header_len);
+        self.attacker
+            .see(qp, &truth, &packet, &flight.frame.payload);
         self.expire_buffered(qp, &truth);
         trace!(
             self.oracle,
@@ -247,9 +227,9 @@ impl World {
             }
         }
         if self.oracle.config.bursts && !flight.congested && packet.starts_burst() {
-            packet = self.join(packet, flight);
+            packet = self.join(packet, &mut flight);
         }
-        let mut outcome = self.handle(qp, packet, truth, &flight.payload);
+        let mut outcome = self.handle(qp, packet, truth, &flight.frame.payload);
         outcome.merge(self.handle_buffered(qp, truth.response));
         if truth.response {
             self.after_send_side(qp, outcome);
@@ -266,15 +246,10 @@ impl World {
     /// Drops the buffered packets that have expired.
     fn expire_buffered(&mut self, qp: usize, truth: &Truth) {
         let now = self.oracle.now;
-        let ReorderBuffer { reorder, ring } =
-            &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
-        let before = reorder.len();
-        reorder.expire(ring, now);
-        assert!(
-            reorder.expires().is_none_or(|at| at > now),
-            "{qp} buffers a packet for too long"
-        );
-        if reorder.len() != before {
+        let buffer = &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
+        let before = buffer.len();
+        buffer.expire(now);
+        if buffer.len() != before {
             self.oracle.flows[truth.flow].disturb(now);
         }
     }
@@ -285,32 +260,29 @@ impl World {
         let core = &self.cores[flight.to];
         let side = usize::from(flight.truth.response);
         let max = match flight.truth.response {
-            _ if !core.reorder_buffers[side].reorder.is_empty() => 1,
+            _ if !core.reorder_buffers[side].is_empty() => 1,
             true => core.requester.accepts_burst(&core.slots, &packet),
             false => core.responder.accepts_burst(&packet),
         };
-        let len = flight.payload.len();
-        let header = |flight: &Flight| *flight.header.first_chunk().expect("longer than a BTH");
-        let mut next = header(flight);
+        let len = flight.frame.payload.len();
+        let header = |frame: &Frame| *frame.head.first_chunk().expect("longer than a BTH");
+        let mut next = header(&flight.frame);
         let mut packets = 1;
         while packets < max {
             next = Packet::next_header(&next);
-            let Some((at, Event::Arrival(index))) = self.oracle.peek_event() else {
+            let Some((at, Event::Arrival(other))) = self.oracle.events.peek() else {
                 break;
             };
-            let other = self.oracle.flight(index);
-            let alike = header(other) == next
-                && (other.to, other.header_len) == (flight.to, flight.header_len)
-                && (other.pad, other.payload.len()) == (flight.pad, len)
+            let alike = header(&other.frame) == next
+                && (other.to, other.frame.header_len) == (flight.to, flight.frame.header_len)
+                && (other.frame.pad, other.frame.payload.len()) == (flight.frame.pad, len)
                 && other.truth.epoch == flight.truth.epoch
                 && !other.congested;
             if !alike || at > self.oracle.now + MAX_BURST_GAP {
                 break;
             }
+            flight.frame.payload.extend(&other.frame.payload);
             self.oracle.take_event();
-            let other = self.oracle.land(index);
-            flight.payload.extend_from_slice(&other.payload);
-            self.oracle.landed(index, other);
             packets += 1;
         }
         if packets > 1 {
@@ -351,19 +323,9 @@ impl World {
         }
         if outcome.buffer && connection.places > 0 && !connection.strict {
             trace!(self.oracle, "    {qp} buffers psn {}", truth.relative);
-            let ReorderBuffer { reorder, ring } =
-                &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
-            let before = reorder.len();
-            let buffered = Buffered {
-                psn: packet.psn(),
-                arrived: now,
-                bytes: packet.payload_len,
-                shares_memory: false,
-                packet: (packet, truth, payload.to_vec()),
-            };
-            let same = |a: &Early, b: &Early| a.0.repeats(&b.0) && a.2 == b.2;
-            let lost = reorder.insert(ring, expected, usize::MAX, buffered, same);
-            if lost.is_some() || reorder.len() <= before {
+            let buffer = &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
+            let data = (truth, payload.to_vec());
+            if !buffer.insert(now, expected, &packet, data, |a, b| a.1 == b.1) {
                 self.oracle.flows[truth.flow].disturb(now);
             }
         }
@@ -377,21 +339,14 @@ impl World {
         let mut taken = false;
         let side = usize::from(responses);
         loop {
-            let Core {
-                requester,
-                responder,
-                slots,
-                reorder_buffers,
-            } = &mut self.cores[qp];
-            let ReorderBuffer { reorder, ring } = &mut reorder_buffers[side];
+            let core = &mut self.cores[qp];
+            let buffer = &mut core.reorder_buffers[side];
             let next = if responses {
-                let due = |psn| requester.is_due(slots, psn);
-                reorder.next(ring, requester.expected_psn(), due)
+                buffer.next_response(&core.requester, &core.slots)
             } else {
-                let expected = Psn::new(responder.expected_psn());
-                reorder.next(ring, expected, |psn| responder.is_due(psn))
+                buffer.next_request(&core.responder)
             };
-            let Some((packet, truth, payload)) = next else {
+            let Some((packet, (truth, payload))) = next else {
                 break;
             };
             trace!(
@@ -403,13 +358,13 @@ impl World {
             taken = true;
             outcome.merge(self.handle(qp, packet, truth, &payload));
         }
-        let left = !self.cores[qp].reorder_buffers[side].reorder.is_empty();
-        let reported = match responses {
-            true if left => self.with(qp, |core, env| {
+        let left = !self.cores[qp].reorder_buffers[side].is_empty();
+        let reported = if responses {
+            self.with(qp, |core, env| {
                 core.requester.on_buffered(&mut core.slots, now, left, env)
-            }),
-            true => Outcome::default(),
-            false => self.cores[qp].responder.on_buffered(taken, left),
+            })
+        } else {
+            self.cores[qp].responder.on_buffered(taken, left)
         };
         if !responses && reported.transmit {
             let incoming = self.oracle.sides[qp].peer;

@@ -3,9 +3,9 @@
 //! Invariants of queue pairs after each step, and bounds on time.
 
 use super::World;
+use crate::data::data;
 use crate::flow::Trap;
 use crate::oracle::*;
-use crate::random::data;
 use rrxe_core::*;
 
 impl World {

@@ -10,16 +10,13 @@ mod invariants;
 mod work_request;
 
 use crate::config::Config;
+use crate::data::data;
 use crate::env::Env;
 use crate::flow::Flow;
 use crate::oracle::*;
-use crate::random::{data, Random};
 use attacker::Attacker;
-use driver::ReorderBuffer;
-use rrxe_core::*;
-
-/// A responder that owns its responder resources.
-type Responder = rrxe_core::Responder<Vec<Resource>>;
+use rrxe_core::{psn, Psn, RecoveryMode, Requester, SendSlot, Service};
+use rrxe_testkit::{Attributes, Random, ReorderBuffer, Responder};
 
 /// Maximum number of events per seed; no seed comes close.
 const MAX_EVENTS: u64 = 500_000;
@@ -29,8 +26,8 @@ struct Core {
     requester: Requester,
     responder: Responder,
     slots: Vec<SendSlot>,
-    /// Reorder buffers for requests and responses.
-    reorder_buffers: [ReorderBuffer; 2],
+    /// Reorder buffers for requests and responses, with their origins and payloads.
+    reorder_buffers: [ReorderBuffer<(Truth, Vec<u8>)>; 2],
 }
 
 /// Statistics of one seed.
@@ -80,7 +77,7 @@ impl World {
                     requester: Requester::new(service),
                     responder: Responder::new(service),
                     slots: vec![SendSlot::default(); 1 << connection.depth],
-                    reorder_buffers: [(); 2].map(|()| ReorderBuffer::new(connection.places)),
+                    reorder_buffers: [connection.places; 2].map(ReorderBuffer::new),
                 });
                 let peer = if ends == 1 { first } else { first + 1 - end };
                 let queues = oracle.queues_of(connection, end);
@@ -107,7 +104,7 @@ impl World {
                 let host = &mut oracle.hosts[connection.hosts[ends - 1 - end]];
                 flow.window = host.memory.len() + GUARD;
                 host.memory.resize(flow.window, 0xee);
-                let place = oracle.random.next() as u32;
+                let place = oracle.random.next_u64() as u32;
                 host.memory.extend_from_slice(data(place, READ_ONLY as u32));
                 host.memory.resize(flow.window + WINDOW, 0);
                 oracle.flows.push(flow);
@@ -149,7 +146,7 @@ impl World {
         for qp in self.ends(index) {
             let oracle = &mut self.oracle;
             let base = match oracle.random.below(3) {
-                0 => oracle.random.next() as u32,
+                0 => oracle.random.next_u64() as u32,
                 1 => 0u32.wrapping_sub(oracle.random.below(64)),
                 _ => (psn::MAX_OUTSTANDING).wrapping_sub(oracle.random.below(64)),
             };
@@ -171,40 +168,29 @@ impl World {
             let oracle = &mut self.oracle;
             let peer = oracle.sides[qp].peer;
             let (mine, theirs) = (oracle.flows[qp].base, oracle.flows[peer].base);
-            let (own, dest) = (FIRST_QPN + qp as u32, FIRST_QPN + peer as u32);
-            let Core {
-                requester,
-                responder,
-                ..
-            } = &mut self.cores[qp];
-            requester.set_src_qpn(own);
-            requester.set_buffering(connection.places > 0);
-            requester.set_recovery(if connection.strict {
-                RecoveryMode::Strict
-            } else {
-                RecoveryMode::Selective
-            });
-            requester.set_dest_qpn(dest);
-            requester.set_mtu(connection.mtu);
-            requester.set_psn(mine.get());
-            requester.set_timeout(connection.timeout);
-            requester.set_retry_count(connection.retry_count);
-            requester.set_rnr_retry(connection.rnr_retry);
-            requester.set_max_rd_atomic(connection.max_rd_atomic);
-            requester.set_qkey(QKEY);
-            responder.set_dest_qpn(dest);
-            responder.set_mtu(connection.mtu);
-            responder.set_psn(theirs.get());
-            responder.set_resources(vec![
-                Resource::default();
-                usize::from(connection.max_dest_rd_atomic)
-            ]);
-            responder.set_min_rnr_timer(connection.rnr_timer);
-            responder.set_access(true, true, true);
-            responder.set_flush_access(true, true);
-            responder.set_qkey(QKEY);
-            responder.start();
-            requester.start();
+            let attributes = Attributes {
+                service: connection.service,
+                src_qpn: FIRST_QPN + qp as u32,
+                dest_qpn: FIRST_QPN + peer as u32,
+                mtu: connection.mtu,
+                sq_psn: mine.get(),
+                rq_psn: theirs.get(),
+                timeout: connection.timeout,
+                retry_count: connection.retry_count,
+                rnr_retry: connection.rnr_retry,
+                rnr_timer: connection.rnr_timer,
+                max_rd_atomic: connection.max_rd_atomic,
+                max_dest_rd_atomic: connection.max_dest_rd_atomic,
+                qkey: QKEY,
+                buffering: connection.places > 0,
+                recovery: if connection.strict {
+                    RecoveryMode::Strict
+                } else {
+                    RecoveryMode::Selective
+                },
+            };
+            attributes.connect_responder(&mut self.cores[qp].responder);
+            attributes.connect_requester(&mut self.cores[qp].requester);
             oracle.sides[qp].state = State::Rts;
             trace!(
                 oracle,
@@ -289,7 +275,7 @@ impl World {
 
     /// Executes the next event. Returns false if no event is left.
     fn step(&mut self) -> bool {
-        let event = self.oracle.next_event();
+        let event = self.oracle.events.next_time();
         let timers = |side: &Side| side.timer.into_iter().chain(side.answer_timer);
         let timer = self.oracle.sides.iter().flat_map(timers).min();
         match (event, timer) {
@@ -308,7 +294,7 @@ impl World {
             _ => {
                 self.oracle.now = self.oracle.now.max(event.unwrap_or(0));
                 match self.oracle.take_event() {
-                    Some(Event::Arrival(index)) => self.arrival(index),
+                    Some(Event::Arrival(flight)) => self.arrival(*flight),
                     Some(Event::Turn(qp)) => self.turn(qp),
                     Some(Event::Send(qp)) => self.send(qp),
                     Some(Event::Answer(qp)) => self.answer(qp),

@@ -3,10 +3,10 @@
 //! Random send work requests.
 
 use super::World;
+use crate::data::MAX_LENGTH;
 use crate::env::{operands, qkey};
 use crate::flow::{Message, Trap};
 use crate::oracle::*;
-use crate::random::MAX_LENGTH;
 use rrxe_core::*;
 
 impl World {
@@ -84,7 +84,7 @@ impl World {
             len,
             data: random.below(MAX_LENGTH),
             place: flow.window + place,
-            imm_or_key: random.next() as u32,
+            imm_or_key: random.next_u64() as u32,
             fence,
             signaled: random.chance(500),
             solicited: random.chance(200),

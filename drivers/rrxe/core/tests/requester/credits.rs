@@ -136,9 +136,7 @@ fn d_15_retransmissions_need_credits() {
         let _ = host.take(now, &nak, &[]);
         assert!(host.drain(now).is_empty());
         now = host.requester.next_timeout().unwrap();
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, now, &mut host.driver);
+        let _ = host.timeout(now);
         assert_eq!(psns(&host.drain(now)), [2 * n, 2 * n + 1]);
         let _ = host.take(now, &acknowledge(psn(2 * n + 1), credit(0)), &[]);
         host.drain(now);

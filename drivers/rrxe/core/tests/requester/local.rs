@@ -10,9 +10,7 @@ fn expire(host: &mut Host, waiting: bool) {
     if waiting {
         host.requester.restart_timers(now);
     }
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, now, &mut host.driver);
+    let _ = host.timeout(now);
     host.drain(now);
 }
 

@@ -3,8 +3,6 @@
 //! Tests of the requester, statement by statement, against a peer made of single packets.
 
 mod answers;
-#[path = "../common/mod.rs"]
-mod common;
 mod credits;
 mod local;
 mod recovery;
@@ -13,11 +11,11 @@ mod sending;
 mod states;
 mod strict;
 
-use common::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};
 use rrxe_core::{
     timeout, Ext, Fault, Packet, PostError, Psn, SendOp, SendRequest, Service, Status,
 };
+use rrxe_testkit::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
 const ACK: Syndrome = Syndrome::ACK_UNLIMITED;

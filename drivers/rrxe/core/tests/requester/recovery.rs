@@ -24,10 +24,7 @@ fn in_flight(count: u32) -> Host {
 }
 
 fn expire(host: &mut Host, at: u64) {
-    let outcome = host
-        .requester
-        .handle_timeout(&mut host.slots, at, &mut host.driver);
-    host.note(outcome.fatal, outcome.sqe);
+    let _ = host.timeout(at);
 }
 
 /// A peer that keeps out-of-order packets gets the missing packet, and new ones.
@@ -73,7 +70,7 @@ fn answers_from_far_ahead() {
         let outcome = host.take(0, &middle(n), &[0; MTU as usize]);
         assert_eq!(outcome.buffer, buffered, "{n}");
     }
-    assert_eq!(host.reorder_buffers[1].reorder.len(), 2);
+    assert_eq!(host.reorder_buffers[1].len(), 2);
 }
 
 /// A retransmission counts against the budget like any other packet.
@@ -97,28 +94,26 @@ fn a_repair_that_is_due_asks_for_no_timer() {
     let later = |host: &Host, now| host.requester.next_timeout().is_none_or(|at| at > now);
     assert!(later(&host, 300_000), "it was told of by the outcome");
     for (budget, room) in [(0, 16), (16, 0)] {
-        (host.budget, host.driver.room) = (budget, room);
+        (host.budget, host.driver.room) = (budget, Some(room));
         assert!(host.transmit(310_000), "there is more");
         assert!(host.driver.out.is_empty());
         assert!(later(&host, 310_000));
     }
     // A timer repeats it to the next poll.
-    let outcome = host
-        .requester
-        .handle_timeout(&mut host.slots, 320_000, &mut host.driver);
+    let outcome = host.timeout(320_000);
     assert!(outcome.transmit && later(&host, 320_000));
-    host.driver.room = u32::MAX;
+    host.driver.room = None;
     assert_eq!(psns(&host.drain(320_000)), [2]);
     // A repair that waits for reordered packets uses a timer, for that time only.
     ack_at(&mut host, 330_000, 2, ACK);
     ack_at(&mut host, 340_000, 4, SEQUENCE_ERROR);
     let at = host.requester.next_timeout().unwrap();
     assert!(at > 340_000 && host.drain(340_000).is_empty());
-    host.driver.room = 0;
+    host.driver.room = Some(0);
     expire(&mut host, at);
     assert!(later(&host, at));
     assert!(host.transmit(at) && later(&host, at));
-    host.driver.room = u32::MAX;
+    host.driver.room = None;
     assert_eq!(psns(&host.drain(at)), [4]);
 }
 
@@ -658,7 +653,7 @@ fn an_ack_for_a_read_is_not_kept() {
     post(&mut host, SendOp::Read, MTU);
     host.drain(0);
     ack(&mut host, 0, ACK);
-    assert!(host.reorder_buffers[1].reorder.is_empty());
+    assert!(host.reorder_buffers[1].is_empty());
     assert_eq!(psns(&host.drain(0)), [0]);
 }
 
@@ -669,5 +664,5 @@ fn f_06_gaps_use_up_retries() {
     host.requester.set_retry_count(0);
     respond(&mut host, Operation::ReadResponseMiddle, 2);
     assert_eq!(host.statuses()[0], Status::RetryExc);
-    assert!(host.reorder_buffers[1].reorder.is_empty());
+    assert!(host.reorder_buffers[1].is_empty());
 }

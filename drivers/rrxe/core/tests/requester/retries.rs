@@ -70,9 +70,7 @@ fn f_07_retransmission_repeats() {
     assert_eq!(psns(&sent), [0, 1, 2, 3, 4, 9, 10]);
     ack(&mut host, 1, ACK);
     let deadline = host.requester.next_timeout().unwrap();
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    let _ = host.timeout(deadline);
     let again = host.drain(deadline);
     assert_eq!(again, sent[2..]);
     assert_eq!(host.requester.counters().retransmitted, 5);
@@ -195,13 +193,9 @@ fn e_05_rnr_wait() {
             &acknowledge(psn(0), Syndrome::RnrNak { timer: 0 }),
             &[],
         );
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, deadline - 1, &mut host.driver);
+        let _ = host.timeout(deadline - 1);
         assert!(host.drain(deadline - 1).is_empty());
-        let outcome = host
-            .requester
-            .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+        let outcome = host.timeout(deadline);
         assert!(outcome.transmit);
         assert_eq!(psns(&host.drain(deadline)), [0, 1]);
         assert_eq!(host.requester.counters().rnr_naks, 1);
@@ -220,9 +214,7 @@ fn rnr_round(host: &mut Host, n: u32) {
         &[],
     );
     if let Some(at) = host.requester.next_timeout() {
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, at, &mut host.driver);
+        let _ = host.timeout(at);
     }
     host.drain(now);
 }
@@ -275,9 +267,7 @@ fn e_07_endless_retries_become_rare() {
             assert_eq!(until - now, longer);
             waits.push(longer);
             now = until;
-            let _ = host
-                .requester
-                .handle_timeout(&mut host.slots, now, &mut host.driver);
+            let _ = host.timeout(now);
             assert_eq!(psns(&host.drain(now)), [message]);
         }
         assert!(waits.starts_with(&[10_000; 5]));
@@ -286,9 +276,7 @@ fn e_07_endless_retries_become_rare() {
         let _ = host.take(now, &nak, &[]);
         now += timeout::rnr_timer(24);
         assert_eq!(host.requester.next_timeout(), Some(now));
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, now, &mut host.driver);
+        let _ = host.timeout(now);
         assert_eq!(psns(&host.drain(now)), [message]);
         let _ = host.take(now, &acknowledge(psn(message), ACK), &[]);
     }
@@ -314,9 +302,7 @@ fn e_08_sequence_naks_behind_rnr_naks() {
             &[],
         );
         now = host.requester.next_timeout().unwrap();
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, now, &mut host.driver);
+        let _ = host.timeout(now);
         assert!(!host.drain(now).is_empty());
         now += 1_000_000;
         let _ = host.take(now, &acknowledge(psn(0), SEQUENCE_ERROR), &[]);
@@ -387,9 +373,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         assert_eq!(host.requester.counters().rnr_naks, u32::from(buffers));
         assert!(host.drain(deadline - 1).is_empty());
         assert_eq!(host.requester.next_timeout(), Some(deadline));
-        let outcome = host
-            .requester
-            .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+        let outcome = host.timeout(deadline);
         assert!(outcome.transmit);
         assert_eq!(psns(&host.drain(deadline)), [packets, packets + 1]);
         let _ = host.take(deadline, &acknowledge(psn(packets + 1), ACK), &[]);
@@ -412,9 +396,7 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
         // A probe or the acknowledge timer.
         let expiry = host.requester.next_timeout().unwrap();
         assert!(expiry < timeout::rnr_timer(0));
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, expiry, &mut host.driver);
+        let _ = host.timeout(expiry);
         assert_eq!(psns(&host.drain(expiry)), [0]);
     }
 }
@@ -434,9 +416,7 @@ fn a_nak_that_the_timer_overtook_is_stale() {
     host.drain(200_000);
     while host.requester.counters().timeouts == 0 {
         let at = host.requester.next_timeout().unwrap();
-        let _ = host
-            .requester
-            .handle_timeout(&mut host.slots, at, &mut host.driver);
+        let _ = host.timeout(at);
     }
     let now = 200_000 + TIMEOUT;
     assert_eq!(psns(&host.drain(now)), [1, 2]);
@@ -500,9 +480,7 @@ fn window_after_a_retry() {
     post(&mut host, SendOp::Read, 500 * MTU);
     host.drain(0);
     let deadline = host.requester.next_timeout().unwrap();
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    let _ = host.timeout(deadline);
     post(&mut host, SendOp::Write, 1000 * MTU);
     assert_eq!(host.drain(deadline).len(), 256);
 }

@@ -72,7 +72,7 @@ fn post_refuses() {
         post(&mut rc, SendOp::Write, (1 << 31) + 1),
         Err(PostError::Length)
     );
-    for _ in 0..common::DEPTH {
+    for _ in 0..rrxe_testkit::DEPTH {
         post(&mut rc, SendOp::Send, 0).unwrap();
     }
     assert!(!rc.requester.can_post(&rc.slots));
@@ -253,13 +253,13 @@ fn responses_do_not_widen_the_window() {
 fn no_room() {
     let mut host = host();
     post(&mut host, SendOp::Send, 3 * MTU);
-    host.driver.room = 1;
+    host.driver.room = Some(1);
     let progress = host
         .requester
         .poll_transmit(&mut host.slots, 0, 16, &mut host.driver);
     assert!(progress.more);
     assert_eq!(progress.sent, 1);
-    host.driver.room = 8;
+    host.driver.room = Some(8);
     assert_eq!(psns(&host.drain(0)), [0, 1, 2]);
 }
 
@@ -277,9 +277,7 @@ fn local_operations() {
     assert_eq!(host.statuses(), [Status::Success]);
     // A retransmission skips it.
     let deadline = host.requester.next_timeout().unwrap();
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    let _ = host.timeout(deadline);
     assert_eq!(psns(&host.drain(deadline)), [0, 1]);
     assert_eq!(host.driver.local_ops.len(), 2);
     ack(&mut host, 0, ACK);
@@ -310,9 +308,7 @@ fn f_25_local_invalidate() {
     assert!(host.drain(0).is_empty());
     // Retransmitted, and the key is still valid.
     let deadline = host.requester.next_timeout().unwrap();
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, deadline, &mut host.driver);
+    let _ = host.timeout(deadline);
     assert_eq!(psns(&host.drain(deadline)), [1]);
     assert!(host.driver.local_ops.is_empty());
     let outcome = host.take(deadline, &response(Operation::ReadResponseOnly, 1, 1), &[7]);
@@ -356,7 +352,7 @@ fn a_34_datagrams() {
         );
     }
     let sent = host.drain(0);
-    for ((packet, payload), qkey) in sent.iter().zip([0x77, common::QKEY]) {
+    for ((packet, payload), qkey) in sent.iter().zip([0x77, rrxe_testkit::QKEY]) {
         assert_eq!(packet.operation, Operation::SendOnlyImm);
         assert_eq!((packet.bth.dest_qpn, packet.bth.pkey), (42, 0x8123));
         let Ext::DethImm(deth, _) = packet.ext else {

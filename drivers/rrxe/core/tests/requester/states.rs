@@ -14,8 +14,8 @@ fn local_fault_waits_for_its_turn() {
         let mut host = host();
         post(&mut host, SendOp::Send, 1);
         host.drain(0);
-        host.driver.send_fault = Some(fault);
         post(&mut host, SendOp::Send, 1);
+        host.driver.sq[1].fault = Some(fault);
         post(&mut host, SendOp::Send, 1);
         assert!(host.drain(0).is_empty());
         assert!(!host.error);
@@ -75,14 +75,13 @@ fn j_09_send_queue_error() {
         let mut host = Host::new(service, 0, MTU);
         post(&mut host, SendOp::Send, 1);
         host.drain(0);
-        host.driver.send_fault = Some(Fault::Protection);
         post(&mut host, SendOp::Send, 1);
+        host.driver.sq[1].fault = Some(Fault::Protection);
         post(&mut host, SendOp::Send, 1);
         host.drain(0);
         let expected = [Status::Success, Status::LocProt, Status::WrFlush];
         assert_eq!(host.statuses(), expected);
         assert!(host.sqe && !host.error);
-        host.driver.send_fault = None;
         post(&mut host, SendOp::Send, 1);
         host.drain(0);
         assert_eq!(host.statuses()[3..], [Status::WrFlush]);

@@ -23,9 +23,7 @@ fn measured(writes: u32) -> (Host, u64) {
 }
 
 fn expire(host: &mut Host, now: u64) {
-    let _ = host
-        .requester
-        .handle_timeout(&mut host.slots, now, &mut host.driver);
+    let _ = host.timeout(now);
 }
 
 /// F-03, LT05, LT34, LT35: even with a known round trip, nothing is sent again before the timeout,

@@ -3,6 +3,7 @@
 //! Acceptance of packets, and their acknowledgement.
 
 use super::*;
+use rrxe_testkit::{acknowledge, Random, NO_IP, NO_UDP};
 
 #[test]
 fn send_and_its_completion() {
@@ -134,10 +135,13 @@ fn b_13_rnr() {
     );
     let write = packet(O::WriteOnlyImm, psn(1), imm, 4);
     expect(&ask(&mut host, &write), 1, rnr);
-    assert_eq!(host.driver.memory[0], 0);
+    assert_eq!(host.driver.regions[0].bytes[0], 0);
     host.post_recv(0, 0);
     expect(&ask(&mut host, &write), 1, ACK);
-    assert_eq!(host.driver.memory[..5], [0xaa, 0xaa, 0xaa, 0xaa, 0]);
+    assert_eq!(
+        host.driver.regions[0].bytes[..5],
+        [0xaa, 0xaa, 0xaa, 0xaa, 0]
+    );
     // G-18
     let done = host.driver.received[1].completion;
     assert_eq!(
@@ -202,9 +206,9 @@ fn d_20_middle() {
 fn no_room() {
     let mut host = host();
     give(&mut host, &read(0, BASE, 3 * MTU as u32), 0);
-    host.driver.room = 1;
+    host.driver.room = Some(1);
     assert!(host.transmit(0));
-    host.driver.room = 8;
+    host.driver.room = Some(8);
     let answers = host.drain(0);
     assert_eq!(
         answers.iter().map(|(p, _)| says(p).0).collect::<Vec<_>>(),
@@ -335,7 +339,7 @@ fn a_38_responses_before_rts() {
     host.requester.reset();
     host.requester.set_psn(START_PSN[0]);
     let dropped = host.requester.counters().dropped;
-    let answer = common::acknowledge(Psn::new(START_PSN[0]), ACK);
+    let answer = acknowledge(Psn::new(START_PSN[0]), ACK);
     assert!(ask(&mut host, &answer).is_empty());
     assert_eq!(host.requester.counters().dropped, dropped + 1);
     assert!(!host.error);
@@ -394,7 +398,7 @@ fn b_02_first_psn() {
 fn b_06_read_across_the_wrap() {
     let mut host = host();
     host.responder.set_psn(0xff_fffe);
-    for (i, byte) in host.driver.memory.iter_mut().enumerate() {
+    for (i, byte) in host.driver.regions[0].bytes.iter_mut().enumerate() {
         *byte = (i / 100) as u8;
     }
     let len = 4 * MTU as u32 + 3;
@@ -406,7 +410,7 @@ fn b_06_read_across_the_wrap() {
     let psns: Vec<u32> = answers.iter().map(|(p, _)| p.psn().get()).collect();
     assert_eq!(psns, [0xff_fffe, 0xff_ffff, 0, 1, 2]);
     let bytes: Vec<u8> = answers.into_iter().flat_map(|(_, data)| data).collect();
-    assert_eq!(bytes, host.driver.memory[..len as usize]);
+    assert_eq!(bytes, host.driver.regions[0].bytes[..len as usize]);
     assert_eq!(host.responder.expected_psn(), 3);
     // Again, from after the wrap on.
     let rest = packet(
@@ -437,7 +441,7 @@ fn b_14_too_early() {
     }
     // B-08, B-09: one NAK for all of them.
     expect(&host.drain(0), 0, SEQUENCE);
-    assert!(host.driver.memory.iter().all(|&b| b == 0));
+    assert!(host.driver.regions[0].bytes.iter().all(|&b| b == 0));
     assert_eq!(host.driver.atomics, 0);
     assert_eq!(host.driver.rq.len(), 1);
     assert!(statuses(&host).is_empty());
@@ -488,18 +492,18 @@ fn d_01_all_that_ask() {
 /// D-04: without loss, the PSNs of the answers never go back, for any mix of requests.
 #[test]
 fn d_04_answers_in_order() {
-    let mut rng = common::Rng(4);
+    let mut random = Random::new(4);
     for _ in 0..200 {
         let mut host = host();
-        host.budget = 1 + rng.below(4) as u32;
+        host.budget = 1 + random.below(4);
         host.responder.set_resources(vec![Resource::default(); 16]);
         let mut n = 0;
         let mut answers = Vec::new();
         for message in 0..30 {
             host.post_recv(0, 64);
-            match rng.below(4) {
+            match random.below(4) {
                 0 => {
-                    give(&mut host, &read(n, BASE, rng.below(4000) as u32 + 1), 0);
+                    give(&mut host, &read(n, BASE, random.below(4000) + 1), 0);
                     n = host.responder.expected_psn().wrapping_sub(psn(0).get());
                 }
                 1 => {
@@ -512,7 +516,7 @@ fn d_04_answers_in_order() {
                 }
             }
             // Keep the number of unanswered READs and atomics within the limit.
-            if message % 16 == 15 || rng.chance(50) {
+            if message % 16 == 15 || random.chance(500) {
                 answers.extend(host.drain(0));
             }
         }
@@ -567,13 +571,13 @@ fn d_11_refused_messages_do_not_count() {
 #[test]
 fn g_05_padding_of_responses() {
     let mut host = host();
-    host.driver.memory.fill(0x77);
+    host.driver.regions[0].bytes.fill(0x77);
     for len in 0..=9u32 {
         host.responder.set_psn(psn(0).get());
         host.responder.set_resources(vec![Resource::default(); 1]);
         give(&mut host, &read(0, BASE, len), 0);
         host.transmit(0);
-        let bytes = host.driver.out.pop().unwrap();
+        let bytes = host.driver.out.pop().unwrap().bytes(&NO_IP, &NO_UDP);
         let pad = (4 - len as usize % 4) % 4;
         assert_eq!(usize::from((bytes[1] >> 4) & 3), pad);
         assert_eq!(bytes.len(), 12 + 4 + len as usize + pad + 4);
@@ -599,7 +603,10 @@ fn g_06_padding_is_no_payload() {
         assert_eq!(done.data[len - 1..len + 3], [0xaa, 0xee, 0xee, 0xee]);
         let write = packet(O::WriteOnly, psn(1), reth(BASE, len as u32), len);
         expect(&ask(&mut host, &write), 1, ACK);
-        assert_eq!(host.driver.memory[len - 1..len + 3], [0xaa, 0, 0, 0]);
+        assert_eq!(
+            host.driver.regions[0].bytes[len - 1..len + 3],
+            [0xaa, 0, 0, 0]
+        );
     }
 }
 
@@ -686,11 +693,11 @@ fn e_01_rnr_at_the_end_of_a_write() {
     let last = packet(O::WriteLastImm, psn(1), Ext::Imm(ImmDt([5; 4])), 4);
     for _ in 0..3 {
         expect(&ask(&mut host, &last), 1, Syndrome::RnrNak { timer: 1 });
-        assert_eq!(host.driver.memory[MTU..MTU + 4], [0; 4]);
+        assert_eq!(host.driver.regions[0].bytes[MTU..MTU + 4], [0; 4]);
     }
     host.post_recv(0, 0);
     expect(&ask(&mut host, &last), 1, ACK);
-    assert_eq!(host.driver.memory[MTU..MTU + 4], [0xaa; 4]);
+    assert_eq!(host.driver.regions[0].bytes[MTU..MTU + 4], [0xaa; 4]);
     assert_eq!(host.driver.received[0].completion.byte_len, MTU as u32 + 4);
     assert_eq!(host.responder.msn(), 1);
 }

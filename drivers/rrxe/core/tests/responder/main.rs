@@ -4,8 +4,6 @@
 
 mod acceptance;
 mod bursts;
-#[path = "../common/mod.rs"]
-mod common;
 mod placement;
 mod refusal;
 mod reordering;
@@ -13,12 +11,12 @@ mod replay;
 mod unreliable;
 mod xrc;
 
-use common::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
 use rrxe_core::{
     Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, SendOp, SendRequest, Service,
     Status, TxError,
 };
+use rrxe_testkit::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};
 
 const MTU: usize = 1024;
 const ACK: Syndrome = Syndrome::ACK_UNLIMITED;

@@ -67,7 +67,7 @@ fn g_26_flush() {
     // There are no other effects.
     assert_eq!(host.driver.rq.len(), 1);
     assert_eq!(host.responder.expected_psn(), psn(2).get());
-    assert!(host.driver.memory.iter().all(|&b| b == 0));
+    assert!(host.driver.regions[0].bytes.iter().all(|&b| b == 0));
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
@@ -79,7 +79,7 @@ fn g_26_flush_comes_after_writes() {
     give(&mut host, &write, 5);
     assert!(host.driver.flushes.is_empty());
     give(&mut host, &flush(1, BASE, 4), 0);
-    assert_eq!(host.driver.memory[..4], [5; 4]);
+    assert_eq!(host.driver.regions[0].bytes[..4], [5; 4]);
     assert_eq!(host.driver.flushes.len(), 1);
     // D-03: its answer acknowledges the WRITE.
     expect_done(&host.drain(0), 1, 2);
@@ -168,8 +168,8 @@ fn g_25_atomic_write() {
     let mut host = host();
     host.post_recv(0, 64);
     expect_done(&ask(&mut host, &atomic_write(0, BASE + 8, 8, 8)), 0, 1);
-    assert_eq!(host.driver.memory[8..16], [0xaa; 8]);
-    assert!(host.driver.memory[16..].iter().all(|&b| b == 0));
+    assert_eq!(host.driver.regions[0].bytes[8..16], [0xaa; 8]);
+    assert!(host.driver.regions[0].bytes[16..].iter().all(|&b| b == 0));
     assert_eq!(host.driver.rq.len(), 1);
     assert_eq!(host.responder.expected_psn(), psn(1).get());
 }
@@ -217,9 +217,12 @@ fn c_10_duplicates() {
     let mut host = host();
     let write = atomic_write(0, BASE, 8, 8);
     let first = ask(&mut host, &write);
-    host.driver.memory[0] = 7;
+    host.driver.regions[0].bytes[0] = 7;
     assert_eq!(ask(&mut host, &write), first);
-    assert_eq!((host.driver.memory[0], host.driver.atomics), (7, 1));
+    assert_eq!(
+        (host.driver.regions[0].bytes[0], host.driver.atomics),
+        (7, 1)
+    );
     let flush_it = flush(1, BASE, 8);
     let first = ask(&mut host, &flush_it);
     assert_eq!(ask(&mut host, &flush_it), first);

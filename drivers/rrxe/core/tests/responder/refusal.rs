@@ -89,7 +89,7 @@ fn g_01_invalid_requests() {
     ];
     for (start, operation, ext, len) in cases {
         let (mut host, n) = start();
-        let open = n == 1 && host.driver.memory[0] == 0;
+        let open = n == 1 && host.driver.regions[0].bytes[0] == 0;
         let answers = ask(&mut host, &packet(operation, psn(n), ext, len));
         let what = format!("{operation:?} {ext:?} {len} at {n}");
         assert_eq!(
@@ -115,7 +115,7 @@ fn g_01_invalid_requests() {
 #[test]
 fn g_09_zero_length() {
     let mut host = host();
-    host.driver.rkey = None;
+    host.driver.regions[0].valid = false;
     host.post_recv(0, 0);
     expect(
         &ask(&mut host, &packet(O::WriteOnly, psn(0), reth(1, 0), 0)),
@@ -173,7 +173,7 @@ fn g_10_remote_access() {
         expect(&ask(&mut host, &packet), 0, ACCESS);
         assert!(host.error);
         assert!(host.driver.events.contains(&ResponderEvent::AccessError));
-        assert!(host.driver.memory.iter().all(|&b| b == 0));
+        assert!(host.driver.regions[0].bytes.iter().all(|&b| b == 0));
     }
 }
 
@@ -212,7 +212,7 @@ fn g_16_bad_receive_request() {
     ] {
         let mut host = host();
         host.post_recv(0, 64);
-        host.driver.recv_fault = Some(fault);
+        host.driver.rq[0].fault = Some(fault);
         expect(&ask(&mut host, &send(0)), 0, OPERATIONAL);
         assert_eq!(statuses(&host), [status]);
         assert!(host.error);
@@ -276,7 +276,7 @@ fn g_22_answers_before_a_failed_invalidation() {
     assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
     assert!(host.error);
     assert_eq!(statuses(&host), [Status::Success, Status::RemInvReq]);
-    assert_eq!(host.driver.rkey, Some(RKEY));
+    assert!(host.driver.regions[0].valid);
 }
 
 /// G-08: 2^31 bytes are allowed.
@@ -305,7 +305,10 @@ fn g_10_nothing_more_is_taken() {
     give(&mut host, &send(2), 7);
     give(&mut host, &good, 7);
     expect(&host.drain(0), 1, ACCESS);
-    assert_eq!(host.driver.memory[..5], [0xaa, 0xaa, 0xaa, 0xaa, 0]);
+    assert_eq!(
+        host.driver.regions[0].bytes[..5],
+        [0xaa, 0xaa, 0xaa, 0xaa, 0]
+    );
     assert_eq!(statuses(&host), []);
     assert!(ask(&mut host, &good).is_empty());
 }

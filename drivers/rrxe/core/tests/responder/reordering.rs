@@ -21,7 +21,7 @@ fn b_14_buffered_until_its_turn() {
     for n in [3, 2, 4] {
         assert!(ask(&mut host, &write(n, u64::from(n) * 8, true)).is_empty());
     }
-    assert!(host.driver.memory.iter().all(|byte| *byte == 0));
+    assert!(host.driver.regions[0].bytes.iter().all(|byte| *byte == 0));
     assert!(host.driver.received.is_empty());
     assert_eq!(host.responder.msn(), 0);
     let answers = ask(&mut host, &write(0, 0, true));
@@ -29,7 +29,7 @@ fn b_14_buffered_until_its_turn() {
     assert_eq!(msn(&answers[0].0), 5);
     assert_eq!(statuses(&host), [Status::Success]);
     for n in [0, 2, 3, 4] {
-        assert_eq!(host.driver.memory[n * 8], 0xaa);
+        assert_eq!(host.driver.regions[0].bytes[n * 8], 0xaa);
     }
 }
 
@@ -135,7 +135,7 @@ fn two_of_one_number() {
     // Packets buffered beyond the first one reveal that it is missing.
     expect(&ask(&mut host, &send(0)), 1, SEQUENCE);
     expect(&ask(&mut host, &send(1)), 2, ACK);
-    assert_eq!(host.driver.memory[8], 0xaa);
+    assert_eq!(host.driver.regions[0].bytes[8], 0xaa);
     assert_eq!(statuses(&host), [Status::Success; 2]);
     assert!(host.driver.received[1].data.starts_with(&[0xaa; 4]));
 }

@@ -13,12 +13,12 @@ fn c_01_duplicate_send_and_write() {
     expect(&ask(&mut host, &send(0)), 0, ACK);
     let write = packet(O::WriteOnly, psn(1), reth(BASE, 4), 4);
     expect(&ask(&mut host, &write), 1, ACK);
-    host.driver.memory[0] = 7;
+    host.driver.regions[0].bytes[0] = 7;
     let again = ask(&mut host, &send(0));
     expect(&again, 1, ACK);
     assert_eq!(msn(&again[0].0), 2);
     expect(&ask(&mut host, &write), 1, ACK);
-    assert_eq!(host.driver.memory[0], 7);
+    assert_eq!(host.driver.regions[0].bytes[0], 7);
     assert_eq!(statuses(&host), [Status::Success]);
     assert_eq!(host.driver.rq.len(), 1);
     let mut quiet = send(0);
@@ -28,7 +28,7 @@ fn c_01_duplicate_send_and_write() {
 
 fn filled() -> Host {
     let mut host = host();
-    for (i, byte) in host.driver.memory.iter_mut().enumerate() {
+    for (i, byte) in host.driver.regions[0].bytes.iter_mut().enumerate() {
         *byte = (i / 256) as u8;
     }
     host
@@ -41,7 +41,10 @@ fn c_05_duplicate_read() {
     let len = 3 * MTU as u32 + 10;
     let first = ask(&mut host, &read(0, BASE + 8, len));
     assert_eq!(first.len(), 4);
-    assert_eq!(first[3].1, host.driver.memory[8 + 3 * MTU..][..10]);
+    assert_eq!(
+        first[3].1,
+        host.driver.regions[0].bytes[8 + 3 * MTU..][..10]
+    );
     assert_eq!(ask(&mut host, &read(0, BASE + 8, len)), first);
     let mtu = MTU as u64;
     let tail = ask(&mut host, &read(1, BASE + 8 + mtu, len - MTU as u32));
@@ -107,9 +110,12 @@ fn c_10_duplicate_atomic() {
         panic!()
     };
     assert_eq!(ack.original, 0);
-    host.driver.memory[16] = 77;
+    host.driver.regions[0].bytes[16] = 77;
     assert_eq!(ask(&mut host, &fetch_add(0, BASE + 16, 5)), first);
-    assert_eq!((host.driver.memory[16], host.driver.atomics), (77, 1));
+    assert_eq!(
+        (host.driver.regions[0].bytes[16], host.driver.atomics),
+        (77, 1)
+    );
 }
 
 /// C-12: a request with other operands is not a duplicate of the executed atomic.
@@ -249,7 +255,7 @@ fn c_17_duplicate_during_the_answer() {
     assert_eq!(answers[13].0.operation, O::ReadResponseLast);
     for (packet, payload) in &answers {
         let at = says(packet).0 as usize * MTU;
-        assert_eq!(*payload, host.driver.memory[at..at + MTU]);
+        assert_eq!(*payload, host.driver.regions[0].bytes[at..at + MTU]);
     }
 }
 
@@ -258,7 +264,7 @@ fn c_17_duplicate_during_the_answer() {
 fn c_18_replay_without_memory() {
     let mut host = host();
     assert_eq!(ask(&mut host, &read(0, BASE, 4)).len(), 1);
-    host.driver.rkey = None;
+    host.driver.regions[0].valid = false;
     assert!(ask(&mut host, &read(0, BASE, 4)).is_empty());
     assert!(!host.error);
 }
@@ -270,7 +276,7 @@ fn g_28_memory_goes_during_the_answer() {
     give(&mut host, &read(0, BASE, 10 * MTU as u32), 0);
     host.budget = 3;
     host.transmit(0);
-    host.driver.rkey = None;
+    host.driver.regions[0].valid = false;
     let answers = host.drain(0);
     assert_eq!(answers.len(), 4);
     assert_eq!(says(&answers[3].0), (3, O::Acknowledge, Some(ACCESS)));
@@ -320,7 +326,7 @@ fn c_05_a_read_again_reads_again() {
     let mut host = host();
     let first = ask(&mut host, &read(0, BASE, 4));
     assert_eq!(first[0].1, [0; 4]);
-    host.driver.memory[..4].fill(5);
+    host.driver.regions[0].bytes[..4].fill(5);
     let again = ask(&mut host, &read(0, BASE, 4));
     assert_eq!(again[0].1, [5; 4]);
     assert_eq!(says(&again[0].0), says(&first[0].0));
@@ -394,7 +400,7 @@ fn c_17_two_reads() {
 fn c_18_only_the_replay_is_lost() {
     let mut host = filled();
     assert_eq!(ask(&mut host, &read(0, BASE, 4)).len(), 1);
-    host.driver.rkey = None;
+    host.driver.regions[0].valid = false;
     give(&mut host, &read(0, BASE, 4), 0);
     give(&mut host, &read(1, 0, 0), 0);
     let answers = host.drain(0);

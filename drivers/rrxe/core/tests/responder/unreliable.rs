@@ -78,7 +78,7 @@ fn wrong_keys_are_counted() {
     assert_eq!((counters.wrong_keys, counters.dropped), (4, 0));
     assert!(!host.error);
     ask(&mut host, &uc_packet(O::WriteOnly, 4, reth(BASE, 4), 4));
-    assert_eq!(host.driver.memory[..4], [0xaa; 4]);
+    assert_eq!(host.driver.regions[0].bytes[..4], [0xaa; 4]);
 }
 
 /// E-12, H-01: no error causes an answer.
@@ -153,13 +153,13 @@ fn i_01_datagrams() {
 #[test]
 fn unreliable_services_end_to_end() {
     for service in [Service::Uc, Service::Ud] {
-        let mut pair = common::Pair::new(service, MTU as u32, 3);
+        let mut pair = rrxe_testkit::Pair::new(service, MTU as u32, 3);
         let len = if service == Service::Uc {
             5 * MTU + 1
         } else {
             MTU
         };
-        let data = pair.rng.bytes(len);
+        let data = pair.random.bytes(len);
         for _ in 0..10 {
             pair.hosts[1].post_recv(0, len + 40);
             let request = SendRequest {

@@ -2,11 +2,14 @@
 
 //! One endpoint.
 
-use super::{icrc_of, Driver, RecvBuffer, SendBuffer, DEPTH, QKEY};
-use rrxe_core::*;
-
-/// A responder with resources in its own memory.
-pub type Responder = rrxe_core::Responder<Vec<Resource>>;
+use crate::{
+    icrc_of, Attributes, Buffer, Driver, Region, ReorderBuffer, Responder, BASE, DEPTH, MEMORY,
+    NO_IP, NO_UDP, QKEY, RKEY,
+};
+use rrxe_core::{
+    reorder, wire, Mtu, Outcome, Packet, PostError, Psn, RecoveryMode, Requester, SendRequest,
+    SendSlot, Service, Status,
+};
 
 /// One endpoint: a queue pair and its driver.
 pub struct Host {
@@ -22,103 +25,107 @@ pub struct Host {
     pub budget: u32,
     /// Packets dropped because of a wrong ICRC.
     pub bad_icrc: u32,
-    /// Out-of-order requests and answers.
-    pub reorder_buffers: [ReorderBuffer; 2],
-    /// Whether the driver buffers out-of-order packets instead of dropping them.
-    pub buffers: bool,
-}
-
-/// A packet and its payload.
-type Kept = (Packet, Vec<u8>);
-
-/// Out-of-order packets of one side.
-#[derive(Default)]
-pub struct ReorderBuffer {
-    pub reorder: Reorder,
-    ring: Vec<Option<Buffered<Kept>>>,
-}
-
-impl ReorderBuffer {
-    fn new() -> ReorderBuffer {
-        ReorderBuffer {
-            reorder: Reorder::new(),
-            ring: (0..reorder::MAX_BUFFERED).map(|_| None).collect(),
-        }
-    }
+    /// Out-of-order requests and responses, with their payloads.
+    pub reorder_buffers: [ReorderBuffer<Vec<u8>>; 2],
 }
 
 /// First packet sequence numbers that host 0 and host 1 send.
 pub const START_PSN: [u32; 2] = [0xff_fff0, 0x12_3456];
 
 impl Host {
-    pub fn new(service: Service, index: usize, mtu: u32) -> Host {
-        let mtu = Mtu::from_bytes(mtu).unwrap();
-        let (mine, peers) = (START_PSN[index], START_PSN[1 - index]);
-        let mut requester = Requester::new(service);
-        requester.set_src_qpn(100 + index as u32);
-        requester.set_dest_qpn(101 - index as u32);
-        requester.set_mtu(mtu);
-        requester.set_psn(mine);
-        requester.set_timeout(8);
-        requester.set_retry_count(7);
-        requester.set_rnr_retry(7);
-        requester.set_max_rd_atomic(4);
-        requester.set_qkey(QKEY);
-        requester.set_buffering(true);
-        requester.start();
-        let mut responder = Responder::new(service);
-        responder.set_dest_qpn(101 - index as u32);
-        responder.set_mtu(mtu);
-        responder.set_psn(peers);
-        responder.set_resources(vec![Resource::default(); 4]);
-        responder.set_min_rnr_timer(1);
-        responder.set_access(true, true, true);
-        responder.set_flush_access(true, true);
-        responder.set_qkey(QKEY);
-        responder.start();
+    /// Returns an endpoint in the Reset state, without memory and without reorder buffers.
+    pub fn reset(service: Service, depth: usize) -> Host {
         Host {
-            requester,
-            responder,
-            slots: vec![SendSlot::default(); DEPTH],
-            driver: Driver::new(),
+            requester: Requester::new(service),
+            responder: Responder::new(service),
+            slots: vec![SendSlot::default(); depth],
+            driver: Driver {
+                sq: vec![Buffer::default(); depth],
+                ..Driver::default()
+            },
             error: false,
             sqe: false,
             posted: 0,
             budget: 16,
             bad_icrc: 0,
-            reorder_buffers: [ReorderBuffer::new(), ReorderBuffer::new()],
-            buffers: true,
+            reorder_buffers: [0; 2].map(ReorderBuffer::new),
         }
+    }
+
+    /// Returns an endpoint that is ready to send and to receive.
+    pub fn connected(attributes: &Attributes, depth: usize) -> Host {
+        let mut host = Host::reset(attributes.service, depth);
+        attributes.connect_requester(&mut host.requester);
+        attributes.connect_responder(&mut host.responder);
+        host.driver.regions.push(Region {
+            key: RKEY,
+            va: BASE,
+            bytes: vec![0; MEMORY],
+            rights: "rwafp".into(),
+            valid: true,
+        });
+        host
+    }
+
+    /// Returns one of two connected hosts.
+    pub fn new(service: Service, index: usize, mtu: u32) -> Host {
+        let attributes = Attributes {
+            service,
+            src_qpn: 100 + index as u32,
+            dest_qpn: 101 - index as u32,
+            mtu: Mtu::from_bytes(mtu).expect("an MTU"),
+            sq_psn: START_PSN[index],
+            rq_psn: START_PSN[1 - index],
+            timeout: 8,
+            qkey: QKEY,
+            buffering: true,
+            ..Attributes::default()
+        };
+        let mut host = Host::connected(&attributes, DEPTH);
+        host.reorder_buffers = [reorder::MAX_BUFFERED; 2].map(ReorderBuffer::new);
+        host
     }
 
     /// Makes the driver drop out-of-order packets.
     pub fn without_reorder_buffer(mut self) -> Host {
-        self.buffers = false;
+        self.reorder_buffers = [0; 2].map(ReorderBuffer::new);
         self.requester.set_buffering(false);
         self
     }
 
     /// Switches to plain go-back-N, like the module with `recovery=strict`.
     pub fn strict(mut self) -> Host {
-        self.buffers = false;
+        self.reorder_buffers = [0; 2].map(ReorderBuffer::new);
         self.requester.set_recovery(RecoveryMode::Strict);
         self
     }
 
     /// Posts a send work request with this local memory (data to send, or room for a READ).
     pub fn post(&mut self, request: SendRequest, data: Vec<u8>) -> Result<u64, PostError> {
-        let slot = self.requester.post(&mut self.slots, request)?;
         let wr_id = self.posted;
+        let buffer = Buffer {
+            wr_id,
+            data,
+            fault: None,
+        };
+        self.post_buffer(request, buffer)?;
         self.posted += 1;
-        self.driver.sq[slot as usize] = SendBuffer { wr_id, data };
         Ok(wr_id)
+    }
+
+    /// Posts a send work request with this buffer.
+    pub fn post_buffer(&mut self, request: SendRequest, buffer: Buffer) -> Result<(), PostError> {
+        let slot = self.requester.post(&mut self.slots, request)?;
+        self.driver.sq[slot as usize] = buffer;
+        Ok(())
     }
 
     /// Posts a receive work request.
     pub fn post_recv(&mut self, wr_id: u64, len: usize) {
-        self.driver.rq.push_back(RecvBuffer {
+        self.driver.rq.push_back(Buffer {
             wr_id,
             data: vec![0xee; len],
+            fault: None,
         });
     }
 
@@ -127,7 +134,7 @@ impl Host {
         let Some((body, icrc)) = bytes.split_last_chunk::<4>() else {
             return Outcome::default();
         };
-        if body.len() < wire::Bth::LEN || icrc_of(body) != *icrc {
+        if body.len() < wire::Bth::LEN || icrc_of(&NO_IP, &NO_UDP, body) != *icrc {
             self.bad_icrc += 1;
             return Outcome::default();
         }
@@ -146,22 +153,18 @@ impl Host {
     /// buffered packets that are due.
     pub fn take(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         assert_eq!(packet.payload_len as usize, payload.len());
-        for ReorderBuffer { reorder, ring } in &mut self.reorder_buffers {
-            reorder.expire(ring, now);
+        for buffer in &mut self.reorder_buffers {
+            buffer.expire(now);
         }
         let mut outcome = self.handle(now, packet, payload);
         let is_response = packet.is_response();
         let (mut taken, side) = (false, usize::from(is_response));
         loop {
-            let ReorderBuffer { reorder, ring } = &mut self.reorder_buffers[side];
+            let buffer = &mut self.reorder_buffers[side];
             let next = if is_response {
-                let (requester, slots) = (&self.requester, &self.slots);
-                let due = |psn| requester.is_due(slots, psn);
-                reorder.next(ring, requester.expected_psn(), due)
+                buffer.next_response(&self.requester, &self.slots)
             } else {
-                let responder = &self.responder;
-                let expected = Psn::new(responder.expected_psn());
-                reorder.next(ring, expected, |psn| responder.is_due(psn))
+                buffer.next_request(&self.responder)
             };
             let Some((packet, payload)) = next else {
                 break;
@@ -169,7 +172,7 @@ impl Host {
             taken = true;
             outcome.merge(self.handle(now, &packet, &payload));
         }
-        let left = !self.reorder_buffers[side].reorder.is_empty();
+        let left = !self.reorder_buffers[side].is_empty();
         let told = if is_response {
             self.requester
                 .on_buffered(&mut self.slots, now, left, &mut self.driver)
@@ -182,7 +185,7 @@ impl Host {
     }
 
     /// Hands a packet to its side, and buffers it if asked to.
-    fn handle(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
+    pub fn handle(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         self.driver.payload = payload.to_vec();
         let (outcome, expected) = if packet.is_response() {
             let outcome =
@@ -193,18 +196,9 @@ impl Host {
             let outcome = self.responder.handle_packet(now, packet, &mut self.driver);
             (outcome, Psn::new(self.responder.expected_psn()))
         };
-        if outcome.buffer && self.buffers {
-            let ReorderBuffer { reorder, ring } =
-                &mut self.reorder_buffers[usize::from(packet.is_response())];
-            let buffered = Buffered {
-                psn: packet.psn(),
-                arrived: now,
-                bytes: packet.payload_len,
-                shares_memory: false,
-                packet: (*packet, payload.to_vec()),
-            };
-            let same = |a: &Kept, b: &Kept| a.0.repeats(&b.0) && a.1 == b.1;
-            let _lost = reorder.insert(ring, expected, usize::MAX, buffered, same);
+        if outcome.buffer {
+            let buffer = &mut self.reorder_buffers[usize::from(packet.is_response())];
+            buffer.insert(now, expected, packet, payload.to_vec(), |a, b| a == b);
         }
         outcome
     }
@@ -214,13 +208,17 @@ impl Host {
         while self.transmit(now) {}
         let out = std::mem::take(&mut self.driver.out);
         out.into_iter()
-            .map(|bytes| {
-                let packet = Packet::parse(&bytes, bytes.len() as u32).unwrap();
-                let start = usize::from(packet.header_len);
-                let end = start + packet.payload_len as usize;
-                (packet, bytes[start..end].to_vec())
-            })
+            .map(|frame| (frame.packet(), frame.payload))
             .collect()
+    }
+
+    /// Handles expired timers of the requester.
+    pub fn timeout(&mut self, now: u64) -> Outcome {
+        let outcome = self
+            .requester
+            .handle_timeout(&mut self.slots, now, &mut self.driver);
+        self.note(outcome.fatal, outcome.sqe);
+        outcome
     }
 
     /// Transmits the packets of both sides. Returns whether there are more.
@@ -245,7 +243,9 @@ impl Host {
     /// Does what a driver does on a fatal error and for modify_qp to Error.
     pub fn go_to_error(&mut self) {
         self.error = true;
-        self.reorder_buffers = [ReorderBuffer::new(), ReorderBuffer::new()];
+        for buffer in &mut self.reorder_buffers {
+            buffer.clear();
+        }
         self.requester
             .enter_error(&mut self.slots, &mut self.driver);
         self.responder.enter_error(&mut self.driver);

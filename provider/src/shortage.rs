@@ -1,52 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Explains why memory could not be pinned.
+//! Explains which limit an object has exceeded, which the error number does not tell:
 //!
-//! The kernel counts the pages that it pins for a process, and fails with `ENOMEM` if they would
-//! exceed RLIMIT_MEMLOCK (`ib_umem_get()` in drivers/infiniband/core/umem.c). The error number
-//! alone does not tell the cause. If the environment asks for it
-//! ([`crate::environment::explains`]), the provider writes a line to standard error.
+//! - `ENOMEM`: the kernel counts the pages that it pins for a process, and they would exceed
+//!   RLIMIT_MEMLOCK (`ib_umem_get()` in drivers/infiniband/core/umem.c).
+//! - `EDQUOT`: the kernel counts the objects of each user, and the user has its share of the
+//!   device's limit (drivers/rrxe/quota.rs).
+//!
+//! If the environment asks for it ([`crate::environment::explains`]), the provider writes a line to
+//! standard error.
 
 use crate::ffi::os;
-use crate::ffi::verbs::IbvContext;
-use crate::{context, quota};
 use core::ffi::c_int;
 
 /// Bit of the capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h) in the set that
 /// /proc/self/status shows.
 const MAY_PIN_ALL: u64 = 1 << 14;
 
+/// The memory of an object for which the kernel pins none.
+pub(crate) const NOT_PINNED: (u64, usize) = (0, 0);
+
 /// Explains `error`, the result of a command that creates the object `what` and has the kernel pin
-/// memory for it: `bytes` bytes from `addr` on. Returns `error`.
-///
-/// # Safety
-///
-/// `context` is an open rrxe device.
-pub(crate) unsafe fn explained(
-    context: *mut IbvContext,
-    what: &str,
-    (addr, bytes): (u64, usize),
-    error: c_int,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if error == os::ENOMEM && context::explains(context) {
-            explain(what, addr, bytes);
-        }
-        quota::explained(context, what, error)
+/// memory for it: an address and a number of bytes.
+#[cold]
+pub(crate) fn explain(what: &str, pinned: (u64, usize), error: c_int) {
+    let text = match error {
+        os::ENOMEM => memlock(what, pinned),
+        os::EDQUOT => Some(share(what)),
+        _ => None,
+    };
+    if let Some(text) = text {
+        eprintln!("{text}");
     }
 }
 
-/// Prints the explanation if RLIMIT_MEMLOCK is the cause.
-#[cold]
-fn explain(what: &str, addr: u64, bytes: usize) {
-    let Some(limit) = os::memlock_limit() else {
-        return;
-    };
+/// Explains the shortage of locked memory, or returns `None` if RLIMIT_MEMLOCK is not the cause.
+fn memlock(what: &str, (addr, bytes): (u64, usize)) -> Option<String> {
+    let limit = os::memlock_limit()?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if let Some(text) = shortage(what, touched(addr, bytes, os::page_size()), limit, &status) {
-        eprintln!("{text}");
-    }
+    shortage(what, touched(addr, bytes, os::page_size()), limit, &status)
 }
 
 /// Returns the bytes of all pages that contain a part of the `bytes` bytes from `addr` on.
@@ -80,12 +72,24 @@ fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> 
     ))
 }
 
+fn share(what: &str) -> String {
+    format!(
+        "librrxe: {what} exceeds the share of this user, half of what other users leave of the \
+         device's limit (LIMITS in rrxe(7)); CAP_SYS_RESOURCE lifts it"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const STATUS: &str = "Name:\tx\nVmPin:\t      48 kB\nCapEff:\t0000000000000000\n";
     const KIB: u64 = 1024;
+
+    #[test]
+    fn names_the_object() {
+        assert!(share("a queue pair").contains("a queue pair exceeds the share"));
+    }
 
     #[test]
     fn whole_pages_count() {

@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Common code of the core's tests.
+//! The common parts of the tests of the transport core.
 //!
 //! A [`Host`] is one endpoint: a queue pair with a [`Driver`] that has its memory and queues. A
-//! [`Pair`] connects two hosts. The seed determines everything that happens.
+//! [`Pair`] connects two hosts by a bad link in simulated time.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
+mod attributes;
+pub mod capture;
 mod driver;
+mod frame;
 mod host;
+pub mod layout;
 mod pair;
+mod random;
+mod reorder_buffer;
+mod schedule;
 
+pub use attributes::*;
 pub use driver::*;
+pub use frame::*;
 pub use host::*;
 pub use pair::*;
+pub use random::Random;
+pub use reorder_buffer::ReorderBuffer;
+pub use schedule::Schedule;
 
-use rrxe_core::*;
+use rrxe_core::{pkey, wire, Ext, Packet, Psn, Service};
 
 /// The remote key of a host's memory.
 pub const RKEY: u32 = 0x1234_5600;
@@ -28,31 +38,9 @@ pub const DEPTH: usize = 128;
 /// The Q_Key of the datagram tests.
 pub const QKEY: u32 = 0x1122_3344;
 
-/// SplitMix64.
-#[derive(Clone)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-}
+/// The IP and UDP headers of packets whose headers do not matter.
+pub const NO_IP: [u8; 20] = [0; 20];
+pub const NO_UDP: [u8; 8] = [0; 8];
 
 /// Returns a packet for a host, as the peer of a reliable connection would send it.
 pub fn packet(operation: wire::Operation, psn: Psn, ext: Ext, payload_len: usize) -> Packet {

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Seeded randomness, and the bytes that messages are made of.
+//! Seeded randomness.
 
-use std::sync::OnceLock;
-
-/// A SplitMix64 generator.
+/// A SplitMix64 generator with its state.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     /// Creates a generator whose output depends only on `seed`.
     pub fn new(seed: u64) -> Random {
         let mut random = Random(seed);
-        random.0 = random.next() ^ seed;
+        random.0 = random.next_u64() ^ seed;
         random
     }
 
     /// Returns the next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,7 +25,7 @@ impl Random {
 
     /// Returns a number from 0 to `n` - 1; `n` must not be 0.
     pub fn below(&mut self, n: u32) -> u32 {
-        (((self.next() >> 32) * u64::from(n)) >> 32) as u32
+        (((self.next_u64() >> 32) * u64::from(n)) >> 32) as u32
     }
 
     /// Returns a number from `from` to `to`, both inclusive.
@@ -44,27 +42,9 @@ impl Random {
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u32) as usize]
     }
+
+    /// Returns `n` random bytes.
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next_u64() as u8).collect()
+    }
 }
-
-/// Size in bytes of the table that all message data comes from.
-const TABLE: usize = 1 << 17;
-
-fn table() -> &'static [u8] {
-    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    BYTES.get_or_init(|| {
-        let mut random = Random::new(0x7272_7865);
-        (0..TABLE / 8)
-            .flat_map(|_| random.next().to_le_bytes())
-            .collect()
-    })
-}
-
-/// Returns `len` bytes of the random table, starting at `place`. Different places yield different
-/// bytes. `len` is at most [`MAX_LENGTH`].
-pub fn data(place: u32, len: u32) -> &'static [u8] {
-    let start = place as usize % (TABLE - MAX_LENGTH as usize);
-    &table()[start..start + len as usize]
-}
-
-/// Maximum length of a piece of [`data`].
-pub const MAX_LENGTH: u32 = 1 << 15;

@@ -4,10 +4,10 @@
 //! portable ones.
 #![cfg(target_arch = "x86_64")]
 
-#[path = "../../../../rust-bindings/crc32/fold.rs"]
+#[path = "../crc32/fold.rs"]
 mod fold;
 
-#[path = "../../../../rust-bindings/vector/copy.rs"]
+#[path = "../vector/copy.rs"]
 mod copy;
 
 use proptest::prelude::*;

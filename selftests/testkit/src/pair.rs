@@ -2,9 +2,8 @@
 
 //! Two endpoints, an unreliable link between them, and a simulated clock.
 
-use super::{Host, Rng};
+use crate::{Host, Random, Schedule, NO_IP, NO_UDP};
 use rrxe_core::*;
-use std::collections::BinaryHeap;
 
 /// Behaviour of the link. Chances are in percent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,23 +27,24 @@ pub struct Link {
 /// Minimum latency of a packet in nanoseconds.
 pub const LATENCY: u64 = 5_000;
 
-/// A packet on the link: due time, order of sending, receiver, bytes. A [`BinaryHeap`] returns the
-/// earliest first.
-type Flight = std::cmp::Reverse<(u64, u64, usize, Vec<u8>)>;
-
 /// Returns whether a packet of this host gets lost.
 pub type Filter = Box<dyn FnMut(usize, &Packet) -> bool>;
+
+/// Returns true with a probability of `n` percent.
+fn percent(random: &mut Random, n: u64) -> bool {
+    random.next_u64() % 100 < n
+}
 
 /// Two hosts and the link between them.
 pub struct Pair {
     pub hosts: [Host; 2],
     pub link: Link,
     pub now: u64,
-    pub rng: Rng,
+    pub random: Random,
     /// Time at which each direction of the link is free again.
     free: [u64; 2],
-    flights: BinaryHeap<Flight>,
-    sequence: u64,
+    /// Packets on the link: receiver and bytes.
+    flights: Schedule<(usize, Vec<u8>)>,
     /// All packets sent: sender and bytes.
     pub trace: Vec<(usize, Vec<u8>)>,
     /// Drops the packets for which it returns true.
@@ -57,10 +57,9 @@ impl Pair {
             hosts: [Host::new(service, 0, mtu), Host::new(service, 1, mtu)],
             link: Link::default(),
             now: 1_000_000,
-            rng: Rng(seed),
+            random: Random(seed),
             free: [0; 2],
-            flights: BinaryHeap::new(),
-            sequence: 0,
+            flights: Schedule::default(),
             trace: Vec::new(),
             filter: None,
         }
@@ -68,26 +67,20 @@ impl Pair {
 
     /// Puts a packet on the link.
     pub fn inject(&mut self, to: usize, bytes: Vec<u8>, delay: u64) {
-        self.sequence += 1;
-        self.flights.push(std::cmp::Reverse((
-            self.now + delay,
-            self.sequence,
-            to,
-            bytes,
-        )));
+        self.flights.push(self.now + delay, (to, bytes));
     }
 
     /// Moves the packets that a host has sent to the link.
     fn ship(&mut self, from: usize) {
-        for bytes in std::mem::take(&mut self.hosts[from].driver.out) {
+        for frame in std::mem::take(&mut self.hosts[from].driver.out) {
+            let bytes = frame.bytes(&NO_IP, &NO_UDP);
             self.trace.push((from, bytes.clone()));
             if let Some(filter) = &mut self.filter {
-                let packet = Packet::parse(&bytes, bytes.len() as u32).unwrap();
-                if filter(from, &packet) {
+                if filter(from, &frame.packet()) {
                     continue;
                 }
             }
-            let copies = if self.rng.chance(self.link.duplication) {
+            let copies = if percent(&mut self.random, self.link.duplication) {
                 2
             } else {
                 1
@@ -104,30 +97,30 @@ impl Pair {
                     loss_permille,
                     ..
                 } = self.link;
-                if late != 0 && !self.rng.chance(early) {
+                if late != 0 && !percent(&mut self.random, early) {
                     delay += late;
                 }
-                if self.rng.chance(self.link.loss)
-                    || loss_permille != 0 && self.rng.below(1000) < loss_permille
+                if percent(&mut self.random, self.link.loss)
+                    || loss_permille != 0 && self.random.next_u64() % 1000 < loss_permille
                 {
                     continue;
                 }
                 let mut bytes = bytes.clone();
-                if self.rng.chance(self.link.corruption) {
+                if percent(&mut self.random, self.link.corruption) {
                     // The ICRC does not cover the reserved byte of the BTH.
                     let len = bytes.len() as u64;
                     let at = loop {
-                        let at = self.rng.below(len) as usize;
+                        let at = (self.random.next_u64() % len) as usize;
                         if at != wire::Bth::RESV8A {
                             break at;
                         }
                     };
-                    bytes[at] ^= 1 << self.rng.below(8);
+                    bytes[at] ^= 1 << (self.random.next_u64() % 8);
                 }
                 let jitter = if self.link.jitter == 0 {
                     0
                 } else {
-                    self.rng.below(self.link.jitter)
+                    self.random.next_u64() % self.link.jitter
                 };
                 self.inject(1 - from, bytes, LATENCY + delay + jitter);
             }
@@ -144,24 +137,26 @@ impl Pair {
         }
     }
 
+    /// Returns the time of the next event.
+    fn next_event(&self) -> Option<u64> {
+        let timers = self.hosts.iter().map(|host| host.requester.next_timeout());
+        let events = timers.chain([self.flights.next_time()]);
+        events.flatten().min()
+    }
+
     /// Advances to the next event: packets arrive, or a timer fires. Returns `false` if there is
     /// none.
     pub fn step(&mut self) -> bool {
         self.transmit();
-        let arrival = self.flights.peek().map(|f| f.0 .0);
-        let timer = self
-            .hosts
-            .iter()
-            .filter_map(|h| h.requester.next_timeout())
-            .min();
-        let Some(next) = [arrival, timer].into_iter().flatten().min() else {
+        let Some(next) = self.next_event() else {
             return false;
         };
         self.now = self.now.max(next);
         // Handles all arrived packets as a batch, like a driver.
-        while self.flights.peek().is_some_and(|f| f.0 .0 <= self.now) {
-            let std::cmp::Reverse((_, _, to, bytes)) = self.flights.pop().unwrap();
-            let _ = self.hosts[to].receive(self.now, &bytes);
+        while self.flights.next_time().is_some_and(|at| at <= self.now) {
+            if let Some((to, bytes)) = self.flights.pop() {
+                let _ = self.hosts[to].receive(self.now, &bytes);
+            }
         }
         for host in &mut self.hosts {
             if host
@@ -169,10 +164,7 @@ impl Pair {
                 .next_timeout()
                 .is_some_and(|at| at <= self.now)
             {
-                let outcome =
-                    host.requester
-                        .handle_timeout(&mut host.slots, self.now, &mut host.driver);
-                host.note(outcome.fatal, outcome.sqe);
+                let _ = host.timeout(self.now);
             }
         }
         true
@@ -199,13 +191,7 @@ impl Pair {
         let end = self.now + time;
         loop {
             self.transmit();
-            let arrival = self.flights.peek().map(|f| f.0 .0);
-            let timer = self
-                .hosts
-                .iter()
-                .filter_map(|h| h.requester.next_timeout())
-                .min();
-            match [arrival, timer].into_iter().flatten().min() {
+            match self.next_event() {
                 Some(next) if next <= end => assert!(self.step()),
                 _ => break,
             }

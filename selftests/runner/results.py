@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Keeps the output of deterministic programs, so that a run with the same inputs need not repeat them.
+
+The key is a hash of all inputs: the sources, the lock file, and the build root's list of packages.
+"""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import tempfile
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# The folders that each program is built from, and the build files and arguments of all programs.
+_CORE = ("drivers/rrxe/core", "selftests/testkit")
+_INPUTS = {
+    "simulation": (*_CORE, "selftests/simulation"),
+    "model": (*_CORE, "selftests/model"),
+    "mutants": (*_CORE, "selftests/simulation", "selftests/mutants"),
+}
+_ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py")
+
+
+def path_of(name):
+    """Returns the path of the program's result for the present inputs, or None if none is kept.
+
+    `RRXE_CACHED_RESULTS=off` makes every program run.
+    """
+    if name not in _INPUTS or os.environ.get("RRXE_CACHED_RESULTS") == "off":
+        return None
+    key = hashlib.sha256()
+    for path in sorted(_files(_INPUTS[name] + _ALWAYS)):
+        with open(os.path.join(TOP, path), "rb") as file:
+            key.update(f"{path}\0{hashlib.sha256(file.read()).hexdigest()}\n".encode())
+    inside = os.environ.get("IN_RRXE_ROOT") == "1"
+    with open(("" if inside else _output_of("buildroot")) + "/var/lib/dpkg/status", "rb") as file:
+        key.update(file.read())
+    return os.path.join(_output_of("cache-folder"), "results", f"{name}-{key.hexdigest()[:16]}")
+
+
+def kept(path):
+    """Returns the lines of a kept result, or None."""
+    with contextlib.suppress(OSError, TypeError), open(path, encoding="utf-8") as file:
+        return file.read().splitlines()
+    return None
+
+
+def keep(path, lines):
+    """Keeps the lines of a program that has passed."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=os.path.dirname(path), delete=False, encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
+    os.replace(file.name, path)
+
+
+def _files(names):
+    """Yields the paths of the files in these folders, relative to the top; `names` may be files."""
+    for name in names:
+        whole = os.path.join(TOP, name)
+        if os.path.isfile(whole):
+            yield name
+        for folder, folders, files in os.walk(whole):
+            folders[:] = [one for one in folders if one != "__pycache__"]
+            yield from (os.path.relpath(os.path.join(folder, file), TOP) for file in files)
+
+
+def _output_of(script):
+    """Returns what a script of qemu/ prints."""
+    command = [os.path.join(TOP, "qemu", script)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
