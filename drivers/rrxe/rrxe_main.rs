@@ -34,6 +34,7 @@ mod local_queue;
 mod loopback;
 mod mr;
 mod multicast;
+mod origin;
 mod path;
 mod pd;
 mod plain_data;
@@ -170,6 +171,7 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
+        origin::prepare();
         if !HAS_USER_THREADS {
             pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
         }

@@ -8,7 +8,7 @@
 use crate::{
     counters::Counter,
     driver::Rrxe,
-    multicast,
+    multicast, origin,
     qp::Qp,
     rx_packet::{parse, RxBatch, RxPacket, ICRC},
     tables::Tables,
@@ -381,7 +381,7 @@ impl UdpReceive for Receiver {
         let vector = Vector::new();
         let mut batch = RxBatch::new(&vector);
         let mut burst = None;
-        for datagram in skb.datagrams(&vector) {
+        for datagram in skb.datagrams(origin::is_marked(&skb), &vector) {
             vector.hold();
             good &= self.datagram(dev, datagram, now, &mut batch, &mut burst, &rcu);
         }

@@ -9,12 +9,10 @@ use crate::{raw, shared_bytes};
 use core::ptr::NonNull;
 use kernel::{
     ffi::{c_int, c_uint, c_ushort},
+    str::CStr,
     sync::{aref::AlwaysRefCounted, rcu},
     types::Opaque,
 };
-
-/// Maximum number of datagrams in a GSO packet.
-pub const MAX_SEGMENTS: u32 = 16;
 
 /// A network device (`struct net_device`).
 ///
@@ -53,6 +51,7 @@ unsafe impl AlwaysRefCounted for NetDevice {
 unsafe extern "C" {
     safe fn shim_dev_hold(dev: &NetDevice);
     safe fn shim_is_vlan_dev(dev: &NetDevice) -> bool;
+    pub(super) safe fn shim_ll_reserved_space(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_can_segment_udp(dev: &NetDevice) -> bool;
     safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_gso_ipv4_max_size(dev: &NetDevice) -> c_uint;
@@ -174,22 +173,16 @@ impl NetDevice {
     /// Returns whether packets go through a queueing discipline before they leave, which may delay,
     /// drop or change them. By default, the loopback device has no queue.
     #[inline]
-    fn has_queue(&self, _guard: &rcu::Guard) -> bool {
+    pub fn has_queue(&self, _guard: &rcu::Guard) -> bool {
         // SAFETY: The device is valid by the type invariant. It has at least one queue, which has a
         // discipline (`dev_init_scheduler()`, net/sched/sch_generic.c) that is valid for the RCU
         // section.
         unsafe { raw::shim_netdev_has_queue(self.as_raw()) }
     }
 
-    /// Returns whether packets that leave through the device may wait on this host: in a queueing
-    /// discipline, in a hardware ring, or in a lower device. Without a discipline, a veth or the
-    /// loopback device passes each packet straight to the receiver's stack.
-    pub fn queues_packets(&self, rcu: &rcu::Guard) -> bool {
-        self.has_queue(rcu) || !(self.is_loopback() || self.is_veth())
-    }
-
-    /// Returns whether this is one end of a veth pair.
-    fn is_veth(&self) -> bool {
+    /// Returns whether this is a device of a kind of `rtnl_link_ops`, such as "veth".
+    #[inline]
+    pub fn is_kind(&self, kind: &CStr) -> bool {
         // SAFETY: The device is valid by the type invariant. Link operations are static data of the
         // module that the device belongs to, and have a kind, which ends with a zero byte. The
         // comparison ends there, or before: this runs for each batch, so it does not call strlen().
@@ -198,23 +191,17 @@ impl NetDevice {
             if ops.is_null() {
                 return false;
             }
-            let kind = raw::shim_link_ops_kind(ops);
-            let mut name = c"veth".to_bytes_with_nul().iter().enumerate();
-            name.all(|(at, byte)| kind.add(at).read() == *byte)
+            let own = raw::shim_link_ops_kind(ops);
+            let mut bytes = kind.to_bytes_with_nul().iter().enumerate();
+            bytes.all(|(at, byte)| own.add(at).read() == *byte)
         }
     }
 
-    /// Returns the maximum size in bytes of an IP packet that holds several UDP datagrams and that
-    /// the device passes on unsegmented inside this host. Returns 0 if it does not accept such
-    /// packets.
-    ///
-    /// Only veth qualifies: it passes them to the receiver's stack unchanged. Hardware that
-    /// segments packets does not, because it would write UDP checksums into the datagrams.
-    pub fn segmentation_limit(&self) -> u32 {
-        if !self.is_veth() {
-            return 0;
-        }
-        if !shim_netdev_can_segment_udp(self) || shim_netdev_gso_max_segs(self) < MAX_SEGMENTS {
+    /// Returns the maximum size in bytes of an IP packet that holds up to `segments` UDP datagrams,
+    /// or 0 if the device does not accept such packets.
+    #[inline]
+    pub fn udp_gso_limit(&self, segments: u32) -> u32 {
+        if !shim_netdev_can_segment_udp(self) || shim_netdev_gso_max_segs(self) < segments {
             return 0;
         }
         shim_netdev_gso_max_size(self).min(shim_netdev_gso_ipv4_max_size(self))

@@ -6,8 +6,7 @@
 
 use super::{
     datagram::Fragment,
-    origin,
-    skb::{shim_skb_dev, shim_skb_headlen, Skb},
+    skb::{shim_skb_dev, shim_skb_headlen, shim_skb_tskey, Skb},
     IpAddr, IpVersion, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
@@ -64,7 +63,7 @@ impl RxSkb {
     }
 
     #[inline]
-    fn fields(&self) -> &Skb {
+    pub(super) fn fields(&self) -> &Skb {
         // SAFETY: `self` owns a reference to the packet (type invariant).
         unsafe { Skb::from_raw(self.as_raw()) }
     }
@@ -158,12 +157,13 @@ impl RxSkb {
         }
     }
 
-    /// Returns whether [`TxSkb`](super::TxSkb) built the packet on this host and nothing has copied
-    /// or cut it since. This covers its page fragments; headers and linear data may have changed on
-    /// the way.
+    /// Returns the key of the transmit timestamp: that of [`TxSkb::set_timestamp_key`], if the packet
+    /// is a clone of one that was sent on this host.
+    ///
+    /// [`TxSkb::set_timestamp_key`]: super::TxSkb::set_timestamp_key
     #[inline]
-    pub(super) fn is_from_this_host(&self) -> bool {
-        origin::is_marked(self.fields())
+    pub fn timestamp_key(&self) -> u32 {
+        shim_skb_tskey(self.fields())
     }
 
     /// Returns whether IP, UDP and the packet agree on the length. (UDP trims bytes beyond its own

@@ -26,6 +26,7 @@ unsafe extern "C" {
     pub(super) safe fn shim_skb_dev(skb: &Skb) -> *mut raw::net_device;
     pub(super) safe fn shim_skb_gso_segs(skb: &Skb) -> c_ushort;
     pub(super) safe fn shim_skb_gso_size(skb: &Skb) -> c_ushort;
+    pub(super) safe fn shim_skb_gso_type(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_headlen(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_headroom(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_nr_frags(skb: &Skb) -> u8;

@@ -5,7 +5,8 @@
 //! C header: `include/linux/skbuff.h`.
 
 use super::{
-    blocks, origin,
+    blocks,
+    device::shim_ll_reserved_space,
     skb::{shim_skb_gso_segs, shim_skb_gso_size, shim_skb_headroom, shim_skb_nr_frags, Skb},
     IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
 };
@@ -48,8 +49,7 @@ impl TxSkb {
     #[inline]
     pub fn new(route: &Route, capacity: usize) -> Option<Self> {
         let guard = rcu::read_lock();
-        // SAFETY: The device of a route is valid under RCU, which `guard` holds.
-        let link = unsafe { raw::shim_ll_reserved_space(route.device(&guard).as_raw()) };
+        let link = shim_ll_reserved_space(route.device(&guard));
         let ip = match route.version() {
             IpVersion::V4 => IPV4_HEADER,
             IpVersion::V6 => IPV6_HEADER,
@@ -274,6 +274,14 @@ impl TxSkb {
         Ok(())
     }
 
+    /// Sets the key of the transmit timestamp, which the packet does not use otherwise. The stack
+    /// passes it on to clones, but not to copies (`struct skb_shared_info`, skbuff.h).
+    #[inline]
+    pub fn set_timestamp_key(&mut self, key: u32) {
+        // SAFETY: `self` owns the only reference to the packet (type invariant).
+        unsafe { raw::shim_skb_set_tskey(self.as_raw(), key) };
+    }
+
     /// Returns the number and size of the IP packets on the wire.
     pub(super) fn on_the_wire(&self) -> OnTheWire {
         let skb = self.fields();
@@ -358,7 +366,6 @@ impl TxSkb {
             raw::shim_skb_dst_drop(skb);
             raw::shim_dst_hold(route.as_raw());
             raw::shim_skb_dst_set(skb, route.as_raw());
-            origin::mark(skb);
         }
         Ok(())
     }
