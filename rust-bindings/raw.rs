@@ -48,8 +48,8 @@ pub struct uapi_definition {
     _private: [u8; 0],
 }
 
-/// A C struct for which all zeroes are valid. It does not implement `Zeroable`, because bindgen wraps
-/// fields of unions in `ManuallyDrop`.
+/// A C struct for which all zeroes are valid. It does not implement `Zeroable`, because bindgen
+/// wraps fields of unions in `ManuallyDrop`.
 ///
 /// # Safety
 ///
@@ -76,7 +76,7 @@ pub(crate) fn zeroed<T: AllZeroes>() -> T {
 pub(crate) mod safe {
     use kernel::ffi::{c_int, c_uint, c_ulong};
 
-    // SAFETY: These are the signatures of the C functions, and the functions are as described.
+    // Safe: these are the signatures of the C functions, and the functions are as described.
     unsafe extern "C" {
         pub(crate) safe fn capable(capability: c_int) -> bool;
         pub(crate) safe fn get_random_u32() -> u32;

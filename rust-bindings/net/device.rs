@@ -44,7 +44,7 @@ unsafe impl AlwaysRefCounted for NetDevice {
     }
 }
 
-// SAFETY: These are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
+// Safe: these are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
 // points to (type invariant, `repr(transparent)`). `dev_hold` counts a reference, and the others
 // read fields, with READ_ONCE() if they may change.
 #[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]

@@ -38,7 +38,7 @@ impl NetNs {
     }
 }
 
-// SAFETY: This is the signature of the shim. maybe_get_net() (net_namespace.h) takes any valid
+// Safe: this is the signature of the shim. maybe_get_net() (net_namespace.h) takes any valid
 // namespace, and takes a reference only if the count is not yet zero.
 #[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 unsafe extern "C" {

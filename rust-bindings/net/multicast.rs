@@ -8,7 +8,7 @@ use super::{addr::in6, IpAddr, NetDevice};
 use crate::raw;
 use kernel::{error::to_result, ffi::c_int, prelude::*};
 
-// SAFETY: These are the signatures of the functions (net/ipv6/mcast.c). Both take any valid device
+// Safe: these are the signatures of the functions (net/ipv6/mcast.c). Both take any valid device
 // and address, in a context that may sleep.
 #[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 unsafe extern "C" {

@@ -7,7 +7,7 @@
 use crate::raw;
 use kernel::ffi::{c_int, c_uint};
 
-// SAFETY: These are the signatures of the functions. They only access the struct, which has no
+// Safe: these are the signatures of the functions. They only access the struct, which has no
 // pointers (dynamic_queue_limits.h, lib/dynamic_queue_limits.c).
 unsafe extern "C" {
     safe fn dql_completed(dql: &mut raw::dql, count: c_uint);

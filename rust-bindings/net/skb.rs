@@ -19,7 +19,7 @@ use kernel::{
 #[repr(transparent)]
 pub(super) struct Skb(Opaque<raw::sk_buff>);
 
-// SAFETY: These are the signatures of the shims. Each reads fields of any valid packet, which an
+// Safe: these are the signatures of the shims. Each reads fields of any valid packet, which an
 // `&Skb` points to (type invariant, `repr(transparent)`).
 #[allow(improper_ctypes, reason = "C code sees a `struct sk_buff`")]
 unsafe extern "C" {

@@ -128,9 +128,9 @@ impl<'a> MappedMemory<'a> {
         vector: &Vector,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
-        // SAFETY: While `self` exists, the memory stays at its place (type invariant), and each
-        // piece is inside it. `f` cannot keep a fragment.
         self.for_each(offset, len, |p, _, n| {
+            // SAFETY: While `self` exists, the memory stays at its place (type invariant), and each
+            // piece is inside it. `f` cannot keep a fragment.
             f(unsafe { Fragment::new(p, n, vector) })
         })
     }

@@ -119,12 +119,13 @@ impl Span<'_> {
                 .access(self.rcu)
                 .map(|memory| (memory, self.offset))
                 .ok_or(Fault::Protection),
-            // SAFETY: By the type invariant the key and the protection domain were checked. User
-            // programs have no such domain (`Mr::kernel`), and peers have no rights to such a
-            // region. A kernel consumer has therefore named these bytes by the L_Key in a work
-            // request of this queue pair, which completes after its memory was accessed.
             Memory::Kernel(memory) => {
-                Ok((unsafe { memory.access(self.offset, self.len.into()) }, 0))
+                // SAFETY: By the type invariant the key and the protection domain were checked.
+                // User programs have no such domain (`Mr::kernel`), and peers have no rights to
+                // such a region. A kernel consumer has therefore named these bytes by the L_Key in
+                // a work request of this queue pair, which completes after its memory was accessed.
+                let memory = unsafe { memory.access(self.offset, self.len.into()) };
+                Ok((memory, 0))
             }
         }
     }
