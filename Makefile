@@ -103,7 +103,7 @@ programs: ## test programs in C for guests
 deb: provider ## Debian packages: out/deb/*.deb, which lintian has looked at
 	@packaging/build-deb
 
-lint: ## rustfmt, clippy on module, core, provider and host tools, shellcheck
+lint: ## rustfmt, clippy on module, core, provider and host tools, unused bindings, shellcheck
 	@qemu/lint
 
 clean: ## removes out/; the caches stay (qemu/cache-folder says where)

@@ -9,6 +9,5 @@ use crate::raw;
 /// Returns the number of possible CPUs, present or not.
 #[inline]
 pub fn num_possible() -> u32 {
-    // SAFETY: Reads the count of possible CPUs, which does not change after boot (linux/cpumask.h).
-    unsafe { raw::shim_num_possible_cpus() }
+    raw::safe::shim_num_possible_cpus()
 }

@@ -47,12 +47,12 @@ pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, le
     if let Some(registers) = registers(vector, len) {
         // SAFETY: The caller guarantees valid memory, which is at least `MIN_LEN` bytes. The
         // registers may be used, and the CPU has AVX and PCLMULQDQ: `Registers::for_checksums`
-        // granted them.
-        let crc = unsafe { fold::crc32(crc, data, len) };
-        drop(registers);
-        let done = len & !15;
-        // SAFETY: This is the part of the caller's memory that the fold has left.
-        return unsafe { rest(crc, data.add(done), len & 15) };
+        // granted them. The fold leaves less than 16 bytes.
+        return unsafe {
+            let crc = fold::crc32(crc, data, len);
+            drop(registers);
+            rest(crc, data.add(len & !15), len & 15)
+        };
     }
     // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes.
     unsafe { rest(crc, data, len) }
@@ -76,13 +76,13 @@ pub(crate) unsafe fn copy_raw(
     if let Some(registers) = registers(vector, len) {
         // SAFETY: The caller guarantees valid memory, which is at least `MIN_LEN` bytes, and
         // exclusive use of `to`. The registers may be used, and the CPU has AVX and PCLMULQDQ:
-        // `Registers::for_checksums` granted them.
-        let crc = unsafe { fold::crc32_copy(crc, to, source, len) };
-        drop(registers);
-        let done = len & !15;
-        // SAFETY: This is the part of the caller's memory that the fold has left: less than 16
-        // bytes.
-        return unsafe { copy_plain(crc, to.add(done), source.add(done), len & 15) };
+        // `Registers::for_checksums` granted them. The fold leaves less than 16 bytes.
+        return unsafe {
+            let crc = fold::crc32_copy(crc, to, source, len);
+            drop(registers);
+            let done = len & !15;
+            copy_plain(crc, to.add(done), source.add(done), len & 15)
+        };
     }
     // SAFETY: The caller guarantees valid memory and exclusive use of `to`.
     unsafe { copy_plain(crc, to, source, len) }

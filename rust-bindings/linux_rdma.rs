@@ -13,6 +13,10 @@
     clippy::unreachable,
     clippy::unwrap_used
 )]
+#![allow(
+    clashing_extern_declarations,
+    reason = "some functions that bindgen declares are declared again as safe, with references"
+)]
 
 mod compat;
 pub mod cpu;

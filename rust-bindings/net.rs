@@ -13,20 +13,20 @@ mod multicast;
 mod namespace;
 mod net_exit;
 mod notifier;
-mod origin;
 mod owner;
 mod packet_writer;
 mod payload_arena;
 mod queue_limit;
 mod route;
 mod rx;
+mod skb;
 mod tx;
 mod tx_queue;
 mod udp_tunnel;
 
 pub use addr::{IpAddr, IpVersion};
 pub use datagram::{Datagram, Fragment, KeptDatagram};
-pub use device::{DeviceName, NetDevice, MAX_SEGMENTS};
+pub use device::{DeviceName, NetDevice};
 pub use find::NetRef;
 pub use local_out::{LocalOut, LocalOutHook, LocalPacket};
 pub use namespace::{NetNs, NetNsCookie};
@@ -57,14 +57,13 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares the per-CPU memory and the key that marks packets from this host. Sleeps.
+    /// Prepares the per-CPU memory. Sleeps.
     ///
     /// # Errors
     ///
     /// `EBUSY`: a `Prepared` already exists. `ENOMEM`.
     pub fn new() -> kernel::error::Result<Self> {
         let blocks = blocks::Memory::new()?;
-        origin::prepare();
         owner::open();
         Ok(Self { _blocks: blocks })
     }

@@ -62,19 +62,19 @@ impl<T: Choice> Operations<T> {
                 return Err(EINVAL);
             }
             // SAFETY: The value is not null. `parse_one()` (kernel/params.c) passes a part of the
-            // command line that ends with a zero byte.
-            let name = unsafe { CStr::from_char_ptr(value) }.to_bytes();
-            let Some(choice) = T::from_name(name) else {
+            // command line that ends with a zero byte, and an entry of the module's table. In each
+            // entry with these operations, `entry` has set `arg` to the address of a static
+            // `ChoiceParameter<T>`.
+            let (name, target) = unsafe {
+                let target = (*parameter).__bindgen_anon_1.arg;
+                (
+                    CStr::from_char_ptr(value),
+                    &*target.cast::<ChoiceParameter<T>>(),
+                )
+            };
+            let Some(choice) = T::from_name(name.to_bytes()) else {
                 T::report_invalid();
                 return Err(EINVAL);
-            };
-            // SAFETY: `parse_one()` passes an entry of the module's table. In each entry with these
-            // operations, `entry` has set `arg` to the address of a static `ChoiceParameter<T>`.
-            let target = unsafe {
-                &*(*parameter)
-                    .__bindgen_anon_1
-                    .arg
-                    .cast::<ChoiceParameter<T>>()
             };
             target.0.populate(choice).then_some(0).ok_or(EEXIST)
         })

@@ -16,6 +16,5 @@ pub fn fill(buffer: &mut [u8]) {
 /// Returns a random `u32`. Any context.
 #[inline]
 pub fn u32() -> u32 {
-    // SAFETY: get_random_u32() (drivers/char/random.c) has no requirements.
-    unsafe { raw::get_random_u32() }
+    raw::safe::get_random_u32()
 }

@@ -47,3 +47,60 @@ pub struct uverbs_attr_bundle {
 pub struct uapi_definition {
     _private: [u8; 0],
 }
+
+/// A C struct for which all zeroes are valid. It does not implement `Zeroable`, because bindgen
+/// wraps fields of unions in `ManuallyDrop`.
+///
+/// # Safety
+///
+/// All fields are integers, pointers that may be null, or structs and unions of these.
+pub(crate) unsafe trait AllZeroes {}
+macro_rules! all_zeroes {
+    ($($name:ident),*) => {$(
+        // SAFETY: The fields are as required (include/rdma/ib_verbs.h).
+        unsafe impl AllZeroes for $name {}
+    )*};
+}
+
+all_zeroes!(ib_event, ib_mr, ib_qp_attr, ib_wc, rdma_ah_attr);
+
+/// Returns a struct of zeroes.
+#[inline]
+pub(crate) fn zeroed<T: AllZeroes>() -> T {
+    // SAFETY: `T` guarantees that all zeroes are valid.
+    unsafe { core::mem::zeroed() }
+}
+
+/// C functions that are safe to call: they take numbers, and have no requirement on memory. The
+/// kernel itself reports a caller whose context is wrong, for example one that may not sleep.
+pub(crate) mod safe {
+    use kernel::ffi::{c_int, c_uint, c_ulong};
+
+    // Safe: these are the signatures of the C functions, and the functions are as described.
+    unsafe extern "C" {
+        pub(crate) safe fn capable(capability: c_int) -> bool;
+        pub(crate) safe fn get_random_u32() -> u32;
+        pub(crate) safe fn rcu_barrier();
+        pub(crate) safe fn rtnl_lock();
+        pub(crate) safe fn shim_cond_resched();
+        pub(crate) safe fn shim_cpu_relax();
+        pub(crate) safe fn shim_get_udp_sport(label: u32, local_qpn: u32, remote_qpn: u32) -> u16;
+        pub(crate) safe fn shim_in_softirq_level() -> bool;
+        pub(crate) safe fn shim_irqs_disabled() -> bool;
+        pub(crate) safe fn shim_ktime_get_ns() -> u64;
+        pub(crate) safe fn shim_local_bh_disable();
+        pub(crate) safe fn shim_local_irq_save() -> c_ulong;
+        pub(crate) safe fn shim_nr_cpu_ids() -> c_uint;
+        pub(crate) safe fn shim_num_possible_cpus() -> c_uint;
+        pub(crate) safe fn shim_set_current_running();
+        pub(crate) safe fn shim_set_notify_signal();
+        pub(crate) safe fn shim_synchronize_rcu_tasks();
+        pub(crate) safe fn shim_take_notify_resume() -> bool;
+        pub(crate) safe fn single_task_running() -> bool;
+        pub(crate) safe fn synchronize_net();
+        pub(crate) safe fn synchronize_rcu();
+        pub(crate) safe fn synchronize_rcu_expedited();
+        #[link_name = "yield"]
+        pub(crate) safe fn yield_();
+    }
+}

@@ -182,11 +182,6 @@ SHIM void shim_dev_hold(struct net_device *dev)
 	dev_hold(dev);
 }
 
-SHIM struct net *shim_dev_net(const struct net_device *dev)
-{
-	return dev_net(dev);
-}
-
 SHIM struct net *shim_dev_net_rcu(const struct net_device *dev)
 {
 	return dev_net_rcu(dev);
@@ -299,11 +294,6 @@ SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
 	return dev->netdev_ops->ndo_get_peer_dev;
 }
 
-SHIM unsigned char shim_netdev_reg_state(const struct net_device *dev)
-{
-	return READ_ONCE(dev->reg_state);
-}
-
 SHIM unsigned short shim_netdev_type(const struct net_device *dev)
 {
 	return dev->type;
@@ -337,11 +327,6 @@ SHIM const struct rtnl_link_ops *shim_netdev_link_ops(const struct net_device *d
 SHIM const char *shim_link_ops_kind(const struct rtnl_link_ops *ops)
 {
 	return ops->kind;
-}
-
-SHIM bool shim_netif_carrier_ok(const struct net_device *dev)
-{
-	return netif_carrier_ok(dev);
 }
 
 SHIM bool shim_netif_oper_up(const struct net_device *dev)
@@ -440,11 +425,6 @@ SHIM int shim_skb_tailroom(const struct sk_buff *skb)
 	return skb_tailroom(skb);
 }
 
-SHIM unsigned char *shim_skb_tail_pointer(const struct sk_buff *skb)
-{
-	return skb_tail_pointer(skb);
-}
-
 SHIM unsigned char *shim_skb_network_header(const struct sk_buff *skb)
 {
 	return skb_network_header(skb);
@@ -520,19 +500,9 @@ SHIM struct net *shim_skb_dst_dev_net_rcu(const struct sk_buff *skb)
 	return skb_dst_dev_net_rcu(skb);
 }
 
-SHIM void shim_skb_set_dev(struct sk_buff *skb, struct net_device *dev)
-{
-	skb->dev = dev;
-}
-
 SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
 {
 	skb->protocol = protocol;
-}
-
-SHIM void shim_skb_set_priority(struct sk_buff *skb, u32 priority)
-{
-	skb->priority = priority;
 }
 
 SHIM struct page *shim_alloc_pages(gfp_t gfp, unsigned int order)
@@ -598,16 +568,6 @@ SHIM void shim_skb_set_gso_segs(struct sk_buff *skb, unsigned short segs)
 SHIM void shim_skb_set_gso_type(struct sk_buff *skb, unsigned int type)
 {
 	skb_shinfo(skb)->gso_type = type;
-}
-
-SHIM void shim_skb_set_mark(struct sk_buff *skb, u32 mark)
-{
-	skb->mark = mark;
-}
-
-SHIM void shim_skb_set_hash(struct sk_buff *skb, u32 hash)
-{
-	__skb_set_sw_hash(skb, hash, true);
 }
 
 SHIM void shim_skb_dst_drop(struct sk_buff *skb)

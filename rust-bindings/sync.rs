@@ -7,6 +7,7 @@
 //! in softirq context, so its `Drop` must not sleep.
 
 mod arc;
+mod atomic_box;
 mod bh;
 mod gate;
 mod index_pool;
@@ -18,6 +19,7 @@ mod rcu;
 mod rcu_arc;
 mod rcu_lists;
 mod rcu_table;
+mod serial_work;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod timer;
@@ -26,15 +28,17 @@ mod user_thread;
 pub use crate::compat::smp_mb;
 pub use arc::arc_borrow_ref;
 pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
-pub use gate::{CallbackGate, GateGuard};
+pub(crate) use gate::CallbackGate;
 pub use index_pool::IndexPool;
-pub use irq::{lock_irqsave, IrqGuard, IrqLocked};
+pub use irq::{lock_irqsave, IrqLocked};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue};
 pub use nesting::{Nested, Nesting};
 pub use per_cpu::PerCpuCounters;
-pub use rcu::{rcu_barrier, synchronize_rcu, synchronize_rcu_expedited};
+pub(crate) use rcu::synchronize_rcu;
+pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
+pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork};
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};

@@ -9,6 +9,5 @@ use crate::raw;
 /// Returns `CLOCK_MONOTONIC` in nanoseconds. Any context.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    // SAFETY: ktime_get_ns() (linux/timekeeping.h) has no requirements.
-    unsafe { raw::shim_ktime_get_ns() }
+    raw::safe::shim_ktime_get_ns()
 }

@@ -14,7 +14,5 @@ pub fn current_euid() -> u32 {
 
 /// Returns whether the current process has CAP_SYS_RESOURCE in the initial user namespace.
 pub fn has_sys_resource() -> bool {
-    // SAFETY: `capable()` (kernel/capability.c) reads the credentials of the current task, and may
-    // be called in process context.
-    unsafe { raw::capable(raw::CAP_SYS_RESOURCE as i32) }
+    raw::safe::capable(raw::CAP_SYS_RESOURCE as i32)
 }

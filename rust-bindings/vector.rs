@@ -23,15 +23,16 @@ mod registers {
     const COPIES: u32 = 2;
 
     pub(super) fn prepare() {
-        let has = |feature: u32| {
-            // SAFETY: Reads a bit of the boot CPU's capabilities (asm/cpufeature.h), which has a
-            // bit for each feature number of the header.
-            unsafe { raw::shim_boot_cpu_has(feature) }
-        };
         let state = 1 << raw::xfeature_XFEATURE_YMM;
-        // SAFETY: With a null pointer for feature names, cpu_has_xfeatures()
+        // SAFETY: The boot CPU's capabilities have a bit for each feature number of the header
+        // (asm/cpufeature.h). With a null pointer for feature names, cpu_has_xfeatures()
         // (arch/x86/kernel/fpu/xstate.c) writes nothing.
-        let saved = unsafe { raw::cpu_has_xfeatures(state, core::ptr::null_mut()) } != 0;
+        let (has, saved) = unsafe {
+            (
+                |feature: u32| raw::shim_boot_cpu_has(feature),
+                raw::cpu_has_xfeatures(state, core::ptr::null_mut()) != 0,
+            )
+        };
         let mut uses = 0;
         if saved && has(raw::X86_FEATURE_AVX) {
             // With VPCLMULQDQ, the library's functions are faster than those of this crate.
@@ -213,25 +214,22 @@ const MIN_HELD_COPY: usize = copy::BLOCK;
 /// `from` is valid for reads of `len` bytes and `to` for writes, and they do not overlap.
 #[inline]
 pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
-    #[cfg(CONFIG_X86_64)]
-    if vector.is_held() {
-        if len >= MIN_HELD_COPY && Registers::are_for_copies() {
-            // SAFETY: The caller guarantees valid memory that does not overlap; it is at least a
-            // block. `vector` holds the registers, so the CPU has AVX.
-            unsafe { copy::copy(to, from, len) };
-            return;
+    // SAFETY: The caller guarantees valid memory that does not overlap. It is at least a block for
+    // `copy::copy`, and `vector` or `registers` holds the registers, so the CPU has AVX.
+    unsafe {
+        #[cfg(CONFIG_X86_64)]
+        if vector.is_held() {
+            if len >= MIN_HELD_COPY && Registers::are_for_copies() {
+                return copy::copy(to, from, len);
+            }
+        } else if len >= MIN_COPY {
+            if let Some(registers) = Registers::for_copies() {
+                copy::copy(to, from, len);
+                return drop(registers);
+            }
         }
-    } else if len >= MIN_COPY {
-        if let Some(registers) = Registers::for_copies() {
-            // SAFETY: The caller guarantees valid memory that does not overlap; it is more than a
-            // block. `registers` allows the use of the vector registers, so the CPU has AVX.
-            unsafe { copy::copy(to, from, len) };
-            drop(registers);
-            return;
-        }
+        shared_bytes::copy(to, from, len);
     }
-    // SAFETY: The caller guarantees valid memory that does not overlap.
-    unsafe { shared_bytes::copy(to, from, len) }
 }
 
 /// Copies bytes of memory that may be used concurrently and may overlap. They overlap if a queue

@@ -43,7 +43,7 @@ impl AddressHandle {
                     tables: tables.clone(),
                     number,
                     pd: pd.id(),
-                    path <- Path::new(info),
+                    path <- Path::new(info, &device.config),
                 }),
                 flags,
             )

@@ -4,6 +4,8 @@
 //! qp/cnp.rs sends and receives notifications. docs/congestion.md has the settings and their
 //! reasons.
 
+use crate::config::Config;
+
 /// The two ECN bits of the type of service or traffic class (RFC 3168).
 const ECN: u8 = 3;
 /// Capable of ECN, as RoCE hardware marks its packets: ECT(0).
@@ -11,26 +13,10 @@ const ECT: u8 = 2;
 /// Congestion experienced.
 pub(crate) const CE: u8 = 3;
 
-/// Returns the minimum time in nanoseconds between two notifications of a queue pair. `None` if
-/// marked packets are not answered with notifications.
-pub(crate) fn notification_interval() -> Option<u64> {
-    if linux_rdma::parameter::<u8>(crate::module_parameters::roce_np.value()) == 0 {
-        return None;
-    }
-    let microseconds =
-        linux_rdma::parameter::<u32>(crate::module_parameters::min_time_between_cnps.value());
-    Some(u64::from(microseconds).saturating_mul(1000))
-}
-
-/// Returns whether notifications slow down their queue pair.
-pub(crate) fn is_reaction_point() -> bool {
-    linux_rdma::parameter::<u8>(crate::module_parameters::roce_rp.value()) != 0
-}
-
 /// Returns the type of service of a connected queue pair's packets, which leave as ECN-capable. The
 /// consumer chooses the DSCP.
-pub(crate) fn connected_tos(traffic_class: u8) -> u8 {
-    if is_reaction_point() {
+pub(crate) fn connected_tos(config: &Config, traffic_class: u8) -> u8 {
+    if config.is_reaction_point {
         traffic_class & !ECN | ECT
     } else {
         traffic_class

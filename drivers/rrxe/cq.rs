@@ -15,22 +15,22 @@ use crate::abi::{
 use crate::limits;
 use crate::marker::Rrxe;
 use crate::qp::StreamHistory;
-use crate::serial_gate::{PendingBits, SerialGate};
 use kernel::{
-    impl_has_work, new_mutex, new_spinlock, new_work,
+    new_mutex, new_spinlock,
     prelude::*,
-    sync::{Arc, Mutex, SpinLock},
-    workqueue::{self, Work, WorkItem},
+    static_lock_class,
+    sync::{Arc, ArcBorrow, Mutex, SpinLock},
 };
 use linux_rdma::{
     errno::not_supported,
+    impl_has_serial_work,
     rdma::{
         attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
         memory::SharedMemory,
         wr::{wc, QpIdentity, Wc, WcContents},
         CqTarget, Device, Udata,
     },
-    sync::{lock_irqsave, smp_mb},
+    sync::{lock_irqsave, smp_mb, SerialQueue, SerialTask, SerialWork},
 };
 
 /// A completion queue, shared by queue pairs.
@@ -47,15 +47,13 @@ pub(crate) struct Cq {
     is_kernel: bool,
     /// Whether queue pairs that complete here are used for streams.
     pub(crate) stream_history: StreamHistory,
-    /// Events not yet delivered to a kernel consumer.
-    pending: PendingBits,
+    /// Notifies a kernel consumer: [`COMPLETIONS`], [`LOST`].
     #[pin]
-    work: Work<Cq>,
-    gate: SerialGate,
+    notification: SerialWork<Cq>,
 }
 
-impl_has_work! {
-    impl HasWork<Self> for Cq { self.work }
+impl_has_serial_work! {
+    impl HasSerialWork<0> for Cq { self.notification }
 }
 
 /// Largest number of completions that a resize copies with interrupts disabled.
@@ -256,7 +254,22 @@ impl Cq {
                 (Storage::Kernel(entries), capacity)
             }
         };
-        let cq = Arc::pin_init(
+        let cq = Self::with_storage(storage, capacity, Some(target), is_kernel)?;
+        Ok((cq, capacity))
+    }
+
+    /// Creates the internal completion queue of a queue pair without one. It discards completions.
+    pub(crate) fn none() -> Result<Arc<Self>> {
+        Self::with_storage(Storage::Gone, u32::MAX, None, false)
+    }
+
+    fn with_storage(
+        storage: Storage,
+        capacity: u32,
+        target: Option<Arc<CqTarget>>,
+        is_kernel: bool,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
             pin_init!(Self {
                 ring <- new_spinlock!(CqRing {
                     storage,
@@ -269,39 +282,10 @@ impl Cq {
                     overflow_reported: false,
                 }, "rrxe_cq"),
                 resize_lock <- new_mutex!((), "rrxe_cq_change"),
-                target: Some(target),
+                target,
                 is_kernel,
                 stream_history: StreamHistory::new(),
-                pending: PendingBits::new(),
-                work <- new_work!("rrxe_cq"),
-                gate: SerialGate::new(),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        Ok((cq, capacity))
-    }
-
-    /// Creates the internal completion queue of a queue pair without one. It discards completions.
-    pub(crate) fn none() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                ring <- new_spinlock!(CqRing {
-                    storage: Storage::Gone,
-                    capacity: u32::MAX,
-                    producer: 0,
-                    consumer: 0,
-                    armed: 0,
-                    notified: NOT_NOTIFIED,
-                    overflow: false,
-                    overflow_reported: false,
-                }, "rrxe_no_cq"),
-                resize_lock <- new_mutex!((), "rrxe_no_cq_change"),
-                target: None,
-                is_kernel: false,
-                stream_history: StreamHistory::new(),
-                pending: PendingBits::new(),
-                work <- new_work!("rrxe_no_cq"),
-                gate: SerialGate::new(),
+                notification <- SerialWork::new(c"rrxe_cq", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -390,7 +374,7 @@ impl Cq {
 
     /// DESTROY_CQ.
     pub(crate) fn destroy(&self) {
-        self.gate.close();
+        self.notification.close();
         let old = {
             let mut ring = lock_irqsave(&self.ring);
             core::mem::replace(&mut ring.storage, Storage::Gone)
@@ -424,15 +408,10 @@ impl Cq {
     }
 
     fn notify_consumer(this: &Arc<Self>, what: u32) {
-        if !this.is_kernel {
+        if this.is_kernel {
+            SerialWork::<Self>::queue(this.as_arc_borrow(), what);
+        } else {
             this.notify_now(what);
-            return;
-        }
-        this.pending.set(what);
-        if this.gate.try_enter() {
-            // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
-            // already.
-            let _ = workqueue::system_bh().enqueue(this.clone());
         }
     }
 
@@ -491,15 +470,14 @@ impl Cq {
     }
 }
 
-impl WorkItem for Cq {
-    type Pointer = Arc<Cq>;
-    fn run(this: Arc<Cq>) {
-        loop {
-            this.notify_now(this.pending.take());
-            if this.gate.try_leave() {
-                return;
-            }
-        }
+impl SerialTask for Cq {
+    fn queue() -> SerialQueue {
+        SerialQueue::Softirq
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, what: u32) -> bool {
+        this.notify_now(what);
+        false
     }
 }
 

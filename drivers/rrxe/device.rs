@@ -3,8 +3,8 @@
 //! The driver's state of a device.
 
 use crate::{
-    counters::Counters, local_queue::LocalQueue, multicast::Groups, qp::Qp, sockets::SocketShare,
-    tables::Tables,
+    config::Config, counters::Counters, local_queue::LocalQueue, multicast::Groups, qp::Qp,
+    sockets::SocketShare, tables::Tables, State,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -24,6 +24,7 @@ use linux_rdma::{
 /// A device: one port on one network device.
 #[pin_data]
 pub(crate) struct DeviceState {
+    pub(crate) config: Config,
     pub(crate) tables: Arc<Tables>,
     pub(crate) netdev: ARef<NetDevice>,
     /// Node and system image GUID.
@@ -78,18 +79,19 @@ fn guid(netdev: &NetDevice) -> [u8; 8] {
 
 impl DeviceState {
     pub(crate) fn new(
-        tables: Arc<Tables>,
+        state: &State,
         netdev: &NetDevice,
         sockets: SocketShare,
     ) -> Result<Arc<Self>> {
         let guid = guid(netdev);
-        let memberships = tables.quotas.memberships.clone();
+        let memberships = state.tables.quotas.memberships.clone();
         let counters = Counters::new()?;
         let deliveries = Nesting::new()?;
         let local_queue = LocalQueue::new()?;
         Arc::pin_init(
             pin_init!(Self {
-                tables,
+                config: state.config.clone(),
+                tables: state.tables.clone(),
                 netdev: netdev.into(),
                 guid,
                 counters,

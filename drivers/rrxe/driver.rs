@@ -157,7 +157,7 @@ impl Driver for Rrxe {
         attr.state(state)
             .mtu(limits::MAX_MTU, limits::ib_mtu(netdev.mtu()))
             .phys_mtu(netdev.mtu())
-            .gid_tbl_len(link::gid_table_len())
+            .gid_tbl_len(device.data().config.gid_table_len)
             .ip_gids()
             .port_cap_flags(link::PORT_CAP_FLAGS)
             .max_msg_sz(limits::MAX_MESSAGE)
@@ -168,13 +168,13 @@ impl Driver for Rrxe {
         device.fill_speed(port, attr)
     }
 
-    fn port_immutable(_device: &Device<Self>, port: u32) -> Result<PortImmutable> {
+    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable> {
         if port != 1 {
             return Err(EINVAL);
         }
         Ok(PortImmutable {
             pkey_tbl_len: limits::PKEY_TABLE_LEN.into(),
-            gid_tbl_len: link::gid_table_len(),
+            gid_tbl_len: device.data().config.gid_table_len,
         })
     }
 
@@ -213,12 +213,12 @@ impl Driver for Rrxe {
         counter.value(stat)
     }
 
-    fn alloc_ucontext(_device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
+    fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
         let cmd: abi::AllocUcontextCmd = udata.read_as_far_as_known()?;
         if cmd.reserved != 0 {
             return Err(not_supported());
         }
-        let poller = Poller::new(cmd.poll_idle_us)?;
+        let poller = Poller::new(cmd.poll_idle_us, &device.data().config)?;
         udata.write(&abi::AllocUcontextResp {
             features: abi::FEATURE_PACKED
                 | abi::FEATURE_NOTIFY_WAITING

@@ -22,11 +22,6 @@ use linux_rdma::{
 /// Nanoseconds between two log messages.
 const BETWEEN_LINES: u64 = 60_000_000_000;
 
-/// Returns whether the guard is enabled.
-pub(crate) fn is_wanted() -> bool {
-    linux_rdma::parameter::<u8>(crate::module_parameters::local_guard.value()) != 0
-}
-
 /// The guard of all namespaces.
 pub(crate) struct Guard {
     /// Earliest time of the next log message.

@@ -5,12 +5,7 @@
 //! ib_core gives `newlink` no way to report more than an error number. Each refusal therefore has a
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
-use crate::{
-    device::DeviceState,
-    marker::Rrxe,
-    limits::{GID_TABLE_LENS, ROCE_UDP_PORT},
-    module_state,
-};
+use crate::{device::DeviceState, limits::ROCE_UDP_PORT, marker::Rrxe, module_state};
 use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,
@@ -24,16 +19,6 @@ use linux_rdma::{
 
 /// Port capability flags: communication management is supported.
 pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
-
-/// Returns the number of entries of the GID table, which holds the addresses of the network device
-/// and its VLANs. It is the module parameter `gid_table_len`, which can't change while a device
-/// exists. ib_core makes three files for each entry, and again in every network namespace
-/// (`ib_setup_port_attrs()` in drivers/infiniband/core/sysfs.c): with a long table, these files
-/// take most of the time for adding a link or creating a namespace.
-pub(crate) fn gid_table_len() -> u32 {
-    linux_rdma::parameter::<u32>(crate::module_parameters::gid_table_len.value())
-        .clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end())
-}
 
 /// Operations for `rdma link add NAME type rrxe`.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
@@ -79,7 +64,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
             );
         }
     })?;
-    let data = DeviceState::new(state.tables.clone(), netdev, share)?;
+    let data = DeviceState::new(&state, netdev, share)?;
     let guid = data.guid;
     UnregisteredDevice::new(
         data,

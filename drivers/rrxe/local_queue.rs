@@ -12,21 +12,21 @@
 //! ACKs do not count, because the received packets bound their number. A veth or loopback device
 //! without a queueing discipline has no queue, so nothing is counted there.
 
-use crate::{qp::Qp, serial_gate::SerialGate};
+use crate::qp::Qp;
 use kernel::{
-    impl_has_work,
     list::{List, ListArc},
-    new_spinlock, new_work,
+    new_spinlock,
     prelude::*,
+    static_lock_class,
     sync::{
         atomic::{Atomic, Relaxed},
-        Arc, SpinLock,
+        Arc, ArcBorrow, SpinLock,
     },
-    workqueue::{self, Work, WorkItem},
 };
 use linux_rdma::{
+    impl_has_serial_work,
     net::{QueueLimit, TxOwner},
-    sync::lock_irqsave,
+    sync::{lock_irqsave, SerialQueue, SerialTask, SerialWork},
 };
 
 /// Smallest limit of queued packets.
@@ -42,8 +42,7 @@ pub(crate) struct LocalQueue {
     state: SpinLock<State>,
     /// Admits the first waiting queue pairs.
     #[pin]
-    work: Work<LocalQueue>,
-    gate: SerialGate,
+    admission: SerialWork<LocalQueue>,
 }
 
 struct State {
@@ -52,8 +51,8 @@ struct State {
     waiters: List<Qp>,
 }
 
-impl_has_work! {
-    impl HasWork<Self> for LocalQueue { self.work }
+impl_has_serial_work! {
+    impl HasSerialWork<0> for LocalQueue { self.admission }
 }
 
 impl LocalQueue {
@@ -64,8 +63,7 @@ impl LocalQueue {
                     limit: QueueLimit::new(MIN_QUEUED, MAX_QUEUED),
                     waiters: List::new(),
                 }, "rrxe_local_queue"),
-                work <- new_work!("rrxe_local_queue"),
-                gate: SerialGate::new(),
+                admission <- SerialWork::new(c"rrxe_local_queue", static_lock_class!()),
             }),
             GFP_KERNEL,
         )
@@ -86,11 +84,7 @@ impl LocalQueue {
     }
 
     fn wake(this: &Arc<Self>) {
-        if this.gate.try_enter() {
-            // Only the owner of the [`SerialGate`] enqueues the work item, so it can't be queued
-            // already.
-            let _ = workqueue::system_bh().enqueue(this.clone());
-        }
+        SerialWork::<Self>::queue(this.as_arc_borrow(), 0);
     }
 
     /// Removes and returns the first waiting queue pair, if there is room for its packets.
@@ -105,7 +99,7 @@ impl LocalQueue {
     /// Ends the admission of queue pairs. On return, no queue pair waits, and only the counting of
     /// packets that leave continues. Sleeps.
     pub(crate) fn close(&self) {
-        self.gate.close();
+        self.admission.close();
         loop {
             let next = lock_irqsave(&self.state).waiters.pop_front();
             if next.is_none() {
@@ -115,18 +109,18 @@ impl LocalQueue {
     }
 }
 
-impl WorkItem for LocalQueue {
-    type Pointer = Arc<LocalQueue>;
-    fn run(this: Arc<LocalQueue>) {
-        loop {
-            // Each of them uses room, or has nothing to send.
-            while let Some(qp) = this.next() {
-                Qp::has_room(qp.as_arc_borrow());
-            }
-            if this.gate.try_leave() {
-                return;
-            }
-        }
+impl SerialTask for LocalQueue {
+    fn queue() -> SerialQueue {
+        SerialQueue::Softirq
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
+        let Some(qp) = this.next() else {
+            return false;
+        };
+        // It uses room, or has nothing to send.
+        Qp::has_room(qp.as_arc_borrow());
+        true
     }
 }
 

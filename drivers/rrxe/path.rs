@@ -2,7 +2,7 @@
 
 //! The path to a peer: addresses, header fields and a cached route.
 
-use crate::{device::DeviceState, limits};
+use crate::{config::Config, device::DeviceState, limits};
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -38,18 +38,12 @@ pub(crate) struct Path {
     intact_confirmed: Atomic<u32>,
 }
 
-/// Returns whether all packets must have an ICRC and pass the network stack.
-#[inline]
-pub(crate) fn always_has_icrc() -> bool {
-    linux_rdma::parameter::<u8>(crate::module_parameters::same_host_icrc.value()) != 0
-}
-
 /// ICRC elision is not known to work yet: all packets have an ICRC.
 const UNKNOWN: u32 = 0;
 /// The peer is on this host, and our GSO packets arrive there unmodified: it accepts them without
 /// ICRCs.
 const ELIDED: u32 = 1;
-/// All packets have an ICRC, as set by the module parameter.
+/// All packets have an ICRC, as configured.
 const REQUIRED: u32 = 2;
 /// Packets left without ICRCs (`ELIDED`), and then an ACK timed out, either because something on
 /// the path now segments packets and drops those without an ICRC, or because the peer was slow. Or
@@ -65,7 +59,12 @@ const MAX_BACKOFF: u32 = 16;
 const MODIFIED_BACKOFF: u32 = 4;
 
 impl Path {
-    pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(info: AddressInfo, config: &Config) -> impl PinInit<Self, Error> {
+        let icrc_elision = if config.always_icrc {
+            REQUIRED
+        } else {
+            UNKNOWN
+        };
         let (source, destination) = match info.network {
             NetworkType::Ipv4 => (
                 IpAddr::V4(AddressInfo::ipv4_of(&info.sgid)),
@@ -78,7 +77,7 @@ impl Path {
             source,
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
-            icrc_elision: Atomic::new(UNKNOWN),
+            icrc_elision: Atomic::new(icrc_elision),
             batches_left: Atomic::new(0),
             backoff: Atomic::new(0),
             long_gso: Atomic::new(0),
@@ -115,9 +114,14 @@ impl Path {
     /// Records that the peer has received a GSO packet unmodified.
     pub(crate) fn on_intact(&self) {
         if self.icrc_elision.load(Relaxed) == UNKNOWN {
-            let icrc_elision = if always_has_icrc() { REQUIRED } else { ELIDED };
-            self.icrc_elision.store(icrc_elision, Relaxed);
+            self.icrc_elision.store(ELIDED, Relaxed);
         }
+    }
+
+    /// Returns whether all packets must have an ICRC and pass the network stack.
+    #[inline]
+    pub(crate) fn always_has_icrc(&self) -> bool {
+        self.icrc_elision.load(Relaxed) == REQUIRED
     }
 
     /// Returns whether the peer must still be told that its GSO packets arrive unmodified.

@@ -21,7 +21,7 @@
 //! | the thread | the [`PollSet`] |
 //! | [`PollSet`] | queue pairs, until their destruction removes them |
 
-use crate::{abi::MAX_POLL_IDLE_US, qp::Qp, ring::Ring};
+use crate::{abi::MAX_POLL_IDLE_US, config::Config, qp::Qp, ring::Ring};
 use kernel::{
     c_str, new_mutex,
     prelude::*,
@@ -31,15 +31,9 @@ use kernel::{
     },
 };
 use linux_rdma::{
-    sync::{smp_mb, CurrentThread, ThreadBody, UserThread, HAS_USER_THREADS},
+    sync::{smp_mb, CurrentThread, ThreadBody, UserThread},
     time::monotonic_ns,
 };
-
-/// Returns whether programs may use poll mode.
-fn is_allowed() -> bool {
-    HAS_USER_THREADS
-        && linux_rdma::parameter::<u8>(crate::module_parameters::poll_mode.value()) != 0
-}
 
 /// The poll mode of a context.
 pub(crate) struct Poller(Arc<UserThread<PollSet>>);
@@ -48,11 +42,11 @@ impl Poller {
     /// Starts the thread of a context with an idle time in microseconds, in the current process.
     /// Returns `None` if the idle time is 0, or if the process can't have a further thread. Returns
     /// `EINVAL` if the idle time is too long.
-    pub(crate) fn new(idle_us: u32) -> Result<Option<Self>> {
+    pub(crate) fn new(idle_us: u32, config: &Config) -> Result<Option<Self>> {
         if idle_us > MAX_POLL_IDLE_US {
             return Err(EINVAL);
         }
-        if idle_us == 0 || !is_allowed() {
+        if idle_us == 0 || !config.poll_mode {
             return Ok(None);
         }
         let poll_set = Arc::pin_init(

@@ -21,6 +21,7 @@
 )]
 mod abi;
 mod address_handle;
+mod config;
 mod congestion;
 mod counters;
 mod cq;
@@ -35,13 +36,13 @@ mod marker;
 mod mr;
 mod multicast;
 mod number_table;
+mod origin;
 mod path;
 mod pd;
 mod plain_data;
 mod poll;
 mod qp;
 mod quota;
-mod recovery;
 mod ring;
 mod rx;
 mod rx_packet;
@@ -110,6 +111,7 @@ pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 pub(crate) struct State {
     pub(crate) tables: Arc<tables::Tables>,
     pub(crate) sockets: Arc<sockets::Sockets>,
+    pub(crate) config: config::Config,
 }
 
 kernel::sync::global_lock! {
@@ -143,8 +145,14 @@ impl SharedState {
     fn new() -> Result<Self> {
         let tables = tables::Tables::new()?;
         let receiver = rx::Receiver::new(tables.clone())?;
-        let sockets = sockets::Sockets::new(receiver)?;
-        *STATE.lock() = Some(Arc::new(State { tables, sockets }, GFP_KERNEL)?);
+        let config = config::Config::from_parameters();
+        let sockets = sockets::Sockets::new(receiver, config.local_guard)?;
+        let state = State {
+            tables,
+            sockets,
+            config,
+        };
+        *STATE.lock() = Some(Arc::new(state, GFP_KERNEL)?);
         Ok(Self)
     }
 }
@@ -165,6 +173,7 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
+        origin::prepare();
         if !HAS_USER_THREADS {
             pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
         }

@@ -9,7 +9,7 @@
 use crate::{
     counters::Counter,
     marker::Rrxe,
-    multicast,
+    multicast, origin,
     qp::{Qp, RxBatch},
     rx_packet::{parse, RxPacket},
     tables::Tables,
@@ -374,7 +374,7 @@ impl UdpReceive for Receiver {
         let vector = Vector::new();
         let mut batch = RxBatch::new(&vector);
         let mut burst = None;
-        for datagram in skb.datagrams(&vector) {
+        for datagram in skb.datagrams(origin::is_marked(&skb), &vector) {
             vector.hold();
             good &= self.datagram(dev, datagram, now, &mut batch, &mut burst, &rcu);
         }

@@ -4,7 +4,7 @@
 //! a consumer.
 
 use kernel::{
-    sync::atomic::{Atomic, Full, Relaxed},
+    sync::atomic::{Atomic, Full},
     time::{delay::fsleep, Delta},
 };
 
@@ -65,34 +65,5 @@ impl SerialGate {
         {
             fsleep(Delta::from_micros(20));
         }
-    }
-}
-
-/// Kinds of work for the owner of a [`SerialGate`], one bit each. A context sets its bits before it
-/// tries to enter the [`SerialGate`], so that the owner sees them.
-pub(crate) struct PendingBits(Atomic<u32>);
-
-impl PendingBits {
-    pub(crate) const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// Sets `bits`, in addition to those already set.
-    pub(crate) fn set(&self, bits: u32) {
-        let mut now = self.0.load(Relaxed);
-        while let Err(other) = self.0.cmpxchg(now, now | bits, Full) {
-            now = other;
-        }
-    }
-
-    /// Returns whether any bit is set.
-    #[inline]
-    pub(crate) fn any(&self) -> bool {
-        self.0.load(Relaxed) != 0
-    }
-
-    /// Clears and returns all bits.
-    pub(crate) fn take(&self) -> u32 {
-        self.0.xchg(0, Full)
     }
 }

@@ -2,11 +2,7 @@
 
 //! UDP port 4791 of each network namespace that has a device: sockets, and the guard.
 
-use crate::{
-    guard::{self, Guard},
-    limits::ROCE_UDP_PORT,
-    rx::Receiver,
-};
+use crate::{guard::Guard, limits::ROCE_UDP_PORT, rx::Receiver};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -34,7 +30,8 @@ struct Entry {
 pub(crate) struct Sockets {
     tunnels: Arc<UdpTunnels>,
     receiver: Arc<Receiver>,
-    guard: Arc<Guard>,
+    /// `None` if the guard is disabled.
+    guard: Option<Arc<Guard>>,
     #[pin]
     open: Mutex<KVec<Entry>>,
 }
@@ -47,9 +44,13 @@ pub(crate) struct SocketShare {
 }
 
 impl Sockets {
-    pub(crate) fn new(receiver: Arc<Receiver>) -> Result<Arc<Self>> {
+    pub(crate) fn new(receiver: Arc<Receiver>, is_guarded: bool) -> Result<Arc<Self>> {
         let tunnels = UdpTunnels::register()?;
-        let guard = Arc::new(Guard::new(), GFP_KERNEL)?;
+        let guard = if is_guarded {
+            Some(Arc::new(Guard::new(), GFP_KERNEL)?)
+        } else {
+            None
+        };
         Arc::pin_init(
             pin_init!(Self {
                 tunnels,
@@ -102,10 +103,10 @@ impl Sockets {
 
     /// Registers the guard for the sockets of a namespace, unless it is disabled.
     fn guard(&self, net: &NetRef) -> Result<Option<LocalOutHook<Guard>>> {
-        if !guard::is_wanted() {
+        let Some(guard) = self.guard.clone() else {
             return Ok(None);
-        }
-        match LocalOutHook::register(&self.tunnels, net, self.guard.clone()) {
+        };
+        match LocalOutHook::register(&self.tunnels, net, guard) {
             Ok(hook) => Ok(Some(hook)),
             Err(e) if e == not_supported() => {
                 pr_warn!(

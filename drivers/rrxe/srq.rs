@@ -18,26 +18,26 @@ use crate::{
     marker::Rrxe,
     pd::{Pd, PdId},
     ring::{Consumer, Producer, Ring},
-    serial_gate::{PendingBits, SerialGate},
     EVENT_QUEUE,
 };
 use kernel::{
-    impl_has_work, new_mutex, new_spinlock,
+    new_mutex, new_spinlock,
     prelude::*,
+    static_lock_class,
     sync::{Arc, ArcBorrow, Mutex, SpinLock},
-    workqueue::{new_work, Work, WorkItem},
 };
 use linux_rdma::{
     errno::not_supported,
+    impl_has_serial_work,
     rdma::{
         srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWr, RecvWrs},
         Device, SrqEvent, SrqTarget, Udata,
     },
-    sync::{lock_bh, lock_irqsave},
+    sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
 };
 
-/// Events, in the order of their bits in `Srq::events`.
+/// Events, in the order of their bits in `Srq::event_work`.
 const EVENTS: [SrqEvent; 2] = [SrqEvent::LimitReached, SrqEvent::Error];
 /// XRC: further bits, for the completion queue: completion, solicited completion, lost completion.
 const COMPLETED: u32 = 1 << 8;
@@ -58,14 +58,11 @@ pub(crate) struct Srq {
     modify_lock: Mutex<()>,
     /// Reports events. Consumers may call back, and events are raised with a queue pair locked.
     #[pin]
-    event_work: Work<Srq>,
-    event_gate: SerialGate,
-    /// Events to report, one bit each.
-    events: PendingBits,
+    event_work: SerialWork<Srq>,
 }
 
-impl_has_work! {
-    impl HasWork<Self> for Srq { self.event_work }
+impl_has_serial_work! {
+    impl HasSerialWork<0> for Srq { self.event_work }
 }
 
 /// The additional part of a queue for XRC.
@@ -243,7 +240,7 @@ impl SrqHandle {
             listed.device.tables.srqs.withdraw(listed.index);
         }
         let consumer = lock_bh(&self.srq.queue).consumer.take();
-        self.srq.event_gate.close();
+        self.srq.event_work.close();
         // Unpins the ring, which may sleep.
         drop(consumer);
     }
@@ -293,9 +290,7 @@ impl Srq {
                     limit: 0,
                 }, "rrxe_srq"),
                 modify_lock <- new_mutex!((), "rrxe_srq_change"),
-                event_work <- new_work!("rrxe_srq_event"),
-                event_gate: SerialGate::new(),
-                events: PendingBits::new(),
+                event_work <- SerialWork::new(c"rrxe_srq_event", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -378,7 +373,7 @@ impl Srq {
     /// Records an event and starts to report it. May be called from any context.
     fn raise(this: ArcBorrow<'_, Self>, event: SrqEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            Self::work_on(this, 1 << bit);
+            SerialWork::<Self>::queue(this, 1 << bit);
         }
     }
 
@@ -394,38 +389,29 @@ impl Srq {
             (Ok(()), true) => COMPLETED | SOLICITED,
             (Err(Overflow), _) => OVERFLOW,
         };
-        Self::work_on(this, bits);
-    }
-
-    fn work_on(this: ArcBorrow<'_, Self>, bits: u32) {
-        this.events.set(bits);
-        if this.event_gate.try_enter() {
-            EVENT_QUEUE.enqueue::<Arc<Self>, 0>(this.into());
-        }
+        SerialWork::<Self>::queue(this, bits);
     }
 }
 
-impl WorkItem for Srq {
-    type Pointer = Arc<Srq>;
-    fn run(this: Arc<Srq>) {
-        loop {
-            let raised = this.events.take();
-            for (bit, event) in EVENTS.iter().enumerate() {
-                if raised & 1 << bit != 0 {
-                    this.target.dispatch(*event);
-                }
-            }
-            if let Some(xrc) = &this.xrc {
-                if raised & COMPLETED != 0 {
-                    Cq::notify(&xrc.cq, raised & SOLICITED != 0);
-                }
-                if raised & OVERFLOW != 0 {
-                    Cq::report_overflow(&xrc.cq);
-                }
-            }
-            if this.event_gate.try_leave() {
-                return;
+impl SerialTask for Srq {
+    fn queue() -> SerialQueue {
+        SerialQueue::Thread(&EVENT_QUEUE)
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
+        for (bit, event) in EVENTS.iter().enumerate() {
+            if raised & 1 << bit != 0 {
+                this.target.dispatch(*event);
             }
         }
+        if let Some(xrc) = &this.xrc {
+            if raised & COMPLETED != 0 {
+                Cq::notify(&xrc.cq, raised & SOLICITED != 0);
+            }
+            if raised & OVERFLOW != 0 {
+                Cq::report_overflow(&xrc.cq);
+            }
+        }
+        false
     }
 }

@@ -10,7 +10,8 @@ use crate::{
     limits,
     loopback::{LoopbackBatch, MIN_ZERO_COPY},
     mr::{Reference, Span},
-    path::{self, Path},
+    origin,
+    path::Path,
     qp::Qp,
 };
 use kernel::{
@@ -19,7 +20,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{
-        IpAddr, PacketWriter, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER, MAX_SEGMENTS,
+        IpAddr, NetDevice, PacketWriter, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER,
         UDP_HEADER,
     },
     vector::Vector,
@@ -28,6 +29,9 @@ use rrxe_core::{
     icrc::{self, LastPrefix, Prefix, NO_ICRC},
     Fault, TxError, TxPacket,
 };
+
+/// Maximum number of datagrams in a GSO packet.
+const MAX_SEGMENTS: u32 = 16;
 
 /// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
 const GSO_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
@@ -62,6 +66,21 @@ pub(crate) struct FlowTemplate<'a> {
     is_captured: bool,
 }
 
+/// Returns whether a device is one end of a veth pair. Without a queueing discipline, it passes
+/// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware that
+/// segments packets is not given GSO packets, because it would write UDP checksums into the
+/// datagrams.
+#[inline]
+fn is_veth(dev: &NetDevice) -> bool {
+    dev.is_kind(c"veth")
+}
+
+/// Returns whether packets that leave through a device may wait on this host: in a queueing
+/// discipline, in a hardware ring, or in a lower device.
+fn may_queue(dev: &NetDevice, is_veth: bool, rcu: &rcu::Guard) -> bool {
+    dev.has_queue(rcu) || !(is_veth || dev.is_loopback())
+}
+
 impl<'a> FlowTemplate<'a> {
     /// Returns `None` if there is no route: the packets are lost. Packets may form GSO packets if
     /// the device supports them, and if no capture must see packets as they are on a wire.
@@ -74,11 +93,12 @@ impl<'a> FlowTemplate<'a> {
     ) -> Option<Self> {
         let route = path.route(device, source_port, rcu)?;
         let dev = route.device(rcu);
-        let (may_queue, is_captured) = (dev.queues_packets(rcu), dev.is_captured(rcu));
-        let limit = if is_captured {
-            0
+        let (is_veth, is_captured) = (is_veth(dev), dev.is_captured(rcu));
+        let may_queue = may_queue(dev, is_veth, rcu);
+        let limit = if is_veth && !is_captured {
+            dev.udp_gso_limit(MAX_SEGMENTS) as usize
         } else {
-            dev.segmentation_limit() as usize
+            0
         };
         Some(Self {
             path,
@@ -100,7 +120,7 @@ impl<'a> FlowTemplate<'a> {
         rcu: &rcu::Guard,
     ) -> Option<Self> {
         let mut template = Self::new(path, device, source_port, rcu)?;
-        template.tos = congestion::connected_tos(template.tos);
+        template.tos = congestion::connected_tos(&device.config, template.tos);
         // A queueing discipline may segment GSO packets.
         if !template.is_captured && !template.may_queue {
             path.on_batch();
@@ -130,7 +150,7 @@ impl<'a> FlowTemplate<'a> {
     #[inline]
     pub(crate) fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
         let dev = self.route.device(rcu);
-        dev.is_loopback() && !self.may_queue && !self.is_captured && !path::always_has_icrc()
+        dev.is_loopback() && !self.may_queue && !self.is_captured && !self.path.always_has_icrc()
     }
 
     /// Replaces the type of service or traffic class.
@@ -277,6 +297,7 @@ impl<'a> FlowTemplate<'a> {
             }
             _ => Err(EINVAL),
         };
+        origin::mark(&mut skb);
         finished.is_ok().then_some(skb)
     }
 
@@ -505,7 +526,10 @@ impl<'a> Transmitter<'a> {
         // Datagrams count against the queue pair's device, because their routes are not known yet.
         let may_queue = match &self.template {
             Some(template) => template.may_queue,
-            None => path.is_none() && self.qp.device.netdev.queues_packets(rcu),
+            None => {
+                let dev = &*self.qp.device.netdev;
+                path.is_none() && may_queue(dev, is_veth(dev), rcu)
+            }
         };
         if may_queue {
             self.room = self.qp.local.room();

@@ -2,6 +2,8 @@
 
 //! IP addresses.
 
+use crate::raw;
+
 /// Version of the Internet Protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
@@ -38,4 +40,11 @@ impl IpAddr {
             Self::V6([first, ..]) => *first == 0xff,
         }
     }
+}
+
+/// Returns an IPv6 address as a C struct.
+pub(super) fn in6(address: [u8; 16]) -> raw::in6_addr {
+    let mut in6 = raw::in6_addr::default();
+    in6.in6_u.u6_addr8 = address;
+    in6
 }

@@ -67,16 +67,17 @@ impl Memory {
     pub(super) fn new() -> Result<Self> {
         let (size, align) = (size_of::<Remembered>(), align_of::<Remembered>());
         // SAFETY: Any size may be requested. The memory is zeroed (mm/percpu.c), so all pages are
-        // null.
-        let memory = unsafe { raw::shim_alloc_percpu(size, align, raw::GFP_KERNEL) };
-        let memory = NonNull::<Remembered>::new(memory.cast()).ok_or(ENOMEM)?;
-        if MEMORY.cmpxchg(0, memory.as_ptr() as usize, Full).is_err() {
-            // SAFETY: It was allocated just above, and the failed exchange did not publish it.
-            unsafe { raw::free_percpu(memory.as_ptr().cast()) };
-            return Err(EBUSY);
+        // null. A failed exchange does not publish it.
+        unsafe {
+            let memory = raw::shim_alloc_percpu(size, align, raw::GFP_KERNEL);
+            let memory = NonNull::<Remembered>::new(memory.cast()).ok_or(ENOMEM)?;
+            if MEMORY.cmpxchg(0, memory.as_ptr() as usize, Full).is_err() {
+                raw::free_percpu(memory.as_ptr().cast());
+                return Err(EBUSY);
+            }
+            // INVARIANT: Allocated just above; all pages are null.
+            Ok(Self { memory })
         }
-        // INVARIANT: Allocated just above; all pages are null.
-        Ok(Self { memory })
     }
 }
 
@@ -87,29 +88,25 @@ impl Drop for Memory {
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
         // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees 0.
         synchronize_rcu();
-        // SAFETY: Reads `nr_cpu_ids`, which is set at boot (lib/cpumask.c).
-        let cpus = unsafe { raw::shim_nr_cpu_ids() };
-        for cpu in 0..cpus {
-            // SAFETY: The memory exists by the type invariant, and only possible CPUs are accessed.
-            // Nothing else uses it: `take` no longer finds it, and a grace period has passed.
-            let remembered = unsafe {
+        // SAFETY: `__alloc_percpu()` returned the memory, and the references to its blocks belong to
+        // `self` (type invariant). Only possible CPUs are accessed. Nothing else uses the memory:
+        // `take` no longer finds it, and a grace period has passed.
+        unsafe {
+            let memory = self.memory.as_ptr().cast();
+            for cpu in 0..raw::safe::shim_nr_cpu_ids() {
                 if !raw::shim_cpu_possible(cpu) {
                     continue;
                 }
-                &*raw::shim_per_cpu_ptr(self.memory.as_ptr().cast(), cpu).cast::<Remembered>()
-            };
-            for page in remembered.pages.iter().filter(|page| !page.is_null()) {
-                // SAFETY: By the type invariant, the reference belongs to `self`.
-                unsafe { raw::shim_put_page(*page) };
+                let remembered = &*raw::shim_per_cpu_ptr(memory, cpu).cast::<Remembered>();
+                for page in remembered.pages.iter().filter(|page| !page.is_null()) {
+                    raw::shim_put_page(*page);
+                }
+                if let Some(divided) = remembered.divided {
+                    put(divided);
+                }
             }
-            if let Some(divided) = remembered.divided {
-                // SAFETY: `take` returned it, and the reference belongs to `self` (type invariant).
-                unsafe { put(divided) };
-            }
+            raw::free_percpu(memory);
         }
-        // SAFETY: `__alloc_percpu()` returned the memory (type invariant), and after the grace
-        // period above nothing uses it.
-        unsafe { raw::free_percpu(self.memory.as_ptr().cast()) };
     }
 }
 
@@ -117,9 +114,7 @@ impl Drop for Memory {
 /// are disabled outside of hard interrupts. `f` must not call this function.
 #[inline]
 fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
-    // SAFETY: Reads the preemption count, which is possible in any context
-    // (include/linux/preempt.h).
-    let alone = !cfg!(CONFIG_PREEMPT_RT) && unsafe { raw::shim_in_softirq_level() };
+    let alone = !cfg!(CONFIG_PREEMPT_RT) && raw::safe::shim_in_softirq_level();
     let memory = MEMORY.load(Acquire);
     if memory == 0 || !alone {
         return None;

@@ -2,7 +2,11 @@
 
 //! The datagrams of a received packet and access to their bytes.
 
-use super::{rx::RxSkb, UDP_HEADER};
+use super::{
+    rx::RxSkb,
+    skb::{shim_skb_gso_size, shim_skb_gso_type},
+    UDP_HEADER,
+};
 use crate::{crc32, raw, shared_bytes, vector::Vector};
 use core::{marker::PhantomData, num::NonZero};
 use kernel::prelude::*;
@@ -10,18 +14,17 @@ use kernel::prelude::*;
 impl RxSkb {
     /// Returns the datagrams in the packet, in order. There is one, unless the sender's stack has
     /// passed on several without segmenting them (`SKB_GSO_UDP_L4`), for example over a veth.
-    /// Copies and checksums of their bytes use `vector`.
+    /// `is_own` tells whether the caller has recognized the packet as one that it built on this
+    /// host. Copies and checksums of the bytes use `vector`.
     #[inline]
-    pub fn datagrams<'a>(&'a self, vector: &'a Vector) -> impl Iterator<Item = Datagram<'a>> {
+    pub fn datagrams<'a>(
+        &'a self,
+        is_own: bool,
+        vector: &'a Vector,
+    ) -> impl Iterator<Item = Datagram<'a>> {
         let total = self.payload_len();
-        // SAFETY: `self` owns a reference to the packet (type invariant), which keeps its shared
-        // info.
-        let (size, kind) = unsafe {
-            (
-                usize::from(raw::shim_skb_gso_size(self.as_raw())),
-                raw::shim_skb_gso_type(self.as_raw()),
-            )
-        };
+        let size = usize::from(shim_skb_gso_size(self.fields()));
+        let kind = shim_skb_gso_type(self.fields());
         let segmented = kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
         let size = NonZero::new(size).filter(|size| segmented && size.get() < total);
         let several = size.is_some();
@@ -30,7 +33,7 @@ impl RxSkb {
         let size = size.map_or(total, NonZero::get);
         let mut pieces = Pieces::new(self);
         let linear = pieces.len;
-        let from_this_host = self.is_from_this_host() && self.lengths_agree();
+        let from_this_host = is_own && self.lengths_agree();
         (0..count).map(move |index| {
             // The start is inside the packet, whose length fits in 32 bits.
             let start = index.wrapping_mul(size);
@@ -279,8 +282,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Returns whether the bytes are unmodified since they were written on this host: they are in
-    /// page fragments of a packet built here ([`RxSkb::is_from_this_host`]), whose length fields
-    /// agree.
+    /// page fragments of a packet built here, whose length fields agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
         self.part.from_this_host && self.part.paged
@@ -417,6 +419,18 @@ impl<'a> Fragment<'a> {
         }
     }
 
+    /// Describes bytes of the kernel.
+    #[inline]
+    pub(crate) fn of(bytes: &'a [u8], vector: &'a Vector) -> Self {
+        // INVARIANT: A slice is valid for reads of its length.
+        Self {
+            data: bytes.as_ptr(),
+            len: bytes.len(),
+            vector,
+            _packet: PhantomData,
+        }
+    }
+
     /// Returns the `Vector` used to copy the bytes.
     #[inline]
     pub(crate) fn vector(&self) -> &'a Vector {
@@ -432,7 +446,7 @@ impl<'a> Fragment<'a> {
 
     /// Returns the start of the memory, which is valid for reads of [`len`](Self::len) bytes.
     #[inline]
-    pub fn as_ptr(&self) -> *const u8 {
+    pub(crate) fn as_ptr(&self) -> *const u8 {
         self.data
     }
 

@@ -8,13 +8,11 @@ use super::NetNs;
 use crate::{raw, shared_bytes};
 use core::ptr::NonNull;
 use kernel::{
-    ffi::c_int,
+    ffi::{c_int, c_uint, c_ushort},
+    str::CStr,
     sync::{aref::AlwaysRefCounted, rcu},
     types::Opaque,
 };
-
-/// Maximum number of datagrams in a GSO packet.
-pub const MAX_SEGMENTS: u32 = 16;
 
 /// A network device (`struct net_device`).
 ///
@@ -37,14 +35,32 @@ unsafe impl Sync for NetDevice {}
 // is zero (netdev_wait_allrefs_any in net/core/dev.c).
 unsafe impl AlwaysRefCounted for NetDevice {
     fn inc_ref(&self) {
-        // SAFETY: The device is valid by the type invariant, so a reference may be taken.
-        unsafe { raw::shim_dev_hold(self.as_raw()) }
+        shim_dev_hold(self);
     }
 
     unsafe fn dec_ref(obj: NonNull<Self>) {
         // SAFETY: The caller owns a reference and gives it up.
         unsafe { raw::shim_dev_put(obj.cast().as_ptr()) }
     }
+}
+
+// Safe: these are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
+// points to (type invariant, `repr(transparent)`). `dev_hold` counts a reference, and the others
+// read fields, with READ_ONCE() if they may change.
+#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
+unsafe extern "C" {
+    safe fn shim_dev_hold(dev: &NetDevice);
+    safe fn shim_is_vlan_dev(dev: &NetDevice) -> bool;
+    pub(super) safe fn shim_ll_reserved_space(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_can_segment_udp(dev: &NetDevice) -> bool;
+    safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_gso_ipv4_max_size(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_gso_max_segs(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_gso_max_size(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_ifindex(dev: &NetDevice) -> c_int;
+    safe fn shim_netdev_mtu(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_type(dev: &NetDevice) -> c_ushort;
+    safe fn shim_netif_oper_up(dev: &NetDevice) -> bool;
 }
 
 /// Name of a device at the time of the call.
@@ -82,16 +98,14 @@ impl NetDevice {
 
     /// Returns a pointer to the C struct.
     #[inline]
-    pub fn as_raw(&self) -> *mut raw::net_device {
+    pub(crate) fn as_raw(&self) -> *mut raw::net_device {
         self.0.get()
     }
 
     /// Returns the index of the device, unique in its namespace.
     #[inline]
     pub fn ifindex(&self) -> i32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        unsafe { raw::shim_netdev_ifindex(self.as_raw()) }
+        shim_netdev_ifindex(self)
     }
 
     /// Returns the name of the device. During a rename, it may be a mixture of both names.
@@ -109,9 +123,7 @@ impl NetDevice {
     /// Returns the maximum transmission unit in bytes, without the Ethernet header.
     #[inline]
     pub fn mtu(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        unsafe { raw::shim_netdev_mtu(self.as_raw()) }
+        shim_netdev_mtu(self)
     }
 
     /// Returns the Ethernet address, or `None` for devices of other types.
@@ -149,8 +161,7 @@ impl NetDevice {
 
     /// Returns the hardware type (`ARPHRD_*`).
     fn kind(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads one field.
-        unsafe { raw::shim_netdev_type(self.as_raw()) }.into()
+        shim_netdev_type(self).into()
     }
 
     /// Returns whether this is the loopback device.
@@ -162,22 +173,16 @@ impl NetDevice {
     /// Returns whether packets go through a queueing discipline before they leave, which may delay,
     /// drop or change them. By default, the loopback device has no queue.
     #[inline]
-    fn has_queue(&self, _guard: &rcu::Guard) -> bool {
+    pub fn has_queue(&self, _guard: &rcu::Guard) -> bool {
         // SAFETY: The device is valid by the type invariant. It has at least one queue, which has a
         // discipline (`dev_init_scheduler()`, net/sched/sch_generic.c) that is valid for the RCU
         // section.
         unsafe { raw::shim_netdev_has_queue(self.as_raw()) }
     }
 
-    /// Returns whether packets that leave through the device may wait on this host: in a queueing
-    /// discipline, in a hardware ring, or in a lower device. Without a discipline, a veth or the
-    /// loopback device passes each packet straight to the receiver's stack.
-    pub fn queues_packets(&self, rcu: &rcu::Guard) -> bool {
-        self.has_queue(rcu) || !(self.is_loopback() || self.is_veth())
-    }
-
-    /// Returns whether this is one end of a veth pair.
-    fn is_veth(&self) -> bool {
+    /// Returns whether this is a device of a kind of `rtnl_link_ops`, such as "veth".
+    #[inline]
+    pub fn is_kind(&self, kind: &CStr) -> bool {
         // SAFETY: The device is valid by the type invariant. Link operations are static data of the
         // module that the device belongs to, and have a kind, which ends with a zero byte. The
         // comparison ends there, or before: this runs for each batch, so it does not call strlen().
@@ -186,32 +191,20 @@ impl NetDevice {
             if ops.is_null() {
                 return false;
             }
-            let kind = raw::shim_link_ops_kind(ops);
-            let mut name = c"veth".to_bytes_with_nul().iter().enumerate();
-            name.all(|(at, byte)| kind.add(at).read() == *byte)
+            let own = raw::shim_link_ops_kind(ops);
+            let mut bytes = kind.to_bytes_with_nul().iter().enumerate();
+            bytes.all(|(at, byte)| own.add(at).read() == *byte)
         }
     }
 
-    /// Returns the maximum size in bytes of an IP packet that holds several UDP datagrams and that
-    /// the device passes on unsegmented inside this host. Returns 0 if it does not accept such
-    /// packets.
-    ///
-    /// Only veth qualifies: it passes them to the receiver's stack unchanged. Hardware that
-    /// segments packets does not, because it would write UDP checksums into the datagrams.
-    pub fn segmentation_limit(&self) -> u32 {
-        if !self.is_veth() {
+    /// Returns the maximum size in bytes of an IP packet that holds up to `segments` UDP datagrams,
+    /// or 0 if the device does not accept such packets.
+    #[inline]
+    pub fn udp_gso_limit(&self, segments: u32) -> u32 {
+        if !shim_netdev_can_segment_udp(self) || shim_netdev_gso_max_segs(self) < segments {
             return 0;
         }
-        // SAFETY: The device is valid by the type invariant; the shims read single fields.
-        unsafe {
-            if !raw::shim_netdev_can_segment_udp(self.as_raw())
-                || raw::shim_netdev_gso_max_segs(self.as_raw()) < MAX_SEGMENTS
-            {
-                return 0;
-            }
-            raw::shim_netdev_gso_max_size(self.as_raw())
-                .min(raw::shim_netdev_gso_ipv4_max_size(self.as_raw()))
-        }
+        shim_netdev_gso_max_size(self).min(shim_netdev_gso_ipv4_max_size(self))
     }
 
     /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
@@ -236,37 +229,16 @@ impl NetDevice {
         self.flags() & raw::net_device_flags_IFF_UP != 0
     }
 
-    /// Returns whether the device has a carrier.
-    #[inline]
-    pub fn has_carrier(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; netif_carrier_ok() (netdevice.h) tests
-        // a bit.
-        unsafe { raw::shim_netif_carrier_ok(self.as_raw()) }
-    }
-
     /// Returns whether the device can carry traffic (RFC 2863 `ifOperStatus`).
     #[inline]
     pub fn is_operational(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; netif_oper_up() (netdevice.h) reads a
-        // field with READ_ONCE().
-        unsafe { raw::shim_netif_oper_up(self.as_raw()) }
-    }
-
-    /// Returns whether the device is registered and not being unregistered.
-    #[inline]
-    pub fn is_registered(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        u32::from(unsafe { raw::shim_netdev_reg_state(self.as_raw()) })
-            == raw::netdev_reg_state_NETREG_REGISTERED
+        shim_netif_oper_up(self)
     }
 
     /// Returns whether this is a VLAN device.
     #[inline]
     pub fn is_vlan(&self) -> bool {
-        // SAFETY: The device is valid by the type invariant; is_vlan_dev() (if_vlan.h) tests a
-        // flag.
-        unsafe { raw::shim_is_vlan_dev(self.as_raw()) }
+        shim_is_vlan_dev(self)
     }
 
     /// Returns the VLAN identifier of packets that the device receives: its own if it is a VLAN
@@ -320,9 +292,7 @@ impl NetDevice {
 
     #[inline]
     fn flags(&self) -> u32 {
-        // SAFETY: The device is valid by the type invariant; the shim reads the field with
-        // READ_ONCE().
-        unsafe { raw::shim_netdev_flags(self.as_raw()) }
+        shim_netdev_flags(self)
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! Finding network devices by number or address.
 
-use super::{IpAddr, NetDevice, NetNs};
+use super::{addr::in6, IpAddr, NetDevice, NetNs};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::sync::{aref::ARef, rcu};
@@ -13,36 +13,36 @@ impl NetNs {
     pub fn device<'a>(&self, ifindex: u32, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {
         let ifindex = i32::try_from(ifindex).ok()?;
         // SAFETY: The namespace is valid, and the guard holds the RCU read lock, as
-        // dev_get_by_index_rcu() (net/core/dev.c) requires.
-        let dev = unsafe { raw::dev_get_by_index_rcu(self.as_raw(), ifindex) };
-        // SAFETY: A device that dev_get_by_index_rcu() returns is valid while the guard exists.
-        (!dev.is_null()).then(|| unsafe { NetDevice::from_raw(dev) })
+        // dev_get_by_index_rcu() (net/core/dev.c) requires. It returns null or a device that is
+        // valid while the guard exists.
+        unsafe {
+            let dev = raw::dev_get_by_index_rcu(self.as_raw(), ifindex);
+            (!dev.is_null()).then(|| NetDevice::from_raw(dev))
+        }
     }
 
     /// Returns the device that has this local address in the namespace.
     pub fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
         let _rcu = rcu::read_lock();
-        let dev = match address {
-            // SAFETY: The namespace is valid, and the RCU read lock is held, as __ip_dev_find()
-            // (net/ipv4/devinet.c) requires of a caller that does not ask for a reference.
-            IpAddr::V4(a) => unsafe {
-                raw::__ip_dev_find(self.as_raw(), u32::from_ne_bytes(*a), false)
-            },
-            IpAddr::V6(a) => {
-                let mut in6 = raw::in6_addr::default();
-                // SAFETY: Both are valid for sixteen bytes, the size of an in6_addr, and do not
-                // overlap.
-                unsafe { ptr::copy_nonoverlapping(a.as_ptr(), (&raw mut in6).cast(), 16) };
-                // SAFETY: The namespace is valid, and the RCU read lock is held, as ipv6_dev_find()
-                // (net/ipv6/addrconf.c) requires. It accepts a null device.
-                unsafe { raw::ipv6_dev_find(self.as_raw(), &in6, ptr::null_mut()) }
-            }
-        };
-        let dev = NonNull::new(dev)?;
-        // SAFETY: The device is valid under RCU, which is held while `ARef::from` takes a
-        // reference.
-        Some(ARef::from(unsafe { NetDevice::from_raw(dev.as_ptr()) }))
+        // SAFETY: The namespace is valid, and the RCU read lock is held, as ipv6_dev_find()
+        // (net/ipv6/addrconf.c) requires, and __ip_dev_find() (net/ipv4/devinet.c) of a caller that
+        // does not ask for a reference. They return null or a device that is valid under RCU, which
+        // is held while `ARef::from` takes a reference. ipv6_dev_find() accepts a null device.
+        unsafe {
+            let dev = match address {
+                IpAddr::V4(a) => raw::__ip_dev_find(self.as_raw(), u32::from_ne_bytes(*a), false),
+                IpAddr::V6(a) => raw::ipv6_dev_find(self.as_raw(), &in6(*a), ptr::null_mut()),
+            };
+            NonNull::new(dev).map(|dev| ARef::from(NetDevice::from_raw(dev.as_ptr())))
+        }
     }
+}
+
+// Safe: this is the signature of the shim. maybe_get_net() (net_namespace.h) takes any valid
+// namespace, and takes a reference only if the count is not yet zero.
+#[allow(improper_ctypes, reason = "C code sees a `struct net`")]
+unsafe extern "C" {
+    safe fn shim_maybe_get_net(net: &NetNs) -> *mut raw::net;
 }
 
 /// A reference that keeps a namespace from ending.
@@ -68,8 +68,6 @@ impl NetDevice {
     /// namespace has begun to end.
     pub fn get_net(&self) -> Option<NetRef> {
         let rcu = rcu::read_lock();
-        // SAFETY: The namespace is valid under RCU. maybe_get_net() (net_namespace.h) takes a
-        // reference only if the count is not yet zero.
-        NonNull::new(unsafe { raw::shim_maybe_get_net(self.net(&rcu).as_raw()) }).map(NetRef)
+        NonNull::new(shim_maybe_get_net(self.net(&rcu))).map(NetRef)
     }
 }

@@ -6,12 +6,12 @@
 
 use super::{
     net_exit::{self, Owned},
-    IpAddr, NetNs, NetRef, UdpTunnels,
+    skb::Skb,
+    IpAddr, IpVersion, NetNs, NetRef, UdpTunnels,
 };
 use crate::raw;
 use core::{
     ffi::{c_uint, c_void},
-    marker::PhantomData,
     ptr::NonNull,
 };
 use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
@@ -35,48 +35,36 @@ pub trait LocalOut: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `skb`, `sk` and `net` are valid for `'a`, which is inside an RCU read-side section. The packet
-/// has a whole IP header of the version that its `protocol` says.
+/// `sk` is valid for `'a`, which is inside an RCU read-side section. The packet has a whole IP header
+/// of the version that its `protocol` says.
 pub struct LocalPacket<'a> {
-    skb: *mut raw::sk_buff,
+    skb: &'a Skb,
     sk: NonNull<raw::sock>,
-    net: *mut raw::net,
-    _lifetime: PhantomData<&'a NetNs>,
+    net: &'a NetNs,
 }
 
 impl LocalPacket<'_> {
     /// Returns the namespace that the packet leaves from.
     pub fn net(&self) -> &NetNs {
-        // SAFETY: By the type invariant, `net` is valid for longer than the borrow of `self`.
-        unsafe { NetNs::from_raw(self.net) }
-    }
-
-    /// Returns whether the packet is IPv6.
-    #[inline]
-    fn is_ipv6(&self) -> bool {
-        // SAFETY: By the type invariant, `skb` is valid while `self` exists.
-        u32::from(u16::from_be(unsafe { raw::shim_skb_protocol(self.skb) })) == raw::ETH_P_IPV6
+        self.net
     }
 
     /// Returns whether the packet is UDP. The IP header decides; if it names another protocol,
     /// perhaps because IPv6 extension headers come first, the socket decides.
     #[inline]
     fn is_udp(&self) -> bool {
-        // SAFETY: By the type invariant, `skb` is valid and has a whole IP header of this version.
-        let protocol = unsafe {
-            if self.is_ipv6() {
-                raw::shim_ipv6_nexthdr(self.skb)
-            } else {
-                raw::shim_ipv4_protocol(self.skb)
-            }
-        };
-        if protocol == UDP {
-            return true;
-        }
         let sk = self.sk.as_ptr();
-        // SAFETY: By the type invariant, the socket is valid; a full socket has a protocol
-        // (`sk_fullsock()`, include/net/sock.h).
-        unsafe { raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into() }
+        let skb = self.skb.as_raw();
+        // SAFETY: By the type invariant, the packet has a whole IP header of this version, and the
+        // socket is valid; a full socket has a protocol (`sk_fullsock()`, include/net/sock.h).
+        unsafe {
+            let protocol = match self.skb.version() {
+                IpVersion::V4 => raw::shim_ipv4_protocol(skb),
+                IpVersion::V6 => raw::shim_ipv6_nexthdr(skb),
+            };
+            protocol == UDP
+                || (raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into())
+        }
     }
 
     /// Returns the destination port if the packet is a UDP datagram. A large datagram has not yet
@@ -87,29 +75,29 @@ impl LocalPacket<'_> {
             return None;
         }
         let mut port = [0; 2];
-        // SAFETY: By the type invariant, `skb` is valid; `port` is valid for two bytes.
+        let skb = self.skb.as_raw();
+        // SAFETY: By its type invariant, `skb` is valid; `port` is valid for two bytes.
         // `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet. The functions
         // that make UDP headers set the transport header to them (`udp_send_skb()`, net/ipv4/udp.c;
         // `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`, net/ipv4/udp_tunnel_core.c;
         // `raw_send_hdrinc()`, net/ipv4/raw.c).
         let result = unsafe {
-            let offset = raw::shim_skb_transport_offset(self.skb);
+            let offset = raw::shim_skb_transport_offset(skb);
             let at = offset.saturating_add(DESTINATION_PORT);
-            raw::skb_copy_bits(self.skb, at, port.as_mut_ptr().cast(), 2)
+            raw::skb_copy_bits(skb, at, port.as_mut_ptr().cast(), 2)
         };
         (result == 0).then(|| u16::from_be_bytes(port))
     }
 
     /// Returns the packet's source address.
     pub fn source(&self) -> IpAddr {
-        // SAFETY: By the type invariant, `skb` is valid and has a whole, linear header: at least 20
-        // bytes of IPv4, or 40 of IPv6.
+        // SAFETY: By the type invariant, the packet has a whole, linear header: at least 20 bytes of
+        // IPv4, or 40 of IPv6.
         unsafe {
-            let header = raw::shim_skb_network_header(self.skb);
-            if self.is_ipv6() {
-                IpAddr::V6(*header.add(8).cast())
-            } else {
-                IpAddr::V4(*header.add(12).cast())
+            let header = raw::shim_skb_network_header(self.skb.as_raw());
+            match self.skb.version() {
+                IpVersion::V4 => IpAddr::V4(*header.add(12).cast()),
+                IpVersion::V6 => IpAddr::V6(*header.add(8).cast()),
             }
         }
     }
@@ -137,7 +125,7 @@ impl LocalPacket<'_> {
             let result = !file.is_null()
                 && raw::file_ns_capable(
                     file,
-                    raw::shim_net_user_ns(self.net),
+                    raw::shim_net_user_ns(self.net.as_raw()),
                     raw::CAP_NET_RAW as i32,
                 );
             raw::shim_sk_callback_unlock(sk);
@@ -190,11 +178,10 @@ impl<H: LocalOut> LocalOutHook<H> {
     pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();
-        // SAFETY: `ops` is valid for writes, and nothing else has its address yet.
-        unsafe { raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data) };
-        // SAFETY: If `register` succeeds, the hook is registered in `net`. Nothing but the list
-        // unregisters it.
+        // SAFETY: `ops` is valid for writes, and nothing else has its address yet. If `register`
+        // succeeds, the hook is registered in `net`. Nothing but the list unregisters it.
         let id = unsafe {
+            raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data);
             net_exit::add(net, || {
                 register(net, ops.get()).map(|()| Owned::Hook(ops.get()))
             })
@@ -245,21 +232,22 @@ unsafe extern "C" fn hook<H: LocalOut>(
     skb: *mut raw::sk_buff,
     state: *const raw::nf_hook_state,
 ) -> c_uint {
-    // SAFETY: `nf_hook()` (netfilter.h) passes a state on its stack.
-    let state = unsafe { &*state };
-    let Some(sk) = NonNull::new(state.sk) else {
+    // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its caller keeps
+    // the namespace. `drop` keeps the handler until no CPU is in the hook.
+    let (skb, sk, net, handler) = unsafe {
+        (
+            Skb::from_raw(skb),
+            (*state).sk,
+            NetNs::from_raw((*state).net),
+            &*data.cast::<H>(),
+        )
+    };
+    let Some(sk) = NonNull::new(sk) else {
         return raw::NF_ACCEPT;
     };
     // INVARIANT: Netfilter passes a packet with a whole IP header inside an RCU read-side section.
     // The caller of `nf_hook()` keeps the socket and the namespace.
-    let packet = LocalPacket {
-        skb,
-        sk,
-        net: state.net,
-        _lifetime: PhantomData,
-    };
-    // SAFETY: `drop` keeps the handler until no CPU is in the hook.
-    let handler = unsafe { &*data.cast::<H>() };
+    let packet = LocalPacket { skb, sk, net };
     if handler.may_leave(&packet) {
         raw::NF_ACCEPT
     } else {

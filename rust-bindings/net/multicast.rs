@@ -4,19 +4,24 @@
 //!
 //! C headers: `include/linux/igmp.h`, `include/net/addrconf.h`.
 
-use super::{IpAddr, NetDevice};
+use super::{addr::in6, IpAddr, NetDevice};
 use crate::raw;
-use core::ptr;
-use kernel::{error::to_result, prelude::*};
+use kernel::{error::to_result, ffi::c_int, prelude::*};
+
+// Safe: these are the signatures of the functions (net/ipv6/mcast.c). Both take any valid device
+// and address, in a context that may sleep.
+#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
+unsafe extern "C" {
+    safe fn ipv6_dev_mc_dec(dev: &NetDevice, addr: &raw::in6_addr) -> c_int;
+    safe fn ipv6_dev_mc_inc(dev: &NetDevice, addr: &raw::in6_addr) -> c_int;
+}
 
 /// A guard for RTNL, the lock of the network stack's configuration.
 struct Rtnl(());
 
 impl Rtnl {
     fn lock() -> Self {
-        // SAFETY: rtnl_lock() only requires a context that may sleep and a task that does not hold
-        // the lock. The kernel reports a violation of either.
-        unsafe { raw::rtnl_lock() };
+        raw::safe::rtnl_lock();
         Self(())
     }
 }
@@ -26,13 +31,6 @@ impl Drop for Rtnl {
         // SAFETY: `lock` acquired it.
         unsafe { raw::rtnl_unlock() };
     }
-}
-
-fn in6(address: &[u8; 16]) -> raw::in6_addr {
-    let mut in6 = raw::in6_addr::default();
-    // SAFETY: Both are valid for sixteen bytes, the size of an in6_addr, and do not overlap.
-    unsafe { ptr::copy_nonoverlapping(address.as_ptr(), (&raw mut in6).cast(), 16) };
-    in6
 }
 
 impl NetDevice {
@@ -63,10 +61,7 @@ impl NetDevice {
                 Ok(())
             }
             IpAddr::V6(address) => {
-                // SAFETY: The device is valid by the type invariant. `ipv6_dev_mc_inc`
-                // (net/ipv6/mcast.c) may sleep, as this function does.
-                let status = unsafe { raw::ipv6_dev_mc_inc(self.as_raw(), &in6(address)) };
-                to_result(status).map_err(|_| ENODEV)
+                to_result(ipv6_dev_mc_inc(self, &in6(*address))).map_err(|_| ENODEV)
             }
         }
     }
@@ -88,10 +83,8 @@ impl NetDevice {
                 }
             }
             IpAddr::V6(address) => {
-                // SAFETY: The device is valid by the type invariant, and the context may sleep.
-                // `ipv6_dev_mc_dec` (net/ipv6/mcast.c) only returns an error if there is no
-                // membership.
-                let _ = unsafe { raw::ipv6_dev_mc_dec(self.as_raw(), &in6(address)) };
+                // This only returns an error if there is no membership.
+                let _ = ipv6_dev_mc_dec(self, &in6(*address));
             }
         }
     }

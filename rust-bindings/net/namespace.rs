@@ -24,6 +24,13 @@ unsafe impl Send for NetNs {}
 // SAFETY: A shared reference only reads fields that never change.
 unsafe impl Sync for NetNs {}
 
+// Safe: this is the signature of the shim, which takes any valid namespace. `preinit_net()`
+// (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
+#[allow(improper_ctypes, reason = "C code sees a `struct net`")]
+unsafe extern "C" {
+    safe fn shim_net_cookie(net: &NetNs) -> u64;
+}
+
 /// Identifies a namespace. The kernel never reuses the number for another namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetNsCookie(u64);
@@ -50,16 +57,14 @@ impl NetNs {
 
     /// Returns a pointer to the C struct.
     #[inline]
-    pub fn as_raw(&self) -> *mut raw::net {
+    pub(crate) fn as_raw(&self) -> *mut raw::net {
         self.0.get()
     }
 
     /// Returns the cookie of this namespace.
     #[inline]
     pub fn cookie(&self) -> NetNsCookie {
-        // SAFETY: The namespace is valid by the type invariant. `preinit_net()`
-        // (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
-        NetNsCookie(unsafe { raw::shim_net_cookie(self.as_raw()) })
+        NetNsCookie(shim_net_cookie(self))
     }
 }
 

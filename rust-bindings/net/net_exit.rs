@@ -94,9 +94,8 @@ pub(super) unsafe fn add(net: &NetRef, create: impl FnOnce() -> Result<Owned>) -
 /// Sleeps.
 pub(super) fn release(id: Id) {
     release_all(|entry| entry.id == id);
-    // Both are used only in RCU read-side sections. SAFETY: synchronize_net() (net/core/dev.c) only
-    // requires a context that may sleep.
-    unsafe { raw::synchronize_net() };
+    // Both are used only in RCU read-side sections.
+    raw::safe::synchronize_net();
 }
 
 /// Releases the sockets and hooks of a namespace that is ending.

@@ -88,26 +88,19 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
             handler,
             // INVARIANT: If this fails, there is no `Self`; otherwise the block is registered.
             block <- Opaque::try_ffi_init(|slot: *mut raw::notifier_block| {
-                // SAFETY: `slot` is valid for writes of a notifier block, and the write covers all
-                // of it.
-                unsafe {
+                // SAFETY: `slot` is valid for writes of a notifier block, and pinned. `drop`
+                // unregisters the block before its memory is freed. On failure,
+                // `register_netdevice_notifier()` (net/core/dev.c) leaves it out of the chain.
+                to_result(unsafe {
                     slot.write(raw::notifier_block {
                         notifier_call: Some(notify::<T>),
                         next: core::ptr::null_mut(),
                         priority: 0,
-                    })
-                };
-                // SAFETY: The block is initialised and pinned, and `drop` unregisters it before its
-                // memory is freed. On failure, `register_netdevice_notifier()` (net/core/dev.c)
-                // leaves it out of the chain.
-                to_result(unsafe { raw::register_netdevice_notifier(slot) })
+                    });
+                    raw::register_netdevice_notifier(slot)
+                })
             }),
         }? Error)
-    }
-
-    /// Returns the handler.
-    pub fn handler(&self) -> &T {
-        &self.handler
     }
 }
 
@@ -138,11 +131,15 @@ unsafe extern "C" fn notify<T: NetdevEvents>(
     // SAFETY: The block is inside a pinned `NetdevNotifier<T>`, whose handler is initialised before
     // the block is registered and dropped after it is unregistered. Only the handler is borrowed:
     // the `block` field may still be uninitialised for Rust, and C changes it.
-    let handler = unsafe { &(*notifier).handler };
-    // SAFETY: `call_netdevice_notifiers_info()` and `call_netdevice_notifier()` (net/core/dev.c)
-    // are the only callers of netdevice chains. They hold RTNL and pass a `struct
-    // netdev_notifier_info`, whose device has a reference.
-    let dev = unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) };
+    // `call_netdevice_notifiers_info()` and `call_netdevice_notifier()` (net/core/dev.c) are the
+    // only callers of netdevice chains. They hold RTNL and pass a `struct netdev_notifier_info`,
+    // whose device has a reference.
+    let (handler, dev) = unsafe {
+        (
+            &(*notifier).handler,
+            NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)),
+        )
+    };
     handler.event(dev, NetdevEvent::from_raw(event));
     raw::NOTIFY_DONE as ffi::c_int
 }

@@ -36,16 +36,15 @@ impl TxSkb {
         // Full ordering: either this thread sees that `close` has begun, or `close` sees the
         // packet.
         OWNED.fetch_add(1, Full);
-        // SAFETY: `self` owns the packet (type invariant).
-        if OPEN.load(Relaxed) == 0 || unsafe { raw::shim_skb_has_destructor(skb) } {
-            OWNED.fetch_sub(1, Full);
-            return false;
-        }
         // SAFETY: `self` owns the only reference to the packet (type invariant). The destructor
         // takes over the reference to the owner. The stack calls the destructor once, clears it,
         // and does not pass it to copies and clones (`skb_release_head_state()`, `skb_orphan()`,
         // `__skb_clone()`, net/core/skbuff.c).
         unsafe {
+            if OPEN.load(Relaxed) == 0 || raw::shim_skb_has_destructor(skb) {
+                OWNED.fetch_sub(1, Full);
+                return false;
+            }
             raw::shim_skb_set_destructor_arg(skb, Arc::into_raw(owner).cast_mut().cast());
             raw::shim_skb_set_destructor(skb, Some(destructor::<T>));
         }
@@ -84,7 +83,7 @@ pub(super) fn close() {
     while OWNED.load(Acquire) != 0 {
         fsleep(Delta::from_millis(10));
     }
-    // SAFETY: This context may sleep. A task that was preempted in a destructor after its last
-    // access has left it when synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns.
-    unsafe { raw::shim_synchronize_rcu_tasks() };
+    // A task that was preempted in a destructor after its last access has left it when
+    // synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns.
+    raw::safe::shim_synchronize_rcu_tasks();
 }

@@ -2,6 +2,7 @@
 
 //! A writer for packet memory.
 
+use super::Fragment;
 use crate::{
     crc32,
     vector::{self, Vector},
@@ -56,13 +57,19 @@ impl<'a> PacketWriter<'a> {
 
     /// Returns the number of bytes not yet written.
     #[inline]
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.len.saturating_sub(self.filled)
+    }
+
+    /// Returns the `Vector` that is used for copies and checksums.
+    #[inline]
+    pub(crate) fn vector(&self) -> &'a Vector {
+        self.vector
     }
 
     /// Returns the bytes written so far.
     #[inline]
-    pub fn filled(&self) -> &[u8] {
+    fn filled(&self) -> &[u8] {
         // SAFETY: By the type invariant, these bytes are initialised; writing requires `&mut self`.
         unsafe { slice::from_raw_parts(self.start, self.filled) }
     }
@@ -96,21 +103,17 @@ impl<'a> PacketWriter<'a> {
     /// `EMSGSIZE`: there are fewer than `bytes.len()` bytes left.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result {
-        // SAFETY: The slice is valid for reads of its length.
-        unsafe { self.push_raw(bytes.as_ptr(), bytes.len()) }
+        self.push_fragment(&Fragment::of(bytes, self.vector))
     }
 
-    /// Appends bytes of memory that may change during the copy.
+    /// Appends the bytes of a fragment, which may change during the copy.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: there are fewer than `len` bytes left.
-    ///
-    /// # Safety
-    ///
-    /// `source` is valid for reads of `len` bytes.
+    /// `EMSGSIZE`: there are fewer bytes left.
     #[inline]
-    pub(crate) unsafe fn push_raw(&mut self, source: *const u8, len: usize) -> Result {
+    pub(crate) fn push_fragment(&mut self, from: &Fragment<'_>) -> Result {
+        let (source, len) = (from.as_ptr(), from.len());
         if len > self.left() {
             return Err(EMSGSIZE);
         }
@@ -121,7 +124,7 @@ impl<'a> PacketWriter<'a> {
             _ => None,
         };
         // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.
-        // The caller guarantees that `source` is valid for reads; any value is a valid byte.
+        // The fragment is valid for reads; any value is a valid byte.
         unsafe {
             let to = self.start.add(self.filled);
             match sum {

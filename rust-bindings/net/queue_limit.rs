@@ -5,6 +5,16 @@
 //! C header: `include/linux/dynamic_queue_limits.h`.
 
 use crate::raw;
+use kernel::ffi::{c_int, c_uint};
+
+// Safe: these are the signatures of the functions. They only access the struct, which has no
+// pointers (dynamic_queue_limits.h, lib/dynamic_queue_limits.c).
+unsafe extern "C" {
+    safe fn dql_completed(dql: &mut raw::dql, count: c_uint);
+    safe fn shim_dql_avail(dql: &raw::dql) -> c_int;
+    safe fn shim_dql_init(dql: &mut raw::dql);
+    safe fn shim_dql_queued(dql: &mut raw::dql, count: c_uint);
+}
 
 /// A limit on the contents of a queue that adapts to the consumer (`struct dql`).
 ///
@@ -16,8 +26,7 @@ impl QueueLimit {
     /// Creates a limit between `min` and `max`, for an empty queue.
     pub fn new(min: u32, max: u32) -> Self {
         let mut dql: raw::dql = pin_init::zeroed();
-        // SAFETY: `dql` is valid for writes; the struct has no pointers, so it may be moved.
-        unsafe { raw::shim_dql_init(&mut dql) };
+        shim_dql_init(&mut dql);
         dql.min_limit = min;
         dql.max_limit = max;
         dql.limit = min;
@@ -28,9 +37,7 @@ impl QueueLimit {
     /// Records `count` more objects in the queue.
     pub fn queued(&mut self, count: u16) {
         if count != 0 {
-            // SAFETY: `self` is exclusively borrowed, and `count` is less than `DQL_MAX_OBJECT`, as
-            // dql_queued() (dynamic_queue_limits.h) requires.
-            unsafe { raw::shim_dql_queued(&mut self.0, count.into()) };
+            shim_dql_queued(&mut self.0, count.into());
         }
     }
 
@@ -40,18 +47,13 @@ impl QueueLimit {
             return;
         }
         let queued = self.0.num_queued.wrapping_sub(self.0.num_completed);
-        // SAFETY: `self` is exclusively borrowed. `min` keeps the number of completed objects at
-        // most the number queued; more would be a BUG in dql_completed()
-        // (lib/dynamic_queue_limits.c).
-        unsafe { raw::dql_completed(&mut self.0, count.min(queued)) };
+        // More than the number queued would be a BUG in dql_completed().
+        dql_completed(&mut self.0, count.min(queued));
     }
 
     /// Returns how many more objects may be queued: up to one beyond the limit, so that the limit
     /// notices when more could have been queued.
     pub fn room(&self) -> u32 {
-        // SAFETY: The struct is initialised and borrowed; dql_avail() (dynamic_queue_limits.h) only
-        // reads it.
-        let available = unsafe { raw::shim_dql_avail(&self.0) };
-        u32::try_from(available).map_or(0, |available| available.saturating_add(1))
+        u32::try_from(shim_dql_avail(&self.0)).map_or(0, |available| available.saturating_add(1))
     }
 }

@@ -85,8 +85,8 @@ impl Route {
         let mut fl4: raw::flowi4 = pin_init::zeroed();
         // SAFETY: `fl4` is valid, and the namespace is valid under RCU. `ip_route_output_flow`
         // (net/ipv4/route.c) accepts a null socket. It returns an error or a reference that the
-        // caller owns.
-        let rt = unsafe {
+        // caller owns; the shim takes the address of a field of it.
+        let dst = unsafe {
             raw::shim_flowi4_init(
                 &mut fl4,
                 dev.ifindex(),
@@ -97,12 +97,9 @@ impl Route {
                 flow.source_port.to_be(),
                 flow.destination_port.to_be(),
             );
-            raw::ip_route_output_flow(dev.net(&guard).as_raw(), &mut fl4, ptr::null())
+            let rt = raw::ip_route_output_flow(dev.net(&guard).as_raw(), &mut fl4, ptr::null());
+            raw::shim_rtable_dst(from_err_ptr(rt)?)
         };
-        let rt = from_err_ptr(rt)?;
-        // SAFETY: `ip_route_output_flow` returned a valid route; the shim takes the address of a
-        // field.
-        let dst = unsafe { raw::shim_rtable_dst(rt) };
         // INVARIANT: The reference to `rt` is the reference to its `dst`.
         Ok(Self {
             dst: NonNull::new(dst).ok_or_else(host_unreachable)?,

@@ -4,7 +4,11 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{datagram::Fragment, origin, IpAddr, IpVersion, UDP_HEADER};
+use super::{
+    datagram::Fragment,
+    skb::{shim_skb_dev, shim_skb_headlen, shim_skb_tskey, Skb},
+    IpAddr, IpVersion, UDP_HEADER,
+};
 use crate::{raw, vector::Vector};
 use core::{mem::ManuallyDrop, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
@@ -38,20 +42,19 @@ impl RxSkb {
     /// at the UDP header, which is linear, and it is trimmed to the length of the datagram.
     pub(super) unsafe fn from_udp(skb: *mut raw::sk_buff) -> Self {
         // SAFETY: `__udp4_lib_rcv` (net/ipv4/udp.c) and `__udp6_lib_rcv` (net/ipv6/udp.c) have
-        // made sure that the UDP header is linear.
-        unsafe { raw::shim___skb_pull(skb, UDP_HEADER as u32) };
+        // made sure that the UDP header is linear. They dereference the packet, so it is not null.
+        let skb = unsafe {
+            raw::shim___skb_pull(skb, UDP_HEADER as u32);
+            NonNull::new_unchecked(skb)
+        };
         // INVARIANT: The caller guarantees the headers, and the pull moved the data past the UDP
         // header.
-        Self {
-            // SAFETY: UDP dereferences the packet before it calls `encap_rcv`, so it is not null.
-            skb: unsafe { NonNull::new_unchecked(skb) },
-        }
+        Self { skb }
     }
 
     /// Returns the device of the packet, which is valid only while the packet is being received.
     pub(super) fn raw_dev(&self) -> *mut raw::net_device {
-        // SAFETY: `self` owns a reference to the packet (type invariant).
-        unsafe { raw::shim_skb_dev(self.as_raw()) }
+        shim_skb_dev(self.fields())
     }
 
     #[inline]
@@ -59,18 +62,16 @@ impl RxSkb {
         self.skb.as_ptr()
     }
 
+    #[inline]
+    pub(super) fn fields(&self) -> &Skb {
+        // SAFETY: `self` owns a reference to the packet (type invariant).
+        unsafe { Skb::from_raw(self.as_raw()) }
+    }
+
     /// Returns the IP version of the packet.
     #[inline]
     pub fn version(&self) -> IpVersion {
-        // SAFETY: `self` owns a reference to the packet (type invariant).
-        if u32::from(u16::from_be(unsafe {
-            raw::shim_skb_protocol(self.as_raw())
-        })) == raw::ETH_P_IPV6
-        {
-            IpVersion::V6
-        } else {
-            IpVersion::V4
-        }
+        self.fields().version()
     }
 
     /// Returns the IP header as it was received, with IPv4 options or IPv6 extension headers: at
@@ -134,26 +135,10 @@ impl RxSkb {
         }
     }
 
-    /// Returns the IPv4 time to live or IPv6 hop limit.
-    #[inline]
-    pub fn ttl(&self) -> u8 {
-        match self.version() {
-            IpVersion::V4 => u8::from_be_bytes(self.ip_field(8)),
-            IpVersion::V6 => u8::from_be_bytes(self.ip_field(7)),
-        }
-    }
-
     /// Returns the UDP source port.
     #[inline]
     pub fn source_port(&self) -> u16 {
         let &[high, low, ..] = self.udp_header();
-        u16::from_be_bytes([high, low])
-    }
-
-    /// Returns the UDP destination port.
-    #[inline]
-    pub fn destination_port(&self) -> u16 {
-        let &[_, _, high, low, ..] = self.udp_header();
         u16::from_be_bytes([high, low])
     }
 
@@ -172,13 +157,13 @@ impl RxSkb {
         }
     }
 
-    /// Returns whether [`TxSkb`](super::TxSkb) built the packet on this host and nothing has copied
-    /// or cut it since. This covers its page fragments; headers and linear data may have changed on
-    /// the way.
+    /// Returns the key of the transmit timestamp: that of [`TxSkb::set_timestamp_key`], if the packet
+    /// is a clone of one that was sent on this host.
+    ///
+    /// [`TxSkb::set_timestamp_key`]: super::TxSkb::set_timestamp_key
     #[inline]
-    pub(super) fn is_from_this_host(&self) -> bool {
-        // SAFETY: `self` owns a reference to the packet (type invariant).
-        unsafe { origin::is_marked(self.as_raw()) }
+    pub fn timestamp_key(&self) -> u32 {
+        shim_skb_tskey(self.fields())
     }
 
     /// Returns whether IP, UDP and the packet agree on the length. (UDP trims bytes beyond its own
@@ -201,8 +186,7 @@ impl RxSkb {
     /// Returns the bytes of UDP payload, of all datagrams together.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        // SAFETY: `self` owns a reference to the packet (type invariant).
-        unsafe { (*self.as_raw()).len as usize }
+        self.fields().len() as usize
     }
 
     /// Returns the linear part of the payload. It may be empty or hold the whole payload.
@@ -213,7 +197,7 @@ impl RxSkb {
         unsafe {
             slice::from_raw_parts(
                 (*self.as_raw()).data,
-                raw::shim_skb_headlen(self.as_raw()) as usize,
+                shim_skb_headlen(self.fields()) as usize,
             )
         }
     }
@@ -270,18 +254,18 @@ impl RxSkb {
         while done < len {
             let mut data = core::ptr::null();
             // SAFETY: `state` was prepared above, and `done` is the sum of the lengths returned so
-            // far.
-            let piece = unsafe { raw::skb_seq_read(done as u32, &mut data, &mut state) } as usize;
-            if piece == 0 {
+            // far. `skb_seq_read()` (net/core/skbuff.c) returns how many bytes are valid at `data`,
+            // even beyond the end of the range. They stay mapped until the next call.
+            let piece = unsafe {
+                let piece = raw::skb_seq_read(done as u32, &mut data, &mut state) as usize;
+                Fragment::new(data, piece.min(len.saturating_sub(done)), vector)
+            };
+            if piece.len() == 0 {
                 // `skb_seq_read` has already unmapped the last piece.
                 return Err(EFAULT);
             }
-            // `skb_seq_read` returns the rest of the piece, even beyond the end of the range.
-            let piece = piece.min(len.saturating_sub(done));
-            // SAFETY: `skb_seq_read()` (net/core/skbuff.c) returns how many bytes are valid at
-            // `data`. They stay mapped until the next call.
-            f(unsafe { Fragment::new(data, piece, vector) });
-            done = done.wrapping_add(piece);
+            done = done.wrapping_add(piece.len());
+            f(piece);
         }
         // SAFETY: `state` was prepared above; this unmaps the last piece.
         unsafe { raw::skb_abort_seq_read(&mut state) };
@@ -311,9 +295,7 @@ impl RxSkb {
 
     /// Returns the bytes of memory that the packet occupies.
     pub(super) fn truesize(&self) -> usize {
-        // SAFETY: `self` owns a reference to the packet (type invariant). Nothing changes
-        // `truesize` (struct sk_buff, include/linux/skbuff.h) of a packet after it was received.
-        unsafe { (*self.as_raw()).truesize as usize }
+        self.fields().truesize()
     }
 
     /// Frees the packet without counting it as dropped.

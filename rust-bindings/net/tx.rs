@@ -4,14 +4,15 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::{blocks, origin, IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
-use crate::{raw, vector::Vector};
-use core::{ptr::NonNull, slice};
-use kernel::{
-    page::{Page, PAGE_SIZE},
-    prelude::*,
-    sync::rcu,
+use super::{
+    blocks,
+    device::shim_ll_reserved_space,
+    skb::{shim_skb_gso_segs, shim_skb_gso_size, shim_skb_headroom, shim_skb_nr_frags, Skb},
+    IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
 };
+use crate::{raw, vector::Vector};
+use core::ptr::NonNull;
+use kernel::{prelude::*, sync::rcu};
 
 /// A UDP datagram under construction. The payload comes first; the headers are then written in
 /// front of it.
@@ -48,8 +49,7 @@ impl TxSkb {
     #[inline]
     pub fn new(route: &Route, capacity: usize) -> Option<Self> {
         let guard = rcu::read_lock();
-        // SAFETY: The device of a route is valid under RCU, which `guard` holds.
-        let link = unsafe { raw::shim_ll_reserved_space(route.device(&guard).as_raw()) };
+        let link = shim_ll_reserved_space(route.device(&guard));
         let ip = match route.version() {
             IpVersion::V4 => IPV4_HEADER,
             IpVersion::V6 => IPV6_HEADER,
@@ -108,6 +108,12 @@ impl TxSkb {
         self.skb.as_ptr()
     }
 
+    #[inline]
+    fn fields(&self) -> &Skb {
+        // SAFETY: `self` owns the packet (type invariant).
+        unsafe { Skb::from_raw(self.as_raw()) }
+    }
+
     /// Transfers ownership of the C struct to the caller.
     #[inline]
     pub(super) fn into_raw(self) -> *mut raw::sk_buff {
@@ -132,8 +138,7 @@ impl TxSkb {
     #[inline]
     #[expect(clippy::len_without_is_empty)] // No caller needs it.
     pub fn len(&self) -> usize {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { (*self.as_raw()).len as usize }
+        self.fields().len() as usize
     }
 
     /// Appends `len` bytes that `fill` writes. Bytes that it does not write are zero. If `fill`
@@ -154,7 +159,7 @@ impl TxSkb {
         vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
-        let linear = !self.paged && len <= self.tailroom();
+        let linear = !self.paged && len <= self.fields().tailroom();
         let before = self.len();
         let (block, used) = match self.block {
             // SAFETY: `self` owns the packet, whose tailroom is at least `len` bytes, so `len` fits
@@ -165,7 +170,9 @@ impl TxSkb {
             },
             _ if len > blocks::SIZE => return Err(EMSGSIZE),
             Some((block, used)) if blocks::SIZE.saturating_sub(used) >= len => (block, used),
-            _ if self.fragments() >= raw::MAX_SKB_FRAGS => return Err(EMSGSIZE),
+            _ if u32::from(shim_skb_nr_frags(self.fields())) >= raw::MAX_SKB_FRAGS => {
+                return Err(EMSGSIZE)
+            }
             _ => (blocks::take()?, 0),
         };
         // SAFETY: `self` owns the memory, and nothing else uses its `len` bytes from `used` on.
@@ -188,7 +195,7 @@ impl TxSkb {
     /// Adds `len` initialised bytes of a block, which follow the `used` ones, to the packet.
     #[inline]
     fn add_block(&mut self, block: NonNull<u8>, used: usize, len: usize) {
-        let count = self.fragments() as i32;
+        let count = i32::from(shim_skb_nr_frags(self.fields()));
         // SAFETY: The caller has initialised the bytes. A new block becomes a fragment, for which
         // there is a free slot; the fragment takes over the block's reference and accounts for all
         // of its memory. A block in use is the last fragment, which grows.
@@ -208,26 +215,11 @@ impl TxSkb {
         self.block = Some((block, used.wrapping_add(len)));
     }
 
-    /// Returns the number of page fragments so far.
-    #[inline]
-    fn fragments(&self) -> u32 {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_nr_frags(self.as_raw()) }.into()
-    }
-
-    /// Returns the bytes of linear data that the packet still has room for.
-    #[inline]
-    fn tailroom(&self) -> usize {
-        // SAFETY: `self` owns the packet (type invariant). `skb_tailroom` (skbuff.h) returns zero
-        // if there are page fragments.
-        usize::try_from(unsafe { raw::shim_skb_tailroom(self.as_raw()) }).unwrap_or(0)
-    }
-
     /// Returns how many bytes a single [`append`](Self::append) can take, given that it needs room
     /// for at least `len`.
     #[inline]
     pub fn room(&self, len: usize) -> usize {
-        match (self.tailroom(), self.block) {
+        match (self.fields().tailroom(), self.block) {
             (linear, _) if linear >= len && !self.paged => linear,
             (_, Some((_, used))) if blocks::SIZE.saturating_sub(used) >= len => {
                 blocks::SIZE.saturating_sub(used)
@@ -282,26 +274,26 @@ impl TxSkb {
         Ok(())
     }
 
+    /// Sets the key of the transmit timestamp, which the packet does not use otherwise. The stack
+    /// passes it on to clones, but not to copies (`struct skb_shared_info`, skbuff.h).
+    #[inline]
+    pub fn set_timestamp_key(&mut self, key: u32) {
+        // SAFETY: `self` owns the only reference to the packet (type invariant).
+        unsafe { raw::shim_skb_set_tskey(self.as_raw(), key) };
+    }
+
     /// Returns the number and size of the IP packets on the wire.
     pub(super) fn on_the_wire(&self) -> OnTheWire {
-        // SAFETY: `self` owns the packet (type invariant).
-        let (segments, len, version) = unsafe {
-            (
-                u32::from(raw::shim_skb_gso_segs(self.as_raw())).max(1),
-                (*self.as_raw()).len,
-                u16::from_be(raw::shim_skb_protocol(self.as_raw())),
-            )
-        };
-        let ip = if u32::from(version) == raw::ETH_P_IPV6 {
-            IPV6_HEADER
-        } else {
-            IPV4_HEADER
+        let skb = self.fields();
+        let (segments, len) = (u32::from(shim_skb_gso_segs(skb)).max(1), skb.len());
+        let ip = match skb.version() {
+            IpVersion::V4 => IPV4_HEADER,
+            IpVersion::V6 => IPV6_HEADER,
         };
         let headers = ip.wrapping_add(UDP_HEADER) as u32;
         let longest = match segments {
             1 => len,
-            // SAFETY: `self` owns the packet (type invariant).
-            _ => u32::from(unsafe { raw::shim_skb_gso_size(self.as_raw()) }).wrapping_add(headers),
+            _ => u32::from(shim_skb_gso_size(skb)).wrapping_add(headers),
         };
         OnTheWire {
             packets: segments,
@@ -310,86 +302,6 @@ impl TxSkb {
                 .wrapping_mul(headers.into())
                 .wrapping_add(len.into()),
             longest,
-        }
-    }
-
-    /// Appends a part of a page without copying it. Takes a reference to the page.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the part is not inside the page. `EMSGSIZE`: the packet has the maximum number of
-    /// fragments.
-    pub fn append_page(&mut self, page: &Page, offset: usize, len: usize) -> Result {
-        match offset.checked_add(len) {
-            Some(end) if end <= PAGE_SIZE => {}
-            _ => return Err(EINVAL),
-        }
-        // SAFETY: `page` is borrowed and therefore valid, and the range is inside it.
-        unsafe { self.append_page_raw(page.as_ptr(), offset, len) }
-    }
-
-    /// Appends a part of a raw page, or of several contiguous pages of a compound page, without
-    /// copying it. Takes a reference to the page.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: the packet has the maximum number of fragments. `EINVAL`: the offset or
-    /// length does not fit in 31 bits.
-    ///
-    /// # Safety
-    ///
-    /// `page` is valid, and a reference to it may be taken (`get_page`). The range is inside the
-    /// page, or inside the compound page whose head it is.
-    pub unsafe fn append_page_raw(
-        &mut self,
-        page: *mut kernel::bindings::page,
-        offset: usize,
-        len: usize,
-    ) -> Result {
-        let (offset, len) = (i32::try_from(offset)?, i32::try_from(len)?);
-        // SAFETY: `self` owns the packet (type invariant).
-        let count = unsafe { raw::shim_skb_nr_frags(self.as_raw()) };
-        if u32::from(count) >= raw::MAX_SKB_FRAGS {
-            return Err(EMSGSIZE);
-        }
-        // SAFETY: There is a free slot for the fragment, which owns the reference taken here.
-        unsafe {
-            raw::shim_get_page(page);
-            raw::shim_skb_add_page(
-                self.as_raw(),
-                i32::from(count),
-                page,
-                offset,
-                len,
-                len as u32,
-            );
-        }
-        Ok(())
-    }
-
-    /// Returns the linear data so far.
-    #[inline]
-    pub fn linear(&self) -> &[u8] {
-        // SAFETY: `self` owns the packet (type invariant); its first `skb_headlen` bytes are linear
-        // and initialised.
-        unsafe {
-            slice::from_raw_parts(
-                (*self.as_raw()).data,
-                raw::shim_skb_headlen(self.as_raw()) as usize,
-            )
-        }
-    }
-
-    /// Returns the linear data so far for modification.
-    #[inline]
-    pub fn linear_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `self` owns the only reference to the packet (type invariant); its first
-        // `skb_headlen` bytes are linear and initialised.
-        unsafe {
-            slice::from_raw_parts_mut(
-                (*self.as_raw()).data,
-                raw::shim_skb_headlen(self.as_raw()) as usize,
-            )
         }
     }
 
@@ -437,10 +349,7 @@ impl TxSkb {
 
     #[inline]
     fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8], protocol: u16) -> Result {
-        // SAFETY: `self` owns the packet (type invariant).
-        if (unsafe { raw::shim_skb_headroom(self.as_raw()) } as usize)
-            < ip.len().saturating_add(udp.len())
-        {
+        if (shim_skb_headroom(self.fields()) as usize) < ip.len().saturating_add(udp.len()) {
             return Err(EINVAL);
         }
         let skb = self.as_raw();
@@ -457,31 +366,8 @@ impl TxSkb {
             raw::shim_skb_dst_drop(skb);
             raw::shim_dst_hold(route.as_raw());
             raw::shim_skb_dst_set(skb, route.as_raw());
-            origin::mark(skb);
         }
         Ok(())
-    }
-
-    /// Sets the priority that queueing disciplines and VLANs use.
-    #[inline]
-    pub fn set_priority(&mut self, priority: u32) {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_set_priority(self.as_raw(), priority) }
-    }
-
-    /// Sets the firewall mark.
-    #[inline]
-    pub fn set_mark(&mut self, mark: u32) {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_set_mark(self.as_raw(), mark) }
-    }
-
-    /// Sets the flow hash, which selects the transmit queue. Packets whose order matters need equal
-    /// hashes.
-    #[inline]
-    pub fn set_hash(&mut self, hash: u32) {
-        // SAFETY: `self` owns the packet (type invariant).
-        unsafe { raw::shim_skb_set_hash(self.as_raw(), hash) }
     }
 }
 

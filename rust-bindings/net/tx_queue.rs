@@ -6,7 +6,10 @@
 
 use super::TxSkb;
 use crate::{raw, sync::BhGuard};
-use core::ptr::{self, NonNull};
+use core::{
+    mem::offset_of,
+    ptr::{self, NonNull},
+};
 use kernel::sync::rcu;
 
 /// A queue of finished packets, filled with a lock held and sent without it.
@@ -38,15 +41,14 @@ pub struct XmitStats {
     pub no_room: u32,
 }
 
-/// Returns the field that links a packet to the next one.
-///
-/// # Safety
-///
-/// `skb` is a valid packet.
+/// Returns the address of the field that links a packet to the next one.
 #[inline]
-unsafe fn next(skb: *mut raw::sk_buff) -> *mut *mut raw::sk_buff {
-    // SAFETY: The caller guarantees a valid packet; only the address of a field is taken.
-    unsafe { &raw mut (*skb).__bindgen_anon_1.__bindgen_anon_1.next }
+fn next(skb: *mut raw::sk_buff) -> *mut *mut raw::sk_buff {
+    skb.wrapping_byte_add(offset_of!(
+        raw::sk_buff,
+        __bindgen_anon_1.__bindgen_anon_1.next
+    ))
+    .cast()
 }
 
 impl TxQueue {
@@ -92,22 +94,20 @@ impl TxQueue {
 
     /// Removes the first packet and returns it.
     #[inline]
-    pub fn pop(&mut self) -> Option<TxSkb> {
+    fn pop(&mut self) -> Option<TxSkb> {
         let skb = NonNull::new(self.head)?;
-        // SAFETY: The queue owns `skb` (type invariant).
+        self.len = self.len.wrapping_sub(1);
+        // SAFETY: By the type invariant, the queue owns the packet, which came from `into_raw`. It
+        // is removed from the list.
         unsafe {
             let next = next(skb.as_ptr());
             // INVARIANT: The list starts with the next packet, or becomes empty.
-            self.head = *next;
-            *next = ptr::null_mut();
+            self.head = core::mem::replace(&mut *next, ptr::null_mut());
+            if self.head.is_null() {
+                self.tail = ptr::null_mut();
+            }
+            Some(TxSkb::from_raw(skb))
         }
-        if self.head.is_null() {
-            self.tail = ptr::null_mut();
-        }
-        self.len = self.len.wrapping_sub(1);
-        // SAFETY: By the type invariant, the packet came from `into_raw`. It was removed from the
-        // list above.
-        Some(unsafe { TxSkb::from_raw(skb) })
     }
 
     /// Appends all packets of another queue.
@@ -178,26 +178,19 @@ enum Xmit {
 /// Passes a packet to IP. `longest` is that of [`OnTheWire`](super::tx::OnTheWire). The caller has
 /// softirqs disabled and holds the RCU read lock.
 fn xmit(skb: TxSkb, longest: u32) -> Xmit {
-    // SAFETY: `skb` owns the packet (type invariant).
-    let (protocol, has_route) = unsafe {
-        (
-            u16::from_be(raw::shim_skb_protocol(skb.as_raw())),
-            raw::shim_skb_has_dst(skb.as_raw()),
-        )
-    };
-    if !has_route {
-        return Xmit::Dropped;
-    }
-    // SAFETY: The packet has a route, as checked above; `dst_mtu` (include/net/dst.h) requires RCU,
-    // which the caller holds.
-    if longest > MIN_ROUTE_MTU && longest > unsafe { raw::shim_skb_dst_mtu(skb.as_raw()) } {
-        return Xmit::Dropped;
-    }
-    let skb = skb.into_raw();
-    // SAFETY: The packet has a route, and starts with an IP header of the version in `protocol`:
-    // `finish` of `TxSkb` sets all three. `ip_local_out` and `ip6_local_out` consume the packet in
-    // any case and accept a null socket. The route's namespace is valid under RCU.
+    // SAFETY: `skb` owns the packet (type invariant). If it has a route, it starts with an IP
+    // header of the version in its `protocol`: `finish` of `TxSkb` sets all three. `dst_mtu`
+    // (include/net/dst.h) requires RCU, which the caller holds, and under which the route's
+    // namespace is valid. `ip_local_out` and `ip6_local_out` consume the packet in any case and
+    // accept a null socket.
     let result = unsafe {
+        if !raw::shim_skb_has_dst(skb.as_raw())
+            || longest > MIN_ROUTE_MTU && longest > raw::shim_skb_dst_mtu(skb.as_raw())
+        {
+            return Xmit::Dropped;
+        }
+        let skb = skb.into_raw();
+        let protocol = u16::from_be(raw::shim_skb_protocol(skb));
         let net = raw::shim_skb_dst_dev_net_rcu(skb);
         if u32::from(protocol) == raw::ETH_P_IPV6 {
             raw::ip6_local_out(net, ptr::null_mut(), skb)

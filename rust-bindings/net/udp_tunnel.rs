@@ -77,16 +77,15 @@ impl UdpTunnels {
                 // INVARIANT: If this fails, there is no `Self`; otherwise the operations are
                 // registered.
                 ops <- Opaque::try_ffi_init(|slot: *mut raw::pernet_operations| {
-                    // SAFETY: `slot` is valid for writes of the struct, for which all zeros is a
-                    // valid value.
-                    unsafe {
-                        slot.write(pin_init::zeroed());
-                        (*slot).exit = Some(net_exit::namespace_exit);
-                    }
-                    // SAFETY: The struct is initialised and pinned, and `drop` unregisters it
-                    // before its memory is freed (`register_pernet_subsys()`,
+                    let mut ops: raw::pernet_operations = pin_init::zeroed();
+                    ops.exit = Some(net_exit::namespace_exit);
+                    // SAFETY: `slot` is valid for writes of the struct, and pinned. `drop`
+                    // unregisters it before its memory is freed (`register_pernet_subsys()`,
                     // net/core/net_namespace.c).
-                    to_result(unsafe { raw::register_pernet_subsys(slot) })
+                    to_result(unsafe {
+                        slot.write(ops);
+                        raw::register_pernet_subsys(slot)
+                    })
                 }),
             }? Error),
             GFP_KERNEL,
@@ -104,8 +103,7 @@ impl PinnedDrop for UdpTunnels {
         net_exit::end();
         // A softirq that found a socket before it was released may still be about to enter
         // `encap_receive`, whose code may soon be unloaded.
-        // SAFETY: synchronize_net() (net/core/dev.c) only requires a context that may sleep.
-        unsafe { raw::synchronize_net() };
+        raw::safe::synchronize_net();
     }
 }
 
@@ -113,10 +111,10 @@ impl PinnedDrop for UdpTunnels {
 ///
 /// # Invariants
 ///
-/// Until `net_exit` releases the socket, its user data points to `handler`.
+/// Until `net_exit` releases the socket, its user data points to `_handler`.
 pub struct UdpTunnelSocket<H: UdpReceive> {
     id: net_exit::Id,
-    handler: Arc<H>,
+    _handler: Arc<H>,
     _tunnels: Arc<UdpTunnels>,
 }
 
@@ -178,14 +176,9 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
         Ok(Self {
             // SAFETY: `create` returns a tunnel socket of `net` that nothing else releases.
             id: unsafe { net_exit::add(net, create) }?,
-            handler,
+            _handler: handler,
             _tunnels: tunnels.clone(),
         })
-    }
-
-    /// Returns the handler.
-    pub fn handler(&self) -> &Arc<H> {
-        &self.handler
     }
 }
 
@@ -213,15 +206,18 @@ unsafe extern "C" fn encap_receive<H: UdpReceive>(
     // header. They give it away unless more than 0 is returned, which this function never does.
     let skb = unsafe { RxSkb::from_udp(skb) };
     // SAFETY: UDP has looked up the socket, and calls inside the RCU read-side section of
-    // `ip_protocol_deliver_rcu()` (net/ipv4/ip_input.c) or of its IPv6 counterpart.
-    let user_data = unsafe { raw::shim_sk_user_data_rcu(sk) }.cast::<H>();
-    // SAFETY: The user data is null or the `H` that `open` set. `UdpTunnelSocket` drops that `H` a
-    // grace period after `udp_tunnel_sock_release()` has cleared the user data, so it outlives this
-    // section.
-    if let Some(handler) = unsafe { user_data.as_ref() } {
-        // SAFETY: The device of a packet that is being received is valid for the RCU section
-        // (`netif_receive_skb()`, net/core/dev.c).
-        let dev = unsafe { NetDevice::from_raw(skb.raw_dev()) };
+    // `ip_protocol_deliver_rcu()` (net/ipv4/ip_input.c) or of its IPv6 counterpart. The user data
+    // is null or the `H` that `open` set. `UdpTunnelSocket` drops that `H` a grace period after
+    // `udp_tunnel_sock_release()` has cleared the user data, so it outlives this section. The
+    // device of a packet that is being received is valid for the section, too
+    // (`netif_receive_skb()`, net/core/dev.c).
+    let (handler, dev) = unsafe {
+        (
+            raw::shim_sk_user_data_rcu(sk).cast::<H>().as_ref(),
+            NetDevice::from_raw(skb.raw_dev()),
+        )
+    };
+    if let Some(handler) = handler {
         handler.receive(dev, skb);
     }
     // 0 tells UDP that the packet has been consumed.

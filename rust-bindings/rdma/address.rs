@@ -86,13 +86,16 @@ impl AddressInfo {
             return Err(EINVAL);
         }
         // SAFETY: The pointer is not null, and the caller guarantees that ib_core holds a
-        // reference.
-        let gid_attr = unsafe { &*attr.grh.sgid_attr };
+        // reference. All members of `union ib_gid` are sixteen plain bytes. The type is RoCE, so
+        // `roce` is the active member of its union.
+        let (gid_attr, sgid, dgid, dmac) = unsafe {
+            let gid_attr = &*attr.grh.sgid_attr;
+            let roce = &attr.__bindgen_anon_1.roce;
+            (gid_attr, *gid_attr.gid.raw, *attr.grh.dgid.raw, roce.dmac)
+        };
         if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
             return Err(EINVAL);
         }
-        // SAFETY: All members of `union ib_gid` are sixteen plain bytes.
-        let (sgid, dgid) = unsafe { (*gid_attr.gid.raw, *attr.grh.dgid.raw) };
         let network = if Self::is_v4_mapped(&sgid) {
             NetworkType::Ipv4
         } else {
@@ -130,17 +133,14 @@ impl AddressInfo {
             sl: attr.sl,
             static_rate: attr.static_rate,
             port: attr.port_num,
-            // SAFETY: The type, checked above, is RoCE, so `roce` is the active member of the
-            // union.
-            dmac: unsafe { attr.__bindgen_anon_1.roce.dmac },
+            dmac,
         })
     }
 
     /// Returns ib_core's attribute for the query verbs. Like other drivers, this does not set
     /// `sgid_attr`.
     pub(crate) fn to_raw(self) -> raw::rdma_ah_attr {
-        // SAFETY: All zeroes are valid for a C struct of integers and pointers.
-        let mut attr: raw::rdma_ah_attr = unsafe { core::mem::zeroed() };
+        let mut attr: raw::rdma_ah_attr = raw::zeroed();
         attr.type_ = raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         attr.ah_flags = raw::ib_ah_flags_IB_AH_GRH as u8;
         attr.grh.dgid.raw = ManuallyDrop::new(self.dgid);
@@ -159,7 +159,6 @@ impl AddressInfo {
     /// derives it from the flow label, or from the QP numbers if the label is 0
     /// (`rdma_get_udp_sport()`).
     pub fn udp_source_port(&self, local_qpn: u32, remote_qpn: u32) -> u16 {
-        // SAFETY: `rdma_get_udp_sport()` (ib_verbs.h) is a pure function of three integers.
-        unsafe { raw::shim_get_udp_sport(self.flow_label, local_qpn, remote_qpn) }
+        raw::safe::shim_get_udp_sport(self.flow_label, local_qpn, remote_qpn)
     }
 }

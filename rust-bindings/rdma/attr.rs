@@ -136,10 +136,6 @@ pub mod device_cap {
     pub const BAD_PKEY_CNTR: u64 = 1 << 1;
     /// The device counts packets with a bad Q_Key.
     pub const BAD_QKEY_CNTR: u64 = 1 << 2;
-    /// MODIFY_QP can change the port of a queue pair.
-    pub const CHANGE_PHY_PORT: u64 = 1 << 5;
-    /// The device checks the port of address handles.
-    pub const UD_AV_PORT_ENFORCE: u64 = 1 << 6;
     /// MODIFY_QP supports the current-state modifier.
     pub const CURR_QP_STATE_MOD: u64 = 1 << 7;
     /// The device reports port-active events.
@@ -176,7 +172,7 @@ pub enum PortState {
 }
 
 /// Returns the largest `enum ib_mtu` that is at most `bytes`, but at least 256 bytes.
-pub fn mtu_to_enum(bytes: u32) -> u32 {
+pub(crate) fn mtu_to_enum(bytes: u32) -> u32 {
     match bytes {
         4096.. => raw::ib_mtu_IB_MTU_4096,
         2048.. => raw::ib_mtu_IB_MTU_2048,
@@ -187,7 +183,7 @@ pub fn mtu_to_enum(bytes: u32) -> u32 {
 }
 
 /// Returns the bytes of an `enum ib_mtu`, or `None` for an invalid value.
-pub fn mtu_from_enum(mtu: u32) -> Option<u32> {
+pub(crate) fn mtu_from_enum(mtu: u32) -> Option<u32> {
     match mtu {
         1..=5 => Some(128 << mtu),
         _ => None,

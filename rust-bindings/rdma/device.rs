@@ -4,12 +4,7 @@
 
 use super::{object::Driver, ops};
 use crate::{net::NetDevice, raw};
-use core::{
-    cell::UnsafeCell,
-    marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
-    ptr::NonNull,
-};
+use core::{cell::UnsafeCell, marker::PhantomData, mem::MaybeUninit, ptr::NonNull};
 use kernel::{
     error::to_result,
     prelude::*,
@@ -82,25 +77,9 @@ impl<D: Driver> Device<D> {
     pub fn netdev(&self, port: u32) -> Option<kernel::sync::aref::ARef<NetDevice>> {
         // SAFETY: The device is valid; ib_device_get_netdev() (device.c) returns null or a device
         // with a reference for the caller.
-        let ndev = unsafe { raw::ib_device_get_netdev(self.as_raw(), port) };
-        // SAFETY: ib_device_get_netdev() has passed its reference to the caller.
-        NonNull::new(ndev).map(|p| unsafe { kernel::sync::aref::ARef::from_raw(p.cast()) })
-    }
-
-    /// Tells consumers that a port became active or went down.
-    pub fn port_event(&self, port: u32, active: bool) {
-        // SAFETY: The device is valid; ib_dispatch_event() (device.c) copies the event and handles
-        // it in a workqueue.
         unsafe {
-            let mut event: raw::ib_event = core::mem::zeroed();
-            event.device = self.as_raw();
-            event.element.port_num = ManuallyDrop::new(port);
-            event.event = if active {
-                raw::ib_event_type_IB_EVENT_PORT_ACTIVE
-            } else {
-                raw::ib_event_type_IB_EVENT_PORT_ERR
-            };
-            raw::ib_dispatch_event(&event);
+            NonNull::new(raw::ib_device_get_netdev(self.as_raw(), port))
+                .map(|netdev| kernel::sync::aref::ARef::from_raw(netdev.cast()))
         }
     }
 }
@@ -171,19 +150,15 @@ impl<D: Driver> UnregisteredDevice<D> {
         // moves its devices to the initial namespace (`rdma_dev_exit_net()`).
         let ib = unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
         let device = NonNull::new(ib.cast::<Device<D>>()).ok_or(ENOMEM)?;
-        let enum_ops = ops::enum_ops::<D>();
         // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
+        // ib_device_set_netdev() (device.c) may be called before registration.
         unsafe {
-            (*device.as_ptr()).enum_ops = enum_ops;
+            (*device.as_ptr()).enum_ops = ops::enum_ops::<D>();
             (*device.as_ptr()).identity = ops::identity::<D>();
             (*(*device.as_ptr()).data.get()).write(data);
             ops::set_ops::<D>(ib);
-        }
-        // INVARIANT: The data was initialized above, and `dealloc_driver` drops it.
-        let this = Self(device);
-        // SAFETY: `this` is the only owner of the device. ib_device_set_netdev() (device.c) may be
-        // called before registration.
-        unsafe {
+            // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
+            let this = Self(device);
             (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;
             (*ib).phys_port_cnt = 1;
             (*ib).num_comp_vectors = completion_vectors as i32;
@@ -198,8 +173,8 @@ impl<D: Driver> UnregisteredDevice<D> {
             }
             (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
             to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), 1))?;
+            Ok(this)
         }
-        Ok(this)
     }
 
     /// Registers the device under a name. ib_core then owns the device until it is unregistered: by
@@ -243,8 +218,7 @@ impl<D: Driver> LinkOps<D> {
     /// Creates the operations of driver `D`.
     #[expect(clippy::new_without_default, reason = "made once, as a static")]
     pub const fn new() -> Self {
-        // SAFETY: All zeroes are valid for a C struct of pointers.
-        let mut raw: raw::rdma_link_ops = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut raw: raw::rdma_link_ops = pin_init::zeroed();
         raw.type_ = kernel::str::as_char_ptr_in_const_context(D::LINK_TYPE).cast();
         raw.newlink = Some(Self::newlink);
         raw.dellink = Some(Self::dellink);

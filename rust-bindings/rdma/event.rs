@@ -8,7 +8,7 @@
 
 use crate::{raw, sync::CallbackGate};
 use core::{mem::ManuallyDrop, ptr::NonNull};
-use kernel::{prelude::*, sync::Arc};
+use kernel::{ffi::c_void, prelude::*, sync::Arc};
 
 /// The destination of the events of an ib_core object `I`.
 #[pin_data]
@@ -53,6 +53,57 @@ impl<I> Target<I> {
     }
 }
 
+/// The consumer's handler of an object's events.
+type Handler = Option<unsafe extern "C" fn(*mut raw::ib_event, *mut c_void)>;
+
+/// An ib_core object that has asynchronous events.
+trait Source: Sized {
+    /// Returns an event of type `event`, and the consumer's handler with its context.
+    ///
+    /// # Safety
+    ///
+    /// `object` is valid.
+    unsafe fn event(object: *mut Self, event: u32) -> (raw::ib_event, Handler, *mut c_void);
+}
+
+macro_rules! sources {
+    ($($object:ident: $element:ident, $context:ident;)*) => {$(
+        impl Source for raw::$object {
+            unsafe fn event(object: *mut Self, event: u32) -> (raw::ib_event, Handler, *mut c_void) {
+                let mut raw: raw::ib_event = raw::zeroed();
+                raw.element.$element = ManuallyDrop::new(object);
+                raw.event = event;
+                // SAFETY: The caller guarantees that the object is valid. Its device never changes,
+                // and its handler was set before the driver's create operation was called (verbs.c,
+                // `create_qp()`, `ib_create_srq_user()`; cq.c; uverbs_std_types_cq.c).
+                unsafe {
+                    raw.device = (*object).device;
+                    (raw, (*object).event_handler, (*object).$context)
+                }
+            }
+        }
+    )*};
+}
+
+sources! {
+    ib_cq: cq, cq_context;
+    ib_qp: qp, qp_context;
+    ib_srq: srq, srq_context;
+}
+
+/// Reports an event, unless the target is closed.
+fn report<I: Source>(target: &Target<I>, event: u32) {
+    let Some(_inside) = target.gate.enter() else {
+        return;
+    };
+    // SAFETY: Inside the gate the object is valid. The handler only reads the event.
+    unsafe {
+        if let (mut event, Some(handler), context) = I::event(target.object.as_ptr(), event) {
+            handler(&mut event, context);
+        }
+    }
+}
+
 impl CqTarget {
     /// Reports that a completion was added to an armed queue. Any context but hard interrupts. The
     /// consumer may call back into the driver, so the caller must not hold a lock of the driver.
@@ -72,20 +123,7 @@ impl CqTarget {
 
     /// Reports that the queue overflowed (`IB_EVENT_CQ_ERR`).
     pub fn error(&self) {
-        let Some(_inside) = self.gate.enter() else {
-            return;
-        };
-        let cq = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_cq is valid, and the handler only reads the event.
-        unsafe {
-            let mut event: raw::ib_event = core::mem::zeroed();
-            event.device = (*cq).device;
-            event.element.cq = ManuallyDrop::new(cq);
-            event.event = raw::ib_event_type_IB_EVENT_CQ_ERR;
-            if let Some(handler) = (*cq).event_handler {
-                handler(&mut event, (*cq).cq_context);
-            }
-        }
+        report(self, raw::ib_event_type_IB_EVENT_CQ_ERR);
     }
 }
 
@@ -117,21 +155,7 @@ impl QpTarget {
     /// Reports an event. Called in process context without a lock of the driver: consumers expect a
     /// workqueue (`struct ib_qp_init_attr`).
     pub fn dispatch(&self, event: QpEvent) {
-        let Some(_inside) = self.gate.enter() else {
-            return;
-        };
-        let qp = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_qp is valid. ib_core set `event_handler` before the
-        // driver's create operation (verbs.c, `create_qp()`), and the handler only reads the event.
-        unsafe {
-            let mut raw_event: raw::ib_event = core::mem::zeroed();
-            raw_event.device = (*qp).device;
-            raw_event.element.qp = ManuallyDrop::new(qp);
-            raw_event.event = event as u32;
-            if let Some(handler) = (*qp).event_handler {
-                handler(&mut raw_event, (*qp).qp_context);
-            }
-        }
+        report(self, event as u32);
     }
 }
 
@@ -149,21 +173,6 @@ impl SrqTarget {
     /// Reports an event. The caller must not hold a lock of the driver, because the consumer may
     /// call back.
     pub fn dispatch(&self, event: SrqEvent) {
-        let Some(_inside) = self.gate.enter() else {
-            return;
-        };
-        let srq = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_srq is valid. ib_core set `event_handler` before the
-        // driver's create operation (verbs.c, `ib_create_srq_user()`), and the handler only reads
-        // the event.
-        unsafe {
-            let mut raw_event: raw::ib_event = core::mem::zeroed();
-            raw_event.device = (*srq).device;
-            raw_event.element.srq = ManuallyDrop::new(srq);
-            raw_event.event = event as u32;
-            if let Some(handler) = (*srq).event_handler {
-                handler(&mut raw_event, (*srq).srq_context);
-            }
-        }
+        report(self, event as u32);
     }
 }

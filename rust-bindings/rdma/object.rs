@@ -13,7 +13,7 @@ use super::{
     wr::{RecvWrs, SendWrs, Wc},
 };
 use crate::raw;
-use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ptr::NonNull};
+use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
 use kernel::{prelude::*, str::CStr, sync::Arc, ThisModule};
 
 /// An ib_core object, followed by the driver's data.
@@ -63,12 +63,11 @@ impl<I, T> Object<I, T> {
     /// `ib` meets the requirements of [`Object::from_ptr`]. This is the only call for the object,
     /// and nothing else uses the object during the call.
     pub(crate) unsafe fn create(ib: *mut I, create: impl FnOnce() -> Result<T>) -> Result {
-        // SAFETY: The caller guarantees the requirements of `from_ptr`.
-        let object = unsafe { Self::from_ptr(ib) };
         let data = create()?;
         // INVARIANT: The create operation succeeds.
-        // SAFETY: The caller guarantees exclusive use, so there is no reference to the data yet.
-        unsafe { (*object.data.get()).write(data) };
+        // SAFETY: The caller guarantees the requirements of `from_ptr`, and exclusive use, so there
+        // is no reference to the data yet.
+        unsafe { (*Self::from_ptr(ib).data.get()).write(data) };
         Ok(())
     }
 
@@ -80,13 +79,14 @@ impl<I, T> Object<I, T> {
     /// succeeded, and nothing else uses the object. If this function succeeds, nothing uses the
     /// object afterwards.
     pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T) -> Result) -> Result {
-        // SAFETY: The caller guarantees the requirements of `from_ptr`.
-        let object = unsafe { Self::from_ptr(ib) };
-        // SAFETY: The caller guarantees that the object was created and not yet destroyed.
-        destroy(unsafe { object.data() })?;
-        // SAFETY: The data is initialized by the type invariant. The caller guarantees that nothing
-        // uses it now or later.
-        unsafe { (*object.data.get()).assume_init_drop() };
+        // SAFETY: The caller guarantees the requirements of `from_ptr`, and that the object was
+        // created and not yet destroyed, so its data is initialized by the type invariant. The
+        // caller also guarantees that nothing uses the data after `destroy`.
+        unsafe {
+            let object = Self::from_ptr(ib);
+            destroy(object.data())?;
+            (*object.data.get()).assume_init_drop();
+        }
         Ok(())
     }
 
@@ -94,13 +94,14 @@ impl<I, T> Object<I, T> {
     /// `make`, unless that is `None`. The memory is allocated before `make` is called.
     pub(crate) fn new_boxed<K>(
         make: impl FnOnce() -> Result<Option<(T, K)>>,
-    ) -> Result<Option<(KBox<Self>, K)>> {
+    ) -> Result<Option<(KBox<Self>, K)>>
+    where
+        I: raw::AllZeroes,
+    {
         let room = KBox::<Self>::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let boxed = |(data, more)| {
             let object = Self {
-                // SAFETY: ib structs are C structs of integers and pointers, for which all zeroes
-                // are valid.
-                ib: UnsafeCell::new(unsafe { MaybeUninit::zeroed().assume_init() }),
+                ib: UnsafeCell::new(raw::zeroed()),
                 // INVARIANT: The data is initialized here.
                 data: UnsafeCell::new(MaybeUninit::new(data)),
             };
@@ -116,18 +117,15 @@ pub struct Reporting<I, T> {
     target: Arc<Target<I>>,
 }
 
-impl<I, T> Object<I, Reporting<I, T>> {
-    /// Returns the driver's part of the data.
-    ///
-    /// # Safety
-    ///
-    /// The create operation of this object has succeeded, and its destroy operation has not begun.
+impl<I, T> Deref for Reporting<I, T> {
+    type Target = T;
     #[inline]
-    pub(crate) unsafe fn driver(&self) -> &T {
-        // SAFETY: The caller guarantees the requirements of `data`.
-        unsafe { &self.data().driver }
+    fn deref(&self) -> &T {
+        &self.driver
     }
+}
 
+impl<I, T> Object<I, Reporting<I, T>> {
     /// Implements a create operation like [`Object::create`]; `create` also gets the target for the
     /// events.
     ///
@@ -139,15 +137,15 @@ impl<I, T> Object<I, Reporting<I, T>> {
         ib: *mut I,
         create: impl FnOnce(Arc<Target<I>>) -> Result<T>,
     ) -> Result {
-        let make = || {
-            // SAFETY: The target is closed before ib_core frees the object: below if creation
-            // fails, otherwise in the destroy operation.
-            let target = unsafe { Target::new(NonNull::new(ib).ok_or(EINVAL)?) }?;
-            let driver = create(target.clone()).inspect_err(|_| target.close())?;
-            Ok(Reporting { driver, target })
-        };
-        // SAFETY: The caller guarantees the requirements of `create`.
-        unsafe { Self::create(ib, make) }
+        // SAFETY: The caller guarantees the requirements of `create`. The target is closed before
+        // ib_core frees the object: here if creation fails, otherwise in the destroy operation.
+        unsafe {
+            Self::create(ib, || {
+                let target = Target::new(NonNull::new(ib).ok_or(EINVAL)?)?;
+                let driver = create(target.clone()).inspect_err(|_| target.close())?;
+                Ok(Reporting { driver, target })
+            })
+        }
     }
 
     /// Implements a destroy operation like [`Object::destroy`]. No event is reported afterwards.

@@ -89,8 +89,7 @@ pub(super) fn enum_ops<D: Driver>() -> *const raw::rdma_enum_ops {
 ///
 /// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
 pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
-    // SAFETY: All zeroes are valid for a C struct of integers and nullable function pointers.
-    let mut ops: raw::ib_device_ops = unsafe { core::mem::zeroed() };
+    let mut ops: raw::ib_device_ops = pin_init::zeroed();
     ops.owner = ThisModule::as_ptr(D::module());
     ops.driver_id = D::DRIVER_ID;
     ops.uverbs_abi_ver = D::ABI_VERSION;
@@ -122,7 +121,7 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.query_ah = Some(Ops::<D>::query_ah);
     ops.destroy_ah = Some(Ops::<D>::destroy_ah);
     ops.create_cq = Some(Ops::<D>::create_cq);
-    ops.create_user_cq = Some(Ops::<D>::create_user_cq);
+    ops.create_user_cq = Some(Ops::<D>::create_cq);
     ops.resize_user_cq = Some(Ops::<D>::resize_user_cq);
     ops.destroy_cq = Some(Ops::<D>::destroy_cq);
     ops.poll_cq = Some(Ops::<D>::poll_cq);

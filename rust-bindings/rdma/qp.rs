@@ -2,8 +2,13 @@
 
 //! Attributes of queue pairs.
 
-use super::{address::AddressInfo, attr, object::Driver};
+use super::{
+    address::AddressInfo,
+    attr,
+    object::{Cq, Driver, Srq, Xrcd},
+};
 use crate::raw;
+use core::ptr::NonNull;
 use kernel::prelude::*;
 
 /// Transport service of a queue pair.
@@ -150,26 +155,23 @@ impl<'a, D: Driver> QpInit<'a, D> {
         {
             return Err(EINVAL);
         }
-        let cq = |cq: *mut raw::ib_cq| {
-            // SAFETY: The CQs belong to the same device, so they are objects of the driver. They
-            // are created and not destroyed while ib_core holds its references to them
-            // (uverbs_cmd.c, `create_qp()`).
-            (!cq.is_null()).then(|| unsafe { super::object::Cq::<D>::from_ptr(cq).driver() })
-        };
-        let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
-        let xrcd = if init.xrcd.is_null() {
-            None
-        } else {
-            // SAFETY: The domain belongs to the same device, and ib_core holds its reference to it
-            // (uverbs_cmd.c, `create_qp()`).
-            Some(unsafe { super::object::Xrcd::<D>::from_ptr(init.xrcd).data() })
-        };
-        let srq = if init.srq.is_null() {
-            None
-        } else {
-            // SAFETY: The queue belongs to the same device, and ib_core holds its reference to it
-            // (uverbs_cmd.c, `create_qp()`; verbs.c, `create_qp()`).
-            Some(unsafe { super::object::Srq::<D>::from_ptr(init.srq).driver() })
+        // SAFETY: The objects belong to the same device, so they are objects of the driver. They
+        // are created and not destroyed while ib_core holds its references to them (`create_qp()`
+        // in uverbs_cmd.c and in verbs.c).
+        let (send_cq, recv_cq, xrcd, srq) = unsafe {
+            let cq = |cq: *mut raw::ib_cq| -> Option<&'a D::Cq> {
+                Some(Cq::<D>::from_ptr(NonNull::new(cq)?.as_ptr()).data())
+            };
+            let srq = |srq: *mut raw::ib_srq| -> Option<&'a D::Srq> {
+                Some(Srq::<D>::from_ptr(NonNull::new(srq)?.as_ptr()).data())
+            };
+            let xrcd = NonNull::new(init.xrcd);
+            (
+                cq(init.send_cq),
+                cq(init.recv_cq),
+                xrcd.map(|xrcd| Xrcd::<D>::from_ptr(xrcd.as_ptr()).data()),
+                srq(init.srq),
+            )
         };
         Ok(Self {
             qp_type,
@@ -212,7 +214,6 @@ impl QpAttrMask {
     pub const PATH_MIG_STATE: u32 = raw::ib_qp_attr_mask_IB_QP_PATH_MIG_STATE;
     pub const CAP: u32 = raw::ib_qp_attr_mask_IB_QP_CAP;
     pub const DEST_QPN: u32 = raw::ib_qp_attr_mask_IB_QP_DEST_QPN;
-    pub const RATE_LIMIT: u32 = raw::ib_qp_attr_mask_IB_QP_RATE_LIMIT;
 
     /// Returns whether all of `bits` are set.
     pub fn has(self, bits: u32) -> bool {
@@ -335,8 +336,7 @@ impl QpAttr {
     /// Returns ib_core's attributes for QUERY_QP. Attributes that a queue pair lacks are zero,
     /// because ib_core copies them to the program (ib_uverbs_query_qp() in uverbs_cmd.c).
     pub(crate) fn to_raw(self, cap: QpCap) -> raw::ib_qp_attr {
-        // SAFETY: All zeroes are valid for a C struct of integers and pointers.
-        let mut attr: raw::ib_qp_attr = unsafe { core::mem::zeroed() };
+        let mut attr: raw::ib_qp_attr = raw::zeroed();
         attr.qp_state = self.state as u32;
         attr.cur_qp_state = self.cur_state as u32;
         attr.path_mtu = if self.path_mtu == 0 {

@@ -46,11 +46,17 @@ impl Udata<'_> {
         let mut value = core::mem::MaybeUninit::<T>::zeroed();
         let (to, size) = (value.as_mut_ptr().cast(), size_of::<T>());
         // SAFETY: `self.0` is valid by the type invariant. `value` has room for `size` bytes, and
-        // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes at most that many.
-        to_result(unsafe { raw::_ib_copy_validate_udata_in(self.0.as_ptr(), to, size, min) })?;
-        // SAFETY: All bytes are initialized (zeroes, then the user's bytes), and any bytes are a
-        // valid `T`.
-        Ok(unsafe { value.assume_init() })
+        // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes at most that many. All bytes are
+        // initialized (zeroes, then the user's bytes), and any bytes are a valid `T`.
+        unsafe {
+            to_result(raw::_ib_copy_validate_udata_in(
+                self.0.as_ptr(),
+                to,
+                size,
+                min,
+            ))?;
+            Ok(value.assume_init())
+        }
     }
 
     /// Returns driver `D`'s data for the context that issued this command.
@@ -60,12 +66,13 @@ impl Udata<'_> {
     /// The command is for a device of `D`, and does not create the context.
     pub(crate) unsafe fn context<D: Driver>(&self) -> Option<&D::Ucontext> {
         // SAFETY: The udata is valid by the type invariant. ib_core passes only udata that is part
-        // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`).
-        let context = unsafe { raw::shim_udata_context(self.0.as_ptr()) };
-        let context = NonNull::new(context)?;
-        // SAFETY: The caller guarantees a live context of `D`, which is destroyed only after its
-        // commands have ended (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
-        Some(unsafe { Ucontext::<D>::from_ptr(context.as_ptr()).data() })
+        // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`). The caller
+        // guarantees a live context of `D`, which is destroyed only after its commands have ended
+        // (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
+        unsafe {
+            let context = NonNull::new(raw::shim_udata_context(self.0.as_ptr()))?;
+            Some(Ucontext::<D>::from_ptr(context.as_ptr()).data())
+        }
     }
 
     /// Returns `EOPNOTSUPP` if the command has one of these attributes (`UVERBS_ATTR_*`), which
@@ -83,35 +90,28 @@ impl Udata<'_> {
 
     /// Returns an error if there is input that this driver would ignore.
     pub fn expect_no_input(&mut self) -> Result {
-        // SAFETY: The udata is valid by the type invariant.
-        if unsafe { (*self.0.as_ptr()).inlen } == 0 {
-            return Ok(());
-        }
+        let udata = self.0.as_ptr();
         // SAFETY: The udata is valid by the type invariant, and `_ib_copy_validate_udata_in()`
         // (ib_core_uverbs.c) writes nothing for a kernel size of zero.
         to_result(unsafe {
-            raw::_ib_copy_validate_udata_in(self.0.as_ptr(), core::ptr::null_mut(), 0, 0)
+            match (*udata).inlen {
+                0 => 0,
+                _ => raw::_ib_copy_validate_udata_in(udata, core::ptr::null_mut(), 0, 0),
+            }
         })
     }
 
     /// Copies the driver's response. The user's buffer is truncated or padded with zeroes.
     pub fn write<T: AsBytes>(&mut self, value: &T) -> Result {
+        let from = core::ptr::from_ref(value).cast();
         // SAFETY: `self.0` is valid by the type invariant. `_ib_respond_udata()` reads
         // `size_of::<T>()` bytes of `value`, which are initialized since `T: AsBytes`.
-        to_result(unsafe {
-            raw::_ib_respond_udata(
-                self.0.as_ptr(),
-                core::ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        })
+        to_result(unsafe { raw::_ib_respond_udata(self.0.as_ptr(), from, size_of::<T>()) })
     }
 
     /// Sends an empty response: fills the user's buffer with zeroes.
     pub fn write_nothing(&mut self) -> Result {
-        // SAFETY: `self.0` is valid by the type invariant, and `_ib_respond_udata()` reads zero
-        // bytes.
-        to_result(unsafe { raw::_ib_respond_udata(self.0.as_ptr(), core::ptr::null(), 0) })
+        self.write(&())
     }
 
     /// Checks that there is no input and sends an empty response, for commands without a

@@ -10,7 +10,7 @@ use crate::{raw, shared_bytes};
 use core::{
     marker::PhantomData,
     mem::{ManuallyDrop, MaybeUninit},
-    ptr,
+    ptr::{self, NonNull},
 };
 use kernel::prelude::*;
 
@@ -92,17 +92,62 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
     type Item = SendWr<'a, D>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: By the type invariant, `next` is null or a valid element of the list.
-        let wr = unsafe { self.next.as_ref() }?;
+        // SAFETY: By the type invariant, `next` is null or a valid element of the list, which is a
+        // work request of this queue pair.
+        let (wr, part) = unsafe {
+            let wr = self.next.as_ref()?;
+            (wr, Part::of(wr, self.is_ud))
+        };
         self.current = self.next;
-        // INVARIANT: `wr.next` continues the list. The work request was posted to the queue pair of
-        // this list.
+        // INVARIANT: `wr.next` continues the list.
         self.next = wr.next;
-        Some(SendWr {
-            wr,
-            is_ud: self.is_ud,
-            _p: PhantomData,
-        })
+        Some(SendWr { wr, part })
+    }
+}
+
+/// The part of a send work request that depends on its opcode and on the type of the queue pair.
+enum Part<'a, D: Driver> {
+    Rdma(&'a raw::ib_rdma_wr),
+    Atomic(&'a raw::ib_atomic_wr),
+    Reg(&'a raw::ib_reg_wr, &'a raw::ib_mr),
+    Ud(&'a raw::ib_ud_wr, &'a D::Ah),
+    None,
+}
+
+impl<'a, D: Driver> Part<'a, D> {
+    /// Returns the part of a work request.
+    ///
+    /// # Safety
+    ///
+    /// A consumer posts `wr` to a queue pair of `D`, which is of type UD or GSI if and only if
+    /// `is_ud` is true.
+    unsafe fn of(wr: &'a raw::ib_send_wr, is_ud: bool) -> Self {
+        let start = ptr::from_ref(wr);
+        // SAFETY: The type of the queue pair and the opcode determine the struct whose first part a
+        // work request is (ib_verbs.h, `ud_wr()`, `rdma_wr()`, `atomic_wr()`, `reg_wr()`). A
+        // consumer keeps the struct, its region, and its address handle, which belongs to the same
+        // device, until the work request has completed.
+        unsafe {
+            match wr.opcode {
+                _ if is_ud => {
+                    let ud = &*start.cast::<raw::ib_ud_wr>();
+                    match NonNull::new(ud.ah) {
+                        Some(ah) => Self::Ud(ud, Ah::<D>::from_ptr(ah.as_ptr()).data()),
+                        None => Self::None,
+                    }
+                }
+                raw::ib_wr_opcode_IB_WR_RDMA_WRITE
+                | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
+                | raw::ib_wr_opcode_IB_WR_RDMA_READ => Self::Rdma(&*start.cast()),
+                raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
+                | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => Self::Atomic(&*start.cast()),
+                raw::ib_wr_opcode_IB_WR_REG_MR => {
+                    let reg = &*start.cast::<raw::ib_reg_wr>();
+                    reg.mr.as_ref().map_or(Self::None, |mr| Self::Reg(reg, mr))
+                }
+                _ => Self::None,
+            }
+        }
     }
 }
 
@@ -110,13 +155,10 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 ///
 /// # Invariants
 ///
-/// - `wr` is the first part of the struct that its opcode and the queue pair's type require
-///   (ib_verbs.h), as the consumer posted it. The memory it points to stays valid for `'a`.
-/// - `is_ud` tells whether the queue pair is of type UD or GSI.
+/// A consumer has posted `wr`. The memory to which it points stays valid for `'a`.
 pub struct SendWr<'a, D: Driver> {
     wr: &'a raw::ib_send_wr,
-    is_ud: bool,
-    _p: PhantomData<D>,
+    part: Part<'a, D>,
 }
 
 /// `IB_SEND_*` flags.
@@ -191,17 +233,8 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the remote address and the R_Key of an RDMA operation. Returns `None` for other
     /// opcodes, and for UD and GSI.
     pub fn rdma(&self) -> Option<(u64, u32)> {
-        match self.wr.opcode {
-            raw::ib_wr_opcode_IB_WR_RDMA_WRITE
-            | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
-            | raw::ib_wr_opcode_IB_WR_RDMA_READ
-                if !self.is_ud =>
-            {
-                // SAFETY: By the type invariant, a work request with these opcodes is an
-                // `ib_rdma_wr` (ib_verbs.h, `rdma_wr()`).
-                let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_rdma_wr>() };
-                Some((wr.remote_addr, wr.rkey))
-            }
+        match self.part {
+            Part::Rdma(wr) => Some((wr.remote_addr, wr.rkey)),
             _ => None,
         }
     }
@@ -209,16 +242,8 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the remote address, the R_Key, the compare operand or addend, and the swap operand
     /// of an atomic operation. Returns `None` for other opcodes, and for UD and GSI.
     pub fn atomic(&self) -> Option<(u64, u32, u64, u64)> {
-        match self.wr.opcode {
-            raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
-            | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD
-                if !self.is_ud =>
-            {
-                // SAFETY: By the type invariant, a work request with these opcodes is an
-                // `ib_atomic_wr` (ib_verbs.h, `atomic_wr()`).
-                let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_atomic_wr>() };
-                Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap))
-            }
+        match self.part {
+            Part::Atomic(wr) => Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap)),
             _ => None,
         }
     }
@@ -226,39 +251,24 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the key, the rights, the address and the length of a fast registration. Returns
     /// `None` for other opcodes, and for UD and GSI.
     pub fn reg(&self) -> Option<(u32, u32, u64, u64)> {
-        if self.is_ud || self.wr.opcode != raw::ib_wr_opcode_IB_WR_REG_MR {
-            return None;
-        }
-        // SAFETY: By the type invariant, a work request with this opcode is an `ib_reg_wr`
-        // (ib_verbs.h, `reg_wr()`). The consumer keeps its region until the work request has
-        // completed.
-        unsafe {
-            let wr = &*ptr::from_ref(self.wr).cast::<raw::ib_reg_wr>();
-            let mr = wr.mr.as_ref()?;
-            Some((wr.key, wr.access as u32, mr.iova, mr.length))
+        match self.part {
+            Part::Reg(wr, mr) => Some((wr.key, wr.access as u32, mr.iova, mr.length)),
+            _ => None,
         }
     }
 
     /// Returns the additional fields of a work request to a UD or GSI queue pair. Returns `None`
     /// for other queue pairs, or without an address handle.
     pub fn ud(&self) -> Option<UdPart<'a, D>> {
-        if !self.is_ud {
-            return None;
+        match self.part {
+            Part::Ud(wr, ah) => Some(UdPart {
+                ah,
+                remote_qpn: wr.remote_qpn,
+                remote_qkey: wr.remote_qkey,
+                pkey_index: wr.pkey_index,
+            }),
+            _ => None,
         }
-        // SAFETY: The queue pair is of type UD or GSI. By the type invariant, the work request is
-        // then an `ib_ud_wr` (ib_verbs.h, `ud_wr()`).
-        let wr = unsafe { &*ptr::from_ref(self.wr).cast::<raw::ib_ud_wr>() };
-        if wr.ah.is_null() {
-            return None;
-        }
-        Some(UdPart {
-            // SAFETY: A consumer may only use address handles of the device that it posts to, and
-            // keeps them until the work request has completed.
-            ah: unsafe { Ah::<D>::from_ptr(wr.ah).data() },
-            remote_qpn: wr.remote_qpn,
-            remote_qkey: wr.remote_qkey,
-            pkey_index: wr.pkey_index,
-        })
     }
 }
 
@@ -388,8 +398,7 @@ pub mod wc {
 impl Wc {
     /// Fills in a completion of the queue pair `qp`.
     pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
-        // SAFETY: All zeroes are valid for a C struct of integers and pointers.
-        let wc: &mut raw::ib_wc = self.0.write(unsafe { core::mem::zeroed() });
+        let wc: &mut raw::ib_wc = self.0.write(raw::zeroed());
         wc.__bindgen_anon_1.wr_id = ManuallyDrop::new(contents.wr_id);
         wc.status = contents.status;
         wc.opcode = contents.opcode;

@@ -26,9 +26,7 @@ impl BhGuard {
     /// Disables softirqs.
     #[inline]
     pub fn new() -> Self {
-        // SAFETY: `local_bh_disable` (linux/bottom_half.h) may be called in any context except a
-        // hard interrupt; it only increments a counter.
-        unsafe { raw::shim_local_bh_disable() };
+        raw::safe::shim_local_bh_disable();
         // INVARIANT: The level was added just above.
         Self(NotThreadSafe)
     }
@@ -53,8 +51,7 @@ impl Drop for BhGuard {
 /// Returns whether interrupts are disabled on the current CPU.
 #[inline]
 pub fn irqs_disabled() -> bool {
-    // SAFETY: irqs_disabled() (linux/irqflags.h) only reads the flags register.
-    unsafe { raw::shim_irqs_disabled() }
+    raw::safe::shim_irqs_disabled()
 }
 
 /// A [`SpinLock`] that is held with softirqs disabled (`spin_lock_bh()`).

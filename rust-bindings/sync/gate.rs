@@ -25,7 +25,7 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 /// }
 /// ```
 #[pin_data]
-pub struct CallbackGate {
+pub(crate) struct CallbackGate {
     count: Atomic<usize>,
     #[pin]
     empty: Completion,
@@ -37,11 +37,11 @@ pub struct CallbackGate {
 ///
 /// Owns one unit of the gate's count.
 #[must_use = "the gate is left when the guard is dropped"]
-pub struct GateGuard<'a>(&'a CallbackGate);
+pub(crate) struct GateGuard<'a>(&'a CallbackGate);
 
 impl CallbackGate {
     /// Creates an open gate.
-    pub fn new() -> impl PinInit<Self> {
+    pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             count: Atomic::new(0),
             empty <- Completion::new(),
@@ -50,7 +50,7 @@ impl CallbackGate {
 
     /// Enters the gate. Returns `None` if it is closed. Any context.
     #[inline]
-    pub fn enter(&self) -> Option<GateGuard<'_>> {
+    pub(crate) fn enter(&self) -> Option<GateGuard<'_>> {
         let before = self.count.fetch_add(1usize, Full);
         // INVARIANT: The unit was added just above.
         let guard = GateGuard(self);
@@ -61,17 +61,11 @@ impl CallbackGate {
         Some(guard)
     }
 
-    /// Returns whether [`close`](Self::close) has been called.
-    #[inline]
-    pub fn is_closed(&self) -> bool {
-        self.count.load(Relaxed) & CLOSED != 0
-    }
-
     /// Closes the gate and waits until all callbacks have left. Sleeps; must not be called from
     /// inside.
     ///
     /// Closing a closed gate also waits.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut before = self.count.load(Relaxed);
         while let Err(now) = self.count.cmpxchg(before, before | CLOSED, Full) {
             before = now;

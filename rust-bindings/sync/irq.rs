@@ -14,7 +14,7 @@ use kernel::{
 ///
 /// Holding it while taking a [`SpinLock`](kernel::sync::SpinLock) is equivalent to
 /// `spin_lock_irqsave()`. Guards must be dropped in reverse order of creation.
-pub struct IrqGuard {
+pub(crate) struct IrqGuard {
     flags: usize,
     _not_send: NotThreadSafe,
 }
@@ -22,11 +22,9 @@ pub struct IrqGuard {
 impl IrqGuard {
     /// Disables interrupts.
     #[inline]
-    #[expect(clippy::new_without_default, reason = "it acts on the CPU")]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            // SAFETY: local_irq_save() (linux/irqflags.h) may be called in any context.
-            flags: unsafe { raw::shim_local_irq_save() },
+            flags: raw::safe::shim_local_irq_save(),
             _not_send: NotThreadSafe,
         }
     }

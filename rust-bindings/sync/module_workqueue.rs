@@ -39,40 +39,44 @@ impl ModuleWorkqueue {
     /// Opens the queue, whose worker threads get this name. Returns `EBUSY` if it is already open.
     pub fn open(&'static self, name: &CStr) -> Result<OpenWorkqueue> {
         // SAFETY: The name is copied before this returns (kernel/workqueue.c,
-        // `__alloc_workqueue()`).
-        let queue = unsafe { raw::shim_alloc_workqueue(name.as_char_ptr()) };
-        if queue.is_null() {
-            return Err(ENOMEM);
-        }
-        // INVARIANT: `queue` is a workqueue, which only the `OpenWorkqueue` destroys.
-        if self.0.cmpxchg(ptr::null_mut(), queue, Full).is_err() {
-            // SAFETY: The workqueue is new, and nothing else has a pointer to it.
-            unsafe { raw::destroy_workqueue(queue) };
-            return Err(EBUSY);
+        // `__alloc_workqueue()`). If there is another workqueue, nothing else has a pointer to the
+        // new one.
+        unsafe {
+            let queue = raw::shim_alloc_workqueue(name.as_char_ptr());
+            if queue.is_null() {
+                return Err(ENOMEM);
+            }
+            // INVARIANT: `queue` is a workqueue, which only the `OpenWorkqueue` destroys.
+            if self.0.cmpxchg(ptr::null_mut(), queue, Full).is_err() {
+                raw::destroy_workqueue(queue);
+                return Err(EBUSY);
+            }
         }
         Ok(OpenWorkqueue(self))
     }
 
     /// Returns whether the queue is open.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.0.load(Acquire).is_null()
     }
 
-    /// Queues a work item, unless it is already queued or the queue is not open. Any context.
-    pub fn enqueue<W, const ID: u64>(&self, work: W)
+    /// Queues a work item, unless it is already queued. Returns false if the queue is not open. Any
+    /// context.
+    pub(crate) fn enqueue<W, const ID: u64>(&self, work: W) -> bool
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
         let _guard = rcu::read_lock();
         let queue = self.0.load(Acquire);
         if queue.is_null() {
-            return;
+            return false;
         }
         // SAFETY: By the type invariant the workqueue is valid until the end of the read-side
         // critical section. `Queue` is a transparent wrapper.
         let queue = unsafe { Queue::from_raw(queue.cast_const().cast()) };
         // A work item that is already queued will run anyway.
         let _ = queue.enqueue(work);
+        true
     }
 }
 

@@ -65,7 +65,7 @@ impl<const N: usize> PerCpuCounters<N> {
 
     /// Returns this CPU's value, or 0 if the counter does not exist. Any context.
     #[inline]
-    pub fn this_cpu(&self, index: usize) -> u64 {
+    pub(super) fn this_cpu(&self, index: usize) -> u64 {
         if index >= N {
             return 0;
         }
@@ -80,13 +80,13 @@ impl<const N: usize> PerCpuCounters<N> {
             return 0;
         }
         let counter = self.base.as_ptr().wrapping_add(index);
-        // SAFETY: Reads `nr_cpu_ids`, which is set at boot (lib/cpumask.c).
-        let cpus = unsafe { raw::shim_nr_cpu_ids() };
-        (0..cpus)
-            // SAFETY: `cpu` is below `nr_cpu_ids`, as cpu_possible() (linux/cpumask.h) requires.
-            .filter(|&cpu| unsafe { raw::shim_cpu_possible(cpu) })
-            // SAFETY: The counter exists on every possible CPU, by the type invariant.
-            .map(|cpu| unsafe { raw::shim_per_cpu_read_u64(counter, cpu) })
+        // SAFETY: `cpu` is below `nr_cpu_ids`, as cpu_possible() (linux/cpumask.h) requires. By the
+        // type invariant, the counter exists on every possible CPU.
+        let on_cpu = |cpu| unsafe {
+            raw::shim_cpu_possible(cpu).then(|| raw::shim_per_cpu_read_u64(counter, cpu))
+        };
+        (0..raw::safe::shim_nr_cpu_ids())
+            .filter_map(on_cpu)
             .fold(0, u64::wrapping_add)
     }
 }

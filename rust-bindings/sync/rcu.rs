@@ -5,24 +5,19 @@
 //! C header: `include/linux/rcupdate.h`.
 
 use crate::raw;
-use core::ptr::NonNull;
 use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
 /// Waits for all RCU read-side sections that have begun. Sleeps.
 #[inline]
-pub fn synchronize_rcu() {
-    // SAFETY: `synchronize_rcu` (kernel/rcu/tree.c) only requires a context that may sleep; the
-    // kernel reports a violation.
-    unsafe { raw::synchronize_rcu() }
+pub(crate) fn synchronize_rcu() {
+    raw::safe::synchronize_rcu();
 }
 
 /// Waits for all RCU read-side sections that have begun. Takes some tens of microseconds, but
 /// interrupts all CPUs: use it if a program is waiting. Sleeps.
 #[inline]
 pub fn synchronize_rcu_expedited() {
-    // SAFETY: `synchronize_rcu_expedited` (kernel/rcu/tree_exp.h) only requires a context that may
-    // sleep; the kernel reports a violation.
-    unsafe { raw::synchronize_rcu_expedited() }
+    raw::safe::synchronize_rcu_expedited();
 }
 
 /// Waits for all RCU callbacks that have been queued. Sleeps.
@@ -30,9 +25,7 @@ pub fn synchronize_rcu_expedited() {
 /// A module whose callbacks may be queued must call this before it is unloaded.
 #[inline]
 pub fn rcu_barrier() {
-    // SAFETY: `rcu_barrier` (kernel/rcu/tree.c) only requires a context that may sleep; the kernel
-    // reports a violation.
-    unsafe { raw::rcu_barrier() }
+    raw::safe::rcu_barrier();
 }
 
 /// A value on the heap that RCU readers may see, with the memory needed to drop it later without an
@@ -56,14 +49,14 @@ impl<T: Send + 'static> Record<T> {
     ///
     /// # Safety
     ///
-    /// `this` came from [`KBox::into_raw`], the caller owns it, and only readers under the RCU read
-    /// lock still use it. The module is not unloaded before [`rcu_barrier`] has returned.
-    pub(super) unsafe fn drop_later(this: NonNull<Self>) {
-        // SAFETY: The record lives until the callback frees it. The caller owns it, so its head is
-        // queued only once. `drop_now` expects a pointer to the head.
+    /// The module is not unloaded before [`rcu_barrier`] has returned.
+    pub(super) unsafe fn drop_later(this: KBox<Self>) {
+        let this = KBox::into_raw(this);
+        // SAFETY: The record lives until the callback frees it. Nothing else owns it, so its head
+        // is queued only once. `drop_now` expects a pointer to the head.
         unsafe {
             raw::call_rcu(
-                Opaque::cast_into(&raw const (*this.as_ptr()).head),
+                Opaque::cast_into(&raw const (*this).head),
                 Some(Self::drop_now),
             )
         };

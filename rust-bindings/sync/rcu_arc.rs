@@ -19,8 +19,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// The pointer is null or came from [`Arc::into_raw`]. The caller that takes it out owns the
-/// reference, and keeps it until all readers that may have seen it have finished.
+/// The pointer is null or that of an [`Arc`] that was forgotten. The caller that takes it out owns
+/// the reference, and keeps it until all readers that may have seen it have finished.
 pub struct RcuArc<T: Send + Sync + 'static> {
     object: Atomic<*mut T>,
 }
@@ -62,13 +62,12 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
     ///
     /// `EBUSY`: there is already an object, which stays.
     pub fn set(&self, object: Arc<T>) -> Result {
-        let new = Arc::into_raw(object).cast_mut();
-        // INVARIANT: `new` came from `into_raw`, and only replaces null.
+        let new = Arc::as_ptr(&object).cast_mut();
         if self.object.cmpxchg(ptr::null_mut(), new, Full).is_err() {
-            // SAFETY: `new` came from `into_raw` just above and was not published.
-            drop(unsafe { Arc::from_raw(new) });
             return Err(EBUSY);
         }
+        // INVARIANT: `self` owns the reference now.
+        core::mem::forget(object);
         Ok(())
     }
 
@@ -81,7 +80,7 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
             return None;
         }
         synchronize_rcu_expedited();
-        // SAFETY: By the type invariant, `object` came from `into_raw`; the exchange gave it to one
+        // SAFETY: By the type invariant, `object` was an `Arc`; the exchange gave it to one
         // caller only.
         Some(unsafe { Arc::from_raw(object) })
     }
@@ -92,7 +91,7 @@ impl<T: Send + Sync + 'static> Drop for RcuArc<T> {
     fn drop(&mut self) {
         let object = *self.object.get_mut();
         if !object.is_null() {
-            // SAFETY: By the type invariant, `object` came from `into_raw`, and `&mut self` is
+            // SAFETY: By the type invariant, `object` was an `Arc`, and `&mut self` is
             // exclusive.
             drop(unsafe { Arc::from_raw(object) });
         }

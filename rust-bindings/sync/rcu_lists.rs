@@ -169,7 +169,7 @@ impl<T: Send + Sync + 'static, S: Unpin, const N: usize> RcuListsWriter<'_, T, S
                 here.store(node.next.load(Relaxed), Release);
                 // SAFETY: By the type invariants, the entry came from `into_raw`. It is unlinked,
                 // so only readers still use it. The module waits for the callback (`new`).
-                unsafe { Record::drop_later(record) };
+                unsafe { Record::drop_later(KBox::from_raw(record.as_ptr())) };
                 return true;
             }
             link = Some(&node.next);

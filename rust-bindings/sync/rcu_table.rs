@@ -4,7 +4,11 @@
 //!
 //! C header: `include/linux/rcupdate.h`.
 
-use super::rcu::{rcu_barrier, Record};
+use super::{
+    arc::arc_borrow_ref,
+    atomic_box::AtomicBox,
+    rcu::{rcu_barrier, Record},
+};
 use core::ptr::{self, NonNull};
 use kernel::{
     alloc::Flags,
@@ -37,9 +41,9 @@ pub struct RcuTable<T: Send + Sync + 'static> {
 ///
 /// # Invariants
 ///
-/// A pointer that is not null came from [`KBox::into_raw`], and does not change.
+/// Nothing takes a child out.
 struct Directory<N> {
-    children: [Atomic<*mut N>; SLOTS],
+    children: [AtomicBox<N>; SLOTS],
 }
 
 /// A node of the lowest level.
@@ -48,16 +52,14 @@ struct Directory<N> {
 ///
 /// - `values[i]` is null, or points to the value in the record of `records[i]`. While `remove`
 ///   runs, it may briefly be the value of the record just removed, which RCU keeps alive.
-/// - `records[i]` is null or came from [`KBox::into_raw`]. The caller that clears it owns the
-///   record.
-/// - Only the caller that has just set `records[i]` sets `values[i]`. `values[i]` is cleared before
-///   `records[i]`.
+/// - Only the caller that has just filled `records[i]` sets `values[i]`. `values[i]` is cleared
+///   before `records[i]`.
 struct Leaf<T> {
     /// Pointers that readers follow.
     values: [Atomic<*mut T>; SLOTS],
     /// Records that own the references to the values. They are kept apart from `values`, so that
     /// the cache lines of readers hold only values.
-    records: [Atomic<*mut Record<Arc<T>>>; SLOTS],
+    records: [AtomicBox<Record<Arc<T>>>; SLOTS],
 }
 
 /// Splits an index into its positions in the three levels. Returns `None` if the index is not below
@@ -74,20 +76,18 @@ fn split(index: u32) -> Option<(usize, usize, usize)> {
     ))
 }
 
-// SAFETY: Null pointers are a valid `Atomic<*mut _>`, and mean that there are no children.
+// SAFETY: All places may be empty.
 unsafe impl<N> pin_init::Zeroable for Directory<N> {}
-// SAFETY: Null pointers are a valid `Atomic<*mut _>`, and mean that there are no values or records.
+// SAFETY: A null pointer is a valid `Atomic<*mut _>`, and means that there is no value. All places
+// may be empty.
 unsafe impl<T> pin_init::Zeroable for Leaf<T> {}
 
 impl<N: pin_init::Zeroable> Directory<N> {
     /// Returns the child in a slot, if it exists.
     #[inline]
     fn child(&self, slot: usize) -> Option<&N> {
-        // Acquire pairs with the publication in `child_or_new`.
-        let child = self.children.get(slot)?.load(Acquire);
-        // SAFETY: By the type invariant, a child that is not null is a live box until `self` is
-        // dropped. Until then, only shared references to it are created.
-        unsafe { child.as_ref() }
+        // SAFETY: Nothing takes a child out.
+        unsafe { self.children.get(slot)?.get() }
     }
 
     /// Returns the child in a slot, and allocates it if necessary.
@@ -95,41 +95,10 @@ impl<N: pin_init::Zeroable> Directory<N> {
         if let Some(child) = self.child(slot) {
             return Ok(child);
         }
-        let new = KBox::into_raw(KBox::<N>::zeroed(flags)?);
         let entry = self.children.get(slot).ok_or(EINVAL)?;
-        // INVARIANT: `new` came from `into_raw`, and only replaces null.
-        if entry.cmpxchg(ptr::null_mut(), new, Full).is_err() {
-            // Another writer was faster.
-            // SAFETY: `new` was not published, so this function still owns it.
-            drop(unsafe { KBox::from_raw(new) });
-        }
+        // If this fails, another writer was faster.
+        let _ = entry.fill(KBox::zeroed(flags)?);
         self.child(slot).ok_or(EINVAL)
-    }
-}
-
-impl<N> Drop for Directory<N> {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let child = *child.get_mut();
-            if !child.is_null() {
-                // SAFETY: By the type invariant, the child came from `into_raw`. `&mut self` rules
-                // out readers.
-                drop(unsafe { KBox::from_raw(child) });
-            }
-        }
-    }
-}
-
-impl<T> Drop for Leaf<T> {
-    fn drop(&mut self) {
-        for record in &mut self.records {
-            let record = *record.get_mut();
-            if !record.is_null() {
-                // SAFETY: By the type invariant, the record came from `into_raw`. `&mut self` rules
-                // out readers.
-                drop(unsafe { KBox::from_raw(record) });
-            }
-        }
     }
 }
 
@@ -161,9 +130,7 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
     /// context.
     #[inline]
     pub fn get_ref<'a>(&'a self, index: u32, guard: &'a rcu::Guard) -> Option<&'a T> {
-        let value: *const T = &*self.get(index, guard)?;
-        // SAFETY: `get` returns a borrow that is valid for `'a`.
-        Some(unsafe { &*value })
+        self.get(index, guard).map(arc_borrow_ref)
     }
 
     /// Inserts an entry at `index`. Any context that `flags` allows.
@@ -180,12 +147,8 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         let values = leaf.values.get(low).ok_or(EINVAL)?;
         let records = leaf.records.get(low).ok_or(EINVAL)?;
         let target = Arc::as_ptr(&value).cast_mut();
-        let record = KBox::into_raw(Record::new(value, flags)?);
-        if records.cmpxchg(ptr::null_mut(), record, Full).is_err() {
-            // SAFETY: The record was not published, so this function still owns it.
-            drop(unsafe { KBox::from_raw(record) });
-            return Err(EBUSY);
-        }
+        let record = Record::new(value, flags)?;
+        records.fill(record).map_err(|_| EBUSY)?;
         // INVARIANT: This function has just set the record. Until it sets the value, `remove` finds
         // nothing and another `insert` finds the record.
         values.xchg(target, Full);
@@ -204,12 +167,9 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         if value.is_null() {
             return None;
         }
-        let record = NonNull::new(leaf.records.get(low)?.xchg(ptr::null_mut(), Full))?;
-        // SAFETY: By the type invariants, the record is live. This function has cleared the slot,
-        // so it owns the record.
-        let value = unsafe { record.as_ref() }.value.clone();
-        // SAFETY: The record came from `into_raw`, this function owns it, and only readers of its
-        // value remain. Dropping the table waits for the callback.
+        let record = leaf.records.get(low)?.take()?;
+        let value = record.value.clone();
+        // SAFETY: Dropping the table waits for the callback.
         unsafe { Record::drop_later(record) };
         Some(value)
     }

@@ -5,14 +5,16 @@
 #[kernel::prelude::kunit_tests(linux_rdma_sync)]
 mod cases {
     use crate::{
-        impl_has_soft_timer,
+        impl_has_serial_work, impl_has_soft_timer,
         sync::ModuleWorkqueue,
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, CallbackGate, IndexPool, Nesting, RcuTable, SoftTimer},
+        sync::{SerialQueue, SerialTask, SerialWork},
         time,
     };
     use kernel::{
         prelude::*,
+        static_lock_class,
         sync::{
             atomic::{Atomic, Full, Relaxed},
             rcu, Arc, ArcBorrow, Completion,
@@ -358,7 +360,7 @@ mod cases {
         SoftTimer::arm(owner.as_arc_borrow(), deadline);
         assert!(owner.wait(1));
         assert!(owner.last.load(Relaxed) >= deadline);
-        assert!(!SoftTimer::is_armed(&*owner));
+        assert_eq!(SoftTimer::deadline(&*owner), None);
         Ok(())
     }
 
@@ -380,7 +382,7 @@ mod cases {
         SoftTimer::arm(owner.as_arc_borrow(), time::monotonic_ns() + NEVER);
         SoftTimer::cancel_sync(owner.as_arc_borrow());
         SoftTimer::cancel_sync(owner.as_arc_borrow());
-        assert!(!SoftTimer::is_armed(&*owner));
+        assert_eq!(SoftTimer::deadline(&*owner), None);
 
         // Both the callback and this thread arm the timer repeatedly.
         owner.again.store(u32::MAX, Relaxed);
@@ -426,9 +428,108 @@ mod cases {
         owner.inside.wait_for_completion();
         owner.gate.close();
         assert_eq!(owner.fired.load(Relaxed), 1);
-        assert!(owner.gate.is_closed());
         assert!(owner.gate.enter().is_none());
         owner.gate.close();
+        Ok(())
+    }
+
+    /// Work that counts its rounds.
+    #[pin_data]
+    struct Worker {
+        rounds: Atomic<u32>,
+        kinds: Atomic<u32>,
+        /// Number of rounds that are left to do.
+        left: Atomic<u32>,
+        /// Number of rounds that will start the work again.
+        again: Atomic<u32>,
+        /// A round is running.
+        inside: Atomic<u32>,
+        overlaps: Atomic<u32>,
+        #[pin]
+        work: SerialWork<Worker>,
+    }
+
+    impl_has_serial_work! {
+        impl HasSerialWork<0> for Worker { self.work }
+    }
+
+    impl Worker {
+        fn new() -> Result<Arc<Self>> {
+            Arc::pin_init(
+                pin_init!(Self {
+                    rounds: Atomic::new(0),
+                    kinds: Atomic::new(0),
+                    left: Atomic::new(0),
+                    again: Atomic::new(0),
+                    inside: Atomic::new(0),
+                    overlaps: Atomic::new(0),
+                    work <- SerialWork::new(c"Worker", static_lock_class!()),
+                }),
+                GFP_KERNEL,
+            )
+        }
+
+        fn count_down(counter: &Atomic<u32>) -> bool {
+            let left = counter.load(Relaxed);
+            counter.store(left.saturating_sub(1), Relaxed);
+            left != 0
+        }
+    }
+
+    impl SerialTask for Worker {
+        const ROUNDS: u32 = 4;
+
+        fn queue() -> SerialQueue {
+            SerialQueue::Softirq
+        }
+
+        fn round(this: ArcBorrow<'_, Self>, kinds: u32) -> bool {
+            this.overlaps.add(this.inside.xchg(1, Full), Relaxed);
+            this.kinds.store(this.kinds.load(Relaxed) | kinds, Relaxed);
+            if Self::count_down(&this.again) {
+                SerialWork::<Self>::queue(this, 0);
+            }
+            this.inside.xchg(0, Full);
+            this.rounds.fetch_add(1u32, Full);
+            Self::count_down(&this.left)
+        }
+    }
+
+    #[test]
+    fn work_started_in_a_round_runs_after_it() -> Result {
+        let worker = Worker::new()?;
+        worker.again.store(10, Relaxed);
+        SerialWork::<Worker>::queue(worker.as_arc_borrow(), 0);
+        worker.work.close();
+        assert_eq!(worker.rounds.load(Relaxed), 11);
+        assert_eq!(worker.overlaps.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn closing_work_waits_for_its_end() -> Result {
+        let worker = Worker::new()?;
+        worker.left.store(1000, Relaxed);
+        SerialWork::<Worker>::queue(worker.as_arc_borrow(), 0);
+        worker.work.close();
+        assert_eq!(worker.rounds.load(Relaxed), 1001);
+        SerialWork::<Worker>::queue(worker.as_arc_borrow(), 1);
+        worker.work.close();
+        assert_eq!(worker.rounds.load(Relaxed), 1001);
+        Ok(())
+    }
+
+    #[test]
+    fn work_gets_all_its_marks() -> Result {
+        let worker = Worker::new()?;
+        worker.work.mark(1);
+        worker.work.mark(4);
+        assert!(worker.work.is_marked());
+        assert_eq!(worker.rounds.load(Relaxed), 0);
+        SerialWork::<Worker>::queue(worker.as_arc_borrow(), 2);
+        worker.work.close();
+        assert!(!worker.work.is_marked());
+        assert_eq!(worker.kinds.load(Relaxed), 7);
         Ok(())
     }
 }

@@ -74,15 +74,11 @@ pub trait TimerCallback<const ID: u64 = 0>: HasSoftTimer<ID> {
 ///
 /// # Safety
 ///
-/// `raw_timer` and `raw_owner` convert between a pointer to the object and a pointer to one timer
-/// field, which is the same in both functions.
+/// `timer` and `raw_owner` convert between the object and one timer field, which is the same in both
+/// functions.
 pub unsafe trait HasSoftTimer<const ID: u64 = 0>: Send + Sync + Sized + 'static {
     /// Returns the timer of an object.
-    ///
-    /// # Safety
-    ///
-    /// `owner` points to a live object.
-    unsafe fn raw_timer(owner: *const Self) -> *const SoftTimer<Self, ID>;
+    fn timer(&self) -> &SoftTimer<Self, ID>;
 
     /// Returns the object that contains a timer.
     ///
@@ -107,15 +103,12 @@ macro_rules! impl_has_soft_timer {
             self.$field:ident
         }
     )*) => {$(
-        // SAFETY: The return type of `raw_timer` checks the type of the field, and both functions
-        // use the same field.
+        // SAFETY: The return type of `timer` checks the type of the field, and both functions use
+        // the same field.
         unsafe impl$(<$($generics)*>)? $crate::sync::HasSoftTimer$(<$id>)? for $owner {
             #[inline]
-            unsafe fn raw_timer(
-                owner: *const Self,
-            ) -> *const $crate::sync::SoftTimer<Self $(, $id)?> {
-                // SAFETY: The caller guarantees that `owner` points to a live object.
-                unsafe { &raw const (*owner).$field }
+            fn timer(&self) -> &$crate::sync::SoftTimer<Self $(, $id)?> {
+                &self.$field
             }
 
             #[inline]
@@ -159,13 +152,6 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         self.timer.get().cast()
     }
 
-    /// Returns the timer inside `owner`.
-    #[inline]
-    fn of(owner: &T) -> &Self {
-        // SAFETY: `owner` is a live object, and its field lives as long.
-        unsafe { &*T::raw_timer(owner) }
-    }
-
     /// Arms the timer to expire at `deadline_ns` (nanoseconds of `CLOCK_MONOTONIC`), unless it is
     /// already armed for an earlier time. Any context.
     ///
@@ -179,14 +165,14 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
         // Pairs with the barrier in `run`: either this CPU sees that the callback has reset the
         // deadline, or the callback sees the caller's changes.
         smp_mb();
-        if Self::of(&owner).deadline.load(Relaxed) > deadline_ns {
+        if owner.timer().deadline.load(Relaxed) > deadline_ns {
             Self::arm_slow(owner, deadline_ns);
         }
     }
 
     #[cold]
     fn arm_slow(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
-        let this = Self::of(&owner);
+        let this = owner.timer();
         let _irq = IrqGuard::new();
         let _locked = this.lock.lock();
         let before = this.deadline.load(Relaxed);
@@ -213,34 +199,29 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     /// Returns the current deadline, or `None` if the timer is not armed.
     #[inline]
     pub fn deadline(owner: &T) -> Option<u64> {
-        Some(Self::of(owner).deadline.load(Relaxed)).filter(|deadline| *deadline != IDLE)
-    }
-
-    /// Returns whether the timer is currently armed.
-    #[inline]
-    pub fn is_armed(owner: &T) -> bool {
-        Self::deadline(owner).is_some()
+        Some(owner.timer().deadline.load(Relaxed)).filter(|deadline| *deadline != IDLE)
     }
 
     /// Cancels the timer if it is queued, without waiting for a running callback. Any context.
     /// Returns whether no callback is running.
-    pub fn cancel(owner: ArcBorrow<'_, T>) -> bool {
+    fn cancel(owner: ArcBorrow<'_, T>) -> bool {
         let owner = Arc::from(owner);
-        let this = Self::of(&owner);
+        let this = owner.timer();
         let _irq = IrqGuard::new();
         let locked = this.lock.lock();
         // SAFETY: The timer is initialised by the type invariant; hrtimer_try_to_cancel()
-        // (kernel/time/hrtimer.c) locks its base.
-        let removed = unsafe { raw::hrtimer_try_to_cancel(this.raw()) };
-        if removed > 0 {
-            // INVARIANT: The timer is not queued now, and its reference is dropped below.
-            this.deadline.store(IDLE, Relaxed);
-            drop(locked);
-            // SAFETY: By the type invariant, the timer owned a reference to `owner` while it was
-            // queued.
-            drop(unsafe { Arc::from_raw(Arc::as_ptr(&owner)) });
+        // (kernel/time/hrtimer.c) locks its base. The timer owned a reference to `owner` while it
+        // was queued.
+        unsafe {
+            let removed = raw::hrtimer_try_to_cancel(this.raw());
+            if removed > 0 {
+                // INVARIANT: The timer is not queued now, and its reference is dropped.
+                this.deadline.store(IDLE, Relaxed);
+                drop(locked);
+                drop(Arc::from_raw(Arc::as_ptr(&owner)));
+            }
+            removed >= 0
         }
-        removed >= 0
     }
 
     /// Cancels the timer and waits for a running callback. Sleeps; must not be called from the
@@ -275,16 +256,17 @@ unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::h
     // this function (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only if a
     // callback asks for a restart.
     let queued_again = unsafe { core::ptr::read_volatile(&raw const (*timer).is_queued) };
-    let owner = if queued_again {
-        // The timer was armed for an earlier time after it expired, so it keeps its reference.
-        // SAFETY: By the type invariant, the timer owns a reference to `owner`. It cannot be given
-        // up while `lock` is held.
-        Arc::from(unsafe { ArcBorrow::from_raw(owner) })
-    } else {
-        // INVARIANT: The timer is idle and not queued, and this function takes over its reference.
-        this.deadline.store(IDLE, Relaxed);
-        // SAFETY: By the type invariant, the timer owned a reference to `owner`.
-        unsafe { Arc::from_raw(owner) }
+    // SAFETY: By the type invariant, the timer owns a reference to `owner`, which cannot be given
+    // up while `lock` is held.
+    let owner = unsafe {
+        if queued_again {
+            // The timer was armed for an earlier time after it expired, so it keeps its reference.
+            Arc::from(ArcBorrow::from_raw(owner))
+        } else {
+            // INVARIANT: The timer is idle and not queued, and gives up its reference.
+            this.deadline.store(IDLE, Relaxed);
+            Arc::from_raw(owner)
+        }
     };
     drop(locked);
     drop(irq);

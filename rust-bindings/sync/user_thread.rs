@@ -9,6 +9,7 @@ use super::{ModuleWorkqueue, OpenWorkqueue};
 use crate::raw;
 use core::{ffi::c_void, ptr};
 use kernel::{
+    error::from_err_ptr,
     impl_has_work, new_mutex,
     prelude::*,
     str::CStr,
@@ -130,21 +131,18 @@ impl<T: ThreadBody> UserThread<T> {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        let data = Arc::into_raw(shared.clone());
-        let created = create(turn::<T>, killed::<T>, data.cast_mut().cast(), name);
-        let task = match created {
-            Ok(task) => task,
-            Err(e) => {
-                // SAFETY: `data` comes from `into_raw`, and no thread was created to own it.
-                drop(unsafe { Arc::from_raw(data) });
-                return Err(e);
-            }
-        };
-        // INVARIANT: The task was created for `shared`, and its thread owns `data`.
+        let data = Arc::as_ptr(&shared).cast_mut().cast();
+        // SAFETY: The name is copied before this returns (kernel/fork.c, `copy_process()`). The
+        // functions are called only after the start below.
+        let task = from_err_ptr(unsafe {
+            vhost_task_create(Some(turn::<T>), Some(killed::<T>), data, name.as_char_ptr())
+        })?;
+        // INVARIANT: The task was created for `shared`, and its thread owns a reference.
         shared.task.store(task, Relaxed);
+        let _ = Arc::into_raw(shared.clone());
         LIVE.fetch_add(1u32, Full);
-        // SAFETY: `create` has just returned the task, and it is started only here.
-        unsafe { start(task) };
+        // SAFETY: The task is new, and it is started only here.
+        unsafe { vhost_task_start(task) };
         Ok(Self(shared))
     }
 
@@ -156,8 +154,9 @@ impl<T: ThreadBody> UserThread<T> {
     /// Has the thread call [`ThreadBody::is_ready`] if it sleeps.
     pub fn wake(&self) {
         // SAFETY: The thread is only reaped after `self` is dropped: `turn` and `killed` reap it in
-        // the phase `ENDING`, which `drop` sets, and otherwise `drop` does.
-        unsafe { wake(self.0.task.load(Relaxed)) };
+        // the phase `ENDING`, which `drop` sets, and otherwise `drop` does. `vhost_task_wake()`
+        // (kernel/vhost_task.c) may be called after the thread was killed.
+        unsafe { vhost_task_wake(self.0.task.load(Relaxed)) };
     }
 }
 
@@ -168,7 +167,7 @@ impl<T: ThreadBody> Drop for UserThread<T> {
         if shared.phase.cmpxchg(ALIVE, ENDING, Full).is_ok() {
             // SAFETY: By the type invariant of `Shared`, the task is valid while `ending` is
             // locked: it was valid in the phase `ALIVE`.
-            unsafe { wake(shared.task.load(Relaxed)) };
+            unsafe { vhost_task_wake(shared.task.load(Relaxed)) };
         } else {
             reap(shared, DEAD);
         }
@@ -190,11 +189,12 @@ impl<T: ThreadBody> WorkItem for Shared<T> {
         drop(this.ending.lock());
         // SAFETY: By the type invariant the task is valid. This work item is queued once, by the
         // change of the phase to `REAPED`. It runs on a thread of the workqueue, which is not the
-        // one that it waits for.
-        unsafe { stop(this.task.load(Relaxed)) };
-        // SAFETY: By the type invariant the thread owned a reference, which came from `into_raw`.
-        // The thread has exited.
-        drop(unsafe { Arc::from_raw(Arc::as_ptr(&this)) });
+        // one that `vhost_task_stop()` (kernel/vhost_task.c) waits for, and which owned a
+        // reference that came from `into_raw`. The thread may have been killed before.
+        unsafe {
+            vhost_task_stop(this.task.load(Relaxed));
+            drop(Arc::from_raw(Arc::as_ptr(&this)));
+        }
         drop(this);
         LIVE.fetch_sub(1u32, Full);
     }
@@ -218,8 +218,7 @@ unsafe extern "C" fn turn<T: ThreadBody>(data: *mut c_void) -> bool {
     if !shared.body.is_ready() {
         return false;
     }
-    // SAFETY: Sets the state of the current task to running, which is always allowed.
-    unsafe { raw::shim_set_current_running() };
+    raw::safe::shim_set_current_running();
     let current = CurrentThread(NotThreadSafe);
     shared.body.work(&current);
     current.run_task_work_soon();
@@ -233,7 +232,8 @@ unsafe extern "C" fn turn<T: ThreadBody>(data: *mut c_void) -> bool {
 ///
 /// Called by the thread of a [`Shared<T>`] to which `data` points.
 unsafe extern "C" fn killed<T: ThreadBody>(data: *mut c_void) {
-    // SAFETY: As in `turn`.
+    // SAFETY: `data` points to a `Shared<T>` of which the thread owns a reference, which came from
+    // `into_raw`.
     let shared = unsafe { ArcBorrow::<Shared<T>>::from_raw(data.cast()) };
     shared.body.killed();
     if shared.phase.cmpxchg(ALIVE, DEAD, Full).is_err() {
@@ -252,23 +252,16 @@ impl CurrentThread {
     /// Yields the CPU if the scheduler asks for it. A busy thread calls this periodically.
     #[inline]
     pub fn resched(&self) {
-        // SAFETY: The thread is in process context and holds no spin lock, so it may be rescheduled
-        // (cond_resched_tasks_rcu_qs(), linux/rcupdate.h).
-        unsafe { raw::shim_cond_resched() };
+        raw::safe::shim_cond_resched();
     }
 
     /// Yields the CPU to any other runnable task. A polling thread that found no work calls this.
     #[inline]
     pub fn relax(&self) {
-        // SAFETY: single_task_running() (kernel/sched/core.c) only reads the run queue of the
-        // current CPU.
-        if unsafe { raw::single_task_running() } {
-            // SAFETY: cpu_relax() has no requirements.
-            unsafe { raw::shim_cpu_relax() };
+        if raw::safe::single_task_running() {
+            raw::safe::shim_cpu_relax();
         } else {
-            // SAFETY: The thread is in process context, holds no spin lock and is running, as
-            // yield() (kernel/sched/syscalls.c) requires.
-            unsafe { raw::yield_() };
+            raw::safe::yield_();
         }
         self.resched();
     }
@@ -280,104 +273,41 @@ impl CurrentThread {
     /// `cpu.max` by such work (`task_throttle_setup_work()`, kernel/sched/fair.c).
     #[inline]
     fn run_task_work_soon(&self) {
-        // SAFETY: Changes a flag of the current task. Without the flag nothing looks for its work,
-        // which happens below.
-        if unsafe { raw::shim_take_notify_resume() } {
-            // SAFETY: Changes a flag of the current task. `vhost_task_fn()` finds it by
-            // `signal_pending()`, and `get_signal()` (kernel/signal.c) clears it and runs the work.
-            unsafe { raw::shim_set_notify_signal() };
+        if raw::safe::shim_take_notify_resume() {
+            // `vhost_task_fn()` finds this flag by `signal_pending()`, and `get_signal()`
+            // (kernel/signal.c) clears it and runs the work.
+            raw::safe::shim_set_notify_signal();
         }
     }
 }
 
-/// Threads of a kernel that has them.
+/// Whether the kernel has such threads (CONFIG_VHOST_TASK).
+pub const HAS_USER_THREADS: bool = cfg!(CONFIG_VHOST_TASK);
+
 #[cfg(CONFIG_VHOST_TASK)]
-mod tasks {
-    use super::*;
-    use kernel::error::from_err_ptr;
+use raw::{vhost_task_create, vhost_task_start, vhost_task_stop, vhost_task_wake};
 
-    /// Whether the kernel has such threads (CONFIG_VHOST_TASK).
-    pub const HAS_USER_THREADS: bool = true;
-
-    /// Creates a thread that calls `turn` and `killed` with `data` once it is started.
-    pub(super) fn create(
-        turn: unsafe extern "C" fn(*mut c_void) -> bool,
-        killed: unsafe extern "C" fn(*mut c_void),
-        data: *mut c_void,
-        name: &CStr,
-    ) -> Result<*mut raw::vhost_task> {
-        // SAFETY: The name is copied before this returns (kernel/fork.c, `copy_process()`). The
-        // functions are called only after `start`, whose caller is responsible for `data`.
-        from_err_ptr(unsafe {
-            raw::vhost_task_create(Some(turn), Some(killed), data, name.as_char_ptr())
-        })
-    }
-
-    /// # Safety
-    ///
-    /// The task is from `create`, `data` is as `turn` and `killed` require, and the task was not
-    /// started before.
-    pub(super) unsafe fn start(task: *mut raw::vhost_task) {
-        // SAFETY: By the safety requirements, as `vhost_task_start()` (kernel/vhost_task.c) needs.
-        unsafe { raw::vhost_task_start(task) };
-    }
-
-    /// # Safety
-    ///
-    /// The task was started, and is not stopped before this returns.
-    pub(super) unsafe fn wake(task: *mut raw::vhost_task) {
-        // SAFETY: By the safety requirements, as `vhost_task_wake()` (kernel/vhost_task.c) needs.
-        // It may be called after the thread was killed.
-        unsafe { raw::vhost_task_wake(task) };
-    }
-
-    /// Waits until the thread has exited, and releases the task.
-    ///
-    /// # Safety
-    ///
-    /// The task was started, is not used afterwards, and is not that of the current thread.
-    pub(super) unsafe fn stop(task: *mut raw::vhost_task) {
-        // SAFETY: By the safety requirements, as `vhost_task_stop()` (kernel/vhost_task.c) needs.
-        // It may be called after the thread was killed.
-        unsafe { raw::vhost_task_stop(task) };
-    }
-}
-
-/// Threads of a kernel that does not have them.
+/// The functions of kernel/vhost_task.c in a kernel without it.
 #[cfg(not(CONFIG_VHOST_TASK))]
-mod tasks {
-    use super::*;
-    use crate::errno::not_supported;
+mod absent {
+    use super::raw::{vhost_task, EOPNOTSUPP};
+    use core::ffi::c_void;
 
-    /// Whether the kernel has such threads (CONFIG_VHOST_TASK).
-    pub const HAS_USER_THREADS: bool = false;
-
-    /// Returns `EOPNOTSUPP`.
-    pub(super) fn create(
-        _turn: unsafe extern "C" fn(*mut c_void) -> bool,
-        _killed: unsafe extern "C" fn(*mut c_void),
+    pub(super) unsafe fn vhost_task_create(
+        _turn: Option<unsafe extern "C" fn(*mut c_void) -> bool>,
+        _killed: Option<unsafe extern "C" fn(*mut c_void)>,
         _data: *mut c_void,
-        _name: &CStr,
-    ) -> Result<*mut raw::vhost_task> {
-        Err(not_supported())
+        _name: *const kernel::ffi::c_char,
+    ) -> *mut vhost_task {
+        -(EOPNOTSUPP as isize) as *mut vhost_task
     }
 
-    /// # Safety
-    ///
-    /// There is no task to call this with.
-    pub(super) unsafe fn start(_task: *mut raw::vhost_task) {}
+    pub(super) unsafe fn vhost_task_start(_task: *mut vhost_task) {}
 
-    /// # Safety
-    ///
-    /// There is no task to call this with.
-    pub(super) unsafe fn wake(_task: *mut raw::vhost_task) {}
+    pub(super) unsafe fn vhost_task_stop(_task: *mut vhost_task) {}
 
-    /// # Safety
-    ///
-    /// There is no task to call this with.
-    pub(super) unsafe fn stop(_task: *mut raw::vhost_task) {}
+    pub(super) unsafe fn vhost_task_wake(_task: *mut vhost_task) {}
 }
 
-use tasks::{create, start, stop, wake};
-
-pub use tasks::HAS_USER_THREADS;
+#[cfg(not(CONFIG_VHOST_TASK))]
+use absent::{vhost_task_create, vhost_task_start, vhost_task_stop, vhost_task_wake};

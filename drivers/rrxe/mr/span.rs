@@ -7,7 +7,7 @@ use crate::pd::PdId;
 use kernel::sync::rcu;
 use linux_rdma::{
     net::{Fragment, PacketWriter},
-    rdma::memory::{access, KernelSpan, MappedMemory, Word},
+    rdma::memory::{access, MappedMemory, Word},
     sync::BhLocked,
 };
 use rrxe_core::{AtomicOp, Fault};
@@ -96,16 +96,9 @@ pub(super) enum Source<'a> {
     Locked(BhLocked<'a, KeyState>),
 }
 
-/// The memory of a span.
-enum SpanMemory<'a> {
-    /// The span starts at its offset.
-    Mapped(MappedMemory<'a>),
-    /// The whole memory is the span.
-    Kernel(KernelSpan<'a>),
-}
-
 impl Span<'_> {
-    fn memory(&self) -> Result<SpanMemory<'_>, Fault> {
+    /// Returns the memory, and the offset of the span in it.
+    fn memory(&self) -> Result<(MappedMemory<'_>, u64), Fault> {
         let memory = match &self.source {
             Source::Registered(memory) => memory,
             Source::Locked(state) => match (&state.pages, &state.bound) {
@@ -113,7 +106,7 @@ impl Span<'_> {
                 // under which the key is invalidated. `driver.rs` maps only addresses from
                 // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
                 // mapped.
-                (Some(pages), _) => return Ok(SpanMemory::Mapped(unsafe { pages.access() })),
+                (Some(pages), _) => return Ok((unsafe { pages.access() }, self.offset)),
                 (None, Some(bound)) => match bound.kind() {
                     Kind::Registered(registered) => &registered.memory,
                     _ => return Err(Fault::Protection),
@@ -124,15 +117,16 @@ impl Span<'_> {
         match memory {
             Memory::User(pinned) => pinned
                 .access(self.rcu)
-                .map(SpanMemory::Mapped)
+                .map(|memory| (memory, self.offset))
                 .ok_or(Fault::Protection),
-            // SAFETY: By the type invariant the key and the protection domain were checked. User
-            // programs have no such domain (`Mr::kernel`), and peers have no rights to such a
-            // region. A kernel consumer has therefore named these bytes by the L_Key in a work
-            // request of this queue pair, which completes after its memory was accessed.
-            Memory::Kernel(memory) => Ok(SpanMemory::Kernel(unsafe {
-                memory.span(self.offset, self.len.into())
-            })),
+            Memory::Kernel(memory) => {
+                // SAFETY: By the type invariant the key and the protection domain were checked.
+                // User programs have no such domain (`Mr::kernel`), and peers have no rights to
+                // such a region. A kernel consumer has therefore named these bytes by the L_Key in
+                // a work request of this queue pair, which completes after its memory was accessed.
+                let memory = unsafe { memory.access(self.offset, self.len.into()) };
+                Ok((memory, 0))
+            }
         }
     }
 
@@ -144,45 +138,34 @@ impl Span<'_> {
         len: u32,
         to: &mut PacketWriter<'_>,
     ) -> Result<(), Fault> {
-        let len = len as usize;
-        match self.memory()? {
-            SpanMemory::Mapped(memory) => memory.read(self.offset.wrapping_add(offset), len, to),
-            SpanMemory::Kernel(memory) => memory.read(offset, len, to),
-        }
-        .map_err(|_| Fault::Protection)
+        let (memory, start) = self.memory()?;
+        memory
+            .read(start.wrapping_add(offset), len as usize, to)
+            .map_err(|_| Fault::Protection)
     }
 
     /// Copies bytes to the span, from byte `offset` on. They must fit.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
-        let offset = offset as u64;
-        match self.memory()? {
-            SpanMemory::Mapped(memory) => memory.write(self.offset.wrapping_add(offset), from),
-            SpanMemory::Kernel(memory) => memory.write(offset, from),
-        }
-        .map_err(|_| Fault::Protection)
+        let (memory, start) = self.memory()?;
+        memory
+            .write(start.wrapping_add(offset as u64), from)
+            .map_err(|_| Fault::Protection)
     }
 
     /// Copies a fragment of a packet to the span, from byte `offset` on. It must fit.
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
-        let offset = offset as u64;
-        match self.memory()? {
-            SpanMemory::Mapped(memory) => {
-                memory.write_fragment(self.offset.wrapping_add(offset), from)
-            }
-            SpanMemory::Kernel(memory) => memory.write_fragment(offset, from),
-        }
-        .map_err(|_| Fault::Protection)
+        let (memory, start) = self.memory()?;
+        memory
+            .write_fragment(start.wrapping_add(offset as u64), from)
+            .map_err(|_| Fault::Protection)
     }
 
     /// Returns the word at the start.
     fn word(&self) -> Result<Word<'_>, Fault> {
-        match self.memory()? {
-            SpanMemory::Mapped(memory) => memory.word(self.offset),
-            SpanMemory::Kernel(memory) => memory.word(0),
-        }
-        .map_err(|_| Fault::Protection)
+        let (memory, start) = self.memory()?;
+        memory.word(start).map_err(|_| Fault::Protection)
     }
 
     /// Stores a word at the start with a single access, after all earlier writes.

@@ -58,12 +58,13 @@ impl Qp {
     /// notification. The caller must hold no lock.
     pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, rcu: &rcu::Guard) {
         self.with_counters(|counters| counters.add(Counter::MarkedPackets, marked.into()));
-        let Some(interval) = congestion::notification_interval() else {
+        let config = &self.device.config;
+        if !config.is_notification_point {
             return;
-        };
+        }
         let mut queue = TxQueue::new();
         for _ in 0..marked {
-            if !lock_bh(&self.notification_point).marked(cnp.now, interval) {
+            if !lock_bh(&self.notification_point).marked(cnp.now, config.cnp_interval) {
                 break;
             }
             let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
@@ -88,7 +89,7 @@ impl Qp {
             qp.device.count_bad_pkeys(1);
             return;
         }
-        let mut react = congestion::is_reaction_point() && qp.qp_type.is_connected();
+        let mut react = qp.device.config.is_reaction_point && qp.qp_type.is_connected();
         if react {
             let mut side = lock_bh(&qp.send);
             // L-08

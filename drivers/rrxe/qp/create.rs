@@ -18,14 +18,14 @@ use crate::{
     pd::Pd,
     poll::Poller,
     quota::Charged,
-    recovery,
     ring::{Consumer, Ring},
-    serial_gate::{PendingBits, SerialGate},
+    serial_gate::SerialGate,
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},
     new_mutex, new_spinlock,
     prelude::*,
+    static_lock_class,
     sync::Arc,
     workqueue::new_work,
 };
@@ -36,7 +36,7 @@ use linux_rdma::{
         wr::QpIdentity,
         Device, QpTarget, Udata,
     },
-    sync::{lock_bh, SoftTimer},
+    sync::{lock_bh, SerialWork, SoftTimer},
 };
 use rrxe_core::congestion::NotificationPoint;
 
@@ -225,7 +225,7 @@ impl Qp {
             try_pin_init!(Self {
                 number,
                 qp_type: init.qp_type,
-                recovery: recovery::mode(),
+                recovery: device.config.recovery,
                 is_user: rings.is_user,
                 is_polled,
                 signal_all: init.signal_all,
@@ -255,9 +255,7 @@ impl Qp {
                 timer <- SoftTimer::new(),
                 send_work <- new_work!("rrxe_qp_send"),
                 recv_work <- new_work!("rrxe_qp_recv"),
-                event_work <- new_work!("rrxe_qp_event"),
-                event_gate: SerialGate::new(),
-                events: PendingBits::new(),
+                event_work <- SerialWork::new(c"rrxe_qp_event", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -299,7 +297,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
     qp.send_gate.close();
     qp.recv_gate.close();
     SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
-    qp.event_gate.close();
+    qp.event_work.close();
     // Unpins the rings, which may sleep.
     drop((send, recv));
     if let Some(index) = handle.index {

@@ -50,7 +50,7 @@ use crate::{
     pd::PdId,
     poll::PollRegistration,
     rx_packet::RxPacket,
-    serial_gate::{PendingBits, SerialGate},
+    serial_gate::SerialGate,
     srq::Srq,
     tx::TxBatch,
 };
@@ -64,14 +64,14 @@ use kernel::{
     workqueue::Work,
 };
 use linux_rdma::{
-    impl_has_soft_timer,
+    impl_has_serial_work, impl_has_soft_timer,
     net::KeptDatagram,
     rdma::{
         qp::{QpAttr, QpCap, QpState, QpType},
         wr::QpIdentity,
         QpTarget,
     },
-    sync::{lock_bh, BhLocked, SoftTimer},
+    sync::{lock_bh, BhLocked, SerialWork, SoftTimer},
 };
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
@@ -140,16 +140,16 @@ pub(crate) struct Qp {
     recv_work: Work<Qp, { schedule::RECV_WORK }>,
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
-    event_work: Work<Qp, { schedule::EVENT_WORK }>,
-    event_gate: SerialGate,
-    /// Events to report, one bit each.
-    events: PendingBits,
+    event_work: SerialWork<Qp, { schedule::EVENT_WORK }>,
 }
 
 impl_has_work! {
     impl HasWork<Self, { schedule::SEND_WORK }> for Qp { self.send_work }
     impl HasWork<Self, { schedule::RECV_WORK }> for Qp { self.recv_work }
-    impl HasWork<Self, { schedule::EVENT_WORK }> for Qp { self.event_work }
+}
+
+impl_has_serial_work! {
+    impl HasSerialWork<{ schedule::EVENT_WORK }> for Qp { self.event_work }
 }
 
 kernel::list::impl_list_arc_safe! {

@@ -18,7 +18,6 @@ use crate::{
     limits,
     mr::{Bind, FastRegister, Reference},
     path::Path,
-    recovery,
     ring::{Consumer, Ring},
     rx_packet::RxPacket,
     serial_gate::SerialGate,
@@ -149,7 +148,7 @@ impl SendSide {
                 let mut requester = Requester::new(service);
                 requester.set_src_qpn(number);
                 requester.set_buffering(true);
-                requester.set_recovery(recovery::mode());
+                requester.set_recovery(device.config.recovery);
                 requester
             },
             slots,

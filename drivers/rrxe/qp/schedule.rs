@@ -17,7 +17,10 @@ use kernel::{
 use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
-    sync::{arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, SoftTimer, TimerCallback},
+    sync::{
+        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, SerialQueue, SerialTask, SerialWork,
+        SoftTimer, TimerCallback,
+    },
     time::monotonic_ns,
 };
 
@@ -26,7 +29,7 @@ pub(super) const SEND_WORK: u64 = 0;
 pub(super) const RECV_WORK: u64 = 1;
 pub(super) const EVENT_WORK: u64 = 2;
 
-/// Events, in the order of their bits in `Qp::events`.
+/// Events, in the order of their bits in `Qp::event_work`.
 const EVENTS: [QpEvent; 6] = [
     QpEvent::Fatal,
     QpEvent::RequestError,
@@ -373,7 +376,7 @@ impl Qp {
     /// Records an event. [`Qp::report_events`] reports it.
     pub(crate) fn raise(&self, event: QpEvent) {
         if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            self.events.set(1 << bit);
+            self.event_work.mark(1 << bit);
         }
     }
 
@@ -391,8 +394,8 @@ impl Qp {
 
     /// Starts to report the recorded events. The caller must hold no lock.
     pub(crate) fn report_events(this: ArcBorrow<'_, Self>) {
-        if this.events.any() && this.event_gate.try_enter() {
-            EVENT_QUEUE.enqueue::<Arc<Self>, EVENT_WORK>(this.into());
+        if this.event_work.is_marked() {
+            SerialWork::<Self, EVENT_WORK>::queue(this, 0);
         }
     }
 }
@@ -411,26 +414,20 @@ impl WorkItem<RECV_WORK> for Qp {
     }
 }
 
-impl WorkItem<EVENT_WORK> for Qp {
-    type Pointer = Arc<Qp>;
-    fn run(this: Arc<Qp>) {
-        loop {
-            let raised = this.events.take();
-            for (bit, event) in EVENTS.iter().enumerate() {
-                if raised & 1 << bit == 0 {
-                    continue;
-                }
-                // The consumer's own transition to RTS also establishes communication.
-                let late =
-                    *event == QpEvent::CommunicationEstablished && this.state() != QpState::Rtr;
-                if !late {
-                    this.target.dispatch(*event);
-                }
-            }
-            if !this.events.any() && this.event_gate.try_leave() {
-                return;
+impl SerialTask<EVENT_WORK> for Qp {
+    fn queue() -> SerialQueue {
+        SerialQueue::Thread(&EVENT_QUEUE)
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
+        for (bit, event) in EVENTS.iter().enumerate() {
+            // The consumer's own transition to RTS also establishes communication.
+            let late = *event == QpEvent::CommunicationEstablished && this.state() != QpState::Rtr;
+            if raised & 1 << bit != 0 && !late {
+                this.target.dispatch(*event);
             }
         }
+        false
     }
 }
 

@@ -43,27 +43,18 @@ impl<D: Driver> Ops<D> {
         if stats.is_null() {
             return stats;
         }
+        const BITS: usize = usize::BITS as usize;
         for &stat in D::PORT_ONLY_STATS {
             if stat < D::PORT_STATS.len() {
                 // SAFETY: Nothing else uses the struct yet. Its bitmap has a bit for each statistic
                 // (verbs.c, `rdma_alloc_hw_stats_struct()`), in words of the size of `usize`.
-                unsafe { Self::set_bit((*stats).is_disabled.cast(), stat) };
+                unsafe {
+                    let bitmap: *mut usize = (*stats).is_disabled.cast();
+                    *bitmap.add(stat / BITS) |= 1 << (stat % BITS);
+                }
             }
         }
         stats
-    }
-
-    /// Sets a bit of a bitmap.
-    ///
-    /// # Safety
-    ///
-    /// The bitmap consists of words and contains the bit, and nothing else uses it during the call.
-    unsafe fn set_bit(bitmap: *mut usize, bit: usize) {
-        const BITS: usize = usize::BITS as usize;
-        let (word, bit) = (bit / BITS, bit % BITS);
-        // SAFETY: The caller guarantees that the bitmap contains the bit and thus the word, and
-        // that nothing else uses it.
-        unsafe { *bitmap.add(word) |= 1 << bit };
     }
 
     /// Implements `counter_bind_qp` of `struct ib_device_ops`.
@@ -122,7 +113,7 @@ impl<D: Driver> Ops<D> {
         // (nldev.c, `fill_stat_counter_qps()`).
         unsafe {
             let counter = Counter::<D>::from_ptr(ib).data();
-            D::bind_counter(counter, Qp::<D>::from_ptr(qp).driver())?;
+            D::bind_counter(counter, Qp::<D>::from_ptr(qp).data())?;
             ptr::write_volatile(&raw mut (*qp).counter, ib);
         }
         Ok(())
@@ -142,7 +133,7 @@ impl<D: Driver> Ops<D> {
                 // Another call was faster; its caller releases the reference to the counter.
                 return EINVAL.to_errno();
             }
-            D::unbind_counter(Qp::<D>::from_ptr(qp).driver());
+            D::unbind_counter(Qp::<D>::from_ptr(qp).data());
             ptr::write_volatile(&raw mut (*qp).counter, ptr::null_mut());
         }
         0

@@ -13,7 +13,7 @@ use crate::{
         wr::Wc,
     },
 };
-use core::slice;
+use core::{ptr::NonNull, slice};
 use kernel::{
     ffi::{c_int, c_uint},
     prelude::*,
@@ -29,22 +29,26 @@ const BUFFERS: [u32; 5] = [
 ];
 
 impl<D: Driver> Ops<D> {
-    /// Creates a completion queue for a kernel consumer or a user program.
+    /// Implements `create_cq` and `create_user_cq` of `struct ib_device_ops`.
     ///
     /// # Safety
     ///
-    /// `ib` is a new completion queue of a device of `D`, and `attr` is valid. `udata` is that of
-    /// the command.
-    unsafe fn new_cq(
+    /// Called by ib_core or uverbs: `ib` is a new completion queue of a device of `D`, and `attr`
+    /// is valid. `attrs` is null or the bundle of a user's command.
+    pub(super) unsafe extern "C" fn create_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
-        mut udata: Option<Udata<'_>>,
+        attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
         // SAFETY: ib_core has allocated and zeroed the queue and set its device and handlers (cq.c,
         // `__ib_alloc_cq()`; uverbs_std_types_cq.c). Nothing else uses it yet, and `attr` is valid
-        // until this returns. `destroy_cq` destroys it.
+        // until this returns. The bundle of a command contains its udata, which is valid until this
+        // returns. `destroy_cq` destroys the queue.
         errno(unsafe {
             Cq::<D>::create_reporting(ib, |target| {
+                // A kernel consumer has no attributes.
+                let mut udata = NonNull::new(attrs)
+                    .and_then(|attrs| Udata::from_ptr(raw::shim_attrs_udata(attrs.as_ptr())));
                 if let Some(udata) = &udata {
                     udata.expect_without(&BUFFERS)?;
                 }
@@ -59,37 +63,6 @@ impl<D: Driver> Ops<D> {
                 Ok(cq)
             })
         })
-    }
-
-    /// Implements `create_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new completion queue of a device of `D`, and `attr` is valid.
-    pub(super) unsafe extern "C" fn create_cq(
-        ib: *mut raw::ib_cq,
-        attr: *const raw::ib_cq_init_attr,
-        _attrs: *mut raw::uverbs_attr_bundle,
-    ) -> c_int {
-        // SAFETY: `__ib_alloc_cq()` (cq.c) passes a new queue and a valid `attr`. A kernel consumer
-        // has no udata.
-        unsafe { Self::new_cq(ib, attr, None) }
-    }
-
-    /// Implements `create_user_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by uverbs: `ib` is a new completion queue of a device of `D`, and `attr` is valid.
-    /// `attrs` is the bundle of a user's command.
-    pub(super) unsafe extern "C" fn create_user_cq(
-        ib: *mut raw::ib_cq,
-        attr: *const raw::ib_cq_init_attr,
-        attrs: *mut raw::uverbs_attr_bundle,
-    ) -> c_int {
-        // SAFETY: uverbs passes a new queue and a valid `attr` (uverbs_std_types_cq.c). The bundle
-        // of the command contains its udata, which is valid until this returns.
-        unsafe { Self::new_cq(ib, attr, Udata::from_ptr(raw::shim_attrs_udata(attrs))) }
     }
 
     /// Implements `resize_user_cq` of `struct ib_device_ops`.
@@ -107,7 +80,7 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             D::resize_cq(
                 Device::from_raw((*ib).device),
-                Cq::<D>::from_ptr(ib).driver(),
+                Cq::<D>::from_ptr(ib).data(),
                 cqe,
                 Udata::from_ptr(udata).as_mut(),
             )
@@ -157,7 +130,7 @@ impl<D: Driver> Ops<D> {
         // transparent wrapper around `MaybeUninit`.
         count(unsafe {
             D::poll_cq(
-                Cq::<D>::from_ptr(ib).driver(),
+                Cq::<D>::from_ptr(ib).data(),
                 slice::from_raw_parts_mut(wc.cast::<Wc>(), entries),
             )
         })
@@ -175,7 +148,7 @@ impl<D: Driver> Ops<D> {
         let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
         // SAFETY: The caller of `ib_req_notify_cq()` (ib_verbs.h) keeps the queue alive during the
         // call.
-        let cq = unsafe { Cq::<D>::from_ptr(ib).driver() };
+        let cq = unsafe { Cq::<D>::from_ptr(ib).data() };
         count(D::req_notify_cq(cq, solicited_only, report_missed).map(usize::from))
     }
 }

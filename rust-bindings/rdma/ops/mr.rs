@@ -21,26 +21,12 @@ use kernel::{
 
 impl<D: Driver> Ops<D> {
     /// Allocates an object for the region that `make` creates, and fills in the fields that drivers
-    /// set.
-    ///
-    /// # Safety
-    ///
-    /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
-    unsafe fn new_mr(
-        pd: *mut raw::ib_pd,
-        make: impl FnOnce() -> Result<(D::Mr, MrKeys)>,
-    ) -> *mut raw::ib_mr {
-        // SAFETY: The caller guarantees the requirements of `new_mr_or_none`.
-        unsafe { Self::new_mr_or_none(pd, || make().map(Some)) }
-    }
-
-    /// Allocates an object for the region that `make` creates, and fills in the fields that drivers
     /// set. Returns null if `make` returns `None`.
     ///
     /// # Safety
     ///
     /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
-    unsafe fn new_mr_or_none(
+    unsafe fn new_mr(
         pd: *mut raw::ib_pd,
         make: impl FnOnce() -> Result<Option<(D::Mr, MrKeys)>>,
     ) -> *mut raw::ib_mr {
@@ -81,6 +67,7 @@ impl<D: Driver> Ops<D> {
                     KernelMemory::new(),
                     access as u32,
                 )
+                .map(Some)
             })
         }
     }
@@ -117,6 +104,7 @@ impl<D: Driver> Ops<D> {
                     access_flags as u32 & !access::OPTIONAL,
                     Udata::from_ptr(udata).as_mut(),
                 )
+                .map(Some)
             })
         }
     }
@@ -151,9 +139,10 @@ impl<D: Driver> Ops<D> {
                 .then_some(access_flags as u32 & !access::OPTIONAL),
         };
         // SAFETY: uverbs holds the region and both domains until this returns (uverbs_cmd.c,
-        // `ib_uverbs_rereg_mr()`). `udata` is that of the command.
-        let new = unsafe {
-            Self::new_mr_or_none(pd, || {
+        // `ib_uverbs_rereg_mr()`). `udata` is that of the command. This function owns a new region
+        // until it is returned.
+        unsafe {
+            let new = Self::new_mr(pd, || {
                 D::rereg_user_mr(
                     Device::from_raw((*pd).device),
                     Mr::<D>::from_ptr(mr).data(),
@@ -161,17 +150,16 @@ impl<D: Driver> Ops<D> {
                     &change,
                     Udata::from_ptr(udata).as_mut(),
                 )
-            })
-        };
-        // ib_core sets these fields if the region stays, but not in a region that replaces it
-        // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
-        if let (Ok(new), Some(memory)) = (from_err_ptr(new), &change.memory) {
-            // SAFETY: The pointer is null or a region that this function owns until it is returned.
-            if let Some(new) = unsafe { new.as_mut() } {
-                (new.length, new.iova) = (memory.length, memory.iova);
+            });
+            // ib_core sets these fields if the region stays, but not in a region that replaces it
+            // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
+            if let (Ok(new), Some(memory)) = (from_err_ptr(new), &change.memory) {
+                if let Some(new) = new.as_mut() {
+                    (new.length, new.iova) = (memory.length, memory.iova);
+                }
             }
+            new
         }
-        new
     }
 
     /// Implements `dereg_mr` of `struct ib_device_ops`.
@@ -185,7 +173,7 @@ impl<D: Driver> Ops<D> {
         _udata: *mut raw::ib_udata,
     ) -> c_int {
         // SAFETY: `ib_dereg_mr_user()` (verbs.c) passes a live region. On success ib_core no longer
-        // uses it, and `new_mr_or_none` boxed it.
+        // uses it, and `new_mr` boxed it.
         errno(unsafe {
             Mr::<D>::destroy(mr, D::dereg_mr).map(|()| drop(KBox::from_raw(mr.cast::<Mr<D>>())))
         })
@@ -212,6 +200,7 @@ impl<D: Driver> Ops<D> {
                     Pd::<D>::from_ptr(pd).data(),
                     max_num_sg,
                 )
+                .map(Some)
             })
         }
     }

@@ -90,7 +90,7 @@ impl<D: Driver> Ops<D> {
                 .and_then(|attr| {
                     D::modify_qp(
                         Device::from_raw((*ib).device),
-                        Qp::<D>::from_ptr(ib).driver(),
+                        Qp::<D>::from_ptr(ib).data(),
                         &attr,
                         mask,
                     )
@@ -112,7 +112,7 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `ib_query_qp()` (verbs.c) passes a live queue pair, and `attr` and `init` are
         // valid for writes. All zeroes are valid for a C struct of integers and pointers.
         errno(unsafe {
-            D::query_qp(Qp::<D>::from_ptr(ib).driver()).map(|(from, cap, signal_all)| {
+            D::query_qp(Qp::<D>::from_ptr(ib).data()).map(|(from, cap, signal_all)| {
                 attr.write(from.to_raw(cap));
                 let mut answer: raw::ib_qp_init_attr = core::mem::zeroed();
                 answer.event_handler = (*ib).event_handler;
@@ -163,7 +163,7 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             D::attach_mcast(
                 Device::from_raw((*ib).device),
-                Qp::<D>::from_ptr(ib).driver(),
+                Qp::<D>::from_ptr(ib).data(),
                 &(*gid).raw,
             )
         })
@@ -184,7 +184,7 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             D::detach_mcast(
                 Device::from_raw((*ib).device),
-                Qp::<D>::from_ptr(ib).driver(),
+                Qp::<D>::from_ptr(ib).data(),
                 &(*gid).raw,
             )
         })
@@ -207,7 +207,7 @@ impl<D: Driver> Ops<D> {
         // writes. On failure, `bad` must name the failed work request.
         errno(unsafe {
             let mut wrs = SendWrs::<D>::new(ib, wr);
-            D::post_send(Qp::<D>::from_ptr(ib).driver(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
+            D::post_send(Qp::<D>::from_ptr(ib).data(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
         })
     }
 
@@ -245,7 +245,7 @@ impl<D: Driver> Ops<D> {
         // live, that the list does not change until this returns, and that `bad` is valid for
         // writes.
         unsafe {
-            let qp = Qp::<D>::from_ptr(ib).driver();
+            let qp = Qp::<D>::from_ptr(ib).data();
             Self::post_list(wr, bad, |wrs| D::post_recv(qp, wrs))
         }
     }

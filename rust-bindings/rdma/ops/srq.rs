@@ -42,7 +42,7 @@ impl<D: Driver> Ops<D> {
                     raw::ib_srq_type_IB_SRQT_BASIC => None,
                     raw::ib_srq_type_IB_SRQT_XRC => Some(XrcSrq {
                         xrcd: Xrcd::<D>::from_ptr((*ib).ext.__bindgen_anon_1.xrc.xrcd).data(),
-                        cq: Cq::<D>::from_ptr((*ib).ext.cq).driver(),
+                        cq: &**Cq::<D>::from_ptr((*ib).ext.cq).data(),
                     }),
                     _ => return Err(crate::errno::not_supported()),
                 };
@@ -81,7 +81,7 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             D::modify_srq(
                 Device::from_raw((*ib).device),
-                Srq::<D>::from_ptr(ib).driver(),
+                Srq::<D>::from_ptr(ib).data(),
                 &SrqAttr::from_raw(&*attr),
                 SrqAttrMask(mask),
                 Udata::from_ptr(udata).as_mut(),
@@ -101,7 +101,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
         errno(unsafe {
-            D::query_srq(Srq::<D>::from_ptr(ib).driver()).map(|from| attr.write(from.to_raw()))
+            D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from.to_raw()))
         })
     }
 
@@ -140,7 +140,7 @@ impl<D: Driver> Ops<D> {
         // live, that the list does not change until this returns, and that `bad` is valid for
         // writes.
         unsafe {
-            let srq = Srq::<D>::from_ptr(ib).driver();
+            let srq = Srq::<D>::from_ptr(ib).data();
             Self::post_list(wr, bad, |wrs| D::post_srq_recv(srq, wrs))
         }
     }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The configuration of devices (packaging/rrxe.7).
+
+use crate::{limits::GID_TABLE_LENS, module_parameters};
+use kernel::prelude::*;
+use linux_rdma::{choice_parameter, parameter, parameter::Choice, sync::HAS_USER_THREADS};
+use rrxe_core::RecoveryMode;
+
+/// The configuration of a device, and of the module.
+#[derive(Clone)]
+pub(crate) struct Config {
+    /// Marked packets are answered with notifications.
+    pub(crate) is_notification_point: bool,
+    /// Packets are ECN-capable, and notifications slow down their queue pair.
+    pub(crate) is_reaction_point: bool,
+    /// Least time between two notifications of a queue pair, in nanoseconds.
+    pub(crate) cnp_interval: u64,
+    /// All packets have an ICRC and pass the network stack.
+    pub(crate) always_icrc: bool,
+    /// Entries of the GID table, which holds the addresses of the network device and its VLANs.
+    /// ib_core makes three files for each entry, and again in every network namespace
+    /// (`ib_setup_port_attrs()` in drivers/infiniband/core/sysfs.c): with a long table, these files
+    /// take most of the time for adding a link or creating a namespace.
+    pub(crate) gid_table_len: u32,
+    /// How queue pairs detect and repair losses (docs/transport.md).
+    pub(crate) recovery: RecoveryMode,
+    /// Programs may use poll mode.
+    pub(crate) poll_mode: bool,
+    /// UDP port 4791 is guarded in each namespace that has a device.
+    pub(crate) local_guard: bool,
+}
+
+impl Config {
+    /// Reads the module parameters, which can be set only when the module is loaded.
+    pub(crate) fn from_parameters() -> Self {
+        let is_set = |value: u8| value != 0;
+        let ns = |us: u32| u64::from(us).saturating_mul(1000);
+        let gid_table_len: u32 = parameter(module_parameters::gid_table_len.value());
+        Self {
+            is_notification_point: is_set(parameter(module_parameters::roce_np.value())),
+            is_reaction_point: is_set(parameter(module_parameters::roce_rp.value())),
+            cnp_interval: ns(parameter(module_parameters::min_time_between_cnps.value())),
+            always_icrc: is_set(parameter(module_parameters::same_host_icrc.value())),
+            gid_table_len: gid_table_len.clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end()),
+            recovery: RECOVERY.value().0,
+            poll_mode: HAS_USER_THREADS && is_set(parameter(module_parameters::poll_mode.value())),
+            local_guard: is_set(parameter(module_parameters::local_guard.value())),
+        }
+    }
+}
+
+/// A value of the parameter `recovery`.
+#[derive(Clone, Copy, Default)]
+struct Recovery(RecoveryMode);
+
+impl Choice for Recovery {
+    fn from_name(name: &[u8]) -> Option<Self> {
+        match name {
+            b"selective" => Some(Self(RecoveryMode::Selective)),
+            b"strict" => Some(Self(RecoveryMode::Strict)),
+            _ => None,
+        }
+    }
+
+    fn report_invalid() {
+        pr_err!("recovery must be selective or strict\n");
+    }
+}
+
+choice_parameter!(
+    RECOVERY: Recovery,
+    "recovery",
+    "How losses are repaired: selective, or strict: go-back-N with the timers of the specification alone (default selective)"
+);

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fields of packets.
+//!
+//! C header: `include/linux/skbuff.h`.
+
+use super::IpVersion;
+use crate::raw;
+use kernel::{
+    ffi::{c_int, c_uint, c_ushort},
+    types::Opaque,
+};
+
+/// A packet (`struct sk_buff`), sent or received.
+///
+/// # Invariants
+///
+/// Only created from pointers to a valid packet.
+#[repr(transparent)]
+pub(super) struct Skb(Opaque<raw::sk_buff>);
+
+// Safe: these are the signatures of the shims. Each reads fields of any valid packet, which an
+// `&Skb` points to (type invariant, `repr(transparent)`).
+#[allow(improper_ctypes, reason = "C code sees a `struct sk_buff`")]
+unsafe extern "C" {
+    pub(super) safe fn shim_skb_dev(skb: &Skb) -> *mut raw::net_device;
+    pub(super) safe fn shim_skb_gso_segs(skb: &Skb) -> c_ushort;
+    pub(super) safe fn shim_skb_gso_size(skb: &Skb) -> c_ushort;
+    pub(super) safe fn shim_skb_gso_type(skb: &Skb) -> c_uint;
+    pub(super) safe fn shim_skb_headlen(skb: &Skb) -> c_uint;
+    pub(super) safe fn shim_skb_headroom(skb: &Skb) -> c_uint;
+    pub(super) safe fn shim_skb_nr_frags(skb: &Skb) -> u8;
+    pub(super) safe fn shim_skb_tskey(skb: &Skb) -> u32;
+    safe fn shim_skb_protocol(skb: &Skb) -> u16;
+    safe fn shim_skb_tailroom(skb: &Skb) -> c_int;
+}
+
+impl Skb {
+    /// Borrows a packet from its pointer.
+    ///
+    /// # Safety
+    ///
+    /// `skb` points to a packet that is valid for `'a`.
+    #[inline]
+    pub(super) unsafe fn from_raw<'a>(skb: *const raw::sk_buff) -> &'a Self {
+        // SAFETY: `Self` is transparent over `Opaque<sk_buff>`, and the caller guarantees that
+        // `skb` is valid for `'a`.
+        unsafe { &*skb.cast() }
+    }
+
+    /// Returns a pointer to the C struct.
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
+        self.0.get()
+    }
+
+    /// Returns the IP version that `protocol` says.
+    #[inline]
+    pub(super) fn version(&self) -> IpVersion {
+        match u16::from_be(shim_skb_protocol(self)).into() {
+            raw::ETH_P_IPV6 => IpVersion::V6,
+            _ => IpVersion::V4,
+        }
+    }
+
+    /// Returns the length of linear data and page fragments, in bytes.
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { (*self.as_raw()).len }
+    }
+
+    /// Returns the bytes after the data that are free: 0 if there are page fragments.
+    #[inline]
+    pub(super) fn tailroom(&self) -> usize {
+        usize::try_from(shim_skb_tailroom(self)).unwrap_or(0)
+    }
+
+    /// Returns the bytes of memory that the packet occupies, which do not change once it was
+    /// received.
+    #[inline]
+    pub(super) fn truesize(&self) -> usize {
+        // SAFETY: The packet is valid by the type invariant.
+        unsafe { (*self.as_raw()).truesize as usize }
+    }
+}

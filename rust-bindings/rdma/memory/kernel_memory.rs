@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of kernel consumers.
+
+use super::{pinned::PageTable, MappedMemory, Place};
+use kernel::{alloc::flags::GFP_KERNEL_ACCOUNT, prelude::*};
+
+/// All kernel memory, by address: the region that the L_Key of `get_dma_mr` names.
+///
+/// Only kernel consumers use it. They are trusted to name only their own memory.
+pub struct KernelMemory(());
+
+impl KernelMemory {
+    /// Creates the memory for the region of a kernel consumer.
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+
+    /// Returns access to the `len` bytes at address `address`.
+    ///
+    /// # Safety
+    ///
+    /// A kernel consumer has posted a work request that names these bytes with the L_Key of this
+    /// region, and the work request does not complete while the access exists. The consumer thereby
+    /// guarantees that they are in the direct map and stay there (ib_verbs.h, `ib_dma_map_single()`
+    /// without a DMA device).
+    #[inline]
+    pub unsafe fn access(&self, address: u64, len: u64) -> MappedMemory<'_> {
+        // INVARIANT: The caller guarantees that the bytes stay valid while the access exists.
+        MappedMemory(Place::Contiguous(address as usize, len))
+    }
+}
+
+/// Memory of a kernel consumer in pages of one size, mapped for a fast registration.
+pub struct KernelPages {
+    table: PageTable,
+}
+
+impl KernelPages {
+    /// Allocates room for `count` pages.
+    pub fn with_capacity(count: usize) -> Result<Self> {
+        Ok(Self {
+            table: PageTable {
+                blocks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
+                shift: 0,
+                offset: 0,
+                len: 0,
+                writable: true,
+            },
+        })
+    }
+
+    /// Returns the size of the mapping in bytes.
+    pub fn size(&self) -> u64 {
+        self.table.len
+    }
+
+    /// Removes the mapping.
+    pub fn clear(&mut self) {
+        self.table.blocks.clear();
+        self.table.len = 0;
+    }
+
+    /// Adds a page. Returns `ENOMEM` if there is no room.
+    pub fn push(&mut self, address: u64) -> Result {
+        if self.table.blocks.len() >= self.table.blocks.capacity() {
+            return Err(ENOMEM);
+        }
+        self.table
+            .blocks
+            .push_within_capacity(usize::try_from(address)?)?;
+        Ok(())
+    }
+
+    /// Completes the mapping: `len` bytes, the first of which has this address. Returns `EINVAL` if
+    /// that is more than the pages hold.
+    pub fn finish(&mut self, address: u64, len: u64, page_size: u32) -> Result {
+        if !page_size.is_power_of_two() {
+            return Err(EINVAL);
+        }
+        let shift = page_size.trailing_zeros();
+        let offset = address & u64::from(page_size.wrapping_sub(1));
+        let room = (self.table.blocks.len() as u64) << shift;
+        if offset.checked_add(len).is_none_or(|end| end > room) {
+            return Err(EINVAL);
+        }
+        self.table.shift = shift;
+        self.table.offset = usize::try_from(offset)?;
+        self.table.len = len;
+        Ok(())
+    }
+
+    /// Returns access to the mapped memory.
+    ///
+    /// # Safety
+    ///
+    /// - The pages, the address and the page size are those that were passed to
+    ///   `Driver::map_mr_page` and `Driver::map_mr_end` for one region since its last
+    ///   `Driver::unmap_mr`.
+    /// - A key of the region is valid, and is not invalidated while the access exists. A kernel
+    ///   consumer that maps pages of the direct map (verbs.c, `ib_map_mr_sg()`) guarantees that
+    ///   they stay valid that long.
+    #[inline]
+    pub unsafe fn access(&self) -> MappedMemory<'_> {
+        // INVARIANT: The caller guarantees that the pages are in the direct map and stay there.
+        MappedMemory(Place::Pages(&self.table))
+    }
+}

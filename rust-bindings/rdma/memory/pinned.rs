@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Pinned memory of programs.
+
+use super::{access, MappedMemory, Place};
+use crate::{
+    raw,
+    rdma::{device::Device, object::Driver},
+    sync::synchronize_rcu_expedited,
+};
+use core::{
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+};
+use kernel::{
+    alloc::flags::GFP_KERNEL_ACCOUNT,
+    error::from_err_ptr,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Atomic, Release},
+        rcu, Arc,
+    },
+};
+
+/// User memory that is pinned and charged to its process (`struct ib_umem`).
+///
+/// Must be dropped in process context, because unpinning may sleep.
+pub struct Umem(NonNull<raw::ib_umem>);
+
+// SAFETY: Any task may call ib_umem_release() (umem.c keeps the owner's mm).
+unsafe impl Send for Umem {}
+// SAFETY: Shared references only read fields that never change.
+unsafe impl Sync for Umem {}
+
+impl Umem {
+    /// Pins `len` bytes from `addr` of the current process, for writing if `access` requires it.
+    /// Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: it would exceed RLIMIT_MEMLOCK. `EFAULT`: the memory is not mapped with these
+    /// rights. `EINVAL`: the caller is a kernel thread, which has no user memory.
+    pub fn get<D: Driver>(device: &Device<D>, addr: u64, len: usize, access: u32) -> Result<Self> {
+        let task = kernel::current!();
+        task.mm().ok_or(EINVAL)?;
+        // SAFETY: The device is valid, and the current task has an mm, which
+        // ib_umem_get_attr_or_va() (umem.c) assumes. Null attributes are allowed: ib_umem_get_va()
+        // in ib_umem.h passes them.
+        let umem = from_err_ptr(unsafe {
+            raw::ib_umem_get_attr_or_va(device.as_raw(), ptr::null(), 0, addr, len, access as i32)
+        })?;
+        NonNull::new(umem).map(Self).ok_or(EINVAL)
+    }
+
+    /// Returns the address of the pinned memory, its length in bytes, and whether it was pinned for
+    /// writing.
+    fn properties(&self) -> (u64, usize, bool) {
+        let umem = self.0.as_ptr();
+        // SAFETY: `self` owns the umem, and none of these fields changes (umem.c).
+        unsafe {
+            (
+                (*umem).address as u64,
+                (*umem).length,
+                (*umem).writable() != 0,
+            )
+        }
+    }
+
+    /// Lists the memory in blocks of the largest page size that fits.
+    fn page_table(&self) -> Result<PageTable> {
+        self.blocks(usize::MAX & !(PAGE_SIZE - 1))
+    }
+
+    /// Lists the memory in blocks of the largest fitting size in the bitmap `sizes`.
+    pub(super) fn blocks(&self, sizes: usize) -> Result<PageTable> {
+        let umem = self.0.as_ptr();
+        let (address, len, writable) = self.properties();
+        // SAFETY: `self` owns the umem, whose scatter list does not change (umem.c). The "virtual
+        // address" for which the block size is chosen is the memory's own address, so the page size
+        // always fits.
+        let (block, sgl, nents) = unsafe {
+            let block = raw::ib_umem_find_best_pgsz(umem, sizes, address);
+            let sgt = &(*umem).sgt_append.sgt;
+            (block, sgt.sgl, sgt.nents)
+        };
+        if !block.is_power_of_two() {
+            return Err(EINVAL);
+        }
+        let shift = block.trailing_zeros();
+        // The block size is not 0, so it has a mask of lower bits.
+        let below = block.wrapping_sub(1);
+        let offset = address as usize & below;
+        let count = (offset.checked_add(len).ok_or(EINVAL)?)
+            .checked_add(below)
+            .ok_or(EINVAL)?
+            >> shift;
+        let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
+        // SAFETY: __rdma_block_iter_start() (verbs.c) initializes `iter`, which only
+        // __rdma_block_iter_next() uses afterwards. The scatter list lives as long as the umem. If
+        // the memory begins in the middle of a block of pages, so does the first scatter entry, and
+        // the iteration aligns down.
+        unsafe {
+            raw::__rdma_block_iter_start(iter.as_mut_ptr(), sgl, nents, block);
+            (*iter.as_mut_ptr()).__sg_advance =
+                ((address as usize & (PAGE_SIZE - 1)) & !below) as u32;
+            while table.len() < count && raw::__rdma_block_iter_next(iter.as_mut_ptr()) {
+                // Without a DMA device, ib_core's "DMA addresses" are addresses in the kernel's
+                // direct map (device.c, ib_dma_virt_map_sg()).
+                let address = (*iter.as_ptr()).__dma_addr as usize & !below;
+                table.push(address, GFP_KERNEL_ACCOUNT)?;
+            }
+        }
+        if table.len() != count {
+            return Err(EINVAL);
+        }
+        Ok(PageTable {
+            blocks: table,
+            shift,
+            offset,
+            len: len as u64,
+            writable,
+        })
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: `self` owns the umem and, by the type's rule, is dropped in process context.
+        unsafe { raw::ib_umem_release(self.0.as_ptr()) };
+    }
+}
+
+/// The addresses of pinned memory in the kernel's direct map, with an entry for each block of the
+/// largest page size that fits.
+///
+/// The table does not keep the memory pinned (see [`Pinned`]).
+pub(super) struct PageTable {
+    pub(super) blocks: KVVec<usize>,
+    pub(super) shift: u32,
+    /// Offset of the first byte in the first block.
+    pub(super) offset: usize,
+    pub(super) len: u64,
+    /// Whether the memory may be written to.
+    pub(super) writable: bool,
+}
+
+impl PageTable {
+    /// Returns the address of byte `offset`, and how many of the following `len` bytes are
+    /// contiguous. Returns `None` if the range extends past the end.
+    #[inline]
+    pub(super) fn piece(&self, offset: u64, len: usize) -> Option<(*mut u8, usize)> {
+        if offset.checked_add(len as u64)? > self.len {
+            return None;
+        }
+        let position = usize::try_from(offset).ok()?.checked_add(self.offset)?;
+        let block = 1usize << self.shift;
+        let within = position & block.wrapping_sub(1);
+        let base = *self.blocks.get(position >> self.shift)?;
+        Some((
+            base.wrapping_add(within) as *mut u8,
+            len.min(block.wrapping_sub(within)),
+        ))
+    }
+}
+
+/// Pinned user memory for RCU readers: its page table, and whether it is still pinned.
+///
+/// The [`PinOwner`] unpins the memory.
+pub struct Pinned {
+    table: PageTable,
+    /// Nonzero until the owner begins to unpin the memory.
+    pinned: Atomic<u32>,
+}
+
+impl Pinned {
+    /// Returns the size of the memory in bytes.
+    pub fn size(&self) -> u64 {
+        self.table.len
+    }
+
+    /// Returns access to the memory under the RCU read lock, or `None` once it is being unpinned.
+    #[inline]
+    pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<MappedMemory<'a>> {
+        // INVARIANT: The memory is pinned. The owner clears `pinned` and then waits for a grace
+        // period before it unpins the memory. The grace period includes any reader that still sees
+        // it set.
+        (self.pinned.load(Acquire) != 0).then_some(MappedMemory(Place::Pages(&self.table)))
+    }
+}
+
+/// The owner of [`Pinned`] memory. Dropping it unpins the memory, which sleeps.
+pub struct PinOwner {
+    shared: Arc<Pinned>,
+    umem: Umem,
+}
+
+impl PinOwner {
+    /// Shares pinned memory with RCU readers.
+    pub fn new(umem: Umem) -> Result<Self> {
+        let shared = Arc::new(
+            Pinned {
+                table: umem.page_table()?,
+                pinned: Atomic::new(1),
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        Ok(Self { shared, umem })
+    }
+
+    /// Returns the address in the process and the length in bytes of the memory.
+    pub fn range(&self) -> (u64, usize) {
+        let (address, len, _) = self.umem.properties();
+        (address, len)
+    }
+
+    /// Returns whether the memory, as pinned, can be given all of these `IB_ACCESS_*` rights.
+    pub fn allows(&self, access: u32) -> bool {
+        access & access::WRITABLE == 0 || self.umem.properties().2
+    }
+
+    /// Returns the part that readers share.
+    pub fn shared(&self) -> &Arc<Pinned> {
+        &self.shared
+    }
+}
+
+impl Drop for PinOwner {
+    fn drop(&mut self) {
+        self.shared.pinned.store(0, Release);
+        // Expedited, because a program waits in DEREG_MR. The grace period keeps a late packet from
+        // writing to memory that the program may already use for something else.
+        synchronize_rcu_expedited();
+    }
+}

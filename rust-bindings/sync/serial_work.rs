@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work of an object that one context does at a time.
+
+use super::ModuleWorkqueue;
+use kernel::{
+    prelude::*,
+    str::CStr,
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        Arc, ArcBorrow, LockClassKey,
+    },
+    time::{delay::fsleep, Delta},
+    workqueue::{self, HasWork, Work, WorkItem},
+};
+
+/// A context does the work, or the work item is queued to do it.
+const RUNNING: u32 = 1 << 31;
+/// The work was started again meanwhile.
+const AGAIN: u32 = 1 << 30;
+/// The work never runs again.
+const CLOSED: u32 = 1 << 29;
+/// The kinds of work that are marked.
+const KINDS: u32 = CLOSED - 1;
+
+/// Work that one context does at a time, with a work item that continues it: a try-lock that counts
+/// failed attempts.
+///
+/// A context that starts the work while another one does it leaves a mark and continues. The other
+/// one sees the mark before it stops. So no caller waits, and no work is lost.
+///
+/// It is a pinned field of `T`, which lives in an [`Arc`]. `ID` distinguishes several fields of one
+/// type. [`impl_has_serial_work!`](crate::impl_has_serial_work) names the field.
+#[pin_data]
+#[repr(C)]
+pub struct SerialWork<T, const ID: u64 = 0> {
+    /// The first field, so that a pointer to it is also a pointer to the `SerialWork`.
+    #[pin]
+    work: Work<T, ID>,
+    state: Atomic<u32>,
+}
+
+/// The queue of a [`SerialWork`].
+pub enum SerialQueue {
+    /// In a softirq (`system_bh_wq`).
+    Softirq,
+    /// In a thread, which may sleep. The queue must be open as long as the work can be started.
+    Thread(&'static ModuleWorkqueue),
+}
+
+/// The task of a [`SerialWork`].
+pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
+    /// Number of rounds after which other work gets its turn.
+    const ROUNDS: u32 = 16;
+
+    /// Returns the queue of the work item.
+    fn queue() -> SerialQueue;
+
+    /// Does a part of the work; `kinds` were marked since the previous round. Returns whether more
+    /// is left to do.
+    fn round(this: ArcBorrow<'_, Self>, kinds: u32) -> bool;
+}
+
+/// An object with a [`SerialWork`]. Implemented by
+/// [`impl_has_serial_work!`](crate::impl_has_serial_work).
+pub trait HasSerialWork<const ID: u64 = 0>:
+    HasWork<Self, ID> + WorkItem<ID, Pointer = Arc<Self>> + Send + Sync + Sized + 'static
+{
+    /// Returns the field.
+    fn serial_work(&self) -> &SerialWork<Self, ID>;
+}
+
+/// Implements [`HasSerialWork`](crate::sync::HasSerialWork).
+///
+/// ```ignore
+/// impl_has_serial_work! {
+///     impl HasSerialWork<0> for QueuePair { self.send_work }
+///     impl HasSerialWork<1> for QueuePair { self.recv_work }
+/// }
+/// ```
+#[macro_export]
+macro_rules! impl_has_serial_work {
+    ($(impl HasSerialWork<$id:tt> for $owner:ty { self.$field:ident })*) => {$(
+        impl $crate::sync::HasSerialWork<$id> for $owner {
+            #[inline]
+            fn serial_work(&self) -> &$crate::sync::SerialWork<Self, $id> {
+                &self.$field
+            }
+        }
+
+        // SAFETY: `serial_work` checks the type of the field, whose first part is the `Work`
+        // (`repr(C)`). Both functions use the same field.
+        unsafe impl ::kernel::workqueue::HasWork<Self, $id> for $owner {
+            #[inline]
+            unsafe fn raw_get_work(owner: *mut Self) -> *mut ::kernel::workqueue::Work<Self, $id> {
+                // SAFETY: The caller guarantees that `owner` points to an object.
+                unsafe { (&raw mut (*owner).$field).cast() }
+            }
+
+            #[inline]
+            unsafe fn work_container_of(
+                work: *mut ::kernel::workqueue::Work<Self, $id>,
+            ) -> *mut Self {
+                // SAFETY: The caller guarantees that `work` is in this field of an object.
+                unsafe { work.byte_sub(::core::mem::offset_of!(Self, $field)).cast() }
+            }
+        }
+
+        impl ::kernel::workqueue::WorkItem<$id> for $owner {
+            type Pointer = ::kernel::sync::Arc<Self>;
+
+            fn run(this: ::kernel::sync::Arc<Self>) {
+                $crate::sync::SerialWork::<Self, $id>::run_queued(&this);
+            }
+        }
+    )*};
+}
+
+impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
+    /// Creates work that can be started. `name` and `key` are for lockdep.
+    pub fn new(name: &'static CStr, key: Pin<&'static LockClassKey>) -> impl PinInit<Self> {
+        pin_init!(Self {
+            work <- Work::new(name, key),
+            state: Atomic::new(0),
+        })
+    }
+
+    /// Marks kinds of work, which are bits of [`KINDS`], for the next round. It does not start the
+    /// work.
+    pub fn mark(&self, kinds: u32) {
+        self.update(|now| now | kinds & KINDS);
+    }
+
+    /// Returns whether any kind of work is marked.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.state.load(Relaxed) & KINDS != 0
+    }
+
+    /// Marks `kinds` of work, and starts the work in its queue. May be called from any context.
+    #[inline]
+    pub fn queue(this: ArcBorrow<'_, T>, kinds: u32) {
+        if this.serial_work().enter(kinds & KINDS) {
+            Self::enqueue(this);
+        }
+    }
+
+    /// Waits until no context does the work. Nobody starts it from then on. Sleeps.
+    pub fn close(&self) {
+        let mut now = self.state.load(Relaxed);
+        while now & CLOSED == 0 {
+            if now & RUNNING != 0 {
+                fsleep(Delta::from_micros(20));
+                now = self.state.load(Relaxed);
+                continue;
+            }
+            match self.state.cmpxchg(now, CLOSED, Full) {
+                Ok(_) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Continues in the work item.
+    #[doc(hidden)]
+    pub fn run_queued(this: &Arc<T>) {
+        Self::rounds(this.as_arc_borrow());
+    }
+
+    /// Replaces the state by what `next` returns for it, and returns the state from before.
+    #[inline]
+    fn update(&self, next: impl Fn(u32) -> u32) -> u32 {
+        let mut now = self.state.load(Relaxed);
+        // A state that stays the same is written, too, so that the owner sees what the caller has
+        // done before.
+        while let Err(other) = self.state.cmpxchg(now, next(now), Full) {
+            now = other;
+        }
+        now
+    }
+
+    /// Marks work. Returns whether the caller must do it, because no other context does.
+    #[inline]
+    fn enter(&self, kinds: u32) -> bool {
+        let before = self.update(|now| match now & (CLOSED | RUNNING) {
+            0 => now | kinds | RUNNING,
+            RUNNING => now | kinds | AGAIN,
+            _ => now,
+        });
+        before & (CLOSED | RUNNING) == 0
+    }
+
+    fn rounds(this: ArcBorrow<'_, T>) {
+        let state = &this.serial_work().state;
+        for _ in 0..T::ROUNDS {
+            let kinds = match state.load(Relaxed) {
+                RUNNING => 0,
+                _ => state.xchg(RUNNING, Full) & KINDS,
+            };
+            // The state can be changed only if nothing was marked since.
+            if !T::round(this, kinds) && state.cmpxchg(RUNNING, 0, Full).is_ok() {
+                return;
+            }
+        }
+        Self::enqueue(this);
+    }
+
+    fn enqueue(this: ArcBorrow<'_, T>) {
+        // The work item is not queued yet, since only the owner of the work queues it.
+        let queued = match T::queue() {
+            SerialQueue::Softirq => workqueue::system_bh()
+                .enqueue::<Arc<T>, ID>(this.into())
+                .is_ok(),
+            SerialQueue::Thread(queue) => queue.enqueue::<Arc<T>, ID>(this.into()),
+        };
+        if !queued {
+            this.serial_work().state.xchg(0, Full);
+        }
+    }
+}
