@@ -2,7 +2,10 @@
 
 //! The configuration of devices (packaging/rrxe.7).
 
-use crate::{limits::GID_TABLE_LENS, module_parameters};
+use crate::{
+    limits::{path::MAX_ACK_DELAY_US, GID_TABLE_LENS},
+    module_parameters,
+};
 use kernel::prelude::*;
 use linux_rdma::{choice_parameter, parameter, parameter::Choice, sync::HAS_USER_THREADS};
 use rrxe_core::RecoveryMode;
@@ -18,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) cnp_interval: u64,
     /// All packets have an ICRC and pass the network stack.
     pub(crate) always_icrc: bool,
+    /// Longest time for which an ACK is delayed, in nanoseconds.
+    pub(crate) max_ack_delay: u64,
     /// Entries of the GID table, which holds the addresses of the network device and its VLANs.
     /// ib_core makes three files for each entry, and again in every network namespace
     /// (`ib_setup_port_attrs()` in drivers/infiniband/core/sysfs.c): with a long table, these files
@@ -36,12 +41,14 @@ impl Config {
     pub(crate) fn from_parameters() -> Self {
         let is_set = |value: u8| value != 0;
         let ns = |us: u32| u64::from(us).saturating_mul(1000);
+        let ack_delay_us: u32 = parameter(module_parameters::ack_delay_us.value());
         let gid_table_len: u32 = parameter(module_parameters::gid_table_len.value());
         Self {
             is_notification_point: is_set(parameter(module_parameters::roce_np.value())),
             is_reaction_point: is_set(parameter(module_parameters::roce_rp.value())),
             cnp_interval: ns(parameter(module_parameters::min_time_between_cnps.value())),
             always_icrc: is_set(parameter(module_parameters::same_host_icrc.value())),
+            max_ack_delay: ns(ack_delay_us.min(MAX_ACK_DELAY_US)),
             gid_table_len: gid_table_len.clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end()),
             recovery: RECOVERY.value().0,
             poll_mode: HAS_USER_THREADS && is_set(parameter(module_parameters::poll_mode.value())),

@@ -253,12 +253,6 @@ pub(crate) fn modify(
     }
 }
 
-/// Returns the longest time, in nanoseconds, for which an ACK is delayed.
-fn max_ack_delay() -> u64 {
-    let delay = linux_rdma::parameter::<u32>(crate::module_parameters::ack_delay_us.value());
-    u64::from(delay.min(limits::path::MAX_ACK_DELAY_US)).saturating_mul(1000)
-}
-
 /// Returns whether everything sent before the Send Queue Drained state is acknowledged.
 fn is_drained(qp: &Qp) -> bool {
     let side = lock_bh(&qp.send);
@@ -289,8 +283,9 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
                 return false;
             }
             if qp.qp_type != QpType::XrcInitiator {
-                let (delay, replies) = (max_ack_delay(), limits::path::PROMPT_REPLIES);
-                side.responder.set_ack_delay(delay, replies);
+                let delay = qp.device.config.max_ack_delay;
+                side.responder
+                    .set_ack_delay(delay, limits::path::PROMPT_REPLIES);
                 side.responder.start();
             }
         }
