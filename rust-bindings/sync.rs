@@ -39,6 +39,6 @@ pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
-pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork};
+pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork, Turn};
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};

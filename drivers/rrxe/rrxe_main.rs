@@ -46,7 +46,6 @@ mod quota;
 mod ring;
 mod rx;
 mod rx_packet;
-mod serial_gate;
 mod sockets;
 mod srq;
 mod tables;

@@ -137,11 +137,18 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
         self.state.load(Relaxed) & KINDS != 0
     }
 
+    /// Starts the work. Returns the caller's turn to do it, unless another context does it.
+    #[inline]
+    pub fn start(this: ArcBorrow<'_, T>) -> Option<Turn<'_, T, ID>> {
+        this.serial_work().enter(0).then(|| Turn(this))
+    }
+
     /// Marks `kinds` of work, and starts the work in its queue. May be called from any context.
     #[inline]
     pub fn queue(this: ArcBorrow<'_, T>, kinds: u32) {
         if this.serial_work().enter(kinds & KINDS) {
-            Self::enqueue(this);
+            // The work item takes the turn.
+            drop(Turn::<T, ID>(this));
         }
     }
 
@@ -164,7 +171,7 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
     /// Continues in the work item.
     #[doc(hidden)]
     pub fn run_queued(this: &Arc<T>) {
-        Self::rounds(this.as_arc_borrow());
+        Turn::<T, ID>(this.as_arc_borrow()).run();
     }
 
     /// Replaces the state by what `next` returns for it, and returns the state from before.
@@ -189,24 +196,48 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
         });
         before & (CLOSED | RUNNING) == 0
     }
+}
 
-    fn rounds(this: ArcBorrow<'_, T>) {
-        let state = &this.serial_work().state;
+/// The turn of a context to do a [`SerialWork`]. If it is dropped, the work item takes it.
+#[must_use = "the work item takes the turn when this is dropped"]
+pub struct Turn<'a, T: SerialTask<ID>, const ID: u64 = 0>(ArcBorrow<'a, T>);
+
+impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
+    /// Does the work. If it is not finished after [`SerialTask::ROUNDS`] rounds, the work item takes
+    /// the turn.
+    pub fn run(self) {
+        let mut turn = self;
         for _ in 0..T::ROUNDS {
+            let state = &turn.0.serial_work().state;
             let kinds = match state.load(Relaxed) {
                 RUNNING => 0,
                 _ => state.xchg(RUNNING, Full) & KINDS,
             };
-            // The state can be changed only if nothing was marked since.
-            if !T::round(this, kinds) && state.cmpxchg(RUNNING, 0, Full).is_ok() {
-                return;
+            let more = T::round(turn.0, kinds);
+            match turn.end_round(more) {
+                Some(again) => turn = again,
+                None => return,
             }
         }
-        Self::enqueue(this);
     }
 
-    fn enqueue(this: ArcBorrow<'_, T>) {
-        // The work item is not queued yet, since only the owner of the work queues it.
+    /// Ends a round that the caller has done. Returns the turn if another round is due: if `more` is
+    /// left to do, or if the work was started again.
+    #[inline]
+    pub fn end_round(self, more: bool) -> Option<Self> {
+        let state = &self.0.serial_work().state;
+        if more || state.cmpxchg(RUNNING, 0, Full).is_err() {
+            return Some(self);
+        }
+        core::mem::forget(self);
+        None
+    }
+}
+
+impl<T: SerialTask<ID>, const ID: u64> Drop for Turn<'_, T, ID> {
+    fn drop(&mut self) {
+        let this = self.0;
+        // The work item is not queued yet, since only the owner of the turn queues it.
         let queued = match T::queue() {
             SerialQueue::Softirq => workqueue::system_bh()
                 .enqueue::<Arc<T>, ID>(this.into())

@@ -197,8 +197,8 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     }
 
     /// Returns the current deadline, or `None` if the timer is not armed.
-    #[inline]
-    pub fn deadline(owner: &T) -> Option<u64> {
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn deadline(owner: &T) -> Option<u64> {
         Some(owner.timer().deadline.load(Relaxed)).filter(|deadline| *deadline != IDLE)
     }
 

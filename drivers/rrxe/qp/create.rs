@@ -19,7 +19,6 @@ use crate::{
     poll::Poller,
     quota::Charged,
     ring::{Consumer, Ring},
-    serial_gate::SerialGate,
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},
@@ -27,7 +26,6 @@ use kernel::{
     prelude::*,
     static_lock_class,
     sync::Arc,
-    workqueue::new_work,
 };
 use linux_rdma::{
     errno::not_supported,
@@ -243,9 +241,9 @@ impl Qp {
                 xrc_domain: init.xrcd.map(|xrcd| xrcd.0),
                 state: State::new(),
                 attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
-                send_gate: SerialGate::new(),
+                send_work <- SerialWork::new(c"rrxe_qp_send", static_lock_class!()),
                 send <- new_spinlock!(send, "rrxe_qp_send"),
-                recv_gate: SerialGate::new(),
+                recv_work <- SerialWork::new(c"rrxe_qp_recv", static_lock_class!()),
                 recv <- new_spinlock!(recv, "rrxe_qp_recv"),
                 local: LocalShare::new(&device.local_queue)?,
                 waiter_links <- ListLinks::new(),
@@ -253,8 +251,6 @@ impl Qp {
                 moderation_events: ModerationEvents::new(),
                 notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
                 timer <- SoftTimer::new(),
-                send_work <- new_work!("rrxe_qp_send"),
-                recv_work <- new_work!("rrxe_qp_recv"),
                 event_work <- SerialWork::new(c"rrxe_qp_event", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -294,8 +290,8 @@ pub(crate) fn destroy(handle: &QpHandle) {
         side.path = None;
         side.consumer.take()
     };
-    qp.send_gate.close();
-    qp.recv_gate.close();
+    qp.send_work.close();
+    qp.recv_work.close();
     SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
     qp.event_work.close();
     // Unpins the rings, which may sleep.

@@ -5,10 +5,9 @@
 //! A queue pair has two sides, each with its own lock and its own half of the core's transport: the
 //! send side has a [`requester`], the receive side a [`responder`]. A context that has an event for
 //! a side (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the
-//! core fill a batch of packets, releases the lock, and sends the batch. A [`SerialGate`] for each
-//! side ensures that only one CPU at a time sends, so that batches leave in order. A CPU that finds
-//! the [`SerialGate`] occupied marks more work as pending and continues. Work goes to a workqueue
-//! only when a budget is used up.
+//! core fill a batch of packets, releases the lock, and sends the batch. Each side sends in a
+//! [`SerialWork`], one CPU at a time, so that batches leave in order. A CPU that finds it running
+//! leaves a mark and continues. Work goes to a workqueue only when a budget is used up.
 //!
 //! | file | contents |
 //! |---|---|
@@ -50,18 +49,15 @@ use crate::{
     pd::PdId,
     poll::PollRegistration,
     rx_packet::RxPacket,
-    serial_gate::SerialGate,
     srq::Srq,
     tx::TxBatch,
 };
 use cnp::PendingCnp;
 use core::ops::{Deref, DerefMut};
 use kernel::{
-    impl_has_work,
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
     sync::{rcu, Arc, ArcBorrow, Mutex, SpinLock},
-    workqueue::Work,
 };
 use linux_rdma::{
     impl_has_serial_work, impl_has_soft_timer,
@@ -111,10 +107,14 @@ pub(crate) struct Qp {
     #[pin]
     attr: Mutex<QpAttr>,
 
-    send_gate: SerialGate,
+    /// Sends requests.
+    #[pin]
+    send_work: SerialWork<Qp, { schedule::SEND_WORK }>,
     #[pin]
     pub(crate) send: SpinLock<requester::SendSide>,
-    recv_gate: SerialGate,
+    /// Sends ACKs and responses.
+    #[pin]
+    recv_work: SerialWork<Qp, { schedule::RECV_WORK }>,
     #[pin]
     pub(crate) recv: SpinLock<responder::RecvSide>,
     /// Packets of this queue pair that are queued on this host.
@@ -133,22 +133,14 @@ pub(crate) struct Qp {
     /// The timers of both sides.
     #[pin]
     timer: SoftTimer<Qp>,
-    /// Continues sending after a budget was used up.
-    #[pin]
-    send_work: Work<Qp, { schedule::SEND_WORK }>,
-    #[pin]
-    recv_work: Work<Qp, { schedule::RECV_WORK }>,
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
     event_work: SerialWork<Qp, { schedule::EVENT_WORK }>,
 }
 
-impl_has_work! {
-    impl HasWork<Self, { schedule::SEND_WORK }> for Qp { self.send_work }
-    impl HasWork<Self, { schedule::RECV_WORK }> for Qp { self.recv_work }
-}
-
 impl_has_serial_work! {
+    impl HasSerialWork<{ schedule::SEND_WORK }> for Qp { self.send_work }
+    impl HasSerialWork<{ schedule::RECV_WORK }> for Qp { self.recv_work }
     impl HasSerialWork<{ schedule::EVENT_WORK }> for Qp { self.event_work }
 }
 
@@ -196,7 +188,7 @@ pub(crate) struct EventCtx<'a> {
     pub(crate) incoming: Option<&'a RxPacket<'a>>,
 }
 
-/// A half of a queue pair: one side, with its lock, its gate and its half of the core's transport.
+/// A half of a queue pair: one side, with its lock and its half of the core's transport.
 pub(crate) trait Half: Sized + Unpin + 'static {
     /// Statistics of the core's half.
     type Counters: Copy;
@@ -207,17 +199,14 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the lock of this half.
     fn side(qp: &Qp) -> &SpinLock<Self>;
 
-    /// Returns the gate of the context that sends for this half.
-    fn gate(qp: &Qp) -> &SerialGate;
-
     /// Returns the completion queue of the work requests of this half.
     fn cq(qp: &Qp) -> &Arc<Cq>;
 
     /// Returns the state of this half in a batch of received packets.
     fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self>;
 
-    /// Continues to send in a softirq, which stays in the gate.
-    fn continue_later(this: ArcBorrow<'_, Qp>);
+    /// Finishes a batch of packets, or a timeout: calls [`Qp::finish_half`].
+    fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: rx::HalfWork);
 
     /// Returns the statistics of the core's half.
     fn counters(&self) -> &Self::Counters;

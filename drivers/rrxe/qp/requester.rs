@@ -6,9 +6,10 @@ use super::{
     cnp::PendingCnp,
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
+    rx::HalfWork,
     scatter::Segments,
     schedule::SEND_WORK,
-    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
+    BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     abi::{self, Cqe, SendWqe, Sge},
@@ -20,14 +21,12 @@ use crate::{
     path::Path,
     ring::{Consumer, Ring},
     rx_packet::RxPacket,
-    serial_gate::SerialGate,
     tx::{Transmitter, TxBatch},
     wqe::{self, Data, LocalPart, SendBounds, SendSlot},
 };
 use kernel::{
     prelude::*,
     sync::{rcu, Arc, ArcBorrow, SpinLock},
-    workqueue,
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
@@ -330,10 +329,6 @@ impl Half for SendSide {
         &qp.send
     }
 
-    fn gate(qp: &Qp) -> &SerialGate {
-        &qp.send_gate
-    }
-
     fn cq(qp: &Qp) -> &Arc<Cq> {
         &qp.send_cq
     }
@@ -343,8 +338,8 @@ impl Half for SendSide {
         &mut batch.send
     }
 
-    fn continue_later(this: ArcBorrow<'_, Qp>) {
-        let _ = workqueue::system_bh().enqueue::<Arc<Qp>, SEND_WORK>(this.into());
+    fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: HalfWork) {
+        Qp::finish_half::<Self, SEND_WORK>(this, locked, work);
     }
 
     #[inline]

@@ -3,8 +3,8 @@
 //! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{
-    cnp::PendingCnp, reorder_buffer::ReorderBuffer, scatter::Segments, schedule::RECV_WORK,
-    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
+    cnp::PendingCnp, reorder_buffer::ReorderBuffer, rx::HalfWork, scatter::Segments,
+    schedule::RECV_WORK, BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
@@ -17,7 +17,6 @@ use crate::{
     pd::PdId,
     ring::Consumer,
     rx_packet::RxPacket,
-    serial_gate::SerialGate,
     srq::Srq,
     tx::{Transmitter, TxBatch},
     wqe::{self, RecvEntry},
@@ -25,7 +24,6 @@ use crate::{
 use kernel::{
     prelude::*,
     sync::{rcu, Arc, ArcBorrow, SpinLock},
-    workqueue,
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
@@ -213,10 +211,6 @@ impl Half for RecvSide {
         &qp.recv
     }
 
-    fn gate(qp: &Qp) -> &SerialGate {
-        &qp.recv_gate
-    }
-
     fn cq(qp: &Qp) -> &Arc<Cq> {
         &qp.recv_cq
     }
@@ -226,8 +220,8 @@ impl Half for RecvSide {
         &mut batch.recv
     }
 
-    fn continue_later(this: ArcBorrow<'_, Qp>) {
-        let _ = workqueue::system_bh().enqueue::<Arc<Qp>, RECV_WORK>(this.into());
+    fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: HalfWork) {
+        Qp::finish_half::<Self, RECV_WORK>(this, locked, work);
     }
 
     #[inline]

@@ -29,7 +29,7 @@ use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome};
 
 /// Work that the packets of a batch leave to a half.
 #[derive(Default)]
-pub(super) struct HalfWork {
+pub(crate) struct HalfWork {
     /// The half has handled a packet of the peer.
     pub(super) any: bool,
     pub(super) completions: PendingCompletions,
@@ -75,7 +75,7 @@ impl<H: Half> BatchHalf<'_, H> {
     /// Finishes the deferred work, and unlocks the half.
     fn finish(&mut self, qp: ArcBorrow<'_, Qp>) {
         let locked = self.locked.take().map(|receiving| receiving.half);
-        Qp::finish_half(qp, locked, take(&mut self.work));
+        H::finish(qp, locked, take(&mut self.work));
     }
 }
 

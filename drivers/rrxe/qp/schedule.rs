@@ -10,10 +10,7 @@ use crate::{
     counters::Counter, cq::Cq, limits::path, rx_packet::RxPacket, tx::TxBatch, EVENT_QUEUE,
 };
 use core::mem::take;
-use kernel::{
-    sync::{rcu, Arc, ArcBorrow},
-    workqueue::WorkItem,
-};
+use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
@@ -24,7 +21,7 @@ use linux_rdma::{
     time::monotonic_ns,
 };
 
-/// Identifiers of the work items of a queue pair.
+/// Identifiers of the [`SerialWork`]s of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
 pub(super) const RECV_WORK: u64 = 1;
 pub(super) const EVENT_WORK: u64 = 2;
@@ -63,44 +60,38 @@ impl Qp {
     /// Runs the send side: takes work requests from the ring and sends packets. May be called from
     /// any context.
     pub(crate) fn kick_send(this: ArcBorrow<'_, Self>) {
-        Self::kick::<SendSide>(this);
+        Self::kick::<SEND_WORK>(this);
     }
 
     /// Runs the receive side: sends ACKs and responses, and flushes receive work requests in the
     /// Error state. May be called from any context.
     pub(crate) fn kick_recv(this: ArcBorrow<'_, Self>) {
-        Self::kick::<RecvSide>(this);
+        Self::kick::<RECV_WORK>(this);
     }
 
     /// Runs a half. A softirq does the work if interrupts are disabled, since the network stack
     /// can't be entered then and the consumer may hold locks that a softirq takes, and if
     /// `LoopbackBatch` deliveries are nested too deeply, to bound the use of the kernel stack.
-    fn kick<H: Half>(this: ArcBorrow<'_, Self>) {
-        if !H::gate(&this).try_enter() {
+    fn kick<const WORK: u64>(this: ArcBorrow<'_, Self>)
+    where
+        Self: SerialTask<WORK>,
+    {
+        let Some(turn) = SerialWork::<Self, WORK>::start(this) else {
             return;
-        }
-        if irqs_disabled() || this.device.is_deeply_nested() {
-            // Only the owner of the gate enqueues the work item, so it can't be queued already.
-            H::continue_later(this);
-        } else {
-            Self::rounds::<H>(this);
+        };
+        if !irqs_disabled() && !this.device.is_deeply_nested() {
+            turn.run();
         }
     }
 
-    /// Runs rounds of a half until nothing is left to do, then leaves its gate. If the budget is
-    /// used up first, a softirq continues.
-    fn rounds<H: Half>(this: ArcBorrow<'_, Self>) {
-        for _ in 0..path::BATCHES {
-            let mut round = Round::default();
-            let _bh = BhGuard::new();
-            let mut half = Locked::<H>::new(arc_borrow_ref(this));
-            half.fill(&this, &mut round);
-            Self::unlock(this, half);
-            if Self::end_round::<H>(this, &mut round) {
-                return;
-            }
-        }
-        H::continue_later(this);
+    /// Does a round of a half. Returns whether another one is due.
+    fn round<H: Half>(this: ArcBorrow<'_, Self>) -> bool {
+        let mut round = Round::default();
+        let _bh = BhGuard::new();
+        let mut half = Locked::<H>::new(arc_borrow_ref(this));
+        half.fill(&this, &mut round);
+        Self::unlock(this, half);
+        Self::end_round::<H>(this, &mut round)
     }
 
     /// Arms the timer for the next timeout of a half, and unlocks it. The destruction of a queue
@@ -112,8 +103,7 @@ impl Qp {
         }
     }
 
-    /// Does what a round leaves to do without the lock, and leaves the gate. Returns false, and
-    /// stays in the gate, if another round is due.
+    /// Does what a round leaves to do without the lock. Returns whether another round is due.
     fn end_round<H: Half>(this: ArcBorrow<'_, Self>, round: &mut Round) -> bool {
         let qp = &*this;
         qp.send_batch(&mut round.batch);
@@ -131,23 +121,22 @@ impl Qp {
             Self::enter_error(this);
         }
         Self::report_events(this);
-        if round.more || !H::gate(qp).try_leave() {
-            return false;
-        }
         if round.blocked {
             qp.local.wait(this.into());
         }
-        true
+        round.more
     }
 
     /// Finishes a batch of packets, or a timeout, of a half: fills a batch, unlocks the half, and
     /// does what is left without the lock. Locks the half if it is unlocked and has something to
     /// send.
-    pub(super) fn finish_half<H: Half>(
+    pub(super) fn finish_half<H: Half, const WORK: u64>(
         this: ArcBorrow<'_, Self>,
         locked: Option<Locked<'_, H>>,
         work: HalfWork,
-    ) {
+    ) where
+        Self: SerialTask<WORK>,
+    {
         let qp = arc_borrow_ref(this);
         let HalfWork {
             any,
@@ -157,25 +146,29 @@ impl Qp {
         if !any && !outcome.transmit {
             return;
         }
-        let (mut entered, mut round) = (false, None);
+        let (mut turn, mut round) = (None, None);
         if let Some(mut half) = locked.or_else(|| outcome.transmit.then(|| Locked::new(qp))) {
             outcome.transmit |= half.wants_round();
-            entered = outcome.transmit && !outcome.fatal && H::gate(qp).try_enter();
-            if entered && !qp.device.is_deeply_nested() {
+            if outcome.transmit && !outcome.fatal {
+                turn = SerialWork::<Self, WORK>::start(this);
+            }
+            if turn.is_some() && !qp.device.is_deeply_nested() {
                 half.fill(qp, round.insert(Round::default()));
             }
             Self::unlock(this, half);
         }
         let lost = Self::report(this, completions, H::cq(qp));
-        match &mut round {
-            Some(round) => {
-                if !Self::end_round::<H>(this, round) {
-                    Self::rounds::<H>(this);
+        match (turn, &mut round) {
+            (Some(turn), Some(round)) => {
+                let more = Self::end_round::<H>(this, round);
+                if let Some(turn) = turn.end_round(more) {
+                    turn.run();
                 }
             }
-            None if entered => H::continue_later(this),
-            None if any && !outcome.transmit => H::on_round_end(qp),
-            None => {}
+            // The softirq takes the turn.
+            (Some(_), None) => {}
+            (None, _) if any && !outcome.transmit => H::on_round_end(qp),
+            (None, _) => {}
         }
         if outcome.fatal || lost {
             Self::enter_error(this);
@@ -245,16 +238,16 @@ impl Qp {
     ///
     /// - it is delayed;
     /// - the CPU that handled the request has released the lock but not sent yet;
-    /// - another CPU is inside the `SerialGate`, and has more work marked as pending;
-    /// - a softirq work item is inside the `SerialGate`, because `LoopbackBatch` deliveries were
-    ///   nested or because a budget was used up by READ responses.
+    /// - another CPU runs the receive side, and will run it again;
+    /// - the receive side waits for its softirq, because `LoopbackBatch` deliveries were nested or
+    ///   because READ responses used up a budget.
     ///
     /// In all of these cases the responder still holds the ACK, so this function takes it from
-    /// there. It does not enter the `SerialGate`, because the owner may be the context that this
-    /// one has interrupted. Two batches may therefore be reordered; the peer accepts a late
-    /// response as long as it waits for it. The last batch is filled, and the side ended, under one
-    /// hold of the lock: no request is executed in between. A filled batch is sent even if the
-    /// queue pair is gone.
+    /// there. It does not run the [`SerialWork`], whose owner may be the context that this one has
+    /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
+    /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
+    /// lock: no request is executed in between. A filled batch is sent even if the queue pair is
+    /// gone.
     ///
     /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
     /// for it or if its network device is gone. READ responses beyond `batches`, and everything
@@ -400,17 +393,27 @@ impl Qp {
     }
 }
 
-impl WorkItem<SEND_WORK> for Qp {
-    type Pointer = Arc<Qp>;
-    fn run(this: Arc<Qp>) {
-        Self::rounds::<SendSide>(this.as_arc_borrow());
+impl SerialTask<SEND_WORK> for Qp {
+    const ROUNDS: u32 = path::BATCHES;
+
+    fn queue() -> SerialQueue {
+        SerialQueue::Softirq
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
+        Self::round::<SendSide>(this)
     }
 }
 
-impl WorkItem<RECV_WORK> for Qp {
-    type Pointer = Arc<Qp>;
-    fn run(this: Arc<Qp>) {
-        Self::rounds::<RecvSide>(this.as_arc_borrow());
+impl SerialTask<RECV_WORK> for Qp {
+    const ROUNDS: u32 = path::BATCHES;
+
+    fn queue() -> SerialQueue {
+        SerialQueue::Softirq
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
+        Self::round::<RecvSide>(this)
     }
 }
 
@@ -450,7 +453,7 @@ impl Qp {
             work.outcome = half.handle_timeout(qp, ctx, &mut work.completions);
         }
         if work.outcome.transmit {
-            Self::finish_half(this, Some(half), work);
+            H::finish(this, Some(half), work);
         } else {
             Self::unlock(this, half);
         }
