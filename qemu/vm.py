@@ -96,7 +96,7 @@ def say(words: str) -> None:
 
 
 def output_of(*command: str) -> str:
-    """Runs a script in this folder that builds an item if it is missing. Returns the item's path."""
+    """Runs a script in this folder that builds an item if it is missing. Returns its path."""
     done = subprocess.run([str(HERE / command[0]), *command[1:]], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         # The script has printed the reason.
@@ -118,7 +118,7 @@ def option(*words: str, **values: object) -> str:
 
 
 def machine_options() -> List[str]:
-    """Returns the command of a bare machine: the emulator, run with its own loader and libraries."""
+    """Returns the command of a bare machine: the emulator with its own loader and libraries."""
     folder = Path(output_of("emulator"))
     libraries = folder / "usr/lib/x86_64-linux-gnu"
     os.environ["QEMU_MODULE_DIR"] = str(libraries / "qemu")

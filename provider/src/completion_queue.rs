@@ -161,8 +161,8 @@ impl CompletionQueue {
     ///
     /// # Safety
     ///
-    /// The queue's lock is held on behalf of the caller, for example by a reader that was forgotten,
-    /// and there is no other reader.
+    /// The queue's lock is held on behalf of the caller, for example by a reader that was
+    /// forgotten, and there is no other reader.
     pub(crate) unsafe fn current(&self) -> ManuallyDrop<Reader<'_>> {
         // SAFETY: the caller holds the lock, so this is the only reference.
         let state = unsafe { &mut *self.state.get() };

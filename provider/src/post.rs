@@ -21,8 +21,8 @@ use core::ffi::c_int;
 ///
 /// # Safety
 ///
-/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or is
-/// null.
+/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or
+/// is null.
 pub(crate) unsafe extern "C" fn post_send(
     qp: Ptr<IbvQp>,
     wr: *mut IbvSendWr,
@@ -195,8 +195,8 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
 ///
 /// # Safety
 ///
-/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or is
-/// null.
+/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or
+/// is null.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: Ptr<IbvQp>,
     wr: *mut IbvRecvWr,

@@ -210,7 +210,7 @@ const _: () = assert!(size_of::<SendWqe>() == WQE_SIZE as usize);
 const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
 const _: () = assert!(size_of::<abi::Sge>() == SGE_SIZE as usize);
 
-/// Work requests in preparation, under the queue's lock, which is released when the batch is dropped.
+/// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {
     queue: &'a SendQueue,
     state: &'a mut State,

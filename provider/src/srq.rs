@@ -191,8 +191,8 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: Ptr<IbvSrq>) -> c_int {
 ///
 /// # Safety
 ///
-/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or is
-/// null.
+/// `wr` is a list of work requests, and all pointers in it are valid. `bad_wr` may be written, or
+/// is null.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: Ptr<IbvSrq>,
     wr: *mut IbvRecvWr,

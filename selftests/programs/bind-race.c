@@ -5,10 +5,10 @@
  *
  *     bind-race DEVICE GID_INDEX SECONDS
  *
- * One thread allocates and deallocates a type 1 window, two threads bind the window with the current
- * key to one region, and one thread registers and deregisters memory, which interrupts each CPU. The
- * program prints the number of operations as a line of JSON, and exits with status 1 if a call fails
- * unexpectedly.
+ * One thread allocates and deallocates a type 1 window, two threads bind the window with the
+ * current key to one region, and one thread registers and deregisters memory, which interrupts each
+ * CPU. The program prints the number of operations as a line of JSON, and exits with status 1 if a
+ * call fails unexpectedly.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>

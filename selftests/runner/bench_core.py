@@ -48,7 +48,7 @@ PREFIX = "rrxe_core_bench::phases::"
 # Makes the C library use the same copy instructions on every processor.
 TUNABLES = "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM"
 
-# Version of bench-core.json, incremented when the meaning of a field changes (docs/benchmarking.md).
+# Version of bench-core.json, incremented if the meaning of a field changes (docs/benchmarking.md).
 SCHEMA = 1
 
 

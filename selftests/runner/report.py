@@ -32,12 +32,12 @@ _LAST_LINES = 25
 
 
 def matches(name, patterns):
-    """Returns whether a shell pattern occurs in a test's full name. No patterns match everything."""
+    """Returns whether a shell pattern occurs in a test's name. No patterns match everything."""
     return not patterns or any(fnmatch.fnmatchcase(name, f"*{pattern}*") for pattern in patterns)
 
 
 def excerpt(reason, log):
-    """Returns the lines of a log around the kernel's line that a reason quotes, or its last lines."""
+    """Returns a log's lines around the kernel's line that a reason quotes, or its last lines."""
     quoted = _KERNEL_LINE.search(reason)
     try:
         with open(os.path.join(TOP, log), encoding="utf-8", errors="replace") as file:
@@ -77,7 +77,7 @@ class Report:
                 self._doing[threading.get_ident()] = (what, time.monotonic())
 
     def wait(self, name, process):
-        """Waits for a process and adds its CPU time, with children, to `name`. Returns its status."""
+        """Waits for a process, adds its CPU time to `name`, and returns its status."""
         # Popen.wait() drops the usage that wait4(2) returns.
         try:
             _, status, usage = os.wait4(process.pid, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Keeps the output of deterministic programs, so that a run with the same inputs need not repeat them.
+"""Keeps the results of deterministic programs for later runs with the same inputs.
 
 The key is a hash of all inputs: the sources, the lock file, and the build root's list of packages.
 """

@@ -11,7 +11,7 @@ PAYLOAD = bytes(range(64))
 
 
 class Attacker(Trial):
-    """A trial with `wire`, from this host to the other, and `qpn`, the remote queue pair's number."""
+    """A trial with `wire`, from this host to the other, and `qpn`, the remote QP's number."""
 
     def __init__(self, bed, bench, **how):
         super().__init__(bench, **how)

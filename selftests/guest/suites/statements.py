@@ -402,7 +402,7 @@ def local_dma_key_in_request(op):
             t.sent("LOC_PROT_ERR")
             t.states("error", "rts")
             if op == "fetch-add":
-                # The response could not be stored, but the remote side may have executed the atomic.
+                # The response was not stored, but the remote side may have executed the atomic.
                 t.remote.end.accept(t.theirs["id"], [[0, 8]], 8)
 
 
