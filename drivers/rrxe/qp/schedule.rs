@@ -155,7 +155,12 @@ impl Qp {
             if turn.is_some() && !qp.device.is_deeply_nested() {
                 half.fill(qp, round.insert(Round::default()));
             }
-            Self::unlock(this, half);
+            // Another context does the round, and arms the timer after it. A timer that is armed
+            // before, for a timeout that is due, would expire at once and keep that context from
+            // its round if it interrupts it.
+            if round.is_some() || !outcome.transmit {
+                Self::unlock(this, half);
+            }
         }
         let lost = Self::report(this, completions, H::cq(qp));
         match (turn, &mut round) {

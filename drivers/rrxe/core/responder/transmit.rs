@@ -49,8 +49,8 @@ impl AckPolicy {
         }
     }
 
-    /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
-    /// consumer has failed to reply in time, and the next ones leave at once.
+    /// Notes that the pending acknowledgement leaves, or will leave, without a reply. If it has
+    /// waited, the consumer has failed to reply in time, and the next ones leave at once.
     #[inline]
     fn on_sent_alone(&mut self) {
         if self.deadline().is_some() {
@@ -172,10 +172,18 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// Returns whether the only thing to send is an acknowledgement that still waits for a reply.
+    /// Returns whether the only thing to send is an acknowledgement that still waits for a reply. If
+    /// its deadline has passed, it waits for the next poll and no longer for a timer.
     #[inline]
-    fn waits_for_reply(&self, now: u64) -> bool {
-        self.ack_policy.deadline().is_some_and(|until| until > now) && self.owes_acknowledgement()
+    fn waits_for_reply(&mut self, now: u64) -> bool {
+        match self.ack_policy.deadline() {
+            Some(until) if until > now => self.owes_acknowledgement(),
+            Some(_) => {
+                self.ack_policy.on_sent_alone();
+                false
+            }
+            None => false,
+        }
     }
 
     /// Decides whether the acknowledgement of a new request waits for the consumer's reply.
