@@ -18,7 +18,7 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Release},
+        atomic::{Acquire, Atomic, Full, Relaxed},
         rcu, Arc,
     },
 };
@@ -170,8 +170,8 @@ impl PageTable {
 /// The [`PinOwner`] unpins the memory.
 pub struct Pinned {
     table: PageTable,
-    /// Nonzero until the owner begins to unpin the memory.
-    pinned: Atomic<u32>,
+    /// The umem. Null as soon as the owner begins to unpin the memory.
+    umem: Atomic<*mut raw::ib_umem>,
 }
 
 impl Pinned {
@@ -183,18 +183,15 @@ impl Pinned {
     /// Returns access to the memory under the RCU read lock, or `None` once it is being unpinned.
     #[inline]
     pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<MappedMemory<'a>> {
-        // INVARIANT: The memory is pinned. The owner clears `pinned` and then waits for a grace
+        // INVARIANT: The memory is pinned. The owner clears `umem` and then waits for a grace
         // period before it unpins the memory. The grace period includes any reader that still sees
         // it set.
-        (self.pinned.load(Acquire) != 0).then_some(MappedMemory(Place::Pages(&self.table)))
+        (!self.umem.load(Acquire).is_null()).then_some(MappedMemory(Place::Pages(&self.table)))
     }
 }
 
 /// The owner of [`Pinned`] memory. Dropping it unpins the memory, which sleeps.
-pub struct PinOwner {
-    shared: Arc<Pinned>,
-    umem: Umem,
-}
+pub struct PinOwner(Arc<Pinned>);
 
 impl PinOwner {
     /// Shares pinned memory with RCU readers.
@@ -202,35 +199,40 @@ impl PinOwner {
         let shared = Arc::new(
             Pinned {
                 table: umem.page_table()?,
-                pinned: Atomic::new(1),
+                umem: Atomic::new(umem.0.as_ptr()),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
-        Ok(Self { shared, umem })
+        // The owner releases it from now on.
+        core::mem::forget(umem);
+        Ok(Self(shared))
     }
 
     /// Returns the address in the process and the length in bytes of the memory.
     pub fn range(&self) -> (u64, usize) {
-        let (address, len, _) = self.umem.properties();
-        (address, len)
+        let umem = self.0.umem.load(Relaxed);
+        // SAFETY: Only `drop` clears the pointer and releases the umem. Neither field changes
+        // (umem.c).
+        unsafe { ((*umem).address as u64, (*umem).length) }
     }
 
     /// Returns whether the memory, as pinned, can be given all of these `IB_ACCESS_*` rights.
     pub fn allows(&self, access: u32) -> bool {
-        access & access::WRITABLE == 0 || self.umem.properties().2
+        access & access::WRITABLE == 0 || self.0.table.writable
     }
 
     /// Returns the part that readers share.
     pub fn shared(&self) -> &Arc<Pinned> {
-        &self.shared
+        &self.0
     }
 }
 
 impl Drop for PinOwner {
     fn drop(&mut self) {
-        self.shared.pinned.store(0, Release);
+        let umem = self.0.umem.xchg(ptr::null_mut(), Full);
         // Expedited, because a program waits in DEREG_MR. The grace period keeps a late packet from
         // writing to memory that the program may already use for something else.
         synchronize_rcu_expedited();
+        drop(NonNull::new(umem).map(Umem));
     }
 }
