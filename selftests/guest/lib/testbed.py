@@ -215,6 +215,17 @@ def unload(where, driver):
 
 
 @contextlib.contextmanager
+def one_cpu(where):
+    """Takes all CPUs of the machine but the first offline for the block."""
+    others = "/sys/devices/system/cpu/cpu[1-9]*/online"
+    where.run(f"for cpu in {others}; do echo 0 >$cpu; done")
+    try:
+        yield
+    finally:
+        where.run(f"for cpu in {others}; do echo 1 >$cpu; done")
+
+
+@contextlib.contextmanager
 def loaded_with(where, parameters):
     """Loads rrxe with these parameters for the block.
 
