@@ -27,10 +27,8 @@ VIOLATIONS = ("bad_pkey_cntr", "qkey_viol_cntr")
 
 def read(host):
     """Returns all counters of a host's device: {name: value}."""
-    entry = json.loads(host.machine.run(f"rdma -j statistic show link {host.device}/1"))[0]
-    found = {name: value for name, value in entry.items() if name not in ("ifindex", "ifname", "port")}
-    counts = host.machine.run(f"key-violations {host.device}").split()
-    found.update(zip(VIOLATIONS, map(int, counts)))
+    found = host.machine.look("statistics", host.device)
+    found.update(zip(VIOLATIONS, host.machine.look("key_violations", host.device)))
     return found
 
 

@@ -20,6 +20,7 @@ import time
 
 import harness
 import kernellog
+import looks
 from harness import Failure
 
 AGENT_PORT = 4790
@@ -179,9 +180,18 @@ class Machine:
             )
         return result.output
 
+    def look(self, what, *arguments):
+        """Calls a function of `looks` on the machine, which starts no program."""
+        raise NotImplementedError
+
     def read(self, path):
         """Returns the text of a file, without white space at both ends."""
-        return self.run(f"cat {path}").strip()
+        harness.log(f"{self.name}: read {path}")
+        return self.look("read", path).strip()
+
+    def tcp_listens(self, port):
+        """Returns whether a program here listens for TCP connections on the port."""
+        return self.look("tcp_listens", port)
 
     def end_jobs(self):
         """Kills all jobs that still run."""
@@ -198,6 +208,22 @@ class Local(Machine):
 
     def ask(self, what, *arguments):
         return getattr(self._jobs, what)(*arguments)
+
+    def look(self, what, *arguments):
+        try:
+            return getattr(looks, what)(*arguments)
+        except OSError as why:
+            raise Failure(f"{self.name}: {what}: {why}") from why
+
+    # A network namespace has its own sysfs and list of sockets.
+
+    def read(self, path):
+        return super().read(path) if self._namespace is None else self.run(f"cat {path}").strip()
+
+    def tcp_listens(self, port):
+        if self._namespace is None:
+            return super().tcp_listens(port)
+        return bool(self.try_run(f"ss -Hltn sport = :{port}").output.strip())
 
     def wrapped(self, command):
         if self._namespace is None:
@@ -275,6 +301,9 @@ class Remote(Machine):
     def ask(self, what, *arguments):
         return call(self._connection, "jobs", what, *arguments)
 
+    def look(self, what, *arguments):
+        return call(self._connection, "looks", what, *arguments)
+
     def kernel(self, what, *arguments):
         """Calls a function of kernellog on the other host."""
         return call(self._connection, "kernel", what, *arguments)
@@ -338,14 +367,14 @@ def apart():
 
 def _answer(connection, parent):
     jobs = _Jobs()
-    objects = {"jobs": jobs, "kernel": kernellog}
+    objects = {"jobs": jobs, "kernel": kernellog, "looks": looks}
     while (question := connection.receive()) is not None:
         target, what, arguments, named = question
         if target == "agent":
             os.kill(parent, signal.SIGUSR1)
             break
         if target == "endpoint" and target not in objects:
-            import endpoint  # only here: the commands' agent needs no verbs
+            import endpoint
 
             objects[target] = endpoint.Endpoint()
         try:

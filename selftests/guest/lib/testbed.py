@@ -7,7 +7,6 @@ qemu/vm.py has loaded the driver of each host and made its device before a suite
 import contextlib
 import ipaddress
 import os
-import re
 import time
 
 import harness
@@ -37,8 +36,7 @@ class Host:
 
     def gid_index(self, address=None):
         """Returns the index of the RoCEv2 GID of one of the host's addresses."""
-        kind = "6" if ":" in (address or self.address) else "4"
-        return int(self.machine.run(f"/guest/bin/gid-index {kind} {self.device}"))
+        return self.machine.look("gid_index", self.device, 6 if ":" in (address or self.address) else 4)
 
 
 def this_host():
@@ -167,31 +165,22 @@ def gids(device):
 
 def cm_listens(where, port):
     """Returns whether a program on the machine listens for RDMA connections on the port."""
-    listeners = where.try_run("rdma resource show cm_id").output
-    found = [line for line in listeners.splitlines() if re.search(rf"state LISTEN.*:{port}\b", line)]
-    if not found:
+    pid = where.look("cm_listener", port)
+    if pid is None:
         return False
     # The state is visible slightly before requests are accepted (rdma_listen() in
     # drivers/infiniband/core/cma.c). They are accepted once the program sleeps, since it waits for
     # them. The kernel's own listeners have no program.
-    program = re.search(r" pid (\d+)", found[0])
     for _ in range(20):
         time.sleep(0.3)
-        if not program or _sleeps(where, program[1]):
+        if not pid or where.look("sleeps", pid):
             break
     return True
 
 
-def _sleeps(where, pid):
-    """Returns whether all threads of a process are in interruptible sleep."""
-    text = where.try_run(f"cat /proc/{pid}/task/*/stat").output
-    states = [line.rpartition(")")[2].split()[0] for line in text.splitlines() if ")" in line]
-    return all(state == "S" for state in states)
-
-
 def tcp_listens(where, port):
     """Returns whether a program on the machine listens for TCP connections on the port."""
-    return bool(where.try_run(f"ss -Hltn sport = :{port}").output.strip())
+    return where.tcp_listens(port)
 
 
 # For suites that load drivers and make devices themselves.
