@@ -316,6 +316,8 @@ class Remote(Machine):
 
 def serve():
     """Runs the agent: serves connections until told to end."""
+    import endpoint  # noqa: F401  imported once, not in each process; only a guest has verbs
+
     listener = socket.create_server(("::", AGENT_PORT), family=socket.AF_INET6, dualstack_ipv6=True)
     parent = os.getpid()
     ended = []
