@@ -51,7 +51,11 @@ def perftest(server, client, program, options, sizes, seconds=300):
         require(iterations >= asked, f"{size} bytes: {iterations} iterations of {asked}")
 
 
-@both_roles(bed, timeout=400, debug=False, each={name[3:].replace("_", "-"): name for name in BANDWIDTH})
+# SEND and READ sleep until a completion comes, which costs a quarter less CPU time. How a program
+# waits does not depend on the size, and the cases below poll.
+@both_roles(
+    bed, timeout=400, debug=False, each={"send-bw": "ib_send_bw -e", "write-bw": "ib_write_bw", "read-bw": "ib_read_bw -e"}
+)
 def all_sizes(server, client, program):
     """2 B to 8 MiB."""
     perftest(server, client, program, "-a -n 5", ALL_SIZES, 390)
