@@ -12,17 +12,23 @@ use super::{
     BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
-    abi::{self, Cqe, SendWqe, Sge},
     counters::Counter,
-    cq::Cq,
-    device::DeviceState,
     limits,
-    mr::{Bind, FastRegister, Reference},
-    path::Path,
-    ring::{Consumer, Ring},
-    rx_packet::RxPacket,
-    tx::{Transmitter, TxBatch},
-    wqe::{self, Data, LocalPart, SendBounds, SendSlot},
+    ring::{
+        abi::{self, Cqe, SendWqe, Sge},
+        wqe::{self, Data, LocalPart, SendBounds, SendSlot},
+        Consumer, Ring,
+    },
+    transport::{
+        path::Path,
+        rx_packet::RxPacket,
+        tx::{Transmitter, TxBatch},
+    },
+    verbs::{
+        cq::Cq,
+        device::DeviceState,
+        mr::{Bind, FastRegister, Reference},
+    },
 };
 use kernel::{
     prelude::*,
@@ -98,7 +104,7 @@ enum Transport {
     #[default]
     Undecided,
     Stack,
-    /// The peer belongs to the same device: [`crate::loopback`].
+    /// The peer belongs to the same device: [`crate::transport::loopback`].
     Loopback,
 }
 

@@ -2,7 +2,8 @@
 
 //! Received packets, from the network stack or from another queue pair of the device.
 
-use crate::{loopback::LoopbackPacket, mr::Span, path::Path, rx::with_addressed};
+use super::{loopback::LoopbackPacket, path::Path, rx::with_addressed};
+use crate::verbs::mr::Span;
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER},

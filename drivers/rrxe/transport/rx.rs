@@ -6,13 +6,16 @@
 //! Everything here runs in the softirq that received the packet. A packet that belongs to no queue
 //! pair, or that violates the specification, is dropped without a response.
 
+use super::{
+    origin,
+    rx_packet::{parse, RxPacket},
+};
 use crate::{
     counters::Counter,
     marker::Rrxe,
-    multicast, origin,
     qp::{Qp, RxBatch},
-    rx_packet::{parse, RxPacket},
     tables::Tables,
+    verbs::multicast,
 };
 use kernel::{
     prelude::*,

@@ -3,16 +3,20 @@
 //! Outgoing packets: turns the core's headers and payload references into packets of the network
 //! stack.
 
-use crate::{
+use super::{
     congestion,
-    counters::Counter,
-    device::DeviceState,
-    limits,
     loopback::{LoopbackBatch, MIN_ZERO_COPY},
-    mr::{Reference, Span},
     origin,
     path::Path,
+};
+use crate::{
+    counters::Counter,
+    limits,
     qp::Qp,
+    verbs::{
+        device::DeviceState,
+        mr::{Reference, Span},
+    },
 };
 use kernel::{
     prelude::*,

@@ -12,9 +12,11 @@
 //! Both queue pairs treat these packets like any others, except that none of them is lost and none
 //! has an ICRC. docs/performance.md describes when packets take this path.
 
+use super::{path::Path, rx_packet::RxPacket};
 use crate::{
-    counters::Counter, device::DeviceState, mr::Reference, path::Path, qp::RxBatch,
-    rx_packet::RxPacket,
+    counters::Counter,
+    qp::RxBatch,
+    verbs::{device::DeviceState, mr::Reference},
 };
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
