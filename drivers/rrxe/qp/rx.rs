@@ -2,8 +2,7 @@
 
 //! Received packets, in three stages:
 //!
-//! 1. *Parse* ([`crate::transport::rx`], [`crate::transport::loopback`]): headers, ICRC, and the
-//!    queue pair. Touches no queue pair.
+//! 1. *Parse* ([`crate::transport::rx`]): headers, ICRC, and the queue pair. Touches no queue pair.
 //! 2. *Deliver* ([`RxBatch::deliver`]): a half of the queue pair handles the packet under its lock,
 //!    which it keeps from one packet of a batch to the next.
 //! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked.
