@@ -148,14 +148,9 @@ impl SendSide {
         }
         let segments = SlotArrays::new(capacity, cap.max_send_sge)?;
         let inline = SlotArrays::new(capacity, cap.max_inline_data)?;
-        Ok(init!(Self {
-            requester: {
-                let mut requester = Requester::new(service);
-                requester.set_src_qpn(number);
-                requester.set_buffering(true);
-                requester.set_recovery(device.config.recovery);
-                requester
-            },
+        let recovery = device.config.recovery;
+        let side = init!(Self {
+            requester: Requester::new(service),
             slots,
             segments,
             inline,
@@ -166,6 +161,12 @@ impl SendSide {
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
             transport: Transport::default(),
+        });
+        Ok(side.chain(move |side| {
+            side.requester.set_src_qpn(number);
+            side.requester.set_buffering(true);
+            side.requester.set_recovery(recovery);
+            Ok(())
         }))
     }
 
