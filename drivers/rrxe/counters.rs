@@ -9,7 +9,7 @@
 //! A queue pair also counts in one place only: in the counters bound to it, or else in those of its
 //! device. ib_core adds up both for the port.
 
-use crate::{device::DeviceState, limits, qp::Qp};
+use crate::{limits, qp::Qp, verbs::device::DeviceState};
 use kernel::{
     c_str,
     prelude::*,

@@ -3,19 +3,21 @@
 //! The driver's interface to ib_core: forwards each verb to the file of its object.
 
 use crate::{
-    abi,
-    address_handle::AddressHandle,
     counters::{self, QpCounters},
-    cq::Cq,
-    device::DeviceState,
-    limits, link,
+    limits,
     marker::Rrxe,
-    mr::{Mr, MrHandle},
-    pd::Pd,
-    poll::Poller,
-    qp::{self, QpHandle},
-    quota::{Charge, Charged},
-    srq::{self, SrqHandle, Xrcd},
+    qp::{self, Poller, QpHandle},
+    ring::abi,
+    verbs::{
+        address_handle::AddressHandle,
+        cq::Cq,
+        device::DeviceState,
+        link,
+        mr::{Mr, MrHandle},
+        pd::Pd,
+        quota::{Charge, Charged},
+        srq::{self, SrqHandle, Xrcd},
+    },
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
 use linux_rdma::{

@@ -3,7 +3,7 @@
 //! The limits of a device, as `ibv_query_device` reports them, each with its reason.
 //!
 //! Numbers of objects are limited for all devices together, and for each user: see
-//! [`crate::quota`].
+//! [`crate::verbs::quota`].
 
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;
@@ -129,8 +129,8 @@ pub(crate) mod path {
     pub(crate) const STREAM_POLL_INTERVAL: u64 = 100_000;
     /// Consecutive requests that a program must answer in time before ACKs are delayed.
     pub(crate) const PROMPT_REPLIES: u32 = 8;
-    /// Largest delay of an ACK, in microseconds. The module parameter `ack_delay_us` sets the delay.
-    /// Its default is longer than a program takes that has the answer at hand, and shorter than the
-    /// probe timeout of the requester (`MIN_PTO` in the core).
+    /// Largest delay of an ACK, in microseconds. The module parameter `ack_delay_us` sets the
+    /// delay. Its default is longer than a program takes that has the answer at hand, and shorter
+    /// than the probe timeout of the requester (`MIN_PTO` in the core).
     pub(crate) const MAX_ACK_DELAY_US: u32 = 1_000_000;
 }

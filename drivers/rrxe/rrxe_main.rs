@@ -14,44 +14,22 @@
     clippy::unwrap_used
 )]
 
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "shared with the provider, which uses the rest"
-)]
-mod abi;
-mod address_handle;
 mod config;
-mod congestion;
 mod counters;
-mod cq;
-mod device;
 mod driver;
-mod guard;
 mod limits;
-mod link;
-mod local_queue;
-mod loopback;
 mod marker;
-mod mr;
-mod multicast;
 mod number_table;
-mod origin;
-mod path;
-mod pd;
-mod plain_data;
-mod poll;
 mod qp;
-mod quota;
 mod ring;
-mod rx;
-mod rx_packet;
-mod sockets;
-mod srq;
 mod tables;
-mod tx;
-mod wqe;
+mod transport;
+mod verbs;
 
+use crate::{
+    transport::{origin, rx, sockets},
+    verbs::link,
+};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},

@@ -8,8 +8,10 @@
 //! peers see are table indices after a keyed permutation, so that they can't be guessed.
 
 use crate::{
-    address_handle::AddressHandle, limits, mr::MrTable, number_table::NumberTable, qp::Qp,
-    quota::Quotas, srq::Srq,
+    limits,
+    number_table::NumberTable,
+    qp::Qp,
+    verbs::{address_handle::AddressHandle, mr::MrTable, quota::Quotas, srq::Srq},
 };
 use kernel::{
     alloc::Flags,

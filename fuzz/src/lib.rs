@@ -23,10 +23,10 @@
     unreachable_pub,
     reason = "the driver and the provider use the rest"
 )]
-#[path = "../../drivers/rrxe/abi.rs"]
+#[path = "../../drivers/rrxe/ring/abi.rs"]
 mod abi;
 #[allow(dead_code, reason = "programs can't do what kernel consumers can")]
-#[path = "../../drivers/rrxe/wqe.rs"]
+#[path = "../../drivers/rrxe/ring/wqe.rs"]
 mod entry;
 #[allow(dead_code, reason = "the driver uses the rest")]
 #[path = "../../drivers/rrxe/limits.rs"]

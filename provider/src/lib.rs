@@ -27,7 +27,7 @@
 )]
 
 #[expect(dead_code, reason = "each side of the ABI uses its part of the file")]
-#[path = "../../drivers/rrxe/abi.rs"]
+#[path = "../../drivers/rrxe/ring/abi.rs"]
 mod abi;
 mod ah;
 mod clock;

@@ -88,9 +88,9 @@ impl Drop for Memory {
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
         // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees 0.
         synchronize_rcu();
-        // SAFETY: `__alloc_percpu()` returned the memory, and the references to its blocks belong to
-        // `self` (type invariant). Only possible CPUs are accessed. Nothing else uses the memory:
-        // `take` no longer finds it, and a grace period has passed.
+        // SAFETY: `__alloc_percpu()` returned the memory, and the references to its blocks belong
+        // to `self` (type invariant). Only possible CPUs are accessed. Nothing else uses the
+        // memory: `take` no longer finds it, and a grace period has passed.
         unsafe {
             let memory = self.memory.as_ptr().cast();
             for cpu in 0..raw::safe::shim_nr_cpu_ids() {

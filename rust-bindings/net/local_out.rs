@@ -35,8 +35,8 @@ pub trait LocalOut: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `sk` is valid for `'a`, which is inside an RCU read-side section. The packet has a whole IP header
-/// of the version that its `protocol` says.
+/// `sk` is valid for `'a`, which is inside an RCU read-side section. The packet has a whole IP
+/// header of the version that its `protocol` says.
 pub struct LocalPacket<'a> {
     skb: &'a Skb,
     sk: NonNull<raw::sock>,
@@ -91,8 +91,8 @@ impl LocalPacket<'_> {
 
     /// Returns the packet's source address.
     pub fn source(&self) -> IpAddr {
-        // SAFETY: By the type invariant, the packet has a whole, linear header: at least 20 bytes of
-        // IPv4, or 40 of IPv6.
+        // SAFETY: By the type invariant, the packet has a whole, linear header: at least 20 bytes
+        // of IPv4, or 40 of IPv6.
         unsafe {
             let header = raw::shim_skb_network_header(self.skb.as_raw());
             match self.skb.version() {

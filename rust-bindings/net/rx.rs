@@ -157,8 +157,8 @@ impl RxSkb {
         }
     }
 
-    /// Returns the key of the transmit timestamp: that of [`TxSkb::set_timestamp_key`], if the packet
-    /// is a clone of one that was sent on this host.
+    /// Returns the key of the transmit timestamp: that of [`TxSkb::set_timestamp_key`], if the
+    /// packet is a clone of one that was sent on this host.
     ///
     /// [`TxSkb::set_timestamp_key`]: super::TxSkb::set_timestamp_key
     #[inline]

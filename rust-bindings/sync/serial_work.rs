@@ -203,8 +203,8 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
 pub struct Turn<'a, T: SerialTask<ID>, const ID: u64 = 0>(ArcBorrow<'a, T>);
 
 impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
-    /// Does the work. If it is not finished after [`SerialTask::ROUNDS`] rounds, the work item takes
-    /// the turn.
+    /// Does the work. If it is not finished after [`SerialTask::ROUNDS`] rounds, the work item
+    /// takes the turn.
     pub fn run(self) {
         let mut turn = self;
         for _ in 0..T::ROUNDS {
@@ -221,8 +221,8 @@ impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
         }
     }
 
-    /// Ends a round that the caller has done. Returns the turn if another round is due: if `more` is
-    /// left to do, or if the work was started again.
+    /// Ends a round that the caller has done. Returns the turn if another round is due: if `more`
+    /// is left to do, or if the work was started again.
     #[inline]
     pub fn end_round(self, more: bool) -> Option<Self> {
         let state = &self.0.serial_work().state;

@@ -74,8 +74,8 @@ pub trait TimerCallback<const ID: u64 = 0>: HasSoftTimer<ID> {
 ///
 /// # Safety
 ///
-/// `timer` and `raw_owner` convert between the object and one timer field, which is the same in both
-/// functions.
+/// `timer` and `raw_owner` convert between the object and one timer field, which is the same in
+/// both functions.
 pub unsafe trait HasSoftTimer<const ID: u64 = 0>: Send + Sync + Sized + 'static {
     /// Returns the timer of an object.
     fn timer(&self) -> &SoftTimer<Self, ID>;

@@ -74,7 +74,7 @@ def script_ids():
 def host_ids():
     """Returns {name of a test function of the workspace: ids}."""
     found = {}
-    patterns = ("drivers/rrxe/core/**/*.rs", "drivers/rrxe/*.rs", "selftests/**/*.rs", "provider/src/**/*.rs")
+    patterns = ("drivers/rrxe/**/*.rs", "selftests/**/*.rs", "provider/src/**/*.rs")
     for pattern in patterns:
         for path in sorted(glob.glob(os.path.join(TOP, pattern), recursive=True)):
             for before, name in _RUST_TEST.findall(_read(path)):

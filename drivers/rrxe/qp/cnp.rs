@@ -7,12 +7,14 @@
 
 use super::Qp;
 use crate::{
-    congestion,
     counters::Counter,
     limits,
-    path::Path,
-    rx_packet::RxPacket,
-    tx::{FlowTemplate, IcrcScratch},
+    transport::{
+        congestion,
+        path::Path,
+        rx_packet::RxPacket,
+        tx::{FlowTemplate, IcrcScratch},
+    },
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{net::TxQueue, sync::lock_bh};

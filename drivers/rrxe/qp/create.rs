@@ -3,22 +3,19 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    moderation::ModerationEvents, post::Poster, requester::SendSide, responder::RecvSide, service,
-    state::State, Qp, QpHandle,
+    moderation::ModerationEvents, poll::Poller, post::Poster, requester::SendSide,
+    responder::RecvSide, service, state::State, Qp, QpHandle,
 };
 use crate::{
-    abi::{recv_stride, send_stride, CreateQpCmd},
     counters::CounterBinding,
-    cq::Cq,
-    device::DeviceState,
     limits,
-    local_queue::LocalShare,
     marker::Rrxe,
-    mr::BinderId,
-    pd::Pd,
-    poll::Poller,
-    quota::Charged,
-    ring::{Consumer, Ring},
+    ring::{
+        abi::{recv_stride, send_stride, CreateQpCmd},
+        Consumer, Ring,
+    },
+    transport::local_queue::LocalShare,
+    verbs::{cq::Cq, device::DeviceState, mr::BinderId, pd::Pd, quota::Charged},
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},

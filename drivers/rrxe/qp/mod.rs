@@ -14,6 +14,7 @@
 //! | [`cnp`] | congestion notifications |
 //! | [`create`] | CREATE_QP, DESTROY_QP |
 //! | [`modify`] | MODIFY_QP, QUERY_QP |
+//! | [`poll`] | poll mode |
 //! | [`post`] | posting by kernel consumers, doorbells of user programs |
 //! | [`requester`] | the send side: work requests to packets, responses to completions |
 //! | [`responder`] | the receive side: packets to memory and completions, requests to responses |
@@ -28,6 +29,7 @@ mod cnp;
 pub(crate) mod create;
 mod moderation;
 pub(crate) mod modify;
+mod poll;
 pub(crate) mod post;
 mod reorder_buffer;
 pub(crate) mod requester;
@@ -41,16 +43,14 @@ pub(crate) use moderation::StreamHistory;
 
 use crate::{
     counters::{Counter, CounterBinding},
-    cq::Cq,
-    device::DeviceState,
-    local_queue::LocalShare,
-    mr::{BinderId, KeyUser},
-    path::Path,
-    pd::PdId,
-    poll::PollRegistration,
-    rx_packet::RxPacket,
-    srq::Srq,
-    tx::TxBatch,
+    transport::{local_queue::LocalShare, path::Path, rx_packet::RxPacket, tx::TxBatch},
+    verbs::{
+        cq::Cq,
+        device::DeviceState,
+        mr::{BinderId, KeyUser},
+        pd::PdId,
+        srq::Srq,
+    },
 };
 use cnp::PendingCnp;
 use core::ops::{Deref, DerefMut};
@@ -69,6 +69,8 @@ use linux_rdma::{
     },
     sync::{lock_bh, BhLocked, SerialWork, SoftTimer},
 };
+use poll::PollRegistration;
+pub(crate) use poll::Poller;
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
     congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status,
@@ -84,7 +86,7 @@ pub(crate) struct Qp {
     /// The method of loss recovery.
     recovery: RecoveryMode,
     is_user: bool,
-    /// A thread polls its send ring: see [`crate::poll`].
+    /// A thread polls its send ring: see [`poll`].
     is_polled: bool,
     signal_all: bool,
     cap: QpCap,
@@ -357,7 +359,7 @@ pub(crate) struct PendingCompletions {
 
 impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
-    fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
+    fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::ring::abi::Cqe, qp: &Qp, solicited: bool) {
         let Some(cq) = srq.cq() else {
             return;
         };
@@ -377,14 +379,14 @@ impl PendingCompletions {
     }
 
     /// Pushes a completion and records that the consumer must be notified.
-    fn push(&mut self, cq: &Cq, cqe: &crate::abi::Cqe, qp: &Qp, solicited: bool) {
+    fn push(&mut self, cq: &Cq, cqe: &crate::ring::abi::Cqe, qp: &Qp, solicited: bool) {
         match cq.push(cqe, qp.identity) {
             Ok(()) => {
                 self.pushed = true;
                 // A failure counts as solicited (IBA 11.4.2.2).
                 self.solicited |= solicited || cqe.status != 0;
             }
-            Err(crate::cq::Overflow) => self.overflow = true,
+            Err(crate::verbs::cq::Overflow) => self.overflow = true,
         }
     }
 

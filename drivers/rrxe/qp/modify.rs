@@ -6,7 +6,7 @@ use super::{
     responder::{Resource, Responder},
     service, Qp, QpHandle,
 };
-use crate::{config::Config, limits, marker::Rrxe, path::Path};
+use crate::{config::Config, limits, marker::Rrxe, transport::path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     errno::not_supported,

@@ -5,12 +5,14 @@
 
 use super::{Qp, QpHandle};
 use crate::{
-    abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
     counters::Counter,
     limits,
     marker::Rrxe,
-    ring::{Producer, Ring},
-    srq,
+    ring::{
+        abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
+        Producer, Ring,
+    },
+    verbs::srq,
 };
 use kernel::{new_spinlock, prelude::*, sync::SpinLock};
 use linux_rdma::{

@@ -4,9 +4,9 @@
 //! packets.
 
 use crate::{
-    device::DeviceState,
     limits,
-    rx_packet::{is_same, RxPacket},
+    transport::rx_packet::{is_same, RxPacket},
+    verbs::device::DeviceState,
 };
 use core::mem::size_of;
 use kernel::{prelude::*, sync::Arc};

@@ -12,17 +12,23 @@ use super::{
     BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
-    abi::{self, Cqe, SendWqe, Sge},
     counters::Counter,
-    cq::Cq,
-    device::DeviceState,
     limits,
-    mr::{Bind, FastRegister, Reference},
-    path::Path,
-    ring::{Consumer, Ring},
-    rx_packet::RxPacket,
-    tx::{Transmitter, TxBatch},
-    wqe::{self, Data, LocalPart, SendBounds, SendSlot},
+    ring::{
+        abi::{self, Cqe, SendWqe, Sge},
+        wqe::{self, Data, LocalPart, SendBounds, SendSlot},
+        Consumer, Ring,
+    },
+    transport::{
+        path::Path,
+        rx_packet::RxPacket,
+        tx::{Transmitter, TxBatch},
+    },
+    verbs::{
+        cq::Cq,
+        device::DeviceState,
+        mr::{Bind, FastRegister, Reference},
+    },
 };
 use kernel::{
     prelude::*,
@@ -98,7 +104,7 @@ enum Transport {
     #[default]
     Undecided,
     Stack,
-    /// The peer belongs to the same device: [`crate::loopback`].
+    /// The peer belongs to the same device: [`crate::transport::loopback`].
     Loopback,
 }
 
@@ -142,14 +148,9 @@ impl SendSide {
         }
         let segments = SlotArrays::new(capacity, cap.max_send_sge)?;
         let inline = SlotArrays::new(capacity, cap.max_inline_data)?;
-        Ok(init!(Self {
-            requester: {
-                let mut requester = Requester::new(service);
-                requester.set_src_qpn(number);
-                requester.set_buffering(true);
-                requester.set_recovery(device.config.recovery);
-                requester
-            },
+        let recovery = device.config.recovery;
+        let side = init!(Self {
+            requester: Requester::new(service),
             slots,
             segments,
             inline,
@@ -160,6 +161,12 @@ impl SendSide {
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
             transport: Transport::default(),
+        });
+        Ok(side.chain(move |side| {
+            side.requester.set_src_qpn(number);
+            side.requester.set_buffering(true);
+            side.requester.set_recovery(recovery);
+            Ok(())
         }))
     }
 

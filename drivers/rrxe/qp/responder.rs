@@ -7,19 +7,25 @@ use super::{
     schedule::RECV_WORK, BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
-    abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
     counters::Counter,
-    cq::Cq,
-    device::DeviceState,
     limits,
-    mr::{Reference, Span},
-    path::Path,
-    pd::PdId,
-    ring::Consumer,
-    rx_packet::RxPacket,
-    srq::Srq,
-    tx::{Transmitter, TxBatch},
-    wqe::{self, RecvEntry},
+    ring::{
+        abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
+        wqe::{self, RecvEntry},
+        Consumer,
+    },
+    transport::{
+        path::Path,
+        rx_packet::RxPacket,
+        tx::{Transmitter, TxBatch},
+    },
+    verbs::{
+        cq::Cq,
+        device::DeviceState,
+        mr::{Reference, Span},
+        pd::PdId,
+        srq::Srq,
+    },
 };
 use kernel::{
     prelude::*,
@@ -59,7 +65,7 @@ pub(crate) struct RecvSide {
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
     /// The last request came without the network stack, and responses may leave that way too:
-    /// [`crate::loopback`].
+    /// [`crate::transport::loopback`].
     pub(crate) loopback: bool,
 }
 

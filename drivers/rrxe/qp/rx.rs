@@ -2,8 +2,7 @@
 
 //! Received packets, in three stages:
 //!
-//! 1. *Parse* ([`crate::rx`], [`crate::loopback`]): headers, ICRC, and the queue pair. Touches no
-//!    queue pair.
+//! 1. *Parse* ([`crate::transport::rx`]): headers, ICRC, and the queue pair. Touches no queue pair.
 //! 2. *Deliver* ([`RxBatch::deliver`]): a half of the queue pair handles the packet under its lock,
 //!    which it keeps from one packet of a batch to the next.
 //! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked.
@@ -17,7 +16,10 @@ use super::{
     cnp::PendingCnp, requester::SendSide, responder::RecvSide, EventCtx, Half, Locked,
     PendingCompletions, Qp,
 };
-use crate::{congestion::is_marked, counters::Counter, path::Path, rx_packet::RxPacket};
+use crate::{
+    counters::Counter,
+    transport::{congestion::is_marked, path::Path, rx_packet::RxPacket},
+};
 use core::mem::take;
 use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{

@@ -3,11 +3,12 @@
 //! Copies payload from and to the data segments of a work request.
 
 use crate::{
-    abi::Sge,
-    mr::{MrTable, Reference, Span},
-    pd::PdId,
-    rx_packet::RxPacket,
-    wqe,
+    ring::{abi::Sge, wqe},
+    transport::rx_packet::RxPacket,
+    verbs::{
+        mr::{MrTable, Reference, Span},
+        pd::PdId,
+    },
 };
 use kernel::sync::rcu;
 use linux_rdma::net::PacketWriter;

@@ -7,7 +7,11 @@ use super::{
     PendingCompletions, Qp, Round,
 };
 use crate::{
-    counters::Counter, cq::Cq, limits::path, rx_packet::RxPacket, tx::TxBatch, EVENT_QUEUE,
+    counters::Counter,
+    limits::path,
+    transport::{rx_packet::RxPacket, tx::TxBatch},
+    verbs::cq::Cq,
+    EVENT_QUEUE,
 };
 use core::mem::take;
 use kernel::sync::{rcu, Arc, ArcBorrow};

@@ -243,7 +243,7 @@ def failure_waits():
         c.event(False)
 
 
-# Offsets of words in a ring's header (drivers/rrxe/abi.rs).
+# Offsets of words in a ring's header (drivers/rrxe/ring/abi.rs).
 CONSUMER, ARM = 64, 192
 
 

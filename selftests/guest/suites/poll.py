@@ -614,7 +614,7 @@ def uverbs():
 
 
 # Features of every context: packed rings, and events for completions already queued when a CQ is
-# armed (drivers/rrxe/abi.rs).
+# armed (drivers/rrxe/ring/abi.rs).
 ALWAYS = 2 | 4
 
 

@@ -220,6 +220,7 @@ pub struct Requester {
 
 impl Requester {
     /// Returns a requester in the Reset state.
+    #[inline]
     pub fn new(service: Service) -> Requester {
         Requester {
             service,

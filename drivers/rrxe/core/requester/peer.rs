@@ -82,8 +82,9 @@ impl Peer {
         }
     }
 
-    /// Handles a READ response that is not the first of a READ: it has a PSN within the READ, or one
-    /// already acknowledged. Returns whether it answers the original request, not a retransmission.
+    /// Handles a READ response that is not the first of a READ: it has a PSN within the READ, or
+    /// one already acknowledged. Returns whether it answers the original request, not a
+    /// retransmission.
     #[inline]
     pub(super) fn on_response_within_read(&mut self, operation: Operation, psn: Psn) -> bool {
         let is_first = matches!(

@@ -3,7 +3,7 @@
 //! Access to the bytes that a key was checked for.
 
 use super::{KeyState, Kind, Memory, MrTable};
-use crate::pd::PdId;
+use crate::verbs::pd::PdId;
 use kernel::sync::rcu;
 use linux_rdma::{
     net::{Fragment, PacketWriter},

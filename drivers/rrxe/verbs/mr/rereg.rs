@@ -7,7 +7,10 @@
 //! keys, so that no access by the old keys reaches it.
 
 use super::{Kind, Mr, MrHandle, Registered, CLOSED, SUPPORTED_ACCESS};
-use crate::{marker::Rrxe, pd::Pd, quota::Charged};
+use crate::{
+    marker::Rrxe,
+    verbs::{pd::Pd, quota::Charged},
+};
 use kernel::{
     prelude::*,
     sync::atomic::{Full, Relaxed, Release},

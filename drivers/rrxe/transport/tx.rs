@@ -3,16 +3,20 @@
 //! Outgoing packets: turns the core's headers and payload references into packets of the network
 //! stack.
 
-use crate::{
+use super::{
     congestion,
-    counters::Counter,
-    device::DeviceState,
-    limits,
     loopback::{LoopbackBatch, MIN_ZERO_COPY},
-    mr::{Reference, Span},
     origin,
     path::Path,
+};
+use crate::{
+    counters::Counter,
+    limits,
     qp::Qp,
+    verbs::{
+        device::DeviceState,
+        mr::{Reference, Span},
+    },
 };
 use kernel::{
     prelude::*,
@@ -67,8 +71,8 @@ pub(crate) struct FlowTemplate<'a> {
 }
 
 /// Returns whether a device is one end of a veth pair. Without a queueing discipline, it passes
-/// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware that
-/// segments packets is not given GSO packets, because it would write UDP checksums into the
+/// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware
+/// that segments packets is not given GSO packets, because it would write UDP checksums into the
 /// datagrams.
 #[inline]
 fn is_veth(dev: &NetDevice) -> bool {

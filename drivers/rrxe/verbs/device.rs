@@ -2,9 +2,14 @@
 
 //! The driver's state of a device.
 
+use super::multicast::Groups;
 use crate::{
-    config::Config, counters::Counters, local_queue::LocalQueue, multicast::Groups, qp::Qp,
-    sockets::SocketShare, tables::Tables, State,
+    config::Config,
+    counters::Counters,
+    qp::Qp,
+    tables::Tables,
+    transport::{local_queue::LocalQueue, sockets::SocketShare},
+    State,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -48,7 +53,7 @@ pub(crate) struct DeviceState {
     reorder_bytes: Atomic<usize>,
     /// The device's packets that are queued on this host.
     pub(crate) local_queue: Arc<LocalQueue>,
-    /// Nested deliveries of `LoopbackBatch`s: see [`crate::loopback`].
+    /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
     pub(crate) deliveries: Nesting,
 }
 

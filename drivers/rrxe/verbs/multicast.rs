@@ -7,11 +7,8 @@
 //! sender that is a member receives its own datagrams too, as with other software and hardware
 //! (IPoIB drops its own); the stack makes that copy.
 
-use crate::{
-    limits,
-    qp::Qp,
-    quota::{Payer, Quota},
-};
+use super::quota::{Payer, Quota};
+use crate::{limits, qp::Qp};
 use kernel::{
     prelude::*,
     sync::{rcu, Arc},

@@ -21,7 +21,11 @@
 //! | the thread | the [`PollSet`] |
 //! | [`PollSet`] | queue pairs, until their destruction removes them |
 
-use crate::{abi::MAX_POLL_IDLE_US, config::Config, qp::Qp, ring::Ring};
+use super::Qp;
+use crate::{
+    config::Config,
+    ring::{abi::MAX_POLL_IDLE_US, Ring},
+};
 use kernel::{
     c_str, new_mutex,
     prelude::*,

@@ -3,7 +3,7 @@
 //! Work requests that change a key: fast registration, binding of windows, invalidation.
 
 use super::{is_inside, KeyUser, Kind, Mr, MrTable, CLOSED, REMOTE, TYPE_1, TYPE_2};
-use crate::pd::PdId;
+use crate::verbs::pd::PdId;
 use kernel::sync::{
     atomic::{Full, Relaxed},
     rcu, Arc,
@@ -210,7 +210,7 @@ impl MrTable {
 #[kernel::prelude::kunit_tests(rrxe_windows)]
 mod tests {
     use super::super::*;
-    use crate::quota::Quotas;
+    use crate::verbs::quota::Quotas;
 
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {

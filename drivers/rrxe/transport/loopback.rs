@@ -12,26 +12,19 @@
 //! Both queue pairs treat these packets like any others, except that none of them is lost and none
 //! has an ICRC. docs/performance.md describes when packets take this path.
 
-use crate::{
-    counters::Counter, device::DeviceState, mr::Reference, path::Path, qp::RxBatch,
-    rx_packet::RxPacket,
-};
+use super::path::Path;
+use crate::verbs::mr::{MrTable, Reference};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{Fragment, IpAddr, PacketWriter, PayloadArena, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
     rdma::memory::MappedMemory,
-    time::monotonic_ns,
     vector::Vector,
 };
-use rrxe_core::{Packet, TxError, TxPacket};
+use rrxe_core::{TxError, TxPacket};
 
 /// Smallest payload, in bytes, that stays in place: two lookups cost as much as copying this many
 /// bytes once more.
 pub(crate) const MIN_ZERO_COPY: u32 = 512;
-
-/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A softirq
-/// sends anything beyond that.
-const MAX_NESTING: u64 = 2;
 
 /// Initial capacity for packets. A large message needs three; a batch of small messages needs 64.
 const INITIAL_CAPACITY: usize = 8;
@@ -40,15 +33,15 @@ const INITIAL_CAPACITY: usize = 8;
 pub(crate) struct LoopbackBatch {
     source: IpAddr,
     destination: IpAddr,
-    packets: KVec<LoopbackEntry>,
+    pub(super) packets: KVec<LoopbackEntry>,
     /// Copied payload.
     arena: PayloadArena,
 }
 
 /// A packet in a [`LoopbackBatch`], or consecutive packets, related by [`TxPacket::advance`].
-struct LoopbackEntry {
-    packet: TxPacket,
-    count: u32,
+pub(super) struct LoopbackEntry {
+    pub(super) packet: TxPacket,
+    pub(super) count: u32,
     payload: PayloadSource,
 }
 
@@ -143,7 +136,7 @@ impl LoopbackBatch {
     }
 
     /// Returns the length of the IP packet that the network stack would make of this UDP payload.
-    fn ip_len(&self, udp_payload_len: usize) -> usize {
+    pub(super) fn ip_len(&self, udp_payload_len: usize) -> usize {
         let headers = match self.source {
             IpAddr::V4(_) => IPV4_HEADER + UDP_HEADER,
             IpAddr::V6(_) => IPV6_HEADER + UDP_HEADER,
@@ -193,7 +186,7 @@ impl<'a> LoopbackPacket<'a> {
     }
 
     /// Skips the first `offset` bytes of the payload.
-    fn from(self, offset: u64) -> Self {
+    pub(super) fn from(self, offset: u64) -> Self {
         let payload = match self.payload {
             ResolvedPayload::Region(memory, start) => {
                 ResolvedPayload::Region(memory, start.wrapping_add(offset))
@@ -206,102 +199,28 @@ impl<'a> LoopbackPacket<'a> {
     }
 }
 
-impl DeviceState {
-    /// Returns whether deliveries on this CPU are nested so deeply that a softirq must send further
-    /// packets.
-    #[inline]
-    pub(crate) fn is_deeply_nested(&self) -> bool {
-        self.deliveries.depth() >= MAX_NESTING
-    }
-
-    /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
-    /// Returns the number of packets and the bytes of their IP packets. The caller must hold no
-    /// lock.
-    pub(crate) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
-        let _nested = self.deliveries.enter();
-        let rcu = rcu::read_lock();
-        let now = monotonic_ns();
-        let vector = Vector::new();
-        let mut rx_batch = RxBatch::new(&vector);
-        let (mut packets, mut bytes) = (0u64, 0u64);
-        for entry in &batch.packets {
-            packets = packets.wrapping_add(entry.count.into());
-            let each = batch.ip_len(entry.packet.udp_payload_len() as usize);
-            bytes = bytes.wrapping_add((each as u64).wrapping_mul(entry.count.into()));
-            self.deliver_entry(batch, entry, now, &mut rx_batch, &rcu);
-        }
-        rx_batch.finish();
-        (packets, bytes)
-    }
-
-    /// Delivers one entry of a [`LoopbackBatch`].
-    #[inline]
-    fn deliver_entry<'a>(
-        &'a self,
-        batch: &LoopbackBatch,
-        entry: &LoopbackEntry,
-        now: u64,
-        rx_batch: &mut RxBatch<'a>,
-        rcu: &'a rcu::Guard,
-    ) {
-        let sent = &entry.packet;
-        let Ok(mut packet) = Packet::parse(sent.header(), sent.udp_payload_len()) else {
-            self.counters.count(Counter::Malformed);
-            return;
-        };
-        let number = packet.bth.dest_qpn;
-        let find = || {
-            let found = self.tables.qps.get(number, rcu);
-            found.filter(|qp| core::ptr::eq(&*qp.device, self))
-        };
-        let (Some(qp), Some(payload)) = (
-            rx_batch.last(number).or_else(find),
-            // If the region is gone, the packet is lost. The sender learns the reason when it
-            // retransmits.
-            entry.find(self, rcu),
-        ) else {
-            self.counters.count(Counter::Discarded);
-            return;
-        };
-        let vector = rx_batch.vector();
-        let whole = LoopbackPacket {
-            batch,
-            payload,
-            vector,
-        };
-        let each = packet.payload_len;
-        let mut done = 0u32;
-        while done < entry.count {
-            let rest = whole.from(u64::from(each).wrapping_mul(done.into()));
-            let left = entry.count.wrapping_sub(done);
-            let mut count = 1;
-            if left > 1 && packet.starts_burst() {
-                let first = RxPacket::from_loopback(&packet, rest, now);
-                count = rx_batch.accepts_burst(qp, &first).clamp(1, left);
-            }
-            let burst = packet.burst(count);
-            rx_batch.deliver(qp, &RxPacket::from_loopback(&burst, rest, now), rcu);
-            done = done.wrapping_add(count);
-            packet.bth.psn = packet.bth.psn.add(count);
-        }
-    }
-}
-
 impl LoopbackEntry {
-    /// Returns the current location of the payload; `None` if it is gone.
+    /// Returns the packets with the current location of their payload; `None` if it is gone.
     #[inline]
-    fn find<'a>(
+    pub(super) fn find<'a>(
         &self,
-        device: &'a DeviceState,
+        batch: &'a LoopbackBatch,
+        mrs: &'a MrTable,
+        vector: &'a Vector,
         rcu: &'a rcu::Guard,
-    ) -> Option<ResolvedPayload<'a>> {
-        Some(match &self.payload {
+    ) -> Option<LoopbackPacket<'a>> {
+        let payload = match &self.payload {
             PayloadSource::Arena(start) => ResolvedPayload::Arena(*start),
             PayloadSource::Region(reference) => {
                 let len = u64::from(self.packet.payload.len()).wrapping_mul(self.count.into());
-                let (memory, start) = device.tables.mrs.pinned(rcu, reference, len)?;
+                let (memory, start) = mrs.pinned(rcu, reference, len)?;
                 ResolvedPayload::Region(memory, start)
             }
+        };
+        Some(LoopbackPacket {
+            batch,
+            payload,
+            vector,
         })
     }
 }

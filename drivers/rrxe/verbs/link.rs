@@ -5,7 +5,8 @@
 //! ib_core gives `newlink` no way to report more than an error number. Each refusal therefore has a
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
-use crate::{device::DeviceState, limits::ROCE_UDP_PORT, marker::Rrxe, module_state};
+use super::device::DeviceState;
+use crate::{limits::ROCE_UDP_PORT, marker::Rrxe, module_state, transport::sockets::Sockets};
 use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,
@@ -48,7 +49,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
         return Err(EEXIST);
     }
     let state = module_state().ok_or(ENODEV)?;
-    let share = crate::sockets::Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
+    let share = Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
         if is_address_in_use(e) {
             pr_err!(
                 "{}: UDP port {} is taken in this network namespace, probably by rdma_rxe; delete its links (rdma link delete), or use another namespace\n",

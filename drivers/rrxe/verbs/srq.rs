@@ -10,14 +10,18 @@
 //!
 //! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
-use crate::{
-    abi::{recv_stride, CreateSrqCmd, RecvWqe},
+use super::{
     cq::{Cq, Overflow},
     device::DeviceState,
+    pd::{Pd, PdId},
+};
+use crate::{
     limits,
     marker::Rrxe,
-    pd::{Pd, PdId},
-    ring::{Consumer, Producer, Ring},
+    ring::{
+        abi::{recv_stride, CreateSrqCmd, RecvWqe},
+        Consumer, Producer, Ring,
+    },
     EVENT_QUEUE,
 };
 use kernel::{

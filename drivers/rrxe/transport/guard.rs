@@ -6,7 +6,8 @@
 //! The driver's own packets have no socket. Any other datagram to the port needs a socket whose
 //! opener had CAP_NET_RAW, which allows sending arbitrary packets anyway. See docs/security.md.
 
-use crate::{counters::Counter, limits::ROCE_UDP_PORT, rx::device_on};
+use super::rx::device_on;
+use crate::{counters::Counter, limits::ROCE_UDP_PORT};
 use kernel::{
     prelude::*,
     sync::{

@@ -8,13 +8,13 @@
 //! its completion handler takes, so the handler must not run from that call. Nor may it run
 //! concurrently with itself (Documentation/infiniband/core_locking.rst).
 
-use crate::abi::{
-    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-    NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
-};
 use crate::limits;
 use crate::marker::Rrxe;
 use crate::qp::StreamHistory;
+use crate::ring::abi::{
+    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+    NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
+};
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,

@@ -2,11 +2,20 @@
 
 //! The kernel's side of work queues: rings that a consumer fills and the driver empties.
 
-use crate::abi::{
-    self, CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT,
-    RING_HEADER_SIZE, RING_PRODUCER,
-};
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared with the provider, which uses the rest"
+)]
+pub(crate) mod abi;
+mod plain_data;
+pub(crate) mod wqe;
+
 use crate::limits;
+use abi::{
+    CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT, RING_HEADER_SIZE,
+    RING_PRODUCER,
+};
 use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
 use linux_rdma::rdma::{memory::SharedMemory, qp::QpCap, wr::DataSegment, Device};
 

@@ -2,7 +2,7 @@
 
 //! The path to a peer: addresses, header fields and a cached route.
 
-use crate::{config::Config, device::DeviceState, limits};
+use crate::{config::Config, limits, verbs::device::DeviceState};
 use kernel::{
     new_spinlock,
     prelude::*,

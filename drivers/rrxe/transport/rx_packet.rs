@@ -2,7 +2,8 @@
 
 //! Received packets, from the network stack or from another queue pair of the device.
 
-use crate::{loopback::LoopbackPacket, mr::Span, path::Path, rx::with_addressed};
+use super::{loopback::LoopbackPacket, path::Path};
+use crate::verbs::mr::Span;
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER},
@@ -238,6 +239,22 @@ impl<'a> RxPacket<'a> {
         let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
         Some(f(&RxPacket::of(&packet, datagram, now)))
     }
+}
+
+/// Calls `f` with the network device that a packet is addressed to: `dev`, which received it, or,
+/// for a packet of this host that came over the loopback device, the device with its destination
+/// address.
+pub(super) fn with_addressed<T>(
+    dev: &NetDevice,
+    skb: &RxSkb,
+    rcu: &rcu::Guard,
+    f: impl FnOnce(&NetDevice) -> Option<T>,
+) -> Option<T> {
+    if !dev.is_loopback() {
+        return f(dev);
+    }
+    let holder = dev.net(rcu).device_of_address(&skb.destination())?;
+    f(&holder)
 }
 
 /// Parses the headers of a datagram. Reads them into `head`, possibly with bytes that follow them.

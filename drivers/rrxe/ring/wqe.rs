@@ -4,10 +4,10 @@
 //!
 //! This file does not depend on the kernel: the fuzzer runs it on a host (fuzz/).
 
-use crate::{
-    abi::{wr_opcode, RecvWqe, SendWqe, Sge, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
-    limits,
+use super::abi::{
+    wr_opcode, RecvWqe, SendWqe, Sge, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED,
 };
+use crate::limits;
 use rrxe_core::{wire::Feth, Fault, SendOp};
 
 /// The defined flags. Entries with other flags are refused, so that a later version of the ABI can

@@ -2,7 +2,8 @@
 
 //! UDP port 4791 of each network namespace that has a device: sockets, and the guard.
 
-use crate::{guard::Guard, limits::ROCE_UDP_PORT, rx::Receiver};
+use super::{guard::Guard, rx::Receiver};
+use crate::limits::ROCE_UDP_PORT;
 use kernel::{
     new_mutex,
     prelude::*,

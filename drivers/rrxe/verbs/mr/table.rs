@@ -7,7 +7,7 @@ use super::{
     span::{Source, Span},
     AccessRequest, KeyUser, Kind, Mr,
 };
-use crate::{limits, number_table::NumberTable, pd::PdId};
+use crate::{limits, number_table::NumberTable, verbs::pd::PdId};
 use kernel::{
     prelude::*,
     sync::{rcu, Arc},

@@ -2,13 +2,11 @@
 
 //! Address handles: destinations of datagrams.
 
-use crate::{
-    abi::CreateAhResp,
+use super::{
     device::DeviceState,
-    path::Path,
     pd::{Pd, PdId},
-    tables::Tables,
 };
+use crate::{ring::abi::CreateAhResp, tables::Tables, transport::path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::rdma::{AddressInfo, Udata};
 

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Incoming packets: from UDP port 4791 to the destination queue pair. This is the first stage of a
-//! received packet, [`crate::qp::RxBatch`] has the others.
+//! Incoming packets: from UDP port 4791, or from a [`LoopbackBatch`], to the destination queue
+//! pair. This is the first stage of a received packet, [`crate::qp::RxBatch`] has the others.
 //!
-//! Everything here runs in the softirq that received the packet. A packet that belongs to no queue
-//! pair, or that violates the specification, is dropped without a response.
+//! The softirq that received a packet of the network stack handles it, the sender of a
+//! [`LoopbackBatch`] delivers it. A packet that belongs to no queue pair, or that violates the
+//! specification, is dropped without a response.
 
+use super::{
+    loopback::{LoopbackBatch, LoopbackEntry},
+    origin,
+    rx_packet::{parse, with_addressed, RxPacket},
+};
 use crate::{
     counters::Counter,
     marker::Rrxe,
-    multicast, origin,
     qp::{Qp, RxBatch},
-    rx_packet::{parse, RxPacket},
     tables::Tables,
+    verbs::{device::DeviceState, multicast},
 };
 use kernel::{
     prelude::*,
@@ -30,24 +35,12 @@ use rrxe_core::{
     Packet, MAX_HEADER,
 };
 
+/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A softirq
+/// sends anything beyond that.
+const MAX_NESTING: u64 = 2;
+
 /// The queue pair number of the general services interface.
 const GSI: u32 = 1;
-
-/// Calls `f` with the network device that a packet is addressed to: `dev`, which received it, or,
-/// for a packet of this host that came over the loopback device, the device with its destination
-/// address.
-pub(crate) fn with_addressed<T>(
-    dev: &NetDevice,
-    skb: &RxSkb,
-    rcu: &rcu::Guard,
-    f: impl FnOnce(&NetDevice) -> Option<T>,
-) -> Option<T> {
-    if !dev.is_loopback() {
-        return f(dev);
-    }
-    let holder = dev.net(rcu).device_of_address(&skb.destination())?;
-    f(&holder)
-}
 
 /// Returns the RDMA device of a network device, or of the nearest lower device that has one.
 pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
@@ -383,6 +376,81 @@ impl UdpReceive for Receiver {
         // An invalid packet shows as dropped.
         if good {
             skb.consume();
+        }
+    }
+}
+
+impl DeviceState {
+    /// Returns whether deliveries on this CPU are nested so deeply that a softirq must send further
+    /// packets.
+    #[inline]
+    pub(crate) fn is_deeply_nested(&self) -> bool {
+        self.deliveries.depth() >= MAX_NESTING
+    }
+
+    /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
+    /// Returns the number of packets and the bytes of their IP packets. The caller must hold no
+    /// lock.
+    pub(crate) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
+        let _nested = self.deliveries.enter();
+        let rcu = rcu::read_lock();
+        let now = monotonic_ns();
+        let vector = Vector::new();
+        let mut rx_batch = RxBatch::new(&vector);
+        let (mut packets, mut bytes) = (0u64, 0u64);
+        for entry in &batch.packets {
+            packets = packets.wrapping_add(entry.count.into());
+            let each = batch.ip_len(entry.packet.udp_payload_len() as usize);
+            bytes = bytes.wrapping_add((each as u64).wrapping_mul(entry.count.into()));
+            self.deliver_entry(batch, entry, now, &mut rx_batch, &rcu);
+        }
+        rx_batch.finish();
+        (packets, bytes)
+    }
+
+    /// Delivers one entry of a [`LoopbackBatch`].
+    #[inline]
+    fn deliver_entry<'a>(
+        &'a self,
+        batch: &LoopbackBatch,
+        entry: &LoopbackEntry,
+        now: u64,
+        rx_batch: &mut RxBatch<'a>,
+        rcu: &'a rcu::Guard,
+    ) {
+        let sent = &entry.packet;
+        let Ok(mut packet) = Packet::parse(sent.header(), sent.udp_payload_len()) else {
+            self.counters.count(Counter::Malformed);
+            return;
+        };
+        let number = packet.bth.dest_qpn;
+        let find = || {
+            let found = self.tables.qps.get(number, rcu);
+            found.filter(|qp| core::ptr::eq(&*qp.device, self))
+        };
+        let (Some(qp), Some(whole)) = (
+            rx_batch.last(number).or_else(find),
+            // If the region is gone, the packet is lost. The sender learns the reason when it
+            // retransmits.
+            entry.find(batch, &self.tables.mrs, rx_batch.vector(), rcu),
+        ) else {
+            self.counters.count(Counter::Discarded);
+            return;
+        };
+        let each = packet.payload_len;
+        let mut done = 0u32;
+        while done < entry.count {
+            let rest = whole.from(u64::from(each).wrapping_mul(done.into()));
+            let left = entry.count.wrapping_sub(done);
+            let mut count = 1;
+            if left > 1 && packet.starts_burst() {
+                let first = RxPacket::from_loopback(&packet, rest, now);
+                count = rx_batch.accepts_burst(qp, &first).clamp(1, left);
+            }
+            let burst = packet.burst(count);
+            rx_batch.deliver(qp, &RxPacket::from_loopback(&burst, rest, now), rcu);
+            done = done.wrapping_add(count);
+            packet.bth.psn = packet.bth.psn.add(count);
         }
     }
 }

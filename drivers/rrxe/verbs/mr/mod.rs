@@ -21,11 +21,13 @@ pub(crate) use span::{Reference, Span};
 pub(crate) use table::MrTable;
 
 use crate::{
-    device::DeviceState,
     limits,
     marker::Rrxe,
-    pd::{Pd, PdCell, PdId},
-    quota::{Charge, Charged},
+    verbs::{
+        device::DeviceState,
+        pd::{Pd, PdCell, PdId},
+        quota::{Charge, Charged},
+    },
 };
 use kernel::{
     new_spinlock,

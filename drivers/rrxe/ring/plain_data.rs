@@ -2,7 +2,7 @@
 
 //! Marks the structs of the user ABI as plain data, which may be copied from and to user space.
 
-use crate::abi;
+use super::abi;
 use kernel::transmute::{AsBytes, FromBytes};
 
 macro_rules! plain_data {
