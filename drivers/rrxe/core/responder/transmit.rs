@@ -172,8 +172,8 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// Returns whether the only thing to send is an acknowledgement that still waits for a reply. If
-    /// its deadline has passed, it waits for the next poll and no longer for a timer.
+    /// Returns whether the only thing to send is an acknowledgement that still waits for a reply.
+    /// After its deadline it waits for the next poll, and no longer for a timer.
     #[inline]
     fn waits_for_reply(&mut self, now: u64) -> bool {
         match self.ack_policy.deadline() {
