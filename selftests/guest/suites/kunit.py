@@ -21,7 +21,6 @@ SUITES = (
     "linux-rdma-sync",
     "linux-rdma-crc32",
     "linux-rdma-vector",
-    "rrxe-delayed-ack",
     "rrxe-quota",
     "rrxe-state",
     "rrxe-doorbell-moderation",
