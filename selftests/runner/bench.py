@@ -182,7 +182,7 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="selftests/run bench", description=__doc__)
     parser.add_argument("words", nargs="*", help="measure only what has these in driver or case")
     parser.add_argument("--compare", metavar="FILE", help="an older bench.json: what has changed")
-    parser.add_argument("--lane", choices=GROUPS, help="only this one (both; where there are words: deterministic)")
+    parser.add_argument("--lane", choices=GROUPS, help="only this one (all; with words or --quick: deterministic)")
     parser.add_argument("--parameters", default="", help="rrxe's module is loaded with these")
     parser.add_argument("--runs", type=int, help="equal runs of each (2; quick: 1)")
     parser.add_argument("--quick", action="store_true", help="rrxe and rdma_rxe only, once each: under five minutes")

@@ -141,8 +141,8 @@ def main(arguments):
     """Runs `make fuzz`: longer runs, and replays."""
     parser = argparse.ArgumentParser(prog="selftests/run fuzz", description="Runs the fuzz targets of rrxe (docs/testing.md).")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; can be repeated")
-    parser.add_argument("--seconds", type=int, default=600, help="for each target")
-    parser.add_argument("--input", help="run this input once, and show what happens")
+    parser.add_argument("--seconds", type=int, default=600, help="for each target (600)")
+    parser.add_argument("--input", help="run this input of one --target once, and show what happens")
     args = parser.parse_args(arguments)
     logs = os.path.join(TOP, "out/fuzz/log")
     os.makedirs(logs, exist_ok=True)
@@ -155,7 +155,7 @@ def main(arguments):
         return 1
     if args.input:
         if len(targets) != 1:
-            parser.error("an input is one target's")
+            parser.error("--input needs exactly one --target")
         return _root([os.path.join(binaries, targets[0]), *_OPTIONS, args.input]).wait()
 
     def one(target):

@@ -47,8 +47,8 @@ def main(arguments):
     """Returns the status of the first failure, or 0."""
     parser = argparse.ArgumentParser(prog="selftests/run profile", description=__doc__)
     parser.add_argument("words", nargs="+", help="a driver and words of a case")
-    parser.add_argument("--group", default="table", help="of the cases (table)")
-    parser.add_argument("--times", type=int, default=5, help="so many times the messages in the second run (5): booting differs a little")
+    parser.add_argument("--group", default="table", help="the group of the case (table)")
+    parser.add_argument("--times", type=int, default=5, help="factor for the number of messages in the second run (5)")
     args = parser.parse_args(arguments)
     if args.times < 2:
         parser.error("the second run must have more messages")
