@@ -40,10 +40,10 @@ incremental = false
 def parse(arguments):
     """Parses the command line."""
     parser = argparse.ArgumentParser(prog="selftests/run mutants", description=__doc__)
-    parser.add_argument("--only", metavar="WORDS", help="those that break what has these words")
+    parser.add_argument("--only", metavar="WORDS", help="only mutants whose description contains this text")
     parser.add_argument("--check", action="store_true", help="only checks that each text occurs once")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--out", default=os.path.join(TOP, "out/mutants"))
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="mutants at a time (CPUs)")
+    parser.add_argument("--out", default=os.path.join(TOP, "out/mutants"), help="folder for builds and logs (out/mutants)")
     return parser.parse_args(arguments)
 
 
