@@ -30,7 +30,7 @@ stopping = threading.Event()
 
 # Kernel parameters that turn off what no test needs in Debian's kernels: security modules,
 # auditing, the random offset of kernel stacks, and the clearing of allocated memory, which hides
-# bugs. The guests of `make vm`, of the bench and of the packages' test have all of these.
+# bugs. The guests of `make vm`, of the bench and of the packages' test start without them.
 UNUSED = ("lsm=", "audit=0", "randomize_kstack_offset=off", "init_on_alloc=0")
 
 # Attempts at a boot if QEMU crashes before the guest runs the suite.
