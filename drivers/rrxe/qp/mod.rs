@@ -343,6 +343,8 @@ pub(crate) struct Round {
     waiting: bool,
     /// The batch includes a delayed ACK, after a message.
     ack_sent: bool,
+    /// The receive half was locked, so messages left without the ACK that may wait for them.
+    ack_missed: bool,
 }
 
 /// Completions that were pushed under a lock, to be reported after it is released.

@@ -314,17 +314,19 @@ impl SendSide {
         result
     }
 
-    /// Takes the delayed ACK, if there is one, for the messages that are about to be sent. The ACK
-    /// stays delayed if another context holds the receive lock.
+    /// Takes the delayed ACK, if there is one, for the messages that are about to be sent. If
+    /// another context holds the receive lock, the ACK follows them ([`Round::ack_missed`]).
     ///
     /// [`Qp::end_recv`] takes pending ACKs from the receive side, and only after that may the send
     /// side lose its path. An ACK is therefore always on a side that can still send it. Waiting for
     /// the receive lock could deadlock, because the caller holds the send lock.
-    fn take_delayed_ack(&self, qp: &Qp, now: u64) -> Option<TxPacket> {
+    fn take_delayed_ack(&self, qp: &Qp, round: &mut Round, now: u64) -> Option<TxPacket> {
         if !qp.is_reliable() || !self.has_backlog() {
             return None;
         }
-        qp.recv.try_lock()?.responder.on_reply(now)
+        let recv = qp.recv.try_lock();
+        round.ack_missed = recv.is_none();
+        recv?.responder.on_reply(now)
     }
 }
 
@@ -480,7 +482,7 @@ impl Half for SendSide {
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
         let rcu = rcu::read_lock();
         let ctx = EventCtx::now(&rcu);
-        let acknowledgement = self.take_delayed_ack(qp, ctx.now);
+        let acknowledgement = self.take_delayed_ack(qp, round, ctx.now);
         let mut idle = true;
         match self.fetch(qp) {
             Ok(fetched) => {

@@ -114,6 +114,9 @@ impl Qp {
         if round.ack_sent {
             qp.count(Counter::PiggybackedAcks);
         }
+        if round.ack_missed && lock_bh(&qp.recv).responder.on_reply_alone() {
+            Self::kick_recv(this);
+        }
         if round.drained {
             qp.raise(QpEvent::SendQueueDrained);
         }

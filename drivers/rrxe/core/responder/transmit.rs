@@ -76,7 +76,7 @@ impl<R: ResourceRing> Responder<R> {
         if !matches!(self.state, State::Ready | State::Failing) || !self.service.is_reliable() {
             return progress;
         }
-        while self.has_output() && !self.waits_for_reply(now) {
+        while !self.waits_for_reply(now) && self.has_output() {
             if progress.sent >= budget {
                 progress.more = true;
                 break;
@@ -192,6 +192,12 @@ impl<R: ResourceRing> Responder<R> {
         let owes = self.owes_acknowledgement();
         match &mut self.ack_policy {
             AckPolicy::Immediate { request_at, .. } => *request_at = Some(now),
+            // It arrived together with the previous request: one reply acknowledges both.
+            AckPolicy::Delayed { until: Some(at) }
+                if owes && *at == now.saturating_add(self.max_ack_delay) =>
+            {
+                return true;
+            }
             AckPolicy::Delayed { until: Some(_) } => {
                 // The consumer has not answered the previous request.
                 self.ack_policy = AckPolicy::default();
@@ -235,6 +241,15 @@ impl<R: ResourceRing> Responder<R> {
                 Some(acknowledgement)
             }
             _ => None,
+        }
+    }
+
+    /// Notes that the consumer's messages were sent without the acknowledgement that has waited for
+    /// them. Returns whether one has waited: the driver calls [`Responder::poll_transmit`] then.
+    pub fn on_reply_alone(&mut self) -> bool {
+        match &mut self.ack_policy {
+            AckPolicy::Delayed { until } => until.take().is_some(),
+            AckPolicy::Immediate { .. } => false,
         }
     }
 

@@ -786,6 +786,30 @@ fn other_packets_end_the_delay() {
 }
 
 #[test]
+fn requests_that_arrive_together_wait_for_one_reply() {
+    let (mut host, next) = delaying();
+    for number in next..next + 3 {
+        assert!(!request(&mut host, 5, &send(number)));
+    }
+    let taken = host.responder.on_reply(7).expect("it waits");
+    let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
+    assert_eq!(says(&answer), (next + 2, O::Acknowledge, Some(ACK)));
+    assert!(host.drain(5 + DELAY).is_empty() && host.responder.next_timeout().is_none());
+}
+
+#[test]
+fn an_acknowledgement_follows_the_reply() {
+    let (mut host, next) = delaying();
+    assert!(!host.responder.on_reply_alone());
+    for number in next..next + 3 {
+        assert!(!request(&mut host, 5, &send(number)));
+        assert!(host.responder.on_reply_alone() && !host.responder.on_reply_alone());
+        assert_eq!(host.responder.next_timeout(), None);
+        expect(&host.drain(5), number, ACK);
+    }
+}
+
+#[test]
 fn the_driver_ends_the_delay() {
     let (mut host, next) = delaying();
     assert!(!host.responder.stop_delay());
