@@ -112,7 +112,7 @@ impl NetDevice {
     pub fn name(&self) -> DeviceName {
         let mut bytes = [0; raw::IFNAMSIZ as usize];
         // SAFETY: The device is valid by the type invariant. Its name is an array of `IFNAMSIZ`
-        // bytes, which `dev_change_name()` (net/core/dev.c) may change during the copy.
+        // bytes, which `netif_change_name()` (net/core/dev.c) may change during the copy.
         unsafe {
             let name = raw::shim_netdev_name(self.as_raw()).cast::<u8>();
             shared_bytes::copy(bytes.as_mut_ptr(), name, bytes.len());

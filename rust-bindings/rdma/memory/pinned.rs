@@ -97,7 +97,7 @@ impl Umem {
             >> shift;
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
-        // SAFETY: __rdma_block_iter_start() (verbs.c) initializes `iter`, which only
+        // SAFETY: __rdma_block_iter_start() (iter.c) initializes `iter`, which only
         // __rdma_block_iter_next() uses afterwards. The scatter list lives as long as the umem. If
         // the memory begins in the middle of a block of pages, so does the first scatter entry, and
         // the iteration aligns down.
