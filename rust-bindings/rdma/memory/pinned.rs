@@ -28,10 +28,9 @@ use kernel::{
 /// Must be dropped in process context, because unpinning may sleep.
 pub struct Umem(NonNull<raw::ib_umem>);
 
-// SAFETY: Any task may call ib_umem_release() (umem.c keeps the owner's mm).
+// SAFETY: Any task may call ib_umem_release() (umem.c keeps the owner's mm). It is not `Sync`,
+// because ib_umem_find_best_pgsz() (umem.c) writes to the umem.
 unsafe impl Send for Umem {}
-// SAFETY: Shared references only read fields that never change.
-unsafe impl Sync for Umem {}
 
 impl Umem {
     /// Pins `len` bytes from `addr` of the current process, for writing if `access` requires it.
