@@ -46,7 +46,7 @@ unsafe impl AlwaysRefCounted for NetDevice {
 
 // Safe: these are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
 // points to (type invariant, `repr(transparent)`). `dev_hold` counts a reference, and the others
-// read fields, with READ_ONCE() if they may change.
+// only read fields.
 #[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 unsafe extern "C" {
     safe fn shim_dev_hold(dev: &NetDevice);
