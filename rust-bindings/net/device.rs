@@ -90,7 +90,7 @@ impl NetDevice {
     ///
     /// `dev` points to a `struct net_device` that is valid for `'a`.
     #[inline]
-    pub unsafe fn from_raw<'a>(dev: *mut raw::net_device) -> &'a Self {
+    pub(crate) unsafe fn from_raw<'a>(dev: *mut raw::net_device) -> &'a Self {
         // SAFETY: `Self` is transparent over `Opaque<net_device>`, and the caller guarantees that
         // `dev` is valid for `'a`.
         unsafe { &*dev.cast() }
