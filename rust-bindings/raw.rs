@@ -76,7 +76,9 @@ pub(crate) fn zeroed<T: AllZeroes>() -> T {
 pub(crate) mod safe {
     use kernel::ffi::{c_int, c_uint, c_ulong};
 
-    // Safe: these are the signatures of the C functions, and the functions are as described.
+    // Safe: these are the signatures of the C functions, and the functions are as described
+    // (kernel/capability.c, kernel/rcu/tree.c and tree_exp.h, kernel/sched/core.c and syscalls.c,
+    // drivers/char/random.c, net/core/dev.c and rtnetlink.c; shim.c has the others).
     unsafe extern "C" {
         pub(crate) safe fn capable(capability: c_int) -> bool;
         pub(crate) safe fn get_random_u32() -> u32;

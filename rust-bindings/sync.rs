@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts, RCU-protected tables, timers, threads, workqueues and gates.
+//! Contexts, RCU-protected tables and lists, timers, threads, workqueues and serial work.
 //!
 //! Shared objects are plain [`Arc`](kernel::sync::Arc)s, so that they can also be work items. A
 //! table entry and an armed timer own a reference. If that is the last one, the object is dropped

@@ -46,7 +46,7 @@ unsafe impl AlwaysRefCounted for NetDevice {
 
 // Safe: these are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
 // points to (type invariant, `repr(transparent)`). `dev_hold` counts a reference, and the others
-// read fields, with READ_ONCE() if they may change.
+// only read fields.
 #[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 unsafe extern "C" {
     safe fn shim_dev_hold(dev: &NetDevice);
@@ -90,7 +90,7 @@ impl NetDevice {
     ///
     /// `dev` points to a `struct net_device` that is valid for `'a`.
     #[inline]
-    pub unsafe fn from_raw<'a>(dev: *mut raw::net_device) -> &'a Self {
+    pub(crate) unsafe fn from_raw<'a>(dev: *mut raw::net_device) -> &'a Self {
         // SAFETY: `Self` is transparent over `Opaque<net_device>`, and the caller guarantees that
         // `dev` is valid for `'a`.
         unsafe { &*dev.cast() }
@@ -112,7 +112,7 @@ impl NetDevice {
     pub fn name(&self) -> DeviceName {
         let mut bytes = [0; raw::IFNAMSIZ as usize];
         // SAFETY: The device is valid by the type invariant. Its name is an array of `IFNAMSIZ`
-        // bytes, which `dev_change_name()` (net/core/dev.c) may change during the copy.
+        // bytes, which `netif_change_name()` (net/core/dev.c) may change during the copy.
         unsafe {
             let name = raw::shim_netdev_name(self.as_raw()).cast::<u8>();
             shared_bytes::copy(bytes.as_mut_ptr(), name, bytes.len());

@@ -49,7 +49,7 @@ impl NetNs {
     ///
     /// `net` points to a `struct net` that is valid for `'a`.
     #[inline]
-    pub unsafe fn from_raw<'a>(net: *mut raw::net) -> &'a Self {
+    pub(crate) unsafe fn from_raw<'a>(net: *mut raw::net) -> &'a Self {
         // SAFETY: `Self` is transparent over `Opaque<net>`, and the caller guarantees that `net` is
         // valid for `'a`.
         unsafe { &*net.cast() }

@@ -41,8 +41,8 @@ impl RxSkb {
     /// The caller owns the packet, which was passed to `encap_rcv` of a UDP socket: its data starts
     /// at the UDP header, which is linear, and it is trimmed to the length of the datagram.
     pub(super) unsafe fn from_udp(skb: *mut raw::sk_buff) -> Self {
-        // SAFETY: `__udp4_lib_rcv` (net/ipv4/udp.c) and `__udp6_lib_rcv` (net/ipv6/udp.c) have
-        // made sure that the UDP header is linear. They dereference the packet, so it is not null.
+        // SAFETY: `udp_rcv()` (net/ipv4/udp.c) and `udpv6_rcv()` (net/ipv6/udp.c) have made sure
+        // that the UDP header is linear. They dereference the packet, so it is not null.
         let skb = unsafe {
             raw::shim___skb_pull(skb, UDP_HEADER as u32);
             NonNull::new_unchecked(skb)

@@ -74,8 +74,10 @@ macro_rules! sources {
                 raw.element.$element = ManuallyDrop::new(object);
                 raw.event = event;
                 // SAFETY: The caller guarantees that the object is valid. Its device never changes,
-                // and its handler was set before the driver's create operation was called (verbs.c,
-                // `create_qp()`, `ib_create_srq_user()`; cq.c; uverbs_std_types_cq.c).
+                // and its handler and context do not change once the consumer can use it (verbs.c,
+                // `create_qp()`, `create_xrc_qp_user()`, `ib_create_srq_user()`,
+                // `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c, `create_cq()`;
+                // uverbs_std_types_cq.c). It has no events before.
                 unsafe {
                     raw.device = (*object).device;
                     (raw, (*object).event_handler, (*object).$context)
@@ -112,8 +114,9 @@ impl CqTarget {
             return;
         };
         let cq = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_cq is valid. `comp_handler` was set before the driver's
-        // create operation was called (verbs.c, uverbs_cmd.c), and takes the CQ and its context.
+        // SAFETY: Inside the gate the ib_cq is valid. `comp_handler` was set before the consumer
+        // could use the CQ (verbs.c, `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c,
+        // `create_cq()`; uverbs_std_types_cq.c), and takes the CQ and its context.
         unsafe {
             if let Some(handler) = (*cq).comp_handler {
                 handler(cq, (*cq).cq_context);

@@ -86,7 +86,7 @@ impl<N: pin_init::Zeroable> Directory<N> {
     /// Returns the child in a slot, if it exists.
     #[inline]
     fn child(&self, slot: usize) -> Option<&N> {
-        // SAFETY: Nothing takes a child out.
+        // SAFETY: Nothing takes a child out (type invariant).
         unsafe { self.children.get(slot)?.get() }
     }
 

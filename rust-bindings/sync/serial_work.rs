@@ -23,8 +23,8 @@ const CLOSED: u32 = 1 << 29;
 /// The kinds of work that are marked.
 const KINDS: u32 = CLOSED - 1;
 
-/// Work that one context does at a time, with a work item that continues it: a try-lock that counts
-/// failed attempts.
+/// Work that one context does at a time, with a work item that continues it: a try-lock with marks
+/// for pending work.
 ///
 /// A context that starts the work while another one does it leaves a mark and continues. The other
 /// one sees the mark before it stops. So no caller waits, and no work is lost.
@@ -152,7 +152,8 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
         }
     }
 
-    /// Waits until no context does the work. Nobody starts it from then on. Sleeps.
+    /// Waits until no context does the work, and closes it: no context can start it from then on.
+    /// Marks are lost. Sleeps; must not be called from the work.
     pub fn close(&self) {
         let mut now = self.state.load(Relaxed);
         while now & CLOSED == 0 {

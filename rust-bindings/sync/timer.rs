@@ -184,8 +184,9 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
             let _timers_own = ManuallyDrop::new(Arc::from(owner));
         }
         this.deadline.store(deadline_ns, Relaxed);
-        // SAFETY: The timer is initialised by the type invariant. It lives until it has run or is
-        // cancelled, because it owns a reference to its owner.
+        // SAFETY: The timer is initialised by the type invariant; hrtimer_start_range_ns()
+        // (kernel/time/hrtimer.c) also restarts a timer that is queued or running. It lives until
+        // it has run or is cancelled, because it owns a reference to its owner.
         unsafe {
             raw::hrtimer_start_range_ns(
                 this.raw(),

@@ -28,10 +28,9 @@ use kernel::{
 /// Must be dropped in process context, because unpinning may sleep.
 pub struct Umem(NonNull<raw::ib_umem>);
 
-// SAFETY: Any task may call ib_umem_release() (umem.c keeps the owner's mm).
+// SAFETY: Any task may call ib_umem_release() (umem.c keeps the owner's mm). It is not `Sync`,
+// because ib_umem_find_best_pgsz() (umem.c) writes to the umem.
 unsafe impl Send for Umem {}
-// SAFETY: Shared references only read fields that never change.
-unsafe impl Sync for Umem {}
 
 impl Umem {
     /// Pins `len` bytes from `addr` of the current process, for writing if `access` requires it.
@@ -97,7 +96,7 @@ impl Umem {
             >> shift;
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
-        // SAFETY: __rdma_block_iter_start() (verbs.c) initializes `iter`, which only
+        // SAFETY: __rdma_block_iter_start() (iter.c) initializes `iter`, which only
         // __rdma_block_iter_next() uses afterwards. The scatter list lives as long as the umem. If
         // the memory begins in the middle of a block of pages, so does the first scatter entry, and
         // the iteration aligns down.

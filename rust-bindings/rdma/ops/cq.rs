@@ -40,10 +40,11 @@ impl<D: Driver> Ops<D> {
         attr: *const raw::ib_cq_init_attr,
         attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the queue and set its device and handlers (cq.c,
-        // `__ib_alloc_cq()`; uverbs_std_types_cq.c). Nothing else uses it yet, and `attr` is valid
-        // until this returns. The bundle of a command contains its udata, which is valid until this
-        // returns. `destroy_cq` destroys the queue.
+        // SAFETY: ib_core has allocated and zeroed the queue and set its device (verbs.c,
+        // `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c, `create_cq()`;
+        // uverbs_std_types_cq.c). Nothing else uses it yet, and `attr` is valid until this returns.
+        // The bundle of a command contains its udata, which is valid until this returns.
+        // `destroy_cq` destroys the queue.
         errno(unsafe {
             Cq::<D>::create_reporting(ib, |target| {
                 // A kernel consumer has no attributes.
