@@ -150,8 +150,8 @@ impl TxSkb {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: `len` is more than a block, or the packet has the maximum number of fragments.
-    /// `ENOMEM`.
+    /// `EMSGSIZE`: `len` does not fit into the linear part, and is 0 or more than a block; or the
+    /// packet has the maximum number of fragments. `ENOMEM`.
     #[inline]
     pub fn append<E>(
         &mut self,
@@ -168,7 +168,8 @@ impl TxSkb {
                 let start = raw::shim___skb_put(self.as_raw(), len as u32);
                 (NonNull::new(start.cast()).ok_or(EMSGSIZE)?, 0)
             },
-            _ if len > blocks::SIZE => return Err(EMSGSIZE),
+            // A block in use has at least one byte of the packet, or `add_block` would add it again.
+            _ if len == 0 || len > blocks::SIZE => return Err(EMSGSIZE),
             Some((block, used)) if blocks::SIZE.saturating_sub(used) >= len => (block, used),
             _ if u32::from(shim_skb_nr_frags(self.fields())) >= raw::MAX_SKB_FRAGS => {
                 return Err(EMSGSIZE)
