@@ -17,7 +17,7 @@ pub(crate) struct Config {
     pub(crate) is_notification_point: bool,
     /// Packets are ECN-capable, and notifications slow down their queue pair.
     pub(crate) is_reaction_point: bool,
-    /// Least time between two notifications of a queue pair, in nanoseconds.
+    /// Minimum time between two notifications of a queue pair, in nanoseconds.
     pub(crate) cnp_interval: u64,
     /// All packets have an ICRC and pass the network stack.
     pub(crate) always_icrc: bool,

@@ -87,7 +87,8 @@ impl Numbers {
         try_pin_init!(Self {
             pool <- IndexPool::new(),
             permutation: permutation()?,
-            range: FIRST_NUMBER..=FIRST_NUMBER.saturating_add(max.saturating_sub(1)).min(LAST_NUMBER),
+            range: FIRST_NUMBER
+                ..=FIRST_NUMBER.saturating_add(max.saturating_sub(1)).min(LAST_NUMBER),
             next <- new_mutex!(FIRST_NUMBER, "rrxe_numbers"),
             used: Atomic::new(0),
             cache: IndexCache::new(),

@@ -7,7 +7,8 @@
 //! a side (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the
 //! core fill a batch of packets, releases the lock, and sends the batch. Each side sends in a
 //! [`SerialWork`], one CPU at a time, so that batches leave in order. A CPU that finds it running
-//! leaves a mark and continues. Work goes to a workqueue only when a budget is used up.
+//! leaves a mark and continues. A softirq takes over if a budget is used up, if interrupts are
+//! disabled, or if `LoopbackBatch` deliveries are nested too deeply.
 //!
 //! | file | contents |
 //! |---|---|
@@ -259,7 +260,7 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Drops the packets that were buffered for too long.
     fn expire_buffered(&mut self, now: u64);
 
-    /// Returns the time of the next timeout, if any is due.
+    /// Returns the time of the next timeout, if there is one.
     fn next_timeout(&self) -> Option<u64>;
 
     /// Handles a timeout, if it is due.

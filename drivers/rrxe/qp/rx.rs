@@ -2,11 +2,12 @@
 
 //! Received packets, in three stages:
 //!
-//! 1. *Parse* ([`crate::transport::rx`]): headers, ICRC, and the queue pair. Touches no queue pair.
+//! 1. *Parse* ([`crate::transport::rx`]): headers, ICRC, and the look-up of the queue pair. Asks
+//!    the queue pair only for the length of a burst ([`RxBatch::accepts_burst`]).
 //! 2. *Deliver* ([`RxBatch::deliver`]): a half of the queue pair handles the packet under its lock,
 //!    which it keeps from one packet of a batch to the next.
 //! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked.
-//!    Then, with nothing locked, the batch is sent and the consumer is notified. Takes each lock at
+//!    Then, with nothing locked, the consumer is notified and the batch is sent. Takes each lock at
 //!    most once.
 //!
 //! A packet that can't be handled yet is kept in the half's [`super::reorder_buffer`]. The context
@@ -32,7 +33,7 @@ use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome};
 /// Work that the packets of a batch leave to a half.
 #[derive(Default)]
 pub(crate) struct HalfWork {
-    /// The half has handled a packet of the peer.
+    /// The half has handled a packet.
     pub(super) any: bool,
     pub(super) completions: PendingCompletions,
     /// [`Outcome::buffer`] is not used here.
@@ -89,8 +90,9 @@ pub(crate) struct RxBatch<'a> {
     packets: u64,
     /// Bytes of IP packets.
     bytes: u64,
-    /// Number of packets with an ECN mark, and the notification for the last one.
+    /// Number of packets with an ECN mark.
     marked: u32,
+    /// The notification for the last marked packet.
     cnp: Option<PendingCnp>,
     /// Packets arrived in a GSO packet unmodified from this host, and the peer has not been told.
     intact: bool,

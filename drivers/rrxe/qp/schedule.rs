@@ -162,9 +162,9 @@ impl Qp {
             if turn.is_some() && !qp.device.is_deeply_nested() {
                 half.fill(qp, round.insert(Round::default()));
             }
-            // Another context does the round, and arms the timer after it. A timer that is armed
-            // before, for a timeout that is due, would expire at once and keep that context from
-            // its round if it interrupts it.
+            // Otherwise another context does the round, and arms the timer after it, or the Error
+            // state ends all timeouts. A timer that is armed before, for a timeout that is due,
+            // would expire at once and keep that context from its round if it interrupts it.
             if round.is_some() || !outcome.transmit {
                 Self::unlock(this, half);
             }

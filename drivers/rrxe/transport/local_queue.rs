@@ -118,7 +118,7 @@ impl SerialTask for LocalQueue {
         let Some(qp) = this.next() else {
             return false;
         };
-        // It uses room, or has nothing to send.
+        // It uses room, unless it has nothing to send or another context sends for it.
         Qp::has_room(qp.as_arc_borrow());
         true
     }

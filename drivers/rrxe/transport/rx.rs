@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Incoming packets: from UDP port 4791, or from a [`LoopbackBatch`], to the destination queue
-//! pair. This is the first stage of a received packet, [`crate::qp::RxBatch`] has the others.
+//! pair. This file parses packets and looks up their queue pairs; [`crate::qp::RxBatch`] has the
+//! later stages.
 //!
-//! The softirq that received a packet of the network stack handles it, the sender of a
-//! [`LoopbackBatch`] delivers it. A packet that belongs to no queue pair, or that violates the
-//! specification, is dropped without a response.
+//! The softirq that received a packet of the network stack also handles it. The sender of a
+//! [`LoopbackBatch`] delivers it itself. A packet that belongs to no queue pair, or that violates
+//! the specification, is dropped without a response.
 
 use super::{
     loopback::{LoopbackBatch, LoopbackEntry},
