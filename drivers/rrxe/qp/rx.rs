@@ -70,7 +70,8 @@ impl<H: Half> BatchHalf<'_, H> {
     /// send.
     fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
         if let Some(ReceivingHalf { half, .. }) = self.locked.take() {
-            self.work.outcome.transmit |= half.wants_round();
+            // A packet that was discarded starts no round.
+            self.work.outcome.transmit |= self.work.any && half.wants_round();
             Qp::unlock(qp, half);
         }
     }

@@ -464,6 +464,8 @@ impl Qp {
             let ctx = EventCtx::now(&rcu);
             work.outcome = half.handle_timeout(qp, ctx, &mut work.completions);
         }
+        // Before the half fills a batch: packets after a timeout have ICRCs (`SendSide::count`).
+        half.count();
         if work.outcome.transmit {
             H::finish(this, Some(half), work);
         } else {
