@@ -246,22 +246,8 @@ impl Receiver {
             return true;
         }
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
-        match Self::check_icrc(&datagram, headers, batch) {
-            Some(Ok(())) => {}
-            Some(Err(received)) => {
-                Self::count(dev, skb, rcu, Counter::BadIcrc);
-                if received == NO_ICRC {
-                    batch.finish();
-                    if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, rcu) {
-                        qp.on_modified_packet(skb, rcu);
-                    }
-                }
-                return false;
-            }
-            None => {
-                Self::count(dev, skb, rcu, Counter::Malformed);
-                return false;
-            }
+        if !self.has_valid_icrc(dev, &datagram, &packet, headers, batch, rcu) {
+            return false;
         }
         let incoming = RxPacket::of(&packet, datagram, now).received_by(dev);
         if let Some(qp) = found {
@@ -287,6 +273,35 @@ impl Receiver {
             self.count_unclaimed(dev, skb, &packet, rcu);
         }
         true
+    }
+
+    /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came without
+    /// an ICRC and was modified, its sender is told.
+    #[inline]
+    fn has_valid_icrc(
+        &self,
+        dev: &NetDevice,
+        datagram: &Datagram<'_>,
+        packet: &Packet,
+        headers: &[u8],
+        batch: &mut RxBatch<'_>,
+        rcu: &rcu::Guard,
+    ) -> bool {
+        let bad = match Self::check_icrc(datagram, headers, batch) {
+            Some(Ok(())) => return true,
+            Some(Err(received)) => {
+                if received == NO_ICRC {
+                    batch.finish();
+                    if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, rcu) {
+                        qp.on_modified_packet(datagram.packet(), rcu);
+                    }
+                }
+                Counter::BadIcrc
+            }
+            None => Counter::Malformed,
+        };
+        Self::count(dev, datagram.packet(), rcu, bad);
+        false
     }
 
     /// Counts a packet that has no receiver.
