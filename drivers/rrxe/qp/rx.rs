@@ -238,11 +238,15 @@ impl<'a> RxBatch<'a> {
         let cnp = half.cnp(incoming);
         half.expire_buffered(incoming.now);
         let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
+        // The core is also told if the buffer has become empty: of two packets with one PSN that
+        // differ, none is kept.
+        let mut has_buffered = !half.reorder_buffer().is_empty();
         if outcome.buffer {
             let expected = half.expected_psn();
             half.reorder_buffer().insert(incoming, expected);
+            has_buffered |= !half.reorder_buffer().is_empty();
         }
-        if !half.reorder_buffer().is_empty() {
+        if has_buffered {
             let (now, vector) = (incoming.now, incoming.vector());
             outcome.merge(deliver_buffered(half, &qp, now, vector, rcu, work));
         }
