@@ -168,7 +168,7 @@ impl TxSkb {
                 let start = raw::shim___skb_put(self.as_raw(), len as u32);
                 (NonNull::new(start.cast()).ok_or(EMSGSIZE)?, 0)
             },
-            // A block in use has at least one byte of the packet, or `add_block` would add it again.
+            // A block in use has a byte of the packet, or `add_block` would add it again.
             _ if len == 0 || len > blocks::SIZE => return Err(EMSGSIZE),
             Some((block, used)) if blocks::SIZE.saturating_sub(used) >= len => (block, used),
             _ if u32::from(shim_skb_nr_frags(self.fields())) >= raw::MAX_SKB_FRAGS => {

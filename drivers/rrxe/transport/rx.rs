@@ -275,8 +275,8 @@ impl Receiver {
         true
     }
 
-    /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came without
-    /// an ICRC and was modified, its sender is told.
+    /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came
+    /// without an ICRC and was modified, its sender is told.
     #[inline]
     fn has_valid_icrc(
         &self,

@@ -24,8 +24,8 @@ pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
 /// Operations for `rdma link add NAME type rrxe`.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
 
-/// Returns an error, and logs the reason, if no link can be added on this network device.
-fn check(netdev: &NetDevice) -> Result {
+/// Creates a device on a network device.
+pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     let dev = netdev.name();
     if netdev.is_vlan() {
         pr_err!(
@@ -48,13 +48,6 @@ fn check(netdev: &NetDevice) -> Result {
         );
         return Err(EEXIST);
     }
-    Ok(())
-}
-
-/// Creates a device on a network device.
-pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
-    check(netdev)?;
-    let dev = netdev.name();
     let state = module_state().ok_or(ENODEV)?;
     let share = Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
         if is_address_in_use(e) {
