@@ -141,18 +141,25 @@ def key_violations(device):
     return [port.bad_pkeys, port.bad_qkeys]
 
 
-def gid_index(device, kind):
-    """Returns what `gid-index` prints for the device and an address of this kind (4 or 6)."""
+# GID table slots to read: the table is filled from the first.
+GID_SLOTS = 32
+
+
+def gids(device):
+    """Yields the index and the text of each RoCEv2 GID of the device's port."""
     port = f"/sys/class/infiniband/{device}/ports/1"
-    for index in range(100):
-        try:
-            if read(f"{port}/gid_attrs/types/{index}") != "RoCE v2\n":
-                continue
-            gid = read(f"{port}/gids/{index}")
-        except OSError:  # slots without a GID cannot be read
-            continue
-        if gid.startswith("fe80:"):
-            continue
-        if kind == (4 if gid.startswith("0000:0000:0000:0000:0000:ffff:") else 6):
+    for index in range(GID_SLOTS):
+        with contextlib.suppress(OSError):  # a slot without a GID cannot be read
+            if read(f"{port}/gid_attrs/types/{index}") == "RoCE v2\n":
+                yield index, read(f"{port}/gids/{index}").strip()
+
+
+def gid_index(device, kind):
+    """Returns the index of the device's RoCEv2 GID of an IPv4 (`kind` 4) or IPv6 address (6).
+
+    Link-local addresses do not count.
+    """
+    for index, gid in gids(device):
+        if not gid.startswith("fe80:") and kind == (4 if gid.startswith("0000:0000:0000:0000:0000:ffff:") else 6):
             return index
-    raise OSError(f"{device} has no RoCE v2 GID of kind {kind}")
+    raise OSError(f"{device} has no RoCEv2 GID of an IPv{kind} address")

@@ -11,6 +11,7 @@ import time
 
 import harness
 import kernellog
+import looks
 import machine
 from harness import require, wait_until
 
@@ -142,25 +143,9 @@ def port_attribute(device, name):
         return file.read().strip()
 
 
-# GID table slots to read: the table has a thousand, and is filled from the first.
-GID_SLOTS = 32
-
-
 def gids(device):
     """Returns the device's RoCEv2 GIDs: {text of the GID: index}."""
-    port = f"/sys/class/infiniband/{device}/ports/1"
-    found = {}
-    for index in range(GID_SLOTS):
-        try:
-            with open(f"{port}/gid_attrs/types/{index}", encoding="ascii") as file:
-                kind = file.read().strip()
-            with open(f"{port}/gids/{index}", encoding="ascii") as file:
-                gid = file.read().strip()
-        except OSError:  # an empty slot cannot be read
-            continue
-        if kind == "RoCE v2":
-            found[gid] = index
-    return found
+    return {gid: index for index, gid in looks.gids(device)}
 
 
 def cm_listens(where, port):
