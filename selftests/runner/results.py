@@ -19,7 +19,8 @@ _INPUTS = {
     "model": (*_CORE, "selftests/model"),
     "mutants": (*_CORE, "selftests/simulation", "selftests/mutants", "selftests/runner/mutants.py"),
 }
-_ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py", "selftests/runner/programs.py")
+_ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py", "selftests/runner/programs.py",
+           "selftests/runner/root.py")
 
 
 def path_of(name):
