@@ -59,7 +59,7 @@ fn g_26_request_packets() {
         .all(|p| p.bth.ackreq && !p.bth.solicited));
 }
 
-/// H-08: invalid lengths, and services that do not support the operation.
+/// Invalid lengths, and services that do not support the operation.
 #[test]
 fn refused_requests_fail() {
     let refused = |service, op, length, status| {

@@ -55,7 +55,7 @@ fn a_plain_write_is_never_solicited() {
     assert!(!host.drain(0)[0].0.bth.solicited);
 }
 
-/// H-08: what the service does not support, or has a wrong length, fails without a packet.
+/// A request that the service does not support, or of a wrong length, fails without a packet.
 #[test]
 fn refused_requests_fail() {
     use SendOp as O;
