@@ -318,8 +318,8 @@ impl SendSide {
     /// another context holds the receive lock, the ACK follows them ([`Round::ack_missed`]).
     ///
     /// [`Qp::end_recv`] takes pending ACKs from the receive side, and only after that may the send
-    /// side lose its path. An ACK is therefore always on a side that can still send it. Waiting for
-    /// the receive lock could deadlock, because the caller holds the send lock.
+    /// side lose its path. An ACK is therefore always on a side that can still send it. The caller
+    /// does not wait for the receive lock, which another context may hold for a batch of packets.
     fn take_delayed_ack(&self, qp: &Qp, round: &mut Round, now: u64) -> Option<TxPacket> {
         if !qp.is_reliable() || !self.has_backlog() {
             return None;

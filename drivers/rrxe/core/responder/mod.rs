@@ -198,7 +198,8 @@ pub trait ResponderEnv {
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet without payload to send. See [`TxError`] for the errors.
+    /// Takes a packet to send. It has payload only if [`ResponderEnv::transmit_read`] is the
+    /// default implementation. See [`TxError`] for the errors.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes READ responses with payload to send: `count` packets, this one and its successors by
