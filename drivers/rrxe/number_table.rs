@@ -34,37 +34,6 @@ struct Numbers {
     #[pin]
     next: Mutex<u32>,
     used: Atomic<u32>,
-    cache: IndexCache,
-}
-
-/// Cache of recently used numbers and their indices. Inverting the permutation takes a hundred
-/// instructions, and consecutive packets use the same few numbers. A number always has the same
-/// index, so entries never become stale.
-struct IndexCache([Atomic<u64>; CACHE_ENTRIES]);
-
-/// Number of entries, which take 2 KiB.
-const CACHE_ENTRIES: usize = 256;
-
-impl IndexCache {
-    /// An empty entry. No number has this value, because numbers have 24 bits.
-    const NONE: u64 = u64::MAX;
-
-    fn new() -> Self {
-        Self([const { Atomic::new(Self::NONE) }; CACHE_ENTRIES])
-    }
-
-    /// Returns the index of a number, from its cache entry or from `find`.
-    #[inline]
-    fn index(&self, number: u32, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        let entry = self.0.get(number as usize % CACHE_ENTRIES)?;
-        let known = entry.load(Relaxed);
-        if known >> 32 == u64::from(number) {
-            return Some(known as u32);
-        }
-        let index = find()?;
-        entry.store(u64::from(number) << 32 | u64::from(index), Relaxed);
-        Some(index)
-    }
 }
 
 /// First and last number of the domain that the permutation works on: 24 bits, without the numbers
@@ -91,7 +60,6 @@ impl Numbers {
                 ..=FIRST_NUMBER.saturating_add(max.saturating_sub(1)).min(LAST_NUMBER),
             next <- new_mutex!(FIRST_NUMBER, "rrxe_numbers"),
             used: Atomic::new(0),
-            cache: IndexCache::new(),
         })
     }
 
@@ -131,7 +99,7 @@ impl Numbers {
 
     #[inline]
     fn index(&self, number: u32) -> Option<u32> {
-        self.cache.index(number, || self.permutation.invert(number))
+        self.permutation.invert(number)
     }
 }
 
