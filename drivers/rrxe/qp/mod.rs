@@ -40,8 +40,6 @@ mod scatter;
 mod schedule;
 mod state;
 
-pub(crate) use moderation::StreamHistory;
-
 use crate::{
     counters::{Counter, CounterBinding},
     transport::{local_queue::LocalShare, path::Path, rx_packet::RxPacket, tx::TxBatch},

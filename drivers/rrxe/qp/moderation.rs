@@ -12,13 +12,12 @@
 //! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them
 //! at once. The time that sending takes does not count: on a slow machine it can be long.
 //!
-//! A program that streams on one queue pair usually does so on others, and again later. The
-//! completion queue remembers this in its [`StreamHistory`], until a stream ends without having
-//! been confirmed.
+//! A stream starts after [`MIN_STREAM_DOORBELLS`] doorbells in a row. A stream in which no poll
+//! found enough doubles that number for the next one; a poll that does resets it.
 
 use crate::limits::path::{
-    MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_GAP, MAX_STREAM_MESSAGE,
-    MIN_STREAM_DOORBELLS, MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
+    MAX_FAILED_STREAMS, MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_GAP,
+    MAX_STREAM_MESSAGE, MIN_STREAM_DOORBELLS, MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
@@ -99,27 +98,6 @@ impl ModerationEvents {
     }
 }
 
-/// Whether the last stream posted to the queue pairs of a completion queue was confirmed. If so,
-/// the next one is assumed at its first message.
-pub(crate) struct StreamHistory(Atomic<u32>);
-
-impl StreamHistory {
-    pub(crate) const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    #[inline]
-    fn is_confirmed(&self) -> bool {
-        self.0.load(Relaxed) != 0
-    }
-
-    fn record(&self, confirmed: bool) {
-        if self.is_confirmed() != confirmed {
-            self.0.store(confirmed.into(), Relaxed);
-        }
-    }
-}
-
 /// Statistics of the work requests found between two polls.
 #[derive(Clone, Copy, Default)]
 struct IntervalStats {
@@ -150,8 +128,9 @@ impl IntervalStats {
 pub(super) struct DoorbellModeration {
     /// Consecutive rounds that found only small messages, each soon after the previous one.
     rounds: u32,
-    /// In a stream: a poll has confirmed it.
-    confirmed: bool,
+    /// Consecutive streams that no poll has confirmed, at most [`MAX_FAILED_STREAMS`]. Includes the
+    /// current stream until it is confirmed.
+    failed: u32,
     /// In a stream: the time of the next poll, in nanoseconds of CLOCK_MONOTONIC.
     poll_at: Option<u64>,
     /// Statistics since the last poll.
@@ -188,7 +167,6 @@ impl DoorbellModeration {
         &mut self,
         fetched: FetchStats,
         events: &ModerationEvents,
-        history: &StreamHistory,
         now: u64,
     ) {
         if fetched.longest > MAX_STREAM_MESSAGE || !events.no_request_seen() {
@@ -205,8 +183,8 @@ impl DoorbellModeration {
                     self.rounds = 0;
                 }
                 self.rounds = self.rounds.saturating_add(1);
-                if (self.rounds >= MIN_STREAM_DOORBELLS || history.is_confirmed()) && events.begin()
-                {
+                if self.rounds >= MIN_STREAM_DOORBELLS << self.failed && events.begin() {
+                    self.failed = self.failed.saturating_add(1).min(MAX_FAILED_STREAMS);
                     self.next(now);
                 }
             }
@@ -220,8 +198,7 @@ impl DoorbellModeration {
                 let several = self.interval.max_per_round.max(self.previous_max) >= 2;
                 let ended = events.ended.load(Relaxed);
                 if several && self.interval.is_enough() {
-                    self.confirmed = true;
-                    history.record(true);
+                    self.failed = 0;
                     self.next(now);
                 } else if self.interval.count == 0
                     && now < ended.saturating_add(STREAM_POLL_INTERVAL)
@@ -229,9 +206,6 @@ impl DoorbellModeration {
                     // The work requests found before have only just been sent.
                     self.poll_at = Some(ended.saturating_add(STREAM_POLL_INTERVAL));
                 } else {
-                    if !self.confirmed {
-                        history.record(false);
-                    }
                     events.end();
                     self.end();
                 }
@@ -248,7 +222,10 @@ impl DoorbellModeration {
 
     /// Ends the stream.
     pub(super) fn end(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            failed: self.failed,
+            ..Self::default()
+        };
     }
 }
 
@@ -270,81 +247,86 @@ mod tests {
     }
 
     /// Returns the state of a stream that has just begun, at time 0.
-    fn streaming(events: &ModerationEvents, history: &StreamHistory) -> DoorbellModeration {
+    fn streaming(events: &ModerationEvents) -> DoorbellModeration {
         let mut moderation = DoorbellModeration::default();
         for _ in 1..MIN_STREAM_DOORBELLS {
-            moderation.update(of(64), events, history, 0);
+            moderation.update(of(64), events, 0);
             assert!(!moderation.is_streaming());
         }
-        moderation.update(of(64), events, history, 0);
+        moderation.update(of(64), events, 0);
         assert!(moderation.is_streaming());
         moderation
     }
 
-    #[test]
-    fn a_confirmed_stream_starts_at_once() {
-        let (history, events) = (StreamHistory::new(), ModerationEvents::new());
-        let mut moderation = streaming(&events, &history);
-        moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, &history, 1);
-        moderation.update(
-            FetchStats::default(),
-            &events,
-            &history,
-            STREAM_POLL_INTERVAL,
-        );
-        assert!(history.is_confirmed());
-        moderation.update(
-            FetchStats::default(),
-            &events,
-            &history,
-            2 * STREAM_POLL_INTERVAL,
-        );
-        // The stream was confirmed, and has ended.
-        assert!(!moderation.is_streaming() && history.is_confirmed());
-        // A new stream begins at once, on this queue pair and on another. Then one ends
-        // unconfirmed.
-        let mut other = DoorbellModeration::default();
-        for moderation in [&mut moderation, &mut other] {
-            let events = ModerationEvents::new();
-            assert!(history.is_confirmed());
-            moderation.update(of(64), &events, &history, 9 * STREAM_POLL_INTERVAL);
-            assert!(moderation.is_streaming());
+    /// Returns the number of doorbells that start the next stream, and ends that stream.
+    fn doorbells_to_start(moderation: &mut DoorbellModeration, events: &ModerationEvents) -> u32 {
+        for doorbells in 1..1000 {
+            moderation.update(of(64), events, 0);
+            if moderation.is_streaming() {
+                moderation.update(FetchStats::default(), events, STREAM_POLL_INTERVAL);
+                assert!(!moderation.is_streaming());
+                return doorbells;
+            }
         }
-        other.update(
-            FetchStats::default(),
-            &ModerationEvents::new(),
-            &history,
-            10 * STREAM_POLL_INTERVAL,
-        );
-        assert!(!other.is_streaming() && !history.is_confirmed());
+        0
+    }
+
+    #[test]
+    fn failed_streams_delay_the_next() {
+        let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
+        let mut expected = MIN_STREAM_DOORBELLS;
+        for _ in 0..MAX_FAILED_STREAMS {
+            assert_eq!(doorbells_to_start(&mut moderation, &events), expected);
+            expected *= 2;
+        }
+        for _ in 0..3 {
+            assert_eq!(doorbells_to_start(&mut moderation, &events), expected);
+        }
+        // A confirmed stream resets the number, even if it ends.
+        while !moderation.is_streaming() {
+            moderation.update(of(64), &events, 0);
+        }
+        let enough = some(MIN_STREAM_REQUESTS, 64);
+        moderation.update(enough, &events, STREAM_POLL_INTERVAL);
+        moderation.update(FetchStats::default(), &events, 2 * STREAM_POLL_INTERVAL);
+        assert!(!moderation.is_streaming());
+        let first = doorbells_to_start(&mut moderation, &events);
+        assert_eq!(first, MIN_STREAM_DOORBELLS);
+    }
+
+    #[test]
+    fn a_request_is_a_failure_of_the_stream() {
+        let events = ModerationEvents::new();
+        let mut moderation = streaming(&events);
+        assert!(events.request_seen());
+        moderation.update(of(64), &events, 1);
+        let next = doorbells_to_start(&mut moderation, &events);
+        assert_eq!(next, 2 * MIN_STREAM_DOORBELLS);
     }
 
     #[test]
     fn ends_if_nothing_is_posted() {
-        let (history, events) = (StreamHistory::new(), ModerationEvents::new());
-        let mut moderation = streaming(&events, &history);
+        let events = ModerationEvents::new();
+        let mut moderation = streaming(&events);
         moderation.update(
             some(MIN_STREAM_REQUESTS, 64),
             &events,
-            &history,
             STREAM_POLL_INTERVAL - 1,
         );
         // Enough work requests have come since the last poll.
         moderation.update(
             FetchStats::default(),
             &events,
-            &history,
             STREAM_POLL_INTERVAL,
         );
         assert_eq!(moderation.next_poll(), Some(2 * STREAM_POLL_INTERVAL));
         for _ in 1..MIN_STREAM_REQUESTS {
-            moderation.update(of(64), &events, &history, 2 * STREAM_POLL_INTERVAL - 1);
+            moderation.update(of(64), &events, 2 * STREAM_POLL_INTERVAL - 1);
         }
         assert!(moderation.is_streaming());
         moderation.update(
             FetchStats::default(),
             &events,
-            &history,
             2 * STREAM_POLL_INTERVAL,
         );
         assert!(!moderation.is_streaming() && !events.request_seen());
@@ -352,49 +334,46 @@ mod tests {
 
     #[test]
     fn single_messages_are_no_stream() {
-        let (history, events) = (StreamHistory::new(), ModerationEvents::new());
-        let mut moderation = streaming(&events, &history);
+        let events = ModerationEvents::new();
+        let mut moderation = streaming(&events);
         let mut now = 1;
         for _ in 0..10 * MIN_STREAM_REQUESTS {
-            moderation.update(of(64), &events, &history, now);
+            moderation.update(of(64), &events, now);
         }
-        moderation.update(of(64), &events, &history, STREAM_POLL_INTERVAL);
-        assert!(!moderation.is_streaming() && !history.is_confirmed());
+        moderation.update(of(64), &events, STREAM_POLL_INTERVAL);
+        assert!(!moderation.is_streaming() && moderation.failed == 1);
         // A stream that turns into single messages ends after two polls.
-        let mut moderation = streaming(&events, &history);
+        let mut moderation = streaming(&events);
         moderation.update(
             some(MIN_STREAM_REQUESTS, 64),
             &events,
-            &history,
             STREAM_POLL_INTERVAL,
         );
         for polls in [2, 3] {
             assert!(moderation.is_streaming());
             while now < polls * STREAM_POLL_INTERVAL {
                 now += STREAM_POLL_INTERVAL / 8;
-                moderation.update(of(64), &events, &history, now);
+                moderation.update(of(64), &events, now);
             }
         }
-        assert!(!moderation.is_streaming() && history.is_confirmed());
+        assert!(!moderation.is_streaming() && moderation.failed == 0);
     }
 
     #[test]
     fn large_messages() {
-        let (history, events) = (StreamHistory::new(), ModerationEvents::new());
-        let mut moderation = streaming(&events, &history);
-        moderation.update(some(2, MAX_STREAM_MESSAGE), &events, &history, 1);
+        let events = ModerationEvents::new();
+        let mut moderation = streaming(&events);
+        moderation.update(some(2, MAX_STREAM_MESSAGE), &events, 1);
         moderation.update(
             FetchStats::default(),
             &events,
-            &history,
             STREAM_POLL_INTERVAL,
         );
-        assert!(moderation.is_streaming() && history.is_confirmed());
+        assert!(moderation.is_streaming() && moderation.failed == 0);
         // A single large message is enough if there were two before.
         moderation.update(
             of(MAX_STREAM_MESSAGE),
             &events,
-            &history,
             2 * STREAM_POLL_INTERVAL,
         );
         assert!(moderation.is_streaming());
@@ -402,17 +381,15 @@ mod tests {
         moderation.update(
             some(2, MAX_STREAM_MESSAGE),
             &events,
-            &history,
             3 * STREAM_POLL_INTERVAL,
         );
         let ended = 9 * STREAM_POLL_INTERVAL;
         events.round_ended(ended);
-        moderation.update(FetchStats::default(), &events, &history, ended + 1);
+        moderation.update(FetchStats::default(), &events, ended + 1);
         assert_eq!(moderation.next_poll(), Some(ended + STREAM_POLL_INTERVAL));
         moderation.update(
             FetchStats::default(),
             &events,
-            &history,
             ended + STREAM_POLL_INTERVAL,
         );
         assert!(!moderation.is_streaming());
@@ -420,15 +397,11 @@ mod tests {
 
     #[test]
     fn pauses_are_no_stream() {
-        let (history, events, mut moderation) = (
-            StreamHistory::new(),
-            ModerationEvents::new(),
-            DoorbellModeration::default(),
-        );
+        let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         let mut now = 0;
         for _ in 0..5 * MIN_STREAM_DOORBELLS {
             now += MAX_STREAM_GAP + 1;
-            moderation.update(of(64), &events, &history, now);
+            moderation.update(of(64), &events, now);
             assert!(!moderation.is_streaming());
             // The duration of the round does not matter.
             now += 1_000_000;
@@ -438,7 +411,7 @@ mod tests {
         for _ in 1..MIN_STREAM_DOORBELLS {
             assert!(!moderation.is_streaming());
             now += MAX_STREAM_GAP;
-            moderation.update(of(64), &events, &history, now);
+            moderation.update(of(64), &events, now);
             now += 1_000_000;
             events.round_ended(now);
         }
@@ -447,39 +420,31 @@ mod tests {
 
     #[test]
     fn a_request_ends_it() {
-        let (history, events) = (StreamHistory::new(), ModerationEvents::new());
-        let mut moderation = streaming(&events, &history);
+        let events = ModerationEvents::new();
+        let mut moderation = streaming(&events);
         assert!(events.request_seen());
         // Only once: the first caller ends the stream.
         assert!(!events.request_seen());
-        moderation.update(of(64), &events, &history, 1);
+        moderation.update(of(64), &events, 1);
         assert!(!moderation.is_streaming());
-        drop(streaming(&events, &history));
+        drop(streaming(&events));
     }
 
     #[test]
     fn replies_and_huge_messages_are_no_stream() {
-        let (history, events, mut moderation) = (
-            StreamHistory::new(),
-            ModerationEvents::new(),
-            DoorbellModeration::default(),
-        );
+        let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         for _ in 0..3 * MIN_STREAM_DOORBELLS {
-            moderation.update(of(64), &events, &history, 0);
+            moderation.update(of(64), &events, 0);
             assert!(!events.request_seen());
             assert!(!moderation.is_streaming());
         }
-        let (history, events, mut moderation) = (
-            StreamHistory::new(),
-            ModerationEvents::new(),
-            DoorbellModeration::default(),
-        );
+        let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         for _ in 0..3 * MIN_STREAM_DOORBELLS {
-            moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, &history, 0);
+            moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, 0);
             assert!(!moderation.is_streaming());
         }
-        let mut moderation = streaming(&events, &history);
-        moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, &history, 0);
+        let mut moderation = streaming(&events);
+        moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, 0);
         assert!(!moderation.is_streaming() && !events.request_seen());
     }
 

@@ -217,12 +217,7 @@ impl SendSide {
     pub(crate) fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
         let was = self.moderation.is_streaming();
         if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
-            self.moderation.update(
-                fetched,
-                &qp.moderation_events,
-                &qp.send_cq.stream_history,
-                now,
-            );
+            self.moderation.update(fetched, &qp.moderation_events, now);
         } else {
             self.moderation.end();
         }

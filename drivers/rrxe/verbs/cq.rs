@@ -10,7 +10,6 @@
 
 use crate::limits;
 use crate::marker::Rrxe;
-use crate::qp::StreamHistory;
 use crate::ring::abi::{
     self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
     NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
@@ -45,8 +44,6 @@ pub(crate) struct Cq {
     target: Option<Arc<CqTarget>>,
     /// The consumer is in the kernel.
     is_kernel: bool,
-    /// Whether queue pairs that complete here are used for streams.
-    pub(crate) stream_history: StreamHistory,
     /// Notifies a kernel consumer: [`COMPLETIONS`], [`LOST`].
     #[pin]
     notification: SerialWork<Cq>,
@@ -284,7 +281,6 @@ impl Cq {
                 resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target,
                 is_kernel,
-                stream_history: StreamHistory::new(),
                 notification <- SerialWork::new(c"rrxe_cq", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
