@@ -27,7 +27,7 @@ mod transport;
 mod verbs;
 
 use crate::{
-    transport::{origin, rx, sockets},
+    transport::{icrc_elision, rx, sockets},
     verbs::link,
 };
 use kernel::{prelude::*, sync::Arc};
@@ -150,7 +150,7 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
-        origin::prepare();
+        icrc_elision::prepare();
         if !HAS_USER_THREADS {
             pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
         }

@@ -6,7 +6,7 @@ use super::{
     responder::{Resource, Responder},
     service, Qp, QpHandle,
 };
-use crate::{config::Config, limits, marker::Rrxe, transport::path::Path};
+use crate::{limits, marker::Rrxe, transport::path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
@@ -214,7 +214,7 @@ pub(crate) fn modify(
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
-        Some(info) if qp.qp_type.is_connected() => Some(new_path(*info, &qp.device.config)?),
+        Some(info) if qp.qp_type.is_connected() => Some(new_path(*info)?),
         _ => None,
     };
 
@@ -259,8 +259,8 @@ fn is_drained(qp: &Qp) -> bool {
     side.requester.is_drained(&side.slots)
 }
 
-fn new_path(info: AddressInfo, config: &Config) -> Result<Arc<Path>> {
-    Arc::pin_init(Path::new(info, config), GFP_KERNEL_ACCOUNT)
+fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
+    Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT)
 }
 
 /// Changes the state from `from` to `to`. Returns false if an error has changed the state

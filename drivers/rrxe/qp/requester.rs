@@ -22,7 +22,7 @@ use crate::{
     transport::{
         path::Path,
         rx_packet::RxPacket,
-        tx::{Transmitter, TxBatch},
+        tx::{Transmitter, Transport, TxBatch},
     },
     verbs::{
         cq::Cq,
@@ -94,35 +94,6 @@ impl<T: Clone + Default> SlotArrays<T> {
     fn get_mut(&mut self, slot: u32, n: u32) -> Option<&mut [T]> {
         let start = (slot as usize).wrapping_mul(self.len);
         self.elements.get_mut(start..)?.get_mut(..n as usize)
-    }
-}
-
-/// The transport of packets to a peer on this host.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Transport {
-    /// Nothing has been sent yet.
-    #[default]
-    Undecided,
-    Stack,
-    /// The peer belongs to the same device: [`crate::transport::loopback`].
-    Loopback,
-}
-
-impl Transport {
-    /// Selects the transport for new packets. Packets that went through the network stack stay in
-    /// flight for a while and must not be overtaken.
-    fn select(self, qp: &Qp, requester: &Requester, rcu: &rcu::Guard) -> Self {
-        let peer = qp.device.tables.qps.get(requester.dest_qpn(), rcu);
-        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
-        let may_change = match self {
-            Transport::Undecided | Transport::Loopback => true,
-            Transport::Stack => qp.is_reliable() && !requester.has_unacknowledged(),
-        };
-        if is_same_device && may_change {
-            Transport::Loopback
-        } else {
-            Transport::Stack
-        }
     }
 }
 
@@ -260,7 +231,7 @@ impl SendSide {
         self.requester.reset();
         self.reorder_buffer.clear();
         self.end_stream();
-        self.transport = Transport::Undecided;
+        self.transport = Transport::default();
         self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
@@ -294,16 +265,17 @@ impl SendSide {
             transmitter: Transmitter::new(qp),
             completions,
         };
-        let (path, port, transport) = (&self.path, self.source_port, &mut self.transport);
-        env.transmitter
-            .open_batch(batch, path, port, ctx.rcu, |is_loopback_route| {
-                *transport = if is_loopback_route {
-                    transport.select(qp, &self.requester, ctx.rcu)
-                } else {
-                    Transport::Stack
-                };
-                *transport == Transport::Loopback
-            });
+        if let Some(batch) = batch {
+            let (last, requester) = (self.transport, &self.requester);
+            let select = || {
+                let is_idle = qp.is_reliable() && !requester.has_unacknowledged();
+                last.select(qp, requester.dest_qpn(), is_idle, ctx.rcu)
+            };
+            let (path, port) = (&self.path, self.source_port);
+            self.transport = env
+                .transmitter
+                .open_batch(batch, path, port, ctx.rcu, select);
+        }
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.transmitter.finish();
         result
@@ -362,11 +334,10 @@ impl Half for SendSide {
         if bad_pkeys != 0 {
             qp.device.count_bad_pkeys(bad_pkeys);
         }
-        // A device on the path may segment our packets and then drop those without an ICRC. Plain
-        // packet loss does not count here, only timeouts.
+        // Plain packet loss does not count here, only timeouts.
         let timed_out = before.timeouts != after.timeouts;
         if let Some(path) = self.path.as_ref().filter(|_| timed_out) {
-            path.on_timeout();
+            path.elision.on_timeout();
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     transport::{
         path::Path,
         rx_packet::RxPacket,
-        tx::{Transmitter, TxBatch},
+        tx::{Transmitter, Transport, TxBatch},
     },
     verbs::{
         cq::Cq,
@@ -64,9 +64,8 @@ pub(crate) struct RecvSide {
     guesses: Guesses,
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
-    /// The last request came without the network stack, and responses may leave that way too:
-    /// [`crate::transport::loopback`].
-    pub(crate) loopback: bool,
+    /// The transport by which the last request came, and by which responses leave.
+    pub(crate) transport: Transport,
 }
 
 /// The receive work request that the responder works on.
@@ -124,7 +123,7 @@ impl RecvSide {
             source_port: 0,
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
-            loopback: false,
+            transport: Transport::default(),
         }))
     }
 
@@ -158,10 +157,11 @@ impl RecvSide {
             transmitter: Transmitter::new(qp),
             completions,
         };
-        let (path, port) = (&self.path, self.source_port);
-        let is_loopback = |is_loopback_route: bool| is_loopback_route && self.loopback;
-        env.transmitter
-            .open_batch(batch, path, port, ctx.rcu, is_loopback);
+        if let Some(batch) = batch {
+            let (path, port, transport) = (&self.path, self.source_port, self.transport);
+            env.transmitter
+                .open_batch(batch, path, port, ctx.rcu, || transport);
+        }
         let result = f(&mut self.responder, &mut env);
         env.transmitter.finish();
         result
@@ -248,7 +248,7 @@ impl Half for RecvSide {
     }
 
     fn on_batch(&mut self, incoming: &RxPacket<'_>) {
-        self.loopback = incoming.is_loopback();
+        self.transport = incoming.transport();
     }
 
     fn expected_psn(&self) -> Psn {

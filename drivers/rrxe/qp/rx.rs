@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    transport::{congestion::is_marked, path::Path, rx_packet::RxPacket},
+    transport::{congestion::is_marked, rx_packet::RxPacket},
 };
 use core::mem::take;
-use kernel::sync::{rcu, Arc, ArcBorrow};
+use kernel::sync::{rcu, ArcBorrow};
 use linux_rdma::{
     net::RxSkb,
     sync::{arc_borrow_ref, lock_bh},
@@ -45,8 +45,8 @@ struct ReceivingHalf<'a, H: Half> {
     half: Locked<'a, H>,
     /// The packets come from the peer: all packets of a batch have the same addresses.
     from_peer: bool,
-    /// The peer has not been told yet whether its GSO packets arrive unmodified.
-    unconfirmed: bool,
+    /// The peer has not been told yet that its GSO packets arrive unmodified.
+    unproven: bool,
 }
 
 /// The state of a half in a batch.
@@ -95,8 +95,6 @@ pub(crate) struct RxBatch<'a> {
     marked: u32,
     /// The notification for the last marked packet.
     cnp: Option<PendingCnp>,
-    /// Packets arrived in a GSO packet unmodified from this host, and the peer has not been told.
-    intact: bool,
     /// Cache of the ICRC prefix of the previous packet.
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
@@ -113,7 +111,6 @@ impl<'a> RxBatch<'a> {
             bytes: 0,
             marked: 0,
             cnp: None,
-            intact: false,
             prefix: LastPrefix::default(),
             vector,
         }
@@ -150,15 +147,22 @@ impl<'a> RxBatch<'a> {
             self.unlock(qp);
             let mut half = Locked::<H>::new(arc_borrow_ref(qp));
             let path = half.path().as_ref();
-            let from_peer = path.is_some_and(|path| incoming.is_from_peer_of(path));
-            let unconfirmed = qp.is_reliable() && path.is_some_and(|p| p.needs_confirmation());
+            let path = path.filter(|path| incoming.is_from_peer_of(path));
+            let from_peer = path.is_some();
+            let mut unproven = false;
+            if let Some(path) = path.filter(|_| qp.is_reliable()) {
+                if let Some(mark) = incoming.mark() {
+                    path.elision.on_mark(mark);
+                }
+                unproven = path.elision.is_unproven();
+            }
             if from_peer {
                 half.on_batch(incoming);
             }
             H::of_batch(self).locked = Some(ReceivingHalf {
                 half,
                 from_peer,
-                unconfirmed,
+                unproven,
             });
         }
         let BatchHalf { locked, work } = H::of_batch(self);
@@ -233,8 +237,12 @@ impl<'a> RxBatch<'a> {
             qp.count(Counter::Discarded);
             return;
         };
-        let intact = receiving.unconfirmed && incoming.is_in_local_gso_packet();
         let half = &mut *receiving.half;
+        if receiving.unproven && incoming.is_in_local_gso_packet() {
+            if let Some(path) = half.path() {
+                path.elision.on_intact(incoming.packet.packets);
+            }
+        }
         let cnp = half.cnp(incoming);
         half.expire_buffered(incoming.now);
         let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
@@ -255,7 +263,6 @@ impl<'a> RxBatch<'a> {
         }
         work.any = true;
         work.outcome.merge(outcome);
-        self.intact |= intact;
         if cnp.is_some() {
             self.marked = self.marked.saturating_add(1);
             self.cnp = cnp;
@@ -293,9 +300,6 @@ impl<'a> RxBatch<'a> {
         } else {
             self.recv.finish(qp);
             self.send.finish(qp);
-        }
-        if take(&mut self.intact) {
-            qp.confirm_intact();
         }
         Qp::report_events(qp);
     }
@@ -351,38 +355,13 @@ impl Qp {
         batch.finish();
     }
 
-    /// Tells the peer, once, that its GSO packets arrive unmodified because it is on this host. The
-    /// peer may then omit the ICRCs of payload in page fragments. The caller must hold no lock.
+    /// Handles a packet that came without an ICRC and was modified on its way. The caller must hold
+    /// no lock.
     #[cold]
-    fn confirm_intact(&self) {
-        if let Some((path, peer_path)) = self.paths(&rcu::read_lock()) {
-            path.set_confirmed();
-            peer_path.on_intact();
+    pub(crate) fn on_modified_packet(&self, skb: &RxSkb) {
+        let path = lock_bh(&self.recv).path.clone();
+        if let Some(path) = path.filter(|path| path.is_from_peer(skb)) {
+            path.elision.on_modified();
         }
-    }
-
-    /// Handles a packet that came without an ICRC and was modified on its way: tells the peer, if
-    /// it is on this host and has sent the packet. The caller must hold no lock.
-    #[cold]
-    pub(crate) fn on_modified_packet(&self, skb: &RxSkb, rcu: &rcu::Guard) {
-        if let Some((path, peer_path)) = self.paths(rcu) {
-            if path.is_from_peer(skb) {
-                peer_path.on_modified();
-            }
-        }
-    }
-
-    /// Returns the path to the peer and the peer's path back, if the peer is on this host.
-    fn paths(&self, rcu: &rcu::Guard) -> Option<(Arc<Path>, Arc<Path>)> {
-        let of = |qp: &Qp| {
-            let side = lock_bh(&qp.recv);
-            let path = side.path.clone()?;
-            Some((path, side.responder.dest_qpn()))
-        };
-        let (path, number) = of(self)?;
-        let peer = self.device.tables.qps.get(number, rcu)?;
-        // The number may belong to a queue pair of another host.
-        let (peer_path, peer_number) = of(&peer)?;
-        (peer_number == self.number && peer_path.is_reverse_of(&path)).then_some((path, peer_path))
     }
 }

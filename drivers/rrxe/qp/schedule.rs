@@ -9,7 +9,10 @@ use super::{
 use crate::{
     counters::Counter,
     limits::path,
-    transport::{rx_packet::RxPacket, tx::TxBatch},
+    transport::{
+        rx_packet::RxPacket,
+        tx::{Transport, TxBatch},
+    },
     verbs::cq::Cq,
     EVENT_QUEUE,
 };
@@ -201,24 +204,13 @@ impl Qp {
         stats
     }
 
-    /// Sends a batch, and counts its packets that may be queued on this host. The caller must hold
-    /// neither the send lock nor any lock that the receiver of the batch takes.
+    /// Sends a batch. The caller must hold neither the send lock nor any lock that the receiver of
+    /// the batch takes.
     #[inline]
     fn send_batch(&self, batch: &mut TxBatch) {
-        if batch.owned != 0 {
-            self.local.queued(batch.owned);
-        }
-        let stats = self.transmit(&mut batch.queue);
-        if batch.owned != 0 && stats.no_room != 0 {
+        let no_room = batch.send(self);
+        if no_room {
             lock_bh(&self.send).requester.dropped_locally();
-        }
-        if let Some(loopback) = &batch.loopback {
-            let (packets, bytes) = self.device.deliver(loopback);
-            self.with_counters(|counters| {
-                counters.add(Counter::SameDevice, packets);
-                counters.add(Counter::SentPackets, packets);
-                counters.add(Counter::SentBytes, bytes);
-            });
         }
     }
 
@@ -293,7 +285,9 @@ impl Qp {
             let mut side = Locked::<RecvSide>::new(qp);
             // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
             // nested too deeply, the packets go through the network stack, which queues them.
-            side.loopback &= !qp.device.is_deeply_nested();
+            if qp.device.is_deeply_nested() {
+                side.transport = Transport::Stack;
+            }
             side.responder.stop_waiting();
             side.fill(qp, &mut round);
             side.count();

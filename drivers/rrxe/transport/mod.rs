@@ -7,9 +7,9 @@
 //! |---|---|
 //! | [`congestion`] | ECN bits |
 //! | [`guard`] | protection of the UDP port against other programs of this host |
+//! | [`icrc_elision`] | packets without ICRCs between two ends on this host |
 //! | [`local_queue`] | limit of the packets that are queued on this host |
 //! | [`loopback`] | packets between queue pairs of one device |
-//! | [`origin`] | mark of packets that were built on this host |
 //! | [`path`] | route and addresses of a queue pair's packets |
 //! | [`rx`], [`rx_packet`] | incoming packets; the type of a received packet |
 //! | [`sockets`] | the sockets of each network namespace |
@@ -17,9 +17,9 @@
 
 pub(crate) mod congestion;
 mod guard;
+pub(crate) mod icrc_elision;
 pub(crate) mod local_queue;
 pub(crate) mod loopback;
-pub(crate) mod origin;
 pub(crate) mod path;
 pub(crate) mod rx;
 pub(crate) mod rx_packet;

@@ -2,7 +2,8 @@
 
 //! The path to a peer: addresses, header fields and a cached route.
 
-use crate::{config::Config, limits, verbs::device::DeviceState};
+use super::icrc_elision::IcrcElision;
+use crate::{limits, verbs::device::DeviceState};
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -26,45 +27,13 @@ pub(crate) struct Path {
     /// The route of the last packets; looked up again once the stack reports it as stale.
     #[pin]
     route: SpinLock<Option<Route>>,
-    /// Whether packets omit the ICRC: one of the constants below.
-    icrc_elision: Atomic<u32>,
-    /// While `SUSPECT`: number of batches that must still leave with ICRCs.
-    batches_left: Atomic<u32>,
-    /// Number of changes to `SUSPECT`, which determines the length of the next one.
-    backoff: Atomic<u32>,
+    pub(crate) elision: IcrcElision,
     /// The last GSO packet was long.
     long_gso: Atomic<u32>,
-    /// The peer, on this host, has been told that its GSO packets arrive unmodified.
-    intact_confirmed: Atomic<u32>,
 }
 
-/// ICRC elision is not known to work yet: all packets have an ICRC.
-const UNKNOWN: u32 = 0;
-/// The peer is on this host, and our GSO packets arrive there unmodified: it accepts them without
-/// ICRCs.
-const ELIDED: u32 = 1;
-/// All packets have an ICRC, as configured.
-const REQUIRED: u32 = 2;
-/// Packets left without ICRCs (`ELIDED`), and then an ACK timed out, either because something on
-/// the path now segments packets and drops those without an ICRC, or because the peer was slow. Or
-/// the peer received a packet without an ICRC that was segmented or forged.
-const SUSPECT: u32 = 3;
-
-/// Number of batches that leave with ICRCs after a timeout. It doubles with each further timeout,
-/// up to [`MAX_BACKOFF`] times.
-const SUSPECT_BATCHES: u32 = 64;
-const MAX_BACKOFF: u32 = 16;
-/// Smallest back-off after a segmented or forged packet: if the path segments GSO packets, each one
-/// that leaves without ICRCs is lost.
-const MODIFIED_BACKOFF: u32 = 4;
-
 impl Path {
-    pub(crate) fn new(info: AddressInfo, config: &Config) -> impl PinInit<Self, Error> {
-        let icrc_elision = if config.always_icrc {
-            REQUIRED
-        } else {
-            UNKNOWN
-        };
+    pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
         let (source, destination) = match info.network {
             NetworkType::Ipv4 => (
                 IpAddr::V4(AddressInfo::ipv4_of(&info.sgid)),
@@ -77,11 +46,8 @@ impl Path {
             source,
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
-            icrc_elision: Atomic::new(icrc_elision),
-            batches_left: Atomic::new(0),
-            backoff: Atomic::new(0),
+            elision: IcrcElision::new(),
             long_gso: Atomic::new(0),
-            intact_confirmed: Atomic::new(0),
         })
     }
 
@@ -111,80 +77,6 @@ impl Path {
         self.source == *destination && self.destination == *source
     }
 
-    /// Records that the peer has received a GSO packet unmodified.
-    pub(crate) fn on_intact(&self) {
-        if self.icrc_elision.load(Relaxed) == UNKNOWN {
-            self.icrc_elision.store(ELIDED, Relaxed);
-        }
-    }
-
-    /// Returns whether all packets must have an ICRC and pass the network stack.
-    #[inline]
-    pub(crate) fn always_has_icrc(&self) -> bool {
-        self.icrc_elision.load(Relaxed) == REQUIRED
-    }
-
-    /// Returns whether the peer must still be told that its GSO packets arrive unmodified.
-    #[inline]
-    pub(crate) fn needs_confirmation(&self) -> bool {
-        self.intact_confirmed.load(Relaxed) == 0
-    }
-
-    /// Records that the peer has been told.
-    pub(crate) fn set_confirmed(&self) {
-        self.intact_confirmed.store(1, Relaxed);
-    }
-
-    /// Records that the peer has received a modified packet without an ICRC: a packet was segmented
-    /// or copied on its way, or is forged. Has no effect unless packets leave without ICRCs.
-    #[cold]
-    pub(crate) fn on_modified(&self) {
-        if self.icrc_elision.cmpxchg(ELIDED, SUSPECT, Relaxed).is_ok() {
-            self.suspend(self.backoff.load(Relaxed).max(MODIFIED_BACKOFF));
-        }
-    }
-
-    /// Records that an ACK has timed out.
-    #[cold]
-    pub(crate) fn on_timeout(&self) {
-        // Both sides of a queue pair may race here. Either result is good enough.
-        if self.icrc_elision.cmpxchg(ELIDED, SUSPECT, Relaxed) == Err(REQUIRED) {
-            return;
-        }
-        self.suspend(self.backoff.load(Relaxed));
-    }
-
-    /// Makes packets leave with ICRCs for a number of batches that grows with the back-off.
-    fn suspend(&self, backoff: u32) {
-        self.batches_left.store(SUSPECT_BATCHES << backoff, Relaxed);
-        let next = backoff.wrapping_add(1).min(MAX_BACKOFF);
-        self.backoff.store(next, Relaxed);
-    }
-
-    /// Returns whether the payload of GSO packets needs no ICRC.
-    #[inline]
-    pub(crate) fn may_omit_icrc(&self) -> bool {
-        self.icrc_elision.load(Relaxed) == ELIDED
-    }
-
-    /// Records that a batch begins whose GSO packets could omit ICRCs.
-    #[inline]
-    pub(crate) fn on_batch(&self) {
-        if self.icrc_elision.load(Relaxed) == SUSPECT {
-            self.on_suspect_batch();
-        }
-    }
-
-    #[cold]
-    fn on_suspect_batch(&self) {
-        match self.batches_left.load(Relaxed).checked_sub(1) {
-            Some(left) => self.batches_left.store(left, Relaxed),
-            None => {
-                let _ = self.icrc_elision.cmpxchg(SUSPECT, ELIDED, Relaxed);
-            }
-        }
-    }
-
     /// Returns whether small packets are expected to form long GSO packets.
     #[inline]
     pub(crate) fn has_long_gso(&self) -> bool {
@@ -197,11 +89,6 @@ impl Path {
         if self.has_long_gso() != long {
             self.long_gso.store(long.into(), Relaxed);
         }
-    }
-
-    /// Returns whether `other` is the reverse of this path.
-    pub(crate) fn is_reverse_of(&self, other: &Path) -> bool {
-        self.source == other.destination && self.destination == other.source
     }
 
     /// Returns the current route. `None` if the stack has no route.

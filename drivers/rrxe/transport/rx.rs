@@ -9,8 +9,8 @@
 //! the specification, is dropped without a response.
 
 use super::{
+    icrc_elision::Mark,
     loopback::{LoopbackBatch, LoopbackEntry},
-    origin,
     rx_packet::{parse, with_addressed, RxPacket},
 };
 use crate::{
@@ -276,7 +276,7 @@ impl Receiver {
     }
 
     /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came
-    /// without an ICRC and was modified, its sender is told.
+    /// without an ICRC and was modified, its queue pair is told.
     #[inline]
     fn has_valid_icrc(
         &self,
@@ -293,7 +293,7 @@ impl Receiver {
                 if received == NO_ICRC {
                     batch.finish();
                     if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, rcu) {
-                        qp.on_modified_packet(datagram.packet(), rcu);
+                        qp.on_modified_packet(datagram.packet());
                     }
                 }
                 Counter::BadIcrc
@@ -383,7 +383,7 @@ impl UdpReceive for Receiver {
         let vector = Vector::new();
         let mut batch = RxBatch::new(&vector);
         let mut burst = None;
-        for datagram in skb.datagrams(origin::is_marked(&skb), &vector) {
+        for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
             vector.hold();
             good &= self.datagram(dev, datagram, now, &mut batch, &mut burst, &rcu);
         }

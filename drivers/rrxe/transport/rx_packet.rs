@@ -2,7 +2,7 @@
 
 //! Received packets, from the network stack or from another queue pair of the device.
 
-use super::{loopback::LoopbackPacket, path::Path};
+use super::{icrc_elision::Mark, loopback::LoopbackPacket, path::Path, tx::Transport};
 use crate::verbs::mr::Span;
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
@@ -40,10 +40,13 @@ impl RxPacket<'_> {
         self.packet.header_len.into()
     }
 
-    /// Returns whether the packet bypassed the network stack.
+    /// Returns the transport by which the packet came.
     #[inline]
-    pub(crate) fn is_loopback(&self) -> bool {
-        matches!(self.source, PacketSource::Loopback(_))
+    pub(crate) fn transport(&self) -> Transport {
+        match self.source {
+            PacketSource::Datagram(_) => Transport::Stack,
+            PacketSource::Loopback(_) => Transport::Loopback,
+        }
     }
 
     /// Returns the IPv4 type of service or IPv6 traffic class; 0 for a packet that never left the
@@ -63,6 +66,12 @@ impl RxPacket<'_> {
             PacketSource::Datagram(datagram) => path.is_from_peer(datagram.packet()),
             PacketSource::Loopback(loopback) => loopback.is_from_peer_of(path),
         }
+    }
+
+    /// Returns the mark of a packet that was built on this host.
+    #[inline]
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        self.skb().and_then(Mark::of)
     }
 
     /// Returns whether the packet is part of a GSO packet that arrived unmodified from this host.
@@ -116,6 +125,7 @@ impl RxPacket<'_> {
     }
 
     /// Returns the packet of the network stack that contains this one.
+    #[inline]
     pub(crate) fn skb(&self) -> Option<&RxSkb> {
         match &self.source {
             PacketSource::Datagram(datagram) => Some(datagram.packet()),

@@ -6,7 +6,6 @@
 use super::{
     congestion,
     loopback::{LoopbackBatch, MIN_ZERO_COPY},
-    origin,
     path::Path,
 };
 use crate::{
@@ -126,10 +125,10 @@ impl<'a> FlowTemplate<'a> {
         let mut template = Self::new(path, device, source_port, rcu)?;
         template.tos = congestion::connected_tos(&device.config, template.tos);
         // A queueing discipline may segment GSO packets.
-        if !template.is_captured && !template.may_queue {
-            path.on_batch();
-            template.omit_icrc = path.may_omit_icrc();
-        }
+        template.omit_icrc = !template.is_captured
+            && !template.may_queue
+            && !device.config.always_icrc
+            && path.elision.may_omit();
         Some(template)
     }
 
@@ -152,9 +151,8 @@ impl<'a> FlowTemplate<'a> {
     /// Returns whether the route leads back over the loopback device, with neither a queueing
     /// discipline nor a capture that must see the packets.
     #[inline]
-    pub(crate) fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
-        let dev = self.route.device(rcu);
-        dev.is_loopback() && !self.may_queue && !self.is_captured && !self.path.always_has_icrc()
+    fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
+        self.route.device(rcu).is_loopback() && !self.may_queue && !self.is_captured
     }
 
     /// Replaces the type of service or traffic class.
@@ -301,7 +299,7 @@ impl<'a> FlowTemplate<'a> {
             }
             _ => Err(EINVAL),
         };
-        origin::mark(&mut skb);
+        self.path.elision.mark().set(&mut skb);
         finished.is_ok().then_some(skb)
     }
 
@@ -326,27 +324,78 @@ impl<'a> FlowTemplate<'a> {
     }
 }
 
-/// The packets that a batch sends. Each of the two queues keeps its order.
-#[derive(Default)]
-pub(crate) struct TxBatch {
+/// How packets get to the peer of a connected queue pair.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Nothing has been sent yet.
+    #[default]
+    Undecided,
+    /// Through the network stack.
+    Stack,
+    /// Directly, to a queue pair of the same device: [`super::loopback`].
+    Loopback,
+}
+
+impl Transport {
+    /// Returns the transport for new packets to queue pair number `peer`, if the route leads back
+    /// to this host. Packets that went through the network stack stay in flight for a while and
+    /// must not be overtaken: `is_idle` tells that there are none.
+    #[inline]
+    pub(crate) fn select(self, qp: &Qp, peer: u32, is_idle: bool, rcu: &rcu::Guard) -> Self {
+        let peer = qp.device.tables.qps.get(peer, rcu);
+        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
+        if is_same_device && (self != Self::Stack || is_idle) {
+            Self::Loopback
+        } else {
+            Self::Stack
+        }
+    }
+}
+
+/// The packets that a batch sends, in order.
+pub(crate) enum TxBatch {
     /// Packets for the network stack.
-    pub(crate) queue: TxQueue,
-    /// Packets in `queue` that have an owner.
-    pub(crate) owned: u16,
-    /// Packets that bypass the network stack, if any.
-    pub(crate) loopback: Option<LoopbackBatch>,
+    Stack {
+        queue: TxQueue,
+        /// Packets in `queue` that have an owner.
+        owned: u16,
+    },
+    /// Packets for queue pairs of the same device.
+    Loopback(LoopbackBatch),
+}
+
+impl Default for TxBatch {
+    fn default() -> Self {
+        Self::Stack {
+            queue: TxQueue::default(),
+            owned: 0,
+        }
+    }
 }
 
 impl TxBatch {
-    /// Returns the batch of packets that bypass the network stack. `None` if nothing may be sent.
+    /// Sends the packets of a queue pair, and counts them. Returns whether a queueing discipline of
+    /// this host had no room for one. The caller must hold no lock that the receiver takes.
     #[inline]
-    fn loopback<'a>(
-        batch: &'a mut Option<&mut Self>,
-        template: &Option<FlowTemplate<'_>>,
-    ) -> Option<&'a mut LoopbackBatch> {
-        let (batch, template) = (batch.as_deref_mut()?, template.as_ref()?);
-        let new = || LoopbackBatch::new(template.path);
-        Some(batch.loopback.get_or_insert_with(new))
+    pub(crate) fn send(&mut self, qp: &Qp) -> bool {
+        match self {
+            Self::Stack { queue, owned } => {
+                if *owned != 0 {
+                    qp.local.queued(*owned);
+                }
+                let no_room = qp.transmit(queue).no_room;
+                *owned != 0 && no_room != 0
+            }
+            Self::Loopback(batch) => {
+                let (packets, bytes) = qp.device.deliver(batch);
+                qp.with_counters(|counters| {
+                    counters.add(Counter::SameDevice, packets);
+                    counters.add(Counter::SentPackets, packets);
+                    counters.add(Counter::SentBytes, bytes);
+                });
+                false
+            }
+        }
     }
 }
 
@@ -361,8 +410,6 @@ pub(crate) struct Transmitter<'a> {
     template: Option<FlowTemplate<'a>>,
     /// `None` if nothing may be sent.
     batch: Option<&'a mut TxBatch>,
-    /// The packets are for a queue pair of the same device, and bypass the network stack.
-    loopback: bool,
     gso: Option<GsoPacket>,
     scratch: IcrcScratch,
     /// Number of packets for which this host has room.
@@ -493,7 +540,6 @@ impl<'a> Transmitter<'a> {
             qp,
             template: None,
             batch: None,
-            loopback: false,
             gso: None,
             scratch: IcrcScratch::default(),
             room: u32::MAX,
@@ -505,28 +551,34 @@ impl<'a> Transmitter<'a> {
         self.room
     }
 
-    /// Opens `batch`, if there is one. `is_loopback` decides whether packets bypass the network
-    /// stack; its argument tells whether the route leads back to this host.
+    /// Opens `batch`. Calls `select` for the transport if the route leads back to this host. Returns
+    /// the transport.
     // In place, because the struct is too large to move. Most calls handle received packets and
     // have no batch.
     #[inline(always)]
     pub(crate) fn open_batch(
         &mut self,
-        batch: Option<&'a mut TxBatch>,
+        batch: &'a mut TxBatch,
         path: &'a Option<Arc<Path>>,
         source_port: u16,
         rcu: &rcu::Guard,
-        is_loopback: impl FnOnce(bool) -> bool,
-    ) {
-        if batch.is_none() {
-            return;
-        }
-        self.batch = batch;
+        select: impl FnOnce() -> Transport,
+    ) -> Transport {
+        let device = &self.qp.device;
         if let Some(path) = path {
-            self.template = FlowTemplate::connected(path, &self.qp.device, source_port, rcu);
+            self.template = FlowTemplate::connected(path, device, source_port, rcu);
         }
-        let is_loopback_route = |template: &FlowTemplate<'_>| template.is_loopback_route(rcu);
-        self.loopback = is_loopback(self.template.as_ref().is_some_and(is_loopback_route));
+        let loopback = |template: &&FlowTemplate<'_>| {
+            !device.config.always_icrc && template.is_loopback_route(rcu)
+        };
+        let mut transport = Transport::Stack;
+        if let Some(template) = self.template.as_ref().filter(loopback) {
+            transport = select();
+            if transport == Transport::Loopback {
+                *batch = TxBatch::Loopback(LoopbackBatch::new(template.path));
+            }
+        }
+        self.batch = Some(batch);
         // Datagrams count against the queue pair's device, because their routes are not known yet.
         let may_queue = match &self.template {
             Some(template) => template.may_queue,
@@ -538,6 +590,7 @@ impl<'a> Transmitter<'a> {
         if may_queue {
             self.room = self.qp.local.room();
         }
+        transport
     }
 
     /// Sends consecutive packets, related by [`TxPacket::advance`], without copying their payload.
@@ -550,35 +603,16 @@ impl<'a> Transmitter<'a> {
         count: u32,
         reference: impl FnOnce(u32) -> Option<Reference>,
     ) -> Option<(u32, Result<(), TxError>)> {
-        if !self.loopback {
+        let Some(TxBatch::Loopback(loopback)) = self.batch.as_deref_mut() else {
             return None;
-        }
+        };
         let whole = packet.payload.len().checked_mul(count);
         let reference = reference(whole.filter(|len| *len >= MIN_ZERO_COPY)?)?;
-        let Some(loopback) = TxBatch::loopback(&mut self.batch, &self.template) else {
-            return Some((0, Err(TxError::NoRoom)));
-        };
         if !loopback.push_reference(packet, count, reference) {
             // A batch has fewer than 2^16 packets.
             self.count_lost(count as u16);
         }
         Some((count, Ok(())))
-    }
-
-    /// Sends a packet that bypasses the network stack, and copies its payload.
-    #[inline(never)]
-    fn send_loopback(
-        &mut self,
-        packet: &TxPacket,
-        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<(), TxError> {
-        let Some(loopback) = TxBatch::loopback(&mut self.batch, &self.template) else {
-            return Err(TxError::NoRoom);
-        };
-        if !loopback.push_copy(packet, &self.scratch.vector, gather)? {
-            self.count_lost(1);
-        }
-        Ok(())
     }
 
     /// Sends a packet; `gather` writes the payload. A packet that can't be sent is lost: the
@@ -588,11 +622,27 @@ impl<'a> Transmitter<'a> {
         packet: &TxPacket,
         mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        if self.loopback {
-            return self.send_loopback(packet, gather);
+        match self.batch {
+            Some(TxBatch::Loopback(_)) => self.send_loopback(packet, gather),
+            _ => self
+                .send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
+                .map(|_| ()),
         }
-        self.send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
-            .map(|_| ())
+    }
+
+    /// Sends a packet to a queue pair of the same device, and copies its payload.
+    #[inline(never)]
+    fn send_loopback(
+        &mut self,
+        packet: &TxPacket,
+        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+    ) -> Result<(), TxError> {
+        if let Some(TxBatch::Loopback(loopback)) = self.batch.as_deref_mut() {
+            if !loopback.push_copy(packet, &self.scratch.vector, gather)? {
+                self.count_lost(1);
+            }
+        }
+        Ok(())
     }
 
     /// Sends consecutive packets, related by [`TxPacket::advance`]; `gather` writes the payload of
@@ -604,7 +654,7 @@ impl<'a> Transmitter<'a> {
         count: u32,
         mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
-        if self.loopback {
+        if let Some(TxBatch::Loopback(_)) = self.batch {
             let mut at = 0u32;
             return packet.for_each_in_burst(count, |packet| {
                 let sent = self.send_loopback(packet, |writer| gather(at, writer));
@@ -727,13 +777,13 @@ impl<'a> Transmitter<'a> {
         }
         let owner = gso.counted.then_some(&self.qp.local);
         match (gso.finish(template), self.batch.as_deref_mut()) {
-            (Some(mut skb), Some(batch)) => {
+            (Some(mut skb), Some(TxBatch::Stack { queue, owned })) => {
                 if let Some(owner) = owner {
-                    let owned = skb.set_owner(owner.clone());
-                    batch.owned = batch.owned.wrapping_add(owned.into());
+                    let is_owned = skb.set_owner(owner.clone());
+                    *owned = owned.wrapping_add(is_owned.into());
                 }
                 self.room = self.room.saturating_sub(owner.is_some().into());
-                batch.queue.push(skb);
+                queue.push(skb);
             }
             _ => self.count_lost(count),
         }

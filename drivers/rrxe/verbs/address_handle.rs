@@ -41,7 +41,7 @@ impl AddressHandle {
                     tables: tables.clone(),
                     number,
                     pd: pd.id(),
-                    path <- Path::new(info, &device.config),
+                    path <- Path::new(info),
                 }),
                 flags,
             )

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! ICRC elision: the payload of GSO packets to a peer on this host needs no ICRC.
+//!
+//! Between the namespaces of one host, for example over a veth, a packet may cross the stack with
+//! only its headers examined. The receiver then reads the memory that the sender wrote, and an ICRC
+//! would protect nothing.
+//!
+//! Each packet carries a [`Mark`] in the key of a transmit timestamp, which it does not otherwise
+//! use. The receiver thereby recognizes packets that were built on this host. A new packet has no
+//! mark, and a clone shares it. Packets that are copied or cut from another packet have none, except
+//! for the first datagram of a segmented packet. The mark therefore shows that the page fragments
+//! are the memory that was written on this host. It also tells the peer whether GSO packets from
+//! there arrive unmodified, so the two ends need no other channel, and a peer on another host never
+//! learns it.
+//!
+//! The mark is neither secret nor proof of anything else: a program that may send packets from this
+//! host can send any packet.
+
+use kernel::sync::atomic::{Atomic, Relaxed};
+use linux_rdma::{
+    net::{RxSkb, TxSkb},
+    random,
+};
+
+/// The mark of packets built here, or 0 before [`prepare`]. It is random, because other users of
+/// the field store packet counters or values chosen by programs.
+static KEY: Atomic<u32> = Atomic::new(0);
+
+/// Bit of the mark: GSO packets of the peer arrive unmodified.
+const INTACT: u32 = 1;
+
+/// Number of packets that must arrive in unmodified GSO packets after one was modified. A queueing
+/// discipline that segments only the largest GSO packets then costs few of them.
+const AFTER_MODIFIED: u32 = 1024;
+
+/// Chooses the key. Called once, before there are packets.
+pub(crate) fn prepare() {
+    // The top bit keeps the key apart from counters that start at 0.
+    KEY.store((random::u32() | 1 << 31) & !INTACT, Relaxed);
+}
+
+/// The mark of a packet that was built on this host.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    /// GSO packets of the peer arrive unmodified.
+    is_intact: bool,
+}
+
+impl Mark {
+    /// Returns the mark of a packet that was built on this host and still has the memory from
+    /// there.
+    #[inline]
+    pub(crate) fn of(skb: &RxSkb) -> Option<Self> {
+        let (key, mark) = (KEY.load(Relaxed), skb.timestamp_key());
+        (key != 0 && mark & !INTACT == key).then_some(Self {
+            is_intact: mark & INTACT != 0,
+        })
+    }
+
+    /// Marks a packet.
+    #[inline]
+    pub(crate) fn set(self, skb: &mut TxSkb) {
+        skb.set_timestamp_key(KEY.load(Relaxed) | u32::from(self.is_intact));
+    }
+}
+
+/// The state of ICRC elision on a path. Several contexts update it without a lock: an update that
+/// gets lost delays the elision, or its end, by a few packets.
+pub(crate) struct IcrcElision {
+    /// Our GSO packets arrive unmodified, as the peer's last mark says.
+    is_confirmed: Atomic<u32>,
+    /// Number of packets that must still arrive in unmodified GSO packets before the peer is told.
+    unproven: Atomic<u32>,
+}
+
+impl IcrcElision {
+    pub(super) const fn new() -> Self {
+        Self {
+            is_confirmed: Atomic::new(0),
+            unproven: Atomic::new(1),
+        }
+    }
+
+    /// Returns whether the payload of GSO packets needs no ICRC.
+    #[inline]
+    pub(super) fn may_omit(&self) -> bool {
+        self.is_confirmed.load(Relaxed) != 0
+    }
+
+    /// Returns the mark for a packet to the peer.
+    #[inline]
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            is_intact: !self.is_unproven(),
+        }
+    }
+
+    /// Returns whether the peer must still be told that its GSO packets arrive unmodified.
+    #[inline]
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.unproven.load(Relaxed) != 0
+    }
+
+    /// Handles the mark of a packet from the peer.
+    #[inline]
+    pub(crate) fn on_mark(&self, mark: Mark) {
+        let is_confirmed = u32::from(mark.is_intact);
+        if self.is_confirmed.load(Relaxed) != is_confirmed {
+            self.is_confirmed.store(is_confirmed, Relaxed);
+        }
+    }
+
+    /// Records that packets of the peer arrived in an unmodified GSO packet.
+    pub(crate) fn on_intact(&self, packets: u32) {
+        let left = self.unproven.load(Relaxed).saturating_sub(packets);
+        self.unproven.store(left, Relaxed);
+    }
+
+    /// Records that a packet of the peer arrived without an ICRC and modified: it was segmented or
+    /// copied on its way, or is forged.
+    #[cold]
+    pub(crate) fn on_modified(&self) {
+        self.unproven.store(AFTER_MODIFIED, Relaxed);
+    }
+
+    /// Records that an ACK has timed out. The path may lead to another host now, where packets
+    /// without ICRCs are dropped. All packets have an ICRC until the peer answers.
+    #[cold]
+    pub(crate) fn on_timeout(&self) {
+        self.is_confirmed.store(0, Relaxed);
+    }
+}
