@@ -43,19 +43,19 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
 /// `data` is valid for reads of `len` bytes.
 #[inline]
 pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
-    #[cfg(CONFIG_X86_64)]
-    if let Some(registers) = registers(vector, len) {
-        // SAFETY: The caller guarantees valid memory, which is at least `MIN_LEN` bytes. The
-        // registers may be used, and the CPU has AVX and PCLMULQDQ: `Registers::for_checksums`
-        // granted them. The fold leaves less than 16 bytes.
-        return unsafe {
+    // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. If there are
+    // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
+    // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
+    // bytes.
+    unsafe {
+        #[cfg(CONFIG_X86_64)]
+        if let Some(registers) = registers(vector, len) {
             let crc = fold::crc32(crc, data, len);
             drop(registers);
-            rest(crc, data.add(len & !15), len & 15)
-        };
+            return rest(crc, data.add(len & !15), len & 15);
+        }
+        rest(crc, data, len)
     }
-    // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes.
-    unsafe { rest(crc, data, len) }
 }
 
 /// Copies bytes and returns the CRC-32 of the copy, as defined for [`crc32_le_raw`].
@@ -72,20 +72,20 @@ pub(crate) unsafe fn copy_raw(
     source: *const u8,
     len: usize,
 ) -> u32 {
-    #[cfg(CONFIG_X86_64)]
-    if let Some(registers) = registers(vector, len) {
-        // SAFETY: The caller guarantees valid memory, which is at least `MIN_LEN` bytes, and
-        // exclusive use of `to`. The registers may be used, and the CPU has AVX and PCLMULQDQ:
-        // `Registers::for_checksums` granted them. The fold leaves less than 16 bytes.
-        return unsafe {
+    // SAFETY: The caller guarantees valid memory and exclusive use of `to`. If there are
+    // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
+    // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
+    // bytes.
+    unsafe {
+        #[cfg(CONFIG_X86_64)]
+        if let Some(registers) = registers(vector, len) {
             let crc = fold::crc32_copy(crc, to, source, len);
             drop(registers);
             let done = len & !15;
-            copy_plain(crc, to.add(done), source.add(done), len & 15)
-        };
+            return copy_plain(crc, to.add(done), source.add(done), len & 15);
+        }
+        copy_plain(crc, to, source, len)
     }
-    // SAFETY: The caller guarantees valid memory and exclusive use of `to`.
-    unsafe { copy_plain(crc, to, source, len) }
 }
 
 /// Copies bytes first, and then returns the CRC-32 of the copy.
