@@ -32,7 +32,7 @@ from typing import IO, Dict, List, Optional
 
 # The emulated CPU. Without fast string instructions the guest copies and clears in words: the
 # emulator executes `rep movsb` and `rep stosb` byte by byte, and counts each byte.
-EMULATED_CPU = "max,-erms,-fsrm"
+EMULATED_CPU = "max,-erms,-fsrm,-fsrs"
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent
