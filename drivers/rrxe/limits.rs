@@ -105,13 +105,12 @@ pub(crate) mod path {
     /// ACKs, and the READ responses before them, 16 MiB of the largest packets. A consumer whose
     /// call sends that much waits for some milliseconds.
     pub(crate) const LAST_BATCHES: u32 = 64;
-    /// Consecutive doorbells that start a stream: for small messages, each soon after the previous
-    /// one and with no request from the peer in between. Few, because each queue pair of a program
-    /// learns by itself.
-    pub(crate) const MIN_STREAM_DOORBELLS: u32 = 4;
-    /// Largest number of failed streams that count: each doubles the number of doorbells that start
-    /// the next one, up to 64. A program that waits for each message then rarely starts one.
-    pub(crate) const MAX_FAILED_STREAMS: u32 = 4;
+    /// Consecutive doorbells that start the first stream of a queue pair: for small messages, each
+    /// soon after the previous one and with no request from the peer in between.
+    pub(crate) const FIRST_STREAM_DOORBELLS: u32 = 4;
+    /// Largest number of doorbells that start a stream. A program that waits for each message then
+    /// starts few of them.
+    pub(crate) const MAX_STREAM_DOORBELLS: u32 = 64;
     /// Longest pause, in nanoseconds, between the work of one doorbell and the next doorbell of a
     /// stream: the time that the program needs to post, or that a receiver on the same CPU needs to
     /// take the messages.

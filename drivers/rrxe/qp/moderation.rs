@@ -12,12 +12,13 @@
 //! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them
 //! at once. The time that sending takes does not count: on a slow machine it can be long.
 //!
-//! A stream starts after [`MIN_STREAM_DOORBELLS`] doorbells in a row. A stream in which no poll
-//! found enough doubles that number for the next one; a poll that does resets it.
+//! The first stream starts after [`FIRST_STREAM_DOORBELLS`] doorbells in a row. If a poll has found
+//! enough in a stream, the next one starts at its first doorbell. Otherwise the number doubles, up
+//! to [`MAX_STREAM_DOORBELLS`].
 
 use crate::limits::path::{
-    MAX_FAILED_STREAMS, MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_GAP,
-    MAX_STREAM_MESSAGE, MIN_STREAM_DOORBELLS, MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
+    FIRST_STREAM_DOORBELLS, MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_DOORBELLS,
+    MAX_STREAM_GAP, MAX_STREAM_MESSAGE, MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
@@ -124,13 +125,13 @@ impl IntervalStats {
 }
 
 /// Moderation state of one send queue.
-#[derive(Default)]
 pub(super) struct DoorbellModeration {
     /// Consecutive rounds that found only small messages, each soon after the previous one.
     rounds: u32,
-    /// Consecutive streams that no poll has confirmed, at most [`MAX_FAILED_STREAMS`]. Includes the
-    /// current stream until it is confirmed.
-    failed: u32,
+    /// Number of such rounds that start a stream.
+    rounds_to_start: u32,
+    /// In a stream: a poll has found enough.
+    confirmed: bool,
     /// In a stream: the time of the next poll, in nanoseconds of CLOCK_MONOTONIC.
     poll_at: Option<u64>,
     /// Statistics since the last poll.
@@ -142,6 +143,19 @@ pub(super) struct DoorbellModeration {
 }
 
 impl DoorbellModeration {
+    /// Returns the state outside of a stream.
+    fn idle(rounds_to_start: u32) -> Self {
+        Self {
+            rounds: 0,
+            rounds_to_start,
+            confirmed: false,
+            poll_at: None,
+            interval: IntervalStats::default(),
+            previous_max: 0,
+            longest: 0,
+        }
+    }
+
     /// Returns the number of work requests after which the program must ring the doorbell, for a
     /// queue of `capacity` entries. At most half of the queue: the driver sends one half while the
     /// program fills the other.
@@ -183,8 +197,7 @@ impl DoorbellModeration {
                     self.rounds = 0;
                 }
                 self.rounds = self.rounds.saturating_add(1);
-                if self.rounds >= MIN_STREAM_DOORBELLS << self.failed && events.begin() {
-                    self.failed = self.failed.saturating_add(1).min(MAX_FAILED_STREAMS);
+                if self.rounds >= self.rounds_to_start && events.begin() {
                     self.next(now);
                 }
             }
@@ -198,7 +211,7 @@ impl DoorbellModeration {
                 let several = self.interval.max_per_round.max(self.previous_max) >= 2;
                 let ended = events.ended.load(Relaxed);
                 if several && self.interval.is_enough() {
-                    self.failed = 0;
+                    self.confirmed = true;
                     self.next(now);
                 } else if self.interval.count == 0
                     && now < ended.saturating_add(STREAM_POLL_INTERVAL)
@@ -220,12 +233,20 @@ impl DoorbellModeration {
         self.interval = IntervalStats::default();
     }
 
-    /// Ends the stream.
+    /// Ends the stream, if one is on.
     pub(super) fn end(&mut self) {
-        *self = Self {
-            failed: self.failed,
-            ..Self::default()
+        let rounds_to_start = match (self.is_streaming(), self.confirmed) {
+            (false, _) => self.rounds_to_start,
+            (true, true) => 1,
+            (true, false) => self.rounds_to_start.saturating_mul(2),
         };
+        *self = Self::idle(rounds_to_start.min(MAX_STREAM_DOORBELLS));
+    }
+}
+
+impl Default for DoorbellModeration {
+    fn default() -> Self {
+        Self::idle(FIRST_STREAM_DOORBELLS)
     }
 }
 
@@ -249,7 +270,7 @@ mod tests {
     /// Returns the state of a stream that has just begun, at time 0.
     fn streaming(events: &ModerationEvents) -> DoorbellModeration {
         let mut moderation = DoorbellModeration::default();
-        for _ in 1..MIN_STREAM_DOORBELLS {
+        for _ in 1..FIRST_STREAM_DOORBELLS {
             moderation.update(of(64), events, 0);
             assert!(!moderation.is_streaming());
         }
@@ -272,26 +293,30 @@ mod tests {
     }
 
     #[test]
-    fn failed_streams_delay_the_next() {
+    fn streams_that_fail_delay_the_next() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        let mut expected = MIN_STREAM_DOORBELLS;
-        for _ in 0..MAX_FAILED_STREAMS {
+        let mut expected = FIRST_STREAM_DOORBELLS;
+        while expected < MAX_STREAM_DOORBELLS {
             assert_eq!(doorbells_to_start(&mut moderation, &events), expected);
             expected *= 2;
         }
         for _ in 0..3 {
-            assert_eq!(doorbells_to_start(&mut moderation, &events), expected);
+            let doorbells = doorbells_to_start(&mut moderation, &events);
+            assert_eq!(doorbells, MAX_STREAM_DOORBELLS);
         }
-        // A confirmed stream resets the number, even if it ends.
-        while !moderation.is_streaming() {
-            moderation.update(of(64), &events, 0);
-        }
+    }
+
+    #[test]
+    fn a_confirmed_stream_lets_the_next_start_at_once() {
+        let events = ModerationEvents::new();
+        let mut moderation = streaming(&events);
         let enough = some(MIN_STREAM_REQUESTS, 64);
         moderation.update(enough, &events, STREAM_POLL_INTERVAL);
         moderation.update(FetchStats::default(), &events, 2 * STREAM_POLL_INTERVAL);
         assert!(!moderation.is_streaming());
-        let first = doorbells_to_start(&mut moderation, &events);
-        assert_eq!(first, MIN_STREAM_DOORBELLS);
+        // These two are not confirmed.
+        assert_eq!(doorbells_to_start(&mut moderation, &events), 1);
+        assert_eq!(doorbells_to_start(&mut moderation, &events), 2);
     }
 
     #[test]
@@ -301,7 +326,7 @@ mod tests {
         assert!(events.request_seen());
         moderation.update(of(64), &events, 1);
         let next = doorbells_to_start(&mut moderation, &events);
-        assert_eq!(next, 2 * MIN_STREAM_DOORBELLS);
+        assert_eq!(next, 2 * FIRST_STREAM_DOORBELLS);
     }
 
     #[test]
@@ -341,7 +366,7 @@ mod tests {
             moderation.update(of(64), &events, now);
         }
         moderation.update(of(64), &events, STREAM_POLL_INTERVAL);
-        assert!(!moderation.is_streaming() && moderation.failed == 1);
+        assert!(!moderation.is_streaming() && moderation.rounds_to_start > 1);
         // A stream that turns into single messages ends after two polls.
         let mut moderation = streaming(&events);
         moderation.update(
@@ -356,7 +381,7 @@ mod tests {
                 moderation.update(of(64), &events, now);
             }
         }
-        assert!(!moderation.is_streaming() && moderation.failed == 0);
+        assert!(!moderation.is_streaming() && moderation.rounds_to_start == 1);
     }
 
     #[test]
@@ -369,7 +394,7 @@ mod tests {
             &events,
             STREAM_POLL_INTERVAL,
         );
-        assert!(moderation.is_streaming() && moderation.failed == 0);
+        assert!(moderation.is_streaming() && moderation.confirmed);
         // A single large message is enough if there were two before.
         moderation.update(
             of(MAX_STREAM_MESSAGE),
@@ -399,7 +424,7 @@ mod tests {
     fn pauses_are_no_stream() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         let mut now = 0;
-        for _ in 0..5 * MIN_STREAM_DOORBELLS {
+        for _ in 0..5 * FIRST_STREAM_DOORBELLS {
             now += MAX_STREAM_GAP + 1;
             moderation.update(of(64), &events, now);
             assert!(!moderation.is_streaming());
@@ -408,7 +433,7 @@ mod tests {
             events.round_ended(now);
         }
         // The last of these rounds is also the first of a close sequence.
-        for _ in 1..MIN_STREAM_DOORBELLS {
+        for _ in 1..FIRST_STREAM_DOORBELLS {
             assert!(!moderation.is_streaming());
             now += MAX_STREAM_GAP;
             moderation.update(of(64), &events, now);
@@ -433,13 +458,13 @@ mod tests {
     #[test]
     fn replies_and_huge_messages_are_no_stream() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        for _ in 0..3 * MIN_STREAM_DOORBELLS {
+        for _ in 0..3 * FIRST_STREAM_DOORBELLS {
             moderation.update(of(64), &events, 0);
             assert!(!events.request_seen());
             assert!(!moderation.is_streaming());
         }
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        for _ in 0..3 * MIN_STREAM_DOORBELLS {
+        for _ in 0..3 * FIRST_STREAM_DOORBELLS {
             moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, 0);
             assert!(!moderation.is_streaming());
         }
