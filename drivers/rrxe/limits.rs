@@ -105,16 +105,9 @@ pub(crate) mod path {
     /// ACKs, and the READ responses before them, 16 MiB of the largest packets. A consumer whose
     /// call sends that much waits for some milliseconds.
     pub(crate) const LAST_BATCHES: u32 = 64;
-    /// Consecutive doorbells that start the first stream of a queue pair: for small messages, each
-    /// soon after the previous one and with no request from the peer in between.
-    pub(crate) const FIRST_STREAM_DOORBELLS: u32 = 4;
-    /// Largest number of doorbells that start a stream. A program that waits for each message then
-    /// starts few of them.
+    /// Largest number of doorbells in a row that start a stream: few enough to find out soon if a
+    /// program begins to stream, and so many that it costs little if it does not.
     pub(crate) const MAX_STREAM_DOORBELLS: u32 = 64;
-    /// Longest pause, in nanoseconds, between the work of one doorbell and the next doorbell of a
-    /// stream: the time that the program needs to post, or that a receiver on the same CPU needs to
-    /// take the messages.
-    pub(crate) const MAX_STREAM_GAP: u64 = 50_000;
     /// Largest message of a stream, in bytes: a larger one is worth its doorbell. Also the number
     /// of bytes per poll that keeps a stream going.
     pub(crate) const MAX_STREAM_MESSAGE: u32 = 64 * 1024;

@@ -3,22 +3,20 @@
 //! Doorbell moderation for programs that post streams of small messages.
 //!
 //! A program that posts small messages one by one pays for each of them with a system call, a
-//! packet and an ACK. Many messages could share these. Once a program is seen to post a stream and
-//! to receive nothing in between, the kernel polls its send ring: at intervals, and when an ACK
-//! arrives. The program then rings the doorbell only once for a batch of messages, for a completion
-//! that it wants, and before it waits. `abi.rs` has the rules.
+//! packet and an ACK. Many messages could share these. So a doorbell starts a stream: the kernel
+//! polls the send ring, at intervals and when an ACK arrives, and the program rings the doorbell
+//! only once for a batch of messages, for a completion that it wants, and before it waits. `abi.rs`
+//! has the rules.
 //!
 //! A program that waits for replies, or pauses between posts, is not streaming. A request from the
 //! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them
-//! at once. The time that sending takes does not count: on a slow machine it can be long.
-//!
-//! The first stream starts after [`FIRST_STREAM_DOORBELLS`] doorbells in a row. If a poll has found
-//! enough in a stream, the next one starts at its first doorbell. Otherwise the number doubles, up
-//! to [`MAX_STREAM_DOORBELLS`].
+//! at once. The time that sending takes does not count: on a slow machine it can be long. If no
+//! poll has found enough, the next stream takes twice as many doorbells in a row, up to
+//! [`MAX_STREAM_DOORBELLS`].
 
 use crate::limits::path::{
-    FIRST_STREAM_DOORBELLS, MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_DOORBELLS,
-    MAX_STREAM_GAP, MAX_STREAM_MESSAGE, MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
+    MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_DOORBELLS, MAX_STREAM_MESSAGE,
+    MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
@@ -126,7 +124,7 @@ impl IntervalStats {
 
 /// Moderation state of one send queue.
 pub(super) struct DoorbellModeration {
-    /// Consecutive rounds that found only small messages, each soon after the previous one.
+    /// Outside of a stream: consecutive rounds that found only small messages.
     rounds: u32,
     /// Number of such rounds that start a stream.
     rounds_to_start: u32,
@@ -193,9 +191,6 @@ impl DoorbellModeration {
         }
         match self.poll_at {
             None if fetched.count != 0 => {
-                if now.saturating_sub(events.ended.load(Relaxed)) > MAX_STREAM_GAP {
-                    self.rounds = 0;
-                }
                 self.rounds = self.rounds.saturating_add(1);
                 if self.rounds >= self.rounds_to_start && events.begin() {
                     self.next(now);
@@ -246,7 +241,7 @@ impl DoorbellModeration {
 
 impl Default for DoorbellModeration {
     fn default() -> Self {
-        Self::idle(FIRST_STREAM_DOORBELLS)
+        Self::idle(1)
     }
 }
 
@@ -270,10 +265,7 @@ mod tests {
     /// Returns the state of a stream that has just begun, at time 0.
     fn streaming(events: &ModerationEvents) -> DoorbellModeration {
         let mut moderation = DoorbellModeration::default();
-        for _ in 1..FIRST_STREAM_DOORBELLS {
-            moderation.update(of(64), events, 0);
-            assert!(!moderation.is_streaming());
-        }
+        assert!(!moderation.is_streaming());
         moderation.update(of(64), events, 0);
         assert!(moderation.is_streaming());
         moderation
@@ -295,7 +287,7 @@ mod tests {
     #[test]
     fn streams_that_fail_delay_the_next() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        let mut expected = FIRST_STREAM_DOORBELLS;
+        let mut expected = 1;
         while expected < MAX_STREAM_DOORBELLS {
             assert_eq!(doorbells_to_start(&mut moderation, &events), expected);
             expected *= 2;
@@ -326,7 +318,7 @@ mod tests {
         assert!(events.request_seen());
         moderation.update(of(64), &events, 1);
         let next = doorbells_to_start(&mut moderation, &events);
-        assert_eq!(next, 2 * FIRST_STREAM_DOORBELLS);
+        assert_eq!(next, 2);
     }
 
     #[test]
@@ -423,24 +415,20 @@ mod tests {
     #[test]
     fn pauses_are_no_stream() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        let mut now = 0;
-        for _ in 0..5 * FIRST_STREAM_DOORBELLS {
-            now += MAX_STREAM_GAP + 1;
+        let (mut now, mut streams) = (0, 0);
+        for _ in 0..10 * MAX_STREAM_DOORBELLS {
             moderation.update(of(64), &events, now);
-            assert!(!moderation.is_streaming());
             // The duration of the round does not matter.
             now += 1_000_000;
             events.round_ended(now);
+            now += STREAM_POLL_INTERVAL;
+            if moderation.is_streaming() {
+                streams += 1;
+                moderation.update(FetchStats::default(), &events, now);
+                assert!(!moderation.is_streaming());
+            }
         }
-        // The last of these rounds is also the first of a close sequence.
-        for _ in 1..FIRST_STREAM_DOORBELLS {
-            assert!(!moderation.is_streaming());
-            now += MAX_STREAM_GAP;
-            moderation.update(of(64), &events, now);
-            now += 1_000_000;
-            events.round_ended(now);
-        }
-        assert!(moderation.is_streaming());
+        assert!(streams < 20);
     }
 
     #[test]
@@ -458,13 +446,16 @@ mod tests {
     #[test]
     fn replies_and_huge_messages_are_no_stream() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        for _ in 0..3 * FIRST_STREAM_DOORBELLS {
+        // The first message starts a stream, and the reply ends it.
+        moderation.update(of(64), &events, 0);
+        assert!(events.request_seen());
+        for _ in 0..3 * MAX_STREAM_DOORBELLS {
             moderation.update(of(64), &events, 0);
             assert!(!events.request_seen());
             assert!(!moderation.is_streaming());
         }
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
-        for _ in 0..3 * FIRST_STREAM_DOORBELLS {
+        for _ in 0..3 * MAX_STREAM_DOORBELLS {
             moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, 0);
             assert!(!moderation.is_streaming());
         }
