@@ -175,12 +175,7 @@ impl DoorbellModeration {
     }
 
     /// Updates the state after a round has taken `fetched` from the ring.
-    pub(super) fn update(
-        &mut self,
-        fetched: FetchStats,
-        events: &ModerationEvents,
-        now: u64,
-    ) {
+    pub(super) fn update(&mut self, fetched: FetchStats, events: &ModerationEvents, now: u64) {
         if fetched.longest > MAX_STREAM_MESSAGE || !events.no_request_seen() {
             events.end();
             self.end();
@@ -331,21 +326,13 @@ mod tests {
             STREAM_POLL_INTERVAL - 1,
         );
         // Enough work requests have come since the last poll.
-        moderation.update(
-            FetchStats::default(),
-            &events,
-            STREAM_POLL_INTERVAL,
-        );
+        moderation.update(FetchStats::default(), &events, STREAM_POLL_INTERVAL);
         assert_eq!(moderation.next_poll(), Some(2 * STREAM_POLL_INTERVAL));
         for _ in 1..MIN_STREAM_REQUESTS {
             moderation.update(of(64), &events, 2 * STREAM_POLL_INTERVAL - 1);
         }
         assert!(moderation.is_streaming());
-        moderation.update(
-            FetchStats::default(),
-            &events,
-            2 * STREAM_POLL_INTERVAL,
-        );
+        moderation.update(FetchStats::default(), &events, 2 * STREAM_POLL_INTERVAL);
         assert!(!moderation.is_streaming() && !events.request_seen());
     }
 
@@ -361,11 +348,7 @@ mod tests {
         assert!(!moderation.is_streaming() && moderation.rounds_to_start > 1);
         // A stream that turns into single messages ends after two polls.
         let mut moderation = streaming(&events);
-        moderation.update(
-            some(MIN_STREAM_REQUESTS, 64),
-            &events,
-            STREAM_POLL_INTERVAL,
-        );
+        moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, STREAM_POLL_INTERVAL);
         for polls in [2, 3] {
             assert!(moderation.is_streaming());
             while now < polls * STREAM_POLL_INTERVAL {
@@ -381,18 +364,10 @@ mod tests {
         let events = ModerationEvents::new();
         let mut moderation = streaming(&events);
         moderation.update(some(2, MAX_STREAM_MESSAGE), &events, 1);
-        moderation.update(
-            FetchStats::default(),
-            &events,
-            STREAM_POLL_INTERVAL,
-        );
+        moderation.update(FetchStats::default(), &events, STREAM_POLL_INTERVAL);
         assert!(moderation.is_streaming() && moderation.confirmed);
         // A single large message is enough if there were two before.
-        moderation.update(
-            of(MAX_STREAM_MESSAGE),
-            &events,
-            2 * STREAM_POLL_INTERVAL,
-        );
+        moderation.update(of(MAX_STREAM_MESSAGE), &events, 2 * STREAM_POLL_INTERVAL);
         assert!(moderation.is_streaming());
         // The time that sending takes does not count as the program's.
         moderation.update(
@@ -404,11 +379,7 @@ mod tests {
         events.round_ended(ended);
         moderation.update(FetchStats::default(), &events, ended + 1);
         assert_eq!(moderation.next_poll(), Some(ended + STREAM_POLL_INTERVAL));
-        moderation.update(
-            FetchStats::default(),
-            &events,
-            ended + STREAM_POLL_INTERVAL,
-        );
+        moderation.update(FetchStats::default(), &events, ended + STREAM_POLL_INTERVAL);
         assert!(!moderation.is_streaming());
     }
 

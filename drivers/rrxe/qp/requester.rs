@@ -62,6 +62,8 @@ pub(crate) struct SendSide {
     pub(crate) reorder_buffer: ReorderBuffer,
     moderation: DoorbellModeration,
     transport: Transport,
+    /// The last batch ended with a long GSO packet.
+    long_gso: bool,
 }
 
 /// An array for each slot of a send queue.
@@ -132,6 +134,7 @@ impl SendSide {
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
             transport: Transport::default(),
+            long_gso: false,
         });
         Ok(side.chain(move |side| {
             side.requester.set_src_qpn(number);
@@ -276,8 +279,10 @@ impl SendSide {
                 .transmitter
                 .open_batch(batch, path, port, ctx.rcu, select);
         }
+        env.transmitter.long_gso = self.long_gso;
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.transmitter.finish();
+        self.long_gso = env.transmitter.long_gso;
         result
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct RecvSide {
     pub(crate) reorder_buffer: ReorderBuffer,
     /// The transport by which the last request came, and by which responses leave.
     pub(crate) transport: Transport,
+    /// The last batch ended with a long GSO packet.
+    long_gso: bool,
 }
 
 /// The receive work request that the responder works on.
@@ -124,6 +126,7 @@ impl RecvSide {
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
             transport: Transport::default(),
+            long_gso: false,
         }))
     }
 
@@ -162,8 +165,10 @@ impl RecvSide {
             env.transmitter
                 .open_batch(batch, path, port, ctx.rcu, || transport);
         }
+        env.transmitter.long_gso = self.long_gso;
         let result = f(&mut self.responder, &mut env);
         env.transmitter.finish();
+        self.long_gso = env.transmitter.long_gso;
         result
     }
 

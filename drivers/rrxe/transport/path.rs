@@ -7,10 +7,7 @@ use crate::{limits, verbs::device::DeviceState};
 use kernel::{
     new_spinlock,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        rcu, SpinLock,
-    },
+    sync::{rcu, SpinLock},
 };
 use linux_rdma::{
     net::{Flow, IpAddr, Route, RxSkb},
@@ -28,8 +25,6 @@ pub(crate) struct Path {
     #[pin]
     route: SpinLock<Option<Route>>,
     pub(crate) elision: IcrcElision,
-    /// The last GSO packet was long.
-    long_gso: Atomic<u32>,
 }
 
 impl Path {
@@ -47,7 +42,6 @@ impl Path {
             destination,
             route <- new_spinlock!(None, "rrxe_path"),
             elision: IcrcElision::new(),
-            long_gso: Atomic::new(0),
         })
     }
 
@@ -75,20 +69,6 @@ impl Path {
     /// the peer.
     pub(crate) fn has_addresses(&self, source: &IpAddr, destination: &IpAddr) -> bool {
         self.source == *destination && self.destination == *source
-    }
-
-    /// Returns whether small packets are expected to form long GSO packets.
-    #[inline]
-    pub(crate) fn has_long_gso(&self) -> bool {
-        self.long_gso.load(Relaxed) != 0
-    }
-
-    /// Records whether the last GSO packet was long.
-    #[inline]
-    pub(crate) fn set_long_gso(&self, long: bool) {
-        if self.has_long_gso() != long {
-            self.long_gso.store(long.into(), Relaxed);
-        }
     }
 
     /// Returns the current route. `None` if the stack has no route.

@@ -311,7 +311,7 @@ impl<'a> FlowTemplate<'a> {
         scratch: &mut IcrcScratch,
         mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<Option<TxSkb>, TxError> {
-        let Some(mut gso) = GsoPacket::new(self, packet) else {
+        let Some(mut gso) = GsoPacket::new(self, packet, false) else {
             return Ok(None);
         };
         let count = gso.append(self, &mut { *packet }, 1, scratch, |_, writer| {
@@ -414,6 +414,9 @@ pub(crate) struct Transmitter<'a> {
     scratch: IcrcScratch,
     /// Number of packets for which this host has room.
     room: u32,
+    /// The last GSO packet was long, so that small packets are expected to form a long one again.
+    /// The side keeps this from one batch to the next.
+    pub(crate) long_gso: bool,
 }
 
 /// A GSO packet under construction: packets of one size that cross the stack together.
@@ -431,13 +434,13 @@ struct GsoPacket {
 }
 
 impl GsoPacket {
-    /// Allocates a buffer for a GSO packet that starts with `packet`. Returns `None` if there is no
-    /// memory.
+    /// Allocates a buffer for a GSO packet that starts with `packet`. `long` tells whether many
+    /// packets are expected to follow. Returns `None` if there is no memory.
     #[inline]
-    fn new(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<Self> {
+    fn new(template: &FlowTemplate<'_>, packet: &TxPacket, long: bool) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
         // A small single packet is cheaper without page fragments.
-        let without_icrc = template.omit_icrc && (size >= SMALL || template.path.has_long_gso());
+        let without_icrc = template.omit_icrc && (size >= SMALL || long);
         let others = match size {
             ..SMALL if template.max_gso_payload != 0 && !packet.payload.is_empty() => {
                 SMALL_GSO_PACKETS
@@ -517,11 +520,6 @@ impl GsoPacket {
 
     /// Finishes the packet for the stack. Returns `None` on failure: all of its packets are lost.
     fn finish(self, template: &FlowTemplate<'_>) -> Option<TxSkb> {
-        if template.omit_icrc {
-            template
-                .path
-                .set_long_gso(usize::from(self.count) > SMALL_GSO_PACKETS);
-        }
         let mut skb = template.finish(self.skb, self.ident)?;
         if self.count > 1 {
             // Packets are much smaller than 2^16 bytes.
@@ -543,6 +541,7 @@ impl<'a> Transmitter<'a> {
             gso: None,
             scratch: IcrcScratch::default(),
             room: u32::MAX,
+            long_gso: false,
         }
     }
 
@@ -714,7 +713,7 @@ impl<'a> Transmitter<'a> {
         let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
         let new = !self.gso.as_ref().is_some_and(accepts);
         if new {
-            let gso = GsoPacket::new(template, packet);
+            let gso = GsoPacket::new(template, packet, self.long_gso);
             self.finish();
             self.gso = gso;
         }
@@ -771,6 +770,7 @@ impl<'a> Transmitter<'a> {
             return;
         };
         let count = gso.count;
+        self.long_gso = usize::from(count) > SMALL_GSO_PACKETS;
         if gso.without_icrc {
             self.qp
                 .with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
