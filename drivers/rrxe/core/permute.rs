@@ -96,29 +96,38 @@ impl Permutation {
     }
 
     /// Steps until the number is in the domain. This terminates: a cycle that starts in the domain
-    /// returns to its start at the latest.
+    /// returns to its start at the latest. Rare if the domain has nearly all numbers.
+    #[cold]
+    fn walk(&self, mut x: u32, step: impl Fn(&Self, u32) -> u32) -> u32 {
+        while !self.contains(x) {
+            x = step(self, x);
+        }
+        x
+    }
+
     #[inline]
-    fn walk(&self, x: u32, step: impl Fn(&Self, u32) -> u32) -> Option<u32> {
+    fn map(&self, x: u32, step: impl Fn(&Self, u32) -> u32) -> Option<u32> {
         if !self.contains(x) {
             return None;
         }
-        let mut y = step(self, x);
-        while !self.contains(y) {
-            y = step(self, y);
-        }
-        Some(y)
+        let y = step(self, x);
+        Some(if self.contains(y) {
+            y
+        } else {
+            self.walk(y, step)
+        })
     }
 
     /// Returns the image of `x`; `None` if `x` is not in the domain.
     #[inline]
     pub fn apply(&self, x: u32) -> Option<u32> {
-        self.walk(x, Self::forward)
+        self.map(x, Self::forward)
     }
 
     /// Returns the number whose image is `y`; `None` if `y` is not in the domain.
     #[inline]
     pub fn invert(&self, y: u32) -> Option<u32> {
-        self.walk(y, Self::backward)
+        self.map(y, Self::backward)
     }
 }
 
