@@ -11,8 +11,8 @@
 //! A program that waits for replies, or pauses between posts, is not streaming. A request from the
 //! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them
 //! at once. The time that sending takes does not count: on a slow machine it can be long. If no
-//! poll has found enough, the next stream takes twice as many doorbells in a row, up to
-//! [`MAX_STREAM_DOORBELLS`].
+//! poll has found enough, the number of doorbells in a row that start the next stream doubles, up
+//! to [`MAX_STREAM_DOORBELLS`].
 
 use crate::limits::path::{
     MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_DOORBELLS, MAX_STREAM_MESSAGE,

@@ -8,11 +8,11 @@
 //!
 //! Each packet carries a [`Mark`] in the key of a transmit timestamp, which it does not otherwise
 //! use. The receiver thereby recognizes packets that were built on this host. A new packet has no
-//! mark, and a clone shares it. Packets that are copied or cut from another packet have none, except
-//! for the first datagram of a segmented packet. The mark therefore shows that the page fragments
-//! are the memory that was written on this host. It also tells the peer whether GSO packets from
-//! there arrive unmodified, so the two ends need no other channel, and a peer on another host never
-//! learns it.
+//! mark, and a clone shares it. Packets that are copied or cut from another packet have none,
+//! except for the first datagram of a segmented packet. The mark therefore shows that the page
+//! fragments are the memory that was written on this host. It also tells the peer whether its own
+//! GSO packets arrive unmodified. The two ends need no other channel, and marks from another host
+//! do not exist.
 //!
 //! The mark is neither secret nor proof of anything else: a program that may send packets from this
 //! host can send any packet.
@@ -124,8 +124,8 @@ impl IcrcElision {
         self.unproven.store(AFTER_MODIFIED, Relaxed);
     }
 
-    /// Records that an ACK has timed out. The path may lead to another host now, where packets
-    /// without ICRCs are dropped. All packets have an ICRC until the peer answers.
+    /// Records that an ACK has timed out. The path may lead to another host now, which drops packets
+    /// without ICRCs. All packets have an ICRC until the peer answers.
     #[cold]
     pub(crate) fn on_timeout(&self) {
         self.is_confirmed.store(0, Relaxed);

@@ -338,8 +338,8 @@ pub(crate) enum Transport {
 
 impl Transport {
     /// Returns the transport for new packets to queue pair number `peer`, if the route leads back
-    /// to this host. Packets that went through the network stack stay in flight for a while and
-    /// must not be overtaken: `is_idle` tells that there are none.
+    /// to this host. New packets must not overtake those that went through the network stack and are
+    /// still in flight. `is_idle` tells that none are.
     #[inline]
     pub(crate) fn select(self, qp: &Qp, peer: u32, is_idle: bool, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(peer, rcu);
@@ -550,7 +550,7 @@ impl<'a> Transmitter<'a> {
         self.room
     }
 
-    /// Opens `batch`. Calls `select` for the transport if the route leads back to this host. Returns
+    /// Opens `batch`. If the route leads back to this host, `select` chooses the transport. Returns
     /// the transport.
     // In place, because the struct is too large to move. Most calls handle received packets and
     // have no batch.
