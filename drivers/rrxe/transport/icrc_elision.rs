@@ -124,8 +124,8 @@ impl IcrcElision {
         self.unproven.store(AFTER_MODIFIED, Relaxed);
     }
 
-    /// Records that an ACK has timed out. The path may lead to another host now, which drops packets
-    /// without ICRCs. All packets have an ICRC until the peer answers.
+    /// Records that an ACK has timed out. The path may lead to another host now, which drops
+    /// packets without ICRCs. All packets have an ICRC until the peer answers.
     #[cold]
     pub(crate) fn on_timeout(&self) {
         self.is_confirmed.store(0, Relaxed);

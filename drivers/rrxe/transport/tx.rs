@@ -338,8 +338,8 @@ pub(crate) enum Transport {
 
 impl Transport {
     /// Returns the transport for new packets to queue pair number `peer`, if the route leads back
-    /// to this host. New packets must not overtake those that went through the network stack and are
-    /// still in flight. `is_idle` tells that none are.
+    /// to this host. New packets must not overtake those that went through the network stack and
+    /// are still in flight. `is_idle` tells that none are.
     #[inline]
     pub(crate) fn select(self, qp: &Qp, peer: u32, is_idle: bool, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(peer, rcu);
