@@ -105,8 +105,8 @@ pub(crate) mod path {
     /// ACKs, and the READ responses before them, 16 MiB of the largest packets. A consumer whose
     /// call sends that much waits for some milliseconds.
     pub(crate) const LAST_BATCHES: u32 = 64;
-    /// Largest number of doorbells in a row that start a stream. Streams that fail then cost
-    /// little, and a program that begins to stream does not pay for many doorbells.
+    /// Largest number of consecutive doorbells needed to start a stream. Streams that fail then
+    /// cost little, and a program that begins to stream does not pay for many doorbells.
     pub(crate) const MAX_STREAM_DOORBELLS: u32 = 64;
     /// Largest message of a stream, in bytes: a larger one is worth its doorbell. Also the number
     /// of bytes per poll that keeps a stream going.

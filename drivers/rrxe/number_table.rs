@@ -96,11 +96,6 @@ impl Numbers {
         self.used.fetch_sub(1, Relaxed);
         self.pool.free(index);
     }
-
-    #[inline]
-    fn index(&self, number: u32) -> Option<u32> {
-        self.permutation.invert(number)
-    }
 }
 
 /// Objects that packets name by unguessable numbers.
@@ -133,13 +128,15 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
     /// Returns the object with this number.
     #[inline]
     pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
-        self.table.get(self.numbers.index(number)?, rcu)
+        self.table
+            .get(self.numbers.permutation.invert(number)?, rcu)
     }
 
     /// Returns the object with this number.
     #[inline]
     pub(crate) fn get_ref<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a T> {
-        self.table.get_ref(self.numbers.index(number)?, rcu)
+        self.table
+            .get_ref(self.numbers.permutation.invert(number)?, rcu)
     }
 
     /// Hides the object from the packet path.

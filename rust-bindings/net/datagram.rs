@@ -288,11 +288,10 @@ impl<'a> Datagram<'a> {
         self.part.from_this_host && self.part.paged
     }
 
-    /// Returns whether the datagram belongs to a GSO packet that was built on this host and has not
-    /// been segmented.
+    /// Returns whether the datagram belongs to a GSO packet that has not been segmented.
     #[inline]
-    pub fn is_in_local_gso_packet(&self) -> bool {
-        self.part.several && self.part.from_this_host
+    pub fn is_in_gso_packet(&self) -> bool {
+        self.part.several
     }
 
     /// Returns whether another datagram follows in the packet.

@@ -189,6 +189,12 @@ impl RxSkb {
         self.fields().len() as usize
     }
 
+    /// Returns whether a part of the payload is in page fragments.
+    #[inline]
+    pub fn has_fragments(&self) -> bool {
+        self.head().len() < self.payload_len()
+    }
+
     /// Returns the linear part of the payload. It may be empty or hold the whole payload.
     #[inline]
     pub(super) fn head(&self) -> &[u8] {

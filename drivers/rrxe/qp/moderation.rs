@@ -10,9 +10,9 @@
 //!
 //! A program that waits for replies, or pauses between posts, is not streaming. A request from the
 //! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them
-//! at once. The time that sending takes does not count: on a slow machine it can be long. If no
-//! poll has found enough, the number of doorbells in a row that start the next stream doubles, up
-//! to [`MAX_STREAM_DOORBELLS`].
+//! at once. The time that sending takes does not count: on a slow machine it can be long. If a
+//! stream ends before it has found enough, the number of consecutive doorbells needed to start the
+//! next one doubles, up to [`MAX_STREAM_DOORBELLS`].
 
 use crate::limits::path::{
     MAX_STREAM_BATCH, MAX_STREAM_BATCH_BYTES, MAX_STREAM_DOORBELLS, MAX_STREAM_MESSAGE,
@@ -176,6 +176,9 @@ impl DoorbellModeration {
 
     /// Updates the state after a round has taken `fetched` from the ring.
     pub(super) fn update(&mut self, fetched: FetchStats, events: &ModerationEvents, now: u64) {
+        if self.is_streaming() {
+            self.interval.add(fetched);
+        }
         if fetched.longest > MAX_STREAM_MESSAGE || !events.no_request_seen() {
             events.end();
             self.end();
@@ -193,14 +196,11 @@ impl DoorbellModeration {
             }
             None => {}
             Some(poll_at) => {
-                self.interval.add(fetched);
                 if now < poll_at {
                     return;
                 }
-                // A program that waits for each message posts one at a time.
-                let several = self.interval.max_per_round.max(self.previous_max) >= 2;
                 let ended = events.ended.load(Relaxed);
-                if several && self.interval.is_enough() {
+                if self.has_found_enough() {
                     self.confirmed = true;
                     self.next(now);
                 } else if self.interval.count == 0
@@ -216,6 +216,13 @@ impl DoorbellModeration {
         }
     }
 
+    /// Returns whether enough was found since the last poll. A program that waits for each message
+    /// posts one at a time.
+    fn has_found_enough(&self) -> bool {
+        let several = self.interval.max_per_round.max(self.previous_max) >= 2;
+        several && self.interval.is_enough()
+    }
+
     /// Starts the next interval.
     fn next(&mut self, now: u64) {
         self.poll_at = Some(now.saturating_add(STREAM_POLL_INTERVAL));
@@ -225,7 +232,8 @@ impl DoorbellModeration {
 
     /// Ends the stream, if one is on.
     pub(super) fn end(&mut self) {
-        let rounds_to_start = match (self.is_streaming(), self.confirmed) {
+        let confirmed = self.confirmed || self.has_found_enough();
+        let rounds_to_start = match (self.is_streaming(), confirmed) {
             (false, _) => self.rounds_to_start,
             (true, true) => 1,
             (true, false) => self.rounds_to_start.saturating_mul(2),
@@ -307,13 +315,20 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_a_failure_of_the_stream() {
+    fn a_request_fails_the_stream() {
         let events = ModerationEvents::new();
         let mut moderation = streaming(&events);
         assert!(events.request_seen());
         moderation.update(of(64), &events, 1);
         let next = doorbells_to_start(&mut moderation, &events);
         assert_eq!(next, 2);
+        // Unless it has found enough before.
+        let mut moderation = streaming(&events);
+        moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, 1);
+        assert!(events.request_seen());
+        moderation.update(FetchStats::default(), &events, 2);
+        assert!(!moderation.is_streaming());
+        assert_eq!(doorbells_to_start(&mut moderation, &events), 1);
     }
 
     #[test]

@@ -234,7 +234,9 @@ impl SendSide {
         self.requester.reset();
         self.reorder_buffer.clear();
         self.end_stream();
+        self.moderation = DoorbellModeration::default();
         self.transport = Transport::default();
+        self.long_gso = false;
         self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
@@ -339,7 +341,7 @@ impl Half for SendSide {
         if bad_pkeys != 0 {
             qp.device.count_bad_pkeys(bad_pkeys);
         }
-        // Plain packet loss does not count here, only timeouts.
+        // Only a timeout ends ICRC elision, not plain packet loss.
         let timed_out = before.timeouts != after.timeouts;
         if let Some(path) = self.path.as_ref().filter(|_| timed_out) {
             path.elision.on_timeout();

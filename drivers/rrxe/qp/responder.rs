@@ -135,6 +135,8 @@ impl RecvSide {
         drop(self.responder.reset());
         self.current.srq = None;
         self.reorder_buffer.clear();
+        self.transport = Transport::default();
+        self.long_gso = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
             consumer.want_doorbell(false);

@@ -45,7 +45,7 @@ struct ReceivingHalf<'a, H: Half> {
     half: Locked<'a, H>,
     /// The packets come from the peer: all packets of a batch have the same addresses.
     from_peer: bool,
-    /// The peer has not been told yet that its GSO packets arrive unmodified.
+    /// It is not proven that the peer's GSO packets arrive unmodified.
     unproven: bool,
 }
 
@@ -149,13 +149,8 @@ impl<'a> RxBatch<'a> {
             let path = half.path().as_ref();
             let path = path.filter(|path| incoming.is_from_peer_of(path));
             let from_peer = path.is_some();
-            let mut unproven = false;
-            if let Some(path) = path.filter(|_| qp.is_reliable()) {
-                if let Some(mark) = incoming.mark() {
-                    path.elision.on_mark(mark);
-                }
-                unproven = path.elision.is_unproven();
-            }
+            let unproven =
+                path.is_some_and(|path| qp.is_reliable() && incoming.update_elision(&path.elision));
             if from_peer {
                 half.on_batch(incoming);
             }
@@ -238,9 +233,9 @@ impl<'a> RxBatch<'a> {
             return;
         };
         let half = &mut *receiving.half;
-        if receiving.unproven && incoming.is_in_local_gso_packet() {
+        if receiving.unproven {
             if let Some(path) = half.path() {
-                path.elision.on_intact(incoming.packet.packets);
+                incoming.update_proof(&path.elision);
             }
         }
         let cnp = half.cnp(incoming);

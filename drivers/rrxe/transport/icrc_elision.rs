@@ -30,8 +30,11 @@ static KEY: Atomic<u32> = Atomic::new(0);
 /// Bit of the mark: GSO packets of the peer arrive unmodified.
 const INTACT: u32 = 1;
 
-/// Number of packets that must arrive in unmodified GSO packets after one was modified. A queueing
-/// discipline that segments only the largest GSO packets then costs few of them.
+/// Value of [`IcrcElision::unproven`] before the first GSO packet has arrived.
+const NO_GSO_PACKET: u32 = u32::MAX;
+
+/// Number of packets that must arrive unmodified after one was modified. A queueing discipline that
+/// segments only the largest GSO packets then costs few of them.
 const AFTER_MODIFIED: u32 = 1024;
 
 /// Chooses the key. Called once, before there are packets.
@@ -68,9 +71,10 @@ impl Mark {
 /// The state of ICRC elision on a path. Several contexts update it without a lock: an update that
 /// gets lost delays the elision, or its end, by a few packets.
 pub(crate) struct IcrcElision {
-    /// Our GSO packets arrive unmodified, as the peer's last mark says.
+    /// Our GSO packets arrive unmodified, as the peer's last packet says.
     is_confirmed: Atomic<u32>,
-    /// Number of packets that must still arrive in unmodified GSO packets before the peer is told.
+    /// Number of packets that must still arrive unmodified before marks say so, or
+    /// [`NO_GSO_PACKET`].
     unproven: Atomic<u32>,
 }
 
@@ -78,7 +82,7 @@ impl IcrcElision {
     pub(super) const fn new() -> Self {
         Self {
             is_confirmed: Atomic::new(0),
-            unproven: Atomic::new(1),
+            unproven: Atomic::new(NO_GSO_PACKET),
         }
     }
 
@@ -96,24 +100,30 @@ impl IcrcElision {
         }
     }
 
-    /// Returns whether the peer must still be told that its GSO packets arrive unmodified.
+    /// Returns whether it is not proven that the peer's GSO packets arrive unmodified.
     #[inline]
     pub(crate) fn is_unproven(&self) -> bool {
         self.unproven.load(Relaxed) != 0
     }
 
-    /// Handles the mark of a packet from the peer.
+    /// Handles the mark of a packet from the peer. A packet without a mark comes from another host,
+    /// or something on the path copies packets, so that ICRCs are necessary.
     #[inline]
-    pub(crate) fn on_mark(&self, mark: Mark) {
-        let is_confirmed = u32::from(mark.is_intact);
+    pub(crate) fn on_mark(&self, mark: Option<Mark>) {
+        let is_confirmed = u32::from(mark.is_some_and(|mark| mark.is_intact));
         if self.is_confirmed.load(Relaxed) != is_confirmed {
             self.is_confirmed.store(is_confirmed, Relaxed);
         }
     }
 
-    /// Records that packets of the peer arrived in an unmodified GSO packet.
-    pub(crate) fn on_intact(&self, packets: u32) {
-        let left = self.unproven.load(Relaxed).saturating_sub(packets);
+    /// Records that packets of the peer arrived with a mark. `in_gso_packet` tells whether they are
+    /// in one GSO packet.
+    pub(crate) fn on_unmodified(&self, packets: u32, in_gso_packet: bool) {
+        let left = match self.unproven.load(Relaxed) {
+            NO_GSO_PACKET if in_gso_packet => 0,
+            NO_GSO_PACKET => return,
+            left => left.saturating_sub(packets),
+        };
         self.unproven.store(left, Relaxed);
     }
 
@@ -125,9 +135,55 @@ impl IcrcElision {
     }
 
     /// Records that an ACK has timed out. The path may lead to another host now, which drops
-    /// packets without ICRCs. All packets have an ICRC until the peer answers.
+    /// packets without ICRCs. All packets have an ICRC until a packet of the peer says otherwise.
     #[cold]
     pub(crate) fn on_timeout(&self) {
         self.is_confirmed.store(0, Relaxed);
+    }
+}
+
+#[cfg(CONFIG_KUNIT)]
+#[kernel::prelude::kunit_tests(rrxe_icrc_elision)]
+mod tests {
+    use super::*;
+
+    const INTACT_MARK: Option<Mark> = Some(Mark { is_intact: true });
+    const PLAIN_MARK: Option<Mark> = Some(Mark { is_intact: false });
+
+    #[test]
+    fn the_last_mark_decides() {
+        let elision = IcrcElision::new();
+        assert!(!elision.may_omit());
+        for other in [PLAIN_MARK, None] {
+            elision.on_mark(INTACT_MARK);
+            assert!(elision.may_omit());
+            elision.on_mark(other);
+            assert!(!elision.may_omit());
+        }
+        elision.on_mark(INTACT_MARK);
+        elision.on_timeout();
+        assert!(!elision.may_omit());
+        elision.on_mark(INTACT_MARK);
+        assert!(elision.may_omit());
+    }
+
+    #[test]
+    fn a_gso_packet_is_the_first_proof() {
+        let elision = IcrcElision::new();
+        elision.on_unmodified(1, false);
+        assert!(!elision.mark().is_intact);
+        elision.on_unmodified(2, true);
+        assert!(elision.mark().is_intact);
+    }
+
+    #[test]
+    fn many_unmodified_packets_follow_a_modified_one() {
+        let elision = IcrcElision::new();
+        elision.on_unmodified(2, true);
+        elision.on_modified();
+        elision.on_unmodified(AFTER_MODIFIED - 1, true);
+        assert!(!elision.mark().is_intact);
+        elision.on_unmodified(1, false);
+        assert!(elision.mark().is_intact);
     }
 }

@@ -81,6 +81,12 @@ impl LoopbackBatch {
         }
     }
 
+    /// Returns whether the batch has no packets.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
     /// Adds consecutive packets whose payload stays in place. Returns false if there is no memory:
     /// the packets are lost.
     pub(crate) fn push_reference(

@@ -2,7 +2,12 @@
 
 //! Received packets, from the network stack or from another queue pair of the device.
 
-use super::{icrc_elision::Mark, loopback::LoopbackPacket, path::Path, tx::Transport};
+use super::{
+    icrc_elision::{IcrcElision, Mark},
+    loopback::LoopbackPacket,
+    path::Path,
+    tx::Transport,
+};
 use crate::verbs::mr::Span;
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
@@ -68,18 +73,28 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Returns the mark of a packet that was built on this host.
+    /// Updates the state of ICRC elision with a packet from the peer. Returns whether
+    /// [`RxPacket::update_proof`] must be called for all packets of the batch.
     #[inline]
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        self.skb().and_then(Mark::of)
+    pub(crate) fn update_elision(&self, elision: &IcrcElision) -> bool {
+        let Some(skb) = self.skb() else {
+            return false;
+        };
+        let mark = Mark::of(skb);
+        elision.on_mark(mark);
+        mark.is_some() && elision.is_unproven()
     }
 
-    /// Returns whether the packet is part of a GSO packet that arrived unmodified from this host.
-    #[inline]
-    pub(crate) fn is_in_local_gso_packet(&self) -> bool {
-        match &self.source {
-            PacketSource::Datagram(datagram) => datagram.is_in_local_gso_packet(),
-            PacketSource::Loopback(_) => false,
+    /// Updates the proof that packets of the peer arrive unmodified.
+    #[cold]
+    pub(crate) fn update_proof(&self, elision: &IcrcElision) {
+        if let PacketSource::Datagram(datagram) = &self.source {
+            let (packets, is_gso) = (self.packet.packets, datagram.is_in_gso_packet());
+            // If the payload has been moved into one buffer, it may not be as it was written.
+            let is_unmodified = !is_gso || datagram.packet().has_fragments();
+            if is_unmodified && Mark::of(datagram.packet()).is_some() {
+                elision.on_unmodified(packets, is_gso);
+            }
         }
     }
 

@@ -327,7 +327,7 @@ impl<'a> FlowTemplate<'a> {
 /// How packets get to the peer of a connected queue pair.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// Nothing has been sent yet.
+    /// Nothing has been sent or received yet.
     #[default]
     Undecided,
     /// Through the network stack.
@@ -339,7 +339,7 @@ pub(crate) enum Transport {
 impl Transport {
     /// Returns the transport for new packets to queue pair number `peer`, if the route leads back
     /// to this host. New packets must not overtake those that went through the network stack and
-    /// are still in flight. `is_idle` tells that none are.
+    /// are still in flight. `is_idle` means that none are.
     #[inline]
     pub(crate) fn select(self, qp: &Qp, peer: u32, is_idle: bool, rcu: &rcu::Guard) -> Self {
         let peer = qp.device.tables.qps.get(peer, rcu);
@@ -386,6 +386,7 @@ impl TxBatch {
                 let no_room = qp.transmit(queue).no_room;
                 *owned != 0 && no_room != 0
             }
+            Self::Loopback(batch) if batch.is_empty() => false,
             Self::Loopback(batch) => {
                 let (packets, bytes) = qp.device.deliver(batch);
                 qp.with_counters(|counters| {
@@ -550,8 +551,8 @@ impl<'a> Transmitter<'a> {
         self.room
     }
 
-    /// Opens `batch`. If the route leads back to this host, `select` chooses the transport. Returns
-    /// the transport.
+    /// Opens `batch`. If the route leads back to this host, and packets may bypass the network
+    /// stack there, `select` chooses the transport. Returns the transport.
     // In place, because the struct is too large to move. Most calls handle received packets and
     // have no batch.
     #[inline(always)]
