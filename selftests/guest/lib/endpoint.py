@@ -12,6 +12,7 @@ it need not be sent along beside the connection under test.
 
 import contextlib
 import ctypes
+import functools
 import ipaddress
 import mmap
 import os
@@ -122,9 +123,10 @@ _RC_OPS = (
 # The operations that it also enables for FLUSH and ATOMIC WRITE.
 _PLACEMENT_OPS = e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE
 
-# Pause after an empty poll. An emulated CPU that polls takes the host's CPU from the machine for
-# whose completion it waits.
+# Shortest and longest pause after an empty poll. An emulated CPU that polls takes the host's CPU
+# from the machine for whose completion it waits.
 EMPTY_POLL_SECONDS = 0.001
+LONGEST_PAUSE_SECONDS = 0.02
 
 ASYNC_EVENTS = {
     getattr(e, name): name[len("IBV_EVENT_") :] for name in dir(e) if name.startswith("IBV_EVENT_")
@@ -139,9 +141,16 @@ REQ_NOTIFY_CQ, ATTACH_MCAST, DETACH_MCAST = 23, 30, 31
 PERIOD = 65521
 
 
+@functools.lru_cache(maxsize=64)
+def _block(seed, length):
+    return random.Random(seed).randbytes(length)
+
+
 def data(seed, length):
     """Returns `length` bytes that depend only on `seed`."""
-    block = random.Random(seed).randbytes(min(length, PERIOD))
+    block = _block(seed, min(length, PERIOD))
+    if length <= PERIOD:
+        return block
     return (block * -(-length // PERIOD))[:length]
 
 
@@ -226,7 +235,7 @@ class _Memory:
 
     def __init__(self, pd, size, access, seed):
         self.map, self.address = self._mapped(size, seed)
-        self.shadow = bytearray(self.map[:])
+        self.shadow = bytearray(self.map)
         self.region = MR(pd, size, access, address=self.address)
 
     @staticmethod
@@ -246,7 +255,7 @@ class _Memory:
         there, address = self._mapped(size, seed)
         self.region.rereg(flags | e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=size, **change)
         left = self.map, self.shadow
-        self.map, self.address, self.shadow = there, address, bytearray(there[:])
+        self.map, self.address, self.shadow = there, address, bytearray(there)
         return left
 
 
@@ -467,7 +476,7 @@ class Endpoint:
     def put(self, memory, ranges, seed):
         """Writes the data of `seed` to `ranges` ([offset, length] each) of memory and shadow."""
         value = self._objects[memory]
-        start, whole = 0, data(seed, sum(length for _, length in ranges))
+        start, whole = 0, memoryview(data(seed, sum(length for _, length in ranges)))
         for offset, length in ranges:
             piece = whole[start : start + length]
             value.map[offset : offset + length] = piece
@@ -477,7 +486,7 @@ class Endpoint:
     def expect(self, memory, ranges, seed, length):
         """Expects the data of `seed` in the first `length` bytes of `ranges` from now on."""
         value = self._objects[memory]
-        start, whole = 0, data(seed, length)
+        start, whole = 0, memoryview(data(seed, length))
         for offset, size in ranges:
             size = min(size, length - start)
             value.shadow[offset : offset + size] = whole[start : start + size]
@@ -628,17 +637,22 @@ class Endpoint:
         """Waits for `count` completions. Returns fewer if the time runs out."""
         queue = self._objects[cq]
         found = []
-        end = time.monotonic() + seconds
+        last = time.monotonic()
+        end = last + seconds
         while True:
             if isinstance(queue, CQEX):
                 took = self._poll_extended(queue, cq in self._stamped)
             else:
                 took = self._poll_classic(queue, count)
             found += took
-            if len(found) >= count or (not took and time.monotonic() > end):
+            now = time.monotonic()
+            if len(found) >= count or (not took and now > end):
                 return found
-            if not took:
-                time.sleep(EMPTY_POLL_SECONDS)
+            if took:
+                last = now
+            else:
+                # Lengthens a wait by an eighth at most.
+                time.sleep(min(max(EMPTY_POLL_SECONDS, (now - last) / 8), LONGEST_PAUSE_SECONDS))
 
     @staticmethod
     def _poll_classic(queue, count):

@@ -7,8 +7,6 @@ Programs make no system call to send while the thread is awake (docs/performance
 import contextlib
 import ctypes
 import errno
-import glob
-import json
 import os
 import random
 import resource
@@ -20,6 +18,7 @@ import traceback
 import control_groups
 import data_cases
 import harness
+import looks
 import privilege
 import programs
 import testbed
@@ -37,13 +36,21 @@ SHORT = 50
 TIMEOUT = 60
 
 
+# The kernel's own threads, which are never poll threads: the children of kthreadd.
+_kernel_threads = set()
+
+
 def tasks():
     """Returns the thread IDs of the poll threads of all processes."""
     found = []
-    for path in glob.glob("/proc/[0-9]*/task/*/comm"):
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as name:
-            if name.read() == "rrxe-poll\n":
-                found.append(int(path.split("/")[4]))
+    for process in set(filter(str.isdigit, os.listdir("/proc"))) - _kernel_threads:
+        with contextlib.suppress(OSError):
+            if looks.read(f"/proc/{process}/stat").rpartition(")")[2].split()[1] == "2":
+                _kernel_threads.add(process)
+                continue
+            for task in os.listdir(f"/proc/{process}/task"):
+                if looks.read(f"/proc/{process}/task/{task}/comm") == "rrxe-poll\n":
+                    found.append(int(task))
     return found
 
 
@@ -54,8 +61,7 @@ def threads():
 
 def counter(name):
     """Returns a counter of the device."""
-    here = bed.here
-    return json.loads(here.machine.run(f"rdma -j statistic show link {here.device}/1"))[0][name]
+    return bed.here.machine.look("statistics", bed.here.device)[name]
 
 
 def doorbells():
