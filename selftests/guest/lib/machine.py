@@ -7,6 +7,7 @@ small agent that takes orders over TCP. The agent forks for each connection; a c
 die with it.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -197,6 +198,10 @@ class Machine:
         """Kills all jobs that still run."""
         self.ask("end")
 
+    def batch(self, program, *commands):
+        """Runs `ip` or `tc` once for several commands, which stop at the first error."""
+        return self.run("\n".join([f"{program} -batch - <<END", *commands, "END"]))
+
 
 class Local(Machine):
     """This machine, or one of its network namespaces."""
@@ -224,6 +229,19 @@ class Local(Machine):
         if self._namespace is None:
             return super().tcp_listens(port)
         return bool(self.try_run(f"ss -Hltn sport = :{port}").output.strip())
+
+    @contextlib.contextmanager
+    def inside(self):
+        """Enters the namespace for the block. sysfs stays that of this machine."""
+        before = os.open("/proc/self/ns/net", os.O_RDONLY)
+        try:
+            if self._namespace:
+                with open(f"/run/netns/{self._namespace}", encoding="ascii") as file:
+                    os.setns(file.fileno(), os.CLONE_NEWNET)
+            yield
+        finally:
+            os.setns(before, os.CLONE_NEWNET)
+            os.close(before)
 
     def wrapped(self, command):
         if self._namespace is None:

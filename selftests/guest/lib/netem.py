@@ -16,13 +16,14 @@ def wire(hosts, netem):
     try:
         for host in hosts:
             device = host.netdev
-            host.machine.run(f"tc qdisc replace dev {device} root handle 1: prio")
-            host.machine.run(f"tc qdisc replace dev {device} parent 1:3 handle 30: netem limit 10000 {netem}")
-            host.machine.run(
-                f"tc filter replace dev {device} parent 1: protocol ip prio 1 u32 "
-                "match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3"
+            host.machine.batch(
+                "tc",
+                f"qdisc replace dev {device} root handle 1: prio",
+                f"qdisc replace dev {device} parent 1:3 handle 30: netem limit 10000 {netem}",
+                f"filter replace dev {device} parent 1: protocol ip prio 1 u32 "
+                "match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3",
+                f"filter replace dev {device} parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:1",
             )
-            host.machine.run(f"tc filter replace dev {device} parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:1")
         yield
         for host in hosts:
             # Without packets through netem nothing was tested.

@@ -293,16 +293,22 @@ def namespaces(drivers, mtu=4200, spread=False):
     hosts = []
     try:
         for side in ("a", "b"):
-            local.run(f"ip netns add {side} && ip -n {side} link set lo up")
+            local.run(f"ip netns add {side}")
         local.run(f"ip link add va mtu {mtu} netns a type veth peer name vb mtu {mtu} netns b")
         for number, side, driver in ((1, "a", drivers[0]), (2, "b", drivers[1])):
             where, device, netdev = machine.Local(f"namespace {side}", side), f"dev_{side}", f"v{side}"
-            where.run(f"sysctl -qw net.ipv6.conf.{netdev}.accept_dad=0")
+            with where.inside(), open(f"/proc/sys/net/ipv6/conf/{netdev}/accept_dad", "w", encoding="ascii") as file:
+                file.write("0")
             if spread:
                 every = (1 << os.cpu_count()) - 1
                 where.run(f"echo {every:x} > /sys/class/net/{netdev}/queues/rx-0/rps_cpus")
-            where.run(f"ip link set {netdev} up && ip address add 192.0.2.{number}/24 dev {netdev}")
-            where.run(f"ip address add 2001:db8::{number}/64 dev {netdev} nodad")
+            local.batch(
+                f"ip -n {side}",
+                "link set lo up",
+                f"link set {netdev} up",
+                f"address add 192.0.2.{number}/24 dev {netdev}",
+                f"address add 2001:db8::{number}/64 dev {netdev} nodad",
+            )
             if driver != "tcp":
                 add_link(where, driver, device, netdev)
             hosts.append(Host(where, device, driver, f"192.0.2.{number}", f"2001:db8::{number}", netdev))
