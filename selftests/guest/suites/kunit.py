@@ -24,6 +24,7 @@ SUITES = (
     "rrxe-quota",
     "rrxe-state",
     "rrxe-doorbell-moderation",
+    "rrxe-icrc-elision",
     "rrxe-windows",
 )
 
