@@ -6,6 +6,7 @@ A program takes 30 ms of CPU time to start on an emulated machine, and 250 ms wi
 
 import contextlib
 import ctypes
+import errno
 import glob
 import socket
 import struct
@@ -37,8 +38,11 @@ def sleeps(pid):
 # The RDMA netlink protocol (include/uapi/rdma/rdma_netlink.h).
 _NETLINK_RDMA = 20
 _NLDEV = 5 << 10
-_GET, _RES_CM_ID_GET, _STAT_GET = 1, 11, 17
+_GET, _RES_GET, _RES_CM_ID_GET, _STAT_GET = 1, 9, 11, 17
+# Tables of queue pairs, identifiers, completion queues, regions, domains, shared receive queues.
+_RES_TABLES = (10, _RES_CM_ID_GET, 12, 13, 14, 23)
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX = 1, 2, 3
+_RES_SUMMARY, _SUMMARY_NAME, _SUMMARY_CURRENT = 15, 17, 18
 _RES_STATE, _RES_PID, _RES_CM_ID, _RES_SRC_ADDR = 27, 28, 30, 33
 _HWCOUNTERS, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 82, 83
 
@@ -119,6 +123,30 @@ def statistics(device):
     (answer,) = _ask(_STAT_GET, 0, **request)
     entries = [dict(_attributes(entry)) for _, entry in _attributes(dict(answer)[_HWCOUNTERS])]
     return {_text(entry[_HWCOUNTER_NAME]): struct.unpack("Q", entry[_HWCOUNTER_VALUE])[0] for entry in entries}
+
+
+def objects(device):
+    """Returns the number of the device's objects of each kind, as `rdma resource show` does."""
+    (answer,) = _ask(_RES_GET, 0, device=(_DEV_INDEX, _devices()[device]))
+    entries = [dict(_attributes(entry)) for _, entry in _attributes(dict(answer)[_RES_SUMMARY])]
+    return {_text(entry[_SUMMARY_NAME]): struct.unpack("Q", entry[_SUMMARY_CURRENT])[0] for entry in entries}
+
+
+def owners():
+    """Returns the numbers of the processes that own RDMA objects."""
+    found = set()
+    for index in _devices().values():
+        for command in _RES_TABLES:
+            try:
+                answers = list(_ask(command, _DUMP, device=(_DEV_INDEX, index)))
+            except OSError as why:
+                if why.errno == errno.ENODEV:
+                    continue  # the device is being removed
+                raise
+            tables = [table for answer in answers for kind, table in answer if kind > _DEV_NAME]
+            entries = [entry for table in tables for _, entry in _attributes(table)]
+            found.update(_number(value) for entry in entries for kind, value in _attributes(entry) if kind == _RES_PID)
+    return sorted(found)
 
 
 class _PortAttributes(ctypes.Structure):

@@ -185,10 +185,7 @@ def close_with_fault(program, number):
 
 def objects():
     """Returns the number of objects of each kind, as counted by the kernel."""
-    text = bed.here.machine.run(f"rdma resource show {bed.here.device}")
-    words = text.split()
-    kinds = ("pd", "cq", "qp", "cm_id", "mr", "ctx", "srq")
-    return {kind: int(words[words.index(kind) + 1]) for kind in kinds if kind in words}
+    return bed.here.machine.look("objects", bed.here.device)
 
 
 @case(timeout=900, each=PROGRAMS)

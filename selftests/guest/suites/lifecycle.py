@@ -138,12 +138,7 @@ def _sent(host):
 def settled(where, what):
     """Waits until no queue pair, completion queue, region, domain or identifier of programs is
     left."""
-
-    def users():
-        text = "".join(where.run(f"rdma resource show {kind}") for kind in ("qp", "cq", "mr", "pd", "cm_id"))
-        return [line for line in text.splitlines() if " pid " in line]
-
-    wait_until(f"nothing is left of {what}", lambda: not users())
+    wait_until(f"nothing is left of {what}", lambda: not where.look("owners"))
 
 
 @case(debug=False)

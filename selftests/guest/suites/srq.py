@@ -666,11 +666,10 @@ def program_killed():
         for index in range(4):
             for _ in range(8):
                 s.send(index, 8000)
+        require(where.look("owners"), "the program's objects are not listed")
         s.end.die()
         hosts.ends.abandon()
-        for kind in ("srq", "qp", "cq", "mr", "pd"):
-            show = f"rdma resource show {kind}"
-            wait_until(f"no {kind} is left of it", lambda what=show: " pid " not in where.run(what))
+        wait_until("nothing is left of it", lambda: not where.look("owners"))
 
 
 # A malicious program
