@@ -2,10 +2,10 @@
 """Captures of the RoCE packets that a packet socket sees on a network device."""
 
 import contextlib
-import os
 import socket
 import struct
 
+import machine
 import packets
 from harness import equal, require
 
@@ -19,18 +19,10 @@ def capture(netdev, namespace=None):
 
     Yields a function that returns the IPv4 RoCE packets received since its last call.
     """
-    here = os.open("/proc/self/ns/net", os.O_RDONLY)
-    try:
-        if namespace:
-            there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-            os.setns(there, os.CLONE_NEWNET)
-            os.close(there)
+    with machine.Local(namespace=namespace).inside():
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
         tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
         tap.bind((netdev, 0x0003))
-    finally:
-        os.setns(here, os.CLONE_NEWNET)
-        os.close(here)
     tap.setblocking(False)
 
     def seen():

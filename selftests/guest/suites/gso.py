@@ -86,10 +86,11 @@ def deaf(hosts):
     """Drops the RoCE packets that arrive at the hosts, within the block."""
     try:
         for host in hosts:
-            host.machine.run(f"tc qdisc add dev {host.netdev} ingress")
-            host.machine.run(
-                f"tc filter add dev {host.netdev} parent ffff: protocol ip u32 "
-                "match ip protocol 17 0xff match ip dport 4791 0xffff action drop"
+            host.machine.batch(
+                "tc",
+                f"qdisc add dev {host.netdev} ingress",
+                f"filter add dev {host.netdev} parent ffff: protocol ip u32 "
+                "match ip protocol 17 0xff match ip dport 4791 0xffff action drop",
             )
         yield
     finally:
