@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -59,23 +60,32 @@ class _Jobs:
     def __init__(self):
         self._jobs = {}
 
-    def start(self, command, environment=None):
-        """Starts a shell command in a session of its own; returns its number."""
+    def start(self, command, environment=None, terminal=False):
+        """Starts a shell command in a session of its own; returns its number.
+
+        With `terminal`, its standard input is a terminal on which nobody types.
+        """
         # The file is closed here, or a program that never ends its jobs (bench) would run out of
         # file descriptors. `output` opens it again.
         file, output = tempfile.mkstemp(prefix="job.")
+        keyboard, standard_input = os.openpty() if terminal else (None, os.open(os.devnull, os.O_RDONLY))
         try:
             process = subprocess.Popen(
                 _argv(command),
-                stdin=subprocess.DEVNULL,
+                stdin=standard_input,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
+        except OSError:
+            if terminal:
+                os.close(keyboard)
+            raise
         finally:
             os.close(file)
-        self._jobs[process.pid] = (process, output)
+            os.close(standard_input)
+        self._jobs[process.pid] = (process, output, keyboard)
         return process.pid
 
     def output(self, job):
@@ -85,11 +95,17 @@ class _Jobs:
 
     def wait(self, job, seconds):
         """Returns the exit status, or None if the job still runs after this many seconds."""
-        try:
-            status = self._jobs[job][0].wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return status if status >= 0 else 128 - status
+        process = self._jobs[job][0]
+        status = process.poll()
+        if status is None:
+            # Popen.wait() would wake up twenty times a second.
+            ended = os.pidfd_open(job)
+            try:
+                select.select([ended], [], [], seconds)
+            finally:
+                os.close(ended)
+            status = process.poll()
+        return 128 - status if status is not None and status < 0 else status
 
     def signal(self, job, number):
         """Sends a signal to the command and all processes that it started."""
@@ -100,11 +116,13 @@ class _Jobs:
 
     def end(self):
         """Kills all jobs that still run."""
-        for job, (process, output) in self._jobs.items():
+        for job, (process, output, keyboard) in self._jobs.items():
             if process.poll() is None:
                 self.signal(job, signal.SIGKILL)
                 process.wait()
             os.unlink(output)
+            if keyboard is not None:
+                os.close(keyboard)
         self._jobs.clear()
 
 
@@ -158,10 +176,10 @@ class Machine:
         """Calls a method of `_Jobs` on the machine."""
         raise NotImplementedError
 
-    def start(self, command, **environment):
-        """Starts a shell command in the background."""
+    def start(self, command, terminal=False, **environment):
+        """Starts a shell command in the background; `terminal` gives it a terminal for its input."""
         harness.log(f"{self.name}& {command}")
-        return Job(self, self.ask("start", self.wrapped(command), environment), command)
+        return Job(self, self.ask("start", self.wrapped(command), environment, terminal), command)
 
     def wrapped(self, command):
         """Returns the command in the form in which it runs here."""

@@ -27,31 +27,33 @@ def next_port():
     return next(_ports)
 
 
-def run_pair(server, client, server_command, client_command, listens, port, seconds=120, forsaken=None):
+def run_pair(server, client, server_command, client_command, listens, port, seconds=120, forsaken=None, **starting):
     """Starts the server, waits until it listens, and runs the client; both must succeed.
 
     Returns the output of the server and of the client. `listens(machine, port)` tells whether the
     server is ready. `forsaken()`, if given, tells whether the server cannot have learned of the
     client's end. In that case a server that does not end is killed, and its status is ignored.
+    `starting` are options of `Machine.start`.
     """
-    serving = server.machine.start(server_command)
+    serving = server.machine.start(server_command, **starting)
 
     def ready():
         if not serving.running():
             raise Failure(f"the server ended at once: {_last_line(serving.wait().output)}")
         return listens(server.machine, port)
 
-    wait_until(f"'{server_command}' listens on {port}", ready, 30)
-    asking = client.machine.start(client_command)
+    # On a busy machine, UCX takes half a minute to start for the first time.
+    wait_until(f"'{server_command}' listens on {port}", ready, 120)
+    asking = client.machine.start(client_command, **starting)
     try:
         client_end = asking.wait(seconds)
     except Failure:
         harness.log(f"the server so far:\n{serving.output()}")
-        for host in (server, client):
-            host.machine.try_run(f"rdma resource show qp link {host.device}; rdma -p statistic show link {host.device}")
+        _log_devices(server, client)
         raise
     if client_end.status:
         harness.log("the server so far:")
+        _log_devices(server, client)
         serving.kill()
         serving.wait()
         raise ClientFailure(
@@ -67,6 +69,12 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
     if server_end.status and not (forsaken and forsaken()):
         raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_line(server_end.output)}")
     return server_end.output, client_end.output
+
+
+def _log_devices(*hosts):
+    """Writes the queue pairs and the counters of the hosts' devices to the log."""
+    for host in hosts:
+        host.machine.try_run(f"rdma resource show qp link {host.device}; rdma -p statistic show link {host.device}")
 
 
 # Seconds that the notice of a client's end may take to arrive.

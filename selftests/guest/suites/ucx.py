@@ -61,11 +61,13 @@ def perftest(server, client, run):
         if run.ipv6 is not None:
             index = host.gid_index(host.address6 if run.ipv6 else host.address)
             variables.append(f"UCX_IB_GID_INDEX={index}")
-        # Debian's ucx_perftest starts MPI, which takes seconds, unless its input is a terminal.
-        return f"script -qec 'env {' '.join(variables)} ucx_perftest {words} -p {port}' /dev/null"
+        return f"env {' '.join(variables)} ucx_perftest {words} -p {port}"
 
     words = f"{server.address} {run.options} -n {run.count} -w 5"
-    ends = run_pair(server, client, command(server, ""), command(client, words), testbed.tcp_listens, port)
+    # Debian's ucx_perftest starts MPI, which takes seconds, unless its input is a terminal.
+    ends = run_pair(
+        server, client, command(server, ""), command(client, words), testbed.tcp_listens, port, terminal=True
+    )
     for output in ends:
         require("ERROR" not in output, "UCX reported an error")
     rows = re.findall(r"^Final:\s+(\d+)\s", ends[1], re.M)
