@@ -27,6 +27,9 @@ def serving(host, command, listens, port):
 QPERF = ("rc_bi_bw", "rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw")
 QPERF += ("rc_rdma_write_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap", "ver_rc_fetch_add")
 QPERF_TRIES = 20
+# Seconds that a connection may take to set up; qperf's own limit of 5 s is too short for a busy
+# machine.
+QPERF_TIMEOUT = 60
 
 
 @both_roles(bed, timeout=120, each={name.replace("_", "-"): name for name in QPERF})
@@ -39,7 +42,7 @@ def qperf(server, client, test):
     """
     port = next_port()
     with serving(server, f"qperf -lp {port}", testbed.tcp_listens, port):
-        output = _ask_qperf(client, f"qperf -lp {port} -t 1 -cm1 {server.address} {test}")
+        output = _ask_qperf(client, f"qperf -lp {port} -t 1 -to {QPERF_TIMEOUT} -cm1 {server.address} {test}")
         found = re.search(r"^ +(?:bw|latency|msg_rate) += +([\d.]+) ", output, re.M)
         require(found and float(found[1]) > 0, f"no figure: {output}")
 
