@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Looks at this machine's state without starting a program.
+"""Looks at this machine's state, and copies pieces of files, without starting a program.
 
 A program takes 30 ms of CPU time to start on an emulated machine, and 250 ms with the debug kernel.
 """
@@ -8,7 +8,10 @@ import contextlib
 import ctypes
 import errno
 import glob
+import os
+import re
 import socket
+import stat
 import struct
 
 import libibverbs
@@ -18,6 +21,16 @@ def read(path):
     """Returns the text of a file."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def listed(folder, pattern):
+    """Returns the names in a folder that match the regular expression as a whole."""
+    return sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
+
+
+def is_block_device(path):
+    """Returns whether the path is that of a block device's node."""
+    return os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
 
 
 def tcp_listens(port):
@@ -182,6 +195,11 @@ def gids(device):
                 yield index, read(f"{port}/gids/{index}").strip()
 
 
+def has_gid(device, gid):
+    """Returns whether the device's port has the RoCEv2 GID."""
+    return any(gid == found for _, found in gids(device))
+
+
 def gid_index(device, kind):
     """Returns the index of the device's RoCEv2 GID of an IPv4 (`kind` 4) or IPv6 address (6).
 
@@ -191,3 +209,48 @@ def gid_index(device, kind):
         if not gid.startswith("fe80:") and kind == (4 if gid.startswith("0000:0000:0000:0000:0000:ffff:") else 6):
             return index
     raise OSError(f"{device} has no RoCEv2 GID of an IPv{kind} address")
+
+
+# Pieces of a file or disk: the bytes of each, and the distances from one to the next in the source
+# and in the target.
+_PIECE, _SOURCE_STEP, _TARGET_STEP = 3 * 4096, 97 * 4096, 211 * 4096
+
+# Number of threads that write pieces.
+_WRITERS = 16
+
+
+def drop_caches():
+    """Removes from the page cache all that is on disk."""
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+        file.write("3")
+
+
+def copy_pieces(source, target, count):
+    """Copies pieces of one file to other places of another one through the page cache.
+
+    Several threads write at a time. Afterwards the pieces are on disk and not in the page cache.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # few suites need it
+
+    with open(source, "rb") as old, open(target, "r+b", buffering=0) as new:
+
+        def write(number):
+            data = os.pread(old.fileno(), _PIECE, number * _SOURCE_STEP)
+            if os.pwrite(new.fileno(), data, number * _TARGET_STEP) != _PIECE:
+                raise OSError(f"piece {number} of {target} is incomplete")
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            list(pool.map(write, range(count)))  # raises what a thread has raised
+        os.fsync(new.fileno())
+    drop_caches()
+
+
+def different_pieces(source, target, count):
+    """Returns the numbers of the pieces that differ after `copy_pieces`."""
+    with open(source, "rb") as old, open(target, "rb") as new:
+
+        def differs(number):
+            wanted = os.pread(old.fileno(), _PIECE, number * _SOURCE_STEP)
+            return os.pread(new.fileno(), _PIECE, number * _TARGET_STEP) != wanted
+
+        return [number for number in range(count) if differs(number)]

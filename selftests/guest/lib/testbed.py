@@ -115,17 +115,17 @@ class Bed:
 
         return harness.run_suite(after_each=self.clear, finish=end)
 
-    def run_without_device(self):
+    def run_without_device(self, finish=None):
         """Runs the cases of a suite of one host that makes devices of its own.
 
-        This machine's device is restored for the next suite.
+        After `finish`, this machine's device is restored for the next suite.
         """
         here = self.here
         had = device_exists(here.device)
         if had:
             delete_link(here.machine, here.device)
         try:
-            return self.run()
+            return self.run(finish)
         finally:
             if had:
                 add_link(here.machine, here.driver, here.device, here.netdev)
@@ -188,6 +188,11 @@ def unload(where, driver):
     where.run(f"rmmod {driver}", 120)
 
 
+def is_loaded(where, driver):
+    """Returns whether the driver's module is loaded."""
+    return bool(where.look("listed", "/sys/module", driver))
+
+
 @contextlib.contextmanager
 def one_cpu(where):
     """Takes all CPUs of the machine but the first offline for the block."""
@@ -211,7 +216,7 @@ def loaded_with(where, parameters):
         yield
     finally:
         # The module is absent if it failed to load.
-        if where.try_run("test -d /sys/module/rrxe").status == 0:
+        if is_loaded(where, "rrxe"):
             unload(where, "rrxe")
         load(where, "rrxe")
 

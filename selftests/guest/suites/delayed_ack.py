@@ -5,7 +5,8 @@ If each request is answered by a message, its ACK must leave together with that 
 that waits for an ACK must get it in time whatever happens to the reply.
 
 The delay is a module parameter. In cases with a delay longer than any reply takes, the requester is
-rdma_rxe, because rrxe retransmits as soon as an ACK takes longer than usual.
+rdma_rxe, because rrxe retransmits as soon as an ACK takes longer than usual. Cases with the same
+delay follow each other, so that the module is seldom loaded.
 """
 
 import contextlib
@@ -43,10 +44,36 @@ TIMES = 25
 # Number of messages of a stream, which are posted together, and bytes of each.
 STREAM, LENGTH = 32, 8000
 
+# The module as a case has loaded it, and the ACK delay that the case has given to it, or None.
+_module = contextlib.ExitStack()
+_delay = None
 
+
+@contextlib.contextmanager
 def loaded(wait):
-    """Loads the module with this ACK delay in microseconds."""
-    return testbed.loaded_with(bed.here.machine, f"ack_delay_us={wait}")
+    """Loads the module with this ACK delay in microseconds for the block.
+
+    The next block with the same delay takes over the module, unless this one fails or unloads it.
+    """
+    global _delay
+    if wait != _delay:
+        restore()
+        _module.enter_context(testbed.loaded_with(bed.here.machine, f"ack_delay_us={wait}"))
+        _delay = wait
+    stays = False
+    try:
+        yield
+        stays = testbed.is_loaded(bed.here.machine, "rrxe")
+    finally:
+        if not stays:
+            restore()
+
+
+def restore():
+    """Loads the module as it was before the cases."""
+    global _delay
+    _delay = None
+    _module.close()
 
 
 class Dialogue:
@@ -157,27 +184,6 @@ def with_the_reply(kind):
             require(sent <= count + 4, f"{sent} frames for {count} replies and acknowledgements of the requests")
 
 
-@case(timeout=400, debug=False, each={"ipv4": 4, "ipv6": 6})
-def rrxe_at_both_ends(version):
-    """With rrxe at both ends, frames carry both an ACK and a message.
-
-    The delay is shorter than in other cases, so a program must reply soon. perftest's does, unless
-    the other program keeps it off the CPU.
-    """
-    here = bed.here
-    with loaded(400), testbed.namespaces(ALONE) as hosts:
-        for attempt in range(20):
-            port = next_port()
-            words = [f"taskset 1 ib_send_lat -e -d {host.device} -x {host.gid_index(host.address if version == 4 else host.address6)} -F -n 2000 -p {port}" for host in hosts]
-            server, client = hosts
-            run_pair(server, client, words[0], f"{words[1]} {server.address}", testbed.tcp_listens, port, 300)
-            found = [piggybacked(host) for host in hosts]
-            log(f"acknowledgements that left with replies, attempt {attempt}: {found}")
-            if all(found):
-                return
-    require(False, f"{here.name}: no acknowledgement left with a reply")
-
-
 @case(timeout=200, debug=False)
 def without_a_reply():
     """Without a reply the ACK leaves after the delay, and later ACKs leave immediately."""
@@ -226,6 +232,27 @@ def ack_at_the_end(end):
         # On a slow machine the delay may have expired before.
         log(f"acknowledgement owed at the end of the queue pair: {owed}")
         found.completed(0, asked)
+
+
+@case(timeout=400, debug=False, each={"ipv4": 4, "ipv6": 6})
+def rrxe_at_both_ends(version):
+    """With rrxe at both ends, frames carry both an ACK and a message.
+
+    The delay is shorter than in other cases, so a program must reply soon. perftest's does, unless
+    the other program keeps it off the CPU.
+    """
+    here = bed.here
+    with loaded(400), testbed.namespaces(ALONE) as hosts:
+        for attempt in range(20):
+            port = next_port()
+            words = [f"taskset 1 ib_send_lat -e -d {host.device} -x {host.gid_index(host.address if version == 4 else host.address6)} -F -n 2000 -p {port}" for host in hosts]
+            server, client = hosts
+            run_pair(server, client, words[0], f"{words[1]} {server.address}", testbed.tcp_listens, port, 300)
+            found = [piggybacked(host) for host in hosts]
+            log(f"acknowledgements that left with replies, attempt {attempt}: {found}")
+            if all(found):
+                return
+    require(False, f"{here.name}: no acknowledgement left with a reply")
 
 
 @case(timeout=600, debug=False, each=ERRORS)
@@ -305,4 +332,4 @@ def bad_wire(words):
 
 def run():
     """Runs the suite without this machine's own device, which is restored afterwards."""
-    return bed.run_without_device()
+    return bed.run_without_device(restore)

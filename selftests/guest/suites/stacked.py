@@ -45,20 +45,20 @@ def names(commands):
 @contextlib.contextmanager
 def stack(host, number, commands, address, address6):
     """Builds a stack over a host's network device; yields the host with the stack's addresses."""
-    made = []
+    made = names(commands)
+    top = made[-1]
     where = host.machine
     try:
-        for command in commands:
-            where.run(f"ip {command.format(dev=host.netdev)}")
-        made = names(commands)
-        for name in made:
-            where.run(f"ip link set {name} up")
-        top = made[-1]
-        where.run(f"ip address add {address}/24 dev {top} && ip address add {address6}/64 dev {top} nodad")
+        where.batch(
+            "ip",
+            *(command.format(dev=host.netdev) for command in commands),
+            *(f"link set {name} up" for name in made),
+            f"address add {address}/24 dev {top}",
+            f"address add {address6}/64 dev {top} nodad",
+        )
         for one in (address, address6):
             gid = testbed.gid_of(one)
-            listed = f"cat /sys/class/infiniband/{host.device}/ports/1/gids/* 2>/dev/null | grep -q {gid}"
-            wait_until(f"{host.name} has a GID for {one}", lambda: where.try_run(listed).status == 0)
+            wait_until(f"{host.name} has a GID for {one}", lambda: where.look("has_gid", host.device, gid))
         yield dataclasses.replace(Stacked.of(host), address=address, address6=address6, number=number)
     finally:
         for name in reversed(made):
@@ -174,14 +174,15 @@ def masters(how):
         ends = []
         for number, host in enumerate(hosts, 1):
             where = host.machine
-            where.run(f"ip address flush dev {host.netdev}")
-            for command in commands:
-                where.run(f"ip {command.format(dev=host.netdev)}")
-            for name in (host.netdev, "top", top):
-                where.run(f"ip link set {name} up")
+            where.batch(
+                "ip",
+                f"address flush dev {host.netdev}",
+                *(command.format(dev=host.netdev) for command in commands),
+                *(f"link set {name} up" for name in (host.netdev, "top", top)),
+            )
             testbed.add_link(where, bed.here.driver, host.device, on.format(dev=host.netdev))
             address, address6 = f"10.56.0.{number}", f"fd56::{number}"
-            where.run(f"ip address add {address}/24 dev {top} && ip address add {address6}/64 dev {top} nodad")
+            where.batch("ip", f"address add {address}/24 dev {top}", f"address add {address6}/64 dev {top} nodad")
             for one in (address, address6):
                 testbed.wait_for_gid(host.device, one)
             ends.append(dataclasses.replace(Stacked.of(host), address=address, address6=address6, number=number))
