@@ -15,8 +15,9 @@ class Boot:
       interfaces, not the transport alone.
     - `debug`: part of the core set that the lane `debug` runs.
     - `default`: false if the suite needs the debug kernel.
-    - `cpus`: a guest with one CPU takes a quarter less CPU time. Boots of the other driver and of
-      scripts have one, because boots with two CPUs run the same suites.
+    - `cpus`: a guest with one CPU takes a quarter less CPU time. Boots of the other driver, of
+      scripts and of the second rdma-core have one, because boots with two CPUs run the same suites.
+      So do the kernel's clients, of which NVMe runs with two.
     - `scripts`: the guest has the packet scripts and their interpreter.
     - `packages`: further Debian packages in the guest's image. `release` is the image's Debian
       release.
@@ -65,11 +66,10 @@ def grouped(boots):
 
 INTEROP = ("test", "rdma_rxe")
 
-# User-space packages of the kernel's RDMA clients.
+# The user-space packages of the kernel's RDMA clients, and programs that use verbs. All suites that
+# need any of them share one image.
 CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
-
-# Programs that use verbs. All of their suites share one image.
-PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin")
+PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin", *CLIENTS)
 
 BOOTS = (
     # The longest boots come first, so that none of them runs alone at the end.
@@ -93,7 +93,7 @@ BOOTS = (
     Boot("data", "data", together="traffic", leaks=False, port=True),
     Boot("loss", "loss", together="traffic", leaks=False),
     Boot("interop-perftest", "perftest", drivers=INTEROP, debug=False, together="interop", cpus=1),
-    Boot("clients", "clients", debug=False, extra=True, packages=CLIENTS),
+    Boot("clients", "clients", debug=False, extra=True, packages=PROGRAMS, cpus=1),
     Boot("ucx", "ucx", debug=False, packages=PROGRAMS, together="applications"),
     Boot("mpi", "mpi", debug=False, packages=PROGRAMS, together="applications"),
     Boot("applications", "applications", debug=False, packages=PROGRAMS, together="applications"),
@@ -102,6 +102,7 @@ BOOTS = (
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("gso", "gso", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("delayed-ack", "delayed_ack", hosts=1, together="one-host-traffic", leaks=False),
+    Boot("tunnels", "tunnels", hosts=1, debug=False, together="one-host-traffic", leaks=False),
     Boot("placement", "placement", together="traffic", leaks=False),
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),
@@ -115,9 +116,8 @@ BOOTS = (
     Boot("keys", "keys", together="hostile", port=True),
     Boot("storage", "storage", debug=False, together="traffic", leaks=False, port=True),
     Boot("multicast", "multicast", debug=False, together="traffic", leaks=False, port=True),
-    Boot("tunnels", "tunnels", hosts=1, debug=False, packages=("wireguard-tools",)),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
-    Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky"),
+    Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky", cpus=1),
     Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False, together="interop", cpus=1),
     Boot("interop-multicast", "multicast", drivers=INTEROP, debug=False, together="interop", cpus=1),
     Boot("interop-storage", "storage", drivers=INTEROP, debug=False, together="interop", cpus=1),
