@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 
-from . import fuzz, guest, host
+from . import bytecode, fuzz, guest, host
 from .boots import BOOTS, grouped
 from .modules import Modules
 from .report import Report, matches
@@ -168,6 +168,8 @@ def main(arguments):
     report = Report()
     kernels = dict.fromkeys(kernel_of(lane, args) for lane in lanes if lane not in ("host", host.PACKAGES))
     modules = Modules(kernels, report, args.out)
+    if kernels:
+        bytecode.compile_for_guests()
     work = []
     for lane in lanes:
         if lane == "host":

@@ -33,7 +33,7 @@ members = {list(PARTS)}
 [profile.dev]
 opt-level = 0
 debug = false
-incremental = false
+incremental = true
 """
 
 
