@@ -96,7 +96,7 @@ impl Permutation {
     }
 
     /// Steps until the number is in the domain. This terminates: a cycle that starts in the domain
-    /// returns to its start at the latest. Rare if the domain has nearly all numbers.
+    /// returns to its start at the latest. If the domain has nearly all numbers, steps are rare.
     #[cold]
     fn walk(&self, mut x: u32, step: impl Fn(&Self, u32) -> u32) -> u32 {
         while !self.contains(x) {
