@@ -39,6 +39,13 @@ def tcp_listens(port):
     return any(line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port for line in lines)
 
 
+def sent_frames(netdev):
+    """Returns the number of frames that a network device in the current namespace has sent."""
+    lines = [line.partition(":") for line in read("/proc/net/dev").splitlines()]
+    (numbers,) = [numbers for name, _, numbers in lines if name.strip() == netdev]
+    return int(numbers.split()[9])
+
+
 def sleeps(pid):
     """Returns whether all threads of a process are in interruptible sleep."""
     states = []
@@ -169,8 +176,8 @@ class _PortAttributes(ctypes.Structure):
     _fields_ += [("bad_pkeys", ctypes.c_uint32), ("bad_qkeys", ctypes.c_uint32), ("rest", ctypes.c_char * 96)]
 
 
-def key_violations(device):
-    """Returns the counts of invalid P_Keys and Q_Keys of the device's port."""
+def _port(device):
+    """Returns the attributes of the device's port."""
     verbs = libibverbs.Verbs(device)
     port = _PortAttributes()
     try:
@@ -179,7 +186,18 @@ def key_violations(device):
         verbs.call("ibv_close_device", verbs.context)
     if error:
         raise OSError(error, f"ibv_query_port of {device}")
+    return port
+
+
+def key_violations(device):
+    """Returns the counts of invalid P_Keys and Q_Keys of the device's port."""
+    port = _port(device)
     return [port.bad_pkeys, port.bad_qkeys]
+
+
+def active_mtu(device):
+    """Returns the active MTU of the device's port in bytes."""
+    return 128 << _port(device).active_mtu  # enum ibv_mtu
 
 
 # GID table slots to read: the table is filled from the first.

@@ -177,7 +177,7 @@ class Machine:
         raise NotImplementedError
 
     def start(self, command, terminal=False, **environment):
-        """Starts a shell command in the background; `terminal` gives it a terminal for its input."""
+        """Starts a shell command in the background, with a terminal as its input if asked to."""
         harness.log(f"{self.name}& {command}")
         return Job(self, self.ask("start", self.wrapped(command), environment, terminal), command)
 

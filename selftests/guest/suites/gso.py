@@ -12,12 +12,12 @@ import socket
 import capture
 import data_cases
 import harness
+import looks
 import netem
 import packets
 import privilege
 import testbed
 import traffic
-from counted import read
 from harness import case, equal, require, wait_until
 from packets import bth
 
@@ -57,6 +57,17 @@ def large(rng, sides):
     batch.run()
 
 
+def read(host):
+    """Returns the statistics of the host's device."""
+    return host.machine.look("statistics", host.device)
+
+
+def frames(host):
+    """Returns the number of frames that the host's network device has sent."""
+    with host.machine.inside():
+        return looks.sent_frames(host.netdev)
+
+
 def without_icrc(host):
     """Returns the number of packets that the host has sent without an ICRC."""
     return read(host)["same_host_pkts"]
@@ -74,11 +85,13 @@ def cut(host):
 
 def cut_on_arrival(host):
     """Passes packets received by the host through a queue that segments GSO packets."""
-    run = host.machine.run
-    run("modprobe ifb numifbs=0 && ip link add ifb0 type ifb && ip link set ifb0 up")
-    run("tc qdisc add dev ifb0 root tbf rate 10gbit burst 4600 limit 10000000")
-    run(f"tc qdisc add dev {host.netdev} ingress")
-    run(f"tc filter add dev {host.netdev} parent ffff: matchall action mirred egress redirect dev ifb0")
+    host.machine.run("ip link add ifb0 up type ifb")
+    host.machine.batch(
+        "tc",
+        "qdisc add dev ifb0 root tbf rate 10gbit burst 4600 limit 10000000",
+        f"qdisc add dev {host.netdev} ingress",
+        f"filter add dev {host.netdev} parent ffff: matchall action mirred egress redirect dev ifb0",
+    )
 
 
 @contextlib.contextmanager
@@ -110,9 +123,9 @@ def near_again(rng, hosts, sides):
 
 def per_frame(host, sides, rng):
     """Returns the RoCE packets per frame of the host while large messages are exchanged."""
-    before = read(host)["sent_pkts"], host.frames()
+    before = read(host)["sent_pkts"], frames(host)
     large(rng, sides)
-    after = read(host)["sent_pkts"], host.frames()
+    after = read(host)["sent_pkts"], frames(host)
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
@@ -156,12 +169,12 @@ def datagrams(drivers):
         handles = {}
         for side, other in (sides, sides[::-1]):
             handles[id(side)] = [side.end.ah(side.pd, other.info["gid"]) for _ in range(3)]
-        before = [(read(host).get("sent_pkts"), host.frames()) for host in hosts]
+        before = [(read(host).get("sent_pkts"), frames(host)) for host in hosts]
         for length in (64, 0, 1000, 1024):
             _datagrams(rng, sides, [length] * 12, lambda side: handles[id(side)][0])
-        for host, (packets, frames) in zip(hosts, before):
+        for host, old in zip(hosts, before):
             if host.driver == "rrxe":
-                found = (read(host)["sent_pkts"] - packets) / (host.frames() - frames)
+                found = (read(host)["sent_pkts"] - old[0]) / (frames(host) - old[1])
                 require(found > 3, f"{host.name}: {found:.1f} packets a frame: they do not leave in GSO packets")
         for _ in range(8):
             lengths = [rng.choice((64, 64, 64, 65, 700)) for _ in range(12)]
@@ -208,6 +221,7 @@ def without_icrcs(version):
         large(rng, sides)
         for host, old in zip(hosts, before):
             require(without_icrc(host) > old, f"{host.name}: all packets have an ICRC")
+        bed.here.machine.run("modprobe ifb numifbs=0")
         for host in hosts:
             cut_on_arrival(host)
         large(rng, sides)

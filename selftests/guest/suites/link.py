@@ -16,6 +16,7 @@ import kernellog
 import programs
 import testbed
 from harness import Skip, case, equal, require, wait_until
+from machine import Local
 
 bed = testbed.Bed()
 
@@ -25,6 +26,11 @@ DEVICE = "rrxe1"
 def sh(command, seconds=60):
     """Runs a command that must succeed on this host."""
     return bed.here.machine.run(command, seconds)
+
+
+def ip(*commands):
+    """Runs commands of `ip`, which must succeed, in one program on this host."""
+    bed.here.machine.batch("ip", *commands)
 
 
 def driver():
@@ -39,16 +45,13 @@ def need_rrxe():
 
 
 @contextlib.contextmanager
-def netdev(name, make, mtu=None):
-    """Creates a network device by the command `make` and sets it up.
+def netdev(name, *make):
+    """Creates a network device by these commands of `ip` and sets it up.
 
     It is removed afterwards, with its RDMA device.
     """
-    sh(make)
     try:
-        if mtu:
-            sh(f"ip link set {name} mtu {mtu}")
-        sh(f"ip link set {name} up")
+        ip(*make, f"link set {name} up")
         yield name
     finally:
         bed.here.machine.try_run(f"ip link delete {name}")
@@ -57,7 +60,8 @@ def netdev(name, make, mtu=None):
 
 def veth(name="v0", mtu=None):
     """Creates a veth pair with both ends up; the other end is `name`p."""
-    return netdev(name, f"ip link add {name} type veth peer name {name}p && ip link set {name}p up", mtu)
+    size = [f"link set {name} mtu {mtu}"] if mtu else []
+    return netdev(name, f"link add {name} type veth peer name {name}p", f"link set {name}p up", *size)
 
 
 @contextlib.contextmanager
@@ -117,7 +121,7 @@ def refuse_no_ip(kind):
     if kind == "lo":
         refused(DEVICE, "lo", errno.EOPNOTSUPP, ["lo", "Ethernet"])
         return
-    with netdev("nlmon0", "ip link add nlmon0 type nlmon") as name:
+    with netdev("nlmon0", "link add nlmon0 type nlmon") as name:
         refused(DEVICE, name, errno.EOPNOTSUPP, ["nlmon0", "Ethernet"])
 
 
@@ -145,10 +149,10 @@ def exclusive_namespaces():
     there."""
     sh("rdma system set netns exclusive")
     try:
-        sh("ip netns add e1 && ip link add v1 type veth peer name v1p && ip link set v1 netns e1")
+        ip("netns add e1", "link add v1 type veth peer name v1p", "link set v1 netns e1", "link set v1p up")
         try:
             kind = testbed.LINK_TYPES[driver()]
-            sh("ip -n e1 link set v1 up && ip link set v1p up")
+            sh("ip -n e1 link set v1 up")
             sh(f"ip netns exec e1 rdma link add x1 type {kind} netdev v1")
             require("link x1/1" in sh("ip netns exec e1 rdma link show"), "its own namespace does not show it")
             require("x1" not in sh("rdma link show"), "the initial namespace shows it")
@@ -188,7 +192,7 @@ def refuse_vlan_device():
     """A VLAN device is refused: it is reached through the GIDs of the device below it."""
     need_rrxe()
     with veth() as name:
-        sh(f"ip link add link {name} name {name}.5 type vlan id 5 && ip link set {name}.5 up")
+        ip(f"link add link {name} name {name}.5 type vlan id 5", f"link set {name}.5 up")
         refused(DEVICE, f"{name}.5", errno.EPERM, [rf"{name}\.5", "VLAN"])
 
 
@@ -196,18 +200,21 @@ def refuse_vlan_device():
 def refuse_port_taken():
     """UDP port 4791 belongs to one driver in a namespace."""
     need_rrxe()
-    testbed.delete_link(bed.here.machine, bed.here.device)
+    where = bed.here.machine
+    testbed.delete_link(where, bed.here.device)
     try:
-        sh("modprobe rdma_rxe && rdma link add rxe9 type rxe netdev eth0")
+        testbed.load(where, "rdma_rxe")
+        testbed.add_link(where, "rdma_rxe", "rxe9", "eth0")
         try:
             with veth() as name:
                 refused(DEVICE, name, errno.EADDRINUSE, ["4791", "rdma_rxe"])
         finally:
-            sh("rdma link delete rxe9 && rmmod rdma_rxe")
+            testbed.delete_link(where, "rxe9")
+            testbed.unload(where, "rdma_rxe")
         with veth() as name, link(name):
             pass
     finally:
-        testbed.add_link(bed.here.machine, driver(), bed.here.device, "eth0")
+        testbed.add_link(where, driver(), bed.here.device, "eth0")
 
 
 @case()
@@ -241,9 +248,9 @@ def mtu_follows_netdev(what):
         sh(f"ip link set {name} mtu {mtu}")
 
         def shown():
-            return re.search(r"active_mtu:\s+(\d+)", sh(f"ibv_devinfo -d {device}")).group(1)
+            return bed.here.machine.look("active_mtu", device)
 
-        wait_until(f"the IB MTU is {wanted} (it is {shown()})", lambda: int(shown()) == wanted, 10)
+        wait_until(f"the IB MTU is {wanted} (it is {shown()})", lambda: shown() == wanted, 10)
 
 
 @case(debug=("ipv4",), each={"ipv4": ("192.0.2.7", 24), "ipv6": ("2001:db8::7", 64)})
@@ -270,8 +277,11 @@ def gid_of_link_local():
 def gid_of_vlan():
     """The addresses of a VLAN are in the GID table of the device below it."""
     with veth() as name, link(name) as device:
-        sh(f"ip link add link {name} name {name}.5 type vlan id 5")
-        sh(f"ip link set {name}.5 up && ip address add 198.51.100.7/24 dev {name}.5")
+        ip(
+            f"link add link {name} name {name}.5 type vlan id 5",
+            f"link set {name}.5 up",
+            f"address add 198.51.100.7/24 dev {name}.5",
+        )
         index = testbed.wait_for_gid(device, "198.51.100.7")
         path = f"/sys/class/infiniband/{device}/ports/1/gid_attrs/ndevs/{index}"
         equal("the GID's network device", bed.here.machine.read(path), f"{name}.5")
@@ -288,16 +298,22 @@ def gid_of_another_namespace():
         sh("ip netns add c")
         stack.callback(sh, "ip netns delete c")
         index = 1234
-        sh(f"ip link add link {name} name m0 index {index} type macvlan mode bridge && ip link set m0 netns c")
-        sh("ip netns exec c sysctl -qw net.ipv6.conf.m0.accept_dad=0 && ip -n c link set m0 up")
-        sh(f"ip link add index {index} link {other} name m1 type macvlan mode bridge && ip link set m1 up")
-        equal("indices", [sh(f"ip {ns} -o link show {dev}").split(":")[0] for ns, dev in (("-n c", "m0"), ("", "m1"))], [str(index)] * 2)
+        ip(f"link add link {name} name m0 index {index} type macvlan mode bridge", "link set m0 netns c")
+        with Local(namespace="c").inside():
+            with open("/proc/sys/net/ipv6/conf/m0/accept_dad", "w", encoding="ascii") as file:
+                file.write("0")
+            equal("index in the other namespace", socket.if_nametoindex("m0"), index)
+        sh("ip -n c link set m0 up")
+        ip(f"link add index {index} link {other} name m1 type macvlan mode bridge", "link set m1 up")
+        equal("index in this namespace", socket.if_nametoindex("m1"), index)
         stack.enter_context(link(name))
         here, there = "2001:db8:99::1", "2001:db8:99::2"
-        for where, dev in (("-n c", "m0"), ("", "m1")):
-            address = here if dev == "m0" else "2001:db8:99::9"
-            sh(f"ip {where} address add {address}/64 dev {dev} nodad")
-            sh(f"ip {where} neighbour add {there} lladdr 02:00:00:00:00:07 dev {dev} nud permanent")
+        for program, dev, address in (("ip -n c", "m0", here), ("ip", "m1", "2001:db8:99::9")):
+            bed.here.machine.batch(
+                program,
+                f"address add {address}/64 dev {dev} nodad",
+                f"neighbour add {there} lladdr 02:00:00:00:00:07 dev {dev} nud permanent",
+            )
         testbed.wait_for_gid(DEVICE, here)
         import endpoint  # only a guest has verbs
 
@@ -354,12 +370,12 @@ def netdev_removed():
 def netdev_renamed():
     """The RDMA device stays on its network device if that is renamed."""
     with veth() as name, link(name):
-        sh(f"ip link set {name} down && ip link set {name} name renamed0 && ip link set renamed0 up")
+        ip(f"link set {name} down", f"link set {name} name renamed0", "link set renamed0 up")
         try:
             text = sh("rdma link show")
             require(re.search(rf"link {DEVICE}/1 .*netdev renamed0", text), text)
         finally:
-            sh(f"ip link set renamed0 down && ip link set renamed0 name {name}")
+            ip("link set renamed0 down", f"link set renamed0 name {name}")
 
 
 @case(timeout=240, debug=False)

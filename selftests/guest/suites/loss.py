@@ -8,6 +8,7 @@ import contextlib
 
 import data_cases
 import harness
+import kernellog
 import netem
 import programs
 import testbed
@@ -154,9 +155,10 @@ def unknown_recovery():
     testbed.delete_link(here.machine, here.device)
     testbed.unload(here.machine, "rrxe")
     try:
+        since = kernellog.place()
         refused = here.machine.try_run("insmod /guest/rrxe/rrxe.ko recovery=quick")
         require(refused.status != 0, "the module was loaded with recovery=quick")
-        told = here.machine.try_run("dmesg | tail -20").output
+        told = kernellog.lines_since(since)
         require("recovery must be selective or strict" in told, f"the kernel's log has no reason: {told}")
         found = here.machine.try_run("modinfo /guest/rrxe/rrxe.ko").output
         require("recovery:How losses" in found, f"modinfo says {found}")
