@@ -33,8 +33,8 @@ const INTACT: u32 = 1;
 /// Value of [`IcrcElision::unproven`] before the first GSO packet has arrived.
 const NO_GSO_PACKET: u32 = u32::MAX;
 
-/// Number of packets that must arrive unmodified after one was modified. A queueing discipline that
-/// segments only the largest GSO packets then costs few of them.
+/// Number of packets that must arrive in unmodified GSO packets after one was modified. A queueing
+/// discipline that segments only the largest GSO packets then costs few of them.
 const AFTER_MODIFIED: u32 = 1024;
 
 /// Chooses the key. Called once, before there are packets.
@@ -73,7 +73,7 @@ impl Mark {
 pub(crate) struct IcrcElision {
     /// Our GSO packets arrive unmodified, as the peer's last packet says.
     is_confirmed: Atomic<u32>,
-    /// Number of packets that must still arrive unmodified before marks say so, or
+    /// Number of packets that must still arrive in unmodified GSO packets before marks say so, or
     /// [`NO_GSO_PACKET`].
     unproven: Atomic<u32>,
 }
@@ -116,12 +116,13 @@ impl IcrcElision {
         }
     }
 
-    /// Records that packets of the peer arrived with a mark. `in_gso_packet` tells whether they are
-    /// in one GSO packet.
-    pub(crate) fn on_unmodified(&self, packets: u32, in_gso_packet: bool) {
+    /// Records that a GSO packet of the peer arrived unmodified, with this number of packets.
+    ///
+    /// Single packets are no proof: a path that segments or copies GSO packets may pass them
+    /// unmodified.
+    pub(crate) fn on_unmodified(&self, packets: u32) {
         let left = match self.unproven.load(Relaxed) {
-            NO_GSO_PACKET if in_gso_packet => 0,
-            NO_GSO_PACKET => return,
+            NO_GSO_PACKET => 0,
             left => left.saturating_sub(packets),
         };
         self.unproven.store(left, Relaxed);
@@ -170,20 +171,19 @@ mod tests {
     #[test]
     fn a_gso_packet_is_the_first_proof() {
         let elision = IcrcElision::new();
-        elision.on_unmodified(1, false);
         assert!(!elision.mark().is_intact);
-        elision.on_unmodified(2, true);
+        elision.on_unmodified(2);
         assert!(elision.mark().is_intact);
     }
 
     #[test]
     fn many_unmodified_packets_follow_a_modified_one() {
         let elision = IcrcElision::new();
-        elision.on_unmodified(2, true);
+        elision.on_unmodified(2);
         elision.on_modified();
-        elision.on_unmodified(AFTER_MODIFIED - 1, true);
+        elision.on_unmodified(AFTER_MODIFIED - 2);
         assert!(!elision.mark().is_intact);
-        elision.on_unmodified(1, false);
+        elision.on_unmodified(2);
         assert!(elision.mark().is_intact);
     }
 }

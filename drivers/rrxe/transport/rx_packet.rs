@@ -85,15 +85,14 @@ impl RxPacket<'_> {
         mark.is_some() && elision.is_unproven()
     }
 
-    /// Updates the proof that packets of the peer arrive unmodified.
+    /// Updates the proof that GSO packets of the peer arrive unmodified.
     #[cold]
     pub(crate) fn update_proof(&self, elision: &IcrcElision) {
         if let PacketSource::Datagram(datagram) = &self.source {
-            let (packets, is_gso) = (self.packet.packets, datagram.is_in_gso_packet());
             // If the payload has been moved into one buffer, it may not be as it was written.
-            let is_unmodified = !is_gso || datagram.packet().has_fragments();
-            if is_unmodified && Mark::of(datagram.packet()).is_some() {
-                elision.on_unmodified(packets, is_gso);
+            let is_whole = datagram.is_in_gso_packet() && datagram.packet().has_fragments();
+            if is_whole && Mark::of(datagram.packet()).is_some() {
+                elision.on_unmodified(self.packet.packets);
             }
         }
     }
