@@ -99,6 +99,9 @@ pub(crate) mod path {
     /// Packets that a queue pair sends before it does other work: enough to fill a quarter of a
     /// window, few enough to keep softirqs short.
     pub(crate) const BATCH: u32 = 64;
+    /// Work requests that a queue pair fetches before it does other work. A long queue whose work
+    /// requests need no packets then does not make a softirq long.
+    pub(crate) const MAX_FETCH: u32 = 4 * BATCH;
     /// Batches that a caller sends before a softirq worker takes over.
     pub(crate) const BATCHES: u32 = 4;
     /// Largest number of batches that a queue pair sends before it ends at its consumer's call:

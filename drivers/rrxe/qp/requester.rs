@@ -144,8 +144,8 @@ impl SendSide {
         }))
     }
 
-    /// Copies work requests from the ring to free slots. Returns `EINVAL` if the ring is malformed:
-    /// the queue pair must enter the Error state.
+    /// Copies up to [`limits::path::MAX_FETCH`] work requests from the ring to free slots. Returns
+    /// `EINVAL` if the ring is malformed: the queue pair must enter the Error state.
     pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
         let mut fetched = FetchStats::default();
         let Some(consumer) = &mut self.consumer else {
@@ -158,7 +158,7 @@ impl SendSide {
             max_inline: qp.cap.max_inline_data,
         };
         let head = core::mem::size_of::<SendWqe>();
-        let mut waiting = consumer.available()?;
+        let mut waiting = consumer.available()?.min(limits::path::MAX_FETCH);
         while waiting != 0 {
             let Some(slot) = self.requester.free_slot(&mut self.slots) else {
                 break;

@@ -10,8 +10,8 @@ use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Re
 use crate::{Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
 
 impl Requester {
-    /// Sends at most `budget` packets of those that may be sent now. Flushes the posted work
-    /// requests in the states SQE and Error.
+    /// Sends at most `budget` packets of those that may be sent now. A work request that needs no
+    /// packet counts as one. Flushes the posted work requests in the states SQE and Error.
     pub fn poll_transmit<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -35,12 +35,15 @@ impl Requester {
         let mut goes_on = (!self.repair_is_due(now)
             || self.send_repair(slots, now, budget, env, &mut progress))
             && self.send_gaps(slots, now, budget, env, &mut progress);
+        let mut without_packet = 0_u32;
         while goes_on && self.next != self.head && !self.waits_for_ready(self.send_psn) {
-            if progress.sent >= budget {
+            if progress.sent.saturating_add(without_packet) >= budget {
                 progress.more = self.can_send(slots);
                 break;
             }
+            let sent = progress.sent;
             goes_on = self.execute_next(slots, now, budget, env, &mut progress);
+            without_packet = without_packet.saturating_add(u32::from(progress.sent == sent));
         }
         let outcome = self.complete_failed(slots, env);
         progress.fatal = outcome.fatal;

@@ -284,6 +284,47 @@ fn no_room() {
     assert_eq!(psns(&host.drain(0)), [0, 1, 2]);
 }
 
+/// Work requests without packets use up the budget, too.
+#[test]
+fn budget_without_packets() {
+    let mut host = host();
+    for _ in 0..6 {
+        post(&mut host, SendOp::RegMr, 0);
+    }
+    host.budget = 4;
+    assert!(host.transmit(0));
+    assert_eq!(host.statuses(), [Status::Success; 4]);
+    assert!(!host.transmit(0));
+    assert_eq!(host.statuses(), [Status::Success; 6]);
+    // Packets and local operations share the budget.
+    for op in [
+        SendOp::Send,
+        SendOp::RegMr,
+        SendOp::Send,
+        SendOp::RegMr,
+        SendOp::Send,
+    ] {
+        post(&mut host, op, 0);
+    }
+    assert!(host.transmit(0));
+    assert_eq!(host.driver.out.len(), 2);
+    assert_eq!(psns(&host.drain(0)), [0, 1, 2]);
+}
+
+/// Datagrams that are too long to be sent use up the budget.
+#[test]
+fn budget_of_long_datagrams() {
+    let mut host = Host::new(Service::Ud, 0, MTU);
+    for _ in 0..6 {
+        post(&mut host, SendOp::Send, MTU + 1);
+    }
+    host.budget = 4;
+    assert!(host.transmit(0));
+    assert_eq!(host.statuses(), [Status::Success; 4]);
+    assert!(!host.transmit(0));
+    assert_eq!(host.statuses(), [Status::Success; 6]);
+}
+
 /// Local operations run once, in their turn, and complete in order.
 #[test]
 fn local_operations() {
