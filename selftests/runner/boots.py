@@ -48,6 +48,13 @@ class Boot:
     poison: bool = False
 
     @property
+    def repeats(self):
+        """Returns whether the boot repeats suites of other boots with another driver or release.
+
+        Its results are kept for later runs with the same inputs."""
+        return "rdma_rxe" in self.drivers or self.release != "trixie"
+
+    @property
     def mixed(self):
         """Returns whether the hosts have different drivers."""
         return self.hosts == 2 and self.drivers[0] != self.drivers[1]

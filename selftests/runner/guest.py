@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from . import host
+from . import host, results
 from .report import FAIL, matches
 from .root import TOP
 
@@ -145,8 +145,19 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         for suite in suites:
             suite.logs = os.path.join(logs, suite.boot.name)
 
-    os.makedirs(folder, exist_ok=True)
     run = _Run(f"{lane}/{name}", suites, report)
+    # Results of the default set only, with the default seed.
+    by_default = driver == "rrxe" and not only and "RRXE_SEED" not in environment
+    repeats = boot.repeats or lane == "guest-7.3"
+    result = results.path_of("boot", f"/{run.name}/{kernel}") if by_default and repeats else None
+    passed = results.kept(result)
+    if passed is not None:
+        for line in passed:
+            test, status, reason = json.loads(line)
+            report.result(test, status, reason=reason, cached=True)
+        return
+
+    os.makedirs(folder, exist_ok=True)
     why = modules.wait(kernel)
     if why and not stopping.is_set():
         report.result(f"{run.name}/module", FAIL, reason=why)
@@ -187,6 +198,9 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         return
     for suite in suites:
         _account(suite, run, status, hung, folder)
+    found = [one[:2] + one[3:4] for one in report.results if any(one[0].startswith(f"{suite.prefix}/") for suite in suites)]
+    if result and found and all(status != FAIL for _, status, _ in found):
+        results.keep(result, [json.dumps(one) for one in found])
 
 
 def _launch(run, command, folder):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Keeps the results of deterministic programs for later runs with the same inputs.
+"""Keeps the results of programs and boots for later runs with the same inputs.
 
-The key is a hash of all inputs: the sources, the lock file, and the build root's list of packages.
+Simulation, model and mutants are deterministic. The packages' test and the boots that repeat suites
+(Boot.repeats) are not entirely, but their suites run in the lanes `guest` and `debug` in any case.
+The key is a hash of the inputs: the sources, the lock file, and the build root's list of packages.
 """
 
 import contextlib
@@ -14,30 +16,34 @@ from .root import TOP
 
 # The folders that each program is built from, and the build files and arguments of all programs.
 _CORE = ("drivers/rrxe/core", "selftests/testkit")
+_PRODUCT = ("Kbuild", "drivers", "rust-bindings", "provider", "qemu")
 _INPUTS = {
     "simulation": (*_CORE, "selftests/simulation"),
     "model": (*_CORE, "selftests/model"),
     "mutants": (*_CORE, "selftests/simulation", "selftests/mutants", "selftests/runner/mutants.py"),
+    "packages": (*_PRODUCT, "packaging", "selftests/packages"),
+    "boot": (*_PRODUCT, "selftests/guest", "selftests/programs", "selftests/conformance", "selftests/script",
+             "selftests/testkit", "selftests/runner/boots.py", "selftests/runner/guest.py"),
 }
 _ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py", "selftests/runner/programs.py",
            "selftests/runner/root.py")
 
 
-def path_of(name):
-    """Returns the path of the program's result for the present inputs, or None if none is kept.
+def path_of(name, which=""):
+    """Returns the path of the result of a program, or of the boot `which`, for the present inputs.
 
-    `RRXE_CACHED_RESULTS=off` makes every program run.
+    Returns None if no result is kept. `RRXE_CACHED_RESULTS=off` makes every program and boot run.
     """
     if name not in _INPUTS or os.environ.get("RRXE_CACHED_RESULTS") == "off":
         return None
-    key = hashlib.sha256()
+    key = hashlib.sha256(which.encode())
     for path in sorted(_files(_INPUTS[name] + _ALWAYS)):
         with open(os.path.join(TOP, path), "rb") as file:
             key.update(f"{path}\0{hashlib.sha256(file.read()).hexdigest()}\n".encode())
     inside = os.environ.get("IN_RRXE_ROOT") == "1"
     with open(("" if inside else _output_of("buildroot")) + "/var/lib/dpkg/status", "rb") as file:
         key.update(file.read())
-    return os.path.join(_output_of("cache-folder"), "results", f"{name}-{key.hexdigest()[:16]}")
+    return os.path.join(_output_of("cache-folder"), "results", f"{name}{which.replace('/', '-')}-{key.hexdigest()[:16]}")
 
 
 def kept(path):
