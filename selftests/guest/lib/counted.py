@@ -5,7 +5,7 @@ import contextlib
 import json
 import time
 
-from harness import equal, require
+from harness import equal, require, slowness
 
 # Counters that all traffic changes.
 TRAFFIC = {
@@ -42,7 +42,7 @@ def rise(host, among=None, **wanted):
     before = read(host)
     yield
     wanted = {name: n for name, n in wanted.items() if n}
-    end = time.monotonic() + TIMEOUT
+    end = time.monotonic() + TIMEOUT * slowness()
     while (found := _risen(before, read(host), among, wanted)) != wanted and time.monotonic() < end:
         time.sleep(0.1)
     equal(f"what {host.name} has counted", found, wanted)
@@ -83,7 +83,7 @@ class Watch:
 
     def agree(self):
         """Checks that each end has received what the other sent, counted equally by both."""
-        end = time.monotonic() + TIMEOUT
+        end = time.monotonic() + TIMEOUT * slowness()
         while (found := list(self._differences())) and time.monotonic() < end:
             time.sleep(0.1)
         equal("differences between the ends", found, [])

@@ -10,7 +10,7 @@ import packets
 import testbed
 from counted import TIMEOUT, Watch, of_queue_pairs, read, rise
 from attacker import FIRST, PAYLOAD, Attacker
-from harness import case, equal, require
+from harness import case, equal, require, slowness
 from packets import QKEY, UD, aeth, bth, deth
 from traffic import Batch
 from trial import Bench, Trial
@@ -249,7 +249,7 @@ def _has_all_of(watch):
             if found[name] != all_of_it[name]:
                 yield f"{name}: {found[name]}, of the device: {all_of_it[name]}"
 
-    end = time.monotonic() + TIMEOUT
+    end = time.monotonic() + TIMEOUT * slowness()
     while (found := list(differences())) and time.monotonic() < end:
         time.sleep(0.1)
     equal("differences", found, [])
