@@ -2,8 +2,9 @@
 """Keeps the results of programs and boots for later runs with the same inputs.
 
 Simulation, model and mutants are deterministic. The packages' test and the boots that repeat suites
-(Boot.repeats) are not entirely, but their suites run in the lanes `guest` and `debug` in any case.
-The key is a hash of the inputs: the sources, the lock file, and the build root's list of packages.
+(Boot.repeats, and the lane `guest-7.3`) are not, so a kept result can hide a rare failure. The key
+is a hash of the sources, the lock file, and the build root's list of packages. It does not contain
+the versions of the kernel and of the guests' images.
 """
 
 import contextlib
