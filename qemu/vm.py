@@ -348,10 +348,18 @@ class Guest:
         with open(self.out / "output.txt", "wb") as kept:
             copy_lines(self.process.stdout, kept, prefix)
 
-    def emulator_died(self) -> bool:
-        """Returns whether QEMU aborted before the script began, which no guest should cause."""
+    def never_booted(self) -> str:
+        """Returns why none of the code under test has run, or an empty string.
+
+        Seen once in hundreds of boots: a failed assertion of QEMU 7.2 in the MSI-X table, a hang,
+        and an exception while the kernel changed its own code.
+        """
         assert self.process
-        return self.process.returncode == -signal.SIGABRT and not self.mark("started")
+        if self.process.returncode == -signal.SIGABRT and not self.mark("started"):
+            return "QEMU itself died while the guest was booting"
+        if self.mark("up") or self.timed_out and not self.hung:
+            return ""
+        return self.hung or "ended before its init"
 
     def mark(self, name: str) -> bool:
         """Returns whether the guest's init has created the progress file `name`."""
@@ -386,9 +394,11 @@ class Guest:
                     time.sleep(1)  # for what the kernel says of the NMI
             except (OSError, ValueError, StopIteration) as error:
                 kept.write(f"\nQEMU does not answer: {error}\n")
+
+    def keep_console(self) -> None:
+        """Keeps the console's log of a failed boot: the next attempt writes a file of this name."""
         if self.console.exists():
-            # The next attempt writes a console log of the same name.
-            shutil.copy(self.console, self.out / "hang-console.log")
+            shutil.copy(self.console, self.out / "failed-boot-console.log")
 
     def status(self) -> int:
         """Reports problems of this guest. Returns its share of the run's exit status."""
@@ -496,8 +506,6 @@ def run_guests(settings: Settings) -> int:
     try:
         return run_once(settings, kernel, image, kvm)
     except BootFailed as failure:
-        # Seen with QEMU 7.2 once in hundreds of boots: a failed assertion in the MSI-X table, long
-        # before the script.
         say(f"{failure}; once more")
         return run_once(settings, kernel, image, kvm)
 
@@ -526,10 +534,11 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
             for guest in guests:
                 if guest.reader:
                     guest.reader.join(timeout=5)
-                if guest.emulator_died():
-                    raise BootFailed(f"QEMU itself died while {guest.name} was booting")
-                if guest.hung and not guest.mark("up"):
-                    raise BootFailed(f"{guest.name} {guest.hung}")
+                why = guest.never_booted()
+                if why and settings.script:
+                    guest.show_end()
+                    guest.keep_console()
+                    raise BootFailed(f"{guest.name}: {why}")
             codes = [guest.status() for guest in guests]
             return next((code for code in codes if code != 0), 0)
         finally:
