@@ -44,12 +44,20 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
     }
 }
 
-/// The operations of driver `D`, as C functions.
+/// The operations of driver `D`, as C functions: each implements the operation of `struct
+/// ib_device_ops` that has its name.
 ///
-/// ib_core calls them (`struct ib_device_ops`) with objects of this driver's devices, which exist
-/// during the call. Other arguments are also valid during the call. ib_core serializes creation and
-/// destruction of an object with its other operations. "A live object" is one that was created and
-/// is not being destroyed.
+/// # Safety
+///
+/// Only the callers of `struct ib_device_ops` may call these functions: ib_core, uverbs, and kernel
+/// consumers, through the functions of ib_verbs.h. They pass objects of this driver's devices,
+/// which exist during the call, and other arguments that are valid during the call. `udata` is null
+/// or that of the running command.
+///
+/// An object to be created is zeroed, except for the fields that ib_core sets, and nothing else
+/// uses it. Any other object is live: it was created and is not being destroyed. Once an object's
+/// destruction has succeeded, nothing uses the object. ib_core serializes creation and destruction
+/// of an object with its other operations.
 struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
 impl<D: Driver> Ops<D> {
@@ -100,7 +108,7 @@ pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
     ops.get_dev_fw_str = Some(Ops::<D>::get_dev_fw_str);
     ops.query_device = Some(Ops::<D>::query_device);
     ops.query_port = Some(Ops::<D>::query_port);
-    ops.get_port_immutable = Some(Ops::<D>::port_immutable);
+    ops.get_port_immutable = Some(Ops::<D>::get_port_immutable);
     ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
     ops.query_pkey = Some(Ops::<D>::query_pkey);
     ops.alloc_hw_port_stats = Some(Ops::<D>::alloc_hw_port_stats);

@@ -48,11 +48,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `get_dma_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`.
     pub(super) unsafe extern "C" fn get_dma_mr(
         pd: *mut raw::ib_pd,
         access: c_int,
@@ -72,11 +67,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `reg_user_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`. `udata` is that of the command.
     pub(super) unsafe extern "C" fn reg_user_mr(
         pd: *mut raw::ib_pd,
         start: u64,
@@ -109,15 +99,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `rereg_user_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `mr` is a live region of `D` with memory of a program, and nothing else
-    /// changes or deregisters it during the call. `pd` is a live protection domain of `D`: that of
-    /// `mr` or another of its device. `udata` is that of the command. If this returns a region,
-    /// `ib_uverbs_rereg_mr()` (uverbs_cmd.c) replaces the old region with it and deregisters the
-    /// old one.
     pub(super) unsafe extern "C" fn rereg_user_mr(
         mr: *mut raw::ib_mr,
         flags: c_int,
@@ -138,9 +119,9 @@ impl<D: Driver> Ops<D> {
             access: (flags & raw::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0)
                 .then_some(access_flags as u32 & !access::OPTIONAL),
         };
-        // SAFETY: uverbs holds the region and both domains until this returns (uverbs_cmd.c,
-        // `ib_uverbs_rereg_mr()`). `udata` is that of the command. This function owns a new region
-        // until it is returned.
+        // SAFETY: uverbs holds the region, exclusively, and both domains, which belong to one
+        // device, until this returns (uverbs_cmd.c, `ib_uverbs_rereg_mr()`). `udata` is that of the
+        // command. This function owns a new region until it is returned.
         unsafe {
             let new = Self::new_mr(pd, || {
                 D::rereg_user_mr(
@@ -162,12 +143,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `dereg_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `mr` is a live region of `D`. If this succeeds, ib_core does not use the
-    /// region afterwards (verbs.c, `ib_dereg_mr_user()`).
     pub(super) unsafe extern "C" fn dereg_mr(
         mr: *mut raw::ib_mr,
         _udata: *mut raw::ib_udata,
@@ -179,11 +154,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `alloc_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`.
     pub(super) unsafe extern "C" fn alloc_mr(
         pd: *mut raw::ib_pd,
         mr_type: u32,
@@ -206,31 +176,21 @@ impl<D: Driver> Ops<D> {
     }
 
     /// Adds a page to a region. Callback of ib_sg_to_pages() (verbs.c).
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_sg_to_pages() for the region that `map_mr_sg` passed to it.
     unsafe extern "C" fn set_page(mr: *mut raw::ib_mr, address: u64) -> c_int {
         // SAFETY: `map_mr_sg` passed a live region of `D` to ib_sg_to_pages() (verbs.c).
         errno(unsafe { D::map_mr_page(Mr::<D>::from_ptr(mr).data(), address) })
     }
 
-    /// Implements `map_mr_sg` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer: `mr` is a live region of `D` for fast registration. `sg` is a
-    /// list of `nents` entries, mapped for its device. `offset` is null or valid (verbs.c,
-    /// `ib_map_mr_sg()`).
     pub(super) unsafe extern "C" fn map_mr_sg(
         mr: *mut raw::ib_mr,
         sg: *mut raw::scatterlist,
         nents: c_int,
         offset: *mut c_uint,
     ) -> c_int {
-        // SAFETY: The caller of `ib_map_mr_sg()` guarantees a live region and a mapped list, whose
-        // "DMA addresses" are addresses in the direct map (ib_dma_map_sg()). ib_sg_to_pages()
-        // (verbs.c) calls `set_page` for this region, and sets the region's address and length.
+        // SAFETY: The caller of `ib_map_mr_sg()` (verbs.c) guarantees a live region, a mapped list
+        // of `nents` entries, whose "DMA addresses" are addresses in the direct map
+        // (ib_dma_map_sg()), and an `offset` that is null or valid. ib_sg_to_pages() (verbs.c)
+        // calls `set_page` for this region, and sets the region's address and length.
         unsafe {
             let data = Mr::<D>::from_ptr(mr).data();
             D::unmap_mr(data);
@@ -245,12 +205,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `alloc_mw` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new window of a device of `D`. uverbs has set its type and
-    /// protection domain, which is live (uverbs_cmd.c). `udata` is that of the command.
     pub(super) unsafe extern "C" fn alloc_mw(
         ib: *mut raw::ib_mw,
         udata: *mut raw::ib_udata,
@@ -272,12 +226,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `dealloc_mw` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live window of `D`. If this succeeds, the window is not used
-    /// afterwards.
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
         // SAFETY: The window is live, and ib_core calls this once for it, or again after a failure
         // (uverbs_main.c, `uverbs_dealloc_mw()`).

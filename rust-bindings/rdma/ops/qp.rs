@@ -24,13 +24,6 @@ const BUFFERS: [u32; 3] = [
 ];
 
 impl<D: Driver> Ops<D> {
-    /// Implements `create_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new queue pair of a device of `D`, whose protection domain is
-    /// null or live. `init` is valid, and the objects that it names are live. `udata` is null or
-    /// that of the command.
     pub(super) unsafe extern "C" fn create_qp(
         ib: *mut raw::ib_qp,
         init: *mut raw::ib_qp_init_attr,
@@ -68,13 +61,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `modify_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`. `attr` is valid, and ib_core holds
-    /// references to its source GIDs (verbs.c, `_ib_modify_qp()`). `udata` is null or that of the
-    /// command.
     pub(super) unsafe extern "C" fn modify_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
@@ -98,11 +84,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `query_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`. `attr` and `init` are valid for writes.
     pub(super) unsafe extern "C" fn query_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
@@ -133,12 +114,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `destroy_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`. If this succeeds, the queue pair is not
-    /// used afterwards.
     pub(super) unsafe extern "C" fn destroy_qp(
         ib: *mut raw::ib_qp,
         _udata: *mut raw::ib_udata,
@@ -148,11 +123,6 @@ impl<D: Driver> Ops<D> {
         errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
     }
 
-    /// Implements `attach_mcast` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`, and `gid` is valid.
     pub(super) unsafe extern "C" fn attach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
@@ -169,11 +139,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `detach_mcast` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`, and `gid` is valid.
     pub(super) unsafe extern "C" fn detach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
@@ -190,13 +155,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `post_send` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`. `wr` is null or a
-    /// list that does not change until this returns. `bad` is valid for writes (ib_verbs.h,
-    /// `ib_post_send()`; uverbs_cmd.c).
     pub(super) unsafe extern "C" fn post_send(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_send_wr,
@@ -229,13 +187,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `post_recv` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`. `wr` is null or a
-    /// list that does not change until this returns. `bad` is valid for writes (ib_verbs.h,
-    /// `ib_post_recv()`).
     pub(super) unsafe extern "C" fn post_recv(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_recv_wr,

@@ -16,13 +16,6 @@ use crate::{
 use kernel::ffi::c_int;
 
 impl<D: Driver> Ops<D> {
-    /// Implements `create_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new shared receive queue of a live protection domain of `D`,
-    /// and `init` is valid. For XRC, ib_core holds references to the XRC domain and the completion
-    /// queue (verbs.c, `ib_create_srq_user()`). `udata` is null or that of the command.
     pub(super) unsafe extern "C" fn create_srq(
         ib: *mut raw::ib_srq,
         init: *mut raw::ib_srq_init_attr,
@@ -64,12 +57,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `modify_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, and `attr` is valid. `udata`
-    /// is null or that of the command.
     pub(super) unsafe extern "C" fn modify_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
@@ -89,12 +76,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `query_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, and `attr` is valid for
-    /// writes.
     pub(super) unsafe extern "C" fn query_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
@@ -105,11 +86,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `destroy_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn destroy_srq(
         ib: *mut raw::ib_srq,
         _udata: *mut raw::ib_udata,
@@ -124,13 +100,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `post_srq_recv` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live shared receive queue of `D`. `wr` is
-    /// null or a list that does not change until this returns. `bad` is valid for writes
-    /// (ib_verbs.h, `ib_post_srq_recv()`).
     pub(super) unsafe extern "C" fn post_srq_recv(
         ib: *mut raw::ib_srq,
         wr: *const raw::ib_recv_wr,
