@@ -20,17 +20,21 @@ use kernel::{
 };
 
 impl<D: Driver> Ops<D> {
-    /// Allocates an object for the region that `make` creates, and fills in the fields that drivers
-    /// set. Returns null if `make` returns `None`.
+    /// Allocates an object for the region that `make` creates for the protection domain, and fills
+    /// in the fields that drivers set. Returns null if `make` returns `None`.
     ///
     /// # Safety
     ///
     /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
     unsafe fn new_mr(
         pd: *mut raw::ib_pd,
-        make: impl FnOnce() -> Result<Option<(D::Mr, MrKeys)>>,
+        make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, MrKeys)>>,
     ) -> *mut raw::ib_mr {
-        match Mr::<D>::new_boxed(make) {
+        // SAFETY: The caller guarantees that the domain, and thus its device, is live until the
+        // operation returns.
+        let (device, domain) =
+            unsafe { (Device::from_raw((*pd).device), Pd::<D>::from_ptr(pd).data()) };
+        match Mr::<D>::new_boxed(|| make(device, domain)) {
             Ok(Some((mr, keys))) => {
                 let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
                 // SAFETY: This function owns the region until it is returned. Then ib_core owns it,
@@ -52,17 +56,11 @@ impl<D: Driver> Ops<D> {
         pd: *mut raw::ib_pd,
         access: c_int,
     ) -> *mut raw::ib_mr {
-        // SAFETY: The domain and its device are live until this returns. Only kernel consumers have
-        // such regions: `__ib_alloc_pd()` (verbs.c) is the only caller.
+        // SAFETY: The domain is live until this returns. Only kernel consumers have such regions:
+        // `__ib_alloc_pd()` (verbs.c) is the only caller.
         unsafe {
-            Self::new_mr(pd, || {
-                D::get_dma_mr(
-                    Device::from_raw((*pd).device),
-                    Pd::<D>::from_ptr(pd).data(),
-                    KernelMemory::new(),
-                    access as u32,
-                )
-                .map(Some)
+            Self::new_mr(pd, |device, pd| {
+                D::get_dma_mr(device, pd, KernelMemory::new(), access as u32).map(Some)
             })
         }
     }
@@ -79,13 +77,13 @@ impl<D: Driver> Ops<D> {
         if !dmah.is_null() {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: uverbs holds the domain, and thus its device, until this returns (uverbs_cmd.c,
-        // `ib_uverbs_reg_mr()`). `udata` is that of the command.
+        // SAFETY: uverbs holds the domain until this returns (uverbs_cmd.c, `ib_uverbs_reg_mr()`).
+        // `udata` is that of the command.
         unsafe {
-            Self::new_mr(pd, || {
+            Self::new_mr(pd, |device, pd| {
                 D::reg_user_mr(
-                    Device::from_raw((*pd).device),
-                    Pd::<D>::from_ptr(pd).data(),
+                    device,
+                    pd,
                     &UserMemory {
                         start,
                         length,
@@ -123,14 +121,9 @@ impl<D: Driver> Ops<D> {
         // device, until this returns (uverbs_cmd.c, `ib_uverbs_rereg_mr()`). `udata` is that of the
         // command. This function owns a new region until it is returned.
         unsafe {
-            let new = Self::new_mr(pd, || {
-                D::rereg_user_mr(
-                    Device::from_raw((*pd).device),
-                    Mr::<D>::from_ptr(mr).data(),
-                    Pd::<D>::from_ptr(pd).data(),
-                    &change,
-                    Udata::from_ptr(udata).as_mut(),
-                )
+            let new = Self::new_mr(pd, |device, pd| {
+                let mr = Mr::<D>::from_ptr(mr).data();
+                D::rereg_user_mr(device, mr, pd, &change, Udata::from_ptr(udata).as_mut())
             });
             // ib_core sets these fields if the region stays, but not in a region that replaces it
             // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
@@ -162,15 +155,10 @@ impl<D: Driver> Ops<D> {
         if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: The domain and its device are live until this returns (verbs.c, `ib_alloc_mr()`).
+        // SAFETY: The domain is live until this returns (verbs.c, `ib_alloc_mr()`).
         unsafe {
-            Self::new_mr(pd, || {
-                D::alloc_mr(
-                    Device::from_raw((*pd).device),
-                    Pd::<D>::from_ptr(pd).data(),
-                    max_num_sg,
-                )
-                .map(Some)
+            Self::new_mr(pd, |device, pd| {
+                D::alloc_mr(device, pd, max_num_sg).map(Some)
             })
         }
     }
