@@ -17,8 +17,8 @@ use kernel::{
 /// A network device (`struct net_device`).
 ///
 /// An `ARef<NetDevice>` holds a reference with `dev_hold`. Unregistering a device waits for all
-/// references, so their owners must release them on
-/// [`NetdevEvent::Unregister`](super::NetdevEvent::Unregister).
+/// references, so their owners must release them in
+/// [`NetdevEvents::unregister`](super::NetdevEvents::unregister).
 ///
 /// # Invariants
 ///

@@ -11,7 +11,7 @@ use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,
     errno::{is_address_in_use, not_supported},
-    net::{NetDevice, NetdevEvent, NetdevEvents},
+    net::{NetDevice, NetdevEvents},
     rdma::{
         device::{by_netdev, LinkOps},
         UnregisteredDevice,
@@ -99,11 +99,8 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
 pub(crate) struct Follower;
 
 impl NetdevEvents for Follower {
-    fn event(&self, dev: &NetDevice, event: NetdevEvent) {
-        // ib_core itself reports the port's state and maintains the GID table.
-        if !matches!(event, NetdevEvent::Unregister) {
-            return;
-        }
+    // ib_core itself reports the port's state and maintains the GID table.
+    fn unregister(&self, dev: &NetDevice) {
         if let Some(device) = by_netdev::<Rrxe>(dev) {
             device.unregister_queued();
             // Synchronously, because the namespace may be destroyed next.
