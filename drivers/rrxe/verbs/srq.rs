@@ -146,7 +146,7 @@ pub(crate) fn create(
         }
     };
     attr.max_wr = ring.capacity();
-    attr.limit = 0;
+    attr.srq_limit = 0;
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
         cq: Arc::clone(xrc.cq),
@@ -211,9 +211,9 @@ impl SrqHandle {
         let now = self.query();
         let max_wr = ring.as_ref().map_or(now.max_wr, Ring::capacity);
         let limit = if mask.has(SrqAttrMask::LIMIT) {
-            attr.limit
+            attr.srq_limit
         } else {
-            now.limit
+            now.srq_limit
         };
         if limit > max_wr {
             return Err(EINVAL);
@@ -233,7 +233,7 @@ impl SrqHandle {
         SrqAttr {
             max_wr: queue.max_wr,
             max_sge: self.srq.max_sge,
-            limit: queue.limit,
+            srq_limit: queue.limit,
         }
     }
 

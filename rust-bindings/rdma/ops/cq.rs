@@ -6,7 +6,6 @@ use super::{count, Ops};
 use crate::{
     raw,
     rdma::{
-        attr::CqInitAttr,
         device::Device,
         object::{errno, Cq, Driver},
         udata::Udata,
@@ -48,13 +47,8 @@ impl<D: Driver> Ops<D> {
                 if let Some(udata) = &udata {
                     udata.expect_without(&BUFFERS)?;
                 }
-                let attr = CqInitAttr {
-                    cqe: (*attr).cqe,
-                    comp_vector: (*attr).comp_vector,
-                    flags: (*attr).flags,
-                };
                 let device = Device::from_raw((*ib).device);
-                let (cq, cqe) = D::create_cq(device, &attr, target, udata.as_mut())?;
+                let (cq, cqe) = D::create_cq(device, &*attr, target, udata.as_mut())?;
                 (*ib).cqe = cqe as c_int;
                 Ok(cq)
             })

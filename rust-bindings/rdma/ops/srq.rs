@@ -39,7 +39,8 @@ impl<D: Driver> Ops<D> {
                     }),
                     _ => return Err(crate::errno::not_supported()),
                 };
-                let mut attr = SrqAttr::from_raw(&(*init).attr);
+                // The caller's attributes change only if this succeeds.
+                let mut attr = SrqAttr { ..(*init).attr };
                 let (srq, number) = D::create_srq(
                     Device::from_raw((*ib).device),
                     Pd::<D>::from_ptr((*ib).pd).data(),
@@ -48,7 +49,7 @@ impl<D: Driver> Ops<D> {
                     target,
                     udata.as_mut(),
                 )?;
-                (*init).attr = attr.to_raw();
+                (*init).attr = attr;
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
                     (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
                 }
@@ -69,7 +70,7 @@ impl<D: Driver> Ops<D> {
             D::modify_srq(
                 Device::from_raw((*ib).device),
                 Srq::<D>::from_ptr(ib).data(),
-                &SrqAttr::from_raw(&*attr),
+                &*attr,
                 SrqAttrMask(mask),
                 Udata::from_ptr(udata).as_mut(),
             )
@@ -81,9 +82,7 @@ impl<D: Driver> Ops<D> {
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
-        errno(unsafe {
-            D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from.to_raw()))
-        })
+        errno(unsafe { D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from)) })
     }
 
     pub(super) unsafe extern "C" fn destroy_srq(
