@@ -13,19 +13,20 @@ use kernel::prelude::*;
 
 /// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum QpType {
     /// Reliable connection.
-    Rc,
+    Rc = raw::ib_qp_type_IB_QPT_RC,
     /// Unreliable connection.
-    Uc,
+    Uc = raw::ib_qp_type_IB_QPT_UC,
     /// Unreliable datagram.
-    Ud,
+    Ud = raw::ib_qp_type_IB_QPT_UD,
     /// General services interface: QP1.
-    Gsi,
+    Gsi = raw::ib_qp_type_IB_QPT_GSI,
     /// Sending end of an extended reliable connection.
-    XrcInitiator,
+    XrcInitiator = raw::ib_qp_type_IB_QPT_XRC_INI,
     /// Receiving end of an extended reliable connection.
-    XrcTarget,
+    XrcTarget = raw::ib_qp_type_IB_QPT_XRC_TGT,
 }
 
 impl QpType {
@@ -370,15 +371,7 @@ impl QpAttr {
 
 /// Returns whether the Modify QP table (IBA 11.2.5.2) allows the transition with these attributes.
 pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
-    let raw_type = match qp_type {
-        QpType::Rc => raw::ib_qp_type_IB_QPT_RC,
-        QpType::Uc => raw::ib_qp_type_IB_QPT_UC,
-        QpType::Ud => raw::ib_qp_type_IB_QPT_UD,
-        QpType::Gsi => raw::ib_qp_type_IB_QPT_GSI,
-        QpType::XrcInitiator => raw::ib_qp_type_IB_QPT_XRC_INI,
-        QpType::XrcTarget => raw::ib_qp_type_IB_QPT_XRC_TGT,
-    };
     // SAFETY: ib_modify_qp_is_ok() (verbs.c) looks up a constant table, and all arguments are in
     // its range.
-    unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, raw_type, mask.0) }
+    unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, qp_type as u32, mask.0) }
 }
