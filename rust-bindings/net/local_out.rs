@@ -207,7 +207,7 @@ fn register(net: &NetNs, ops: *mut raw::nf_hook_ops) -> Result {
 /// Registers a hook.
 #[cfg(not(CONFIG_NETFILTER))]
 fn register(_net: &NetNs, _ops: *mut raw::nf_hook_ops) -> Result {
-    to_result(-(raw::EOPNOTSUPP as i32))
+    Err(crate::errno::not_supported())
 }
 
 impl<H: LocalOut> Drop for LocalOutHook<H> {
