@@ -119,11 +119,10 @@ fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
     if memory == 0 || !alone {
         return None;
     }
-    // SAFETY: `Memory` allocated it and waits for a grace period before it frees it. Softirqs are
-    // disabled here, so this is an RCU read-side section. Nothing else uses this CPU's part: with
-    // softirqs disabled a task is not preempted and no softirq runs, and hard interrupts and NMIs
-    // do not get here. The callers in this file pass only methods of `Remembered`, which do not
-    // call this function.
+    // SAFETY: Softirqs are disabled, so this is an RCU read-side section, and `Memory` waits for a
+    // grace period before it frees the memory. Nothing else uses this CPU's part: a task is not
+    // preempted, no softirq runs, hard interrupts and NMIs do not get here, and the callers in this
+    // file pass only methods of `Remembered`, which do not call this function.
     let remembered = unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
     Some(f(remembered))
 }
