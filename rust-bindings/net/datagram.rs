@@ -371,7 +371,7 @@ impl KeptDatagram {
 
     /// Returns the bytes of memory that this datagram keeps allocated: those of the whole packet.
     pub fn memory(&self) -> usize {
-        self.skb.truesize()
+        self.skb.fields().truesize()
     }
 
     /// Returns whether both datagrams came in one packet.

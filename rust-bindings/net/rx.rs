@@ -6,7 +6,7 @@
 
 use super::{
     datagram::Fragment,
-    skb::{shim_skb_dev, shim_skb_headlen, shim_skb_tskey, Skb},
+    skb::{shim_skb_headlen, shim_skb_tskey, Skb},
     IpAddr, IpVersion, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
@@ -50,11 +50,6 @@ impl RxSkb {
         // INVARIANT: The caller guarantees the headers, and the pull moved the data past the UDP
         // header.
         Self { skb }
-    }
-
-    /// Returns the device of the packet, which is valid only while the packet is being received.
-    pub(super) fn raw_dev(&self) -> *mut raw::net_device {
-        shim_skb_dev(self.fields())
     }
 
     #[inline]
@@ -297,11 +292,6 @@ impl RxSkb {
                 skb: NonNull::new_unchecked(raw::shim_skb_get(skb)),
             }
         }
-    }
-
-    /// Returns the bytes of memory that the packet occupies.
-    pub(super) fn truesize(&self) -> usize {
-        self.fields().truesize()
     }
 
     /// Frees the packet without counting it as dropped.

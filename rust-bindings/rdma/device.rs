@@ -229,11 +229,7 @@ impl<D: Driver> LinkOps<D> {
         }
     }
 
-    /// Implements `rdma link add`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core only.
+    /// Implements `rdma link add`. Only ib_core calls it.
     unsafe extern "C" fn newlink(
         name: *const kernel::ffi::c_char,
         ndev: *mut raw::net_device,
@@ -244,11 +240,7 @@ impl<D: Driver> LinkOps<D> {
         super::object::errno(D::newlink(name, ndev))
     }
 
-    /// Implements the driver's part of `rdma link delete`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core only.
+    /// Implements the driver's part of `rdma link delete`. Only ib_core calls it.
     unsafe extern "C" fn dellink(device: *mut raw::ib_device) -> i32 {
         // SAFETY: nldev.c passes a device whose link_ops are these, and holds a reference to it.
         super::object::errno(D::dellink(unsafe { Device::from_raw(device) }))
