@@ -37,10 +37,11 @@ impl QpType {
 }
 
 /// `enum ib_qp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum QpState {
     /// No work requests may be posted.
+    #[default]
     Reset = 0,
     /// Receive work requests may be posted.
     Init = 1,
@@ -223,7 +224,7 @@ impl QpAttrMask {
 }
 
 /// Attributes of a queue pair (`struct ib_qp_attr`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct QpAttr {
     /// Next state in MODIFY_QP, current state in QUERY_QP.
     pub state: QpState,
@@ -255,7 +256,7 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: u8,
     /// Encoded delay in RNR NAKs.
     pub min_rnr_timer: u8,
-    /// Port number, from 1.
+    /// Port number, from 1, in MODIFY_QP.
     pub port: u32,
     /// Encoded acknowledge timeout.
     pub timeout: u8,
@@ -263,35 +264,8 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after an RNR NAK, 0 to 6; 7 means infinite.
     pub rnr_retry: u8,
-    /// The requested path migration state is "migrated".
+    /// The path migration state in MODIFY_QP is "migrated".
     pub migrated: bool,
-}
-
-impl Default for QpAttr {
-    fn default() -> Self {
-        Self {
-            state: QpState::Reset,
-            cur_state: QpState::Reset,
-            path_mtu: 0,
-            qkey: 0,
-            rq_psn: 0,
-            sq_psn: 0,
-            dest_qpn: 0,
-            access_flags: 0,
-            address: None,
-            pkey_index: 0,
-            en_sqd_async_notify: false,
-            sq_draining: false,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
-            port: 1,
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            migrated: true,
-        }
-    }
 }
 
 impl QpAttr {
@@ -361,7 +335,7 @@ impl QpAttr {
         attr.max_rd_atomic = self.max_rd_atomic;
         attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
         attr.min_rnr_timer = self.min_rnr_timer;
-        attr.port_num = self.port;
+        attr.port_num = 1; // A device has one port.
         attr.timeout = self.timeout;
         attr.retry_cnt = self.retry_cnt;
         attr.rnr_retry = self.rnr_retry;
