@@ -128,12 +128,8 @@ fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
 }
 
 /// Returns a block, with a reference that the caller owns. Its contents are unspecified. A
-/// remembered block is reused only with softirqs disabled and outside of hard interrupts. Any
-/// context.
-///
-/// # Errors
-///
-/// `ENOMEM`.
+/// remembered block is reused only with softirqs disabled and outside of hard interrupts. Returns
+/// `ENOMEM` on failure. Any context.
 #[inline]
 pub(super) fn take() -> Result<NonNull<u8>> {
     if let Some(block) = with_remembered(Remembered::take) {

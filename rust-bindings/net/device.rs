@@ -301,8 +301,7 @@ struct Search<F, T> {
 ///
 /// # Safety
 ///
-/// `dev` and `context` are valid for the call. The `data` of `context` points to a `Search<F, T>`
-/// that nothing else uses during the call.
+/// Called for a `Search<F, T>` by the walk that `find_lower` starts.
 unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,

@@ -223,10 +223,7 @@ impl<H: LocalOut> Drop for LocalOutHook<H> {
 ///
 /// # Safety
 ///
-/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`, at
-/// `NF_INET_LOCAL_OUT`. The call is inside an RCU read-side section, and the packet has a whole,
-/// linear IP header and a `protocol` (`__ip_local_out()`, net/ipv4/ip_output.c;
-/// `__ip6_local_out()`, net/ipv6/output_core.c).
+/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`.
 unsafe extern "C" fn hook<H: LocalOut>(
     data: *mut c_void,
     skb: *mut raw::sk_buff,
@@ -245,8 +242,10 @@ unsafe extern "C" fn hook<H: LocalOut>(
     let Some(sk) = NonNull::new(sk) else {
         return raw::NF_ACCEPT;
     };
-    // INVARIANT: Netfilter passes a packet with a whole IP header inside an RCU read-side section.
-    // The caller of `nf_hook()` keeps the socket and the namespace.
+    // INVARIANT: The callers of `nf_hook()` (`__ip_local_out()`, net/ipv4/ip_output.c;
+    // `__ip6_local_out()`, net/ipv6/output_core.c) keep the socket and the namespace, and pass a
+    // packet with a whole, linear IP header and a `protocol`. The call is inside an RCU read-side
+    // section.
     let packet = LocalPacket { skb, sk, net };
     if handler.may_leave(&packet) {
         raw::NF_ACCEPT

@@ -212,12 +212,7 @@ impl RxSkb {
         }
     }
 
-    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
-    /// device can read.
+    /// Copies bytes of the payload, like [`Datagram::copy_bits`](super::Datagram::copy_bits).
     #[inline]
     pub(super) fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         self.check_range(offset, destination.len())?;
@@ -229,13 +224,7 @@ impl RxSkb {
         })
     }
 
-    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
-    /// `offset`. `f` must not sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
-    /// the device can read; `f` may have been called for the bytes before that part.
+    /// Calls `f` for pieces of the payload, like [`Datagram::for_each`](super::Datagram::for_each).
     pub(super) fn for_each(
         &self,
         offset: usize,
