@@ -2,7 +2,7 @@
 
 //! Devices: allocation, registration, and `rdma link add`.
 
-use super::{object::Driver, ops};
+use super::{object::Driver, ops::Ops};
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::MaybeUninit, ptr::NonNull};
 use kernel::{
@@ -153,10 +153,10 @@ impl<D: Driver> UnregisteredDevice<D> {
         // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
         // ib_device_set_netdev() (device.c) may be called before registration.
         unsafe {
-            (*device.as_ptr()).enum_ops = ops::enum_ops::<D>();
-            (*device.as_ptr()).identity = ops::identity::<D>();
+            (*device.as_ptr()).enum_ops = Ops::<D>::ENUM_OPS;
+            (*device.as_ptr()).identity = Ops::<D>::IDENTITY;
             (*(*device.as_ptr()).data.get()).write(data);
-            ops::set_ops::<D>(ib);
+            Ops::<D>::install(ib);
             // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
             let this = Self(device);
             (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;

@@ -58,91 +58,77 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 /// uses it. Any other object is live: it was created and is not being destroyed. Once an object's
 /// destruction has succeeded, nothing uses the object. ib_core serializes creation and destruction
 /// of an object with its other operations.
-struct Ops<D: Driver>(core::marker::PhantomData<D>);
+pub(super) struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
 impl<D: Driver> Ops<D> {
     /// The functions that the trampolines call.
-    const ENUM_OPS: raw::rdma_enum_ops = raw::rdma_enum_ops {
+    pub(super) const ENUM_OPS: &'static raw::rdma_enum_ops = &raw::rdma_enum_ops {
         req_notify_cq: Some(Self::req_notify_cq),
         get_link_layer: Some(Self::get_link_layer),
         modify_srq: Some(Self::modify_srq),
         alloc_mr: Some(Self::alloc_mr),
     };
 
-    const ENUM_OPS_REF: &'static raw::rdma_enum_ops = &Self::ENUM_OPS;
-
     /// The contents of the sysfs files.
-    const IDENTITY: raw::rdma_identity = raw::rdma_identity {
+    pub(super) const IDENTITY: &'static raw::rdma_identity = &raw::rdma_identity {
         hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),
         hw_rev: as_char_ptr_in_const_context(D::IDENTITY.hw_rev).cast(),
         board_id: as_char_ptr_in_const_context(D::IDENTITY.board_id).cast(),
     };
 
-    const IDENTITY_REF: &'static raw::rdma_identity = &Self::IDENTITY;
-}
+    /// Sets the operations of a device.
+    ///
+    /// # Safety
+    ///
+    /// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
+    pub(super) unsafe fn install(ib: *mut raw::ib_device) {
+        let mut ops: raw::ib_device_ops = pin_init::zeroed();
+        ops.owner = ThisModule::as_ptr(D::module());
+        ops.driver_id = D::DRIVER_ID;
+        ops.uverbs_abi_ver = D::ABI_VERSION;
+        ops.set_uverbs_robust_udata(1);
 
-/// Returns the contents of the sysfs files for driver `D`.
-pub(super) fn identity<D: Driver>() -> *const raw::rdma_identity {
-    Ops::<D>::IDENTITY_REF
-}
+        macro_rules! set {
+            ($($operation:ident),* $(,)?) => {
+                $(ops.$operation = Some(Self::$operation);)*
+            };
+        }
+        set! {
+            dealloc_driver, get_dev_fw_str, query_device, query_port, get_port_immutable,
+            query_pkey, alloc_hw_port_stats, get_hw_stats,
+            counter_init, counter_alloc_stats, counter_bind_qp, counter_unbind_qp,
+            counter_update_stats, counter_dealloc,
+            alloc_ucontext, dealloc_ucontext, disassociate_ucontext,
+            alloc_pd, dealloc_pd, alloc_xrcd, dealloc_xrcd,
+            create_ah, query_ah, destroy_ah,
+            create_cq, resize_user_cq, destroy_cq, poll_cq,
+            create_qp, modify_qp, query_qp, destroy_qp, attach_mcast, detach_mcast,
+            post_send, post_recv,
+            create_srq, query_srq, destroy_srq, post_srq_recv,
+            get_dma_mr, reg_user_mr, rereg_user_mr, dereg_mr, map_mr_sg,
+            alloc_mw, dealloc_mw,
+        }
+        ops.create_user_ah = Some(Self::create_ah);
+        ops.create_user_cq = Some(Self::create_cq);
+        ops.device_group = &raw const raw::rdma_identity_group;
+        // The trampolines call `ENUM_OPS`.
+        ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
+        ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
+        ops.modify_srq = Some(raw::rdma_trampoline_modify_srq);
+        ops.alloc_mr = Some(raw::rdma_trampoline_alloc_mr);
 
-/// Returns the operations that the trampolines call.
-pub(super) fn enum_ops<D: Driver>() -> *const raw::rdma_enum_ops {
-    Ops::<D>::ENUM_OPS_REF
-}
+        ops.size_ib_ucontext = size_of::<Ucontext<D>>();
+        ops.size_ib_pd = size_of::<Pd<D>>();
+        ops.size_ib_ah = size_of::<Ah<D>>();
+        ops.size_ib_cq = size_of::<Cq<D>>();
+        ops.size_ib_mw = size_of::<Mw<D>>();
+        ops.size_ib_qp = size_of::<Qp<D>>();
+        ops.size_ib_srq = size_of::<Srq<D>>();
+        ops.size_ib_xrcd = size_of::<Xrcd<D>>();
+        ops.size_rdma_counter = size_of::<Counter<D>>();
 
-/// Sets the operations of a device.
-///
-/// # Safety
-///
-/// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
-pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
-    let mut ops: raw::ib_device_ops = pin_init::zeroed();
-    ops.owner = ThisModule::as_ptr(D::module());
-    ops.driver_id = D::DRIVER_ID;
-    ops.uverbs_abi_ver = D::ABI_VERSION;
-    ops.set_uverbs_robust_udata(1);
-
-    macro_rules! set {
-        ($($operation:ident),* $(,)?) => {
-            $(ops.$operation = Some(Ops::<D>::$operation);)*
-        };
+        // SAFETY: ib_set_device_ops() (device.c) copies the operations into the device, which is
+        // not registered yet.
+        unsafe { raw::ib_set_device_ops(ib, &ops) };
     }
-    set! {
-        dealloc_driver, get_dev_fw_str, query_device, query_port, get_port_immutable, query_pkey,
-        alloc_hw_port_stats, get_hw_stats,
-        counter_init, counter_alloc_stats, counter_bind_qp, counter_unbind_qp,
-        counter_update_stats, counter_dealloc,
-        alloc_ucontext, dealloc_ucontext, disassociate_ucontext,
-        alloc_pd, dealloc_pd, alloc_xrcd, dealloc_xrcd,
-        create_ah, query_ah, destroy_ah,
-        create_cq, resize_user_cq, destroy_cq, poll_cq,
-        create_qp, modify_qp, query_qp, destroy_qp, attach_mcast, detach_mcast,
-        post_send, post_recv,
-        create_srq, query_srq, destroy_srq, post_srq_recv,
-        get_dma_mr, reg_user_mr, rereg_user_mr, dereg_mr, map_mr_sg,
-        alloc_mw, dealloc_mw,
-    }
-    ops.create_user_ah = Some(Ops::<D>::create_ah);
-    ops.create_user_cq = Some(Ops::<D>::create_cq);
-    ops.device_group = &raw const raw::rdma_identity_group;
-    // The trampolines call `ENUM_OPS`.
-    ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
-    ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
-    ops.modify_srq = Some(raw::rdma_trampoline_modify_srq);
-    ops.alloc_mr = Some(raw::rdma_trampoline_alloc_mr);
-
-    ops.size_ib_ucontext = size_of::<Ucontext<D>>();
-    ops.size_ib_pd = size_of::<Pd<D>>();
-    ops.size_ib_ah = size_of::<Ah<D>>();
-    ops.size_ib_cq = size_of::<Cq<D>>();
-    ops.size_ib_mw = size_of::<Mw<D>>();
-    ops.size_ib_qp = size_of::<Qp<D>>();
-    ops.size_ib_srq = size_of::<Srq<D>>();
-    ops.size_ib_xrcd = size_of::<Xrcd<D>>();
-    ops.size_rdma_counter = size_of::<Counter<D>>();
-
-    // SAFETY: ib_set_device_ops() (device.c) copies the operations into the device, which is not
-    // registered yet.
-    unsafe { raw::ib_set_device_ops(ib, &ops) };
 }
