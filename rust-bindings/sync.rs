@@ -32,7 +32,6 @@ pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue};
 pub use nesting::{Nested, Nesting};
 pub use per_cpu::PerCpuCounters;
-pub(crate) use rcu::synchronize_rcu;
 pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};

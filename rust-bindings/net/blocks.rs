@@ -6,7 +6,7 @@
 //! CPU therefore remembers the blocks that it wrote last. It reuses the oldest one if nothing else
 //! still refers to it.
 
-use crate::{raw, sync::synchronize_rcu};
+use crate::raw;
 use core::ptr::NonNull;
 use kernel::{
     page::PAGE_SIZE,
@@ -87,7 +87,7 @@ impl Drop for Memory {
         MEMORY.store(0, Release);
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
         // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees 0.
-        synchronize_rcu();
+        raw::safe::synchronize_rcu();
         // SAFETY: `__alloc_percpu()` returned the memory, and the references to its blocks belong
         // to `self` (type invariant). Only possible CPUs are accessed. Nothing else uses the
         // memory: `take` no longer finds it, and a grace period has passed.
