@@ -8,7 +8,7 @@ use super::{
     object::{Cq, Driver, Srq, Xrcd},
 };
 use crate::raw;
-use core::ptr::NonNull;
+use core::ops::Deref;
 use kernel::prelude::*;
 
 /// Transport service of a queue pair.
@@ -161,18 +161,11 @@ impl<'a, D: Driver> QpInit<'a, D> {
         // are created and not destroyed while ib_core holds its references to them (`create_qp()`
         // in uverbs_cmd.c and in verbs.c).
         let (send_cq, recv_cq, xrcd, srq) = unsafe {
-            let cq = |cq: *mut raw::ib_cq| -> Option<&'a D::Cq> {
-                Some(Cq::<D>::from_ptr(NonNull::new(cq)?.as_ptr()).data())
-            };
-            let srq = |srq: *mut raw::ib_srq| -> Option<&'a D::Srq> {
-                Some(Srq::<D>::from_ptr(NonNull::new(srq)?.as_ptr()).data())
-            };
-            let xrcd = NonNull::new(init.xrcd);
             (
-                cq(init.send_cq),
-                cq(init.recv_cq),
-                xrcd.map(|xrcd| Xrcd::<D>::from_ptr(xrcd.as_ptr()).data()),
-                srq(init.srq),
+                Cq::<D>::data_of(init.send_cq).map(Deref::deref),
+                Cq::<D>::data_of(init.recv_cq).map(Deref::deref),
+                Xrcd::<D>::data_of(init.xrcd),
+                Srq::<D>::data_of(init.srq).map(Deref::deref),
             )
         };
         Ok(Self {

@@ -10,7 +10,7 @@ use crate::{raw, shared_bytes};
 use core::{
     marker::PhantomData,
     mem::{ManuallyDrop, MaybeUninit},
-    ptr::{self, NonNull},
+    ptr,
 };
 use kernel::prelude::*;
 
@@ -119,10 +119,7 @@ impl<'a, D: Driver> Part<'a, D> {
             match wr.opcode {
                 _ if is_ud => {
                     let ud = &*start.cast::<raw::ib_ud_wr>();
-                    match NonNull::new(ud.ah) {
-                        Some(ah) => Self::Ud(ud, Ah::<D>::from_ptr(ah.as_ptr()).data()),
-                        None => Self::None,
-                    }
+                    Ah::<D>::data_of(ud.ah).map_or(Self::None, |ah| Self::Ud(ud, ah))
                 }
                 raw::ib_wr_opcode_IB_WR_RDMA_WRITE
                 | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM

@@ -13,7 +13,6 @@ use crate::{
         wr::{RecvWrs, SendWrs},
     },
 };
-use core::ptr::NonNull;
 use kernel::{ffi::c_int, prelude::*};
 
 /// The attributes of CREATE_QP that give its rings other memory.
@@ -37,7 +36,6 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
-                let pd = NonNull::new((*ib).pd);
                 let context = Udata::from_ptr(udata);
                 if let Some(udata) = &context {
                     udata.expect_without(&BUFFERS)?;
@@ -45,7 +43,7 @@ impl<D: Driver> Ops<D> {
                 let (qp, number) = D::create_qp(
                     Device::from_raw((*ib).device),
                     context.as_ref().and_then(|udata| udata.context::<D>()),
-                    pd.map(|pd| Pd::<D>::from_ptr(pd.as_ptr()).data()),
+                    Pd::<D>::data_of((*ib).pd),
                     &mut from,
                     target,
                     Udata::from_ptr(udata).as_mut(),
