@@ -215,21 +215,15 @@ impl<'a> PortAttr<'a> {
 
     /// Sets the logical and physical state.
     pub fn state(&mut self, state: PortState) -> &mut Self {
-        let (logical, physical) = match state {
-            PortState::Active => (
-                raw::ib_port_state_IB_PORT_ACTIVE,
-                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
-            ),
-            PortState::Polling => (
-                raw::ib_port_state_IB_PORT_DOWN,
-                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
-            ),
-            PortState::Disabled => (
-                raw::ib_port_state_IB_PORT_DOWN,
-                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
-            ),
+        self.0.state = match state {
+            PortState::Active => raw::ib_port_state_IB_PORT_ACTIVE,
+            _ => raw::ib_port_state_IB_PORT_DOWN,
         };
-        self.0.state = logical;
+        let physical = match state {
+            PortState::Active => raw::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
+            PortState::Polling => raw::ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
+            PortState::Disabled => raw::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
+        };
         self.0.phys_state = physical as u8;
         self
     }

@@ -60,16 +60,9 @@ pub enum QpState {
 impl QpState {
     /// Converts a value of `enum ib_qp_state`.
     pub fn from_raw(state: u32) -> Option<Self> {
-        Some(match state {
-            0 => Self::Reset,
-            1 => Self::Init,
-            2 => Self::Rtr,
-            3 => Self::Rts,
-            4 => Self::Sqd,
-            5 => Self::Sqe,
-            6 => Self::Error,
-            _ => return None,
-        })
+        use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        let states = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
+        states.get(state as usize).copied()
     }
 }
 
