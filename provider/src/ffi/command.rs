@@ -195,25 +195,26 @@ pub(crate) type ExQueryDeviceResp = [u64; 38];
 /// `struct ib_uverbs_create_ah_resp` with [`abi::CreateAhResp`].
 pub(crate) type CreateAhResp = WithDriver<[u32; 1], abi::CreateAhResp>;
 
-/// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
-#[repr(C)]
-pub(crate) struct PostDoorbell {
-    /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
-    pub(crate) command: u32,
-    /// Size of the command in 32-bit words.
-    pub(crate) in_words: u16,
-    /// Size of the response in 32-bit words.
-    pub(crate) out_words: u16,
-    /// Address of a 32-bit word that the kernel writes.
-    pub(crate) response: u64,
-    /// Handle of the queue pair.
-    pub(crate) qp_handle: u32,
-    /// Number of work requests in the command: 0.
-    pub(crate) wr_count: u32,
-    /// Number of data segments in the command: 0.
-    pub(crate) sge_count: u32,
-    /// Bytes of a work request in a command that has some.
-    pub(crate) wqe_size: u32,
+structures! {
+    /// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
+    struct PostDoorbell (32) {
+        /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
+        @0 command: u32,
+        /// Size of the command in 32-bit words.
+        @4 in_words: u16,
+        /// Size of the response in 32-bit words.
+        @6 out_words: u16,
+        /// Address of a 32-bit word that the kernel writes.
+        @8 response: u64,
+        /// Handle of the queue pair.
+        @16 qp_handle: u32,
+        /// Number of work requests in the command: 0.
+        @20 wr_count: u32,
+        /// Number of data segments in the command: 0.
+        @24 sge_count: u32,
+        /// Bytes of a work request in a command that has some.
+        @28 wqe_size: u32,
+    }
 }
 
 // There is no padding before the driver's part.

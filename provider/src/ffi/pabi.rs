@@ -19,9 +19,6 @@ pub(crate) const fn by_pabi(pabi34: usize, pabi65: usize) -> usize {
     }
 }
 
-/// Words of `struct verbs_context` before the public context.
-pub(crate) const PRIVATE_WORDS: usize = by_pabi(40, 46);
-
 extern "C" {
     /// `verbs_register_driver`, whose name carries the number of the private ABI.
     #[cfg_attr(not(feature = "pabi65"), link_name = "verbs_register_driver_34")]
