@@ -204,13 +204,16 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     let result = match &qp.rq {
         Some(rq) if qp.recv_error() == 0 => {
+            let mut queue = rq.lock();
             // SAFETY: all pointers in the list are valid.
-            let (added_all, added) = rq.post(|adder| unsafe { adder.add_list(wr) });
+            let added = unsafe { queue.add_list(wr) };
+            let wants_doorbell = queue.publish() && queue.ring().wants_doorbell();
+            drop(queue);
             let mut rung = Ok(());
-            if added && rq.ring().wants_doorbell() {
+            if wants_doorbell {
                 rung = qp.context().doorbells.ring(qp, Queue::Receive);
             }
-            added_all.and(rung.map_err(|error| (error, wr)))
+            added.and(rung.map_err(|error| (error, wr)))
         }
         _ if wr.is_null() => Ok(()),
         _ => Err((EINVAL, wr)),
@@ -504,7 +507,7 @@ mod tests {
             assert_eq!(post_recv(public(&qp), &mut first, &mut bad), EINVAL);
             assert_eq!(bad, &raw mut second);
             let rq = qp.rq.as_ref().unwrap();
-            assert_eq!(rq.ring().producer().load(Ordering::Relaxed), 1);
+            assert_eq!(rq.lock().ring().producer().load(Ordering::Relaxed), 1);
 
             qp.set_state(qp_state::RESET);
             assert_eq!(post_recv(public(&qp), &mut first, &mut bad), EINVAL);

@@ -9,6 +9,7 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{check, EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
+use crate::lock::Lock;
 use crate::object::{self, status};
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::{Ring, Shape};
@@ -30,7 +31,7 @@ pub(crate) struct Qp {
     recv_cq: Option<Ptr<IbvCq>>,
     pub(crate) sq: SendQueue,
     /// `None` if no receive can be posted.
-    pub(crate) rq: Option<RecvQueue>,
+    pub(crate) rq: Option<Lock<RecvQueue>>,
     pub(crate) rules: Rules,
     /// `enum ibv_qp_state` as the program last set or queried it. In the kernel the queue pair may
     /// have moved to Error since.
@@ -145,7 +146,7 @@ impl Qp {
             depth: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
         };
-        let rq = recv_ring.map(|ring| RecvQueue::new(ring, asked));
+        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, asked), true));
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -188,7 +189,7 @@ impl Qp {
             rq: self
                 .rq
                 .as_ref()
-                .map(|rq| rq.ring().spec())
+                .map(|rq| rq.lock().ring().spec())
                 .unwrap_or_default(),
         }
     }
@@ -228,7 +229,7 @@ impl Qp {
             max_inline: asked.max_inline_data,
         });
         if let Some(rq) = &mut self.rq {
-            rq.set_limits(RecvLimits {
+            rq.get_mut().set_limits(RecvLimits {
                 depth: asked.max_recv_wr.max(cap.max_recv_wr),
                 max_sge: asked.max_recv_sge.max(cap.max_recv_sge),
             });
@@ -239,11 +240,8 @@ impl Qp {
     /// Returns the capacities of the queue pair.
     fn cap(&self) -> IbvQpCap {
         let sq = self.sq.limits();
-        let rq = self.rq.as_ref().map(RecvQueue::limits);
-        let rq = rq.unwrap_or(RecvLimits {
-            depth: 0,
-            max_sge: 0,
-        });
+        let rq = self.rq.as_ref().map(|rq| rq.lock().limits());
+        let rq = rq.unwrap_or_default();
         IbvQpCap {
             max_send_wr: sq.depth,
             max_recv_wr: rq.depth,
@@ -410,7 +408,7 @@ pub(crate) extern "C" fn modify_qp(qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: 
         qp.remove_completions();
         qp.sq.reset();
         if let Some(rq) = &qp.rq {
-            rq.reset();
+            rq.lock().reset();
         }
     }
     0

@@ -8,9 +8,8 @@
 use crate::abi::{self, wr_opcode, SendWqe};
 use crate::ffi::os::{EINVAL, ENOMEM};
 use crate::ffi::verbs::{send_flags, IbvSge};
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::ring::Ring;
-use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::Ordering;
@@ -52,7 +51,7 @@ pub(crate) struct SendLimits {
     pub(crate) max_inline: u32,
 }
 
-/// Counters of entries and the error of the batch, protected by the queue's lock.
+/// Counters of entries and the error of the batch.
 #[derive(Default)]
 struct State {
     /// Entries that the kernel can see.
@@ -111,12 +110,8 @@ pub(crate) struct SendQueue {
     limits: SendLimits,
     /// Every work request generates a completion.
     signal_all: bool,
-    lock: Lock,
-    state: UnsafeCell<State>,
+    state: Lock<State>,
 }
-
-// SAFETY: `state` is only reached through a `Batch`, of which there is one at a time.
-unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
     /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for. If
@@ -130,8 +125,7 @@ impl SendQueue {
                 max_inline: 0,
             },
             signal_all,
-            lock: Lock::new(true),
-            state: UnsafeCell::new(State::default()),
+            state: Lock::new(State::default(), true),
         };
         queue.set_limits(limits);
         queue
@@ -169,17 +163,15 @@ impl SendQueue {
     /// Opens a batch: acquires the queue's lock. If `error` is not 0, the batch accepts nothing and
     /// fails with it. If the batch is forgotten, it stays open.
     pub(crate) fn open(&self, error: c_int) -> Batch<'_> {
-        self.lock.acquire();
-        // SAFETY: the lock was just taken, and its holder has the only batch.
-        let batch = ManuallyDrop::into_inner(unsafe { self.current() });
-        batch.state.next = batch.state.published;
-        batch.state.error = error;
-        batch.state.flags = if self.signal_all {
+        let mut state = self.state.lock();
+        state.next = state.published;
+        state.error = error;
+        state.flags = if self.signal_all {
             abi::WQE_SIGNALED
         } else {
             0
         };
-        batch
+        Batch { queue: self, state }
     }
 
     /// Returns the open batch, which stays open unless it is dropped.
@@ -189,8 +181,8 @@ impl SendQueue {
     /// The queue's lock is held on behalf of the caller, for example by a batch that was forgotten,
     /// and there is no other batch.
     pub(crate) unsafe fn current(&self) -> ManuallyDrop<Batch<'_>> {
-        // SAFETY: the caller holds the lock, so this is the only reference.
-        let state = unsafe { &mut *self.state.get() };
+        // SAFETY: the caller's contract.
+        let state = unsafe { self.state.held() };
         ManuallyDrop::new(Batch { queue: self, state })
     }
 
@@ -213,14 +205,7 @@ const _: () = assert!(size_of::<abi::Sge>() == SGE_SIZE as usize);
 /// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {
     queue: &'a SendQueue,
-    state: &'a mut State,
-}
-
-impl Drop for Batch<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.queue.lock.release();
-    }
+    state: Guard<'a, State>,
 }
 
 impl Batch<'_> {
