@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completion queues: create, poll, arm, resize, destroy.
+//! Completion queues: create, poll, arm, resize.
 
 use crate::abi;
 use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::cpu_yield;
 use crate::cq_ex;
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_destroy_cq, ibv_cmd_req_notify_cq, VerbsCq};
+use crate::ffi::driver::{ibv_cmd_req_notify_cq, VerbsCq};
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
@@ -142,16 +142,6 @@ pub(crate) extern "C" fn create_cq_ex(
         cq_ex::set_functions(&mut cq.verbs.get_mut().cq_ex, wc_flags);
         Ok(cq)
     })
-}
-
-/// `ibv_destroy_cq`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the queue afterwards.
-pub(crate) unsafe extern "C" fn destroy_cq(cq: Ptr<IbvCq>) -> c_int {
-    // SAFETY: a create function created the queue; the rest is this function's contract.
-    unsafe { object::destroy(cq, ibv_cmd_destroy_cq(cq)) }
 }
 
 /// `ibv_poll_cq`.

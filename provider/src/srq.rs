@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Shared receive queues: create, modify, query, destroy, post.
+//! Shared receive queues: create, modify, query, post.
 
 use crate::abi;
 use crate::context::Context;
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_destroy_srq, VerbsSrq};
+use crate::ffi::driver::VerbsSrq;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
@@ -163,16 +163,6 @@ pub(crate) extern "C" fn modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c
 /// `ibv_query_srq`.
 pub(crate) extern "C" fn query_srq(srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>) -> c_int {
     status(command::query_srq(srq, attr))
-}
-
-/// `ibv_destroy_srq`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the queue afterwards.
-pub(crate) unsafe extern "C" fn destroy_srq(srq: Ptr<IbvSrq>) -> c_int {
-    // SAFETY: a create function created the queue; the rest is this function's contract.
-    unsafe { object::destroy(srq, ibv_cmd_destroy_srq(srq)) }
 }
 
 /// `ibv_post_srq_recv`. Work requests before a bad one are posted. Returns `EINVAL` if a work
