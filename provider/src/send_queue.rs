@@ -41,7 +41,7 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
 
 /// Limits of a send queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SendLimits {
     /// Work requests that may be outstanding, at most the ring's capacity.
     pub(crate) depth: u32,
@@ -119,11 +119,7 @@ impl SendQueue {
     pub(crate) fn new(ring: Ring, limits: SendLimits, signal_all: bool) -> Self {
         let mut queue = Self {
             ring,
-            limits: SendLimits {
-                depth: 0,
-                max_sge: 0,
-                max_inline: 0,
-            },
+            limits: SendLimits::default(),
             signal_all,
             state: Lock::new(State::default(), true),
         };
@@ -133,7 +129,8 @@ impl SendQueue {
 
     /// Replaces the limits, reduced to what the ring has room for.
     pub(crate) fn set_limits(&mut self, limits: SendLimits) {
-        let room = self.room();
+        // An entry has these bytes behind its fixed part.
+        let room = self.ring.stride().saturating_sub(WQE_SIZE);
         // INVARIANT: reduced to the ring's capacity and to the room in an entry.
         self.limits = SendLimits {
             depth: limits.depth.min(self.ring.capacity()),
@@ -143,11 +140,6 @@ impl SendQueue {
                 .min(u32::from(u16::MAX)),
             max_inline: limits.max_inline.min(room),
         };
-    }
-
-    /// Returns the bytes of an entry behind its fixed part.
-    fn room(&self) -> u32 {
-        self.ring.stride().saturating_sub(WQE_SIZE)
     }
 
     /// Returns the limits of the queue.
@@ -303,6 +295,13 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Slot<'_> {
+    /// Returns the fixed part of the entry.
+    #[inline]
+    pub(crate) fn wqe(&mut self) -> &mut SendWqe {
+        // SAFETY: the entry is ours until published.
+        unsafe { &mut *self.at }
+    }
+
     /// Sets the data segments, in place of any earlier data. Fails with `EINVAL` if there are too
     /// many.
     ///
@@ -318,17 +317,17 @@ impl Slot<'_> {
         if count > self.queue.limits.max_sge as usize {
             return Err(EINVAL);
         }
-        // SAFETY: the entry is ours until published, and by the queue's invariant `max_sge`
-        // segments fit behind its fixed part. The caller guarantees that the source is readable.
-        unsafe {
-            (*self.at).num_sge = count as u16;
-            (*self.at).flags &= !abi::WQE_INLINE;
-            (*self.at).inline_length = 0;
-            if count != 0 {
-                self.at
-                    .add(1)
-                    .cast::<IbvSge>()
-                    .copy_from_nonoverlapping(list, count);
+        let wqe = self.wqe();
+        wqe.num_sge = count as u16;
+        wqe.flags &= !abi::WQE_INLINE;
+        wqe.inline_length = 0;
+        if count != 0 {
+            // SAFETY: the entry is ours until published, and by the queue's invariant `max_sge`
+            // segments fit behind its fixed part. The caller guarantees that the source is
+            // readable.
+            unsafe {
+                let to = self.at.add(1).cast::<IbvSge>();
+                to.copy_from_nonoverlapping(list, count);
             }
         }
         Ok(())
@@ -338,15 +337,13 @@ impl Slot<'_> {
     /// opcode sends no data.
     #[inline]
     pub(crate) fn set_inline(&mut self) -> Result<(), c_int> {
-        // SAFETY: the entry is ours until published.
-        unsafe {
-            if !contains(WITH_INLINE, u32::from((*self.at).opcode)) {
-                return Err(EINVAL);
-            }
-            (*self.at).num_sge = 0;
-            (*self.at).flags |= abi::WQE_INLINE;
-            (*self.at).inline_length = 0;
+        let wqe = self.wqe();
+        if !contains(WITH_INLINE, u32::from(wqe.opcode)) {
+            return Err(EINVAL);
         }
+        wqe.num_sge = 0;
+        wqe.flags |= abi::WQE_INLINE;
+        wqe.inline_length = 0;
         Ok(())
     }
 
@@ -361,8 +358,7 @@ impl Slot<'_> {
         from: *const u8,
         length: usize,
     ) -> Result<(), c_int> {
-        // SAFETY: the entry is ours until published.
-        let used = unsafe { (*self.at).inline_length };
+        let used = self.wqe().inline_length;
         let total = u32::try_from(length)
             .ok()
             .and_then(|length| used.checked_add(length))
@@ -374,28 +370,10 @@ impl Slot<'_> {
             unsafe {
                 let to = self.at.add(1).cast::<u8>().add(used as usize);
                 to.copy_from_nonoverlapping(from, length);
-                (*self.at).inline_length = total;
             }
+            self.wqe().inline_length = total;
         }
         Ok(())
-    }
-
-    /// Sets the destination of a datagram: address handle, queue pair number and Q_Key.
-    #[inline]
-    pub(crate) fn set_destination(&mut self, ah: u32, remote_qpn: u32, qkey: u32) {
-        // SAFETY: the entry is ours until published.
-        unsafe {
-            (*self.at).ah = ah;
-            (*self.at).op.remote_qpn = remote_qpn;
-            (*self.at).op.rkey_or_qkey = qkey;
-        }
-    }
-
-    /// Sets the number of the receiver's shared receive queue (XRC).
-    #[inline]
-    pub(crate) fn set_xrc_srqn(&mut self, srqn: u32) {
-        // SAFETY: the entry is ours until published.
-        unsafe { (*self.at).op.remote_qpn = srqn };
     }
 }
 

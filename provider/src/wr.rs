@@ -198,7 +198,8 @@ fn flush_bits(kind: u8, level: u8) -> u32 {
 }
 
 /// Returns the operands for remote memory.
-fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
+#[inline]
+pub(crate) fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
     WqeOp {
         remote_addr,
         rkey_or_qkey: rkey,
@@ -229,7 +230,10 @@ macro_rules! setters {
 setters! {
     /// `ibv_wr_set_ud_addr`.
     wr_set_ud_addr(ah: Option<Ptr<IbvAh>>, remote_qpn: u32, remote_qkey: u32) = |qp, slot| {
-        slot.set_destination(ah.ok_or(EINVAL)?.number, remote_qpn, remote_qkey);
+        let wqe = slot.wqe();
+        wqe.ah = ah.ok_or(EINVAL)?.number;
+        wqe.op.remote_qpn = remote_qpn;
+        wqe.op.rkey_or_qkey = remote_qkey;
         Ok(())
     };
     /// `ibv_wr_set_xrc_srqn`.
@@ -237,7 +241,7 @@ setters! {
         if !qp.rules.xrc {
             return Err(EINVAL);
         }
-        slot.set_xrc_srqn(remote_srqn);
+        slot.wqe().op.remote_qpn = remote_srqn;
         Ok(())
     };
     /// `ibv_wr_set_sge`.
