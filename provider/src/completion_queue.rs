@@ -160,12 +160,6 @@ impl CompletionQueue {
             state,
         }
     }
-
-    /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
-    /// work requests. The order of the other completions stays.
-    pub(crate) fn remove(&self, qp_num: u32) {
-        self.open().remove(qp_num);
-    }
 }
 
 impl Drop for CompletionQueue {
@@ -249,7 +243,9 @@ impl Reader<'_> {
         })
     }
 
-    fn remove(&mut self, qp_num: u32) {
+    /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
+    /// work requests. The order of the other completions stays.
+    pub(crate) fn remove(&mut self, qp_num: u32) {
         // Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
         // newer ones that are removed; the free entries at the old end are returned.
         let count = self.available();
@@ -394,11 +390,11 @@ pub(crate) mod tests {
         ] {
             produce(&queue, cqe(id, qp));
         }
-        queue.remove(5);
-        queue.remove(7);
+        queue.open().remove(5);
+        queue.open().remove(7);
         produce(&queue, cqe(10, 7));
         assert_eq!(drain(&queue), [2, 4, 7, 8, 10]);
-        queue.remove(7);
+        queue.open().remove(7);
         assert_eq!(drain(&queue), []);
     }
 

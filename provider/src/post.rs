@@ -15,6 +15,7 @@ use crate::mw;
 use crate::object::status;
 use crate::qp::{Qp, Rules};
 use crate::send_queue::{contains, Batch, PASSED_FLAGS};
+use crate::wr::remote;
 use core::ffi::c_int;
 
 /// `ibv_post_send`.
@@ -145,21 +146,15 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             // SAFETY: the member for this opcode.
             let rdma = unsafe { wr.wr.rdma };
-            wqe.op = WqeOp {
-                remote_addr: rdma.remote_addr,
-                rkey_or_qkey: rdma.rkey,
-                ..WqeOp::default()
-            };
+            wqe.op = remote(rdma.rkey, rdma.remote_addr);
         }
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             // SAFETY: the member for this opcode.
             let atomic = unsafe { wr.wr.atomic };
             wqe.op = WqeOp {
-                remote_addr: atomic.remote_addr,
                 compare_add: atomic.compare_add,
                 swap: atomic.swap,
-                rkey_or_qkey: atomic.rkey,
-                ..WqeOp::default()
+                ..remote(atomic.rkey, atomic.remote_addr)
             };
         }
         wr_opcode::BIND_MW => {
@@ -211,7 +206,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             drop(queue);
             let mut rung = Ok(());
             if wants_doorbell {
-                rung = qp.context().doorbells.ring(qp, Queue::Receive);
+                rung = qp.context.doorbells.ring(qp, Queue::Receive);
             }
             added.and(rung.map_err(|error| (error, wr)))
         }

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Qp {
     /// Public part, which libibverbs and the program write to.
     pub(crate) verbs: UnsafeCell<VerbsQp>,
-    context: Ptr<IbvContext>,
+    pub(crate) context: Ptr<IbvContext>,
     send_cq: Option<Ptr<IbvCq>>,
     recv_cq: Option<Ptr<IbvCq>>,
     pub(crate) sq: SendQueue,
@@ -160,12 +160,6 @@ impl Qp {
         }))
     }
 
-    /// Returns the context of the queue pair.
-    #[inline]
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
-
     /// Notifies the kernel of send work requests, if any were published. Fails with the kernel's
     /// error.
     #[inline]
@@ -174,7 +168,7 @@ impl Qp {
             return Ok(());
         };
         let is_armed = || qp.send_cq.is_some_and(|cq| cq.queue.ring().is_armed());
-        let doorbells = &qp.context().doorbells;
+        let doorbells = &qp.context.doorbells;
         doorbells.notify(qp, qp.sq.ring(), published, is_armed)
     }
 
@@ -196,21 +190,16 @@ impl Qp {
 
     /// Returns the address and size in bytes of the memory that the kernel pins.
     fn pinned(&self) -> (u64, usize) {
-        let command = self.command();
-        let of = |spec: &abi::RingSpec| match spec.addr {
-            0 => 0,
-            _ => spec.size().unwrap_or(0),
-        };
-        match command.sq.addr {
-            0 => (command.rq.addr, of(&command.rq)),
+        let abi::CreateQpCmd { sq, rq } = self.command();
+        let size = |spec: abi::RingSpec| spec.size().unwrap_or(0);
+        match (sq.addr, rq.addr) {
+            (0, 0) => NOT_PINNED,
+            (0, addr) => (addr, size(rq)),
+            (addr, 0) => (addr, size(sq)),
             // From the start of the first ring to the end of the second.
-            addr => {
-                let offset = command.sq.next_ring().unwrap_or(0);
-                let bytes = match command.rq.addr {
-                    0 => of(&command.sq),
-                    _ => offset.saturating_add(of(&command.rq)),
-                };
-                (addr, bytes)
+            (addr, _) => {
+                let offset = sq.next_ring().unwrap_or(0);
+                (addr, offset.saturating_add(size(rq)))
             }
         }
     }
@@ -284,7 +273,7 @@ impl Qp {
         // SAFETY: libibverbs wrote the number when it created the queue pair.
         let qp_num = unsafe { (*self.verbs.get()).qp_ex.qp_base.qp_num };
         for cq in [self.send_cq, self.recv_cq].into_iter().flatten() {
-            cq.queue.remove(qp_num);
+            cq.queue.open().remove(qp_num);
         }
     }
 }
