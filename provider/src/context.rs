@@ -131,8 +131,8 @@ impl Context {
 ///
 /// libibverbs has initialised `context`, with the uverbs file `cmd_fd`; it is not yet shared.
 unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
-    let yield_us = environment::yield_us()?;
-    let poll_idle_us = environment::poll_idle_us()?;
+    let yield_us = environment::YIELD.read()?;
+    let poll_idle_us = environment::POLL_IDLE.read()?;
     // SAFETY: the caller's contract.
     let features = unsafe { get_context(context, poll_idle_us)? };
     let polled = features.features & abi::FEATURE_POLL != 0;
