@@ -12,11 +12,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Words of glibc's `pthread_mutex_t`.
-#[cfg(not(target_arch = "aarch64"))]
-const MUTEX_WORDS: usize = 5;
-/// Words of glibc's `pthread_mutex_t`.
-#[cfg(target_arch = "aarch64")]
-const MUTEX_WORDS: usize = 6;
+const MUTEX_WORDS: usize = if cfg!(target_arch = "aarch64") { 6 } else { 5 };
 
 /// `pthread_mutex_t`, which libibverbs initialises and uses; the provider only reserves the space.
 #[repr(C)]
@@ -46,15 +42,9 @@ opaque! {
 }
 
 structures! {
-    /// `struct ibv_device`.
+    /// `struct ibv_device`. None of its members is used here.
     struct IbvDevice (664) {
-        @0 ops: [usize; 2],
-        @16 node_type: c_int,
-        @20 transport_type: c_int,
-        @24 name: [c_char; 64],
-        @88 dev_name: [c_char; 64],
-        @152 dev_path: [c_char; 256],
-        @408 ibdev_path: [c_char; 256],
+        @0 unused: [u64; 83],
     }
 
     /// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
@@ -451,13 +441,8 @@ structures! {
     struct IbvQpAttr (144) {
         @0 qp_state: u32,
         @4 cur_qp_state: u32,
-        @8 path_mtu: u32,
-        @12 path_mig_state: u32,
-        @16 qkey: u32,
-        @20 rq_psn: u32,
-        @24 sq_psn: u32,
-        @28 dest_qp_num: u32,
-        @32 qp_access_flags: c_uint,
+        /// Members from `path_mtu` to `qp_access_flags`, which are not used here.
+        @8 unused: [u32; 7],
         @36 cap: IbvQpCap,
         /// Members from `ah_attr` to the end, which are not used here.
         @56 rest: [u32; 22],
