@@ -36,8 +36,8 @@ pub(crate) unsafe fn destroy<P: Public>(object: Ptr<P>, error: c_int) -> c_int {
 /// Defines verbs that destroy an object. Each has the type of the public part, and the function
 /// that destroys the kernel's part.
 macro_rules! destroying {
-    ($($(#[$doc:meta])* fn $name:ident($public:ty) = $command:ident;)*) => {$(
-        $(#[$doc])*
+    ($(fn $name:ident($public:ty) = $command:ident;)*) => {$(
+        #[doc = concat!("`ibv_", stringify!($name), "`.")]
         ///
         /// # Safety
         ///
@@ -51,19 +51,12 @@ macro_rules! destroying {
 }
 
 destroying! {
-    /// `ibv_dealloc_pd`.
     fn dealloc_pd(IbvPd) = ibv_cmd_dealloc_pd;
-    /// `ibv_dereg_mr`.
     fn dereg_mr(VerbsMr) = ibv_cmd_dereg_mr;
-    /// `ibv_dealloc_mw`.
     fn dealloc_mw(IbvMw) = ibv_cmd_dealloc_mw;
-    /// `ibv_destroy_ah`.
     fn destroy_ah(IbvAh) = ibv_cmd_destroy_ah;
-    /// `ibv_destroy_cq`.
     fn destroy_cq(IbvCq) = ibv_cmd_destroy_cq;
-    /// `ibv_destroy_srq`.
     fn destroy_srq(IbvSrq) = ibv_cmd_destroy_srq;
-    /// `ibv_close_xrcd`.
     fn close_xrcd(IbvXrcd) = ibv_cmd_close_xrcd;
 }
 

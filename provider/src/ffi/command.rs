@@ -87,70 +87,58 @@ macro_rules! commands {
 }
 
 commands! {
-    /// `ibv_query_port`.
     fn query_port = "ibv_cmd_query_port"(
         context: Ptr<IbvContext>, port_num: u8, attr: &mut IbvPortAttr
     ) [24];
-    /// `ibv_alloc_pd`.
     fn alloc_pd = "ibv_cmd_alloc_pd"(context: Ptr<IbvContext>, pd: &mut IbvPd) [16] -> [4];
     /// `ibv_reg_mr_iova`. The kernel pins the memory, so it may be any.
     fn reg_mr = "ibv_cmd_reg_mr"(
         pd: Ptr<IbvPd>, addr: *mut c_void, length: usize, hca_va: u64, access: c_int,
         mr: &mut VerbsMr
     ) [48] -> [12];
-    /// `ibv_rereg_mr`.
     fn rereg_mr = "ibv_cmd_rereg_mr"(
         mr: Ptr<VerbsMr>, flags: u32, addr: *mut c_void, length: usize, hca_va: u64, access: c_int,
         pd: Option<Ptr<IbvPd>>
     ) [56] -> [8];
-    /// `ibv_alloc_mw`.
     fn alloc_mw = "ibv_cmd_alloc_mw"(pd: Ptr<IbvPd>, mw_type: u32, mw: &mut IbvMw) [24] -> [8];
-    /// `ibv_create_cq`.
     fn create_cq = "ibv_cmd_create_cq"(
         context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int,
         cq: &UnsafeCell<VerbsCq>
     ) [40 + abi::CreateCqCmd] -> [8];
-    /// `ibv_resize_cq`.
-    fn resize_cq = "ibv_cmd_resize_cq"(
-        cq: Ptr<IbvCq>, cqe: c_int
-    ) [24 + abi::CreateCqCmd] -> [8];
-    /// `ibv_create_srq`.
+    fn resize_cq = "ibv_cmd_resize_cq"(cq: Ptr<IbvCq>, cqe: c_int)
+        [24 + abi::CreateCqCmd] -> [8];
     fn create_srq = "ibv_cmd_create_srq"(
         pd: Ptr<IbvPd>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttr
     ) [40 + abi::CreateSrqCmd] -> [16];
-    /// `ibv_create_srq_ex`.
     fn create_srq_ex = "ibv_cmd_create_srq_ex"(
         context: Ptr<IbvContext>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttrEx
     ) [56 + abi::CreateSrqCmd] -> [16];
-    /// `ibv_modify_srq`.
     fn modify_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24];
-    /// `ibv_modify_srq` that replaces the ring.
+    /// [`modify_srq`] that replaces the ring.
     fn resize_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24 + abi::CreateSrqCmd];
-    /// `ibv_query_srq`. Writes the attributes if it succeeds.
+    /// Writes the attributes if it succeeds.
     fn query_srq = "ibv_cmd_query_srq"(
         srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>
     ) [24];
-    /// `ibv_open_xrcd`. `size` is that of a [`VerbsXrcd`].
+    /// `size` is that of a [`VerbsXrcd`].
     fn open_xrcd = "ibv_cmd_open_xrcd"(
         context: Ptr<IbvContext>, xrcd: &mut VerbsXrcd, size: c_int, attr: &IbvXrcdInitAttr
     ) [24] -> [4];
-    /// `ibv_create_qp`.
     fn create_qp = "ibv_cmd_create_qp"(
         pd: Ptr<IbvPd>, qp: &UnsafeCell<VerbsQp>, attr: &mut IbvQpInitAttr
     ) [64 + abi::CreateQpCmd] -> [32];
-    /// `ibv_open_qp`. `size` is that of a [`VerbsQp`].
+    /// `size` is that of a [`VerbsQp`].
     fn open_qp = "ibv_cmd_open_qp"(
         context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, size: c_int, attr: &IbvQpOpenAttr
     ) [40] -> [32];
-    /// `ibv_modify_qp`.
     fn modify_qp = "ibv_cmd_modify_qp"(
         qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int
     ) [120];
-    /// `ibv_query_qp`. Writes the attributes if it succeeds.
+    /// Writes the attributes if it succeeds.
     fn query_qp = "ibv_cmd_query_qp"(
         qp: Ptr<IbvQp>, attr: &mut MaybeUninit<IbvQpAttr>, attr_mask: c_int,
         init_attr: &mut MaybeUninit<IbvQpInitAttr>
