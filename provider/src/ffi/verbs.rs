@@ -49,11 +49,8 @@ structures! {
 
     /// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
     struct IbvContext (328) {
-        @0 device: *mut IbvDevice,
-        @8 ops: [usize; 32],
-        @264 cmd_fd: c_int,
-        @268 async_fd: c_int,
-        @272 num_comp_vectors: c_int,
+        /// Members from `device` to `num_comp_vectors`, which are not used here.
+        @0 unused: [u64; 35],
         @280 mutex: PthreadMutex,
         @320 abi_compat: *mut c_void,
     }
@@ -61,27 +58,14 @@ structures! {
     /// `struct ibv_device_attr`.
     struct IbvDeviceAttr (232) {
         @0 fw_ver: [c_char; 64],
-        @64 node_guid: u64,
-        @72 sys_image_guid: u64,
-        @80 max_mr_size: u64,
-        @88 page_size_cap: u64,
-        @96 vendor_id: u32,
-        @100 vendor_part_id: u32,
-        @104 hw_ver: u32,
-        @108 max_qp: c_int,
+        @64 unused_from_node_guid: [u64; 6],
         @112 max_qp_wr: c_int,
-        @116 device_cap_flags: c_uint,
-        @120 max_sge: c_int,
-        @124 max_sge_rd: c_int,
-        @128 max_cq: c_int,
+        @116 unused_from_device_cap_flags: [u32; 4],
         @132 max_cqe: c_int,
-        /// Members from `max_mr` to `max_map_per_fmr`, which are not used here.
-        @136 unused: [u32; 19],
-        @212 max_srq: c_int,
+        @136 unused_from_max_mr: [u32; 20],
         @216 max_srq_wr: c_int,
         @220 max_srq_sge: c_int,
-        /// Members from `max_pkeys` to the end, which are not used here.
-        @224 rest: [u32; 2],
+        @224 unused_from_max_pkeys: [u32; 2],
     }
 
     /// The first members of `struct ibv_device_attr_ex`; the caller's may be longer or shorter.
@@ -440,12 +424,9 @@ structures! {
     /// `struct ibv_qp_attr`.
     struct IbvQpAttr (144) {
         @0 qp_state: u32,
-        @4 cur_qp_state: u32,
-        /// Members from `path_mtu` to `qp_access_flags`, which are not used here.
-        @8 unused: [u32; 7],
+        @4 unused_from_cur_qp_state: [u32; 8],
         @36 cap: IbvQpCap,
-        /// Members from `ah_attr` to the end, which are not used here.
-        @56 rest: [u32; 22],
+        @56 unused_from_ah_attr: [u32; 22],
     }
 }
 
