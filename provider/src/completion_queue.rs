@@ -14,8 +14,7 @@ use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
-pub(crate) const STRIDE: u32 = 64;
-const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
+pub(crate) const STRIDE: u32 = size_of::<Cqe>() as u32;
 
 /// Flags with the same meaning in [`IbvWc::wc_flags`] as in [`Cqe::flags`]. The others are internal
 /// or mean something else there.
@@ -97,16 +96,13 @@ impl CompletionQueue {
         ring.producer().load(Ordering::Acquire) != consumed
             && ring.notified().load(Ordering::Acquire) != consumed
             && ring.is_armed()
-            && (request & abi::ARM_ANY != 0 || self.may_have_solicited())
-    }
-
-    /// Returns whether a solicited or failed completion waits. Also returns true while the queue is
-    /// open, in another thread or in the calling one.
-    fn may_have_solicited(&self) -> bool {
-        // If the consumer promised to use one thread only, that thread is here and uses no reader:
-        // it may be between `start_poll` and `end_poll`, but not within one of the calls.
-        let state = self.state.try_lock();
-        state.is_none_or(|state| self.reader(state).has_solicited())
+            && (request & abi::ARM_ANY != 0 || {
+                // While the queue is open, there may be a solicited completion. If the consumer
+                // promised to use one thread only, that thread is here and uses no reader: it may
+                // be between `start_poll` and `end_poll`, but not within one of the calls.
+                let state = self.state.try_lock();
+                state.is_none_or(|state| self.reader(state).has_solicited())
+            })
     }
 
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel moves the waiting

@@ -89,7 +89,10 @@ unsafe extern "C" fn end_poll(current: Ptr<IbvCqEx>) {
 /// Defines the functions that read a field of the current completion, [`WC_FLAGS`] and
 /// [`set_functions`]. A field that not every queue has is named with the flag that asks for it.
 macro_rules! readers {
-    ($($(#[$doc:meta])* $name:ident $(if $flag:path)?, |$entry:ident| -> $type:ty { $value:expr })*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(if $flag:path)?, |$entry:ident| -> $type:ty { $value:expr }
+    )*) => {
         $(
             #[doc = concat!("`ibv_wc_", stringify!($name), "`.")]
             $(#[$doc])*

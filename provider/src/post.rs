@@ -56,10 +56,8 @@ pub(crate) unsafe extern "C" fn post_send(
 /// All pointers in `wr` are valid.
 #[inline]
 unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
-    if !contains(rules.opcodes, wr.opcode) {
-        return Err(EINVAL);
-    }
-    if wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE) != 0 {
+    let unknown = wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE);
+    if !contains(rules.opcodes, wr.opcode) || unknown != 0 {
         return Err(EINVAL);
     }
     let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;

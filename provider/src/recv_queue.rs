@@ -37,10 +37,8 @@ pub(crate) struct RecvQueue {
     consumed: u32,
 }
 
-const WQE_SIZE: u32 = 16;
-const SGE_SIZE: u32 = 16;
-const _: () = assert!(size_of::<RecvWqe>() == WQE_SIZE as usize);
-const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
+const WQE_SIZE: u32 = size_of::<RecvWqe>() as u32;
+const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 
 impl RecvQueue {
     /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.

@@ -74,30 +74,9 @@ pub(crate) struct Published {
     /// Entries published since the queue was created (wrapping).
     pub(crate) counter: u32,
     /// Union of the flags of all published work requests.
-    flags: u8,
+    pub(crate) flags: u8,
     /// The batch before this one contained a signaled work request, too.
-    follows_signaled: bool,
-}
-
-impl Published {
-    /// Returns whether a work request of the batch wakes up the peer's consumer.
-    #[inline]
-    pub(crate) fn is_solicited(&self) -> bool {
-        self.flags & abi::WQE_SOLICITED != 0
-    }
-
-    /// Returns whether a work request of the batch always generates a completion.
-    #[inline]
-    pub(crate) fn is_signaled(&self) -> bool {
-        self.flags & abi::WQE_SIGNALED != 0
-    }
-
-    /// Returns whether the batch is signaled although the one before it was not: the consumer has
-    /// come to the end of a group of work requests.
-    #[inline]
-    pub(crate) fn ends_group(&self) -> bool {
-        self.is_signaled() && !self.follows_signaled
-    }
+    pub(crate) follows_signaled: bool,
 }
 
 /// A send queue.
@@ -188,11 +167,8 @@ impl SendQueue {
     }
 }
 
-const WQE_SIZE: u32 = 64;
-const SGE_SIZE: u32 = 16;
-const _: () = assert!(size_of::<SendWqe>() == WQE_SIZE as usize);
-const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
-const _: () = assert!(size_of::<abi::Sge>() == SGE_SIZE as usize);
+const WQE_SIZE: u32 = size_of::<SendWqe>() as u32;
+const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 
 /// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {
@@ -282,7 +258,7 @@ impl Batch<'_> {
             flags: self.state.flags,
             follows_signaled: self.state.signaled,
         };
-        self.state.signaled = published.is_signaled();
+        self.state.signaled = published.flags & abi::WQE_SIGNALED != 0;
         Some(published)
     }
 }

@@ -81,7 +81,10 @@ macro_rules! commands {
         // SAFETY: the types of the arguments state the function's contract. The buffers are at
         // least as long as the sizes given.
         check(unsafe {
-            $function($($arg,)* (&raw mut cmd).cast(), cmd_size $(, (&raw mut resp).cast(), $resp)? $(, $tail)?)
+            $function(
+                $($arg,)* (&raw mut cmd).cast(), cmd_size
+                $(, (&raw mut resp).cast(), $resp)? $(, $tail)?
+            )
         })
     }};
 }

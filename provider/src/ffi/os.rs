@@ -14,17 +14,13 @@ pub(crate) struct Timespec {
 
 /// `ENOENT`: the completion queue is empty.
 pub(crate) const ENOENT: c_int = 2;
-/// `EIO`.
 pub(crate) const EIO: c_int = 5;
 /// `ENOMEM`: no memory, or the work queue is full.
 pub(crate) const ENOMEM: c_int = 12;
-/// `EACCES`.
 pub(crate) const EACCES: c_int = 13;
-/// `EINVAL`.
 pub(crate) const EINVAL: c_int = 22;
 /// `EDQUOT`: the user has its share of the objects of this kind.
 pub(crate) const EDQUOT: c_int = 122;
-/// `EOPNOTSUPP`.
 pub(crate) const EOPNOTSUPP: c_int = 95;
 
 /// `struct rlimit` with 64-bit members, as on every 64-bit system.

@@ -29,7 +29,10 @@ extern "C" {
 /// Declares functions of libibverbs with the arguments that they have in private ABI 34. In 65 they
 /// have one more, in place of the semicolon; the provider does not use it and passes null.
 macro_rules! functions {
-    ($($(#[$attr:meta])* fn $name:ident($($before:ident: $b:ty),*; $($after:ident: $a:ty),*);)*) => {$(
+    ($(
+        $(#[$attr:meta])*
+        fn $name:ident($($before:ident: $b:ty),*; $($after:ident: $a:ty),*);
+    )*) => {$(
         #[cfg(not(feature = "pabi65"))]
         extern "C" {
             pub(crate) fn $name($($before: $b,)* $($after: $a),*) -> c_int;
