@@ -41,9 +41,7 @@ pub(crate) unsafe extern "C" fn post_send(
             next = request.next;
         }
     }
-    let published = batch.publish();
-    drop(batch);
-    let rung = Qp::notify(qp, published);
+    let rung = Qp::publish(qp, batch);
     let result = result.and(rung.map_err(|error| (error, wr)));
     // SAFETY: `bad_wr` may be written, or is null.
     unsafe { posted(result, bad_wr) }
@@ -115,9 +113,7 @@ pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBin
     };
     let mut batch = qp.sq.open(qp.send_error());
     let pushed = batch.push(wqe).map(|_| ());
-    let published = batch.publish();
-    drop(batch);
-    let bound = pushed.and(Qp::notify(qp, published));
+    let bound = pushed.and(Qp::publish(qp, batch));
     if bound.is_ok() {
         mw.rkey.set(rkey);
     }

@@ -13,7 +13,7 @@ use crate::lock::Lock;
 use crate::object::{self, status};
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::{Ring, Shape};
-use crate::send_queue::{only, Opcodes, Published, SendLimits, SendQueue};
+use crate::send_queue::{only, Batch, Opcodes, SendLimits, SendQueue};
 use crate::shortage::NOT_PINNED;
 use crate::wr;
 use core::cell::UnsafeCell;
@@ -120,8 +120,7 @@ impl Qp {
     /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
     /// `attr.cap`. Sets `attr.cap.max_inline_data` to the bytes that an entry has room for.
     ///
-    /// Fails with `EINVAL` if `attr.cap` exceeds the limits of the device, with `EOPNOTSUPP`, or
-    /// with `ENOMEM`.
+    /// Fails as [`Rules::of`] and [`rings`] do.
     pub(crate) fn new(context: Ptr<IbvContext>, attr: Attributes<'_>) -> Result<Box<Self>, c_int> {
         let rules = Rules::of(attr.qp_type)?;
         let (cap, device) = (attr.cap, context.limits);
@@ -160,10 +159,12 @@ impl Qp {
         }))
     }
 
-    /// Notifies the kernel of send work requests, if any were published. Fails with the kernel's
-    /// error.
+    /// Publishes and closes a batch of the send queue, and notifies the kernel of it. Fails with
+    /// the kernel's error.
     #[inline]
-    pub(crate) fn notify(qp: Ptr<IbvQp>, published: Option<Published>) -> Result<(), c_int> {
+    pub(crate) fn publish(qp: Ptr<IbvQp>, mut batch: Batch<'_>) -> Result<(), c_int> {
+        let published = batch.publish();
+        drop(batch);
         let Some(published) = published else {
             return Ok(());
         };

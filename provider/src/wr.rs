@@ -43,12 +43,9 @@ extern "C" fn wr_start(qp: Ptr<IbvQpEx>) {
 /// The batch is open.
 unsafe extern "C" fn wr_complete(qp: Ptr<IbvQpEx>) -> c_int {
     // SAFETY: the batch is open.
-    let mut batch = ManuallyDrop::into_inner(unsafe { qp.sq.current() });
-    let error = batch.error();
-    let published = if error == 0 { batch.publish() } else { None };
-    drop(batch);
-    match error {
-        0 => status(Qp::notify(qp.base(), published)),
+    let batch = ManuallyDrop::into_inner(unsafe { qp.sq.current() });
+    match batch.error() {
+        0 => status(Qp::publish(qp.base(), batch)),
         error => error,
     }
 }
