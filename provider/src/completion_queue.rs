@@ -38,6 +38,7 @@ pub(crate) struct CompletionQueue {
     state: Lock<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// Entries taken so far.
     consumed: u32,
@@ -53,14 +54,10 @@ impl CompletionQueue {
     /// Creates an empty queue in `ring`, whose stride is [`STRIDE`]. If `shared` is false, the
     /// consumer promises to use one thread only.
     pub(crate) fn new(ring: Ring, shared: bool) -> Self {
-        let state = State {
-            consumed: 0,
-            retired: Vec::new(),
-        };
         // INVARIANT: the ring is owned from here on.
         Self {
             ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
-            state: Lock::new(state, shared),
+            state: Lock::new(State::default(), shared),
         }
     }
 
@@ -177,9 +174,8 @@ impl Reader<'_> {
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         let produced = self.ring.producer().load(Ordering::Acquire);
-        produced
-            .wrapping_sub(self.state.consumed)
-            .min(self.ring.capacity())
+        let waiting = produced.wrapping_sub(self.state.consumed);
+        waiting.min(self.ring.capacity())
     }
 
     fn read(&self, counter: u32) -> Cqe {

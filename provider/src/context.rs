@@ -146,7 +146,7 @@ unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
 
     // SAFETY: integers and arrays of them.
     let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
-    // SAFETY: a size of just the first member asks for no more than that. The context is
+    // SAFETY: the size is that of the first member, so nothing else is accessed. The context is
     // initialised as far as the function uses it.
     check(unsafe {
         let public = Ptr::new(context.byte_add(IbvContext::OFFSET).cast());

@@ -30,7 +30,8 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 pub(crate) struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
-    /// Creates a free lock. If `shared` is false, the consumer uses one thread only.
+    /// Creates a free lock. If `shared` is false, the consumer uses one thread only, and no two
+    /// guards access the value at a time.
     pub(crate) const fn new(value: T, shared: bool) -> Self {
         Self {
             taken: AtomicBool::new(false),

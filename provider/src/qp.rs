@@ -176,16 +176,13 @@ impl Qp {
     /// Returns the create command's driver part. It omits the ring of a send queue to which nothing
     /// can be posted.
     fn command(&self) -> abi::CreateQpCmd {
+        let rq = self.rq.as_ref().map(|rq| rq.lock().ring().spec());
         abi::CreateQpCmd {
             sq: match self.sq.limits().depth {
                 0 => abi::RingSpec::default(),
                 _ => self.sq.ring().spec(),
             },
-            rq: self
-                .rq
-                .as_ref()
-                .map(|rq| rq.lock().ring().spec())
-                .unwrap_or_default(),
+            rq: rq.unwrap_or_default(),
         }
     }
 

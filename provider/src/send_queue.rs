@@ -87,8 +87,8 @@ pub(crate) struct Published {
 pub(crate) struct SendQueue {
     ring: Ring,
     limits: SendLimits,
-    /// Every work request generates a completion.
-    signal_all: bool,
+    /// The flags of every work request: [`abi::WQE_SIGNALED`] if all generate a completion.
+    flags: u8,
     state: Lock<State>,
 }
 
@@ -99,7 +99,7 @@ impl SendQueue {
         let mut queue = Self {
             ring,
             limits: SendLimits::default(),
-            signal_all,
+            flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
             state: Lock::new(State::default(), true),
         };
         queue.set_limits(limits);
@@ -137,11 +137,7 @@ impl SendQueue {
         let mut state = self.state.lock();
         state.next = state.published;
         state.error = error;
-        state.flags = if self.signal_all {
-            abi::WQE_SIGNALED
-        } else {
-            0
-        };
+        state.flags = self.flags;
         Batch { queue: self, state }
     }
 

@@ -33,8 +33,6 @@ opaque! {
     IbvCompChannel;
     /// `struct ibv_ah_attr`.
     IbvAhAttr;
-    /// `struct ibv_wc_tm_info`.
-    IbvWcTmInfo;
     /// `struct ibv_xrcd_init_attr`.
     IbvXrcdInitAttr;
     /// `struct ibv_qp_open_attr`.
@@ -255,7 +253,7 @@ structures! {
         @248 read_completion_ts: c_fn!((current: Ptr<IbvCqEx>) -> u64),
         @256 read_cvlan: c_fn!((current: Ptr<IbvCqEx>) -> u16),
         @264 read_flow_tag: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @272 read_tm_info: c_fn!((current: Ptr<IbvCqEx>, info: *mut IbvWcTmInfo)),
+        @272 read_tm_info: c_fn!((current: Ptr<IbvCqEx>, info: *mut c_void)),
         @280 read_completion_wallclock_ns: c_fn!((current: Ptr<IbvCqEx>) -> u64),
     }
 
