@@ -107,6 +107,13 @@ pub trait RequesterEnv {
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
+/// What the driver passes to each call: its storage of work requests, the time, and its environment.
+struct Ctx<'a, E: RequesterEnv> {
+    slots: &'a mut [SendSlot<E::Local>],
+    now: u64,
+    env: &'a mut E,
+}
+
 /// State of the send queue (IBA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
