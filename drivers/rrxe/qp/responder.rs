@@ -341,10 +341,7 @@ impl Half for RecvSide {
         _completions: &mut PendingCompletions,
     ) -> Outcome {
         self.expire_buffered(ctx.now);
-        Outcome {
-            transmit: self.next_timeout().is_some_and(|at| at <= ctx.now),
-            ..Outcome::default()
-        }
+        Outcome::transmit(self.next_timeout().is_some_and(|at| at <= ctx.now))
     }
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {

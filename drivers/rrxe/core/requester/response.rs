@@ -42,10 +42,7 @@ impl Requester {
         }
         if !self.is_outstanding(packet.psn()) {
             if self.is_credit_update(packet) {
-                return Outcome {
-                    transmit: self.can_send(cx.slots),
-                    ..Outcome::default()
-                };
+                return Outcome::transmit(self.can_send(cx.slots));
             }
             self.peer
                 .on_response_within_read(packet.operation, packet.psn());
@@ -491,10 +488,7 @@ impl Requester {
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
         self.declare_lost(cx.now, cause, len);
-        Outcome {
-            transmit: self.repair_is_due(cx.now),
-            ..Outcome::default()
-        }
+        Outcome::transmit(self.repair_is_due(cx.now))
     }
 
     /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).
@@ -503,10 +497,7 @@ impl Requester {
             return self.fail_tail(cx, Status::RetryExc, 0);
         }
         self.rewind();
-        Outcome {
-            transmit: true,
-            ..Outcome::default()
-        }
+        Outcome::transmit(true)
     }
 
     /// Completes the oldest work request. Returns whether there was one.

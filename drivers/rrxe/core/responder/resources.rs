@@ -428,10 +428,7 @@ impl<R: ResourceRing> Responder<R> {
                 packet.bth.ackreq
             }
         };
-        Outcome {
-            transmit,
-            ..Outcome::default()
-        }
+        Outcome::transmit(transmit)
     }
 }
 
