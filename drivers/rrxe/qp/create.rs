@@ -246,7 +246,7 @@ impl Qp {
                 waiter_links <- ListLinks::new(),
                 waiter_tracker <- AtomicTracker::new(),
                 moderation_events: ModerationEvents::new(),
-                notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
+                notification_point <- new_spinlock!(NotificationPoint::default(), "rrxe_qp_notification"),
                 timer <- SoftTimer::new(),
                 event_work <- SerialWork::new(c"rrxe_qp_event", static_lock_class!()),
             }),
