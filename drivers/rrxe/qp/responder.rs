@@ -397,7 +397,7 @@ impl Env<'_> {
                 .srq
                 .as_ref()
                 .or(self.qp.srq.as_ref())
-                .map_or(self.qp.pd, |srq| srq.pd()),
+                .map_or(self.qp.pd, |srq| srq.pd),
             list: self
                 .current
                 .segments
@@ -420,7 +420,7 @@ impl Env<'_> {
             return Ok(self.qp.pd);
         }
         let incoming = self.ctx.incoming.ok_or(Fault::Protection)?;
-        Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
+        Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd)
     }
 
     /// Returns the bytes at `va`, if the peer may access them under the rights of a protection
