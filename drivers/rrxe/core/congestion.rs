@@ -4,9 +4,9 @@
 //!
 //! A switch with a growing queue marks packets: it sets the ECN field of their IP header to CE (RFC
 //! 3168). The receiver of a marked packet is the *notification point*. Its [`NotificationPoint`]
-//! decides when to send a congestion notification packet (CNP, [`notification`]) to the packet's
-//! sender. The sender is the *reaction point*. Its [`RateLimiter`] lowers the rate of that queue
-//! pair, and raises it again in the absence of further notifications.
+//! decides when to send a congestion notification packet (CNP) to the packet's sender. The sender
+//! is the *reaction point*. Its [`RateLimiter`] lowers the rate of that queue pair, and raises it
+//! again in the absence of further notifications.
 //!
 //! The algorithm is that of DCQCN (Zhu and others, "Congestion Control for Large-Scale RDMA
 //! Deployments", SIGCOMM 2015), without its byte counter. A queue pair has no limit until the first
