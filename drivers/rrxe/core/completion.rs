@@ -79,7 +79,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of an event after which there may be something to send.
+    /// Returns an outcome that says only whether there may be something to send.
     #[inline]
     pub fn transmit(transmit: bool) -> Outcome {
         Outcome {

@@ -121,8 +121,8 @@ impl Quota {
         )
     }
 
-    /// Counts one more object. The caller must [uncharge](Self::uncharge) it. Sleeps if the payer is a
-    /// user.
+    /// Counts one more object. The caller must [uncharge](Self::uncharge) it. Sleeps if the payer
+    /// is a user.
     ///
     /// # Errors
     ///

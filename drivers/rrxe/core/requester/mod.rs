@@ -107,7 +107,8 @@ pub trait RequesterEnv {
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
-/// What the driver passes to each call: its storage of work requests, the time, and its environment.
+/// The arguments of the driver for each call: its storage of work requests, the time in
+/// nanoseconds, and its environment.
 struct Ctx<'a, E: RequesterEnv> {
     slots: &'a mut [SendSlot<E::Local>],
     now: u64,
@@ -157,7 +158,8 @@ struct RnrWait {
     until: u64,
 }
 
-/// The sending half of a queue pair. See the module documentation.
+/// The sending half of a queue pair. See the module documentation. The default lacks a P_Key: use
+/// [`Requester::new`].
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
     service: Service,

@@ -275,7 +275,8 @@ pub struct ResponderCounters {
     pub wrong_keys: u32,
 }
 
-/// The receiving half of a queue pair. See the module documentation.
+/// The receiving half of a queue pair. See the module documentation. The default lacks a P_Key and
+/// an empty ring: use [`Responder::new`].
 #[derive(Clone, Debug, Default)]
 pub struct Responder<R> {
     service: Service,

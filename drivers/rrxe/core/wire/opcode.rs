@@ -55,9 +55,9 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Returns the operation of an RC or XRC opcode.
+            /// Returns the operation of the low five bits, as RC and XRC define it.
             #[inline]
-            const fn of_connection(opcode: Opcode) -> Operation {
+            const fn of_low_bits(opcode: Opcode) -> Operation {
                 match opcode.0 & 0x1f {
                     $($code => Operation::$name,)+
                     _ => Operation::Unsupported,
@@ -157,7 +157,7 @@ impl Opcode {
     #[inline]
     pub const fn operation(self) -> Option<Operation> {
         use Operation::*;
-        let operation = Operation::of_connection(self);
+        let operation = Operation::of_low_bits(self);
         match self.class() {
             Class::Rc | Class::Xrc => Some(operation),
             Class::Uc if (operation as u8) <= WriteOnlyImm as u8 => Some(operation),
