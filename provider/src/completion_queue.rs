@@ -54,10 +54,18 @@ impl CompletionQueue {
     /// Creates an empty queue in `ring`, whose stride is [`STRIDE`]. If `shared` is false, the
     /// consumer promises to use one thread only.
     pub(crate) fn new(ring: Ring, shared: bool) -> Self {
+        let state = State::default();
         // INVARIANT: the ring is owned from here on.
         Self {
             ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
-            state: Lock::new(State::default(), shared),
+            state: if shared {
+                Lock::new(state)
+            } else {
+                // SAFETY: one thread at a time uses the queue, as the consumer promises
+                // (IBV_CREATE_CQ_ATTR_SINGLE_THREADED). This type accesses the value by one guard
+                // at a time.
+                unsafe { Lock::new_unshared(state) }
+            },
         }
     }
 

@@ -8,6 +8,7 @@
 
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,20 +23,33 @@ pub(crate) struct Lock<T> {
 }
 
 // SAFETY: only the holder of the lock accesses the value. If the lock is a no-op, only one thread
-// does.
+// does (`Lock::new_unshared`).
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// Access to the value of a [`Lock`], which is released when the guard is dropped. If the guard is
 /// forgotten, the lock stays taken.
-pub(crate) struct Guard<'a, T>(&'a Lock<T>);
+#[must_use = "the lock is released when the guard is dropped"]
+pub(crate) struct Guard<'a, T>(&'a Lock<T>, PhantomData<&'a mut T>);
 
 impl<T> Lock<T> {
-    /// Creates a free lock. If `shared` is false, the consumer uses one thread only, and no two
-    /// guards access the value at a time.
-    pub(crate) const fn new(value: T, shared: bool) -> Self {
+    /// Creates a free lock.
+    pub(crate) const fn new(value: T) -> Self {
         Self {
             taken: AtomicBool::new(false),
-            shared,
+            shared: true,
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Creates a lock that is a no-op.
+    ///
+    /// # Safety
+    ///
+    /// One thread at a time uses the lock, and no two guards access the value at a time.
+    pub(crate) const unsafe fn new_unshared(value: T) -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            shared: false,
             value: UnsafeCell::new(value),
         }
     }
@@ -46,12 +60,12 @@ impl<T> Lock<T> {
         if self.shared && !self.take() {
             self.wait();
         }
-        Guard(self)
+        Guard(self, PhantomData)
     }
 
     /// Acquires the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        (!self.shared || self.take()).then(|| Guard(self))
+        (!self.shared || self.take()).then(|| Guard(self, PhantomData))
     }
 
     /// Returns the guard of a lock that is taken.
@@ -61,7 +75,7 @@ impl<T> Lock<T> {
     /// The lock is held on behalf of the caller, for example by a guard that was forgotten, and
     /// there is no other guard.
     pub(crate) unsafe fn held(&self) -> Guard<'_, T> {
-        Guard(self)
+        Guard(self, PhantomData)
     }
 
     /// Returns the value, which nothing else can access.
@@ -104,7 +118,8 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard's owner holds the lock.
+        // SAFETY: this guard's owner holds the lock. If it is a no-op, no other guard is in use
+        // (`Lock::new_unshared`).
         unsafe { &*self.0.value.get() }
     }
 }
@@ -134,7 +149,7 @@ mod tests {
     fn excludes_other_threads() {
         const ROUNDS: u64 = 20_000;
 
-        let mut shared = Lock::new(0_u64, true);
+        let mut shared = Lock::new(0_u64);
         let one = &shared;
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -150,7 +165,8 @@ mod tests {
 
     #[test]
     fn costs_nothing_where_one_thread_was_promised() {
-        let lock = Lock::new((), false);
+        // SAFETY: this test is one thread, and accesses no value.
+        let lock = unsafe { Lock::new_unshared(()) };
         core::mem::forget(lock.lock());
         core::mem::forget(lock.lock());
         assert!(lock.try_lock().is_some());
@@ -158,7 +174,7 @@ mod tests {
 
     #[test]
     fn is_tried() {
-        let lock = Lock::new((), true);
+        let lock = Lock::new(());
         let guard = lock.try_lock();
         assert!(guard.is_some());
         assert!(lock.try_lock().is_none());
@@ -168,7 +184,7 @@ mod tests {
 
     #[test]
     fn stays_taken_when_the_guard_is_forgotten() {
-        let lock = Lock::new((), true);
+        let lock = Lock::new(());
         core::mem::forget(lock.lock());
         assert!(lock.try_lock().is_none());
         // SAFETY: this test holds the lock, and its guard was forgotten.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Code that the verbs that create objects have in common, and the verbs that destroy them.
+//! Code that the verbs that create objects have in common, and the verbs that destroy objects
+//! without state of their own.
 //!
 //! An object is a box whose first member is the part that libibverbs and the program see.
 

@@ -145,7 +145,7 @@ impl Qp {
             depth: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
         };
-        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, asked), true));
+        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, asked)));
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),

@@ -100,7 +100,7 @@ impl SendQueue {
             ring,
             limits: SendLimits::default(),
             flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
-            state: Lock::new(State::default(), true),
+            state: Lock::new(State::default()),
         };
         queue.set_limits(limits);
         queue
@@ -165,6 +165,9 @@ impl SendQueue {
 
 const WQE_SIZE: u32 = size_of::<SendWqe>() as u32;
 const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
+
+// The elements of a list are copied as they are.
+const _: () = assert!(size_of::<IbvSge>() == size_of::<abi::Sge>());
 
 /// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {

@@ -61,7 +61,7 @@ impl Srq {
             // SAFETY: integers, and pointers that may be null.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
-            queue: Lock::new(RecvQueue::new(ring, limits), true),
+            queue: Lock::new(RecvQueue::new(ring, limits)),
         }))
     }
 

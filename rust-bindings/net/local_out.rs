@@ -14,7 +14,7 @@ use core::{
     ffi::{c_uint, c_void},
     ptr::NonNull,
 };
-use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
+use kernel::{prelude::*, sync::Arc, types::Opaque};
 
 /// UDP's protocol number in an IP header (RFC 768).
 const UDP: u8 = 17;
@@ -201,7 +201,7 @@ impl<H: LocalOut> LocalOutHook<H> {
 fn register(net: &NetNs, ops: *mut raw::nf_hook_ops) -> Result {
     // SAFETY: The namespace is valid, and `ops` is initialised. The caller keeps it until it is
     // unregistered. Netfilter may call `hook` from here on.
-    to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
+    kernel::error::to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
 }
 
 /// Registers a hook.

@@ -44,18 +44,19 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
     }
 }
 
-/// The operations of driver `D`, as C functions: each implements the operation of `struct
-/// ib_device_ops` that has its name.
+/// The operations of driver `D`, as C functions: each one that has the name of an operation of
+/// `struct ib_device_ops` implements that operation.
 ///
 /// # Safety
 ///
 /// Only the callers of `struct ib_device_ops` may call these functions: ib_core, uverbs, and kernel
-/// consumers, through the functions of ib_verbs.h. They pass objects of this driver's devices,
-/// which exist during the call, and other arguments that are valid during the call. `udata` is null
-/// or that of the running command.
+/// consumers, through the functions of ib_verbs.h. (Functions of this module may, under the same
+/// conditions.) They pass objects of this driver's devices, which exist during the call, and other
+/// arguments that are valid during the call. `udata` is null or that of the running command.
 ///
 /// An object to be created is zeroed, except for the fields that ib_core sets, and nothing else
-/// uses it. Any other object is live: it was created and is not being destroyed. Once an object's
+/// uses it. Any other object is live: it was created and is not being destroyed. (The driver's part
+/// of a counter exists only while the counter's `id` is not 0.) Once an object's
 /// destruction has succeeded, nothing uses the object. ib_core serializes creation and destruction
 /// of an object with its other operations.
 pub(super) struct Ops<D: Driver>(core::marker::PhantomData<D>);
