@@ -33,9 +33,6 @@ stopping = threading.Event()
 # bugs. The guests of `make vm`, of the bench and of the packages' test start without them.
 UNUSED = ("lsm=", "audit=0", "randomize_kstack_offset=off", "init_on_alloc=0")
 
-# Attempts at a boot if QEMU crashes before the guest runs the suite.
-ATTEMPTS = 3
-
 _MARK = "@rrxe "
 
 # Meanings of the launcher's exit status if the suite has reported none.
@@ -84,7 +81,6 @@ class _Run:
         self.heard = time.monotonic()
         self.limit = START_LIMIT
         self.words = []
-        self.started = False
 
     def line(self, text):
         """Handles a line of the launcher's output."""
@@ -101,7 +97,6 @@ class _Run:
             message = json.loads(text[len(_MARK) :])
         except ValueError:
             return
-        self.started = True
         if "suite" in message:
             self.suite = self.suites[message["suite"]]
             return
@@ -118,38 +113,20 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     """Runs suites in one boot, and reports each case as `lane/boot/case`."""
     boot = boots[0]
     drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
-    mixed = len(set(drivers)) > 1
+    environment = {**os.environ, "ROLES": "both" if len(set(drivers)) > 1 else "client"}
     choice = [f"--only={pattern}" for pattern in only] + (["--core"] if core else [])
-    environment = {**os.environ, "ROLES": "both" if mixed else "client"}
     name = boot.together if len(boots) > 1 else boot.name
     folder = os.path.join(out, f"{lane}-{name}")
-    logs = os.path.join(folder, "h1") if boot.hosts == 2 else folder
-    suites, words = [], []
-    for one in boots:
-        suite, word = _Suite(lane, one, report, logs), f"{one.suite}:{lane}/{one.name}/"
-        if not one.dynamic:
-            listed = subprocess.run([SUITE, word, *choice, "--list"], capture_output=True, text=True, env=environment)
-            if listed.returncode:
-                report.result(f"{suite.prefix}/list", FAIL, reason=listed.stderr.strip().splitlines()[-1])
-                continue
-            suite.planned = listed.stdout.split()
-            if not suite.planned:
-                continue
-        elif not any(one.name in pattern for pattern in only) and not matches(f"{lane}/{one.name}/", only):
-            continue
-        suites.append(suite)
-        words.append(word)
+    suites = _chosen(lane, boots, report, folder, only, choice, environment)
     if not suites:
         return
-    if len(suites) > 1:
-        for suite in suites:
-            suite.logs = os.path.join(logs, suite.boot.name)
 
     run = _Run(f"{lane}/{name}", suites, report)
     # Results of the default set only, with the default seed.
     by_default = driver == "rrxe" and not only and "RRXE_SEED" not in environment
     repeats = boot.repeats or lane == "guest-7.3"
-    result = results.path_of("boot", f"/{run.name}/{kernel}") if by_default and repeats else None
+    image = ("--suite", boot.release, *boot.packages)
+    result = results.path_of("boot", f"/{run.name}/{kernel}", kernel, image) if by_default and repeats else None
     passed = results.kept(result)
     if passed is not None:
         for line in passed:
@@ -163,37 +140,19 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         report.result(f"{run.name}/module", FAIL, reason=why)
     if why:
         return
-    command = [LAUNCHER, "--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers), "--cpus"]
-    command += [str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT), "--out", folder]
-    command += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
-    command += ["--extra"] if boot.extra else []
+    command = [LAUNCHER, *_settings(boot, kernel, drivers, core), "--out", folder]
+    for variable in ("ROLES", "BIND_SECONDS"):
+        command += ["--env", f"{variable}={environment[variable]}"] if variable in environment else []
     if boot.scripts:
         share, why = host.scripts(folder)
         if why:
             report.result(f"{run.name}/interpreter", FAIL, reason=why)
             return
         command += ["--share", share]
-    append = ["slab_debug=P,kmalloc-*"] if boot.poison else []
-    if kernel != "debug":
-        append += UNUSED
-    if kernel == "debug":
-        # A device's thousand sysfs files take a second there, and again in each namespace.
-        command += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
-        # The module's unit tests wait for the suite that runs them.
-        append += ["kunit.enable=1", "kunit.autorun=0", *([] if boot.leaks or not core else ["kmemleak=off"])]
-    command += ["--append", " ".join(append)] if append else []
-    for name in ("ROLES", "BIND_SECONDS"):
-        command += ["--env", f"{name}={environment[name]}"] if name in environment else []
-    command += [SUITE, *words, *choice]
-    for _ in range(ATTEMPTS):
-        if stopping.is_set():
-            return
-        report.doing(f"{run.name}: booting")
-        status, hung = _launch(run, command, folder)
-        report.doing(None)
-        if run.started or stopping.is_set() or not _emulator_died(folder):
-            break
-        report.line(f"note: QEMU itself crashed at the start of {run.name}: once more")
+    command += [SUITE, *(f"{suite.boot.suite}:{suite.prefix}/" for suite in suites), *choice]
+    report.doing(f"{run.name}: booting")
+    status, hung = _launch(run, command, folder)
+    report.doing(None)
     if stopping.is_set():
         return
     for suite in suites:
@@ -201,6 +160,46 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     found = [one[:2] + one[3:4] for one in report.results if any(one[0].startswith(f"{suite.prefix}/") for suite in suites)]
     if result and found and all(status != FAIL for _, status, _ in found):
         results.keep(result, [json.dumps(one) for one in found])
+
+
+def _chosen(lane, boots, report, folder, only, choice, environment):
+    """Returns the suites of a boot that have chosen cases."""
+    logs = os.path.join(folder, "h1") if boots[0].hosts == 2 else folder
+    suites = []
+    for boot in boots:
+        suite = _Suite(lane, boot, report, logs)
+        if not boot.dynamic:
+            command = [SUITE, f"{boot.suite}:{suite.prefix}/", *choice, "--list"]
+            listed = subprocess.run(command, capture_output=True, text=True, env=environment)
+            if listed.returncode:
+                report.result(f"{suite.prefix}/list", FAIL, reason=listed.stderr.strip().splitlines()[-1])
+            suite.planned = listed.stdout.split()
+            if listed.returncode or not suite.planned:
+                continue
+        elif not any(boot.name in pattern for pattern in only) and not matches(f"{lane}/{boot.name}/", only):
+            continue
+        suites.append(suite)
+    if len(suites) > 1:
+        for suite in suites:
+            suite.logs = os.path.join(logs, suite.boot.name)
+    return suites
+
+
+def _settings(boot, kernel, drivers, core):
+    """Returns the launcher's options for a boot."""
+    options = ["--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers)]
+    options += ["--cpus", str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT)]
+    options += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
+    options += ["--extra"] if boot.extra else []
+    words = ["slab_debug=P,kmalloc-*"] if boot.poison else []
+    if kernel == "debug":
+        # The module's unit tests wait for the suite that runs them.
+        words += ["kunit.enable=1", "kunit.autorun=0", *([] if boot.leaks or not core else ["kmemleak=off"])]
+        # A device's thousand sysfs files take a second there, and again in each namespace.
+        options += ["--env", "RRXE_PARAMETERS=gid_table_len=32"]
+    else:
+        words += UNUSED
+    return options + (["--append", " ".join(words)] if words else [])
 
 
 def _launch(run, command, folder):
@@ -221,17 +220,6 @@ def _launch(run, command, folder):
         except BaseException:
             _stop(process)
             raise
-
-
-def _emulator_died(folder):
-    """Returns whether a QEMU assertion failed (7.2 had one, rarely, while a guest set up PCI)."""
-    for host in ("", "h1", "h2"):
-        path = os.path.join(folder, host, "qemu.log")
-        if os.path.exists(path):
-            with open(path, encoding="utf-8", errors="replace") as log:
-                if "Assertion" in log.read():
-                    return True
-    return False
 
 
 def _guard(run, process, hung):

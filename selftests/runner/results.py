@@ -3,8 +3,8 @@
 
 Simulation, model and mutants are deterministic. The packages' test and the boots that repeat suites
 (Boot.repeats, and the lane `guest-7.3`) are not, so a kept result can hide a rare failure. The key
-is a hash of the sources, the lock file, and the build root's list of packages. It does not contain
-the versions of the kernel and of the guests' images.
+is a hash of the sources, the lock file, the build root's list of packages, and the kernel and the
+image that a guest starts.
 """
 
 import contextlib
@@ -30,10 +30,11 @@ _ALWAYS = ("Cargo.toml", "Cargo.lock", "qemu/in-root", "selftests/runner/host.py
            "selftests/runner/root.py")
 
 
-def path_of(name, which=""):
+def path_of(name, which="", kernel="", image=()):
     """Returns the path of the result of a program, or of the boot `which`, for the present inputs.
 
-    Returns None if no result is kept. `RRXE_CACHED_RESULTS=off` makes every program and boot run.
+    `kernel` is an argument of qemu/kernel/build, and `image` are those of qemu/image. Returns None
+    if no result is kept. `RRXE_CACHED_RESULTS=off` makes every program and boot run.
     """
     if name not in _INPUTS or os.environ.get("RRXE_CACHED_RESULTS") == "off":
         return None
@@ -44,6 +45,13 @@ def path_of(name, which=""):
     inside = os.environ.get("IN_RRXE_ROOT") == "1"
     with open(("" if inside else _output_of("buildroot")) + "/var/lib/dpkg/status", "rb") as file:
         key.update(file.read())
+    if kernel:
+        # The name of the folder contains the version and a hash of the inputs.
+        key.update(os.path.basename(_output_of("kernel/build", kernel)).encode())
+    if image:
+        # An image that is built again contains other versions of its packages.
+        made = os.stat(_output_of("image", *image))
+        key.update(f"{made.st_size} {made.st_mtime_ns}".encode())
     return os.path.join(_output_of("cache-folder"), "results", f"{name}{which.replace('/', '-')}-{key.hexdigest()[:16]}")
 
 
@@ -73,7 +81,7 @@ def _files(names):
             yield from (os.path.relpath(os.path.join(folder, file), TOP) for file in files)
 
 
-def _output_of(script):
+def _output_of(script, *arguments):
     """Returns what a script of qemu/ prints."""
-    command = [os.path.join(TOP, "qemu", script)]
+    command = [os.path.join(TOP, "qemu", script), *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
