@@ -16,7 +16,7 @@ import tempfile
 from .root import TOP
 
 # The folders that each program is built from, and the build files and arguments of all programs.
-# The name of a kernel contains a hash of what it is made from, so _OTHERS are not hashed again.
+# The name of a kernel contains a hash of its inputs, so _OTHERS need not be hashed again.
 _OTHERS = ("qemu/kernel",)
 _CORE = ("drivers/rrxe/core", "selftests/testkit")
 _PRODUCT = ("Kbuild", "drivers", "rust-bindings", "provider", "qemu")
