@@ -17,45 +17,16 @@ const PUBLIC: [&str; 2] = ["ibv_dofork_range", "ibv_dontfork_range"];
 
 /// Functions whose symbol version carries the number of the private ABI. If librrxe calls a
 /// function that is in neither list, linking fails.
-const PRIVATE: [&str; 37] = [
-    "_verbs_init_and_alloc_context",
-    "ibv_cmd_alloc_mw",
-    "ibv_cmd_alloc_pd",
-    "ibv_cmd_attach_mcast",
-    "ibv_cmd_close_xrcd",
-    "ibv_cmd_create_ah",
-    "ibv_cmd_create_cq",
-    "ibv_cmd_create_cq_ex",
-    "ibv_cmd_create_qp",
-    "ibv_cmd_create_qp_ex2",
-    "ibv_cmd_create_srq",
-    "ibv_cmd_create_srq_ex",
-    "ibv_cmd_dealloc_mw",
-    "ibv_cmd_dealloc_pd",
-    "ibv_cmd_dereg_mr",
-    "ibv_cmd_destroy_ah",
-    "ibv_cmd_destroy_cq",
-    "ibv_cmd_destroy_qp",
-    "ibv_cmd_destroy_srq",
-    "ibv_cmd_detach_mcast",
-    "ibv_cmd_get_context",
-    "ibv_cmd_modify_qp",
-    "ibv_cmd_modify_srq",
-    "ibv_cmd_open_qp",
-    "ibv_cmd_open_xrcd",
-    "ibv_cmd_post_recv",
-    "ibv_cmd_post_send",
-    "ibv_cmd_query_device_any",
-    "ibv_cmd_query_port",
-    "ibv_cmd_query_qp",
-    "ibv_cmd_query_srq",
-    "ibv_cmd_reg_mr",
-    "ibv_cmd_req_notify_cq",
-    "ibv_cmd_rereg_mr",
-    "ibv_cmd_resize_cq",
-    "verbs_set_ops",
-    "verbs_uninit_context",
-];
+const PRIVATE: &str = "
+    _verbs_init_and_alloc_context ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast
+    ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_qp
+    ibv_cmd_create_qp_ex2 ibv_cmd_create_srq ibv_cmd_create_srq_ex ibv_cmd_dealloc_mw
+    ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah ibv_cmd_destroy_cq ibv_cmd_destroy_qp
+    ibv_cmd_destroy_srq ibv_cmd_detach_mcast ibv_cmd_get_context ibv_cmd_modify_qp
+    ibv_cmd_modify_srq ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_post_recv ibv_cmd_post_send
+    ibv_cmd_query_device_any ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_reg_mr
+    ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq verbs_set_ops verbs_uninit_context
+";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pabi = match env::var_os("CARGO_FEATURE_PABI65") {
@@ -63,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => 34,
     };
     let register = format!("verbs_register_driver_{pabi}");
-    let private = || PRIVATE.into_iter().chain([register.as_str()]);
+    let private = || PRIVATE.split_whitespace().chain([register.as_str()]);
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let functions: Vec<_> = PUBLIC.into_iter().chain(private()).collect();

@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from typing import IO, Dict, List, Optional
 
+import uml
+
 # The emulated CPU. Without fast string instructions the guest copies and clears in words: the
 # emulator executes `rep movsb` and `rep stosb` byte by byte, and counts each byte.
 EMULATED_CPU = "max,-erms,-fsrm,-fsrs"
@@ -52,6 +54,9 @@ DEVICES = {"rrxe": "rrxe0", "rdma_rxe": "rxe0", "siw": "siw0", "none": ""}
 
 # With working hardware virtualisation a probe guest is up in about a second. Otherwise it may hang.
 PROBE_SECONDS = 8
+
+# The folders of the host that a guest may change.
+WRITABLE = ("guest", "out")
 
 # Interval of progress messages while the guests show none of their own.
 PROGRESS_SECONDS = 5
@@ -204,6 +209,11 @@ class Settings:
     emulator: List[str]
     kernel_log: bool
 
+    @property
+    def uml(self) -> bool:
+        """Whether the kernel is a program (User Mode Linux)."""
+        return self.kernel == "debug"
+
 
 class Guest:
     """One virtual machine of a run."""
@@ -243,6 +253,7 @@ class Guest:
             "PEER": f"10.77.0.{peer}",
             "PEER6": f"fd77::{peer}",
             "OUT": "/out",
+            "OUTPUT": "/dev/tty1" if self.settings.uml else "",
             "SHARE": "/share" if self.settings.share else "",
             "DRIVER": self.settings.drivers[self.number - 1],
             "DEV": DEVICES[self.settings.drivers[self.number - 1]],
@@ -259,10 +270,55 @@ class Guest:
         }
         lines = [f"{name}={shlex.quote(value)}\n" for name, value in variables.items()]
         (self.run / f"env.{self.number}").write_text("".join(lines))
+        (self.run / f"fstab.{self.number}").write_text((HERE / "guest/fstab").read_text() + self.fstab())
+
+    @property
+    def mac(self) -> str:
+        return f"52:54:00:77:00:0{self.number}"
+
+    @property
+    def machine(self) -> str:
+        return f"rrxe-h{self.number}"
+
+    def shares(self) -> Dict[str, Path]:
+        """Returns the folders of the host that the guest sees, by the name of the share."""
+        settings = self.settings
+        folders = {"guest": self.run, "out": self.out, "src": settings.script.parent if settings.script else TOP}
+        if settings.share:
+            folders["share"] = settings.share
+        return folders
+
+    def fstab(self) -> str:
+        """Returns the lines of the guest's fstab that depend on the kind of machine."""
+        if self.settings.uml:
+            options = {tag: f"hostfs={path}" for tag, path in self.shares().items()}
+            lines = ["/dev/ubdb /lib/modules squashfs ro"]
+        else:
+            protocol = "trans=virtio,version=9p2000.L,msize=262144,cache="
+            # Only a guest's own output must be visible at once.
+            options = {tag: protocol + ("none" if tag in WRITABLE else "loose") for tag in self.shares()}
+            lines = ["/dev/vdb /lib/modules squashfs ro", "hugetlbfs /dev/hugepages hugetlbfs defaults"]
+        kind = "hostfs" if self.settings.uml else "9p"
+        for tag, words in options.items():
+            if tag != "guest":
+                lines.append(f"{tag} /{tag} {kind} {'rw' if tag in WRITABLE else 'ro'},{words}")
+        return "".join(f"{line}\n" for line in lines)
+
+    def kernel_arguments(self) -> List[str]:
+        """Returns the kernel's arguments that do not depend on the kind of machine."""
+        arguments = ["rootfstype=squashfs", "ro", "init=/usr/sbin/first-init", "panic=-1", "quiet",
+                     "log_buf_len=8M", f"rrxe.host={self.number}"]
+        return arguments + self.settings.append.split()
+
+    def uml_command(self, kernel: Path, image: Path, console: int, wire: socket.socket) -> List[str]:
+        settings = self.settings
+        return uml.command(kernel, image, self.kernel_arguments(), run=self.run, name=self.machine,
+                           cpus=settings.cpus, memory=settings.memory, console=console, wire=wire.fileno(),
+                           mac=self.mac)
 
     def command(self, kernel: Path, image: Path, kvm: bool, wire: socket.socket) -> List[str]:
         settings = self.settings
-        words = machine_options() + ["-name", f"rrxe-h{self.number}"]
+        words = machine_options() + ["-name", self.machine]
         if settings.icount:
             # The clock counts instructions.
             words += ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-cpu", EMULATED_CPU]
@@ -272,9 +328,7 @@ class Guest:
             words += ["-accel", "tcg,thread=multi", "-cpu", EMULATED_CPU]
         words += ["-smp", str(settings.cpus), "-m", str(settings.memory)]
 
-        arguments = ["console=ttyS0", "root=/dev/vda", "rootfstype=squashfs", "ro", "init=/usr/sbin/first-init",
-                     "panic=-1", "quiet", "log_buf_len=8M", "8250.nr_uarts=1", "no5lvl", "random.trust_cpu=on",
-                     f"rrxe.host={self.number}"]
+        arguments = ["console=ttyS0", "root=/dev/vda", "8250.nr_uarts=1", "no5lvl", "random.trust_cpu=on"]
         # On a busy machine the guest would conclude that its timer does not tick, and panic.
         arguments += ["no_timer_check"]
         # The launcher sends an NMI to a guest that hangs before its init.
@@ -287,10 +341,7 @@ class Guest:
             # watchdog eventually distrusts it and switches to the HPET; each read of the HPET
             # leaves the emulated code.
             arguments += ["tsc=nowatchdog"]
-        if settings.kernel == "debug":
-            # An emulated CPU with KASAN is slow, not stuck.
-            arguments += ["watchdog_thresh=60", "workqueue.watchdog_thresh=120"]
-        arguments += settings.append.split()
+        arguments += self.kernel_arguments()
         words += ["-kernel", str(kernel / "vmlinux"), "-append", " ".join(arguments)]
         if (kernel / "initrd").exists():
             words += ["-initrd", str(kernel / "initrd")]
@@ -301,13 +352,9 @@ class Guest:
                       "-device", option("virtio-blk-pci", drive=node)]
         words += ["-device", "virtio-rng-pci"]
 
-        shares = [("guest", self.run, False), ("out", self.out, False),
-                  ("src", settings.script.parent if settings.script else TOP, True)]
-        if settings.share:
-            shares.append(("share", settings.share, True))
-        for tag, path, read_only in shares:
+        for tag, path in self.shares().items():
             words += ["-fsdev", option("local,security_model=none,multidevs=remap", id=tag, path=path,
-                                       readonly="on" if read_only else "off"),
+                                       readonly="off" if tag in WRITABLE else "on"),
                       "-device", option("virtio-9p-pci", fsdev=tag, mount_tag=tag)]
 
         words += ["-chardev", option("socket", id="monitor", path=self.monitor, server="on", wait="off"),
@@ -324,12 +371,10 @@ class Guest:
             words += ["-netdev", f"stream,id=net,server=off,addr.type=fd,addr.str={wire.fileno()}"]
         else:
             words += ["-netdev", f"dgram,id=net,local.type=fd,local.str={wire.fileno()}"]
-        words += ["-device", option("virtio-net-pci", netdev="net", mac=f"52:54:00:77:00:0{self.number}",
-                                    host_mtu=9000, romfile="")]
+        words += ["-device", option("virtio-net-pci", netdev="net", mac=self.mac, host_mtu=9000, romfile="")]
         return words
 
-    def start(self, command: List[str], wire: socket.socket, terminal: bool) -> None:
-        fds = [wire.fileno()]
+    def start(self, command: List[str], fds: List[int], terminal: bool) -> None:
         if terminal:
             self.process = subprocess.Popen(command, pass_fds=fds, preexec_fn=prepare_machine)
             return
@@ -352,10 +397,10 @@ class Guest:
         """Returns why none of the code under test has run, or an empty string.
 
         Seen once in hundreds of boots: a failed assertion of QEMU 7.2 in the MSI-X table, a hang,
-        and an exception while the kernel changed its own code.
+        and an exception while the kernel of an emulated machine changed its own code.
         """
         assert self.process
-        if self.process.returncode == -signal.SIGABRT and not self.mark("started"):
+        if not self.settings.uml and self.process.returncode == -signal.SIGABRT and not self.mark("started"):
             return "QEMU itself died while the guest was booting"
         if self.mark("up") or self.timed_out and not self.hung:
             return ""
@@ -377,7 +422,15 @@ class Guest:
             self.ask_where()
 
     def ask_where(self) -> None:
-        """Records the state of the CPUs from QEMU, and sends an NMI for a trace on the console."""
+        """Records where the guest hangs: on its console and, from QEMU, the state of the CPUs."""
+        if self.settings.uml:
+            say(f"{self.name} {self.hung}: the state of its tasks is on its console, {self.console}")
+            try:
+                uml.ask_where(self.run, self.machine)
+                time.sleep(1)  # for the kernel's messages
+            except OSError as error:
+                say(f"{self.name} does not answer: {error}")
+            return
         say(f"{self.name} {self.hung}: what its processors are at is in {self.out / 'hang.txt'}, and on its console")
         questions = ("info status", "info registers -a", "info pic", "nmi")
         with open(self.out / "hang.txt", "w", encoding="utf-8") as kept:
@@ -502,7 +555,7 @@ def stage(settings: Settings, run: Path) -> None:
 def run_guests(settings: Settings) -> int:
     kernel = Path(output_of("kernel/build", settings.kernel, *(["--extra"] if settings.extra else [])))
     image = Path(output_of("image", "--suite", settings.guest, *settings.packages))
-    kvm = not settings.icount and kvm_works(kernel / "vmlinux")
+    kvm = not settings.icount and not settings.uml and kvm_works(kernel / "vmlinux")
     try:
         return run_once(settings, kernel, image, kvm)
     except BootFailed as failure:
@@ -518,15 +571,22 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
             stage(settings, run)
             # A single host has a link that is up, but without a peer, so its packets are lost. (A
             # hub of QEMU without a second port would queue them.)
-            kind = socket.SOCK_STREAM if settings.hosts == 2 else socket.SOCK_DGRAM
+            kind = socket.SOCK_STREAM if settings.hosts == 2 and not settings.uml else socket.SOCK_DGRAM
             wires = socket.socketpair(socket.AF_UNIX, kind)
             for number in range(1, settings.hosts + 1):
                 guest = Guest(number, settings, run)
                 guests.append(guest)
                 guest.prepare()
             for guest, wire in zip(guests, wires):
-                command = guest.command(kernel, image, kvm, wire)
-                guest.start(command, wire, terminal=settings.script is None and guest.number == 1)
+                terminal = settings.script is None and guest.number == 1
+                if settings.uml:
+                    with open(guest.console, "wb") as console:
+                        command = guest.uml_command(kernel, image, console.fileno(), wire)
+                        guest.start(command, [console.fileno(), wire.fileno()], terminal)
+                else:
+                    guest.start(guest.command(kernel, image, kvm, wire), [wire.fileno()], terminal)
+            if settings.uml and settings.hosts == 1:
+                threading.Thread(target=uml.swallow, args=[wires[1].dup()], daemon=True).start()
             # Only the guests hold the sockets now: the link ends if either of them ends.
             for wire in wires:
                 wire.close()
@@ -632,6 +692,8 @@ def parse(argv: List[str]) -> Settings:
         drivers *= args.hosts
     if len(drivers) != args.hosts or any(driver not in DEVICES for driver in drivers):
         raise Failure(f"DRIVER={args.driver}: it is one of {', '.join(DEVICES)}, or two of them with HOSTS=2")
+    if args.kernel == "debug" and (args.icount or args.emulator):
+        raise Failure("the debug kernel runs without an emulator: choose KERNEL=default or 7.3 for ICOUNT=1")
     if args.icount and (args.hosts != 1 or args.cpus not in (None, 1)):
         raise Failure("ICOUNT=1 is for one host with one CPU: the clocks of two would drift apart")
     if not 68 <= args.mtu <= 9000:

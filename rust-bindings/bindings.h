@@ -35,7 +35,8 @@
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
 
-#ifdef CONFIG_X86_64
+/* User Mode Linux has CONFIG_X86_64 without CONFIG_X86. */
+#ifdef CONFIG_X86
 #include <asm/fpu/api.h>
 #include <asm/fpu/types.h>
 #endif

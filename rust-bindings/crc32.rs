@@ -5,16 +5,16 @@
 //!
 //! C header: `include/linux/crc32.h`.
 
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 use crate::vector::Registers;
 use crate::{raw, shared_bytes, vector::Vector};
 
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 mod fold;
 
 /// Minimum length for which taking the vector registers pays off. For shorter data the library,
 /// which takes them too, has a shorter code path.
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 const MIN_VECTOR: usize = 256;
 
 /// Minimum length for which copying and checksumming in one pass is faster than in two.
@@ -23,7 +23,7 @@ pub(crate) const MIN_SINGLE_PASS: usize = 64;
 /// Returns permission to use the vector registers for `len` bytes, or `None` if the library is the
 /// better choice. The inner value is `None` if `vector` holds the registers; otherwise the caller
 /// must release them.
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 #[inline]
 fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
     if vector.is_held() {
@@ -42,13 +42,14 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
 ///
 /// `data` is valid for reads of `len` bytes.
 #[inline]
+#[cfg_attr(not(CONFIG_X86), expect(unused_variables))]
 pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. If there are
     // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
     // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
     // bytes.
     unsafe {
-        #[cfg(CONFIG_X86_64)]
+        #[cfg(CONFIG_X86)]
         if let Some(registers) = registers(vector, len) {
             let crc = fold::crc32(crc, data, len);
             drop(registers);
@@ -65,6 +66,7 @@ pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, le
 /// `source` is valid for reads of `len` bytes, which may change concurrently. `to` is valid for
 /// writes of `len` bytes, and nothing else uses them.
 #[inline]
+#[cfg_attr(not(CONFIG_X86), expect(unused_variables))]
 pub(crate) unsafe fn copy_raw(
     vector: &Vector,
     crc: u32,
@@ -77,7 +79,7 @@ pub(crate) unsafe fn copy_raw(
     // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
     // bytes.
     unsafe {
-        #[cfg(CONFIG_X86_64)]
+        #[cfg(CONFIG_X86)]
         if let Some(registers) = registers(vector, len) {
             let crc = fold::crc32_copy(crc, to, source, len);
             drop(registers);

@@ -30,7 +30,7 @@ pub use device::{DeviceName, NetDevice};
 pub use find::NetRef;
 pub use local_out::{LocalOut, LocalOutHook, LocalPacket};
 pub use namespace::{NetNs, NetNsCookie};
-pub use notifier::{NetdevEvent, NetdevEvents, NetdevNotifier};
+pub use notifier::{NetdevEvents, NetdevNotifier};
 pub use owner::TxOwner;
 pub use packet_writer::PacketWriter;
 pub use payload_arena::PayloadArena;

@@ -41,7 +41,7 @@
 #include <net/udp_tunnel.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
-#ifdef CONFIG_X86_64
+#ifdef CONFIG_X86
 #include <asm/fpu/api.h>
 #endif
 
@@ -163,7 +163,7 @@ SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
 	this_cpu_add(*counter, n);
 }
 
-#ifdef CONFIG_X86_64
+#ifdef CONFIG_X86
 SHIM bool shim_boot_cpu_has(unsigned int feature)
 {
 	return boot_cpu_has(feature);

@@ -8,7 +8,6 @@
 
 mod arc;
 mod atomic_box;
-mod bh;
 mod gate;
 mod index_pool;
 mod irq;
@@ -27,14 +26,12 @@ mod user_thread;
 
 pub use crate::compat::smp_mb;
 pub use arc::arc_borrow_ref;
-pub use bh::{irqs_disabled, lock_bh, BhGuard, BhLocked};
 pub(crate) use gate::CallbackGate;
 pub use index_pool::IndexPool;
-pub use irq::{lock_irqsave, IrqLocked};
+pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue};
 pub use nesting::{Nested, Nesting};
 pub use per_cpu::PerCpuCounters;
-pub(crate) use rcu::synchronize_rcu;
 pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};

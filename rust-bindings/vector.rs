@@ -7,10 +7,10 @@
 use crate::shared_bytes;
 use core::{cell::Cell, marker::PhantomData};
 
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 mod copy;
 
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 mod registers {
     use crate::raw;
     use core::marker::PhantomData;
@@ -107,7 +107,7 @@ mod registers {
     }
 }
 
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 pub(crate) use registers::Registers;
 
 /// The vector registers, held across several pieces of work. Taking them costs about as much as
@@ -122,6 +122,7 @@ pub(crate) use registers::Registers;
 /// If `held` is true, `self` owns the permission to use the registers and must release it. The CPU
 /// is one on which this crate's checksums are faster.
 pub struct Vector {
+    #[cfg_attr(not(CONFIG_X86), expect(dead_code))]
     held: Cell<bool>,
     /// Not `Send`: the permission is bound to this CPU, and its owner is not preempted.
     _here: PhantomData<*mut ()>,
@@ -143,7 +144,7 @@ impl Vector {
     /// Does nothing with PREEMPT_RT, whose spin locks sleep, because the owner must not sleep.
     #[inline]
     pub fn hold(&self) {
-        #[cfg(all(CONFIG_X86_64, not(CONFIG_PREEMPT_RT)))]
+        #[cfg(all(CONFIG_X86, not(CONFIG_PREEMPT_RT)))]
         if !self.held.get() {
             if let Some(registers) = Registers::for_checksums() {
                 core::mem::forget(registers);
@@ -156,7 +157,7 @@ impl Vector {
     /// Releases the registers if they are held.
     #[inline]
     pub fn release(&self) {
-        #[cfg(CONFIG_X86_64)]
+        #[cfg(CONFIG_X86)]
         if self.held.replace(false) {
             // SAFETY: `held` was true, so `self` owned the permission (type invariant); it is false
             // now.
@@ -165,6 +166,7 @@ impl Vector {
     }
 
     #[inline]
+    #[cfg(CONFIG_X86)]
     pub(crate) fn is_held(&self) -> bool {
         self.held.get()
     }
@@ -193,16 +195,16 @@ impl Drop for Vector {
 
 /// Detects the CPU's features. Without this call everything works, but more slowly.
 pub fn prepare() {
-    #[cfg(CONFIG_X86_64)]
+    #[cfg(CONFIG_X86)]
     registers::prepare();
 }
 
 /// Minimum length for which a copy takes the registers.
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 const MIN_COPY: usize = 512;
 
 /// Minimum length for which a copy uses the registers if they are already held.
-#[cfg(CONFIG_X86_64)]
+#[cfg(CONFIG_X86)]
 const MIN_HELD_COPY: usize = copy::BLOCK;
 
 /// Copies bytes of memory that may be used concurrently. The last hundred bytes are written in
@@ -213,11 +215,12 @@ const MIN_HELD_COPY: usize = copy::BLOCK;
 ///
 /// `from` is valid for reads of `len` bytes and `to` for writes, and they do not overlap.
 #[inline]
+#[cfg_attr(not(CONFIG_X86), expect(unused_variables))]
 pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: The caller guarantees valid memory that does not overlap. It is at least a block for
     // `copy::copy`, and `vector` or `registers` holds the registers, so the CPU has AVX.
     unsafe {
-        #[cfg(CONFIG_X86_64)]
+        #[cfg(CONFIG_X86)]
         if vector.is_held() {
             if len >= MIN_HELD_COPY && Registers::are_for_copies() {
                 return copy::copy(to, from, len);

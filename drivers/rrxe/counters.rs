@@ -83,6 +83,13 @@ pub(crate) const PORT_ONLY: &[usize] = &[
     Counter::RefusedLocally as usize,
 ];
 
+/// Adds the growth of the core's counters, which wrap at 2^32, to a statistic each.
+macro_rules! add_growth {
+    ($to:ident, $before:ident, $after:ident: $($field:ident => $counter:ident,)*) => {
+        $($to.add(Counter::$counter, $after.$field.wrapping_sub($before.$field).into());)*
+    };
+}
+
 /// The counters of a port, or of queue pairs. All wrap at 2^64.
 pub(crate) struct Counters(PerCpuCounters<{ ALL.len() }>);
 
@@ -105,51 +112,29 @@ impl Counters {
         }
     }
 
-    /// Adds the growth of one of the core's counters, which wrap at 2^32.
-    #[inline]
-    fn grow(&self, counter: Counter, before: u32, after: u32) {
-        self.add(counter, after.wrapping_sub(before).into());
-    }
-
     /// Adds the difference between two snapshots of a requester's counters.
     #[inline]
     pub(crate) fn requester(&self, before: &RequesterCounters, after: &RequesterCounters) {
-        self.grow(
-            Counter::Retransmitted,
-            before.retransmitted,
-            after.retransmitted,
+        add_growth!(self, before, after:
+            retransmitted => Retransmitted,
+            timeouts => AckTimeouts,
+            sequence_naks => SequenceNaks,
+            rnr_naks => RnrNaks,
+            implied_naks => ImpliedNaks,
+            dropped => Discarded,
         );
-        self.grow(Counter::AckTimeouts, before.timeouts, after.timeouts);
-        self.grow(
-            Counter::SequenceNaks,
-            before.sequence_naks,
-            after.sequence_naks,
-        );
-        self.grow(Counter::RnrNaks, before.rnr_naks, after.rnr_naks);
-        self.grow(
-            Counter::ImpliedNaks,
-            before.implied_naks,
-            after.implied_naks,
-        );
-        self.grow(Counter::Discarded, before.dropped, after.dropped);
     }
 
     /// Adds the difference between two snapshots of a responder's counters.
     #[inline]
     pub(crate) fn responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
-        self.grow(
-            Counter::DuplicateRequests,
-            before.duplicates,
-            after.duplicates,
+        add_growth!(self, before, after:
+            duplicates => DuplicateRequests,
+            out_of_sequence => OutOfSequence,
+            rnr_naks => OutOfBuffer,
+            wrong_keys => WrongKeys,
+            dropped => Discarded,
         );
-        self.grow(
-            Counter::OutOfSequence,
-            before.out_of_sequence,
-            after.out_of_sequence,
-        );
-        self.grow(Counter::OutOfBuffer, before.rnr_naks, after.rnr_naks);
-        self.grow(Counter::WrongKeys, before.wrong_keys, after.wrong_keys);
-        self.grow(Counter::Discarded, before.dropped, after.dropped);
     }
 
     /// Counts an accepted request, if its kind has a counter.

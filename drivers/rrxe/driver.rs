@@ -360,7 +360,7 @@ impl Driver for Rrxe {
         let is_user = udata.is_some();
         no_udata(udata)?;
         let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
-        Ok(charge.of(Xrcd(Pd::new(false).id())))
+        Ok(charge.of(Xrcd(Pd::new(false).id)))
     }
 
     fn modify_srq(

@@ -5,13 +5,12 @@
 
 use crate::abi;
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_create_ah, ibv_cmd_destroy_ah};
+use crate::ffi::driver::ibv_cmd_create_ah;
 use crate::ffi::os::check;
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
 use crate::object;
 use crate::shortage::NOT_PINNED;
-use core::ffi::c_int;
 
 /// An address handle.
 #[repr(C)]
@@ -46,16 +45,6 @@ pub(crate) extern "C" fn create_ah(pd: Ptr<IbvPd>, attr: &IbvAhAttr) -> *mut Ibv
         let number = resp.driver.ah;
         Ok(Box::new(Ah { ibv, number }))
     })
-}
-
-/// `ibv_destroy_ah`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the handle afterwards.
-pub(crate) unsafe extern "C" fn destroy_ah(ah: Ptr<IbvAh>) -> c_int {
-    // SAFETY: `create_ah` created the handle; the rest is this function's contract.
-    unsafe { object::destroy(ah, ibv_cmd_destroy_ah(ah)) }
 }
 
 #[cfg(test)]

@@ -7,16 +7,14 @@
 
 use crate::abi::{self, Cqe};
 use crate::ffi::verbs::IbvWc;
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::ring::Ring;
-use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Bytes of a completion entry.
-pub(crate) const STRIDE: u32 = 64;
-const _: () = assert!(size_of::<Cqe>() == STRIDE as usize);
+pub(crate) const STRIDE: u32 = size_of::<Cqe>() as u32;
 
 /// Flags with the same meaning in [`IbvWc::wc_flags`] as in [`Cqe::flags`]. The others are internal
 /// or mean something else there.
@@ -37,11 +35,10 @@ const ROCE_IPV4: u8 = 2;
 /// reference to a ring is valid as long as this value.
 pub(crate) struct CompletionQueue {
     ring: AtomicPtr<Ring>,
-    lock: Lock,
-    /// Protected by the lock.
-    state: UnsafeCell<State>,
+    state: Lock<State>,
 }
 
+#[derive(Default)]
 struct State {
     /// Entries taken so far.
     consumed: u32,
@@ -53,22 +50,22 @@ struct State {
     retired: Vec<Box<Ring>>,
 }
 
-// SAFETY: `state` is only accessed under the lock.
-unsafe impl Sync for CompletionQueue {}
-
 impl CompletionQueue {
     /// Creates an empty queue in `ring`, whose stride is [`STRIDE`]. If `shared` is false, the
     /// consumer promises to use one thread only.
     pub(crate) fn new(ring: Ring, shared: bool) -> Self {
-        let state = State {
-            consumed: 0,
-            retired: Vec::new(),
-        };
+        let state = State::default();
         // INVARIANT: the ring is owned from here on.
         Self {
             ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
-            lock: Lock::new(shared),
-            state: UnsafeCell::new(state),
+            state: if shared {
+                Lock::new(state)
+            } else {
+                // SAFETY: one thread at a time uses the queue, as the consumer promises
+                // (IBV_CREATE_CQ_ATTR_SINGLE_THREADED). This type accesses the value by one guard
+                // at a time.
+                unsafe { Lock::new_unshared(state) }
+            },
         }
     }
 
@@ -104,20 +101,13 @@ impl CompletionQueue {
         ring.producer().load(Ordering::Acquire) != consumed
             && ring.notified().load(Ordering::Acquire) != consumed
             && ring.is_armed()
-            && (request & abi::ARM_ANY != 0 || self.may_have_solicited())
-    }
-
-    /// Returns whether a solicited or failed completion waits. Also returns true while the queue is
-    /// open, in another thread or in the calling one.
-    fn may_have_solicited(&self) -> bool {
-        if !self.lock.try_acquire() {
-            return true;
-        }
-        // SAFETY: the lock was just taken. If the consumer promised to use one thread only, that
-        // thread is here and uses no reader: it may be between `start_poll` and `end_poll`, but not
-        // within one of the calls.
-        let reader = ManuallyDrop::into_inner(unsafe { self.current() });
-        reader.has_solicited()
+            && (request & abi::ARM_ANY != 0 || {
+                // While the queue is open, there may be a solicited completion. If the consumer
+                // promised to use one thread only, that thread is here and uses no reader: it may
+                // be between `start_poll` and `end_poll`, but not within one of the calls.
+                let state = self.state.try_lock();
+                state.is_none_or(|state| self.reader(state).has_solicited())
+            })
     }
 
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel moves the waiting
@@ -130,31 +120,27 @@ impl CompletionQueue {
         ring: Ring,
         command: impl FnOnce() -> Result<(), c_int>,
     ) -> Result<u32, c_int> {
-        self.lock.with(|| {
-            command()?;
-            let new = Box::into_raw(Box::new(ring));
-            // INVARIANT: the new ring is owned, and the old one is retired below.
-            let old = self.ring.swap(new, Ordering::SeqCst);
-            // SAFETY: by the invariant the old ring was owned, and now it is here. Under the lock
-            // this is the only reference to the state.
-            let (old, state) = unsafe { (Box::from_raw(old), &mut *self.state.get()) };
-            // A concurrent `arm` either sees the new ring, or its request is seen here.
-            let late = old.disarm();
-            if late != 0 {
-                self.ring().arm(late);
-            }
-            state.consumed = 0;
-            state.retired.push(old);
-            Ok(late)
-        })
+        let mut state = self.state.lock();
+        command()?;
+        let new = Box::into_raw(Box::new(ring));
+        // INVARIANT: the new ring is owned, and the old one is retired below.
+        let old = self.ring.swap(new, Ordering::SeqCst);
+        // SAFETY: by the invariant the old ring was owned, and now it is here.
+        let old = unsafe { Box::from_raw(old) };
+        // A concurrent `arm` either sees the new ring, or its request is seen here.
+        let late = old.disarm();
+        if late != 0 {
+            self.ring().arm(late);
+        }
+        state.consumed = 0;
+        state.retired.push(old);
+        Ok(late)
     }
 
     /// Opens the queue for reading: acquires its lock. If the reader is forgotten, the queue stays
     /// open.
     pub(crate) fn open(&self) -> Reader<'_> {
-        self.lock.acquire();
-        // SAFETY: the lock was just taken, and its holder has the only reader.
-        ManuallyDrop::into_inner(unsafe { self.current() })
+        self.reader(self.state.lock())
     }
 
     /// Returns the reader of the open queue, which stays open unless the reader is dropped.
@@ -164,19 +150,16 @@ impl CompletionQueue {
     /// The queue's lock is held on behalf of the caller, for example by a reader that was
     /// forgotten, and there is no other reader.
     pub(crate) unsafe fn current(&self) -> ManuallyDrop<Reader<'_>> {
-        // SAFETY: the caller holds the lock, so this is the only reference.
-        let state = unsafe { &mut *self.state.get() };
-        ManuallyDrop::new(Reader {
-            lock: &self.lock,
-            ring: self.ring(),
-            consumed: &mut state.consumed,
-        })
+        // SAFETY: the caller's contract.
+        ManuallyDrop::new(self.reader(unsafe { self.state.held() }))
     }
 
-    /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
-    /// work requests. The order of the other completions stays.
-    pub(crate) fn remove(&self, qp_num: u32) {
-        self.open().remove(qp_num);
+    /// Returns the reader for the holder of the lock, under which the ring stays the same.
+    fn reader<'a>(&'a self, state: Guard<'a, State>) -> Reader<'a> {
+        Reader {
+            ring: self.ring(),
+            state,
+        }
     }
 }
 
@@ -190,16 +173,8 @@ impl Drop for CompletionQueue {
 /// Takes entries from a completion queue, under its lock, which is released when the reader is
 /// dropped.
 pub(crate) struct Reader<'a> {
-    lock: &'a Lock,
     ring: &'a Ring,
-    consumed: &'a mut u32,
-}
-
-impl Drop for Reader<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.lock.release();
-    }
+    state: Guard<'a, State>,
 }
 
 impl Reader<'_> {
@@ -207,9 +182,8 @@ impl Reader<'_> {
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         let produced = self.ring.producer().load(Ordering::Acquire);
-        produced
-            .wrapping_sub(*self.consumed)
-            .min(self.ring.capacity())
+        let waiting = produced.wrapping_sub(self.state.consumed);
+        waiting.min(self.ring.capacity())
     }
 
     fn read(&self, counter: u32) -> Cqe {
@@ -221,7 +195,7 @@ impl Reader<'_> {
     /// Returns the oldest completion without removing it.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Cqe> {
-        (self.available() != 0).then(|| self.read(*self.consumed))
+        (self.available() != 0).then(|| self.read(self.state.consumed))
     }
 
     /// Removes the oldest completion and returns the next one. Does nothing if there is no next
@@ -232,7 +206,7 @@ impl Reader<'_> {
             return None;
         }
         self.advance();
-        Some(self.read(*self.consumed))
+        Some(self.read(self.state.consumed))
     }
 
     /// Removes the oldest completion.
@@ -242,10 +216,9 @@ impl Reader<'_> {
     }
 
     fn release(&mut self, count: u32) {
-        *self.consumed = self.consumed.wrapping_add(count);
-        self.ring
-            .consumer()
-            .store(*self.consumed, Ordering::Release);
+        let consumed = self.state.consumed.wrapping_add(count);
+        self.state.consumed = consumed;
+        self.ring.consumer().store(consumed, Ordering::Release);
     }
 
     /// Takes up to `room` completions, passes each to `put` with its index, and returns their
@@ -254,7 +227,7 @@ impl Reader<'_> {
     pub(crate) fn take(&mut self, room: u32, mut put: impl FnMut(u32, Cqe)) -> u32 {
         let count = self.available().min(room);
         for i in 0..count {
-            put(i, self.read(self.consumed.wrapping_add(i)));
+            put(i, self.read(self.state.consumed.wrapping_add(i)));
         }
         if count != 0 {
             self.release(count);
@@ -265,18 +238,20 @@ impl Reader<'_> {
     /// Returns whether a completion waits that counts as solicited; failed ones always do.
     fn has_solicited(&self) -> bool {
         (0..self.available()).any(|i| {
-            let entry = self.read(self.consumed.wrapping_add(i));
+            let entry = self.read(self.state.consumed.wrapping_add(i));
             entry.flags & abi::CQE_SOLICITED != 0 || entry.status != abi::STATUS_SUCCESS
         })
     }
 
-    fn remove(&mut self, qp_num: u32) {
+    /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
+    /// work requests. The order of the other completions stays.
+    pub(crate) fn remove(&mut self, qp_num: u32) {
         // Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
         // newer ones that are removed; the free entries at the old end are returned.
         let count = self.available();
         let mut removed: u32 = 0;
         for i in (0..count).rev() {
-            let counter = self.consumed.wrapping_add(i);
+            let counter = self.state.consumed.wrapping_add(i);
             let entry = self.read(counter);
             if entry.qp_num == qp_num {
                 removed = removed.wrapping_add(1);
@@ -415,11 +390,11 @@ pub(crate) mod tests {
         ] {
             produce(&queue, cqe(id, qp));
         }
-        queue.remove(5);
-        queue.remove(7);
+        queue.open().remove(5);
+        queue.open().remove(7);
         produce(&queue, cqe(10, 7));
         assert_eq!(drain(&queue), [2, 4, 7, 8, 10]);
-        queue.remove(7);
+        queue.open().remove(7);
         assert_eq!(drain(&queue), []);
     }
 

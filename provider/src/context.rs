@@ -131,8 +131,8 @@ impl Context {
 ///
 /// libibverbs has initialised `context`, with the uverbs file `cmd_fd`; it is not yet shared.
 unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
-    let yield_us = environment::yield_us()?;
-    let poll_idle_us = environment::poll_idle_us()?;
+    let yield_us = environment::YIELD.read()?;
+    let poll_idle_us = environment::POLL_IDLE.read()?;
     // SAFETY: the caller's contract.
     let features = unsafe { get_context(context, poll_idle_us)? };
     let polled = features.features & abi::FEATURE_POLL != 0;
@@ -146,14 +146,11 @@ unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
 
     // SAFETY: integers and arrays of them.
     let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
-    let mut resp = [0; 38];
-    let mut resp_size = size_of_val(&resp);
-    let size = size_of::<IbvDeviceAttr>();
-    // SAFETY: the buffers have the sizes given, and a size of just the first member asks for no
-    // more than that. The context is initialised as far as the function uses it.
+    // SAFETY: the size is that of the first member, so nothing else is accessed. The context is
+    // initialised as far as the function uses it.
     check(unsafe {
         let public = Ptr::new(context.byte_add(IbvContext::OFFSET).cast());
-        ibv_cmd_query_device_any(public, None, &mut attr, size, &mut resp, &mut resp_size)
+        query_device_ex(public, None, &mut attr, size_of::<IbvDeviceAttr>())
     })?;
     let attr = attr.orig_attr;
     let count = |n: c_int| u32::try_from(n).unwrap_or(0);

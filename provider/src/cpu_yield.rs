@@ -12,7 +12,6 @@
 //! cost it several yields.
 
 use crate::clock;
-use crate::ffi::os;
 use core::cell::Cell;
 
 /// Empty polls between two reads of the clock, which cost more than a poll.
@@ -57,7 +56,7 @@ pub(crate) fn after_completions(after: u64, completions: u32) {
 #[inline]
 pub(crate) fn after_empty_poll(after: u64) {
     if after != 0 && STATE.with(|state| state.is_due(after, now)) {
-        os::yield_processor();
+        std::thread::yield_now();
     }
 }
 

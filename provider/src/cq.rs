@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completion queues: create, poll, arm, resize, destroy.
+//! Completion queues: create, poll, arm, resize.
 
 use crate::abi;
 use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::cpu_yield;
 use crate::cq_ex;
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_destroy_cq, ibv_cmd_req_notify_cq, VerbsCq};
+use crate::ffi::driver::{ibv_cmd_req_notify_cq, VerbsCq};
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
@@ -25,7 +25,7 @@ const WHAT: &str = "a completion queue";
 pub(crate) struct Cq {
     /// Public part, which libibverbs and the program write to.
     pub(crate) verbs: UnsafeCell<VerbsCq>,
-    context: Ptr<IbvContext>,
+    pub(crate) context: Ptr<IbvContext>,
     /// Whether events go to a completion channel.
     has_channel: bool,
     /// Part shared with the kernel.
@@ -45,9 +45,7 @@ unsafe impl Public for IbvCqEx {
 }
 
 impl Cq {
-    /// Creates a completion queue that the kernel does not know yet.
-    ///
-    /// Fails with `EINVAL` if `cqe` is 0 or more than the device's limit, or with `ENOMEM`.
+    /// Creates a completion queue that the kernel does not know yet. Fails as [`ring_for`] does.
     pub(crate) fn new(
         context: Ptr<IbvContext>,
         cqe: u32,
@@ -65,17 +63,11 @@ impl Cq {
         }))
     }
 
-    /// Returns the context of the queue.
-    #[inline]
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
-
     /// Acts on the result of a poll, which found `count` completions. If it found none, the program
     /// may begin to wait: rings the deferred doorbell, and yields the CPU if that is due.
     #[inline]
     pub(crate) fn polled(&self, count: u32) {
-        let context = self.context();
+        let context = &self.context;
         if count == 0 {
             context.doorbells.ring_deferred();
             cpu_yield::after_empty_poll(context.yield_after);
@@ -144,16 +136,6 @@ pub(crate) extern "C" fn create_cq_ex(
     })
 }
 
-/// `ibv_destroy_cq`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the queue afterwards.
-pub(crate) unsafe extern "C" fn destroy_cq(cq: Ptr<IbvCq>) -> c_int {
-    // SAFETY: a create function created the queue; the rest is this function's contract.
-    unsafe { object::destroy(cq, ibv_cmd_destroy_cq(cq)) }
-}
-
 /// `ibv_poll_cq`.
 ///
 /// # Safety
@@ -182,14 +164,14 @@ pub(crate) extern "C" fn req_notify_cq(cq: Ptr<IbvCq>, solicited_only: c_int) ->
         abi::ARM_SOLICITED
     };
     cq.queue.arm(request);
-    cq.context().doorbells.ring_deferred();
+    cq.context.doorbells.ring_deferred();
     claim_event(cq, request)
 }
 
 /// Has the kernel raise the event that is due for completions that waited when the queue was armed
 /// with `request`: see [`crate::abi`]. Returns 0 or an error.
 fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
-    if !cq.has_channel || !cq.queue.is_event_due(request) || !cq.context().notifies_waiting {
+    if !cq.has_channel || !cq.queue.is_event_due(request) || !cq.context.notifies_waiting {
         return 0;
     }
     ibv_cmd_req_notify_cq(cq, c_int::from(request & abi::ARM_ANY == 0))
@@ -197,14 +179,14 @@ fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
 
 /// `ibv_resize_cq`.
 pub(crate) extern "C" fn resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int {
-    let ring = match ring_for(cq.context(), u32::try_from(cqe).unwrap_or(0)) {
+    let ring = match ring_for(&cq.context, u32::try_from(cqe).unwrap_or(0)) {
         Ok(ring) => ring,
         Err(error) => return error,
     };
     let (pinned, ring_spec) = (ring.pinned(), ring.spec());
     let resized = cq.queue.resize(ring, || {
         let resized = command::resize_cq(cq, cqe, abi::CreateCqCmd { ring: ring_spec });
-        cq.context().explained(WHAT, pinned, resized)
+        cq.context.explained(WHAT, pinned, resized)
     });
     match resized {
         Ok(0) => 0,

@@ -89,8 +89,12 @@ unsafe extern "C" fn end_poll(current: Ptr<IbvCqEx>) {
 /// Defines the functions that read a field of the current completion, [`WC_FLAGS`] and
 /// [`set_functions`]. A field that not every queue has is named with the flag that asks for it.
 macro_rules! readers {
-    ($($(#[$doc:meta])* $name:ident $(if $flag:path)?, |$entry:ident| -> $type:ty { $value:expr })*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(if $flag:path)?, |$entry:ident| -> $type:ty { $value:expr }
+    )*) => {
         $(
+            #[doc = concat!("`ibv_wc_", stringify!($name), "`.")]
             $(#[$doc])*
             ///
             /// # Safety
@@ -121,29 +125,21 @@ macro_rules! readers {
 }
 
 readers! {
-    /// `ibv_wc_read_opcode`.
     read_opcode, |entry| -> c_uint { c_uint::from(entry.opcode) }
-    /// `ibv_wc_read_vendor_err`.
     read_vendor_err, |entry| -> u32 { entry.vendor_err }
-    /// `ibv_wc_read_wc_flags`.
     read_wc_flags, |entry| -> c_uint { wc_flags(entry) }
-    /// `ibv_wc_read_byte_len`.
     read_byte_len if wc_ex::BYTE_LEN, |entry| -> u32 { entry.byte_len }
-    /// `ibv_wc_read_imm_data` and `ibv_wc_read_invalidated_rkey`.
+    /// Also `ibv_wc_read_invalidated_rkey`.
     read_imm_data if wc_ex::IMM, |entry| -> u32 { entry.imm_or_key }
-    /// `ibv_wc_read_qp_num`.
     read_qp_num if wc_ex::QP_NUM, |entry| -> u32 { entry.qp_num }
-    /// `ibv_wc_read_src_qp`.
     read_src_qp if wc_ex::SRC_QP, |entry| -> u32 { entry.src_qp }
-    /// `ibv_wc_read_slid`: RoCE has no LIDs.
+    /// RoCE has no LIDs.
     read_slid if wc_ex::SLID, |_entry| -> u32 { 0 }
-    /// `ibv_wc_read_sl`.
     read_sl if wc_ex::SL, |entry| -> u8 { service_level(entry) }
-    /// `ibv_wc_read_dlid_path_bits`: RoCE has no LIDs.
+    /// RoCE has no LIDs.
     read_dlid_path_bits if wc_ex::DLID_PATH_BITS, |_entry| -> u8 { 0 }
-    /// `ibv_wc_read_completion_ts`: ticks of `crate::clock`.
+    /// Ticks of `crate::clock`.
     read_completion_ts if wc_ex::COMPLETION_TIMESTAMP, |entry| -> u64 { entry.timestamp }
-    /// `ibv_wc_read_completion_wallclock_ns`.
     read_completion_wallclock_ns if wc_ex::COMPLETION_TIMESTAMP_WALLCLOCK, |entry| -> u64 {
         clock::to_wallclock(entry.timestamp)
     }

@@ -16,6 +16,7 @@
 //! In poll mode a flag of the ring says whether the kernel must be called; it need not be while the
 //! polling thread is awake.
 
+use crate::abi;
 use crate::ffi::command::{self, PostDoorbell};
 use crate::ffi::driver::{ibv_cmd_post_recv, ibv_cmd_post_send};
 use crate::ffi::os::{self, check};
@@ -30,9 +31,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// The queue of a pair that the kernel should look at.
 #[derive(Clone, Copy)]
 pub(crate) enum Queue {
-    /// The send queue.
     Send,
-    /// The receive queue.
     Receive,
 }
 
@@ -191,13 +190,15 @@ fn by_ioctl(qp: Ptr<IbvQp>, queue: Queue) -> Result<(), c_int> {
 /// doorbell when it finds no completion.
 #[inline]
 fn is_waited_for(published: Published, is_armed: impl FnOnce() -> bool) -> bool {
-    published.is_solicited() || published.ends_group() || published.is_signaled() && is_armed()
+    let Published { flags, .. } = published;
+    let signaled = flags & abi::WQE_SIGNALED != 0;
+    flags & abi::WQE_SOLICITED != 0 || signaled && (!published.follows_signaled || is_armed())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{self, wr_opcode, SendWqe};
+    use crate::abi::{wr_opcode, SendWqe};
     use crate::{completion_queue, send_queue};
 
     #[test]

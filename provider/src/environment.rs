@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use std::ffi::OsStr;
 
 /// A variable that can be set to a time.
-struct Variable {
+pub(crate) struct Variable {
     name: &'static str,
     /// Largest allowed time, in microseconds.
     max: u32,
@@ -19,7 +19,7 @@ struct Variable {
 }
 
 /// How long the kernel's polling thread stays awake (poll mode).
-const POLL_IDLE: Variable = Variable {
+pub(crate) const POLL_IDLE: Variable = Variable {
     name: "RRXE_POLL_IDLE_US",
     max: MAX_POLL_IDLE_US,
     usual: 0,
@@ -29,24 +29,12 @@ const POLL_IDLE: Variable = Variable {
 /// How long a thread polls an empty completion queue before it yields the CPU. The default is a
 /// little less than the round trip of a message, and far less than the milliseconds of a scheduler
 /// slice.
-const YIELD: Variable = Variable {
+pub(crate) const YIELD: Variable = Variable {
     name: "RRXE_YIELD_US",
     max: 1_000_000,
     usual: 10,
     zero: "never",
 };
-
-/// Returns the idle time of poll mode in microseconds, or 0 without poll mode. If the value is
-/// invalid, prints a line to standard error and fails with `EINVAL`.
-pub(crate) fn poll_idle_us() -> Result<u32, c_int> {
-    POLL_IDLE.read()
-}
-
-/// Returns the microseconds of empty polls after which a thread yields the CPU, or 0 for never. If
-/// the value is invalid, prints a line to standard error and fails with `EINVAL`.
-pub(crate) fn yield_us() -> Result<u32, c_int> {
-    YIELD.read()
-}
 
 /// Returns whether to explain failures on standard error: `RRXE_DEBUG` is set and neither empty nor
 /// 0.
@@ -59,7 +47,9 @@ fn is_yes(value: Option<&OsStr>) -> bool {
 }
 
 impl Variable {
-    fn read(&self) -> Result<u32, c_int> {
+    /// Returns the time in microseconds. If the value is invalid, prints a line to standard error
+    /// and fails with `EINVAL`.
+    pub(crate) fn read(&self) -> Result<u32, c_int> {
         let value = std::env::var_os(self.name);
         self.parse(value.as_deref()).ok_or_else(|| {
             let Variable {

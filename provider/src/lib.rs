@@ -10,9 +10,9 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | one verbs object each: create, modify, destroy |
-//! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify, destroy |
-//! | [`object`] | code that creating and destroying them has in common |
+//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | one verbs object each: create, modify |
+//! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify |
+//! | [`object`] | code that creating them has in common, and most verbs that destroy them |
 //! | [`shortage`] | explains which limit an object has exceeded |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
 //! | [`cpu_yield`] | yields the CPU after repeated empty polls |

@@ -6,56 +6,88 @@
 //! in one call and release it in another. Critical sections are short (a batch of ring entries) and
 //! never block, so waiters spin. The holder may have been preempted, so they yield after a while.
 
+use core::cell::UnsafeCell;
 use core::hint::spin_loop;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Attempts before a waiter yields.
 const SPINS: u32 = 64;
 
-/// A spin lock, or a no-op if the consumer promised to use one thread only.
-pub(crate) struct Lock {
+/// A value behind a spin lock, which is a no-op if the consumer promised to use one thread only.
+pub(crate) struct Lock<T> {
     taken: AtomicBool,
     shared: bool,
+    value: UnsafeCell<T>,
 }
 
-impl Lock {
-    /// Creates a free lock. If `shared` is false, all operations do nothing.
-    pub(crate) const fn new(shared: bool) -> Self {
+// SAFETY: only the holder of the lock accesses the value. If the lock is a no-op, only one thread
+// does (`Lock::new_unshared`).
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// Access to the value of a [`Lock`], which is released when the guard is dropped. If the guard is
+/// forgotten, the lock stays taken.
+#[must_use = "the lock is released when the guard is dropped"]
+pub(crate) struct Guard<'a, T>(&'a Lock<T>, PhantomData<&'a mut T>);
+
+impl<T> Lock<T> {
+    /// Creates a free lock.
+    pub(crate) const fn new(value: T) -> Self {
         Self {
             taken: AtomicBool::new(false),
-            shared,
+            shared: true,
+            value: UnsafeCell::new(value),
         }
     }
 
-    /// Acquires the lock. The caller must pair every call with one of [`Lock::release`].
+    /// Creates a lock that is a no-op.
+    ///
+    /// # Safety
+    ///
+    /// One thread at a time uses the lock, and no two guards access the value at a time.
+    pub(crate) const unsafe fn new_unshared(value: T) -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            shared: false,
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Acquires the lock.
     #[inline]
-    pub(crate) fn acquire(&self) {
-        if self.shared
-            && self
-                .taken
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-        {
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        if self.shared && !self.take() {
             self.wait();
         }
+        Guard(self, PhantomData)
     }
 
-    /// Acquires the lock if it is free and returns whether it was. If so, the caller must call
-    /// [`Lock::release`].
-    pub(crate) fn try_acquire(&self) -> bool {
-        !self.shared
-            || self
-                .taken
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+    /// Acquires the lock if it is free.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        (!self.shared || self.take()).then(|| Guard(self, PhantomData))
     }
 
-    /// Releases the lock.
+    /// Returns the guard of a lock that is taken.
+    ///
+    /// # Safety
+    ///
+    /// The lock is held on behalf of the caller, for example by a guard that was forgotten, and
+    /// there is no other guard.
+    pub(crate) unsafe fn held(&self) -> Guard<'_, T> {
+        Guard(self, PhantomData)
+    }
+
+    /// Returns the value, which nothing else can access.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     #[inline]
-    pub(crate) fn release(&self) {
-        if self.shared {
-            self.taken.store(false, Ordering::Release);
-        }
+    fn take(&self) -> bool {
+        self.taken
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     #[cold]
@@ -79,66 +111,84 @@ impl Lock {
             }
         }
     }
+}
 
-    /// Runs `body` under the lock.
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
     #[inline]
-    pub(crate) fn with<T>(&self, body: impl FnOnce() -> T) -> T {
-        self.acquire();
-        let result = body();
-        self.release();
-        result
+    fn deref(&self) -> &T {
+        // SAFETY: this guard's owner holds the lock. If it is a no-op, no other guard is in use
+        // (`Lock::new_unshared`).
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above; the guard is borrowed exclusively.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.shared {
+            self.0.taken.store(false, Ordering::Release);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Lock;
-    use core::cell::UnsafeCell;
 
     #[test]
     fn excludes_other_threads() {
-        struct Shared {
-            lock: Lock,
-            value: UnsafeCell<u64>,
-        }
-        // SAFETY: the value is only touched under the lock.
-        unsafe impl Sync for Shared {}
         const ROUNDS: u64 = 20_000;
 
-        let mut shared = Shared {
-            lock: Lock::new(true),
-            value: UnsafeCell::new(0),
-        };
+        let mut shared = Lock::new(0_u64);
         let one = &shared;
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(move || {
-                    let all: &Shared = one;
                     for _ in 0..ROUNDS {
-                        // SAFETY: under the lock, so there is no other access.
-                        all.lock.with(|| unsafe { *all.value.get() += 1 });
+                        *one.lock() += 1;
                     }
                 });
             }
         });
-        assert_eq!(*shared.value.get_mut(), 4 * ROUNDS);
+        assert_eq!(*shared.get_mut(), 4 * ROUNDS);
     }
 
     #[test]
     fn costs_nothing_where_one_thread_was_promised() {
-        let lock = Lock::new(false);
-        lock.acquire();
-        lock.acquire();
-        assert!(lock.try_acquire());
-        lock.release();
+        // SAFETY: this test is one thread, and accesses no value.
+        let lock = unsafe { Lock::new_unshared(()) };
+        core::mem::forget(lock.lock());
+        core::mem::forget(lock.lock());
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]
     fn is_tried() {
-        let lock = Lock::new(true);
-        assert!(lock.try_acquire());
-        assert!(!lock.try_acquire());
-        lock.release();
-        assert!(lock.try_acquire());
+        let lock = Lock::new(());
+        let guard = lock.try_lock();
+        assert!(guard.is_some());
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn stays_taken_when_the_guard_is_forgotten() {
+        let lock = Lock::new(());
+        core::mem::forget(lock.lock());
+        assert!(lock.try_lock().is_none());
+        // SAFETY: this test holds the lock, and its guard was forgotten.
+        drop(unsafe { lock.held() });
+        assert!(lock.try_lock().is_some());
     }
 }

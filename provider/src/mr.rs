@@ -3,7 +3,7 @@
 //! Memory regions, which are implemented by the kernel.
 
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_dereg_mr, VerbsMr};
+use crate::ffi::driver::VerbsMr;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{IbvMr, IbvPd};
 use crate::object;
@@ -56,14 +56,4 @@ pub(crate) extern "C" fn rereg_mr(
     let changed = command::rereg_mr(mr, flags as u32, addr, length, iova, access, pd);
     let context = mr.ibv_mr.context;
     object::status(context.explained(WHAT, (iova, length), changed))
-}
-
-/// `ibv_dereg_mr`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the region afterwards.
-pub(crate) unsafe extern "C" fn dereg_mr(mr: Ptr<VerbsMr>) -> c_int {
-    // SAFETY: `reg_mr` created the region; the rest is this function's contract.
-    unsafe { object::destroy(mr, ibv_cmd_dereg_mr(mr)) }
 }

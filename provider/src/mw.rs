@@ -4,7 +4,6 @@
 
 use crate::abi::WqeOp;
 use crate::ffi::command;
-use crate::ffi::driver::ibv_cmd_dealloc_mw;
 use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
@@ -29,16 +28,6 @@ pub(crate) extern "C" fn alloc_mw(pd: Ptr<IbvPd>, mw_type: u32) -> *mut IbvMw {
             .explained("a memory window", NOT_PINNED, allocated)?;
         Ok(mw)
     })
-}
-
-/// `ibv_dealloc_mw`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the window afterwards.
-pub(crate) unsafe extern "C" fn dealloc_mw(mw: Ptr<IbvMw>) -> c_int {
-    // SAFETY: `alloc_mw` created the window; the rest is this function's contract.
-    unsafe { object::destroy(mw, ibv_cmd_dealloc_mw(mw)) }
 }
 
 /// Returns the key after `rkey`. It differs in the low eight bits, which belong to the consumer

@@ -15,6 +15,7 @@ use crate::mw;
 use crate::object::status;
 use crate::qp::{Qp, Rules};
 use crate::send_queue::{contains, Batch, PASSED_FLAGS};
+use crate::wr::remote;
 use core::ffi::c_int;
 
 /// `ibv_post_send`.
@@ -40,9 +41,7 @@ pub(crate) unsafe extern "C" fn post_send(
             next = request.next;
         }
     }
-    let published = batch.publish();
-    drop(batch);
-    let rung = Qp::notify(qp, published);
+    let rung = Qp::publish(qp, batch);
     let result = result.and(rung.map_err(|error| (error, wr)));
     // SAFETY: `bad_wr` may be written, or is null.
     unsafe { posted(result, bad_wr) }
@@ -55,10 +54,8 @@ pub(crate) unsafe extern "C" fn post_send(
 /// All pointers in `wr` are valid.
 #[inline]
 unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
-    if !contains(rules.opcodes, wr.opcode) {
-        return Err(EINVAL);
-    }
-    if wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE) != 0 {
+    let unknown = wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE);
+    if !contains(rules.opcodes, wr.opcode) || unknown != 0 {
         return Err(EINVAL);
     }
     let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;
@@ -116,9 +113,7 @@ pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBin
     };
     let mut batch = qp.sq.open(qp.send_error());
     let pushed = batch.push(wqe).map(|_| ());
-    let published = batch.publish();
-    drop(batch);
-    let bound = pushed.and(Qp::notify(qp, published));
+    let bound = pushed.and(Qp::publish(qp, batch));
     if bound.is_ok() {
         mw.rkey.set(rkey);
     }
@@ -145,21 +140,15 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             // SAFETY: the member for this opcode.
             let rdma = unsafe { wr.wr.rdma };
-            wqe.op = WqeOp {
-                remote_addr: rdma.remote_addr,
-                rkey_or_qkey: rdma.rkey,
-                ..WqeOp::default()
-            };
+            wqe.op = remote(rdma.rkey, rdma.remote_addr);
         }
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             // SAFETY: the member for this opcode.
             let atomic = unsafe { wr.wr.atomic };
             wqe.op = WqeOp {
-                remote_addr: atomic.remote_addr,
                 compare_add: atomic.compare_add,
                 swap: atomic.swap,
-                rkey_or_qkey: atomic.rkey,
-                ..WqeOp::default()
+                ..remote(atomic.rkey, atomic.remote_addr)
             };
         }
         wr_opcode::BIND_MW => {
@@ -204,13 +193,16 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     let result = match &qp.rq {
         Some(rq) if qp.recv_error() == 0 => {
+            let mut queue = rq.lock();
             // SAFETY: all pointers in the list are valid.
-            let (added_all, added) = rq.post(|adder| unsafe { adder.add_list(wr) });
+            let added = unsafe { queue.add_list(wr) };
+            let wants_doorbell = queue.publish() && queue.ring().wants_doorbell();
+            drop(queue);
             let mut rung = Ok(());
-            if added && rq.ring().wants_doorbell() {
-                rung = qp.context().doorbells.ring(qp, Queue::Receive);
+            if wants_doorbell {
+                rung = qp.context.doorbells.ring(qp, Queue::Receive);
             }
-            added_all.and(rung.map_err(|error| (error, wr)))
+            added.and(rung.map_err(|error| (error, wr)))
         }
         _ if wr.is_null() => Ok(()),
         _ => Err((EINVAL, wr)),
@@ -504,7 +496,7 @@ mod tests {
             assert_eq!(post_recv(public(&qp), &mut first, &mut bad), EINVAL);
             assert_eq!(bad, &raw mut second);
             let rq = qp.rq.as_ref().unwrap();
-            assert_eq!(rq.ring().producer().load(Ordering::Relaxed), 1);
+            assert_eq!(rq.lock().ring().producer().load(Ordering::Relaxed), 1);
 
             qp.set_state(qp_state::RESET);
             assert_eq!(post_recv(public(&qp), &mut first, &mut bad), EINVAL);

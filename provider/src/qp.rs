@@ -9,10 +9,11 @@ use crate::ffi::driver::*;
 use crate::ffi::os::{check, EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
+use crate::lock::Lock;
 use crate::object::{self, status};
 use crate::recv_queue::{RecvLimits, RecvQueue};
 use crate::ring::{Ring, Shape};
-use crate::send_queue::{only, Opcodes, Published, SendLimits, SendQueue};
+use crate::send_queue::{only, Batch, Opcodes, SendLimits, SendQueue};
 use crate::shortage::NOT_PINNED;
 use crate::wr;
 use core::cell::UnsafeCell;
@@ -25,12 +26,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Qp {
     /// Public part, which libibverbs and the program write to.
     pub(crate) verbs: UnsafeCell<VerbsQp>,
-    context: Ptr<IbvContext>,
+    pub(crate) context: Ptr<IbvContext>,
     send_cq: Option<Ptr<IbvCq>>,
     recv_cq: Option<Ptr<IbvCq>>,
     pub(crate) sq: SendQueue,
     /// `None` if no receive can be posted.
-    pub(crate) rq: Option<RecvQueue>,
+    pub(crate) rq: Option<Lock<RecvQueue>>,
     pub(crate) rules: Rules,
     /// `enum ibv_qp_state` as the program last set or queried it. In the kernel the queue pair may
     /// have moved to Error since.
@@ -119,8 +120,7 @@ impl Qp {
     /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
     /// `attr.cap`. Sets `attr.cap.max_inline_data` to the bytes that an entry has room for.
     ///
-    /// Fails with `EINVAL` if `attr.cap` exceeds the limits of the device, with `EOPNOTSUPP`, or
-    /// with `ENOMEM`.
+    /// Fails as [`Rules::of`] and [`rings`] do.
     pub(crate) fn new(context: Ptr<IbvContext>, attr: Attributes<'_>) -> Result<Box<Self>, c_int> {
         let rules = Rules::of(attr.qp_type)?;
         let (cap, device) = (attr.cap, context.limits);
@@ -145,7 +145,7 @@ impl Qp {
             depth: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
         };
-        let rq = recv_ring.map(|ring| RecvQueue::new(ring, asked));
+        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, asked)));
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -159,57 +159,45 @@ impl Qp {
         }))
     }
 
-    /// Returns the context of the queue pair.
+    /// Publishes and closes a batch of the send queue, and notifies the kernel of it. Fails with
+    /// the kernel's error.
     #[inline]
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    /// Notifies the kernel of send work requests, if any were published. Fails with the kernel's
-    /// error.
-    #[inline]
-    pub(crate) fn notify(qp: Ptr<IbvQp>, published: Option<Published>) -> Result<(), c_int> {
+    pub(crate) fn publish(qp: Ptr<IbvQp>, mut batch: Batch<'_>) -> Result<(), c_int> {
+        let published = batch.publish();
+        drop(batch);
         let Some(published) = published else {
             return Ok(());
         };
         let is_armed = || qp.send_cq.is_some_and(|cq| cq.queue.ring().is_armed());
-        let doorbells = &qp.context().doorbells;
+        let doorbells = &qp.context.doorbells;
         doorbells.notify(qp, qp.sq.ring(), published, is_armed)
     }
 
     /// Returns the create command's driver part. It omits the ring of a send queue to which nothing
     /// can be posted.
     fn command(&self) -> abi::CreateQpCmd {
+        let rq = self.rq.as_ref().map(|rq| rq.lock().ring().spec());
         abi::CreateQpCmd {
             sq: match self.sq.limits().depth {
                 0 => abi::RingSpec::default(),
                 _ => self.sq.ring().spec(),
             },
-            rq: self
-                .rq
-                .as_ref()
-                .map(|rq| rq.ring().spec())
-                .unwrap_or_default(),
+            rq: rq.unwrap_or_default(),
         }
     }
 
     /// Returns the address and size in bytes of the memory that the kernel pins.
     fn pinned(&self) -> (u64, usize) {
-        let command = self.command();
-        let of = |spec: &abi::RingSpec| match spec.addr {
-            0 => 0,
-            _ => spec.size().unwrap_or(0),
-        };
-        match command.sq.addr {
-            0 => (command.rq.addr, of(&command.rq)),
+        let abi::CreateQpCmd { sq, rq } = self.command();
+        let size = |spec: abi::RingSpec| spec.size().unwrap_or(0);
+        match (sq.addr, rq.addr) {
+            (0, 0) => NOT_PINNED,
+            (0, addr) => (addr, size(rq)),
+            (addr, 0) => (addr, size(sq)),
             // From the start of the first ring to the end of the second.
-            addr => {
-                let offset = command.sq.next_ring().unwrap_or(0);
-                let bytes = match command.rq.addr {
-                    0 => of(&command.sq),
-                    _ => offset.saturating_add(of(&command.rq)),
-                };
-                (addr, bytes)
+            (addr, _) => {
+                let offset = sq.next_ring().unwrap_or(0);
+                (addr, offset.saturating_add(size(rq)))
             }
         }
     }
@@ -228,7 +216,7 @@ impl Qp {
             max_inline: asked.max_inline_data,
         });
         if let Some(rq) = &mut self.rq {
-            rq.set_limits(RecvLimits {
+            rq.get_mut().set_limits(RecvLimits {
                 depth: asked.max_recv_wr.max(cap.max_recv_wr),
                 max_sge: asked.max_recv_sge.max(cap.max_recv_sge),
             });
@@ -239,11 +227,8 @@ impl Qp {
     /// Returns the capacities of the queue pair.
     fn cap(&self) -> IbvQpCap {
         let sq = self.sq.limits();
-        let rq = self.rq.as_ref().map(RecvQueue::limits);
-        let rq = rq.unwrap_or(RecvLimits {
-            depth: 0,
-            max_sge: 0,
-        });
+        let rq = self.rq.as_ref().map(|rq| rq.lock().limits());
+        let rq = rq.unwrap_or_default();
         IbvQpCap {
             max_send_wr: sq.depth,
             max_recv_wr: rq.depth,
@@ -286,7 +271,7 @@ impl Qp {
         // SAFETY: libibverbs wrote the number when it created the queue pair.
         let qp_num = unsafe { (*self.verbs.get()).qp_ex.qp_base.qp_num };
         for cq in [self.send_cq, self.recv_cq].into_iter().flatten() {
-            cq.queue.remove(qp_num);
+            cq.queue.open().remove(qp_num);
         }
     }
 }
@@ -410,7 +395,7 @@ pub(crate) extern "C" fn modify_qp(qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: 
         qp.remove_completions();
         qp.sq.reset();
         if let Some(rq) = &qp.rq {
-            rq.reset();
+            rq.lock().reset();
         }
     }
     0

@@ -2,34 +2,23 @@
 
 //! The receive queue: a ring of work queue entries that this side produces.
 //!
-//! This module is independent of libibverbs' objects.
+//! This module is independent of libibverbs' objects. A lock around the queue protects it.
 
 use crate::abi::RecvWqe;
 use crate::ffi::os::{EINVAL, ENOMEM};
 use crate::ffi::verbs::{IbvRecvWr, IbvSge};
-use crate::lock::Lock;
 use crate::ring::Ring;
-use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
 /// Limits of a receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecvLimits {
     /// Work requests that may be outstanding, at most the ring's capacity.
     pub(crate) depth: u32,
     /// Data segments of a work request. They fit into an entry of the ring.
     pub(crate) max_sge: u32,
-}
-
-/// Counters of entries, protected by the queue's lock.
-#[derive(Default)]
-struct State {
-    /// Entries that were added.
-    next: u32,
-    /// Entries that the kernel had taken at the last look.
-    consumed: u32,
 }
 
 /// A receive queue.
@@ -40,41 +29,29 @@ struct State {
 pub(crate) struct RecvQueue {
     ring: Ring,
     limits: RecvLimits,
-    lock: Lock,
-    state: UnsafeCell<State>,
+    /// Entries that the kernel can see.
+    published: u32,
+    /// Entries that were added.
+    next: u32,
+    /// Entries that the kernel had taken at the last look.
+    consumed: u32,
 }
 
-// SAFETY: `state` is only accessed under the lock.
-unsafe impl Sync for RecvQueue {}
-
-const WQE_SIZE: u32 = 16;
-const SGE_SIZE: u32 = 16;
-const _: () = assert!(size_of::<RecvWqe>() == WQE_SIZE as usize);
-const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
+const WQE_SIZE: u32 = size_of::<RecvWqe>() as u32;
+const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 
 impl RecvQueue {
     /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
     pub(crate) fn new(ring: Ring, limits: RecvLimits) -> Self {
         let mut queue = Self {
             ring,
-            limits: RecvLimits {
-                depth: 0,
-                max_sge: 0,
-            },
-            lock: Lock::new(true),
-            state: UnsafeCell::new(State::default()),
+            limits: RecvLimits::default(),
+            published: 0,
+            next: 0,
+            consumed: 0,
         };
         queue.set_limits(limits);
         queue
-    }
-
-    /// Creates an empty queue for a consumer that has a lock of its own. `limits` are reduced to
-    /// what the ring has room for.
-    pub(crate) fn unshared(ring: Ring, limits: RecvLimits) -> Self {
-        Self {
-            lock: Lock::new(false),
-            ..Self::new(ring, limits)
-        }
     }
 
     /// Replaces the ring by one that contains the waiting entries, at equal counters. The depth
@@ -107,39 +84,23 @@ impl RecvQueue {
         &self.ring
     }
 
-    /// Runs `fill` with an [`Adder`] for work requests, then publishes the added ones to the
-    /// kernel. Returns the result of `fill` and whether any were added.
-    pub(crate) fn post<T>(&self, fill: impl FnOnce(&mut Adder<'_>) -> T) -> (T, bool) {
-        self.lock.with(|| {
-            // SAFETY: under the lock, so this is the only reference.
-            let state = unsafe { &mut *self.state.get() };
-            let before = state.next;
-            let result = fill(&mut Adder { queue: self, state });
-            let added = state.next != before;
-            if added {
-                self.ring.producer().store(state.next, Ordering::Release);
-            }
-            (result, added)
-        })
+    /// Publishes the added work requests to the kernel. Returns whether there were any.
+    pub(crate) fn publish(&mut self) -> bool {
+        if self.next == self.published {
+            return false;
+        }
+        self.published = self.next;
+        self.ring.producer().store(self.next, Ordering::Release);
+        true
     }
 
     /// Empties the queue after the kernel has emptied its side.
-    pub(crate) fn reset(&self) {
-        let consumed = self.ring.consumer().load(Ordering::Acquire);
-        self.post(|adder| {
-            adder.state.consumed = consumed;
-            adder.state.next = consumed;
-        });
+    pub(crate) fn reset(&mut self) {
+        self.consumed = self.ring.consumer().load(Ordering::Acquire);
+        self.next = self.consumed;
+        self.publish();
     }
-}
 
-/// Adds work requests to a receive queue, under its lock.
-pub(crate) struct Adder<'a> {
-    queue: &'a RecvQueue,
-    state: &'a mut State,
-}
-
-impl Adder<'_> {
     /// Adds a work request. Fails with `EINVAL` if it has too many segments, or with `ENOMEM` if
     /// the queue is full.
     ///
@@ -152,18 +113,18 @@ impl Adder<'_> {
         list: *const IbvSge,
         count: c_int,
     ) -> Result<(), c_int> {
-        let limits = self.queue.limits;
+        let limits = self.limits;
         let num_sge = u32::try_from(count)
             .ok()
             .filter(|&n| n <= limits.max_sge)
             .ok_or(EINVAL)?;
-        if self.state.next.wrapping_sub(self.state.consumed) >= limits.depth {
-            self.state.consumed = self.queue.ring.consumer().load(Ordering::Acquire);
-            if self.state.next.wrapping_sub(self.state.consumed) >= limits.depth {
+        if self.next.wrapping_sub(self.consumed) >= limits.depth {
+            self.consumed = self.ring.consumer().load(Ordering::Acquire);
+            if self.next.wrapping_sub(self.consumed) >= limits.depth {
                 return Err(ENOMEM);
             }
         }
-        let at = self.queue.ring.slot(self.state.next).cast::<RecvWqe>();
+        let at = self.ring.slot(self.next).cast::<RecvWqe>();
         // SAFETY: the slot is not published, since the queue is not full, and by the queue's
         // invariant `max_sge` segments fit behind its fixed part. The caller guarantees that the
         // source is readable.
@@ -179,12 +140,12 @@ impl Adder<'_> {
                     .copy_from_nonoverlapping(list, num_sge as usize);
             }
         }
-        self.state.next = self.state.next.wrapping_add(1);
+        self.next = self.next.wrapping_add(1);
         Ok(())
     }
 
     /// Adds a list of work requests. Fails at the first one that cannot be added, and returns the
-    /// error of [`Adder::add`] and that work request. The ones before it are added.
+    /// error of [`RecvQueue::add`] and that work request. The ones before it are added.
     ///
     /// # Safety
     ///
@@ -236,27 +197,27 @@ mod tests {
 
     #[test]
     fn fills_entries_until_it_is_full() {
-        let queue = queue();
+        let mut queue = queue();
         let sges = [1_u64, 2].map(|n| IbvSge {
             addr: n,
             length: 100,
             lkey: n as u32,
         });
-        let (results, added) = queue.post(|adder| {
-            // SAFETY: the list has the number of segments that each accepted call passes.
-            unsafe {
-                [
-                    adder.add(10, sges.as_ptr(), 2),
-                    adder.add(11, sges.as_ptr(), 3),
-                    adder.add(12, core::ptr::null(), -1),
-                    adder.add(13, core::ptr::null(), 0),
-                    adder.add(14, sges.as_ptr(), 1),
-                    adder.add(15, sges.as_ptr(), 1),
-                    adder.add(16, sges.as_ptr(), 1),
-                ]
-            }
-        });
-        assert!(added);
+        assert!(!queue.publish());
+        // SAFETY: the list has the number of segments that each accepted call passes.
+        let results = unsafe {
+            [
+                queue.add(10, sges.as_ptr(), 2),
+                queue.add(11, sges.as_ptr(), 3),
+                queue.add(12, core::ptr::null(), -1),
+                queue.add(13, core::ptr::null(), 0),
+                queue.add(14, sges.as_ptr(), 1),
+                queue.add(15, sges.as_ptr(), 1),
+                queue.add(16, sges.as_ptr(), 1),
+            ]
+        };
+        assert_eq!(queue.ring().producer().load(Ordering::Acquire), 0);
+        assert!(queue.publish());
         let expected = [
             Ok(()),
             Err(EINVAL),
@@ -282,8 +243,8 @@ mod tests {
 
         queue.ring().consumer().store(1, Ordering::Release);
         // SAFETY: no segments.
-        let (result, _) = queue.post(|adder| unsafe { adder.add(17, core::ptr::null(), 0) });
-        assert_eq!(result, Ok(()));
+        assert_eq!(unsafe { queue.add(17, core::ptr::null(), 0) }, Ok(()));
+        queue.publish();
         // SAFETY: the test is the consumer of this published entry.
         let wqe = unsafe { queue.ring().slot(4).cast::<RecvWqe>().read() };
         assert_eq!(wqe.wr_id, 17);
@@ -291,21 +252,18 @@ mod tests {
 
     #[test]
     fn reset_follows_the_consumer() {
-        let queue = queue();
+        let mut queue = queue();
         for _ in 0..3 {
             // SAFETY: no segments.
-            let (result, _) = queue.post(|adder| unsafe { adder.add(1, core::ptr::null(), 0) });
-            assert_eq!(result, Ok(()));
+            assert_eq!(unsafe { queue.add(1, core::ptr::null(), 0) }, Ok(()));
+            queue.publish();
         }
         queue.ring().consumer().store(1, Ordering::Release);
         queue.reset();
         assert_eq!(queue.ring().producer().load(Ordering::Acquire), 1);
-        // SAFETY: no segments.
-        let (result, _) = queue.post(|adder| unsafe {
-            (0..4)
-                .map(|i| adder.add(i, core::ptr::null(), 0))
-                .collect::<Vec<_>>()
-        });
-        assert!(result.iter().all(Result::is_ok));
+        for i in 0..4 {
+            // SAFETY: no segments.
+            assert_eq!(unsafe { queue.add(i, core::ptr::null(), 0) }, Ok(()));
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::ffi::driver::*;
 use crate::ffi::operations::VerbsContextOps;
 use crate::ffi::verbs::IbvDevice;
 use crate::ffi::{command, os, pabi};
-use crate::{ah, cq, mr, mw, pd, post, qp, srq, xrcd};
+use crate::{ah, cq, mr, mw, object, pd, post, qp, srq, xrcd};
 use core::ffi::{c_int, c_void};
 
 struct MatchTable([VerbsMatchEnt; 2]);
@@ -56,18 +56,18 @@ static OPS: VerbsContextOps = VerbsContextOps {
     query_rt_values: Some(context::query_rt_values),
     free_context: Some(context::free_context),
     alloc_pd: Some(pd::alloc_pd),
-    dealloc_pd: Some(pd::dealloc_pd),
+    dealloc_pd: Some(object::dealloc_pd),
     reg_mr: Some(mr::reg_mr),
     rereg_mr: Some(mr::rereg_mr),
-    dereg_mr: Some(mr::dereg_mr),
+    dereg_mr: Some(object::dereg_mr),
     alloc_mw: Some(mw::alloc_mw),
     bind_mw: Some(post::bind_mw),
-    dealloc_mw: Some(mw::dealloc_mw),
+    dealloc_mw: Some(object::dealloc_mw),
     create_ah: Some(ah::create_ah),
-    destroy_ah: Some(ah::destroy_ah),
+    destroy_ah: Some(object::destroy_ah),
     create_cq: Some(cq::create_cq),
     create_cq_ex: Some(cq::create_cq_ex),
-    destroy_cq: Some(cq::destroy_cq),
+    destroy_cq: Some(object::destroy_cq),
     resize_cq: Some(cq::resize_cq),
     poll_cq: Some(cq::poll_cq),
     req_notify_cq: Some(cq::req_notify_cq),
@@ -77,14 +77,14 @@ static OPS: VerbsContextOps = VerbsContextOps {
     query_qp: Some(qp::query_qp),
     destroy_qp: Some(qp::destroy_qp),
     open_xrcd: Some(xrcd::open_xrcd),
-    close_xrcd: Some(xrcd::close_xrcd),
+    close_xrcd: Some(object::close_xrcd),
     open_qp: Some(qp::open_qp),
     create_srq: Some(srq::create_srq),
     create_srq_ex: Some(srq::create_srq_ex),
     get_srq_num: Some(srq::get_srq_num),
     modify_srq: Some(srq::modify_srq),
     query_srq: Some(srq::query_srq),
-    destroy_srq: Some(srq::destroy_srq),
+    destroy_srq: Some(object::destroy_srq),
     post_srq_recv: Some(srq::post_srq_recv),
     attach_mcast: Some(qp::attach_mcast),
     detach_mcast: Some(ibv_cmd_detach_mcast),

@@ -230,11 +230,11 @@ impl Ring {
         // Pairs with the kernel's fence, as in `wants_doorbell`.
         fence(Ordering::SeqCst);
         // The kernel writes the counter of the next doorbell before it clears the doorbell flag.
-        self.word(abi::RING_DOORBELL).load(Ordering::Acquire) != 0
-            || has_reached(
-                self.word(abi::RING_DOORBELL_EVENT).load(Ordering::Relaxed),
-                published,
-            )
+        self.word(abi::RING_DOORBELL).load(Ordering::Acquire) != 0 || {
+            let event = self.word(abi::RING_DOORBELL_EVENT).load(Ordering::Relaxed);
+            // The counters wrap.
+            published.wrapping_sub(event) < 1 << 31
+        }
     }
 
     /// Acts as a kernel that needs no doorbell until the producer counter reaches `event`.
@@ -254,12 +254,6 @@ impl Ring {
         // SAFETY: the index is at most `mask`, so by the invariant the slot is inside the mapping.
         unsafe { self.base.as_ptr().add(offset) }
     }
-}
-
-/// Returns whether a wrapping counter with the value `now` has reached `event`.
-#[inline]
-fn has_reached(event: u32, now: u32) -> bool {
-    now.wrapping_sub(event) < 1 << 31
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@
 use crate::abi::{self, wr_opcode, SendWqe};
 use crate::ffi::os::{EINVAL, ENOMEM};
 use crate::ffi::verbs::{send_flags, IbvSge};
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::ring::Ring;
-use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::Ordering;
@@ -42,7 +41,7 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
 
 /// Limits of a send queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SendLimits {
     /// Work requests that may be outstanding, at most the ring's capacity.
     pub(crate) depth: u32,
@@ -52,7 +51,7 @@ pub(crate) struct SendLimits {
     pub(crate) max_inline: u32,
 }
 
-/// Counters of entries and the error of the batch, protected by the queue's lock.
+/// Counters of entries and the error of the batch.
 #[derive(Default)]
 struct State {
     /// Entries that the kernel can see.
@@ -75,30 +74,9 @@ pub(crate) struct Published {
     /// Entries published since the queue was created (wrapping).
     pub(crate) counter: u32,
     /// Union of the flags of all published work requests.
-    flags: u8,
+    pub(crate) flags: u8,
     /// The batch before this one contained a signaled work request, too.
-    follows_signaled: bool,
-}
-
-impl Published {
-    /// Returns whether a work request of the batch wakes up the peer's consumer.
-    #[inline]
-    pub(crate) fn is_solicited(&self) -> bool {
-        self.flags & abi::WQE_SOLICITED != 0
-    }
-
-    /// Returns whether a work request of the batch always generates a completion.
-    #[inline]
-    pub(crate) fn is_signaled(&self) -> bool {
-        self.flags & abi::WQE_SIGNALED != 0
-    }
-
-    /// Returns whether the batch is signaled although the one before it was not: the consumer has
-    /// come to the end of a group of work requests.
-    #[inline]
-    pub(crate) fn ends_group(&self) -> bool {
-        self.is_signaled() && !self.follows_signaled
-    }
+    pub(crate) follows_signaled: bool,
 }
 
 /// A send queue.
@@ -109,14 +87,10 @@ impl Published {
 pub(crate) struct SendQueue {
     ring: Ring,
     limits: SendLimits,
-    /// Every work request generates a completion.
-    signal_all: bool,
-    lock: Lock,
-    state: UnsafeCell<State>,
+    /// The flags of every work request: [`abi::WQE_SIGNALED`] if all generate a completion.
+    flags: u8,
+    state: Lock<State>,
 }
-
-// SAFETY: `state` is only reached through a `Batch`, of which there is one at a time.
-unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
     /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for. If
@@ -124,14 +98,9 @@ impl SendQueue {
     pub(crate) fn new(ring: Ring, limits: SendLimits, signal_all: bool) -> Self {
         let mut queue = Self {
             ring,
-            limits: SendLimits {
-                depth: 0,
-                max_sge: 0,
-                max_inline: 0,
-            },
-            signal_all,
-            lock: Lock::new(true),
-            state: UnsafeCell::new(State::default()),
+            limits: SendLimits::default(),
+            flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
+            state: Lock::new(State::default()),
         };
         queue.set_limits(limits);
         queue
@@ -139,7 +108,8 @@ impl SendQueue {
 
     /// Replaces the limits, reduced to what the ring has room for.
     pub(crate) fn set_limits(&mut self, limits: SendLimits) {
-        let room = self.room();
+        // An entry has these bytes behind its fixed part.
+        let room = self.ring.stride().saturating_sub(WQE_SIZE);
         // INVARIANT: reduced to the ring's capacity and to the room in an entry.
         self.limits = SendLimits {
             depth: limits.depth.min(self.ring.capacity()),
@@ -149,11 +119,6 @@ impl SendQueue {
                 .min(u32::from(u16::MAX)),
             max_inline: limits.max_inline.min(room),
         };
-    }
-
-    /// Returns the bytes of an entry behind its fixed part.
-    fn room(&self) -> u32 {
-        self.ring.stride().saturating_sub(WQE_SIZE)
     }
 
     /// Returns the limits of the queue.
@@ -169,17 +134,11 @@ impl SendQueue {
     /// Opens a batch: acquires the queue's lock. If `error` is not 0, the batch accepts nothing and
     /// fails with it. If the batch is forgotten, it stays open.
     pub(crate) fn open(&self, error: c_int) -> Batch<'_> {
-        self.lock.acquire();
-        // SAFETY: the lock was just taken, and its holder has the only batch.
-        let batch = ManuallyDrop::into_inner(unsafe { self.current() });
-        batch.state.next = batch.state.published;
-        batch.state.error = error;
-        batch.state.flags = if self.signal_all {
-            abi::WQE_SIGNALED
-        } else {
-            0
-        };
-        batch
+        let mut state = self.state.lock();
+        state.next = state.published;
+        state.error = error;
+        state.flags = self.flags;
+        Batch { queue: self, state }
     }
 
     /// Returns the open batch, which stays open unless it is dropped.
@@ -189,8 +148,8 @@ impl SendQueue {
     /// The queue's lock is held on behalf of the caller, for example by a batch that was forgotten,
     /// and there is no other batch.
     pub(crate) unsafe fn current(&self) -> ManuallyDrop<Batch<'_>> {
-        // SAFETY: the caller holds the lock, so this is the only reference.
-        let state = unsafe { &mut *self.state.get() };
+        // SAFETY: the caller's contract.
+        let state = unsafe { self.state.held() };
         ManuallyDrop::new(Batch { queue: self, state })
     }
 
@@ -204,23 +163,16 @@ impl SendQueue {
     }
 }
 
-const WQE_SIZE: u32 = 64;
-const SGE_SIZE: u32 = 16;
-const _: () = assert!(size_of::<SendWqe>() == WQE_SIZE as usize);
-const _: () = assert!(size_of::<IbvSge>() == SGE_SIZE as usize);
-const _: () = assert!(size_of::<abi::Sge>() == SGE_SIZE as usize);
+const WQE_SIZE: u32 = size_of::<SendWqe>() as u32;
+const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
+
+// The elements of a list are copied as they are.
+const _: () = assert!(size_of::<IbvSge>() == size_of::<abi::Sge>());
 
 /// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {
     queue: &'a SendQueue,
-    state: &'a mut State,
-}
-
-impl Drop for Batch<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.queue.lock.release();
-    }
+    state: Guard<'a, State>,
 }
 
 impl Batch<'_> {
@@ -305,7 +257,7 @@ impl Batch<'_> {
             flags: self.state.flags,
             follows_signaled: self.state.signaled,
         };
-        self.state.signaled = published.is_signaled();
+        self.state.signaled = published.flags & abi::WQE_SIGNALED != 0;
         Some(published)
     }
 }
@@ -318,6 +270,13 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Slot<'_> {
+    /// Returns the fixed part of the entry.
+    #[inline]
+    pub(crate) fn wqe(&mut self) -> &mut SendWqe {
+        // SAFETY: the entry is ours until published.
+        unsafe { &mut *self.at }
+    }
+
     /// Sets the data segments, in place of any earlier data. Fails with `EINVAL` if there are too
     /// many.
     ///
@@ -333,17 +292,17 @@ impl Slot<'_> {
         if count > self.queue.limits.max_sge as usize {
             return Err(EINVAL);
         }
-        // SAFETY: the entry is ours until published, and by the queue's invariant `max_sge`
-        // segments fit behind its fixed part. The caller guarantees that the source is readable.
-        unsafe {
-            (*self.at).num_sge = count as u16;
-            (*self.at).flags &= !abi::WQE_INLINE;
-            (*self.at).inline_length = 0;
-            if count != 0 {
-                self.at
-                    .add(1)
-                    .cast::<IbvSge>()
-                    .copy_from_nonoverlapping(list, count);
+        let wqe = self.wqe();
+        wqe.num_sge = count as u16;
+        wqe.flags &= !abi::WQE_INLINE;
+        wqe.inline_length = 0;
+        if count != 0 {
+            // SAFETY: the entry is ours until published, and by the queue's invariant `max_sge`
+            // segments fit behind its fixed part. The caller guarantees that the source is
+            // readable.
+            unsafe {
+                let to = self.at.add(1).cast::<IbvSge>();
+                to.copy_from_nonoverlapping(list, count);
             }
         }
         Ok(())
@@ -353,15 +312,13 @@ impl Slot<'_> {
     /// opcode sends no data.
     #[inline]
     pub(crate) fn set_inline(&mut self) -> Result<(), c_int> {
-        // SAFETY: the entry is ours until published.
-        unsafe {
-            if !contains(WITH_INLINE, u32::from((*self.at).opcode)) {
-                return Err(EINVAL);
-            }
-            (*self.at).num_sge = 0;
-            (*self.at).flags |= abi::WQE_INLINE;
-            (*self.at).inline_length = 0;
+        let wqe = self.wqe();
+        if !contains(WITH_INLINE, u32::from(wqe.opcode)) {
+            return Err(EINVAL);
         }
+        wqe.num_sge = 0;
+        wqe.flags |= abi::WQE_INLINE;
+        wqe.inline_length = 0;
         Ok(())
     }
 
@@ -376,8 +333,7 @@ impl Slot<'_> {
         from: *const u8,
         length: usize,
     ) -> Result<(), c_int> {
-        // SAFETY: the entry is ours until published.
-        let used = unsafe { (*self.at).inline_length };
+        let used = self.wqe().inline_length;
         let total = u32::try_from(length)
             .ok()
             .and_then(|length| used.checked_add(length))
@@ -389,28 +345,10 @@ impl Slot<'_> {
             unsafe {
                 let to = self.at.add(1).cast::<u8>().add(used as usize);
                 to.copy_from_nonoverlapping(from, length);
-                (*self.at).inline_length = total;
             }
+            self.wqe().inline_length = total;
         }
         Ok(())
-    }
-
-    /// Sets the destination of a datagram: address handle, queue pair number and Q_Key.
-    #[inline]
-    pub(crate) fn set_destination(&mut self, ah: u32, remote_qpn: u32, qkey: u32) {
-        // SAFETY: the entry is ours until published.
-        unsafe {
-            (*self.at).ah = ah;
-            (*self.at).op.remote_qpn = remote_qpn;
-            (*self.at).op.rkey_or_qkey = qkey;
-        }
-    }
-
-    /// Sets the number of the receiver's shared receive queue (XRC).
-    #[inline]
-    pub(crate) fn set_xrc_srqn(&mut self, srqn: u32) {
-        // SAFETY: the entry is ours until published.
-        unsafe { (*self.at).op.remote_qpn = srqn };
     }
 }
 

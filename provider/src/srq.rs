@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Shared receive queues: create, modify, query, destroy, post.
+//! Shared receive queues: create, modify, query, post.
 
 use crate::abi;
 use crate::context::Context;
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_destroy_srq, VerbsSrq};
+use crate::ffi::driver::VerbsSrq;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
@@ -27,9 +27,8 @@ pub(crate) struct Srq {
     /// Public part, which libibverbs and the program write to.
     verbs: UnsafeCell<VerbsSrq>,
     context: Ptr<IbvContext>,
-    lock: Lock,
-    /// Protected by the lock: resizing replaces the ring.
-    queue: UnsafeCell<RecvQueue>,
+    /// Resizing replaces the ring.
+    queue: Lock<RecvQueue>,
 }
 
 // SAFETY: the public part is the first member.
@@ -62,28 +61,19 @@ impl Srq {
             // SAFETY: integers, and pointers that may be null.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
-            lock: Lock::new(true),
-            queue: UnsafeCell::new(RecvQueue::unshared(ring, limits)),
+            queue: Lock::new(RecvQueue::new(ring, limits)),
         }))
-    }
-
-    /// Runs `body` with the receive queue, under the lock.
-    fn with<T>(&self, body: impl FnOnce(&mut RecvQueue) -> T) -> T {
-        self.lock.with(|| {
-            // SAFETY: under the lock, so this is the only reference.
-            body(unsafe { &mut *self.queue.get() })
-        })
     }
 
     /// Returns the address and size in bytes of the memory that the kernel pins.
     fn pinned(&self) -> (u64, usize) {
-        self.with(|queue| queue.ring().pinned())
+        self.queue.lock().ring().pinned()
     }
 
     /// Returns the create command's driver part.
     fn command(&self) -> abi::CreateSrqCmd {
         abi::CreateSrqCmd {
-            ring: self.with(|queue| queue.ring().spec()),
+            ring: self.queue.lock().ring().spec(),
         }
     }
 
@@ -94,11 +84,10 @@ impl Srq {
         ring: Ring,
         command: impl FnOnce(abi::RingSpec) -> Result<(), c_int>,
     ) -> Result<(), c_int> {
-        self.with(|queue| {
-            command(ring.spec())?;
-            queue.replace_ring(ring);
-            Ok(())
-        })
+        let mut queue = self.queue.lock();
+        command(ring.spec())?;
+        queue.replace_ring(ring);
+        Ok(())
     }
 }
 
@@ -159,7 +148,7 @@ pub(crate) extern "C" fn modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c
     if mask & SRQ_MAX_WR == 0 {
         return status(command::modify_srq(srq, attr, mask));
     }
-    let max_sge = srq.with(|queue| queue.limits().max_sge);
+    let max_sge = srq.queue.lock().limits().max_sge;
     let new = match ring(&srq.context, attr.max_wr, max_sge) {
         Ok(ring) => ring,
         Err(error) => return error,
@@ -176,16 +165,6 @@ pub(crate) extern "C" fn query_srq(srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvS
     status(command::query_srq(srq, attr))
 }
 
-/// `ibv_destroy_srq`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the queue afterwards.
-pub(crate) unsafe extern "C" fn destroy_srq(srq: Ptr<IbvSrq>) -> c_int {
-    // SAFETY: a create function created the queue; the rest is this function's contract.
-    unsafe { object::destroy(srq, ibv_cmd_destroy_srq(srq)) }
-}
-
 /// `ibv_post_srq_recv`. Work requests before a bad one are posted. Returns `EINVAL` if a work
 /// request has too many segments, or `ENOMEM` if the queue is full.
 ///
@@ -198,10 +177,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut IbvRecvWr,
     bad_wr: *mut *mut IbvRecvWr,
 ) -> c_int {
+    let mut queue = srq.queue.lock();
     // SAFETY: all pointers are valid, and `bad_wr` may be written, or is null.
     unsafe {
-        let (result, _) = srq.with(|queue| queue.post(|adder| adder.add_list(wr)));
-        post::posted(result, bad_wr)
+        let added = queue.add_list(wr);
+        queue.publish();
+        drop(queue);
+        post::posted(added, bad_wr)
     }
 }
 
@@ -248,8 +230,15 @@ mod tests {
 
     fn id(srq: &Srq, counter: u32) -> u64 {
         // SAFETY: the test is the consumer of a published entry.
-        srq.with(|queue| unsafe { queue.ring().slot(counter).cast::<abi::RecvWqe>().read() })
-            .wr_id
+        let wqe = unsafe {
+            srq.queue
+                .lock()
+                .ring()
+                .slot(counter)
+                .cast::<abi::RecvWqe>()
+                .read()
+        };
+        wqe.wr_id
     }
 
     #[test]
@@ -268,7 +257,11 @@ mod tests {
             assert_eq!(post(&srq, i, 2), 0);
         }
         assert_eq!(post(&srq, 4, 2), ENOMEM);
-        srq.with(|queue| queue.ring().consumer().store(1, Ordering::Release));
+        srq.queue
+            .lock()
+            .ring()
+            .consumer()
+            .store(1, Ordering::Release);
         assert_eq!(post(&srq, 5, 0), 0);
         assert_eq!(post(&srq, 6, 0), ENOMEM);
         assert_eq!((id(&srq, 1), id(&srq, 4)), (1, 5));
@@ -289,12 +282,19 @@ mod tests {
             Ok(())
         });
         assert_eq!(done, Ok(()));
-        srq.with(|queue| queue.ring().consumer().store(1, Ordering::Release));
+        srq.queue
+            .lock()
+            .ring()
+            .consumer()
+            .store(1, Ordering::Release);
         for i in 2..9 {
             assert_eq!(post(&srq, i, 1), 0);
         }
         assert_eq!(post(&srq, 9, 1), ENOMEM);
-        srq.with(|queue| assert_eq!(queue.ring().producer().load(Ordering::Relaxed), 9));
+        assert_eq!(
+            srq.queue.lock().ring().producer().load(Ordering::Relaxed),
+            9
+        );
         assert_eq!((id(&srq, 2), id(&srq, 8)), (2, 8));
     }
 }

@@ -43,12 +43,9 @@ extern "C" fn wr_start(qp: Ptr<IbvQpEx>) {
 /// The batch is open.
 unsafe extern "C" fn wr_complete(qp: Ptr<IbvQpEx>) -> c_int {
     // SAFETY: the batch is open.
-    let mut batch = ManuallyDrop::into_inner(unsafe { qp.sq.current() });
-    let error = batch.error();
-    let published = if error == 0 { batch.publish() } else { None };
-    drop(batch);
-    match error {
-        0 => status(Qp::notify(qp.base(), published)),
+    let batch = ManuallyDrop::into_inner(unsafe { qp.sq.current() });
+    match batch.error() {
+        0 => status(Qp::publish(qp.base(), batch)),
         error => error,
     }
 }
@@ -118,6 +115,7 @@ macro_rules! builders {
         $name:ident($($arg:ident: $type:ty),*) = $opcode:ident, $imm:expr, $op:expr;
     )*) => {
         $(
+            #[doc = concat!("`ibv_", stringify!($name), "`.")]
             $(#[$doc])*
             ///
             /// # Safety
@@ -154,39 +152,29 @@ macro_rules! builders {
 }
 
 builders! {
-    /// `ibv_wr_send`.
     wr_send() = SEND, 0, Ok(WqeOp::default());
-    /// `ibv_wr_send_imm`.
     wr_send_imm(imm_data: u32) = SEND_WITH_IMM, imm_data, Ok(WqeOp::default());
-    /// `ibv_wr_send_inv`.
     wr_send_inv(rkey: u32) = SEND_WITH_INV, rkey, Ok(WqeOp::default());
-    /// `ibv_wr_local_inv`.
     wr_local_inv(rkey: u32) = LOCAL_INV, rkey, Ok(WqeOp::default());
-    /// `ibv_wr_rdma_write`.
     wr_rdma_write(rkey: u32, remote_addr: u64) = RDMA_WRITE, 0, Ok(remote(rkey, remote_addr));
-    /// `ibv_wr_rdma_write_imm`.
     wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: u32) =
         RDMA_WRITE_WITH_IMM, imm_data, Ok(remote(rkey, remote_addr));
-    /// `ibv_wr_rdma_read`.
     wr_rdma_read(rkey: u32, remote_addr: u64) = RDMA_READ, 0, Ok(remote(rkey, remote_addr));
-    /// `ibv_wr_atomic_cmp_swp`.
     wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) =
         ATOMIC_CMP_AND_SWP, 0,
         Ok(WqeOp { compare_add: compare, swap, ..remote(rkey, remote_addr) });
-    /// `ibv_wr_atomic_fetch_add`.
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) =
         ATOMIC_FETCH_AND_ADD, 0, Ok(WqeOp { compare_add: add, ..remote(rkey, remote_addr) });
-    /// `ibv_wr_flush`.
     wr_flush(rkey: u32, remote_addr: u64, len: usize, kind: u8, level: u8) =
         FLUSH, flush_bits(kind, level),
         Ok(WqeOp { compare_add: len as u64, ..remote(rkey, remote_addr) });
-    /// `ibv_wr_atomic_write`: writes the eight bytes at `atomic_wr`, which need not be aligned.
+    /// Writes the eight bytes at `atomic_wr`, which need not be aligned.
     wr_atomic_write(rkey: u32, remote_addr: u64, atomic_wr: *const c_void) =
         ATOMIC_WRITE, 0, Ok(WqeOp {
             swap: u64::from_ne_bytes(atomic_wr.cast::<[u8; 8]>().read()),
             ..remote(rkey, remote_addr)
         });
-    /// `ibv_wr_bind_mw`: binds a window of type 2.
+    /// Binds a window of type 2.
     wr_bind_mw(mw: Option<Ptr<IbvMw>>, rkey: u32, bind_info: &IbvMwBindInfo) =
         BIND_MW, 0, mw::encode(mw, rkey, bind_info);
 }
@@ -198,7 +186,8 @@ fn flush_bits(kind: u8, level: u8) -> u32 {
 }
 
 /// Returns the operands for remote memory.
-fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
+#[inline]
+pub(crate) fn remote(rkey: u32, remote_addr: u64) -> WqeOp {
     WqeOp {
         remote_addr,
         rkey_or_qkey: rkey,
@@ -213,6 +202,7 @@ macro_rules! setters {
         $name:ident($($arg:ident: $type:ty),*) = |$qp:ident, $slot:ident| $body:expr;
     )*) => {
         $(
+            #[doc = concat!("`ibv_", stringify!($name), "`.")]
             $(#[$doc])*
             ///
             /// # Safety
@@ -227,33 +217,30 @@ macro_rules! setters {
 }
 
 setters! {
-    /// `ibv_wr_set_ud_addr`.
     wr_set_ud_addr(ah: Option<Ptr<IbvAh>>, remote_qpn: u32, remote_qkey: u32) = |qp, slot| {
-        slot.set_destination(ah.ok_or(EINVAL)?.number, remote_qpn, remote_qkey);
+        let wqe = slot.wqe();
+        wqe.ah = ah.ok_or(EINVAL)?.number;
+        wqe.op.remote_qpn = remote_qpn;
+        wqe.op.rkey_or_qkey = remote_qkey;
         Ok(())
     };
-    /// `ibv_wr_set_xrc_srqn`.
     wr_set_xrc_srqn(remote_srqn: u32) = |qp, slot| {
         if !qp.rules.xrc {
             return Err(EINVAL);
         }
-        slot.set_xrc_srqn(remote_srqn);
+        slot.wqe().op.remote_qpn = remote_srqn;
         Ok(())
     };
-    /// `ibv_wr_set_sge`.
     wr_set_sge(lkey: u32, addr: u64, length: u32) = |qp, slot| {
         slot.set_sges(&IbvSge { addr, length, lkey }, 1)
     };
-    /// `ibv_wr_set_sge_list`.
     wr_set_sge_list(num_sge: usize, sg_list: *const IbvSge) = |qp, slot| {
         slot.set_sges(sg_list, num_sge)
     };
-    /// `ibv_wr_set_inline_data`.
     wr_set_inline_data(addr: *const c_void, length: usize) = |qp, slot| {
         slot.set_inline()?;
         slot.append_inline(addr.cast(), length)
     };
-    /// `ibv_wr_set_inline_data_list`.
     wr_set_inline_data_list(num_buf: usize, buf_list: *const IbvDataBuf) = |qp, slot| {
         slot.set_inline()?;
         elements(buf_list, num_buf)

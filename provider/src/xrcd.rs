@@ -3,7 +3,7 @@
 //! XRC domains, which are implemented by the kernel.
 
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_close_xrcd, VerbsXrcd};
+use crate::ffi::driver::VerbsXrcd;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{IbvContext, IbvXrcd, IbvXrcdInitAttr};
 use crate::object;
@@ -26,14 +26,4 @@ pub(crate) extern "C" fn open_xrcd(
         context.explained("an XRC domain", NOT_PINNED, opened)?;
         Ok(xrcd)
     })
-}
-
-/// `ibv_close_xrcd`.
-///
-/// # Safety
-///
-/// Unless the call fails, nothing uses the domain afterwards.
-pub(crate) unsafe extern "C" fn close_xrcd(xrcd: Ptr<IbvXrcd>) -> c_int {
-    // SAFETY: `open_xrcd` created the domain; the rest is this function's contract.
-    unsafe { object::destroy(xrcd, ibv_cmd_close_xrcd(xrcd)) }
 }

@@ -96,52 +96,24 @@ static CONSTANTS: Constants = Constants {
 /// Folds the 16 bytes `$data` into accumulator `$acc`. xmm7 holds the constants.
 macro_rules! round {
     ($acc:literal, $data:literal) => {
-        concat!(
-            "vpclmulqdq xmm6, xmm",
-            $acc,
-            ", xmm7, 0x00\n",
-            "vpclmulqdq xmm",
-            $acc,
-            ", xmm",
-            $acc,
-            ", xmm7, 0x11\n",
-            "vpxor xmm6, xmm6, ",
-            $data,
-            "\n",
-            "vpxor xmm",
-            $acc,
-            ", xmm",
-            $acc,
-            ", xmm6\n",
-        )
+        concat! {
+            "vpclmulqdq xmm6, xmm", $acc, ", xmm7, 0x00\n",
+            "vpclmulqdq xmm", $acc, ", xmm", $acc, ", xmm7, 0x11\n",
+            "vpxor xmm6, xmm6, ", $data, "\n",
+            "vpxor xmm", $acc, ", xmm", $acc, ", xmm6\n",
+        }
     };
 }
 
 /// Folds one accumulator into the next.
 macro_rules! join {
     ($from:literal, $to:literal) => {
-        concat!(
-            "vpclmulqdq xmm6, xmm",
-            $from,
-            ", xmm7, 0x00\n",
-            "vpclmulqdq xmm",
-            $from,
-            ", xmm",
-            $from,
-            ", xmm7, 0x11\n",
-            "vpxor xmm",
-            $to,
-            ", xmm",
-            $to,
-            ", xmm6\n",
-            "vpxor xmm",
-            $to,
-            ", xmm",
-            $to,
-            ", xmm",
-            $from,
-            "\n",
-        )
+        concat! {
+            "vpclmulqdq xmm6, xmm", $from, ", xmm7, 0x00\n",
+            "vpclmulqdq xmm", $from, ", xmm", $from, ", xmm7, 0x11\n",
+            "vpxor xmm", $to, ", xmm", $to, ", xmm6\n",
+            "vpxor xmm", $to, ", xmm", $to, ", xmm", $from, "\n",
+        }
     };
 }
 
@@ -155,14 +127,10 @@ macro_rules! copy_round {
 /// Copies the 16 bytes at `$at` through xmm5.
 macro_rules! copy {
     ($at:literal) => {
-        concat!(
-            "vmovdqu xmm5, [{src} + ",
-            $at,
-            "]\n",
-            "vmovdqu [{src} + {delta} + ",
-            $at,
-            "], xmm5\n",
-        )
+        concat! {
+            "vmovdqu xmm5, [{src} + ", $at, "]\n",
+            "vmovdqu [{src} + {delta} + ", $at, "], xmm5\n",
+        }
     };
 }
 

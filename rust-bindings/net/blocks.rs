@@ -6,7 +6,7 @@
 //! CPU therefore remembers the blocks that it wrote last. It reuses the oldest one if nothing else
 //! still refers to it.
 
-use crate::{raw, sync::synchronize_rcu};
+use crate::raw;
 use core::ptr::NonNull;
 use kernel::{
     page::PAGE_SIZE,
@@ -87,7 +87,7 @@ impl Drop for Memory {
         MEMORY.store(0, Release);
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
         // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees 0.
-        synchronize_rcu();
+        raw::safe::synchronize_rcu();
         // SAFETY: `__alloc_percpu()` returned the memory, and the references to its blocks belong
         // to `self` (type invariant). Only possible CPUs are accessed. Nothing else uses the
         // memory: `take` no longer finds it, and a grace period has passed.
@@ -119,22 +119,17 @@ fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
     if memory == 0 || !alone {
         return None;
     }
-    // SAFETY: `Memory` allocated it and waits for a grace period before it frees it. Softirqs are
-    // disabled here, so this is an RCU read-side section. Nothing else uses this CPU's part: with
-    // softirqs disabled a task is not preempted and no softirq runs, and hard interrupts and NMIs
-    // do not get here. The callers in this file pass only methods of `Remembered`, which do not
-    // call this function.
+    // SAFETY: Softirqs are disabled, so this is an RCU read-side section, and `Memory` waits for a
+    // grace period before it frees the memory. Nothing else uses this CPU's part: a task is not
+    // preempted, no softirq runs, hard interrupts and NMIs do not get here, and the callers in this
+    // file pass only methods of `Remembered`, which do not call this function.
     let remembered = unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
     Some(f(remembered))
 }
 
 /// Returns a block, with a reference that the caller owns. Its contents are unspecified. A
-/// remembered block is reused only with softirqs disabled and outside of hard interrupts. Any
-/// context.
-///
-/// # Errors
-///
-/// `ENOMEM`.
+/// remembered block is reused only with softirqs disabled and outside of hard interrupts. Returns
+/// `ENOMEM` on failure. Any context.
 #[inline]
 pub(super) fn take() -> Result<NonNull<u8>> {
     if let Some(block) = with_remembered(Remembered::take) {

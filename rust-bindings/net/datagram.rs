@@ -371,7 +371,7 @@ impl KeptDatagram {
 
     /// Returns the bytes of memory that this datagram keeps allocated: those of the whole packet.
     pub fn memory(&self) -> usize {
-        self.skb.truesize()
+        self.skb.fields().truesize()
     }
 
     /// Returns whether both datagrams came in one packet.
@@ -421,13 +421,8 @@ impl<'a> Fragment<'a> {
     /// Describes bytes of the kernel.
     #[inline]
     pub(crate) fn of(bytes: &'a [u8], vector: &'a Vector) -> Self {
-        // INVARIANT: A slice is valid for reads of its length.
-        Self {
-            data: bytes.as_ptr(),
-            len: bytes.len(),
-            vector,
-            _packet: PhantomData,
-        }
+        // SAFETY: A slice is valid for reads of its length.
+        unsafe { Self::new(bytes.as_ptr(), bytes.len(), vector) }
     }
 
     /// Returns the `Vector` used to copy the bytes.

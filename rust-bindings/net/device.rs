@@ -17,8 +17,8 @@ use kernel::{
 /// A network device (`struct net_device`).
 ///
 /// An `ARef<NetDevice>` holds a reference with `dev_hold`. Unregistering a device waits for all
-/// references, so their owners must release them on
-/// [`NetdevEvent::Unregister`](super::NetdevEvent::Unregister).
+/// references, so their owners must release them in
+/// [`NetdevEvents::unregister`](super::NetdevEvents::unregister).
 ///
 /// # Invariants
 ///
@@ -44,10 +44,10 @@ unsafe impl AlwaysRefCounted for NetDevice {
     }
 }
 
+#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 // Safe: these are the signatures of the shims. Each takes any valid device, which a `&NetDevice`
 // points to (type invariant, `repr(transparent)`). `dev_hold` counts a reference, and the others
 // only read fields.
-#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 unsafe extern "C" {
     safe fn shim_dev_hold(dev: &NetDevice);
     safe fn shim_is_vlan_dev(dev: &NetDevice) -> bool;
@@ -167,7 +167,7 @@ impl NetDevice {
     /// Returns whether this is the loopback device.
     #[inline]
     pub fn is_loopback(&self) -> bool {
-        self.flags() & raw::net_device_flags_IFF_LOOPBACK != 0
+        shim_netdev_flags(self) & raw::net_device_flags_IFF_LOOPBACK != 0
     }
 
     /// Returns whether packets go through a queueing discipline before they leave, which may delay,
@@ -226,7 +226,7 @@ impl NetDevice {
     /// Returns whether the device is set up (`IFF_UP`).
     #[inline]
     pub fn is_up(&self) -> bool {
-        self.flags() & raw::net_device_flags_IFF_UP != 0
+        shim_netdev_flags(self) & raw::net_device_flags_IFF_UP != 0
     }
 
     /// Returns whether the device can carry traffic (RFC 2863 `ifOperStatus`).
@@ -266,19 +266,19 @@ impl NetDevice {
     }
 
     /// Calls `f` for the devices below this one, nearest first, and returns its first `Some`.
-    pub fn find_lower<T>(
-        &self,
-        _rcu: &rcu::Guard,
-        f: impl FnMut(&NetDevice) -> Option<T>,
-    ) -> Option<T> {
+    pub fn find_lower<T, F>(&self, _rcu: &rcu::Guard, f: F) -> Option<T>
+    where
+        F: FnMut(&NetDevice) -> Option<T>,
+    {
         let mut search = Search { f, found: None };
-        let step = search.step();
         let mut context: raw::netdev_nested_priv = pin_init::zeroed();
         context.data = (&raw mut search).cast();
         // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
-        // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) requires. It calls `step`, the
-        // callback of this `Search`, with `context` and with devices that are valid under RCU.
-        unsafe { raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step), &mut context) };
+        // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) requires. It calls `step` with
+        // `context`, whose data is this `Search`, and with devices that are valid under RCU.
+        unsafe {
+            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step::<F, T>), &mut context);
+        }
         search.found
     }
 
@@ -289,11 +289,6 @@ impl NetDevice {
         // A namespace is freed a grace period after its last device has left it.
         unsafe { NetNs::from_raw(raw::shim_dev_net_rcu(self.as_raw())) }
     }
-
-    #[inline]
-    fn flags(&self) -> u32 {
-        shim_netdev_flags(self)
-    }
 }
 
 /// A search among lower devices, passed through C.
@@ -302,21 +297,11 @@ struct Search<F, T> {
     found: Option<T>,
 }
 
-type Step = unsafe extern "C" fn(*mut raw::net_device, *mut raw::netdev_nested_priv) -> c_int;
-
-impl<F: FnMut(&NetDevice) -> Option<T>, T> Search<F, T> {
-    /// Returns the callback for this type of search.
-    fn step(&self) -> Step {
-        step::<F, T>
-    }
-}
-
 /// Examines one device. Returns 1, which ends the walk, if the search has found its result.
 ///
 /// # Safety
 ///
-/// `dev` and `context` are valid for the call. The `data` of `context` points to a `Search<F, T>`
-/// that nothing else uses during the call.
+/// Called for a `Search<F, T>` by the walk that `find_lower` starts.
 unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,

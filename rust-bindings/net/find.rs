@@ -38,9 +38,9 @@ impl NetNs {
     }
 }
 
+#[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 // Safe: this is the signature of the shim. maybe_get_net() (net_namespace.h) takes any valid
 // namespace, and takes a reference only if the count is not yet zero.
-#[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 unsafe extern "C" {
     safe fn shim_maybe_get_net(net: &NetNs) -> *mut raw::net;
 }

@@ -14,7 +14,7 @@ use core::{
     ffi::{c_uint, c_void},
     ptr::NonNull,
 };
-use kernel::{error::to_result, prelude::*, sync::Arc, types::Opaque};
+use kernel::{prelude::*, sync::Arc, types::Opaque};
 
 /// UDP's protocol number in an IP header (RFC 768).
 const UDP: u8 = 17;
@@ -201,13 +201,13 @@ impl<H: LocalOut> LocalOutHook<H> {
 fn register(net: &NetNs, ops: *mut raw::nf_hook_ops) -> Result {
     // SAFETY: The namespace is valid, and `ops` is initialised. The caller keeps it until it is
     // unregistered. Netfilter may call `hook` from here on.
-    to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
+    kernel::error::to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
 }
 
 /// Registers a hook.
 #[cfg(not(CONFIG_NETFILTER))]
 fn register(_net: &NetNs, _ops: *mut raw::nf_hook_ops) -> Result {
-    to_result(-(raw::EOPNOTSUPP as i32))
+    Err(crate::errno::not_supported())
 }
 
 impl<H: LocalOut> Drop for LocalOutHook<H> {
@@ -223,10 +223,7 @@ impl<H: LocalOut> Drop for LocalOutHook<H> {
 ///
 /// # Safety
 ///
-/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`, at
-/// `NF_INET_LOCAL_OUT`. The call is inside an RCU read-side section, and the packet has a whole,
-/// linear IP header and a `protocol` (`__ip_local_out()`, net/ipv4/ip_output.c;
-/// `__ip6_local_out()`, net/ipv6/output_core.c).
+/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`.
 unsafe extern "C" fn hook<H: LocalOut>(
     data: *mut c_void,
     skb: *mut raw::sk_buff,
@@ -245,8 +242,10 @@ unsafe extern "C" fn hook<H: LocalOut>(
     let Some(sk) = NonNull::new(sk) else {
         return raw::NF_ACCEPT;
     };
-    // INVARIANT: Netfilter passes a packet with a whole IP header inside an RCU read-side section.
-    // The caller of `nf_hook()` keeps the socket and the namespace.
+    // INVARIANT: The callers of `nf_hook()` (`__ip_local_out()`, net/ipv4/ip_output.c;
+    // `__ip6_local_out()`, net/ipv6/output_core.c) keep the socket and the namespace, and pass a
+    // packet with a whole, linear IP header and a `protocol`. The call is inside an RCU read-side
+    // section.
     let packet = LocalPacket { skb, sk, net };
     if handler.may_leave(&packet) {
         raw::NF_ACCEPT

@@ -8,9 +8,9 @@ use super::{addr::in6, IpAddr, NetDevice};
 use crate::raw;
 use kernel::{error::to_result, ffi::c_int, prelude::*};
 
+#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 // Safe: these are the signatures of the functions (net/ipv6/mcast.c). Both take any valid device
 // and address, in a context that may sleep.
-#[allow(improper_ctypes, reason = "C code sees a `struct net_device`")]
 unsafe extern "C" {
     safe fn ipv6_dev_mc_dec(dev: &NetDevice, addr: &raw::in6_addr) -> c_int;
     safe fn ipv6_dev_mc_inc(dev: &NetDevice, addr: &raw::in6_addr) -> c_int;

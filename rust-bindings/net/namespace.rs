@@ -24,9 +24,9 @@ unsafe impl Send for NetNs {}
 // SAFETY: A shared reference only reads fields that never change.
 unsafe impl Sync for NetNs {}
 
+#[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 // Safe: this is the signature of the shim, which takes any valid namespace. `preinit_net()`
 // (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
-#[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 unsafe extern "C" {
     safe fn shim_net_cookie(net: &NetNs) -> u64;
 }

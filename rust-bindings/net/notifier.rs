@@ -8,60 +8,15 @@ use super::NetDevice;
 use crate::raw;
 use kernel::{error::to_result, ffi, prelude::*, types::Opaque};
 
-/// An event of a network device (`enum netdev_cmd`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetdevEvent {
-    /// The device was registered, or moved into this namespace.
-    Register,
-    /// The device is being unregistered, or leaves this namespace: drop references to it.
-    Unregister,
-    /// The device was set up.
-    Up,
-    /// The device was set down.
-    Down,
-    /// The device is about to be set down.
-    GoingDown,
-    /// The device's flags or operational state changed.
-    Change,
-    /// The device's MTU changed.
-    ChangeMtu,
-    /// The device's hardware address changed.
-    ChangeAddress,
-    /// The device was renamed.
-    ChangeName,
-    /// Any other event, with the kernel's number.
-    Other(usize),
-}
-
-impl NetdevEvent {
-    fn from_raw(event: usize) -> Self {
-        // The kernel's numbers are small: a larger value matches none of them.
-        match u32::try_from(event) {
-            Ok(raw::netdev_cmd_NETDEV_REGISTER) => Self::Register,
-            Ok(raw::netdev_cmd_NETDEV_UNREGISTER) => Self::Unregister,
-            Ok(raw::netdev_cmd_NETDEV_UP) => Self::Up,
-            Ok(raw::netdev_cmd_NETDEV_DOWN) => Self::Down,
-            Ok(raw::netdev_cmd_NETDEV_GOING_DOWN) => Self::GoingDown,
-            Ok(raw::netdev_cmd_NETDEV_CHANGE) => Self::Change,
-            Ok(raw::netdev_cmd_NETDEV_CHANGEMTU) => Self::ChangeMtu,
-            Ok(raw::netdev_cmd_NETDEV_CHANGEADDR) => Self::ChangeAddress,
-            Ok(raw::netdev_cmd_NETDEV_CHANGENAME) => Self::ChangeName,
-            _ => Self::Other(event),
-        }
-    }
-}
-
 /// A handler for events of network devices.
 pub trait NetdevEvents: Send + Sync + 'static {
-    /// Called with RTNL held, for all devices of all namespaces. May sleep.
-    fn event(&self, dev: &NetDevice, event: NetdevEvent);
+    /// Called when a device is being unregistered or leaves its namespace (`NETDEV_UNREGISTER`):
+    /// references to it must be dropped. RTNL is held. May sleep.
+    fn unregister(&self, dev: &NetDevice);
 }
 
-/// Calls a [`NetdevEvents`] handler for each event until it is dropped.
-///
-/// Registering replays [`Register`](NetdevEvent::Register) and [`Up`](NetdevEvent::Up) of the
-/// devices that exist. Dropping takes RTNL, and replays [`Down`](NetdevEvent::Down) and
-/// [`Unregister`](NetdevEvent::Unregister).
+/// Calls a [`NetdevEvents`] handler for the events of all devices of all namespaces until it is
+/// dropped. Dropping takes RTNL, and calls [`NetdevEvents::unregister`] for the devices that exist.
 ///
 /// # Invariants
 ///
@@ -118,8 +73,7 @@ impl<T: NetdevEvents> PinnedDrop for NetdevNotifier<T> {
 ///
 /// # Safety
 ///
-/// `block` is that of a registered [`NetdevNotifier<T>`], and `info` points to a `struct
-/// netdev_notifier_info` whose device is valid for the call.
+/// Only netdevice notifier chains call this, for the `block` of a [`NetdevNotifier<T>`].
 unsafe extern "C" fn notify<T: NetdevEvents>(
     block: *mut raw::notifier_block,
     event: ffi::c_ulong,
@@ -131,15 +85,11 @@ unsafe extern "C" fn notify<T: NetdevEvents>(
     // SAFETY: The block is inside a pinned `NetdevNotifier<T>`, whose handler is initialised before
     // the block is registered and dropped after it is unregistered. Only the handler is borrowed:
     // the `block` field may still be uninitialised for Rust, and C changes it.
-    // `call_netdevice_notifiers_info()` and `call_netdevice_notifier()` (net/core/dev.c) are the
-    // only callers of netdevice chains. They hold RTNL and pass a `struct netdev_notifier_info`,
-    // whose device has a reference.
-    let (handler, dev) = unsafe {
-        (
-            &(*notifier).handler,
-            NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)),
-        )
-    };
-    handler.event(dev, NetdevEvent::from_raw(event));
+    let handler = unsafe { &(*notifier).handler };
+    if event == raw::netdev_cmd_NETDEV_UNREGISTER as ffi::c_ulong {
+        // SAFETY: `call_netdevice_notifiers_info()` and `call_netdevice_notifier()`
+        // (net/core/dev.c) pass a `struct netdev_notifier_info`, whose device has a reference.
+        handler.unregister(unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) });
+    }
     raw::NOTIFY_DONE as ffi::c_int
 }

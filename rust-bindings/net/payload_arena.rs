@@ -14,6 +14,7 @@ use kernel::prelude::*;
 ///
 /// `block` was returned by `blocks::take`, `self` owns its reference, and nothing else uses it. Its
 /// first `used` bytes are initialised.
+#[derive(Default)]
 pub struct PayloadArena {
     block: Option<NonNull<u8>>,
     used: usize,
@@ -84,12 +85,6 @@ impl PayloadArena {
         // SAFETY: By the type invariant, these bytes are inside the block and initialised. They do
         // not change while `self` is borrowed.
         inside.then(|| unsafe { Fragment::new(block.as_ptr().add(start), len, vector) })
-    }
-}
-
-impl Default for PayloadArena {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

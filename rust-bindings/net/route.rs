@@ -5,10 +5,10 @@
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
 use super::{IpAddr, IpVersion, NetDevice};
-use crate::raw;
+use crate::{errno::host_unreachable, raw};
 use core::ptr::{self, NonNull};
 use kernel::{
-    error::{code::*, from_err_ptr, to_result, Error, Result},
+    error::{code::*, from_err_ptr, to_result, Result},
     sync::rcu,
 };
 
@@ -30,12 +30,6 @@ pub struct Flow {
     pub destination_port: u16,
     /// Firewall mark; 0 for none.
     pub mark: u32,
-}
-
-/// Returns `EHOSTUNREACH`, which the kernel crate does not name. The stack reports it if there is
-/// no route.
-fn host_unreachable() -> Error {
-    Error::from_errno((raw::EHOSTUNREACH as i32).wrapping_neg())
 }
 
 /// A route for packets of a [`Flow`] (`struct dst_entry`). The stack resolves the next hop.

@@ -6,7 +6,7 @@
 
 use super::{
     datagram::Fragment,
-    skb::{shim_skb_dev, shim_skb_headlen, shim_skb_tskey, Skb},
+    skb::{shim_skb_headlen, shim_skb_tskey, Skb},
     IpAddr, IpVersion, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
@@ -50,11 +50,6 @@ impl RxSkb {
         // INVARIANT: The caller guarantees the headers, and the pull moved the data past the UDP
         // header.
         Self { skb }
-    }
-
-    /// Returns the device of the packet, which is valid only while the packet is being received.
-    pub(super) fn raw_dev(&self) -> *mut raw::net_device {
-        shim_skb_dev(self.fields())
     }
 
     #[inline]
@@ -217,12 +212,7 @@ impl RxSkb {
         }
     }
 
-    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
-    /// device can read.
+    /// Copies bytes of the payload, like [`Datagram::copy_bits`](super::Datagram::copy_bits).
     #[inline]
     pub(super) fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         self.check_range(offset, destination.len())?;
@@ -234,13 +224,7 @@ impl RxSkb {
         })
     }
 
-    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
-    /// `offset`. `f` must not sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
-    /// the device can read; `f` may have been called for the bytes before that part.
+    /// Calls `f` for pieces of the payload, like [`Datagram::for_each`](super::Datagram::for_each).
     pub(super) fn for_each(
         &self,
         offset: usize,
@@ -297,11 +281,6 @@ impl RxSkb {
                 skb: NonNull::new_unchecked(raw::shim_skb_get(skb)),
             }
         }
-    }
-
-    /// Returns the bytes of memory that the packet occupies.
-    pub(super) fn truesize(&self) -> usize {
-        self.fields().truesize()
     }
 
     /// Frees the packet without counting it as dropped.

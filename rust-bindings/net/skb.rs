@@ -19,9 +19,9 @@ use kernel::{
 #[repr(transparent)]
 pub(super) struct Skb(Opaque<raw::sk_buff>);
 
+#[allow(improper_ctypes, reason = "C code sees a `struct sk_buff`")]
 // Safe: these are the signatures of the shims. Each reads fields of any valid packet, which an
 // `&Skb` points to (type invariant, `repr(transparent)`).
-#[allow(improper_ctypes, reason = "C code sees a `struct sk_buff`")]
 unsafe extern "C" {
     pub(super) safe fn shim_skb_dev(skb: &Skb) -> *mut raw::net_device;
     pub(super) safe fn shim_skb_gso_segs(skb: &Skb) -> c_ushort;

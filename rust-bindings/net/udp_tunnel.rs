@@ -7,6 +7,7 @@
 use super::{
     lockdep,
     net_exit::{self, Owned},
+    skb::shim_skb_dev,
     IpVersion, NetDevice, NetRef, RxSkb,
 };
 use crate::raw;
@@ -194,9 +195,7 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
 ///
 /// # Safety
 ///
-/// - `sk` is valid, and its user data is null or a pointer to an `H` that lives for an RCU grace
-///   period after the user data was cleared. The caller is inside an RCU read-side section.
-/// - The callee owns the packet, and the packet's data starts at the UDP header.
+/// Only UDP calls this, for a socket that [`UdpTunnelSocket::<H>::open`] has configured.
 unsafe extern "C" fn encap_receive<H: UdpReceive>(
     sk: *mut raw::sock,
     skb: *mut raw::sk_buff,
@@ -205,18 +204,14 @@ unsafe extern "C" fn encap_receive<H: UdpReceive>(
     // `udpv6_queue_rcv_one_skb()` (net/ipv6/udp.c) pass a packet whose data starts at the UDP
     // header. They give it away unless more than 0 is returned, which this function never does.
     let skb = unsafe { RxSkb::from_udp(skb) };
-    // SAFETY: UDP has looked up the socket, and calls inside the RCU read-side section of
-    // `ip_protocol_deliver_rcu()` (net/ipv4/ip_input.c) or of its IPv6 counterpart. The user data
-    // is null or the `H` that `open` set. `UdpTunnelSocket` drops that `H` a grace period after
-    // `udp_tunnel_sock_release()` has cleared the user data, so it outlives this section. The
-    // device of a packet that is being received is valid for the section, too
+    // SAFETY: UDP calls inside the RCU read-side section of `ip_protocol_deliver_rcu()`
+    // (net/ipv4/ip_input.c) or of its IPv6 counterpart, with a socket that it has looked up. The
+    // user data is null or the `H` that `open` set. `UdpTunnelSocket` drops that `H` a grace period
+    // after `udp_tunnel_sock_release()` has cleared the user data.
+    let handler = unsafe { raw::shim_sk_user_data_rcu(sk).cast::<H>().as_ref() };
+    // SAFETY: The device of a packet that is being received is valid for that section, too
     // (`netif_receive_skb()`, net/core/dev.c).
-    let (handler, dev) = unsafe {
-        (
-            raw::shim_sk_user_data_rcu(sk).cast::<H>().as_ref(),
-            NetDevice::from_raw(skb.raw_dev()),
-        )
-    };
+    let dev = unsafe { NetDevice::from_raw(shim_skb_dev(skb.fields())) };
     if let Some(handler) = handler {
         handler.receive(dev, skb);
     }

@@ -3,19 +3,11 @@
 //! Attributes of devices and ports.
 
 use crate::{compat::DeviceLimit, raw};
-use core::marker::PhantomData;
 use kernel::str::CStr;
 
-/// Arguments of CREATE_CQ.
-#[derive(Clone, Copy, Debug)]
-pub struct CqInitAttr {
-    /// Minimum number of entries.
-    pub cqe: u32,
-    /// Completion vector.
-    pub comp_vector: u32,
-    /// `IB_UVERBS_CQ_FLAGS_*`.
-    pub flags: u32,
-}
+/// Arguments of CREATE_CQ: the minimum number of entries, the completion vector, and
+/// `IB_UVERBS_CQ_FLAGS_*`.
+pub type CqInitAttr = raw::ib_cq_init_attr;
 
 /// The consumer requests completion timestamps.
 pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
@@ -23,11 +15,11 @@ pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
 pub const CQ_FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
 
 macro_rules! setters {
-    ($(#[$doc:meta] $name:ident: $field:ident as $ty:ty, $from:ty;)*) => {
+    ($(#[$doc:meta] $field:ident: $from:ty $(as $to:ty)?;)*) => {
         $(
             #[$doc]
-            pub fn $name(&mut self, value: $from) -> &mut Self {
-                self.0.$field = value as $ty;
+            pub fn $field(&mut self, value: $from) -> &mut Self {
+                self.0.$field = value $(as $to)?;
                 self
             }
         )*
@@ -35,83 +27,80 @@ macro_rules! setters {
 }
 
 /// A view of `struct ib_device_attr` for drivers to fill in.
-pub struct DeviceAttr<'a>(
-    &'a mut raw::ib_device_attr,
-    PhantomData<&'a mut raw::ib_device_attr>,
-);
+pub struct DeviceAttr<'a>(&'a mut raw::ib_device_attr);
 
 impl<'a> DeviceAttr<'a> {
     pub(crate) fn new(attr: &'a mut raw::ib_device_attr) -> Self {
-        Self(attr, PhantomData)
+        Self(attr)
     }
 
     setters! {
         /// Firmware version, for display.
-        fw_ver: fw_ver as u64, u64;
+        fw_ver: u64;
         /// Maximum size of a memory region in bytes.
-        max_mr_size: max_mr_size as u64, u64;
+        max_mr_size: u64;
         /// Bitmap of the page sizes that a region may have.
-        page_size_cap: page_size_cap as u64, u64;
+        page_size_cap: u64;
         /// Vendor identifier (an IEEE OUI).
-        vendor_id: vendor_id as u32, u32;
+        vendor_id: u32;
         /// The vendor's part number.
-        vendor_part_id: vendor_part_id as u32, u32;
+        vendor_part_id: u32;
         /// Hardware version.
-        hw_ver: hw_ver as u32, u32;
+        hw_ver: u32;
         /// Maximum number of queue pairs.
-        max_qp: max_qp as DeviceLimit, u32;
+        max_qp: u32 as DeviceLimit;
         /// Maximum number of work requests in a work queue.
-        max_qp_wr: max_qp_wr as DeviceLimit, u32;
+        max_qp_wr: u32 as DeviceLimit;
         /// `IB_DEVICE_*`.
-        device_cap_flags: device_cap_flags as u64, u64;
+        device_cap_flags: u64;
         /// `IBK_*`.
-        kernel_cap_flags: kernel_cap_flags as u64, u64;
+        kernel_cap_flags: u64;
         /// Maximum number of data segments in a send work request.
-        max_send_sge: max_send_sge as DeviceLimit, u32;
+        max_send_sge: u32 as DeviceLimit;
         /// Maximum number of data segments in a receive work request.
-        max_recv_sge: max_recv_sge as DeviceLimit, u32;
+        max_recv_sge: u32 as DeviceLimit;
         /// Maximum number of data segments in a READ.
-        max_sge_rd: max_sge_rd as DeviceLimit, u32;
+        max_sge_rd: u32 as DeviceLimit;
         /// Maximum number of completion queues.
-        max_cq: max_cq as DeviceLimit, u32;
+        max_cq: u32 as DeviceLimit;
         /// Maximum number of entries in a completion queue.
-        max_cqe: max_cqe as DeviceLimit, u32;
+        max_cqe: u32 as DeviceLimit;
         /// Maximum number of memory regions.
-        max_mr: max_mr as DeviceLimit, u32;
+        max_mr: u32 as DeviceLimit;
         /// Maximum number of memory windows.
-        max_mw: max_mw as DeviceLimit, u32;
+        max_mw: u32 as DeviceLimit;
         /// Maximum number of pages in a fast registration.
-        max_fast_reg_page_list_len: max_fast_reg_page_list_len as u32, u32;
+        max_fast_reg_page_list_len: u32;
         /// Maximum number of protection domains.
-        max_pd: max_pd as DeviceLimit, u32;
+        max_pd: u32 as DeviceLimit;
         /// Maximum number of READs and atomics outstanding at a queue pair as responder.
-        max_qp_rd_atom: max_qp_rd_atom as DeviceLimit, u32;
+        max_qp_rd_atom: u32 as DeviceLimit;
         /// Maximum number of READs and atomics outstanding at all queue pairs as responders.
-        max_res_rd_atom: max_res_rd_atom as DeviceLimit, u32;
+        max_res_rd_atom: u32 as DeviceLimit;
         /// Maximum number of READs and atomics outstanding at a queue pair as requester.
-        max_qp_init_rd_atom: max_qp_init_rd_atom as DeviceLimit, u32;
+        max_qp_init_rd_atom: u32 as DeviceLimit;
         /// Maximum number of multicast groups.
-        max_mcast_grp: max_mcast_grp as DeviceLimit, u32;
+        max_mcast_grp: u32 as DeviceLimit;
         /// Maximum number of queue pairs in a multicast group.
-        max_mcast_qp_attach: max_mcast_qp_attach as DeviceLimit, u32;
+        max_mcast_qp_attach: u32 as DeviceLimit;
         /// Maximum number of queue pairs in all multicast groups together.
-        max_total_mcast_qp_attach: max_total_mcast_qp_attach as DeviceLimit, u32;
+        max_total_mcast_qp_attach: u32 as DeviceLimit;
         /// Maximum number of address handles.
-        max_ah: max_ah as DeviceLimit, u32;
+        max_ah: u32 as DeviceLimit;
         /// Maximum number of shared receive queues.
-        max_srq: max_srq as DeviceLimit, u32;
+        max_srq: u32 as DeviceLimit;
         /// Maximum number of work requests in a shared receive queue.
-        max_srq_wr: max_srq_wr as DeviceLimit, u32;
+        max_srq_wr: u32 as DeviceLimit;
         /// Maximum number of data segments in a work request of a shared receive queue.
-        max_srq_sge: max_srq_sge as DeviceLimit, u32;
+        max_srq_sge: u32 as DeviceLimit;
         /// Number of entries in the P_Key table.
-        max_pkeys: max_pkeys as u16, u16;
+        max_pkeys: u16;
         /// Maximum delay of the device's acknowledgments: `4.096 us * 2^n`.
-        local_ca_ack_delay: local_ca_ack_delay as u8, u8;
+        local_ca_ack_delay: u8;
         /// Mask of the significant bits of completion timestamps.
-        timestamp_mask: timestamp_mask as u64, u64;
+        timestamp_mask: u64;
         /// Clock of completion timestamps, in kHz.
-        hca_core_clock: hca_core_clock as u64, u64;
+        hca_core_clock: u64;
     }
 
     /// Sets the system image GUID.
@@ -191,33 +180,30 @@ pub(crate) fn mtu_from_enum(mtu: u32) -> Option<u32> {
 }
 
 /// A view of `struct ib_port_attr` for drivers to fill in.
-pub struct PortAttr<'a>(
-    &'a mut raw::ib_port_attr,
-    PhantomData<&'a mut raw::ib_port_attr>,
-);
+pub struct PortAttr<'a>(&'a mut raw::ib_port_attr);
 
 impl<'a> PortAttr<'a> {
     pub(crate) fn new(attr: &'a mut raw::ib_port_attr) -> Self {
-        Self(attr, PhantomData)
+        Self(attr)
     }
 
     setters! {
         /// Number of entries in the GID table.
-        gid_tbl_len: gid_tbl_len as i32, u32;
+        gid_tbl_len: u32 as i32;
         /// Maximum size of a message in bytes.
-        max_msg_sz: max_msg_sz as u32, u32;
+        max_msg_sz: u32;
         /// Number of packets with a P_Key that did not match.
-        bad_pkey_cntr: bad_pkey_cntr as u32, u32;
+        bad_pkey_cntr: u32;
         /// Number of packets with a Q_Key that did not match.
-        qkey_viol_cntr: qkey_viol_cntr as u32, u32;
+        qkey_viol_cntr: u32;
         /// Number of entries in the P_Key table.
-        pkey_tbl_len: pkey_tbl_len as u16, u16;
+        pkey_tbl_len: u16;
         /// `IB_PORT_*_SUP`.
-        port_cap_flags: port_cap_flags as u32, u32;
+        port_cap_flags: u32;
         /// MTU of the link in bytes.
-        phys_mtu: phys_mtu as u32, u32;
+        phys_mtu: u32;
         /// Number of virtual lanes.
-        max_vl_num: max_vl_num as u8, u8;
+        max_vl_num: u8;
     }
 
     /// Sets the maximum and the active MTU, given in bytes (see [`mtu_to_enum`]).
@@ -229,21 +215,15 @@ impl<'a> PortAttr<'a> {
 
     /// Sets the logical and physical state.
     pub fn state(&mut self, state: PortState) -> &mut Self {
-        let (logical, physical) = match state {
-            PortState::Active => (
-                raw::ib_port_state_IB_PORT_ACTIVE,
-                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
-            ),
-            PortState::Polling => (
-                raw::ib_port_state_IB_PORT_DOWN,
-                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
-            ),
-            PortState::Disabled => (
-                raw::ib_port_state_IB_PORT_DOWN,
-                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
-            ),
+        self.0.state = match state {
+            PortState::Active => raw::ib_port_state_IB_PORT_ACTIVE,
+            _ => raw::ib_port_state_IB_PORT_DOWN,
         };
-        self.0.state = logical;
+        let physical = match state {
+            PortState::Active => raw::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
+            PortState::Polling => raw::ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
+            PortState::Disabled => raw::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
+        };
         self.0.phys_state = physical as u8;
         self
     }

@@ -2,7 +2,7 @@
 
 //! Devices: allocation, registration, and `rdma link add`.
 
-use super::{object::Driver, ops};
+use super::{object::Driver, ops::Ops};
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::MaybeUninit, ptr::NonNull};
 use kernel::{
@@ -153,10 +153,10 @@ impl<D: Driver> UnregisteredDevice<D> {
         // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
         // ib_device_set_netdev() (device.c) may be called before registration.
         unsafe {
-            (*device.as_ptr()).enum_ops = ops::enum_ops::<D>();
-            (*device.as_ptr()).identity = ops::identity::<D>();
+            (*device.as_ptr()).enum_ops = Ops::<D>::ENUM_OPS;
+            (*device.as_ptr()).identity = Ops::<D>::IDENTITY;
             (*(*device.as_ptr()).data.get()).write(data);
-            ops::set_ops::<D>(ib);
+            Ops::<D>::install(ib);
             // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
             let this = Self(device);
             (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;
@@ -229,11 +229,7 @@ impl<D: Driver> LinkOps<D> {
         }
     }
 
-    /// Implements `rdma link add`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core only.
+    /// Implements `rdma link add`. Only ib_core calls it.
     unsafe extern "C" fn newlink(
         name: *const kernel::ffi::c_char,
         ndev: *mut raw::net_device,
@@ -244,11 +240,7 @@ impl<D: Driver> LinkOps<D> {
         super::object::errno(D::newlink(name, ndev))
     }
 
-    /// Implements the driver's part of `rdma link delete`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core only.
+    /// Implements the driver's part of `rdma link delete`. Only ib_core calls it.
     unsafe extern "C" fn dellink(device: *mut raw::ib_device) -> i32 {
         // SAFETY: nldev.c passes a device whose link_ops are these, and holds a reference to it.
         super::object::errno(D::dellink(unsafe { Device::from_raw(device) }))

@@ -56,6 +56,20 @@ impl<I, T> Object<I, T> {
         unsafe { (*self.data.get()).assume_init_ref() }
     }
 
+    /// Returns the driver's data of an object that may be absent: `ib` may be null.
+    ///
+    /// # Safety
+    ///
+    /// If `ib` is not null, it meets the requirements of [`Object::from_ptr`] and [`Object::data`].
+    pub(crate) unsafe fn data_of<'a>(ib: *mut I) -> Option<&'a T>
+    where
+        T: 'a,
+        I: 'a,
+    {
+        // SAFETY: The caller guarantees the requirements of both functions.
+        NonNull::new(ib).map(|ib| unsafe { Self::from_ptr(ib.as_ptr()).data() })
+    }
+
     /// Implements a create operation: stores the result of `create` as the driver's data.
     ///
     /// # Safety

@@ -44,123 +44,92 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
     }
 }
 
-/// The operations of driver `D`, as C functions.
+/// The operations of driver `D`, as C functions: each one that has the name of an operation of
+/// `struct ib_device_ops` implements that operation.
 ///
-/// ib_core calls them (`struct ib_device_ops`) with objects of this driver's devices, which exist
-/// during the call. Other arguments are also valid during the call. ib_core serializes creation and
-/// destruction of an object with its other operations. "A live object" is one that was created and
-/// is not being destroyed.
-struct Ops<D: Driver>(core::marker::PhantomData<D>);
+/// # Safety
+///
+/// Only the callers of `struct ib_device_ops` may call these functions: ib_core, uverbs, and kernel
+/// consumers, through the functions of ib_verbs.h. (Functions of this module may, under the same
+/// conditions.) They pass objects of this driver's devices, which exist during the call, and other
+/// arguments that are valid during the call. `udata` is null or that of the running command.
+///
+/// An object to be created is zeroed, except for the fields that ib_core sets, and nothing else
+/// uses it. Any other object is live: it was created and is not being destroyed. (The driver's part
+/// of a counter exists only while the counter's `id` is not 0.) Once an object's
+/// destruction has succeeded, nothing uses the object. ib_core serializes creation and destruction
+/// of an object with its other operations.
+pub(super) struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
 impl<D: Driver> Ops<D> {
     /// The functions that the trampolines call.
-    const ENUM_OPS: raw::rdma_enum_ops = raw::rdma_enum_ops {
+    pub(super) const ENUM_OPS: &'static raw::rdma_enum_ops = &raw::rdma_enum_ops {
         req_notify_cq: Some(Self::req_notify_cq),
         get_link_layer: Some(Self::get_link_layer),
         modify_srq: Some(Self::modify_srq),
         alloc_mr: Some(Self::alloc_mr),
     };
 
-    const ENUM_OPS_REF: &'static raw::rdma_enum_ops = &Self::ENUM_OPS;
-
     /// The contents of the sysfs files.
-    const IDENTITY: raw::rdma_identity = raw::rdma_identity {
+    pub(super) const IDENTITY: &'static raw::rdma_identity = &raw::rdma_identity {
         hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),
         hw_rev: as_char_ptr_in_const_context(D::IDENTITY.hw_rev).cast(),
         board_id: as_char_ptr_in_const_context(D::IDENTITY.board_id).cast(),
     };
 
-    const IDENTITY_REF: &'static raw::rdma_identity = &Self::IDENTITY;
-}
+    /// Sets the operations of a device.
+    ///
+    /// # Safety
+    ///
+    /// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
+    pub(super) unsafe fn install(ib: *mut raw::ib_device) {
+        let mut ops: raw::ib_device_ops = pin_init::zeroed();
+        ops.owner = ThisModule::as_ptr(D::module());
+        ops.driver_id = D::DRIVER_ID;
+        ops.uverbs_abi_ver = D::ABI_VERSION;
+        ops.set_uverbs_robust_udata(1);
 
-/// Returns the contents of the sysfs files for driver `D`.
-pub(super) fn identity<D: Driver>() -> *const raw::rdma_identity {
-    Ops::<D>::IDENTITY_REF
-}
+        macro_rules! set {
+            ($($operation:ident),* $(,)?) => {
+                $(ops.$operation = Some(Self::$operation);)*
+            };
+        }
+        set! {
+            dealloc_driver, get_dev_fw_str, query_device, query_port, get_port_immutable,
+            query_pkey, alloc_hw_port_stats, get_hw_stats,
+            counter_init, counter_alloc_stats, counter_bind_qp, counter_unbind_qp,
+            counter_update_stats, counter_dealloc,
+            alloc_ucontext, dealloc_ucontext, disassociate_ucontext,
+            alloc_pd, dealloc_pd, alloc_xrcd, dealloc_xrcd,
+            create_ah, query_ah, destroy_ah,
+            create_cq, resize_user_cq, destroy_cq, poll_cq,
+            create_qp, modify_qp, query_qp, destroy_qp, attach_mcast, detach_mcast,
+            post_send, post_recv,
+            create_srq, query_srq, destroy_srq, post_srq_recv,
+            get_dma_mr, reg_user_mr, rereg_user_mr, dereg_mr, map_mr_sg,
+            alloc_mw, dealloc_mw,
+        }
+        ops.create_user_ah = Some(Self::create_ah);
+        ops.create_user_cq = Some(Self::create_cq);
+        ops.device_group = &raw const raw::rdma_identity_group;
+        // The trampolines call `ENUM_OPS`.
+        ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
+        ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
+        ops.modify_srq = Some(raw::rdma_trampoline_modify_srq);
+        ops.alloc_mr = Some(raw::rdma_trampoline_alloc_mr);
 
-/// Returns the operations that the trampolines call.
-pub(super) fn enum_ops<D: Driver>() -> *const raw::rdma_enum_ops {
-    Ops::<D>::ENUM_OPS_REF
-}
+        ops.size_ib_ucontext = size_of::<Ucontext<D>>();
+        ops.size_ib_pd = size_of::<Pd<D>>();
+        ops.size_ib_ah = size_of::<Ah<D>>();
+        ops.size_ib_cq = size_of::<Cq<D>>();
+        ops.size_ib_mw = size_of::<Mw<D>>();
+        ops.size_ib_qp = size_of::<Qp<D>>();
+        ops.size_ib_srq = size_of::<Srq<D>>();
+        ops.size_ib_xrcd = size_of::<Xrcd<D>>();
+        ops.size_rdma_counter = size_of::<Counter<D>>();
 
-/// Sets the operations of a device.
-///
-/// # Safety
-///
-/// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
-pub(super) unsafe fn set_ops<D: Driver>(ib: *mut raw::ib_device) {
-    let mut ops: raw::ib_device_ops = pin_init::zeroed();
-    ops.owner = ThisModule::as_ptr(D::module());
-    ops.driver_id = D::DRIVER_ID;
-    ops.uverbs_abi_ver = D::ABI_VERSION;
-    ops.set_uverbs_robust_udata(1);
-
-    ops.dealloc_driver = Some(Ops::<D>::dealloc_driver);
-    ops.device_group = &raw const raw::rdma_identity_group;
-    ops.get_dev_fw_str = Some(Ops::<D>::get_dev_fw_str);
-    ops.query_device = Some(Ops::<D>::query_device);
-    ops.query_port = Some(Ops::<D>::query_port);
-    ops.get_port_immutable = Some(Ops::<D>::port_immutable);
-    ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
-    ops.query_pkey = Some(Ops::<D>::query_pkey);
-    ops.alloc_hw_port_stats = Some(Ops::<D>::alloc_hw_port_stats);
-    ops.get_hw_stats = Some(Ops::<D>::get_hw_stats);
-    ops.counter_init = Some(Ops::<D>::counter_init);
-    ops.counter_alloc_stats = Some(Ops::<D>::counter_alloc_stats);
-    ops.counter_bind_qp = Some(Ops::<D>::counter_bind_qp);
-    ops.counter_unbind_qp = Some(Ops::<D>::counter_unbind_qp);
-    ops.counter_update_stats = Some(Ops::<D>::counter_update_stats);
-    ops.counter_dealloc = Some(Ops::<D>::counter_dealloc);
-    ops.alloc_ucontext = Some(Ops::<D>::alloc_ucontext);
-    ops.dealloc_ucontext = Some(Ops::<D>::dealloc_ucontext);
-    ops.disassociate_ucontext = Some(Ops::<D>::disassociate_ucontext);
-    ops.alloc_pd = Some(Ops::<D>::alloc_pd);
-    ops.dealloc_pd = Some(Ops::<D>::dealloc_pd);
-    ops.create_ah = Some(Ops::<D>::create_ah);
-    ops.create_user_ah = Some(Ops::<D>::create_ah);
-    ops.query_ah = Some(Ops::<D>::query_ah);
-    ops.destroy_ah = Some(Ops::<D>::destroy_ah);
-    ops.create_cq = Some(Ops::<D>::create_cq);
-    ops.create_user_cq = Some(Ops::<D>::create_cq);
-    ops.resize_user_cq = Some(Ops::<D>::resize_user_cq);
-    ops.destroy_cq = Some(Ops::<D>::destroy_cq);
-    ops.poll_cq = Some(Ops::<D>::poll_cq);
-    ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
-    ops.create_qp = Some(Ops::<D>::create_qp);
-    ops.modify_qp = Some(Ops::<D>::modify_qp);
-    ops.query_qp = Some(Ops::<D>::query_qp);
-    ops.destroy_qp = Some(Ops::<D>::destroy_qp);
-    ops.attach_mcast = Some(Ops::<D>::attach_mcast);
-    ops.detach_mcast = Some(Ops::<D>::detach_mcast);
-    ops.post_send = Some(Ops::<D>::post_send);
-    ops.post_recv = Some(Ops::<D>::post_recv);
-    ops.alloc_xrcd = Some(Ops::<D>::alloc_xrcd);
-    ops.dealloc_xrcd = Some(Ops::<D>::dealloc_xrcd);
-    ops.create_srq = Some(Ops::<D>::create_srq);
-    ops.modify_srq = Some(raw::rdma_trampoline_modify_srq);
-    ops.query_srq = Some(Ops::<D>::query_srq);
-    ops.destroy_srq = Some(Ops::<D>::destroy_srq);
-    ops.post_srq_recv = Some(Ops::<D>::post_srq_recv);
-    ops.get_dma_mr = Some(Ops::<D>::get_dma_mr);
-    ops.reg_user_mr = Some(Ops::<D>::reg_user_mr);
-    ops.rereg_user_mr = Some(Ops::<D>::rereg_user_mr);
-    ops.dereg_mr = Some(Ops::<D>::dereg_mr);
-    ops.alloc_mr = Some(raw::rdma_trampoline_alloc_mr);
-    ops.map_mr_sg = Some(Ops::<D>::map_mr_sg);
-    ops.alloc_mw = Some(Ops::<D>::alloc_mw);
-    ops.dealloc_mw = Some(Ops::<D>::dealloc_mw);
-
-    ops.size_ib_ucontext = size_of::<Ucontext<D>>();
-    ops.size_ib_pd = size_of::<Pd<D>>();
-    ops.size_ib_ah = size_of::<Ah<D>>();
-    ops.size_ib_cq = size_of::<Cq<D>>();
-    ops.size_ib_mw = size_of::<Mw<D>>();
-    ops.size_ib_qp = size_of::<Qp<D>>();
-    ops.size_ib_srq = size_of::<Srq<D>>();
-    ops.size_ib_xrcd = size_of::<Xrcd<D>>();
-    ops.size_rdma_counter = size_of::<Counter<D>>();
-
-    // SAFETY: ib_set_device_ops() (device.c) copies the operations into the device, which is not
-    // registered yet.
-    unsafe { raw::ib_set_device_ops(ib, &ops) };
+        // SAFETY: ib_set_device_ops() (device.c) copies the operations into the device, which is
+        // not registered yet.
+        unsafe { raw::ib_set_device_ops(ib, &ops) };
+    }
 }

@@ -8,24 +8,25 @@ use super::{
     object::{Cq, Driver, Srq, Xrcd},
 };
 use crate::raw;
-use core::ptr::NonNull;
+use core::ops::Deref;
 use kernel::prelude::*;
 
 /// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum QpType {
     /// Reliable connection.
-    Rc,
+    Rc = raw::ib_qp_type_IB_QPT_RC,
     /// Unreliable connection.
-    Uc,
+    Uc = raw::ib_qp_type_IB_QPT_UC,
     /// Unreliable datagram.
-    Ud,
+    Ud = raw::ib_qp_type_IB_QPT_UD,
     /// General services interface: QP1.
-    Gsi,
+    Gsi = raw::ib_qp_type_IB_QPT_GSI,
     /// Sending end of an extended reliable connection.
-    XrcInitiator,
+    XrcInitiator = raw::ib_qp_type_IB_QPT_XRC_INI,
     /// Receiving end of an extended reliable connection.
-    XrcTarget,
+    XrcTarget = raw::ib_qp_type_IB_QPT_XRC_TGT,
 }
 
 impl QpType {
@@ -36,10 +37,11 @@ impl QpType {
 }
 
 /// `enum ib_qp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum QpState {
     /// No work requests may be posted.
+    #[default]
     Reset = 0,
     /// Receive work requests may be posted.
     Init = 1,
@@ -58,16 +60,9 @@ pub enum QpState {
 impl QpState {
     /// Converts a value of `enum ib_qp_state`.
     pub fn from_raw(state: u32) -> Option<Self> {
-        Some(match state {
-            0 => Self::Reset,
-            1 => Self::Init,
-            2 => Self::Rtr,
-            3 => Self::Rts,
-            4 => Self::Sqd,
-            5 => Self::Sqe,
-            6 => Self::Error,
-            _ => return None,
-        })
+        use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        let states = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
+        states.get(state as usize).copied()
     }
 }
 
@@ -159,18 +154,11 @@ impl<'a, D: Driver> QpInit<'a, D> {
         // are created and not destroyed while ib_core holds its references to them (`create_qp()`
         // in uverbs_cmd.c and in verbs.c).
         let (send_cq, recv_cq, xrcd, srq) = unsafe {
-            let cq = |cq: *mut raw::ib_cq| -> Option<&'a D::Cq> {
-                Some(Cq::<D>::from_ptr(NonNull::new(cq)?.as_ptr()).data())
-            };
-            let srq = |srq: *mut raw::ib_srq| -> Option<&'a D::Srq> {
-                Some(Srq::<D>::from_ptr(NonNull::new(srq)?.as_ptr()).data())
-            };
-            let xrcd = NonNull::new(init.xrcd);
             (
-                cq(init.send_cq),
-                cq(init.recv_cq),
-                xrcd.map(|xrcd| Xrcd::<D>::from_ptr(xrcd.as_ptr()).data()),
-                srq(init.srq),
+                Cq::<D>::data_of(init.send_cq).map(Deref::deref),
+                Cq::<D>::data_of(init.recv_cq).map(Deref::deref),
+                Xrcd::<D>::data_of(init.xrcd),
+                Srq::<D>::data_of(init.srq).map(Deref::deref),
             )
         };
         Ok(Self {
@@ -222,7 +210,7 @@ impl QpAttrMask {
 }
 
 /// Attributes of a queue pair (`struct ib_qp_attr`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct QpAttr {
     /// Next state in MODIFY_QP, current state in QUERY_QP.
     pub state: QpState,
@@ -254,7 +242,7 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: u8,
     /// Encoded delay in RNR NAKs.
     pub min_rnr_timer: u8,
-    /// Port number, from 1.
+    /// Port number, from 1, in MODIFY_QP.
     pub port: u32,
     /// Encoded acknowledge timeout.
     pub timeout: u8,
@@ -262,35 +250,8 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Retries after an RNR NAK, 0 to 6; 7 means infinite.
     pub rnr_retry: u8,
-    /// The requested path migration state is "migrated".
+    /// The path migration state in MODIFY_QP is "migrated".
     pub migrated: bool,
-}
-
-impl Default for QpAttr {
-    fn default() -> Self {
-        Self {
-            state: QpState::Reset,
-            cur_state: QpState::Reset,
-            path_mtu: 0,
-            qkey: 0,
-            rq_psn: 0,
-            sq_psn: 0,
-            dest_qpn: 0,
-            access_flags: 0,
-            address: None,
-            pkey_index: 0,
-            en_sqd_async_notify: false,
-            sq_draining: false,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
-            port: 1,
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            migrated: true,
-        }
-    }
 }
 
 impl QpAttr {
@@ -360,7 +321,7 @@ impl QpAttr {
         attr.max_rd_atomic = self.max_rd_atomic;
         attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
         attr.min_rnr_timer = self.min_rnr_timer;
-        attr.port_num = self.port;
+        attr.port_num = 1; // A device has one port.
         attr.timeout = self.timeout;
         attr.retry_cnt = self.retry_cnt;
         attr.rnr_retry = self.rnr_retry;
@@ -370,15 +331,7 @@ impl QpAttr {
 
 /// Returns whether the Modify QP table (IBA 11.2.5.2) allows the transition with these attributes.
 pub fn modify_is_ok(cur: QpState, next: QpState, qp_type: QpType, mask: QpAttrMask) -> bool {
-    let raw_type = match qp_type {
-        QpType::Rc => raw::ib_qp_type_IB_QPT_RC,
-        QpType::Uc => raw::ib_qp_type_IB_QPT_UC,
-        QpType::Ud => raw::ib_qp_type_IB_QPT_UD,
-        QpType::Gsi => raw::ib_qp_type_IB_QPT_GSI,
-        QpType::XrcInitiator => raw::ib_qp_type_IB_QPT_XRC_INI,
-        QpType::XrcTarget => raw::ib_qp_type_IB_QPT_XRC_TGT,
-    };
     // SAFETY: ib_modify_qp_is_ok() (verbs.c) looks up a constant table, and all arguments are in
     // its range.
-    unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, raw_type, mask.0) }
+    unsafe { raw::ib_modify_qp_is_ok(cur as u32, next as u32, qp_type as u32, mask.0) }
 }

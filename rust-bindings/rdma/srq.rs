@@ -5,34 +5,10 @@
 use super::object::Driver;
 use crate::raw;
 
-/// Attributes of a shared receive queue (`struct ib_srq_attr`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SrqAttr {
-    /// Maximum number of outstanding work requests.
-    pub max_wr: u32,
-    /// Maximum number of data segments in a work request.
-    pub max_sge: u32,
-    /// Reports an event when fewer work requests are left; 0 disables it.
-    pub limit: u32,
-}
-
-impl SrqAttr {
-    pub(crate) fn from_raw(attr: &raw::ib_srq_attr) -> Self {
-        Self {
-            max_wr: attr.max_wr,
-            max_sge: attr.max_sge,
-            limit: attr.srq_limit,
-        }
-    }
-
-    pub(crate) fn to_raw(self) -> raw::ib_srq_attr {
-        raw::ib_srq_attr {
-            max_wr: self.max_wr,
-            max_sge: self.max_sge,
-            srq_limit: self.limit,
-        }
-    }
-}
+/// Attributes of a shared receive queue: the maximum numbers of outstanding work requests and of
+/// data segments in each, and the limit. An event is reported when fewer work requests than the
+/// limit are left; 0 disables it.
+pub type SrqAttr = raw::ib_srq_attr;
 
 /// Additional attributes of a shared receive queue for XRC.
 pub struct XrcSrq<'a, D: Driver> {
@@ -47,9 +23,9 @@ pub struct XrcSrq<'a, D: Driver> {
 pub struct SrqAttrMask(pub u32);
 
 impl SrqAttrMask {
-    /// Resizes to [`SrqAttr::max_wr`].
+    /// Resizes to `max_wr`.
     pub const MAX_WR: u32 = raw::ib_srq_attr_mask_IB_SRQ_MAX_WR;
-    /// Arms [`SrqAttr::limit`], or disarms it if it is 0.
+    /// Arms `srq_limit`, or disarms it if it is 0.
     pub const LIMIT: u32 = raw::ib_srq_attr_mask_IB_SRQ_LIMIT;
 
     /// Returns whether all of `bits` are set.

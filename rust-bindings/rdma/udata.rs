@@ -69,10 +69,7 @@ impl Udata<'_> {
         // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`). The caller
         // guarantees a live context of `D`, which is destroyed only after its commands have ended
         // (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
-        unsafe {
-            let context = NonNull::new(raw::shim_udata_context(self.0.as_ptr()))?;
-            Some(Ucontext::<D>::from_ptr(context.as_ptr()).data())
-        }
+        unsafe { Ucontext::<D>::data_of(raw::shim_udata_context(self.0.as_ptr())) }
     }
 
     /// Returns `EOPNOTSUPP` if the command has one of these attributes (`UVERBS_ATTR_*`), which

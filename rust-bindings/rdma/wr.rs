@@ -10,20 +10,13 @@ use crate::{raw, shared_bytes};
 use core::{
     marker::PhantomData,
     mem::{ManuallyDrop, MaybeUninit},
-    ptr::{self, NonNull},
+    ptr,
 };
 use kernel::prelude::*;
 
-/// A data segment of a work request.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DataSegment {
-    /// Address in the region named by `lkey`.
-    pub addr: u64,
-    /// Length in bytes.
-    pub length: u32,
-    /// L_Key.
-    pub lkey: u32,
-}
+/// A data segment of a work request: an address in the region that the L_Key names, and a length in
+/// bytes.
+pub type DataSegment = raw::ib_sge;
 
 /// Returns the data segments of a scatter/gather list.
 fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = DataSegment> + 'a {
@@ -35,12 +28,7 @@ fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = Da
     (0..count).map(move |i| {
         // SAFETY: Callers of ib_post_send() and ib_post_recv() (ib_verbs.h) pass `num_sge`
         // elements, which stay valid until the call returns.
-        let sge = unsafe { ptr::read(list.add(i)) };
-        DataSegment {
-            addr: sge.addr,
-            length: sge.length,
-            lkey: sge.lkey,
-        }
+        unsafe { ptr::read(list.add(i)) }
     })
 }
 
@@ -131,10 +119,7 @@ impl<'a, D: Driver> Part<'a, D> {
             match wr.opcode {
                 _ if is_ud => {
                     let ud = &*start.cast::<raw::ib_ud_wr>();
-                    match NonNull::new(ud.ah) {
-                        Some(ah) => Self::Ud(ud, Ah::<D>::from_ptr(ah.as_ptr()).data()),
-                        None => Self::None,
-                    }
+                    Ah::<D>::data_of(ud.ah).map_or(Self::None, |ah| Self::Ud(ud, ah))
                 }
                 raw::ib_wr_opcode_IB_WR_RDMA_WRITE
                 | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM

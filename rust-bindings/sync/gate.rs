@@ -16,14 +16,6 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 /// Lets callbacks run until [`close`](CallbackGate::close), which waits for running callbacks.
 ///
 /// Any number of callbacks may be inside at the same time, and one context may enter several times.
-///
-/// # Examples
-///
-/// ```ignore
-/// if let Some(_inside) = cq.gate.enter() {
-///     consumer_handler(cq); // `close` waits until `_inside` is gone.
-/// }
-/// ```
 #[pin_data]
 pub(crate) struct CallbackGate {
     count: Atomic<usize>,

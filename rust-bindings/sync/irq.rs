@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sections with interrupts disabled, for locks that are taken in any context.
+//! Sections with softirqs or interrupts disabled on the current CPU, and spin locks in them.
+//!
+//! C headers: `include/linux/bottom_half.h`, `include/linux/irqflags.h`.
 
 use crate::raw;
 use core::ops::{Deref, DerefMut};
@@ -9,12 +11,49 @@ use kernel::{
     types::NotThreadSafe,
 };
 
+/// A guard that disables softirqs on the current CPU. Guards nest.
+///
+/// If a softirq handler locks some data, all other contexts must hold this guard while they lock
+/// it. Must be created with interrupts enabled.
+///
+/// # Invariants
+///
+/// Owns one level of the current task's `local_bh_disable`.
+#[must_use = "softirqs are enabled again when the guard is dropped"]
+pub struct BhGuard(NotThreadSafe);
+
+impl BhGuard {
+    /// Disables softirqs.
+    #[inline]
+    #[expect(clippy::new_without_default, reason = "a guard has no default value")]
+    pub fn new() -> Self {
+        raw::safe::shim_local_bh_disable();
+        // INVARIANT: The level was added just above.
+        Self(NotThreadSafe)
+    }
+}
+
+impl Drop for BhGuard {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: Balances the `local_bh_disable` of `new` (type invariant). It runs on the same
+        // task, because the guard is not `Send`.
+        unsafe { raw::shim_local_bh_enable() };
+    }
+}
+
+/// Returns whether interrupts are disabled on the current CPU.
+#[inline]
+pub fn irqs_disabled() -> bool {
+    raw::safe::shim_irqs_disabled()
+}
+
 /// A guard that disables interrupts on this CPU and restores their previous state when it is
 /// dropped.
 ///
-/// Holding it while taking a [`SpinLock`](kernel::sync::SpinLock) is equivalent to
+/// Holding it while taking a [`SpinLock`] is equivalent to
 /// `spin_lock_irqsave()`. Guards must be dropped in reverse order of creation.
-pub(crate) struct IrqGuard {
+pub struct IrqGuard {
     flags: usize,
     _not_send: NotThreadSafe,
 }
@@ -39,27 +78,40 @@ impl Drop for IrqGuard {
     }
 }
 
-/// A [`SpinLock`] that is held with interrupts disabled (`spin_lock_irqsave()`).
+/// A [`SpinLock`] that is held with softirqs or interrupts disabled by guard `G`.
 ///
-/// It combines both guards, so that the lock is always released before interrupts are restored. Two
-/// separate guards in one scope are easily dropped in the wrong order.
-pub struct IrqLocked<'a, T> {
+/// It combines both guards, so that the lock is always released before `G` is dropped. Two separate
+/// guards in one scope are easily dropped in the wrong order.
+pub struct Locked<'a, T, G> {
     // Fields are dropped in declaration order.
     guard: SpinLockGuard<'a, T>,
-    _outer: IrqGuard,
+    _outer: G,
 }
 
-/// Disables interrupts and takes the lock.
+/// A [`SpinLock`] that is held with softirqs disabled.
+pub type BhLocked<'a, T> = Locked<'a, T, BhGuard>;
+
+/// Disables softirqs and takes the lock (`spin_lock_bh()`).
 #[inline]
-pub fn lock_irqsave<T>(lock: &SpinLock<T>) -> IrqLocked<'_, T> {
-    let outer = IrqGuard::new();
-    IrqLocked {
+pub fn lock_bh<T>(lock: &SpinLock<T>) -> BhLocked<'_, T> {
+    let outer = BhGuard::new();
+    Locked {
         guard: lock.lock(),
         _outer: outer,
     }
 }
 
-impl<T> Deref for IrqLocked<'_, T> {
+/// Disables interrupts and takes the lock (`spin_lock_irqsave()`).
+#[inline]
+pub fn lock_irqsave<T>(lock: &SpinLock<T>) -> Locked<'_, T, IrqGuard> {
+    let outer = IrqGuard::new();
+    Locked {
+        guard: lock.lock(),
+        _outer: outer,
+    }
+}
+
+impl<T, G> Deref for Locked<'_, T, G> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -67,7 +119,7 @@ impl<T> Deref for IrqLocked<'_, T> {
     }
 }
 
-impl<T: Unpin> DerefMut for IrqLocked<'_, T> {
+impl<T: Unpin, G> DerefMut for Locked<'_, T, G> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard

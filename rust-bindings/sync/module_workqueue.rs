@@ -9,7 +9,6 @@
 //!
 //! C header: `include/linux/workqueue.h`.
 
-use super::synchronize_rcu;
 use crate::raw;
 use core::ptr;
 use kernel::{
@@ -88,7 +87,7 @@ pub struct OpenWorkqueue(&'static ModuleWorkqueue);
 impl Drop for OpenWorkqueue {
     fn drop(&mut self) {
         let queue = self.0 .0.xchg(ptr::null_mut(), Full);
-        synchronize_rcu();
+        raw::safe::synchronize_rcu();
         // SAFETY: `ModuleWorkqueue::open` has allocated the workqueue. Since a grace period has
         // passed, no `enqueue` uses it. `destroy_workqueue()` (kernel/workqueue.c) waits for the
         // queued work items.

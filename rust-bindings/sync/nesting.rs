@@ -10,11 +10,7 @@ use kernel::prelude::*;
 pub struct Nesting(PerCpuCounters<1>);
 
 impl Nesting {
-    /// Creates a counter without calls. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// Creates a counter without calls. Sleeps. Returns `ENOMEM` on failure.
     pub fn new() -> Result<Self> {
         Ok(Self(PerCpuCounters::new()?))
     }

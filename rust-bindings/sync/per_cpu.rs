@@ -24,20 +24,12 @@ unsafe impl<const N: usize> Send for PerCpuCounters<N> {}
 unsafe impl<const N: usize> Sync for PerCpuCounters<N> {}
 
 impl<const N: usize> PerCpuCounters<N> {
-    /// Creates counters with the value 0. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// Creates counters with the value 0. Sleeps. Returns `ENOMEM` on failure.
     pub fn new() -> Result<Self> {
         Self::with_flags(raw::GFP_KERNEL)
     }
 
-    /// Creates counters with the value 0, charged to the current process's memory cgroup. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// Like [`new`](Self::new), but charges the current process's memory cgroup.
     pub fn new_accounted() -> Result<Self> {
         Self::with_flags(raw::GFP_KERNEL_ACCOUNT)
     }

@@ -7,12 +7,6 @@
 use crate::raw;
 use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
-/// Waits for all RCU read-side sections that have begun. Sleeps.
-#[inline]
-pub(crate) fn synchronize_rcu() {
-    raw::safe::synchronize_rcu();
-}
-
 /// Waits for all RCU read-side sections that have begun. Takes some tens of microseconds, but
 /// interrupts all CPUs: use it if a program is waiting. Sleeps.
 #[inline]

@@ -30,11 +30,7 @@ unsafe impl<T: Send> Send for Node<T> {}
 pub struct RcuListEntry<T: Send + 'static>(KBox<Record<Node<T>>>);
 
 impl<T: Send + 'static> RcuListEntry<T> {
-    /// Allocates an entry.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// Allocates an entry. Returns `ENOMEM` on failure.
     pub fn new(value: T, flags: Flags) -> Result<Self> {
         let next = Atomic::new(ptr::null_mut());
         Ok(Self(Record::new(Node { next, value }, flags)?))

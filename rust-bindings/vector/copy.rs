@@ -68,23 +68,9 @@ macro_rules! by_rounds {
     };
 }
 
-by_rounds!(
-    copy_short,
-    128,
-    ("ymm0", 0),
-    ("ymm1", 32),
-    ("ymm2", 64),
-    ("ymm3", 96)
-);
-by_rounds!(
-    copy_long,
-    256,
-    ("ymm0", 0),
-    ("ymm1", 32),
-    ("ymm2", 64),
-    ("ymm3", 96),
-    ("ymm4", 128),
-    ("ymm5", 160),
-    ("ymm6", 192),
-    ("ymm7", 224)
-);
+by_rounds! { copy_short, 128, ("ymm0", 0), ("ymm1", 32), ("ymm2", 64), ("ymm3", 96) }
+by_rounds! {
+    copy_long, 256,
+    ("ymm0", 0), ("ymm1", 32), ("ymm2", 64), ("ymm3", 96),
+    ("ymm4", 128), ("ymm5", 160), ("ymm6", 192), ("ymm7", 224)
+}

@@ -24,8 +24,7 @@ class Boot:
     - `extra`: the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
     - `poison`: the kernel fills memory from kmalloc() with a pattern when it is freed.
     - `together`: suites with equal names share one boot, one after the other. A boot takes ten
-      seconds of two CPUs, and a minute with the debug kernel. The check for leaks follows the last
-      suite.
+      seconds of two CPUs. The check for leaks follows the last suite.
     - `leaks`: in a run of the core set, kmemleak is on only in these boots, which create and
       destroy objects, and refuse programs and packets. It doubles the run time.
     """

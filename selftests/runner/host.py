@@ -99,7 +99,7 @@ def run_program(name, report, out, only):
     prefix = "packages/" if name == PACKAGES else f"host/{name}/"
     if only and not any(pattern in prefix or prefix in pattern or "*" in pattern for pattern in only):
         return
-    result = results.path_of(name)
+    result = results.path_of(name, kernel="default" if name == PACKAGES else "")
     passed = results.kept(result)
     if passed is not None:
         for test in passed:

@@ -16,6 +16,8 @@ import tempfile
 from .root import TOP
 
 # The folders that each program is built from, and the build files and arguments of all programs.
+# The name of a kernel contains a hash of what it is made from, so _OTHERS are not hashed again.
+_OTHERS = ("qemu/kernel",)
 _CORE = ("drivers/rrxe/core", "selftests/testkit")
 _PRODUCT = ("Kbuild", "drivers", "rust-bindings", "provider", "qemu")
 _INPUTS = {
@@ -77,7 +79,8 @@ def _files(names):
         if os.path.isfile(whole):
             yield name
         for folder, folders, files in os.walk(whole):
-            folders[:] = [one for one in folders if one != "__pycache__"]
+            at = os.path.relpath(folder, TOP)
+            folders[:] = [one for one in folders if one != "__pycache__" and os.path.join(at, one) not in _OTHERS]
             yield from (os.path.relpath(os.path.join(folder, file), TOP) for file in files)
 
 

@@ -79,6 +79,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Returns an outcome that says only whether there may be something to send.
+    #[inline]
+    pub fn transmit(transmit: bool) -> Outcome {
+        Outcome {
+            transmit,
+            ..Outcome::default()
+        }
+    }
+
     /// Merges the outcomes of a batch, except `buffer`, which concerns a single packet.
     #[inline]
     pub fn merge(&mut self, other: Outcome) {

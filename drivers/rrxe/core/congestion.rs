@@ -4,9 +4,9 @@
 //!
 //! A switch with a growing queue marks packets: it sets the ECN field of their IP header to CE (RFC
 //! 3168). The receiver of a marked packet is the *notification point*. Its [`NotificationPoint`]
-//! decides when to send a congestion notification packet (CNP, [`notification`]) to the packet's
-//! sender. The sender is the *reaction point*. Its [`RateLimiter`] lowers the rate of that queue
-//! pair, and raises it again in the absence of further notifications.
+//! decides when to send a congestion notification packet (CNP) to the packet's sender. The sender
+//! is the *reaction point*. Its [`RateLimiter`] lowers the rate of that queue pair, and raises it
+//! again in the absence of further notifications.
 //!
 //! The algorithm is that of DCQCN (Zhu and others, "Congestion Control for Large-Scale RDMA
 //! Deployments", SIGCOMM 2015), without its byte counter. A queue pair has no limit until the first
@@ -97,18 +97,13 @@ pub(crate) fn cnp(dest_qpn: u32, pkey: u16) -> TxPacket {
     packet
 }
 
-/// Decides which marked packets of a queue pair cause a notification.
+/// Decides which marked packets of a queue pair cause a notification. By default none was sent yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotificationPoint {
     last: Option<u64>,
 }
 
 impl NotificationPoint {
-    /// Returns a notification point that has not sent a notification.
-    pub const fn new() -> NotificationPoint {
-        NotificationPoint { last: None }
-    }
-
     /// Handles a marked packet that arrived at `now`. Returns whether to send a notification, at
     /// most one per `interval` (both in nanoseconds). With an `interval` of 0 every packet causes
     /// one (L-02).
@@ -146,7 +141,7 @@ struct Limit {
     asked: u64,
 }
 
-/// Rate limiter of one half of a queue pair.
+/// Rate limiter of one half of a queue pair. By default there is no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateLimiter {
     window: u64,
@@ -159,17 +154,6 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Returns a rate limiter without a limit.
-    pub const fn new() -> RateLimiter {
-        RateLimiter {
-            window: 0,
-            window_bytes: 0,
-            measured: 0,
-            limit: None,
-            wakeup: None,
-        }
-    }
-
     /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] returns when.
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {

@@ -76,7 +76,7 @@ impl<P> Buffered<P> {
 }
 
 /// State of a reorder buffer. Its packets are in a ring of the driver, whose length must be a power
-/// of two; otherwise nothing is buffered. Every call must pass the same ring.
+/// of two; otherwise nothing is buffered. Every call must pass the same ring. The default is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Reorder {
     /// Index of the first packet in the ring.
@@ -90,16 +90,6 @@ pub struct Reorder {
 }
 
 impl Reorder {
-    /// Returns an empty buffer.
-    pub const fn new() -> Reorder {
-        Reorder {
-            head: 0,
-            len: 0,
-            bytes: 0,
-            oldest: 0,
-        }
-    }
-
     /// Returns the memory that the packets take in bytes, as their owner counted them.
     #[inline]
     pub fn bytes(&self) -> usize {
@@ -351,7 +341,7 @@ mod tests {
     /// PSN wrap.
     #[test]
     fn in_order() {
-        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let (mut reorder, mut ring) = (Reorder::default(), ring(8));
         let base = Psn::new(0xff_fffe);
         for n in [3, 1, 5, 2, 3] {
             let back = insert(&mut reorder, &mut ring, base, n);
@@ -372,7 +362,7 @@ mod tests {
     /// Nearer packets push out farther ones, but never the reverse.
     #[test]
     fn full() {
-        let (mut reorder, mut ring) = (Reorder::new(), ring(4));
+        let (mut reorder, mut ring) = (Reorder::default(), ring(4));
         let base = Psn::new(0);
         for n in [10, 20, 30, 40] {
             assert_eq!(insert(&mut reorder, &mut ring, base, n), None);
@@ -391,7 +381,7 @@ mod tests {
     /// A larger ring gets all packets, a smaller one the nearest.
     #[test]
     fn moved() {
-        let (mut reorder, mut small, mut large) = (Reorder::new(), ring(4), ring(8));
+        let (mut reorder, mut small, mut large) = (Reorder::default(), ring(4), ring(8));
         let base = Psn::new(0xff_ffff);
         for n in [1, 2, 3] {
             assert_eq!(insert(&mut reorder, &mut small, base, n), None);
@@ -416,7 +406,7 @@ mod tests {
     /// Of two different packets with one PSN neither is kept. A duplicate changes nothing.
     #[test]
     fn not_the_same() {
-        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let (mut reorder, mut ring) = (Reorder::default(), ring(8));
         let base = Psn::new(0xff_ffff);
         for n in [1, 2, 3, 2] {
             let _ = insert(&mut reorder, &mut ring, base, n);
@@ -442,7 +432,7 @@ mod tests {
     #[test]
     fn shared_memory() {
         const MEMORY: u32 = 100;
-        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let (mut reorder, mut ring) = (Reorder::default(), ring(8));
         let base = Psn::new(0xff_fffd);
         let filled = |reorder: &mut Reorder, ring: &mut [Option<Buffered<u32>>]| {
             reorder.clear(ring);
@@ -519,7 +509,7 @@ mod tests {
     /// Packets that are too old are dropped, and only those.
     #[test]
     fn old() {
-        let (mut reorder, mut ring) = (Reorder::new(), ring(8));
+        let (mut reorder, mut ring) = (Reorder::default(), ring(8));
         let base = Psn::new(0);
         assert_eq!(reorder.expires(), None);
         for (n, arrived) in [(5, 100), (1, 200), (3, MAX_AGE), (2, MAX_AGE + 300)] {
@@ -551,7 +541,7 @@ mod tests {
         /// The buffer behaves like a sorted map.
         #[test]
         fn as_a_map(steps in prop::collection::vec((any::<bool>(), 1u32..40), 0..200)) {
-            let (mut reorder, mut ring) = (Reorder::new(), ring(16));
+            let (mut reorder, mut ring) = (Reorder::default(), ring(16));
             let mut map = BTreeMap::new();
             let mut base = 0u32;
             for (insert, n) in steps {

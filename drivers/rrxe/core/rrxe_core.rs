@@ -81,9 +81,10 @@ pub use responder::{
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 
 /// The transport service of a queue pair (IBA 9.7 to 9.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
+    #[default]
     Rc,
     /// Unreliable connection.
     Uc,

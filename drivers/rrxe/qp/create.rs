@@ -152,7 +152,7 @@ impl Rings {
 /// work requests.
 fn recv_queue(init: &QpInit<'_, Rrxe>, ring: Ring) -> (Option<Consumer>, u32) {
     match init.srq {
-        Some(handle) => (None, handle.srq.max_sge()),
+        Some(handle) => (None, handle.srq.max_sge),
         // The receive may come from any shared receive queue.
         None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
         None => (Some(Consumer::new(ring)), init.cap.max_recv_sge),
@@ -228,7 +228,7 @@ impl Qp {
                 device: device.clone(),
                 counters: CounterBinding::none(),
                 // An XRC target has no protection domain of its own. A new one matches no key.
-                pd: pd.map_or_else(|| Pd::new(false).id(), Pd::id),
+                pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),
                 identity: QpIdentity::of(&target),
                 target,
@@ -246,7 +246,7 @@ impl Qp {
                 waiter_links <- ListLinks::new(),
                 waiter_tracker <- AtomicTracker::new(),
                 moderation_events: ModerationEvents::new(),
-                notification_point <- new_spinlock!(NotificationPoint::new(), "rrxe_qp_notification"),
+                notification_point <- new_spinlock!(NotificationPoint::default(), "rrxe_qp_notification"),
                 timer <- SoftTimer::new(),
                 event_work <- SerialWork::new(c"rrxe_qp_event", static_lock_class!()),
             }),

@@ -79,7 +79,6 @@ fn save(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
         MIN_RNR_TIMER => to.min_rnr_timer = from.min_rnr_timer,
         PATH_MTU => to.path_mtu = from.path_mtu,
         PKEY_INDEX => to.pkey_index = from.pkey_index,
-        PORT => to.port = from.port,
         QKEY => to.qkey = from.qkey,
         RETRY_CNT => to.retry_cnt = from.retry_cnt,
         RNR_RETRY => to.rnr_retry = from.rnr_retry,

@@ -73,10 +73,10 @@ fn send_op(handle: &QpHandle, wr: &SendWr<'_, Rrxe>) -> Result<(WqeOp, u32)> {
     let mut ah = 0;
     if !handle.qp.qp_type.is_connected() {
         let part = wr.ud().ok_or(EINVAL)?;
-        if part.ah.pd() != handle.qp.pd {
+        if part.ah.pd != handle.qp.pd {
             return Err(EINVAL);
         }
-        ah = part.ah.number();
+        ah = part.ah.number;
         op.remote_qpn = part.remote_qpn;
         op.rkey_or_qkey = part.remote_qkey;
     } else if let Some((remote_addr, rkey)) = wr.rdma() {

@@ -38,7 +38,7 @@ impl ReorderBuffer {
     pub(crate) fn new(device: Arc<DeviceState>) -> Self {
         Self {
             device,
-            reorder: Reorder::new(),
+            reorder: Reorder::default(),
             ring: KVec::new(),
             charged: 0,
         }

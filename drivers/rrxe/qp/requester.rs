@@ -593,7 +593,7 @@ impl RequesterEnv for Env<'_> {
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
             let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
-            let ah = ah.filter(|ah| ah.pd() == work.qp.pd);
+            let ah = ah.filter(|ah| ah.pd == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);
             self.transmitter.set_path(path, port, work.ctx.rcu);

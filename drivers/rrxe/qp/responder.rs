@@ -341,10 +341,7 @@ impl Half for RecvSide {
         _completions: &mut PendingCompletions,
     ) -> Outcome {
         self.expire_buffered(ctx.now);
-        Outcome {
-            transmit: self.next_timeout().is_some_and(|at| at <= ctx.now),
-            ..Outcome::default()
-        }
+        Outcome::transmit(self.next_timeout().is_some_and(|at| at <= ctx.now))
     }
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
@@ -400,7 +397,7 @@ impl Env<'_> {
                 .srq
                 .as_ref()
                 .or(self.qp.srq.as_ref())
-                .map_or(self.qp.pd, |srq| srq.pd()),
+                .map_or(self.qp.pd, |srq| srq.pd),
             list: self
                 .current
                 .segments
@@ -423,7 +420,7 @@ impl Env<'_> {
             return Ok(self.qp.pd);
         }
         let incoming = self.ctx.incoming.ok_or(Fault::Protection)?;
-        Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd())
+        Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd)
     }
 
     /// Returns the bytes at `va`, if the peer may access them under the rights of a protection

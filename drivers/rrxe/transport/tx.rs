@@ -187,27 +187,10 @@ impl<'a> FlowTemplate<'a> {
         let [i0, i1] = ident.to_be_bytes();
         let [s0, s1, s2, s3] = source;
         let [d0, d1, d2, d3] = destination;
+        let (tos, hops) = (self.tos, self.hop_limit());
+        // 0x40: don't fragment. 17: UDP.
         [
-            0x45,
-            self.tos,
-            l0,
-            l1,
-            i0,
-            i1,
-            0x40, // Don't fragment.
-            0,
-            self.hop_limit(),
-            17,
-            0,
-            0,
-            s0,
-            s1,
-            s2,
-            s3,
-            d0,
-            d1,
-            d2,
-            d3,
+            0x45, tos, l0, l1, i0, i1, 0x40, 0, hops, 17, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3,
         ]
     }
 

@@ -14,8 +14,10 @@ use linux_rdma::rdma::{AddressInfo, Udata};
 #[pin_data]
 pub(crate) struct AddressHandle {
     tables: Arc<Tables>,
-    number: u32,
-    pd: PdId,
+    /// The number by which work-queue entries name it.
+    pub(crate) number: u32,
+    /// The protection domain that may use it.
+    pub(crate) pd: PdId,
     #[pin]
     pub(crate) path: Path,
 }
@@ -40,7 +42,7 @@ impl AddressHandle {
                 try_pin_init!(Self {
                     tables: tables.clone(),
                     number,
-                    pd: pd.id(),
+                    pd: pd.id,
                     path <- Path::new(info),
                 }),
                 flags,
@@ -59,16 +61,6 @@ impl AddressHandle {
             }
         }
         Ok(ah)
-    }
-
-    /// Returns the number that work-queue entries name it by.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns the protection domain that may use it.
-    pub(crate) fn pd(&self) -> PdId {
-        self.pd
     }
 
     /// DESTROY_AH.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `rdma link add`, and changes of a device's network device.
+//! `rdma link add`, and the end of a device's network device.
 //!
 //! ib_core gives `newlink` no way to report more than an error number. Each refusal therefore has a
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
@@ -11,7 +11,7 @@ use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,
     errno::{is_address_in_use, not_supported},
-    net::{NetDevice, NetdevEvent, NetdevEvents},
+    net::{NetDevice, NetdevEvents},
     rdma::{
         device::{by_netdev, LinkOps},
         UnregisteredDevice,
@@ -95,15 +95,12 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     Ok(())
 }
 
-/// Handles events of network devices.
+/// Handles the end of network devices. ib_core itself reports the state of the port and maintains
+/// the GID table.
 pub(crate) struct Follower;
 
 impl NetdevEvents for Follower {
-    fn event(&self, dev: &NetDevice, event: NetdevEvent) {
-        // ib_core itself reports the port's state and maintains the GID table.
-        if !matches!(event, NetdevEvent::Unregister) {
-            return;
-        }
+    fn unregister(&self, dev: &NetDevice) {
         if let Some(device) = by_netdev::<Rrxe>(dev) {
             device.unregister_queued();
             // Synchronously, because the namespace may be destroyed next.

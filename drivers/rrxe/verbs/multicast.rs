@@ -85,7 +85,7 @@ impl Groups {
     /// # Errors
     ///
     /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` if the
-    /// group is full, the errors of [`Quota::take`], `ENODEV` if the network device lacks the
+    /// group is full, the errors of [`Quota::charge`], `ENODEV` if the network device lacks the
     /// group's version of IP.
     pub(crate) fn attach(
         &self,

@@ -30,8 +30,9 @@ static NEXT: Atomic<u64> = Atomic::new(1);
 
 /// A protection domain.
 pub(crate) struct Pd {
-    id: PdId,
-    is_user: bool,
+    pub(crate) id: PdId,
+    /// It belongs to a user program, and not to a kernel consumer.
+    pub(crate) is_user: bool,
 }
 
 impl Pd {
@@ -40,14 +41,5 @@ impl Pd {
             id: PdId(NEXT.fetch_add(1, Relaxed)),
             is_user,
         }
-    }
-
-    pub(crate) fn id(&self) -> PdId {
-        self.id
-    }
-
-    /// Returns whether it belongs to a user program, and not to a kernel consumer.
-    pub(crate) fn is_user(&self) -> bool {
-        self.is_user
     }
 }

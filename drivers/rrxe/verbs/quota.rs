@@ -121,8 +121,8 @@ impl Quota {
         )
     }
 
-    /// Counts one more object. The caller must [give](Self::give) it back. Sleeps if the payer is a
-    /// user.
+    /// Counts one more object. The caller must [uncharge](Self::uncharge) it. Sleeps if the payer
+    /// is a user.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Charge {
     ///
     /// # Errors
     ///
-    /// Those of [`Quota::take`].
+    /// Those of [`Quota::charge`].
     pub(crate) fn new(quota: &Arc<Quota>, is_user: bool) -> Result<Self> {
         let payer = if is_user {
             Payer::User(user::current_euid())

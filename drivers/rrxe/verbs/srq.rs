@@ -51,8 +51,10 @@ const OVERFLOW: u32 = 1 << 10;
 /// A shared receive queue, used by queue pairs. It may outlive ib_core's object.
 #[pin_data]
 pub(crate) struct Srq {
-    pd: PdId,
-    max_sge: u32,
+    /// The protection domain of its work requests, whichever queue pair takes them.
+    pub(crate) pd: PdId,
+    /// Largest number of data segments of a work request.
+    pub(crate) max_sge: u32,
     xrc: Option<Xrc>,
     target: Arc<SrqTarget>,
     #[pin]
@@ -146,7 +148,7 @@ pub(crate) fn create(
         }
     };
     attr.max_wr = ring.capacity();
-    attr.limit = 0;
+    attr.srq_limit = 0;
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
         cq: Arc::clone(xrc.cq),
@@ -211,9 +213,9 @@ impl SrqHandle {
         let now = self.query();
         let max_wr = ring.as_ref().map_or(now.max_wr, Ring::capacity);
         let limit = if mask.has(SrqAttrMask::LIMIT) {
-            attr.limit
+            attr.srq_limit
         } else {
-            now.limit
+            now.srq_limit
         };
         if limit > max_wr {
             return Err(EINVAL);
@@ -233,7 +235,7 @@ impl SrqHandle {
         SrqAttr {
             max_wr: queue.max_wr,
             max_sge: self.srq.max_sge,
-            limit: queue.limit,
+            srq_limit: queue.limit,
         }
     }
 
@@ -284,7 +286,7 @@ impl Srq {
         let (max_wr, consumer) = (ring.capacity(), Some(Consumer::new(ring)));
         Arc::pin_init(
             pin_init!(Self {
-                pd: pd.id(),
+                pd: pd.id,
                 max_sge: attr.max_sge,
                 xrc,
                 target,
@@ -300,11 +302,6 @@ impl Srq {
         )
     }
 
-    /// Returns the protection domain of its work requests, whichever queue pair takes them.
-    pub(crate) fn pd(&self) -> PdId {
-        self.pd
-    }
-
     /// Returns whether it belongs to this XRC domain.
     pub(crate) fn is_in(&self, domain: PdId) -> bool {
         self.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain)
@@ -313,11 +310,6 @@ impl Srq {
     /// For XRC: returns the completion queue of its work requests.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|xrc| &xrc.cq)
-    }
-
-    /// Returns the largest number of data segments of a work request.
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.max_sge
     }
 
     /// Takes the next work request, if there is one; `read` copies its entry.

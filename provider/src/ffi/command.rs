@@ -81,76 +81,67 @@ macro_rules! commands {
         // SAFETY: the types of the arguments state the function's contract. The buffers are at
         // least as long as the sizes given.
         check(unsafe {
-            $function($($arg,)* (&raw mut cmd).cast(), cmd_size $(, (&raw mut resp).cast(), $resp)? $(, $tail)?)
+            $function(
+                $($arg,)* (&raw mut cmd).cast(), cmd_size
+                $(, (&raw mut resp).cast(), $resp)? $(, $tail)?
+            )
         })
     }};
 }
 
 commands! {
-    /// `ibv_query_port`.
     fn query_port = "ibv_cmd_query_port"(
         context: Ptr<IbvContext>, port_num: u8, attr: &mut IbvPortAttr
     ) [24];
-    /// `ibv_alloc_pd`.
     fn alloc_pd = "ibv_cmd_alloc_pd"(context: Ptr<IbvContext>, pd: &mut IbvPd) [16] -> [4];
     /// `ibv_reg_mr_iova`. The kernel pins the memory, so it may be any.
     fn reg_mr = "ibv_cmd_reg_mr"(
         pd: Ptr<IbvPd>, addr: *mut c_void, length: usize, hca_va: u64, access: c_int,
         mr: &mut VerbsMr
     ) [48] -> [12];
-    /// `ibv_rereg_mr`.
     fn rereg_mr = "ibv_cmd_rereg_mr"(
         mr: Ptr<VerbsMr>, flags: u32, addr: *mut c_void, length: usize, hca_va: u64, access: c_int,
         pd: Option<Ptr<IbvPd>>
     ) [56] -> [8];
-    /// `ibv_alloc_mw`.
     fn alloc_mw = "ibv_cmd_alloc_mw"(pd: Ptr<IbvPd>, mw_type: u32, mw: &mut IbvMw) [24] -> [8];
-    /// `ibv_create_cq`.
     fn create_cq = "ibv_cmd_create_cq"(
         context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int,
         cq: &UnsafeCell<VerbsCq>
     ) [40 + abi::CreateCqCmd] -> [8];
-    /// `ibv_resize_cq`.
-    fn resize_cq = "ibv_cmd_resize_cq"(
-        cq: Ptr<IbvCq>, cqe: c_int
-    ) [24 + abi::CreateCqCmd] -> [8];
-    /// `ibv_create_srq`.
+    fn resize_cq = "ibv_cmd_resize_cq"(cq: Ptr<IbvCq>, cqe: c_int)
+        [24 + abi::CreateCqCmd] -> [8];
     fn create_srq = "ibv_cmd_create_srq"(
         pd: Ptr<IbvPd>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttr
     ) [40 + abi::CreateSrqCmd] -> [16];
-    /// `ibv_create_srq_ex`.
     fn create_srq_ex = "ibv_cmd_create_srq_ex"(
         context: Ptr<IbvContext>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttrEx
     ) [56 + abi::CreateSrqCmd] -> [16];
-    /// `ibv_modify_srq`.
     fn modify_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24];
-    /// `ibv_modify_srq` that replaces the ring.
+    /// [`modify_srq`] that replaces the ring.
     fn resize_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24 + abi::CreateSrqCmd];
-    /// `ibv_query_srq`. Writes the attributes if it succeeds.
+    /// Writes the attributes if it succeeds.
     fn query_srq = "ibv_cmd_query_srq"(
         srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>
     ) [24];
-    /// `ibv_open_xrcd`. `size` is that of a [`VerbsXrcd`].
+    /// `size` is that of a [`VerbsXrcd`].
     fn open_xrcd = "ibv_cmd_open_xrcd"(
         context: Ptr<IbvContext>, xrcd: &mut VerbsXrcd, size: c_int, attr: &IbvXrcdInitAttr
     ) [24] -> [4];
-    /// `ibv_create_qp`.
     fn create_qp = "ibv_cmd_create_qp"(
         pd: Ptr<IbvPd>, qp: &UnsafeCell<VerbsQp>, attr: &mut IbvQpInitAttr
     ) [64 + abi::CreateQpCmd] -> [32];
-    /// `ibv_open_qp`. `size` is that of a [`VerbsQp`].
+    /// `size` is that of a [`VerbsQp`].
     fn open_qp = "ibv_cmd_open_qp"(
         context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, size: c_int, attr: &IbvQpOpenAttr
     ) [40] -> [32];
-    /// `ibv_modify_qp`.
     fn modify_qp = "ibv_cmd_modify_qp"(
         qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int
     ) [120];
-    /// `ibv_query_qp`. Writes the attributes if it succeeds.
+    /// Writes the attributes if it succeeds.
     fn query_qp = "ibv_cmd_query_qp"(
         qp: Ptr<IbvQp>, attr: &mut MaybeUninit<IbvQpAttr>, attr_mask: c_int,
         init_attr: &mut MaybeUninit<IbvQpInitAttr>
@@ -195,25 +186,26 @@ pub(crate) type ExQueryDeviceResp = [u64; 38];
 /// `struct ib_uverbs_create_ah_resp` with [`abi::CreateAhResp`].
 pub(crate) type CreateAhResp = WithDriver<[u32; 1], abi::CreateAhResp>;
 
-/// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
-#[repr(C)]
-pub(crate) struct PostDoorbell {
-    /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
-    pub(crate) command: u32,
-    /// Size of the command in 32-bit words.
-    pub(crate) in_words: u16,
-    /// Size of the response in 32-bit words.
-    pub(crate) out_words: u16,
-    /// Address of a 32-bit word that the kernel writes.
-    pub(crate) response: u64,
-    /// Handle of the queue pair.
-    pub(crate) qp_handle: u32,
-    /// Number of work requests in the command: 0.
-    pub(crate) wr_count: u32,
-    /// Number of data segments in the command: 0.
-    pub(crate) sge_count: u32,
-    /// Bytes of a work request in a command that has some.
-    pub(crate) wqe_size: u32,
+structures! {
+    /// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
+    struct PostDoorbell (32) {
+        /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
+        @0 command: u32,
+        /// Size of the command in 32-bit words.
+        @4 in_words: u16,
+        /// Size of the response in 32-bit words.
+        @6 out_words: u16,
+        /// Address of a 32-bit word that the kernel writes.
+        @8 response: u64,
+        /// Handle of the queue pair.
+        @16 qp_handle: u32,
+        /// Number of work requests in the command: 0.
+        @20 wr_count: u32,
+        /// Number of data segments in the command: 0.
+        @24 sge_count: u32,
+        /// Bytes of a work request in a command that has some.
+        @28 wqe_size: u32,
+    }
 }
 
 // There is no padding before the driver's part.

@@ -6,20 +6,96 @@
 
 use super::command;
 use super::operations::VerbsContextOps;
-use super::pabi::PRIVATE_WORDS;
+use super::pabi::by_pabi;
 use super::ptr::{Ptr, Public};
 use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
 
-/// `struct verbs_match_ent`: one way to recognise a device.
-#[repr(C)]
-pub(crate) struct VerbsMatchEnt {
-    pub(crate) driver_data: *mut c_void,
-    /// The member `driver_id` of the union `u`.
-    pub(crate) driver_id: u64,
-    pub(crate) vendor: u16,
-    pub(crate) device: u16,
-    pub(crate) kind: u8,
+opaque! {
+    /// `struct verbs_sysfs_dev`.
+    VerbsSysfsDev;
+}
+
+structures! {
+    /// `struct verbs_match_ent`: one way to recognise a device.
+    struct VerbsMatchEnt (24) {
+        @0 driver_data: *mut c_void,
+        /// The member `driver_id` of the union `u`.
+        @8 driver_id: u64,
+        @16 vendor: u16,
+        @18 device: u16,
+        @20 kind: u8,
+    }
+
+    /// `struct verbs_device_ops`: the description that a provider registers.
+    struct VerbsDeviceOps (72) {
+        @0 name: *const c_char,
+        @8 match_min_abi_version: u32,
+        @12 match_max_abi_version: u32,
+        @16 match_table: *const VerbsMatchEnt,
+        @24 static_providers: *const *const VerbsDeviceOps,
+        @32 match_device: c_fn!((device: *mut VerbsSysfsDev) -> bool),
+        @40 alloc_context: c_fn!(
+            (device: *mut IbvDevice, cmd_fd: c_int, private_data: *mut c_void) -> *mut VerbsContext
+        ),
+        @48 import_context: c_fn!((device: *mut IbvDevice, cmd_fd: c_int) -> *mut VerbsContext),
+        @56 alloc_device: c_fn!((device: *mut VerbsSysfsDev) -> *mut VerbsDevice),
+        @64 uninit_device: c_fn!((device: *mut VerbsDevice)),
+    }
+
+    /// `struct verbs_device`, which libibverbs fills in.
+    struct VerbsDevice (712) {
+        @0 device: IbvDevice,
+        @664 ops: *const VerbsDeviceOps,
+        @672 refcount: c_int,
+        @680 entry: [*mut c_void; 2],
+        @696 sysfs: *mut VerbsSysfsDev,
+        @704 core_support: u64,
+    }
+
+    /// `struct verbs_context`: libibverbs' own members, followed by the public context.
+    struct VerbsContext (by_pabi(648, 696)) {
+        /// Members up to and including `sz`.
+        @0 private: [usize; by_pabi(320, 368) / 8],
+        @(by_pabi(320, 368)) context: IbvContext,
+    }
+
+    /// `struct verbs_mr`.
+    struct VerbsMr (56) {
+        @0 ibv_mr: IbvMr,
+        @48 mr_type: u32,
+        @52 access: c_int,
+    }
+
+    /// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`]. The latter is larger and starts
+    /// with the former.
+    struct VerbsCq (288) {
+        @0 cq_ex: IbvCqEx,
+    }
+
+    /// `struct verbs_srq`.
+    struct VerbsSrq (160) {
+        @0 srq: IbvSrq,
+        @128 srq_type: u32,
+        @136 xrcd: Option<Ptr<IbvXrcd>>,
+        @144 cq: Option<Ptr<IbvCq>>,
+        @152 srq_num: u32,
+    }
+
+    /// `struct verbs_xrcd`.
+    struct VerbsXrcd (16) {
+        @0 xrcd: IbvXrcd,
+        @8 comp_mask: u32,
+        @12 handle: u32,
+    }
+
+    /// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`]. The latter is larger
+    /// and starts with the former.
+    struct VerbsQp (376) {
+        @0 qp_ex: IbvQpEx,
+        @360 comp_mask: u32,
+        @368 xrcd: Option<Ptr<IbvXrcd>>,
+    }
 }
 
 /// `VERBS_MATCH_SENTINEL`: the end of a table.
@@ -31,11 +107,9 @@ impl VerbsMatchEnt {
     /// Creates an entry that matches a kernel driver's number.
     pub(crate) const fn driver_id(id: u32) -> Self {
         Self {
-            driver_data: core::ptr::null_mut(),
             driver_id: id as u64,
-            vendor: 0,
-            device: 0,
             kind: MATCH_DRIVER_ID,
+            ..Self::sentinel()
         }
     }
 
@@ -51,107 +125,17 @@ impl VerbsMatchEnt {
     }
 }
 
-/// `struct verbs_sysfs_dev`, which is opaque.
-#[repr(C)]
-pub(crate) struct VerbsSysfsDev {
-    _opaque: [u8; 0],
-}
-
-/// `struct verbs_device_ops`: the description that a provider registers.
-#[repr(C)]
-pub(crate) struct VerbsDeviceOps {
-    pub(crate) name: *const c_char,
-    pub(crate) match_min_abi_version: u32,
-    pub(crate) match_max_abi_version: u32,
-    pub(crate) match_table: *const VerbsMatchEnt,
-    pub(crate) static_providers: *const *const VerbsDeviceOps,
-    pub(crate) match_device: Option<unsafe extern "C" fn(device: *mut VerbsSysfsDev) -> bool>,
-    pub(crate) alloc_context: Option<
-        unsafe extern "C" fn(
-            device: *mut IbvDevice,
-            cmd_fd: c_int,
-            private_data: *mut c_void,
-        ) -> *mut VerbsContext,
-    >,
-    pub(crate) import_context:
-        Option<unsafe extern "C" fn(device: *mut IbvDevice, cmd_fd: c_int) -> *mut VerbsContext>,
-    pub(crate) alloc_device:
-        Option<unsafe extern "C" fn(device: *mut VerbsSysfsDev) -> *mut VerbsDevice>,
-    pub(crate) uninit_device: Option<unsafe extern "C" fn(device: *mut VerbsDevice)>,
-}
-
 // SAFETY: libibverbs only reads a registered table, and everything it points to is immutable.
 unsafe impl Sync for VerbsDeviceOps {}
-
-/// `struct verbs_device`, which libibverbs fills in.
-#[repr(C)]
-pub(crate) struct VerbsDevice {
-    pub(crate) device: IbvDevice,
-    pub(crate) ops: *const VerbsDeviceOps,
-    pub(crate) refcount: c_int,
-    pub(crate) entry: [*mut c_void; 2],
-    pub(crate) sysfs: *mut VerbsSysfsDev,
-    pub(crate) core_support: u64,
-}
-
-/// `struct verbs_context`: libibverbs' own members, followed by the public context.
-#[repr(C)]
-pub(crate) struct VerbsContext {
-    /// Members up to and including `sz`.
-    pub(crate) private: [usize; PRIVATE_WORDS],
-    pub(crate) context: IbvContext,
-}
-
-/// `struct verbs_mr`.
-#[repr(C)]
-pub(crate) struct VerbsMr {
-    pub(crate) ibv_mr: IbvMr,
-    pub(crate) mr_type: u32,
-    pub(crate) access: c_int,
-}
 
 // SAFETY: a region consists of the public part alone.
 unsafe impl Public for VerbsMr {
     type Object = Self;
 }
 
-/// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`]. The latter is larger and starts with
-/// the former.
-#[repr(C)]
-pub(crate) struct VerbsCq {
-    pub(crate) cq_ex: IbvCqEx,
-}
-
-/// `struct verbs_srq`.
-#[repr(C)]
-pub(crate) struct VerbsSrq {
-    pub(crate) srq: IbvSrq,
-    pub(crate) srq_type: u32,
-    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
-    pub(crate) cq: Option<Ptr<IbvCq>>,
-    pub(crate) srq_num: u32,
-}
-
-/// `struct verbs_xrcd`.
-#[repr(C)]
-pub(crate) struct VerbsXrcd {
-    pub(crate) xrcd: IbvXrcd,
-    pub(crate) comp_mask: u32,
-    pub(crate) handle: u32,
-}
-
 // SAFETY: the public part is the first member. Nothing else of a domain is used.
 unsafe impl Public for IbvXrcd {
     type Object = VerbsXrcd;
-}
-
-/// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`]. The latter is larger and
-/// starts with the former.
-#[repr(C)]
-pub(crate) struct VerbsQp {
-    pub(crate) qp_ex: IbvQpEx,
-    pub(crate) comp_mask: u32,
-    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
 }
 
 /// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the `ibv_wr_*` functions in [`IbvQpEx`] are set.

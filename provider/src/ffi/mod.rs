@@ -7,24 +7,15 @@
 //! the C originals.
 //!
 //! libibverbs numbers its private interface (the PABI) and opens only providers with its own
-//! number. [`pabi`] holds the differences between the numbers, in one file each; the feature
-//! `pabi65` selects 65, and 34 is the default. To support a further number, add a file and a
-//! feature.
+//! number. The feature `pabi65` selects 65, and 34 is the default; [`pabi`] has the differences.
+
+#[macro_use]
+mod layout;
 
 pub(crate) mod command;
 pub(crate) mod driver;
-mod layout;
 pub(crate) mod operations;
 pub(crate) mod os;
+pub(crate) mod pabi;
 pub(crate) mod ptr;
 pub(crate) mod verbs;
-
-#[cfg(not(feature = "pabi65"))]
-pub(crate) mod pabi34;
-#[cfg(feature = "pabi65")]
-pub(crate) mod pabi65;
-
-#[cfg(not(feature = "pabi65"))]
-pub(crate) use pabi34 as pabi;
-#[cfg(feature = "pabi65")]
-pub(crate) use pabi65 as pabi;

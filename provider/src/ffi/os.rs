@@ -14,17 +14,13 @@ pub(crate) struct Timespec {
 
 /// `ENOENT`: the completion queue is empty.
 pub(crate) const ENOENT: c_int = 2;
-/// `EIO`.
 pub(crate) const EIO: c_int = 5;
 /// `ENOMEM`: no memory, or the work queue is full.
 pub(crate) const ENOMEM: c_int = 12;
-/// `EACCES`.
 pub(crate) const EACCES: c_int = 13;
-/// `EINVAL`.
 pub(crate) const EINVAL: c_int = 22;
 /// `EDQUOT`: the user has its share of the objects of this kind.
 pub(crate) const EDQUOT: c_int = 122;
-/// `EOPNOTSUPP`.
 pub(crate) const EOPNOTSUPP: c_int = 95;
 
 /// `struct rlimit` with 64-bit members, as on every 64-bit system.
@@ -42,8 +38,11 @@ const MAP_ANONYMOUS: c_int = 0x20;
 const RLIMIT_MEMLOCK: c_int = 8;
 const RLIM_INFINITY: u64 = u64::MAX;
 const SC_PAGESIZE: c_int = 30;
-const CLOCK_REALTIME: c_int = 0;
-const CLOCK_MONOTONIC: c_int = 1;
+
+/// `CLOCK_REALTIME`.
+pub(crate) const CLOCK_REALTIME: c_int = 0;
+/// `CLOCK_MONOTONIC`, the clock of completion timestamps.
+pub(crate) const CLOCK_MONOTONIC: c_int = 1;
 
 extern "C" {
     fn mmap(
@@ -58,7 +57,6 @@ extern "C" {
     fn free(pointer: *mut c_void);
     fn write(fd: c_int, buf: *const c_void, count: usize) -> isize;
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
-    fn sched_yield() -> c_int;
     fn getrlimit(resource: c_int, limit: *mut Rlimit) -> c_int;
     fn sysconf(name: c_int) -> c_long;
     fn __errno_location() -> *mut c_int;
@@ -147,19 +145,6 @@ pub(crate) unsafe fn write_command<T>(fd: c_int, command: &T) -> Result<(), c_in
     }
 }
 
-fn now(clock: c_int) -> Timespec {
-    let mut time = Timespec::default();
-    // SAFETY: `time` may be written. Both clocks exist on every Linux, so the call cannot fail.
-    unsafe { clock_gettime(clock, &mut time) };
-    time
-}
-
-/// Yields the CPU to other runnable threads.
-pub(crate) fn yield_processor() {
-    // SAFETY: it takes no arguments, and does not fail on Linux.
-    unsafe { sched_yield() };
-}
-
 /// Returns how many bytes the process may lock in memory (RLIMIT_MEMLOCK), or `None` without a
 /// limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
@@ -179,21 +164,12 @@ pub(crate) fn page_size() -> u64 {
         .unwrap_or(4096)
 }
 
-/// Reads `CLOCK_MONOTONIC`, the clock of completion timestamps.
-pub(crate) fn monotonic() -> Timespec {
-    now(CLOCK_MONOTONIC)
-}
-
-/// Reads `CLOCK_REALTIME`.
-pub(crate) fn realtime() -> Timespec {
-    now(CLOCK_REALTIME)
-}
-
-impl Timespec {
-    /// Returns the nanoseconds since the clock's epoch.
-    pub(crate) fn nanoseconds(self) -> i64 {
-        self.tv_sec
-            .wrapping_mul(1_000_000_000)
-            .wrapping_add(self.tv_nsec)
-    }
+/// Returns the nanoseconds since the epoch of `clock` ([`CLOCK_MONOTONIC`] or [`CLOCK_REALTIME`]).
+pub(crate) fn nanoseconds(clock: c_int) -> i64 {
+    let mut time = Timespec::default();
+    // SAFETY: `time` may be written. Both clocks exist on every Linux, so the call cannot fail.
+    unsafe { clock_gettime(clock, &mut time) };
+    time.tv_sec
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec)
 }

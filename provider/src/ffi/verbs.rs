@@ -12,11 +12,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Words of glibc's `pthread_mutex_t`.
-#[cfg(not(target_arch = "aarch64"))]
-const MUTEX_WORDS: usize = 5;
-/// Words of glibc's `pthread_mutex_t`.
-#[cfg(target_arch = "aarch64")]
-const MUTEX_WORDS: usize = 6;
+const MUTEX_WORDS: usize = if cfg!(target_arch = "aarch64") { 6 } else { 5 };
 
 /// `pthread_mutex_t`, which libibverbs initialises and uses; the provider only reserves the space.
 #[repr(C)]
@@ -25,13 +21,6 @@ pub(crate) struct PthreadMutex(UnsafeCell<[u64; MUTEX_WORDS]>);
 /// `pthread_cond_t`, which libibverbs initialises and uses; the provider only reserves the space.
 #[repr(C)]
 pub(crate) struct PthreadCond(UnsafeCell<[u64; 6]>);
-
-/// Declares structures that only pass through this provider.
-macro_rules! opaque {
-    ($($(#[$doc:meta])* $name:ident;)*) => {
-        $($(#[$doc])* #[repr(C)] pub(crate) struct $name { _opaque: [u8; 0] })*
-    };
-}
 
 opaque! {
     /// `struct ibv_port_attr`.
@@ -44,110 +33,114 @@ opaque! {
     IbvCompChannel;
     /// `struct ibv_ah_attr`.
     IbvAhAttr;
-    /// `struct ibv_wc_tm_info`.
-    IbvWcTmInfo;
+    /// `struct ibv_xrcd_init_attr`.
+    IbvXrcdInitAttr;
+    /// `struct ibv_qp_open_attr`.
+    IbvQpOpenAttr;
 }
 
-/// `struct ibv_device`.
-#[repr(C)]
-pub(crate) struct IbvDevice {
-    pub(crate) ops: [usize; 2],
-    pub(crate) node_type: c_int,
-    pub(crate) transport_type: c_int,
-    pub(crate) name: [c_char; 64],
-    pub(crate) dev_name: [c_char; 64],
-    pub(crate) dev_path: [c_char; 256],
-    pub(crate) ibdev_path: [c_char; 256],
-}
+structures! {
+    /// `struct ibv_device`. None of its members is used here.
+    struct IbvDevice (664) {
+        @0 unused: [u64; 83],
+    }
 
-/// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
-#[repr(C)]
-pub(crate) struct IbvContext {
-    pub(crate) device: *mut IbvDevice,
-    pub(crate) ops: [usize; 32],
-    pub(crate) cmd_fd: c_int,
-    pub(crate) async_fd: c_int,
-    pub(crate) num_comp_vectors: c_int,
-    pub(crate) mutex: PthreadMutex,
-    pub(crate) abi_compat: *mut c_void,
-}
+    /// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
+    struct IbvContext (328) {
+        /// Members from `device` to `num_comp_vectors`, which are not used here.
+        @0 unused: [u64; 35],
+        @280 mutex: PthreadMutex,
+        @320 abi_compat: *mut c_void,
+    }
 
-/// `struct ibv_device_attr`.
-#[repr(C)]
-pub(crate) struct IbvDeviceAttr {
-    pub(crate) fw_ver: [c_char; 64],
-    pub(crate) node_guid: u64,
-    pub(crate) sys_image_guid: u64,
-    pub(crate) max_mr_size: u64,
-    pub(crate) page_size_cap: u64,
-    pub(crate) vendor_id: u32,
-    pub(crate) vendor_part_id: u32,
-    pub(crate) hw_ver: u32,
-    pub(crate) max_qp: c_int,
-    pub(crate) max_qp_wr: c_int,
-    pub(crate) device_cap_flags: c_uint,
-    pub(crate) max_sge: c_int,
-    pub(crate) max_sge_rd: c_int,
-    pub(crate) max_cq: c_int,
-    pub(crate) max_cqe: c_int,
-    /// Members from `max_mr` to `max_map_per_fmr`, which are not used here.
-    pub(crate) unused: [u32; 19],
-    pub(crate) max_srq: c_int,
-    pub(crate) max_srq_wr: c_int,
-    pub(crate) max_srq_sge: c_int,
-    /// Members from `max_pkeys` to the end, which are not used here.
-    pub(crate) rest: [u32; 2],
-}
+    /// `struct ibv_device_attr`.
+    struct IbvDeviceAttr (232) {
+        @0 fw_ver: [c_char; 64],
+        @64 unused_from_node_guid: [u64; 6],
+        @112 max_qp_wr: c_int,
+        @116 unused_from_device_cap_flags: [u32; 4],
+        @132 max_cqe: c_int,
+        @136 unused_from_max_mr: [u32; 20],
+        @216 max_srq_wr: c_int,
+        @220 max_srq_sge: c_int,
+        @224 unused_from_max_pkeys: [u32; 2],
+    }
 
-/// The first members of `struct ibv_device_attr_ex`; the caller's may be longer or shorter.
-#[repr(C)]
-pub(crate) struct IbvDeviceAttrEx {
-    pub(crate) orig_attr: IbvDeviceAttr,
-    pub(crate) comp_mask: u32,
-    pub(crate) odp_caps: [u64; 3],
-    pub(crate) completion_timestamp_mask: u64,
-    /// Frequency of the clock, in kHz.
-    pub(crate) hca_core_clock: u64,
-}
+    /// The first members of `struct ibv_device_attr_ex`; the caller's may be longer or shorter.
+    struct IbvDeviceAttrEx (280) {
+        @0 orig_attr: IbvDeviceAttr,
+        @232 comp_mask: u32,
+        @240 odp_caps: [u64; 3],
+        @264 completion_timestamp_mask: u64,
+        /// Frequency of the clock, in kHz.
+        @272 hca_core_clock: u64,
+    }
 
-/// `struct ibv_values_ex`.
-#[repr(C)]
-pub(crate) struct IbvValuesEx {
-    pub(crate) comp_mask: u32,
-    pub(crate) raw_clock: super::os::Timespec,
+    /// `struct ibv_values_ex`.
+    struct IbvValuesEx (24) {
+        @0 comp_mask: u32,
+        @8 raw_clock: super::os::Timespec,
+    }
 }
 
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
 pub(crate) const VALUES_MASK_RAW_CLOCK: u32 = 1;
 
-/// `struct ibv_pd`.
-#[repr(C)]
-pub(crate) struct IbvPd {
-    pub(crate) context: Ptr<IbvContext>,
-    pub(crate) handle: u32,
-}
+structures! {
+    /// `struct ibv_pd`.
+    struct IbvPd (16) {
+        @0 context: Ptr<IbvContext>,
+        @8 handle: u32,
+    }
 
-/// `struct ibv_mr`.
-#[repr(C)]
-pub(crate) struct IbvMr {
-    pub(crate) context: Ptr<IbvContext>,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) addr: *mut c_void,
-    pub(crate) length: usize,
-    pub(crate) handle: u32,
-    pub(crate) lkey: u32,
-    pub(crate) rkey: u32,
-}
+    /// `struct ibv_mr`.
+    struct IbvMr (48) {
+        @0 context: Ptr<IbvContext>,
+        @8 pd: Option<Ptr<IbvPd>>,
+        @16 addr: *mut c_void,
+        @24 length: usize,
+        @32 handle: u32,
+        @36 lkey: u32,
+        @40 rkey: u32,
+    }
 
-/// `struct ibv_mw`.
-#[repr(C)]
-pub(crate) struct IbvMw {
-    pub(crate) context: Ptr<IbvContext>,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) rkey: Cell<u32>,
-    pub(crate) handle: u32,
-    /// `enum ibv_mw_type`.
-    pub(crate) mw_type: u32,
+    /// `struct ibv_mw`.
+    struct IbvMw (32) {
+        @0 context: Ptr<IbvContext>,
+        @8 pd: Option<Ptr<IbvPd>>,
+        @16 rkey: Cell<u32>,
+        @20 handle: u32,
+        /// `enum ibv_mw_type`.
+        @24 mw_type: u32,
+    }
+
+    /// `struct ibv_mw_bind_info`.
+    #[derive(Clone, Copy)]
+    struct IbvMwBindInfo (32) {
+        @0 mr: Option<Ptr<IbvMr>>,
+        @8 addr: u64,
+        @16 length: u64,
+        @24 mw_access_flags: c_uint,
+    }
+
+    /// `struct ibv_mw_bind`.
+    struct IbvMwBind (48) {
+        @0 wr_id: u64,
+        @8 send_flags: c_uint,
+        @16 bind_info: IbvMwBindInfo,
+    }
+
+    /// `struct ibv_ah`.
+    struct IbvAh (24) {
+        @0 context: Ptr<IbvContext>,
+        @8 pd: Option<Ptr<IbvPd>>,
+        @16 handle: u32,
+    }
+
+    /// `struct ibv_xrcd`.
+    struct IbvXrcd (8) {
+        @0 context: Ptr<IbvContext>,
+    }
 }
 
 // SAFETY: these objects consist of the public part alone. Only the key of a window changes.
@@ -168,127 +161,50 @@ pub(crate) mod mw_type {
     pub(crate) const TYPE_2: u32 = 2;
 }
 
-/// `struct ibv_mw_bind_info`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvMwBindInfo {
-    pub(crate) mr: Option<Ptr<IbvMr>>,
-    pub(crate) addr: u64,
-    pub(crate) length: u64,
-    pub(crate) mw_access_flags: c_uint,
-}
+structures! {
+    /// `struct ibv_srq`.
+    struct IbvSrq (128) {
+        @0 context: Option<Ptr<IbvContext>>,
+        @8 srq_context: *mut c_void,
+        @16 pd: Option<Ptr<IbvPd>>,
+        @24 handle: u32,
+        @32 mutex: PthreadMutex,
+        @72 cond: PthreadCond,
+        @120 events_completed: u32,
+    }
 
-/// `struct ibv_mw_bind`.
-#[repr(C)]
-pub(crate) struct IbvMwBind {
-    pub(crate) wr_id: u64,
-    pub(crate) send_flags: c_uint,
-    pub(crate) bind_info: IbvMwBindInfo,
-}
+    /// `struct ibv_srq_attr`.
+    #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+    struct IbvSrqAttr (12) {
+        @0 max_wr: u32,
+        @4 max_sge: u32,
+        @8 srq_limit: u32,
+    }
 
-/// `bind_mw` of [`IbvSendWr`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct WrBindMw {
-    pub(crate) mw: Option<Ptr<IbvMw>>,
-    pub(crate) rkey: u32,
-    pub(crate) bind_info: IbvMwBindInfo,
-}
+    /// `struct ibv_srq_init_attr`.
+    #[derive(Clone, Copy)]
+    struct IbvSrqInitAttr (24) {
+        @0 srq_context: *mut c_void,
+        @8 attr: IbvSrqAttr,
+    }
 
-/// Further arguments of an [`IbvSendWr`]; the opcode selects the valid member.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) union WrExtra {
-    pub(crate) bind_mw: WrBindMw,
-    pub(crate) words: [u64; 6],
-}
-
-/// `struct ibv_ah`.
-#[repr(C)]
-pub(crate) struct IbvAh {
-    pub(crate) context: Ptr<IbvContext>,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) handle: u32,
-}
-
-/// `struct ibv_cq`.
-#[repr(C)]
-pub(crate) struct IbvCq {
-    pub(crate) context: Option<Ptr<IbvContext>>,
-    pub(crate) channel: Option<&'static IbvCompChannel>,
-    pub(crate) cq_context: *mut c_void,
-    pub(crate) handle: u32,
-    pub(crate) cqe: c_int,
-    pub(crate) mutex: PthreadMutex,
-    pub(crate) cond: PthreadCond,
-    pub(crate) comp_events_completed: u32,
-    pub(crate) async_events_completed: u32,
-}
-
-/// `struct ibv_srq`.
-#[repr(C)]
-pub(crate) struct IbvSrq {
-    pub(crate) context: Option<Ptr<IbvContext>>,
-    pub(crate) srq_context: *mut c_void,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) handle: u32,
-    pub(crate) mutex: PthreadMutex,
-    pub(crate) cond: PthreadCond,
-    pub(crate) events_completed: u32,
-}
-
-/// `struct ibv_srq_attr`.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct IbvSrqAttr {
-    pub(crate) max_wr: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) srq_limit: u32,
+    /// `struct ibv_srq_init_attr_ex`.
+    #[derive(Clone, Copy)]
+    struct IbvSrqInitAttrEx (64) {
+        @0 srq_context: *mut c_void,
+        @8 attr: IbvSrqAttr,
+        @20 comp_mask: u32,
+        @24 srq_type: u32,
+        @32 pd: Option<Ptr<IbvPd>>,
+        @40 xrcd: Option<Ptr<IbvXrcd>>,
+        @48 cq: Option<Ptr<IbvCq>>,
+        /// `struct ibv_tm_cap`.
+        @56 tm_cap: [u32; 2],
+    }
 }
 
 /// `IBV_SRQ_MAX_WR` in the mask of modify.
 pub(crate) const SRQ_MAX_WR: c_int = 1;
-
-/// `struct ibv_srq_init_attr`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvSrqInitAttr {
-    pub(crate) srq_context: *mut c_void,
-    pub(crate) attr: IbvSrqAttr,
-}
-
-/// `struct ibv_xrcd`.
-#[repr(C)]
-pub(crate) struct IbvXrcd {
-    pub(crate) context: Ptr<IbvContext>,
-}
-
-/// `struct ibv_xrcd_init_attr`, which is opaque.
-#[repr(C)]
-pub(crate) struct IbvXrcdInitAttr {
-    _opaque: [u8; 0],
-}
-
-/// `struct ibv_qp_open_attr`, which is opaque.
-#[repr(C)]
-pub(crate) struct IbvQpOpenAttr {
-    _opaque: [u8; 0],
-}
-
-/// `struct ibv_srq_init_attr_ex`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvSrqInitAttrEx {
-    pub(crate) srq_context: *mut c_void,
-    pub(crate) attr: IbvSrqAttr,
-    pub(crate) comp_mask: u32,
-    pub(crate) srq_type: u32,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
-    pub(crate) cq: Option<Ptr<IbvCq>>,
-    /// `struct ibv_tm_cap`.
-    pub(crate) tm_cap: [u32; 2],
-}
 
 /// Bits of [`IbvSrqInitAttrEx::comp_mask`] (`enum ibv_srq_init_attr_mask`).
 pub(crate) mod srq_init_attr {
@@ -301,56 +217,82 @@ pub(crate) mod srq_init_attr {
 /// `IBV_SRQT_XRC`.
 pub(crate) const SRQ_TYPE_XRC: u32 = 1;
 
-/// A function that reads one field of the current completion.
-pub(crate) type ReadField<T> = Option<unsafe extern "C" fn(current: Ptr<IbvCqEx>) -> T>;
+structures! {
+    /// `struct ibv_cq`.
+    struct IbvCq (128) {
+        @0 context: Option<Ptr<IbvContext>>,
+        @8 channel: Option<&'static IbvCompChannel>,
+        @16 cq_context: *mut c_void,
+        @24 handle: u32,
+        @28 cqe: c_int,
+        @32 mutex: PthreadMutex,
+        @72 cond: PthreadCond,
+        @120 comp_events_completed: u32,
+        @124 async_events_completed: u32,
+    }
 
-/// `struct ibv_cq_ex`.
-#[repr(C)]
-pub(crate) struct IbvCqEx {
-    pub(crate) base: IbvCq,
-    pub(crate) comp_mask: u32,
-    pub(crate) status: u32,
-    pub(crate) wr_id: u64,
-    pub(crate) start_poll:
-        Option<unsafe extern "C" fn(current: Ptr<IbvCqEx>, attr: Option<&IbvPollCqAttr>) -> c_int>,
-    pub(crate) next_poll: ReadField<c_int>,
-    pub(crate) end_poll: ReadField<()>,
-    pub(crate) read_opcode: ReadField<c_uint>,
-    pub(crate) read_vendor_err: ReadField<u32>,
-    pub(crate) read_byte_len: ReadField<u32>,
-    pub(crate) read_imm_data: ReadField<u32>,
-    pub(crate) read_qp_num: ReadField<u32>,
-    pub(crate) read_src_qp: ReadField<u32>,
-    pub(crate) read_wc_flags: ReadField<c_uint>,
-    pub(crate) read_slid: ReadField<u32>,
-    pub(crate) read_sl: ReadField<u8>,
-    pub(crate) read_dlid_path_bits: ReadField<u8>,
-    pub(crate) read_completion_ts: ReadField<u64>,
-    pub(crate) read_cvlan: ReadField<u16>,
-    pub(crate) read_flow_tag: ReadField<u32>,
-    pub(crate) read_tm_info:
-        Option<unsafe extern "C" fn(current: Ptr<IbvCqEx>, info: *mut IbvWcTmInfo)>,
-    pub(crate) read_completion_wallclock_ns: ReadField<u64>,
-}
+    /// `struct ibv_cq_ex`.
+    struct IbvCqEx (288) {
+        @0 base: IbvCq,
+        @128 comp_mask: u32,
+        @132 status: u32,
+        @136 wr_id: u64,
+        @144 start_poll: c_fn!((current: Ptr<IbvCqEx>, attr: Option<&IbvPollCqAttr>) -> c_int),
+        @152 next_poll: c_fn!((current: Ptr<IbvCqEx>) -> c_int),
+        @160 end_poll: c_fn!((current: Ptr<IbvCqEx>)),
+        @168 read_opcode: c_fn!((current: Ptr<IbvCqEx>) -> c_uint),
+        @176 read_vendor_err: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @184 read_byte_len: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @192 read_imm_data: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @200 read_qp_num: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @208 read_src_qp: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @216 read_wc_flags: c_fn!((current: Ptr<IbvCqEx>) -> c_uint),
+        @224 read_slid: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @232 read_sl: c_fn!((current: Ptr<IbvCqEx>) -> u8),
+        @240 read_dlid_path_bits: c_fn!((current: Ptr<IbvCqEx>) -> u8),
+        @248 read_completion_ts: c_fn!((current: Ptr<IbvCqEx>) -> u64),
+        @256 read_cvlan: c_fn!((current: Ptr<IbvCqEx>) -> u16),
+        @264 read_flow_tag: c_fn!((current: Ptr<IbvCqEx>) -> u32),
+        @272 read_tm_info: c_fn!((current: Ptr<IbvCqEx>, info: *mut c_void)),
+        @280 read_completion_wallclock_ns: c_fn!((current: Ptr<IbvCqEx>) -> u64),
+    }
 
-/// `struct ibv_poll_cq_attr`.
-#[repr(C)]
-pub(crate) struct IbvPollCqAttr {
-    pub(crate) comp_mask: u32,
-}
+    /// `struct ibv_poll_cq_attr`.
+    struct IbvPollCqAttr (4) {
+        @0 comp_mask: u32,
+    }
 
-/// `struct ibv_cq_init_attr_ex`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvCqInitAttrEx {
-    pub(crate) cqe: u32,
-    pub(crate) cq_context: *mut c_void,
-    pub(crate) channel: Option<&'static IbvCompChannel>,
-    pub(crate) comp_vector: u32,
-    pub(crate) wc_flags: u64,
-    pub(crate) comp_mask: u32,
-    pub(crate) flags: u32,
-    pub(crate) parent_domain: Option<Ptr<IbvPd>>,
+    /// `struct ibv_cq_init_attr_ex`.
+    #[derive(Clone, Copy)]
+    struct IbvCqInitAttrEx (56) {
+        @0 cqe: u32,
+        @8 cq_context: *mut c_void,
+        @16 channel: Option<&'static IbvCompChannel>,
+        @24 comp_vector: u32,
+        @32 wc_flags: u64,
+        @40 comp_mask: u32,
+        @44 flags: u32,
+        @48 parent_domain: Option<Ptr<IbvPd>>,
+    }
+
+    /// `struct ibv_wc`.
+    #[derive(Clone, Copy)]
+    struct IbvWc (48) {
+        @0 wr_id: u64,
+        @8 status: u32,
+        @12 opcode: u32,
+        @16 vendor_err: u32,
+        @20 byte_len: u32,
+        /// Also `invalidated_rkey`.
+        @24 imm_data: u32,
+        @28 qp_num: u32,
+        @32 src_qp: u32,
+        @36 wc_flags: c_uint,
+        @40 pkey_index: u16,
+        @42 slid: u16,
+        @44 sl: u8,
+        @45 dlid_path_bits: u8,
+    }
 }
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: `flags` is valid.
@@ -371,71 +313,119 @@ pub(crate) mod wc_ex {
     pub(crate) const COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
 }
 
-/// `struct ibv_wc`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvWc {
-    pub(crate) wr_id: u64,
-    pub(crate) status: u32,
-    pub(crate) opcode: u32,
-    pub(crate) vendor_err: u32,
-    pub(crate) byte_len: u32,
-    /// Also `invalidated_rkey`.
-    pub(crate) imm_data: u32,
-    pub(crate) qp_num: u32,
-    pub(crate) src_qp: u32,
-    pub(crate) wc_flags: c_uint,
-    pub(crate) pkey_index: u16,
-    pub(crate) slid: u16,
-    pub(crate) sl: u8,
-    pub(crate) dlid_path_bits: u8,
-}
+structures! {
+    /// `struct ibv_qp`.
+    struct IbvQp (160) {
+        @0 context: Option<Ptr<IbvContext>>,
+        @8 qp_context: *mut c_void,
+        @16 pd: Option<Ptr<IbvPd>>,
+        @24 send_cq: Option<Ptr<IbvCq>>,
+        @32 recv_cq: Option<Ptr<IbvCq>>,
+        @40 srq: Option<Ptr<IbvSrq>>,
+        @48 handle: u32,
+        @52 qp_num: u32,
+        @56 state: u32,
+        @60 qp_type: u32,
+        @64 mutex: PthreadMutex,
+        @104 cond: PthreadCond,
+        @152 events_completed: u32,
+    }
 
-/// `struct ibv_qp_cap`.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct IbvQpCap {
-    pub(crate) max_send_wr: u32,
-    pub(crate) max_recv_wr: u32,
-    pub(crate) max_send_sge: u32,
-    pub(crate) max_recv_sge: u32,
-    pub(crate) max_inline_data: u32,
-}
+    /// `struct ibv_qp_ex`.
+    struct IbvQpEx (360) {
+        @0 qp_base: IbvQp,
+        @160 comp_mask: u64,
+        @168 wr_id: u64,
+        @176 wr_flags: c_uint,
+        @184 wr_atomic_cmp_swp: c_fn!(
+            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, compare: u64, swap: u64)
+        ),
+        @192 wr_atomic_fetch_add: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, add: u64)),
+        @200 wr_bind_mw: c_fn!(
+            (qp: Ptr<IbvQpEx>, mw: Option<Ptr<IbvMw>>, rkey: u32, bind_info: &IbvMwBindInfo)
+        ),
+        @208 wr_local_inv: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32)),
+        @216 wr_rdma_read: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64)),
+        @224 wr_rdma_write: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64)),
+        @232 wr_rdma_write_imm: c_fn!(
+            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, imm_data: u32)
+        ),
+        @240 wr_send: c_fn!((qp: Ptr<IbvQpEx>)),
+        @248 wr_send_imm: c_fn!((qp: Ptr<IbvQpEx>, imm_data: u32)),
+        @256 wr_send_inv: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32)),
+        @264 wr_send_tso: c_fn!((qp: Ptr<IbvQpEx>, hdr: *mut c_void, hdr_sz: u16, mss: u16)),
+        @272 wr_set_ud_addr: c_fn!(
+            (qp: Ptr<IbvQpEx>, ah: Option<Ptr<IbvAh>>, remote_qpn: u32, remote_qkey: u32)
+        ),
+        @280 wr_set_xrc_srqn: c_fn!((qp: Ptr<IbvQpEx>, remote_srqn: u32)),
+        @288 wr_set_inline_data: c_fn!((qp: Ptr<IbvQpEx>, addr: *const c_void, length: usize)),
+        @296 wr_set_inline_data_list: c_fn!(
+            (qp: Ptr<IbvQpEx>, num_buf: usize, buf_list: *const IbvDataBuf)
+        ),
+        @304 wr_set_sge: c_fn!((qp: Ptr<IbvQpEx>, lkey: u32, addr: u64, length: u32)),
+        @312 wr_set_sge_list: c_fn!((qp: Ptr<IbvQpEx>, num_sge: usize, sg_list: *const IbvSge)),
+        @320 wr_start: c_fn!((qp: Ptr<IbvQpEx>)),
+        @328 wr_complete: c_fn!((qp: Ptr<IbvQpEx>) -> c_int),
+        @336 wr_abort: c_fn!((qp: Ptr<IbvQpEx>)),
+        @344 wr_atomic_write: c_fn!(
+            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, atomic_wr: *const c_void)
+        ),
+        @352 wr_flush: c_fn!(
+            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, len: usize, kind: u8, level: u8)
+        ),
+    }
 
-/// `struct ibv_qp_init_attr`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvQpInitAttr {
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) send_cq: Option<Ptr<IbvCq>>,
-    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
-    pub(crate) srq: Option<Ptr<IbvSrq>>,
-    pub(crate) cap: IbvQpCap,
-    pub(crate) qp_type: u32,
-    pub(crate) sq_sig_all: c_int,
-}
+    /// `struct ibv_qp_cap`.
+    #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+    struct IbvQpCap (20) {
+        @0 max_send_wr: u32,
+        @4 max_recv_wr: u32,
+        @8 max_send_sge: u32,
+        @12 max_recv_sge: u32,
+        @16 max_inline_data: u32,
+    }
 
-/// `struct ibv_qp_init_attr_ex`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvQpInitAttrEx {
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) send_cq: Option<Ptr<IbvCq>>,
-    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
-    pub(crate) srq: Option<Ptr<IbvSrq>>,
-    pub(crate) cap: IbvQpCap,
-    pub(crate) qp_type: u32,
-    pub(crate) sq_sig_all: c_int,
-    pub(crate) comp_mask: u32,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) xrcd: Option<Ptr<IbvXrcd>>,
-    pub(crate) create_flags: u32,
-    pub(crate) max_tso_header: u16,
-    pub(crate) rwq_ind_tbl: *mut c_void,
-    /// `struct ibv_rx_hash_conf`.
-    pub(crate) rx_hash_conf: [u64; 3],
-    pub(crate) source_qpn: u32,
-    pub(crate) send_ops_flags: u64,
+    /// `struct ibv_qp_init_attr`.
+    #[derive(Clone, Copy)]
+    struct IbvQpInitAttr (64) {
+        @0 qp_context: *mut c_void,
+        @8 send_cq: Option<Ptr<IbvCq>>,
+        @16 recv_cq: Option<Ptr<IbvCq>>,
+        @24 srq: Option<Ptr<IbvSrq>>,
+        @32 cap: IbvQpCap,
+        @52 qp_type: u32,
+        @56 sq_sig_all: c_int,
+    }
+
+    /// `struct ibv_qp_init_attr_ex`.
+    #[derive(Clone, Copy)]
+    struct IbvQpInitAttrEx (136) {
+        @0 qp_context: *mut c_void,
+        @8 send_cq: Option<Ptr<IbvCq>>,
+        @16 recv_cq: Option<Ptr<IbvCq>>,
+        @24 srq: Option<Ptr<IbvSrq>>,
+        @32 cap: IbvQpCap,
+        @52 qp_type: u32,
+        @56 sq_sig_all: c_int,
+        @60 comp_mask: u32,
+        @64 pd: Option<Ptr<IbvPd>>,
+        @72 xrcd: Option<Ptr<IbvXrcd>>,
+        @80 create_flags: u32,
+        @84 max_tso_header: u16,
+        @88 rwq_ind_tbl: *mut c_void,
+        /// `struct ibv_rx_hash_conf`.
+        @96 rx_hash_conf: [u64; 3],
+        @120 source_qpn: u32,
+        @128 send_ops_flags: u64,
+    }
+
+    /// `struct ibv_qp_attr`.
+    struct IbvQpAttr (144) {
+        @0 qp_state: u32,
+        @4 unused_from_cur_qp_state: [u32; 8],
+        @36 cap: IbvQpCap,
+        @56 unused_from_ah_attr: [u32; 22],
+    }
 }
 
 /// Bits of [`IbvQpInitAttrEx::comp_mask`] (`enum ibv_qp_init_attr_mask`).
@@ -477,67 +467,79 @@ pub(crate) mod qp_state {
     pub(crate) const RTS: u32 = 3;
 }
 
-/// `struct ibv_qp_attr`.
-#[repr(C)]
-pub(crate) struct IbvQpAttr {
-    pub(crate) qp_state: u32,
-    pub(crate) cur_qp_state: u32,
-    pub(crate) path_mtu: u32,
-    pub(crate) path_mig_state: u32,
-    pub(crate) qkey: u32,
-    pub(crate) rq_psn: u32,
-    pub(crate) sq_psn: u32,
-    pub(crate) dest_qp_num: u32,
-    pub(crate) qp_access_flags: c_uint,
-    pub(crate) cap: IbvQpCap,
-    /// Members from `ah_attr` to the end, which are not used here.
-    pub(crate) rest: [u32; 22],
-}
-
 /// `IBV_QP_STATE` in the mask of modify and query.
 pub(crate) const QP_ATTR_STATE: c_int = 1;
 
-/// `struct ibv_sge`. Its layout is that of the ABI's `Sge`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct IbvSge {
-    pub(crate) addr: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
-}
+structures! {
+    /// `struct ibv_send_wr`.
+    struct IbvSendWr (128) {
+        @0 wr_id: u64,
+        @8 next: *mut IbvSendWr,
+        @16 sg_list: *const IbvSge,
+        @24 num_sge: c_int,
+        @28 opcode: u32,
+        @32 send_flags: c_uint,
+        /// Also `invalidate_rkey`.
+        @36 imm_data: u32,
+        @40 wr: Wr,
+        @72 remote_srqn: u32,
+        /// `bind_mw` and `tso`.
+        @80 extra: WrExtra,
+    }
 
-/// `struct ibv_data_buf`.
-#[repr(C)]
-pub(crate) struct IbvDataBuf {
-    pub(crate) addr: *mut c_void,
-    pub(crate) length: usize,
-}
+    /// `wr.rdma` of [`IbvSendWr`].
+    #[derive(Clone, Copy)]
+    struct WrRdma (16) {
+        @0 remote_addr: u64,
+        @8 rkey: u32,
+    }
 
-/// `wr.rdma` of [`IbvSendWr`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct WrRdma {
-    pub(crate) remote_addr: u64,
-    pub(crate) rkey: u32,
-}
+    /// `wr.atomic` of [`IbvSendWr`].
+    #[derive(Clone, Copy)]
+    struct WrAtomic (32) {
+        @0 remote_addr: u64,
+        @8 compare_add: u64,
+        @16 swap: u64,
+        @24 rkey: u32,
+    }
 
-/// `wr.atomic` of [`IbvSendWr`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct WrAtomic {
-    pub(crate) remote_addr: u64,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
-    pub(crate) rkey: u32,
-}
+    /// `wr.ud` of [`IbvSendWr`].
+    #[derive(Clone, Copy)]
+    struct WrUd (16) {
+        @0 ah: Option<Ptr<IbvAh>>,
+        @8 remote_qpn: u32,
+        @12 remote_qkey: u32,
+    }
 
-/// `wr.ud` of [`IbvSendWr`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct WrUd {
-    pub(crate) ah: Option<Ptr<IbvAh>>,
-    pub(crate) remote_qpn: u32,
-    pub(crate) remote_qkey: u32,
+    /// `bind_mw` of [`IbvSendWr`].
+    #[derive(Clone, Copy)]
+    struct WrBindMw (48) {
+        @0 mw: Option<Ptr<IbvMw>>,
+        @8 rkey: u32,
+        @16 bind_info: IbvMwBindInfo,
+    }
+
+    /// `struct ibv_recv_wr`.
+    struct IbvRecvWr (32) {
+        @0 wr_id: u64,
+        @8 next: *mut IbvRecvWr,
+        @16 sg_list: *const IbvSge,
+        @24 num_sge: c_int,
+    }
+
+    /// `struct ibv_sge`. Its layout is that of the ABI's `Sge`.
+    #[derive(Clone, Copy)]
+    struct IbvSge (16) {
+        @0 addr: u64,
+        @8 length: u32,
+        @12 lkey: u32,
+    }
+
+    /// `struct ibv_data_buf`.
+    struct IbvDataBuf (16) {
+        @0 addr: *mut c_void,
+        @8 length: usize,
+    }
 }
 
 /// `wr` of [`IbvSendWr`]: the opcode and the type of the queue pair select the valid member.
@@ -549,21 +551,12 @@ pub(crate) union Wr {
     pub(crate) ud: WrUd,
 }
 
-/// `struct ibv_send_wr`.
+/// Further arguments of an [`IbvSendWr`]; the opcode selects the valid member.
+#[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct IbvSendWr {
-    pub(crate) wr_id: u64,
-    pub(crate) next: *mut IbvSendWr,
-    pub(crate) sg_list: *const IbvSge,
-    pub(crate) num_sge: c_int,
-    pub(crate) opcode: u32,
-    pub(crate) send_flags: c_uint,
-    /// Also `invalidate_rkey`.
-    pub(crate) imm_data: u32,
-    pub(crate) wr: Wr,
-    pub(crate) remote_srqn: u32,
-    /// `bind_mw` and `tso`.
-    pub(crate) extra: WrExtra,
+pub(crate) union WrExtra {
+    pub(crate) bind_mw: WrBindMw,
+    pub(crate) words: [u64; 6],
 }
 
 /// Bits of [`IbvSendWr::send_flags`] and [`IbvQpEx::wr_flags`] (`enum ibv_send_flags`).
@@ -573,115 +566,4 @@ pub(crate) mod send_flags {
     pub(crate) const SIGNALED: u32 = 1 << 1;
     pub(crate) const SOLICITED: u32 = 1 << 2;
     pub(crate) const INLINE: u32 = 1 << 3;
-}
-
-/// `struct ibv_recv_wr`.
-#[repr(C)]
-pub(crate) struct IbvRecvWr {
-    pub(crate) wr_id: u64,
-    pub(crate) next: *mut IbvRecvWr,
-    pub(crate) sg_list: *const IbvSge,
-    pub(crate) num_sge: c_int,
-}
-
-/// `struct ibv_qp`.
-#[repr(C)]
-pub(crate) struct IbvQp {
-    pub(crate) context: Option<Ptr<IbvContext>>,
-    pub(crate) qp_context: *mut c_void,
-    pub(crate) pd: Option<Ptr<IbvPd>>,
-    pub(crate) send_cq: Option<Ptr<IbvCq>>,
-    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
-    pub(crate) srq: Option<Ptr<IbvSrq>>,
-    pub(crate) handle: u32,
-    pub(crate) qp_num: u32,
-    pub(crate) state: u32,
-    pub(crate) qp_type: u32,
-    pub(crate) mutex: PthreadMutex,
-    pub(crate) cond: PthreadCond,
-    pub(crate) events_completed: u32,
-}
-
-/// An operation of [`IbvQpEx`] without arguments.
-pub(crate) type WrPlain<T> = Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>) -> T>;
-/// An operation of [`IbvQpEx`] whose argument is a key or immediate data.
-pub(crate) type WrWord = Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, word: u32)>;
-/// RDMA READ and WRITE of [`IbvQpEx`].
-pub(crate) type WrRemote =
-    Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64)>;
-
-/// `struct ibv_qp_ex`.
-#[repr(C)]
-pub(crate) struct IbvQpEx {
-    pub(crate) qp_base: IbvQp,
-    pub(crate) comp_mask: u64,
-    pub(crate) wr_id: u64,
-    pub(crate) wr_flags: c_uint,
-    pub(crate) wr_atomic_cmp_swp: Option<
-        unsafe extern "C" fn(
-            qp: Ptr<IbvQpEx>,
-            rkey: u32,
-            remote_addr: u64,
-            compare: u64,
-            swap: u64,
-        ),
-    >,
-    pub(crate) wr_atomic_fetch_add:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, add: u64)>,
-    pub(crate) wr_bind_mw: Option<
-        unsafe extern "C" fn(
-            qp: Ptr<IbvQpEx>,
-            mw: Option<Ptr<IbvMw>>,
-            rkey: u32,
-            bind_info: &IbvMwBindInfo,
-        ),
-    >,
-    pub(crate) wr_local_inv: WrWord,
-    pub(crate) wr_rdma_read: WrRemote,
-    pub(crate) wr_rdma_write: WrRemote,
-    pub(crate) wr_rdma_write_imm:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, imm_data: u32)>,
-    pub(crate) wr_send: WrPlain<()>,
-    pub(crate) wr_send_imm: WrWord,
-    pub(crate) wr_send_inv: WrWord,
-    pub(crate) wr_send_tso:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, hdr: *mut c_void, hdr_sz: u16, mss: u16)>,
-    pub(crate) wr_set_ud_addr: Option<
-        unsafe extern "C" fn(
-            qp: Ptr<IbvQpEx>,
-            ah: Option<Ptr<IbvAh>>,
-            remote_qpn: u32,
-            remote_qkey: u32,
-        ),
-    >,
-    pub(crate) wr_set_xrc_srqn: WrWord,
-    pub(crate) wr_set_inline_data:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, addr: *const c_void, length: usize)>,
-    pub(crate) wr_set_inline_data_list:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, num_buf: usize, buf_list: *const IbvDataBuf)>,
-    pub(crate) wr_set_sge:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, lkey: u32, addr: u64, length: u32)>,
-    pub(crate) wr_set_sge_list:
-        Option<unsafe extern "C" fn(qp: Ptr<IbvQpEx>, num_sge: usize, sg_list: *const IbvSge)>,
-    pub(crate) wr_start: WrPlain<()>,
-    pub(crate) wr_complete: WrPlain<c_int>,
-    pub(crate) wr_abort: WrPlain<()>,
-    pub(crate) wr_atomic_write: Option<
-        unsafe extern "C" fn(
-            qp: Ptr<IbvQpEx>,
-            rkey: u32,
-            remote_addr: u64,
-            atomic_wr: *const c_void,
-        ),
-    >,
-    pub(crate) wr_flush: Option<
-        unsafe extern "C" fn(
-            qp: Ptr<IbvQpEx>,
-            rkey: u32,
-            remote_addr: u64,
-            len: usize,
-            kind: u8,
-            level: u8,
-        ),
-    >,
 }

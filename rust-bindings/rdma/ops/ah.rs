@@ -15,13 +15,7 @@ use crate::{
 use kernel::ffi::c_int;
 
 impl<D: Driver> Ops<D> {
-    /// Implements `create_ah` and `create_user_ah` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new address handle of a live protection domain of `D`. `init`
-    /// is valid, and ib_core holds the reference to its source GID (verbs.c, `rdma_create_ah()` and
-    /// `rdma_create_user_ah()`). `udata` is null or that of the command.
+    /// Implements `create_ah` and `create_user_ah`.
     pub(super) unsafe extern "C" fn create_ah(
         ib: *mut raw::ib_ah,
         init: *mut raw::rdma_ah_init_attr,
@@ -29,7 +23,8 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: ib_core has allocated and zeroed the handle and set its device and live domain.
         // Nothing else uses it yet, and `init` is valid until this returns (verbs.c,
-        // `_rdma_create_ah()`). `destroy_ah` destroys it.
+        // `_rdma_create_ah()`). The callers of that function hold the reference to the source GID.
+        // `destroy_ah` destroys the handle.
         errno(unsafe {
             Ah::<D>::create(ib, || {
                 let flags = (*init).flags;
@@ -44,11 +39,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `query_ah` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live address handle of `D`, and `attr` is valid for writes.
     pub(super) unsafe extern "C" fn query_ah(
         ib: *mut raw::ib_ah,
         attr: *mut raw::rdma_ah_attr,
@@ -58,11 +48,6 @@ impl<D: Driver> Ops<D> {
         0
     }
 
-    /// Implements `destroy_ah` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live address handle of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn destroy_ah(ib: *mut raw::ib_ah, _flags: u32) -> c_int {
         // SAFETY: The handle is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `rdma_destroy_ah_user()`).

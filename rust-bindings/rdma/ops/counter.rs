@@ -23,19 +23,11 @@ use kernel::{ffi::c_int, prelude::*};
 impl<D: Driver> Ops<D> {
     /// Does nothing, because the first binding initializes the counter. ib_core requires the
     /// operation (counters.c, `alloc_and_bind()`).
-    ///
-    /// # Safety
-    ///
-    /// None: the argument is not used.
     pub(super) unsafe extern "C" fn counter_init(_ib: *mut raw::rdma_counter) {}
 
     /// Allocates memory for the values of all of a port's statistics, because ib_core reads them by
     /// the port's indices (counters.c, `get_running_counters_hwstat_sum()`). It does not show
     /// disabled ones.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core, which accepts null and frees the result (counters.c).
     pub(super) unsafe extern "C" fn counter_alloc_stats(
         _ib: *mut raw::rdma_counter,
     ) -> *mut raw::rdma_hw_stats {
@@ -57,12 +49,6 @@ impl<D: Driver> Ops<D> {
         stats
     }
 
-    /// Implements `counter_bind_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core, which holds the counter's lock: `ib` is a counter of a device of `D`, and
-    /// `qp` a live queue pair of that device (counters.c, `__rdma_counter_bind_qp()`).
     pub(super) unsafe extern "C" fn counter_bind_qp(
         ib: *mut raw::rdma_counter,
         qp: *mut raw::ib_qp,
@@ -84,7 +70,7 @@ impl<D: Driver> Ops<D> {
     ///
     /// # Safety
     ///
-    /// The requirements of `counter_bind_qp` hold, and the driver's part of the counter does not
+    /// The arguments are those of `counter_bind_qp`, and the driver's part of the counter does not
     /// exist.
     unsafe fn create_bound(ib: *mut raw::rdma_counter, qp: *mut raw::ib_qp) -> Result {
         // SAFETY: The caller guarantees a counter without a driver's part and a live queue pair.
@@ -106,7 +92,7 @@ impl<D: Driver> Ops<D> {
     ///
     /// # Safety
     ///
-    /// The requirements of `counter_bind_qp` hold, and the driver's part of the counter exists.
+    /// The arguments are those of `counter_bind_qp`, and the driver's part of the counter exists.
     unsafe fn bind(ib: *mut raw::rdma_counter, qp: *mut raw::ib_qp) -> Result {
         // SAFETY: The caller guarantees that the driver's part exists and that the queue pair is
         // live. ib_core leaves the queue pair's pointer to the driver, and reads it without a lock
@@ -119,15 +105,10 @@ impl<D: Driver> Ops<D> {
         Ok(())
     }
 
-    /// Implements `counter_unbind_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core, which holds the lock of the counter to which the queue pair was bound:
-    /// `qp` is a live queue pair of `D` (counters.c, `__rdma_counter_unbind_qp()`).
     pub(super) unsafe extern "C" fn counter_unbind_qp(qp: *mut raw::ib_qp, _port: u32) -> c_int {
-        // SAFETY: `__rdma_counter_unbind_qp()` (counters.c) passes a live queue pair. Its pointer
-        // is read without a lock (nldev.c, `fill_stat_counter_qps()`).
+        // SAFETY: `__rdma_counter_unbind_qp()` (counters.c) passes a live queue pair, under the
+        // lock of its counter. The pointer to the counter is read without a lock (nldev.c,
+        // `fill_stat_counter_qps()`).
         unsafe {
             if ptr::read_volatile(&raw const (*qp).counter).is_null() {
                 // Another call was faster; its caller releases the reference to the counter.
@@ -139,12 +120,6 @@ impl<D: Driver> Ops<D> {
         0
     }
 
-    /// Implements `counter_update_stats` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core, which holds the counter's lock: `ib` is a counter of `D` to which a queue
-    /// pair is or was bound. Its `stats` came from `counter_alloc_stats`.
     pub(super) unsafe extern "C" fn counter_update_stats(ib: *mut raw::rdma_counter) -> c_int {
         // SAFETY: A queue pair was bound, so the driver's part exists, and `counter_alloc_stats`
         // made room for each statistic. ib_core reads the values without the counter's lock
@@ -159,12 +134,6 @@ impl<D: Driver> Ops<D> {
         0
     }
 
-    /// Implements `counter_dealloc` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core for a counter of `D` after the last queue pair was unbound from it. The
-    /// counter is not used afterwards (counters.c, `counter_release()`).
     pub(super) unsafe extern "C" fn counter_dealloc(ib: *mut raw::rdma_counter) -> c_int {
         // SAFETY: A queue pair was bound, so the driver's part exists. It is not used afterwards
         // (counters.c, `counter_release()`).

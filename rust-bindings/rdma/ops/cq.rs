@@ -6,7 +6,6 @@ use super::{count, Ops};
 use crate::{
     raw,
     rdma::{
-        attr::CqInitAttr,
         device::Device,
         object::{errno, Cq, Driver},
         udata::Udata,
@@ -29,12 +28,7 @@ const BUFFERS: [u32; 5] = [
 ];
 
 impl<D: Driver> Ops<D> {
-    /// Implements `create_cq` and `create_user_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core or uverbs: `ib` is a new completion queue of a device of `D`, and `attr`
-    /// is valid. `attrs` is null or the bundle of a user's command.
+    /// Implements `create_cq` and `create_user_cq`.
     pub(super) unsafe extern "C" fn create_cq(
         ib: *mut raw::ib_cq,
         attr: *const raw::ib_cq_init_attr,
@@ -53,24 +47,14 @@ impl<D: Driver> Ops<D> {
                 if let Some(udata) = &udata {
                     udata.expect_without(&BUFFERS)?;
                 }
-                let attr = CqInitAttr {
-                    cqe: (*attr).cqe,
-                    comp_vector: (*attr).comp_vector,
-                    flags: (*attr).flags,
-                };
                 let device = Device::from_raw((*ib).device);
-                let (cq, cqe) = D::create_cq(device, &attr, target, udata.as_mut())?;
+                let (cq, cqe) = D::create_cq(device, &*attr, target, udata.as_mut())?;
                 (*ib).cqe = cqe as c_int;
                 Ok(cq)
             })
         })
     }
 
-    /// Implements `resize_user_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live completion queue of `D`. `udata` is that of the command.
     pub(super) unsafe extern "C" fn resize_user_cq(
         ib: *mut raw::ib_cq,
         cqe: c_uint,
@@ -89,11 +73,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `destroy_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live completion queue of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn destroy_cq(
         ib: *mut raw::ib_cq,
         _udata: *mut raw::ib_udata,
@@ -108,12 +87,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `poll_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer: `ib` is a live completion queue of `D`, and `wc` has room for
-    /// `entries` completions (ib_verbs.h, `ib_poll_cq()`).
     pub(super) unsafe extern "C" fn poll_cq(
         ib: *mut raw::ib_cq,
         entries: c_int,
@@ -137,12 +110,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `req_notify_cq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer, by ib_core, or by uverbs for a user program: `ib` is a live
-    /// completion queue of `D`.
     pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
         let solicited_only = flags & raw::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
             == raw::ib_cq_notify_flags_IB_CQ_SOLICITED;

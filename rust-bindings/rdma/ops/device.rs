@@ -18,12 +18,6 @@ use kernel::{
 };
 
 impl<D: Driver> Ops<D> {
-    /// Implements `dealloc_driver` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// This is the last operation that ib_core calls for a device of `D` (device.c,
-    /// `ib_dealloc_device()`).
     pub(super) unsafe extern "C" fn dealloc_driver(ib: *mut raw::ib_device) {
         // SAFETY: `ib` is a device of `D`, and `ib_dealloc_device()` (device.c) calls no other
         // operation afterwards.
@@ -34,20 +28,13 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `get_dev_fw_str` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core (device.c, `ib_get_device_fw_str()`): `text` is zeroed or unchanged since
-    /// an earlier call, and has room for `IB_FW_VERSION_NAME_MAX` bytes, which equals
-    /// `ETHTOOL_FWVERS_LEN`.
     pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
         // Reserve one byte for the terminating zero.
         let room = (raw::ETHTOOL_FWVERS_LEN as usize).saturating_sub(1);
         let version = D::IDENTITY.version.to_bytes();
         let len = version.len().min(room);
         // SAFETY: `ib_get_device_fw_str()` (device.c) requires a buffer of `IB_FW_VERSION_NAME_MAX`
-        // bytes, which is enough for `len` bytes and a zero.
+        // bytes, which equals `ETHTOOL_FWVERS_LEN`: enough for `len` bytes and a zero.
         unsafe {
             text.cast::<u8>()
                 .copy_from_nonoverlapping(version.as_ptr(), len);
@@ -55,12 +42,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `query_device` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a device of `D`, and `attr` is valid for writes. `udata` is null
-    /// or that of the command.
     pub(super) unsafe extern "C" fn query_device(
         ib: *mut raw::ib_device,
         attr: *mut raw::ib_device_attr,
@@ -74,11 +55,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `query_port` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a device of `D`, and `attr` is valid for writes.
     pub(super) unsafe extern "C" fn query_port(
         ib: *mut raw::ib_device,
         port: u32,
@@ -89,12 +65,7 @@ impl<D: Driver> Ops<D> {
         errno(unsafe { D::query_port(Device::from_raw(ib), port, &mut PortAttr::new(&mut *attr)) })
     }
 
-    /// Implements `get_port_immutable` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a device of `D`, and `immutable` is valid for writes.
-    pub(super) unsafe extern "C" fn port_immutable(
+    pub(super) unsafe extern "C" fn get_port_immutable(
         ib: *mut raw::ib_device,
         port: u32,
         immutable: *mut raw::ib_port_immutable,
@@ -111,11 +82,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `query_pkey` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a device of `D`, and `pkey` is valid for writes.
     pub(super) unsafe extern "C" fn query_pkey(
         ib: *mut raw::ib_device,
         port: u32,
@@ -127,20 +93,10 @@ impl<D: Driver> Ops<D> {
         errno(unsafe { D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k) })
     }
 
-    /// Implements `get_link_layer` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// None: the arguments are not used.
     pub(super) unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
         raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
     }
 
-    /// Implements `alloc_hw_port_stats` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core, which accepts null and frees the result (sysfs.c).
     pub(super) unsafe extern "C" fn alloc_hw_port_stats(
         _ib: *mut raw::ib_device,
         _port: u32,
@@ -161,12 +117,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `get_hw_stats` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a device of `D`. `stats` is null or came from
-    /// `alloc_hw_port_stats`, and ib_core holds its lock.
     pub(super) unsafe extern "C" fn get_hw_stats(
         ib: *mut raw::ib_device,
         stats: *mut raw::rdma_hw_stats,
@@ -184,12 +134,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `alloc_ucontext` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new context of a device of `D`. `udata` is null or that of the
-    /// command.
     pub(super) unsafe extern "C" fn alloc_ucontext(
         ib: *mut raw::ib_ucontext,
         udata: *mut raw::ib_udata,
@@ -204,11 +148,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `dealloc_ucontext` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live context of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
         // This cannot fail.
         // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
@@ -219,9 +158,5 @@ impl<D: Driver> Ops<D> {
     /// Allows removing a device while programs have it open: ib_core then destroys their objects.
     /// There is nothing to do here, because no device memory is mapped into user space (rings are
     /// the user's own memory).
-    ///
-    /// # Safety
-    ///
-    /// None: the argument is not used.
     pub(super) unsafe extern "C" fn disassociate_ucontext(_ib: *mut raw::ib_ucontext) {}
 }

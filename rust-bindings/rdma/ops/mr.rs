@@ -20,17 +20,21 @@ use kernel::{
 };
 
 impl<D: Driver> Ops<D> {
-    /// Allocates an object for the region that `make` creates, and fills in the fields that drivers
-    /// set. Returns null if `make` returns `None`.
+    /// Allocates an object for the region that `make` creates for the protection domain, and fills
+    /// in the fields that drivers set. Returns null if `make` returns `None`.
     ///
     /// # Safety
     ///
     /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
     unsafe fn new_mr(
         pd: *mut raw::ib_pd,
-        make: impl FnOnce() -> Result<Option<(D::Mr, MrKeys)>>,
+        make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, MrKeys)>>,
     ) -> *mut raw::ib_mr {
-        match Mr::<D>::new_boxed(make) {
+        // SAFETY: The caller guarantees that the domain, and thus its device, is live until the
+        // operation returns.
+        let (device, domain) =
+            unsafe { (Device::from_raw((*pd).device), Pd::<D>::from_ptr(pd).data()) };
+        match Mr::<D>::new_boxed(|| make(device, domain)) {
             Ok(Some((mr, keys))) => {
                 let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
                 // SAFETY: This function owns the region until it is returned. Then ib_core owns it,
@@ -48,35 +52,19 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `get_dma_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`.
     pub(super) unsafe extern "C" fn get_dma_mr(
         pd: *mut raw::ib_pd,
         access: c_int,
     ) -> *mut raw::ib_mr {
-        // SAFETY: The domain and its device are live until this returns. Only kernel consumers have
-        // such regions: `__ib_alloc_pd()` (verbs.c) is the only caller.
+        // SAFETY: The domain is live until this returns. Only kernel consumers have such regions:
+        // `__ib_alloc_pd()` (verbs.c) is the only caller.
         unsafe {
-            Self::new_mr(pd, || {
-                D::get_dma_mr(
-                    Device::from_raw((*pd).device),
-                    Pd::<D>::from_ptr(pd).data(),
-                    KernelMemory::new(),
-                    access as u32,
-                )
-                .map(Some)
+            Self::new_mr(pd, |device, pd| {
+                D::get_dma_mr(device, pd, KernelMemory::new(), access as u32).map(Some)
             })
         }
     }
 
-    /// Implements `reg_user_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`. `udata` is that of the command.
     pub(super) unsafe extern "C" fn reg_user_mr(
         pd: *mut raw::ib_pd,
         start: u64,
@@ -89,13 +77,13 @@ impl<D: Driver> Ops<D> {
         if !dmah.is_null() {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: uverbs holds the domain, and thus its device, until this returns (uverbs_cmd.c,
-        // `ib_uverbs_reg_mr()`). `udata` is that of the command.
+        // SAFETY: uverbs holds the domain until this returns (uverbs_cmd.c, `ib_uverbs_reg_mr()`).
+        // `udata` is that of the command.
         unsafe {
-            Self::new_mr(pd, || {
+            Self::new_mr(pd, |device, pd| {
                 D::reg_user_mr(
-                    Device::from_raw((*pd).device),
-                    Pd::<D>::from_ptr(pd).data(),
+                    device,
+                    pd,
                     &UserMemory {
                         start,
                         length,
@@ -109,15 +97,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `rereg_user_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `mr` is a live region of `D` with memory of a program, and nothing else
-    /// changes or deregisters it during the call. `pd` is a live protection domain of `D`: that of
-    /// `mr` or another of its device. `udata` is that of the command. If this returns a region,
-    /// `ib_uverbs_rereg_mr()` (uverbs_cmd.c) replaces the old region with it and deregisters the
-    /// old one.
     pub(super) unsafe extern "C" fn rereg_user_mr(
         mr: *mut raw::ib_mr,
         flags: c_int,
@@ -138,18 +117,13 @@ impl<D: Driver> Ops<D> {
             access: (flags & raw::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0)
                 .then_some(access_flags as u32 & !access::OPTIONAL),
         };
-        // SAFETY: uverbs holds the region and both domains until this returns (uverbs_cmd.c,
-        // `ib_uverbs_rereg_mr()`). `udata` is that of the command. This function owns a new region
-        // until it is returned.
+        // SAFETY: uverbs holds the region, exclusively, and both domains, which belong to one
+        // device, until this returns (uverbs_cmd.c, `ib_uverbs_rereg_mr()`). `udata` is that of the
+        // command. This function owns a new region until it is returned.
         unsafe {
-            let new = Self::new_mr(pd, || {
-                D::rereg_user_mr(
-                    Device::from_raw((*pd).device),
-                    Mr::<D>::from_ptr(mr).data(),
-                    Pd::<D>::from_ptr(pd).data(),
-                    &change,
-                    Udata::from_ptr(udata).as_mut(),
-                )
+            let new = Self::new_mr(pd, |device, pd| {
+                let mr = Mr::<D>::from_ptr(mr).data();
+                D::rereg_user_mr(device, mr, pd, &change, Udata::from_ptr(udata).as_mut())
             });
             // ib_core sets these fields if the region stays, but not in a region that replaces it
             // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
@@ -162,12 +136,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `dereg_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `mr` is a live region of `D`. If this succeeds, ib_core does not use the
-    /// region afterwards (verbs.c, `ib_dereg_mr_user()`).
     pub(super) unsafe extern "C" fn dereg_mr(
         mr: *mut raw::ib_mr,
         _udata: *mut raw::ib_udata,
@@ -179,11 +147,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `alloc_mr` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `pd` is a live protection domain of `D`.
     pub(super) unsafe extern "C" fn alloc_mr(
         pd: *mut raw::ib_pd,
         mr_type: u32,
@@ -192,45 +155,30 @@ impl<D: Driver> Ops<D> {
         if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return err_ptr(crate::errno::not_supported());
         }
-        // SAFETY: The domain and its device are live until this returns (verbs.c, `ib_alloc_mr()`).
+        // SAFETY: The domain is live until this returns (verbs.c, `ib_alloc_mr()`).
         unsafe {
-            Self::new_mr(pd, || {
-                D::alloc_mr(
-                    Device::from_raw((*pd).device),
-                    Pd::<D>::from_ptr(pd).data(),
-                    max_num_sg,
-                )
-                .map(Some)
+            Self::new_mr(pd, |device, pd| {
+                D::alloc_mr(device, pd, max_num_sg).map(Some)
             })
         }
     }
 
     /// Adds a page to a region. Callback of ib_sg_to_pages() (verbs.c).
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_sg_to_pages() for the region that `map_mr_sg` passed to it.
     unsafe extern "C" fn set_page(mr: *mut raw::ib_mr, address: u64) -> c_int {
         // SAFETY: `map_mr_sg` passed a live region of `D` to ib_sg_to_pages() (verbs.c).
         errno(unsafe { D::map_mr_page(Mr::<D>::from_ptr(mr).data(), address) })
     }
 
-    /// Implements `map_mr_sg` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer: `mr` is a live region of `D` for fast registration. `sg` is a
-    /// list of `nents` entries, mapped for its device. `offset` is null or valid (verbs.c,
-    /// `ib_map_mr_sg()`).
     pub(super) unsafe extern "C" fn map_mr_sg(
         mr: *mut raw::ib_mr,
         sg: *mut raw::scatterlist,
         nents: c_int,
         offset: *mut c_uint,
     ) -> c_int {
-        // SAFETY: The caller of `ib_map_mr_sg()` guarantees a live region and a mapped list, whose
-        // "DMA addresses" are addresses in the direct map (ib_dma_map_sg()). ib_sg_to_pages()
-        // (verbs.c) calls `set_page` for this region, and sets the region's address and length.
+        // SAFETY: The caller of `ib_map_mr_sg()` (verbs.c) guarantees a live region, a mapped list
+        // of `nents` entries, whose "DMA addresses" are addresses in the direct map
+        // (ib_dma_map_sg()), and an `offset` that is null or valid. ib_sg_to_pages() (verbs.c)
+        // calls `set_page` for this region, and sets the region's address and length.
         unsafe {
             let data = Mr::<D>::from_ptr(mr).data();
             D::unmap_mr(data);
@@ -245,12 +193,6 @@ impl<D: Driver> Ops<D> {
         }
     }
 
-    /// Implements `alloc_mw` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new window of a device of `D`. uverbs has set its type and
-    /// protection domain, which is live (uverbs_cmd.c). `udata` is that of the command.
     pub(super) unsafe extern "C" fn alloc_mw(
         ib: *mut raw::ib_mw,
         udata: *mut raw::ib_udata,
@@ -272,12 +214,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `dealloc_mw` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live window of `D`. If this succeeds, the window is not used
-    /// afterwards.
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
         // SAFETY: The window is live, and ib_core calls this once for it, or again after a failure
         // (uverbs_main.c, `uverbs_dealloc_mw()`).

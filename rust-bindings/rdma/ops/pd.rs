@@ -14,12 +14,6 @@ use crate::{
 use kernel::ffi::c_int;
 
 impl<D: Driver> Ops<D> {
-    /// Implements `alloc_pd` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new protection domain of a device of `D`. `udata` is null or
-    /// that of the command.
     pub(super) unsafe extern "C" fn alloc_pd(
         ib: *mut raw::ib_pd,
         udata: *mut raw::ib_udata,
@@ -37,11 +31,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `dealloc_pd` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live protection domain of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_pd(
         ib: *mut raw::ib_pd,
         _udata: *mut raw::ib_udata,
@@ -51,12 +40,6 @@ impl<D: Driver> Ops<D> {
         errno(unsafe { Pd::<D>::destroy(ib, |_| Ok(())) })
     }
 
-    /// Implements `alloc_xrcd` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new XRC domain of a device of `D`. `udata` is null or that of
-    /// the command.
     pub(super) unsafe extern "C" fn alloc_xrcd(
         ib: *mut raw::ib_xrcd,
         udata: *mut raw::ib_udata,
@@ -73,11 +56,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `dealloc_xrcd` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live XRC domain of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn dealloc_xrcd(
         ib: *mut raw::ib_xrcd,
         _udata: *mut raw::ib_udata,

@@ -13,7 +13,6 @@ use crate::{
         wr::{RecvWrs, SendWrs},
     },
 };
-use core::ptr::NonNull;
 use kernel::{ffi::c_int, prelude::*};
 
 /// The attributes of CREATE_QP that give its rings other memory.
@@ -24,13 +23,6 @@ const BUFFERS: [u32; 3] = [
 ];
 
 impl<D: Driver> Ops<D> {
-    /// Implements `create_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new queue pair of a device of `D`, whose protection domain is
-    /// null or live. `init` is valid, and the objects that it names are live. `udata` is null or
-    /// that of the command.
     pub(super) unsafe extern "C" fn create_qp(
         ib: *mut raw::ib_qp,
         init: *mut raw::ib_qp_init_attr,
@@ -44,7 +36,6 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
-                let pd = NonNull::new((*ib).pd);
                 let context = Udata::from_ptr(udata);
                 if let Some(udata) = &context {
                     udata.expect_without(&BUFFERS)?;
@@ -52,7 +43,7 @@ impl<D: Driver> Ops<D> {
                 let (qp, number) = D::create_qp(
                     Device::from_raw((*ib).device),
                     context.as_ref().and_then(|udata| udata.context::<D>()),
-                    pd.map(|pd| Pd::<D>::from_ptr(pd.as_ptr()).data()),
+                    Pd::<D>::data_of((*ib).pd),
                     &mut from,
                     target,
                     Udata::from_ptr(udata).as_mut(),
@@ -68,13 +59,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `modify_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`. `attr` is valid, and ib_core holds
-    /// references to its source GIDs (verbs.c, `_ib_modify_qp()`). `udata` is null or that of the
-    /// command.
     pub(super) unsafe extern "C" fn modify_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
@@ -98,11 +82,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `query_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`. `attr` and `init` are valid for writes.
     pub(super) unsafe extern "C" fn query_qp(
         ib: *mut raw::ib_qp,
         attr: *mut raw::ib_qp_attr,
@@ -133,12 +112,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `destroy_qp` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`. If this succeeds, the queue pair is not
-    /// used afterwards.
     pub(super) unsafe extern "C" fn destroy_qp(
         ib: *mut raw::ib_qp,
         _udata: *mut raw::ib_udata,
@@ -148,11 +121,6 @@ impl<D: Driver> Ops<D> {
         errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
     }
 
-    /// Implements `attach_mcast` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`, and `gid` is valid.
     pub(super) unsafe extern "C" fn attach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
@@ -169,11 +137,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `detach_mcast` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live queue pair of `D`, and `gid` is valid.
     pub(super) unsafe extern "C" fn detach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
@@ -190,13 +153,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `post_send` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`. `wr` is null or a
-    /// list that does not change until this returns. `bad` is valid for writes (ib_verbs.h,
-    /// `ib_post_send()`; uverbs_cmd.c).
     pub(super) unsafe extern "C" fn post_send(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_send_wr,
@@ -229,13 +185,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `post_recv` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live queue pair of `D`. `wr` is null or a
-    /// list that does not change until this returns. `bad` is valid for writes (ib_verbs.h,
-    /// `ib_post_recv()`).
     pub(super) unsafe extern "C" fn post_recv(
         ib: *mut raw::ib_qp,
         wr: *const raw::ib_recv_wr,

@@ -16,13 +16,6 @@ use crate::{
 use kernel::ffi::c_int;
 
 impl<D: Driver> Ops<D> {
-    /// Implements `create_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a new shared receive queue of a live protection domain of `D`,
-    /// and `init` is valid. For XRC, ib_core holds references to the XRC domain and the completion
-    /// queue (verbs.c, `ib_create_srq_user()`). `udata` is null or that of the command.
     pub(super) unsafe extern "C" fn create_srq(
         ib: *mut raw::ib_srq,
         init: *mut raw::ib_srq_init_attr,
@@ -46,7 +39,8 @@ impl<D: Driver> Ops<D> {
                     }),
                     _ => return Err(crate::errno::not_supported()),
                 };
-                let mut attr = SrqAttr::from_raw(&(*init).attr);
+                // The caller's attributes change only if this succeeds.
+                let mut attr = SrqAttr { ..(*init).attr };
                 let (srq, number) = D::create_srq(
                     Device::from_raw((*ib).device),
                     Pd::<D>::from_ptr((*ib).pd).data(),
@@ -55,7 +49,7 @@ impl<D: Driver> Ops<D> {
                     target,
                     udata.as_mut(),
                 )?;
-                (*init).attr = attr.to_raw();
+                (*init).attr = attr;
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
                     (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
                 }
@@ -64,12 +58,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `modify_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, and `attr` is valid. `udata`
-    /// is null or that of the command.
     pub(super) unsafe extern "C" fn modify_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
@@ -82,34 +70,21 @@ impl<D: Driver> Ops<D> {
             D::modify_srq(
                 Device::from_raw((*ib).device),
                 Srq::<D>::from_ptr(ib).data(),
-                &SrqAttr::from_raw(&*attr),
+                &*attr,
                 SrqAttrMask(mask),
                 Udata::from_ptr(udata).as_mut(),
             )
         })
     }
 
-    /// Implements `query_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D`, and `attr` is valid for
-    /// writes.
     pub(super) unsafe extern "C" fn query_srq(
         ib: *mut raw::ib_srq,
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
-        errno(unsafe {
-            D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from.to_raw()))
-        })
+        errno(unsafe { D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from)) })
     }
 
-    /// Implements `destroy_srq` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by ib_core: `ib` is a live shared receive queue of `D` that is not used afterwards.
     pub(super) unsafe extern "C" fn destroy_srq(
         ib: *mut raw::ib_srq,
         _udata: *mut raw::ib_udata,
@@ -124,13 +99,6 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    /// Implements `post_srq_recv` of `struct ib_device_ops`.
-    ///
-    /// # Safety
-    ///
-    /// Called by a kernel consumer or uverbs: `ib` is a live shared receive queue of `D`. `wr` is
-    /// null or a list that does not change until this returns. `bad` is valid for writes
-    /// (ib_verbs.h, `ib_post_srq_recv()`).
     pub(super) unsafe extern "C" fn post_srq_recv(
         ib: *mut raw::ib_srq,
         wr: *const raw::ib_recv_wr,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Looks at this machine's state, and copies pieces of files, without starting a program.
 
-A program takes 30 ms of CPU time to start on an emulated machine, and 250 ms with the debug kernel.
+A program takes 30 ms of CPU time to start on an emulated machine.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ impl<P> ReorderBuffer<P> {
     /// all of them.
     pub fn new(capacity: usize) -> ReorderBuffer<P> {
         ReorderBuffer {
-            reorder: Reorder::new(),
+            reorder: Reorder::default(),
             ring: (0..capacity).map(|_| None).collect(),
         }
     }

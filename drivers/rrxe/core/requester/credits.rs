@@ -14,7 +14,7 @@ use crate::wire::{credits, Operation, Syndrome};
 use crate::{Ext, Packet};
 
 /// Counts of messages that consume a receive work request of the peer, since Reset. They wrap.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Credits {
     /// Messages whose last packet was sent; a rewind sets it back.
     sent: u32,
@@ -25,14 +25,6 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    pub(super) const fn new() -> Credits {
-        Credits {
-            sent: 0,
-            completed: 0,
-            limit: None,
-        }
-    }
-
     /// Notes that the last packet of a message was sent.
     #[inline]
     pub(super) fn sent(&mut self, op: SendOp) {

@@ -30,9 +30,10 @@
 
 use super::peer::Arq;
 use super::request::SlotState;
-use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot};
+use super::transmit::Poll;
+use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot};
 use crate::psn::Psn;
-use crate::{Progress, TxError};
+use crate::TxError;
 
 /// Maximum number of times that a probe multiplies the time to the next one by four (1024-fold in
 /// total). The back-off limits retransmissions if round trips suddenly become much longer, as they
@@ -643,25 +644,22 @@ impl Requester {
     /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
     pub(super) fn send_gaps<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
-        budget: u32,
-        env: &mut E,
-        progress: &mut Progress,
+        cx: &mut Ctx<'_, E>,
+        poll: &mut Poll,
     ) -> bool {
         for n in 0..MAX_GAPS {
             let gap = self.loss.scoreboard.gaps.get(n).copied().flatten();
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
                 continue;
             };
-            if self.rnr_wait.is_some() || !self.rate.ready(now) {
+            if self.rnr_wait.is_some() || !self.rate.ready(cx.now) {
                 return true;
             }
-            if progress.sent >= budget {
-                progress.more = true;
+            if poll.progress.sent >= poll.budget {
+                poll.progress.more = true;
                 return false;
             }
-            let sent = self.send_again(slots, gap.number, gap.from, now, env, progress);
+            let sent = self.send_again(cx, gap.number, gap.from, &mut poll.progress);
             if matches!(sent, Err(TxError::NoRoom)) {
                 return false;
             }

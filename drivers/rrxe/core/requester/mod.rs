@@ -107,10 +107,19 @@ pub trait RequesterEnv {
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
+/// The arguments of the driver for each call: its storage of work requests, the time in
+/// nanoseconds, and its environment.
+struct Ctx<'a, E: RequesterEnv> {
+    slots: &'a mut [SendSlot<E::Local>],
+    now: u64,
+    env: &'a mut E,
+}
+
 /// State of the send queue (IBA 10.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Not ready to send: nothing is sent or received.
+    #[default]
     Idle,
     /// Ready to send. The Send Queue Drained state is this one with `paused` set.
     Ready,
@@ -149,8 +158,9 @@ struct RnrWait {
     until: u64,
 }
 
-/// The sending half of a queue pair. See the module documentation.
-#[derive(Clone, Debug)]
+/// The sending half of a queue pair. See the module documentation. The default lacks a P_Key: use
+/// [`Requester::new`].
+#[derive(Clone, Debug, Default)]
 pub struct Requester {
     service: Service,
     state: State,
@@ -224,43 +234,8 @@ impl Requester {
     pub fn new(service: Service) -> Requester {
         Requester {
             service,
-            state: State::Idle,
-            paused: false,
-            mtu: Mtu::default(),
-            head: 0,
-            next: 0,
-            tail: 0,
-            una: Psn::default(),
-            send_psn: Psn::default(),
-            max_psn: Psn::default(),
-            response_psns: 0,
-            window: Window::new(),
-            since_ackreq: 0,
-            reads: 0,
-            implied_nak: false,
-            buffering: false,
-            mode: RecoveryMode::Selective,
-            rtt: Rtt::default(),
-            loss: Loss::default(),
-            peer: Peer::new(RecoveryMode::Selective),
-            credits: Credits::new(),
-            retries_left: 0,
-            rnr_retries_left: 0,
-            ack_deadline: None,
-            rnr_wait: None,
-            rnr_since: None,
-            dropped_until: None,
-            uncounted_retries: 0,
-            rate: RateLimiter::new(),
-            dest_qpn: 0,
-            src_qpn: 0,
-            qkey: 0,
-            pkey: crate::pkey::DEFAULT,
-            max_rd_atomic: 0,
-            retry_count: 0,
-            rnr_retry: 0,
-            ack_timeout: None,
-            counters: RequesterCounters::default(),
+            pkey: pkey::DEFAULT,
+            ..Requester::default()
         }
     }
 

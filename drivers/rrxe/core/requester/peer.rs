@@ -11,9 +11,10 @@ use crate::wire::Operation;
 const MAX_UNEXTENDED_REPAIRS: u8 = 3;
 
 /// The peer's handling of out-of-order packets, as far as known.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Arq {
     /// Nothing yet.
+    #[default]
     Unknown,
     /// The peer keeps packets beyond a gap. The number is that of the last repairs that it
     /// acknowledged alone.
@@ -23,8 +24,9 @@ pub(super) enum Arq {
 }
 
 /// The peer's answer to a READ that was retransmitted from a PSN within it on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum ReadRestart {
+    #[default]
     Unknown,
     /// The last retransmission began at this PSN.
     Asked(Psn),
@@ -34,7 +36,7 @@ enum ReadRestart {
 }
 
 /// Properties of the peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Peer {
     pub(super) arq: Arq,
     read_restart: ReadRestart,

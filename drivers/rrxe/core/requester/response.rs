@@ -6,7 +6,8 @@
 use super::loss::{Cause, Repaired};
 use super::request::SlotState;
 use super::{
-    Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
+    Ctx, Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF,
+    RNR_RETRY_INFINITE,
 };
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
@@ -31,6 +32,7 @@ impl Requester {
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
+        let cx = &mut Ctx { slots, now, env };
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
@@ -40,10 +42,7 @@ impl Requester {
         }
         if !self.is_outstanding(packet.psn()) {
             if self.is_credit_update(packet) {
-                return Outcome {
-                    transmit: self.can_send(slots),
-                    ..Outcome::default()
-                };
+                return Outcome::transmit(self.can_send(cx.slots));
             }
             self.peer
                 .on_response_within_read(packet.operation, packet.psn());
@@ -51,25 +50,25 @@ impl Requester {
         }
         let mut outcome = match (packet.operation, packet.ext) {
             (Operation::Acknowledge, Ext::Aeth(aeth)) => {
-                self.on_acknowledge(slots, now, packet.psn(), aeth, env)
+                self.on_acknowledge(cx, packet.psn(), aeth)
             }
             (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, ack)) if is_ack(&aeth) => {
-                self.on_atomic_ack(slots, now, packet, ack.original, env)
+                self.on_atomic_ack(cx, packet, ack.original)
             }
-            (Operation::ReadResponseMiddle, _) => self.on_read_response(slots, now, packet, env),
+            (Operation::ReadResponseMiddle, _) => self.on_read_response(cx, packet),
             (
                 Operation::ReadResponseFirst
                 | Operation::ReadResponseLast
                 | Operation::ReadResponseOnly,
                 Ext::Aeth(aeth),
-            ) if is_ack(&aeth) => self.on_read_response(slots, now, packet, env),
+            ) if is_ack(&aeth) => self.on_read_response(cx, packet),
             _ => self.drop_packet(),
         };
         // A packet farther away may be forged. The requester asks for missing packets again.
         outcome.buffer &= packet.psn().since(self.una) < MAX_DISTANCE;
         self.note_credits(packet);
-        outcome.merge(self.complete_failed(slots, env));
-        outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
+        outcome.merge(self.complete_failed(cx));
+        outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
         outcome
     }
 
@@ -119,13 +118,14 @@ impl Requester {
         left: bool,
         env: &mut E,
     ) -> Outcome {
-        let unanswered = self.slot(slots, self.tail).is_some_and(|slot| {
+        let cx = &mut Ctx { slots, now, env };
+        let unanswered = self.slot(cx.slots, self.tail).is_some_and(|slot| {
             slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started
         });
         if !left || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
-        let mut outcome = self.implied_nak(slots, now, env);
+        let mut outcome = self.implied_nak(cx);
         outcome.buffer = false;
         outcome
     }
@@ -137,21 +137,22 @@ impl Requester {
         now: u64,
         env: &mut E,
     ) -> Outcome {
+        let cx = &mut Ctx { slots, now, env };
         let mut outcome = Outcome::default();
-        self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > now);
-        if self.rate.wakeup().is_some_and(|at| at <= now) {
+        self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > cx.now);
+        if self.rate.wakeup().is_some_and(|at| at <= cx.now) {
             self.rate.clear_wakeup();
         }
-        if self.loss.probe_at.is_some_and(|at| at <= now) {
-            self.probe(now);
+        if self.loss.probe_at.is_some_and(|at| at <= cx.now) {
+            self.probe(cx.now);
         }
-        if self.ack_deadline.is_some_and(|at| at <= now) {
+        if self.ack_deadline.is_some_and(|at| at <= cx.now) {
             self.ack_deadline = None;
             self.implied_nak = false;
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
-            outcome.merge(self.retry(slots, env));
+            outcome.merge(self.retry(cx));
         }
-        outcome.transmit |= self.repair_is_due(now) || self.can_send(slots);
+        outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
         outcome
     }
 
@@ -169,30 +170,28 @@ impl Requester {
     /// Handles an ACKNOWLEDGE packet whose PSN is outstanding.
     fn on_acknowledge<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        cx: &mut Ctx<'_, E>,
         psn: Psn,
         aeth: Aeth,
-        env: &mut E,
     ) -> Outcome {
         let vendor_err = u32::from(aeth.syndrome);
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
-                let acked = self.acknowledge(slots, now, psn.next(), env);
-                let read = self.slot(slots, self.tail).filter(|slot| {
+                let acked = self.acknowledge(cx, psn.next());
+                let read = self.slot(cx.slots, self.tail).filter(|slot| {
                     let ends_by = slot.last_psn().since(self.una) <= psn.since(self.una);
                     acked.unanswered_read && ends_by
                 });
                 if let Some(read) = read {
                     let own = read.contains(psn);
-                    let mut outcome = self.implied_nak(slots, now, env);
+                    let mut outcome = self.implied_nak(cx);
                     // An acknowledgement within the READ is useless once the READ is answered, so
                     // it is not buffered.
                     outcome.buffer &= !own;
                     return outcome;
                 }
                 if let Some(repaired) = acked.repaired {
-                    self.after_repair(repaired, now);
+                    self.after_repair(repaired, cx.now);
                 }
                 Outcome::default()
             }
@@ -202,9 +201,9 @@ impl Requester {
             }
             Syndrome::RnrNak { timer } => {
                 let time = timeout::rnr_timer(timer);
-                self.on_rnr_nak(slots, now, psn, time, vendor_err, env)
+                self.on_rnr_nak(cx, psn, time, vendor_err)
             }
-            Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(slots, now, psn, env),
+            Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(cx, psn),
             Syndrome::Nak(code) => {
                 let status = match code {
                     NakCode::InvalidRequest => Status::RemInvReq,
@@ -215,10 +214,10 @@ impl Requester {
                 };
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
-                if self.acknowledge(slots, now, psn, env).unanswered_read {
-                    return self.implied_nak(slots, now, env);
+                if self.acknowledge(cx, psn).unanswered_read {
+                    return self.implied_nak(cx);
                 }
-                self.fail_tail(slots, status, vendor_err, env)
+                self.fail_tail(cx, status, vendor_err)
             }
             Syndrome::Reserved(_) => self.drop_packet(),
         }
@@ -226,22 +225,20 @@ impl Requester {
 
     fn on_rnr_nak<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot<E::Local>],
-        now: u64,
+        cx: &mut Ctx<'_, E>,
         psn: Psn,
         time: u64,
         vendor_err: u32,
-        env: &mut E,
     ) -> Outcome {
-        let acked = self.acknowledge(slots, now, psn, env);
-        self.wait_for_ready(psn, now, time);
+        let acked = self.acknowledge(cx, psn);
+        self.wait_for_ready(psn, cx.now, time);
         if acked.unanswered_read {
-            return self.implied_nak(slots, now, env);
+            return self.implied_nak(cx);
         }
         self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
         if self.rnr_retry != RNR_RETRY_INFINITE {
             let Some(left) = self.rnr_retries_left.checked_sub(1) else {
-                return self.fail_tail(slots, Status::RnrRetryExc, vendor_err, env);
+                return self.fail_tail(cx, Status::RnrRetryExc, vendor_err);
             };
             self.rnr_retries_left = left;
         }
@@ -253,53 +250,45 @@ impl Requester {
         Outcome::default()
     }
 
-    fn on_sequence_nak<E: RequesterEnv>(
-        &mut self,
-        slots: &[SendSlot<E::Local>],
-        now: u64,
-        psn: Psn,
-        env: &mut E,
-    ) -> Outcome {
-        if psn == self.una && self.nak_is_stale(now) {
+    fn on_sequence_nak<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, psn: Psn) -> Outcome {
+        if psn == self.una && self.nak_is_stale(cx.now) {
             return self.drop_packet();
         }
-        let acked = self.acknowledge(slots, now, psn, env);
+        let acked = self.acknowledge(cx, psn);
         if acked.unanswered_read {
-            return self.implied_nak(slots, now, env);
+            return self.implied_nak(cx);
         }
         self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
         if self.send_psn == self.una || self.goes_back(acked.repaired) {
-            return self.retry(slots, env);
+            return self.retry(cx);
         }
         let len = self.next_repair_len(acked.repaired);
-        self.repair_loss(slots, now, Cause::Nak, len, env)
+        self.repair_loss(cx, Cause::Nak, len)
     }
 
     /// Handles a READ response whose PSN is outstanding.
     #[inline]
     fn on_read_response<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        cx: &mut Ctx<'_, E>,
         packet: &Packet,
-        env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.una && self.acknowledge(slots, now, psn, env).unanswered_read {
+        if psn != self.una && self.acknowledge(cx, psn).unanswered_read {
             if self.buffers() {
-                self.note_answer(slots, psn);
+                self.note_answer(cx.slots, psn);
             }
-            let mut outcome = self.implied_nak(slots, now, env);
+            let mut outcome = self.implied_nak(cx);
             outcome.transmit |= self.loss.gaps_are_due();
             return outcome;
         }
-        let read = self.slot(slots, self.tail).filter(|slot| {
+        let read = self.slot(cx.slots, self.tail).filter(|slot| {
             slot.contains(psn) && slot.op.is_read_or_atomic() && !slot.op.is_atomic()
         });
         let Some(slot) = read else {
-            return self.fail_tail(slots, Status::BadResp, 0, env);
+            return self.fail_tail(cx, Status::BadResp, 0);
         };
         let at = psn.since(slot.progress.first_psn);
         let last = at.wrapping_add(1) == slot.progress.packets;
@@ -308,31 +297,31 @@ impl Requester {
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
             // requested one, so ask again.
             if self.retries_left == 0 {
-                return self.fail_tail(slots, Status::BadResp, 0, env);
+                return self.fail_tail(cx, Status::BadResp, 0);
             }
-            return self.ask_again(slots, env);
+            return self.ask_again(cx);
         }
         let offset = self.mtu.offset(at);
         if packet.payload_len != self.response_len(slot, offset, packet.packets) {
-            return self.fail_tail(slots, Status::LocLen, 0, env);
+            return self.fail_tail(cx, Status::LocLen, 0);
         }
         if packet.payload_len != 0 {
-            if let Err(fault) = env.write_read_response(slot, offset) {
-                return self.fail_tail(slots, fault.status(), 0, env);
+            if let Err(fault) = cx.env.write_read_response(slot, offset) {
+                return self.fail_tail(cx, fault.status(), 0);
             }
         }
         let original = at != 0 && self.peer.on_response_within_read(packet.operation, psn);
         let before = self.una;
         self.una = psn.add(packet.packets);
         if last {
-            self.complete_tail(slots, Status::Success, 0, env);
-            self.complete_local(slots, env);
+            self.complete_tail(cx.slots, Status::Success, 0, cx.env);
+            self.complete_local(cx);
         } else {
             self.response_psns = self.response_psns.saturating_sub(packet.packets);
         }
-        self.on_progress(before, original, now);
+        self.on_progress(before, original, cx.now);
         if last {
-            self.after_read(now);
+            self.after_read(cx.now);
         }
         Outcome::default()
     }
@@ -351,50 +340,42 @@ impl Requester {
     /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
     fn on_atomic_ack<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        cx: &mut Ctx<'_, E>,
         packet: &Packet,
         original: u64,
-        env: &mut E,
     ) -> Outcome {
         let psn = packet.psn();
-        if self.acknowledge(slots, now, psn, env).unanswered_read {
-            return self.implied_nak(slots, now, env);
+        if self.acknowledge(cx, psn).unanswered_read {
+            return self.implied_nak(cx);
         }
         let atomic = self
-            .slot(slots, self.tail)
+            .slot(cx.slots, self.tail)
             .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn));
         let Some(slot) = atomic else {
-            return self.fail_tail(slots, Status::BadResp, 0, env);
+            return self.fail_tail(cx, Status::BadResp, 0);
         };
-        if let Err(fault) = env.write_atomic_result(slot, original) {
-            return self.fail_tail(slots, fault.status(), 0, env);
+        if let Err(fault) = cx.env.write_atomic_result(slot, original) {
+            return self.fail_tail(cx, fault.status(), 0);
         }
         let before = self.una;
         self.una = psn.next();
-        self.complete_tail(slots, Status::Success, 0, env);
-        self.complete_local(slots, env);
-        self.on_progress(before, false, now);
-        self.after_read(now);
+        self.complete_tail(cx.slots, Status::Success, 0, cx.env);
+        self.complete_local(cx);
+        self.on_progress(before, false, cx.now);
+        self.after_read(cx.now);
         Outcome::default()
     }
 
     /// Acknowledges everything before `limit`: completes SENDs and WRITEs, and stops at a READ or
     /// atomic. `limit` is at most one beyond the last PSN sent.
-    fn acknowledge<E: RequesterEnv>(
-        &mut self,
-        slots: &[SendSlot<E::Local>],
-        now: u64,
-        limit: Psn,
-        env: &mut E,
-    ) -> Acked {
+    fn acknowledge<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, limit: Psn) -> Acked {
         let before = self.una;
         let unanswered_read = loop {
             let left = limit.since(self.una);
             if left == 0 {
                 break false;
             }
-            let Some(slot) = self.slot(slots, self.tail) else {
+            let Some(slot) = self.slot(cx.slots, self.tail) else {
                 break false;
             };
             if slot.op.is_read_or_atomic() {
@@ -406,13 +387,13 @@ impl Requester {
                 break false;
             }
             self.una = self.una.add(unacknowledged);
-            self.complete_tail(slots, Status::Success, 0, env);
-            self.complete_local(slots, env);
+            self.complete_tail(cx.slots, Status::Success, 0, cx.env);
+            self.complete_local(cx);
         };
         let repaired = if self.una == before {
             None
         } else {
-            self.on_progress(before, false, now)
+            self.on_progress(before, false, cx.now)
         };
         Acked {
             unanswered_read,
@@ -468,33 +449,28 @@ impl Requester {
     /// Handles a later answer while the answer to the oldest READ or atomic is missing. Asks for
     /// the missing answer once; the timers do the rest. The outcome tells the driver to buffer the
     /// later answer.
-    fn implied_nak<E: RequesterEnv>(
-        &mut self,
-        slots: &[SendSlot<E::Local>],
-        now: u64,
-        env: &mut E,
-    ) -> Outcome {
+    fn implied_nak<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
         if !self.buffers() {
-            return self.ask_again(slots, env);
+            return self.ask_again(cx);
         }
         let mut outcome = Outcome::default();
         // A pending retransmission of everything includes this packet.
         let known = self.loss.repair.is_some() || self.is_asked() || self.send_psn == self.una;
         if !known {
             self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            outcome = self.repair_loss(slots, now, Cause::Gap, 1, env);
+            outcome = self.repair_loss(cx, Cause::Gap, 1);
         }
         outcome.buffer = !outcome.fatal;
         outcome
     }
 
     /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
-    fn ask_again<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) -> Outcome {
+    fn ask_again<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
         if self.implied_nak {
             return Outcome::default();
         }
         self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-        let outcome = self.retry(slots, env);
+        let outcome = self.retry(cx);
         self.implied_nak = true;
         outcome
     }
@@ -502,34 +478,26 @@ impl Requester {
     /// Retransmits `len` packets from the oldest unacknowledged one on, or gives up (F-06).
     fn repair_loss<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot<E::Local>],
-        now: u64,
+        cx: &mut Ctx<'_, E>,
         cause: Cause,
         len: u32,
-        env: &mut E,
     ) -> Outcome {
         if !self.use_retry() {
-            return self.fail_tail(slots, Status::RetryExc, 0, env);
+            return self.fail_tail(cx, Status::RetryExc, 0);
         }
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
-        self.declare_lost(now, cause, len);
-        Outcome {
-            transmit: self.repair_is_due(now),
-            ..Outcome::default()
-        }
+        self.declare_lost(cx.now, cause, len);
+        Outcome::transmit(self.repair_is_due(cx.now))
     }
 
     /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).
-    fn retry<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) -> Outcome {
+    fn retry<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
         if !self.use_retry() {
-            return self.fail_tail(slots, Status::RetryExc, 0, env);
+            return self.fail_tail(cx, Status::RetryExc, 0);
         }
         self.rewind();
-        Outcome {
-            transmit: true,
-            ..Outcome::default()
-        }
+        Outcome::transmit(true)
     }
 
     /// Completes the oldest work request. Returns whether there was one.
@@ -557,27 +525,22 @@ impl Requester {
     }
 
     /// Completes the executed local operations at the tail.
-    pub(super) fn complete_local<E: RequesterEnv>(
-        &mut self,
-        slots: &[SendSlot<E::Local>],
-        env: &mut E,
-    ) {
+    pub(super) fn complete_local<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) {
         while self
-            .slot(slots, self.tail)
+            .slot(cx.slots, self.tail)
             .is_some_and(|slot| slot.op.is_local() && slot.progress.state == SlotState::Started)
         {
-            self.complete_tail(slots, Status::Success, 0, env);
+            self.complete_tail(cx.slots, Status::Success, 0, cx.env);
         }
     }
 
     /// Completes the oldest work request if it failed locally.
-    pub(super) fn complete_failed<E: RequesterEnv>(
-        &mut self,
-        slots: &[SendSlot<E::Local>],
-        env: &mut E,
-    ) -> Outcome {
-        match self.slot(slots, self.tail).map(|slot| slot.progress.state) {
-            Some(SlotState::Failed(status)) => self.fail_tail(slots, status, 0, env),
+    pub(super) fn complete_failed<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
+        match self
+            .slot(cx.slots, self.tail)
+            .map(|slot| slot.progress.state)
+        {
+            Some(SlotState::Failed(status)) => self.fail_tail(cx, status, 0),
             _ => Outcome::default(),
         }
     }
@@ -586,19 +549,18 @@ impl Requester {
     /// and UD enter SQE (J-09, J-11). Flushes the work requests after it.
     fn fail_tail<E: RequesterEnv>(
         &mut self,
-        slots: &[SendSlot<E::Local>],
+        cx: &mut Ctx<'_, E>,
         status: Status,
         vendor_err: u32,
-        env: &mut E,
     ) -> Outcome {
-        self.complete_tail(slots, status, vendor_err, env);
+        self.complete_tail(cx.slots, status, vendor_err, cx.env);
         let fatal = self.service.is_reliable();
         self.state = if fatal {
             State::Error
         } else {
             State::SendError
         };
-        self.flush(slots, env);
+        self.flush(cx.slots, cx.env);
         Outcome {
             fatal,
             sqe: !fatal,

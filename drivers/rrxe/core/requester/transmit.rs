@@ -3,11 +3,17 @@
 //! The transmit direction of the requester.
 
 use super::request::SlotState;
-use super::{RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
+use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
 use crate::{Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
+
+/// A call of [`Requester::poll_transmit`]: the number of packets that it may send, and its result.
+pub(super) struct Poll {
+    pub(super) budget: u32,
+    pub(super) progress: Progress,
+}
 
 impl Requester {
     /// Sends at most `budget` packets of those that may be sent now. A work request that needs no
@@ -19,12 +25,13 @@ impl Requester {
         budget: u32,
         env: &mut E,
     ) -> Progress {
-        let mut progress = Progress::default();
+        let cx = &mut Ctx { slots, now, env };
+        let progress = Progress::default();
         self.rate.clear_wakeup();
         match self.state {
             State::Idle => return progress,
             State::SendError | State::Error => {
-                self.flush(slots, env);
+                self.flush(cx.slots, cx.env);
                 return progress;
             }
             State::Ready => {}
@@ -32,45 +39,38 @@ impl Requester {
         if self.waits_for_ready(self.una) {
             return progress;
         }
-        let mut goes_on = (!self.repair_is_due(now)
-            || self.send_repair(slots, now, budget, env, &mut progress))
-            && self.send_gaps(slots, now, budget, env, &mut progress);
+        let poll = &mut Poll { budget, progress };
+        let mut goes_on =
+            (!self.repair_is_due(cx.now) || self.send_repair(cx, poll)) && self.send_gaps(cx, poll);
         let mut without_packet = 0_u32;
         while goes_on && self.next != self.head && !self.waits_for_ready(self.send_psn) {
-            if progress.sent.saturating_add(without_packet) >= budget {
-                progress.more = self.can_send(slots);
+            if poll.progress.sent.saturating_add(without_packet) >= poll.budget {
+                poll.progress.more = self.can_send(cx.slots);
                 break;
             }
-            let sent = progress.sent;
-            goes_on = self.execute_next(slots, now, budget, env, &mut progress);
-            without_packet = without_packet.saturating_add(u32::from(progress.sent == sent));
+            let sent = poll.progress.sent;
+            goes_on = self.execute_next(cx, poll);
+            without_packet = without_packet.saturating_add(u32::from(poll.progress.sent == sent));
         }
-        let outcome = self.complete_failed(slots, env);
-        progress.fatal = outcome.fatal;
-        progress.sqe = outcome.sqe;
-        progress
+        let outcome = self.complete_failed(cx);
+        poll.progress.fatal = outcome.fatal;
+        poll.progress.sqe = outcome.sqe;
+        poll.progress
     }
 
     /// Sends packets of the work request at `next`, or executes it locally. Returns whether the
     /// queue can go on.
     #[inline]
-    fn execute_next<E: RequesterEnv>(
-        &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
-        budget: u32,
-        env: &mut E,
-        progress: &mut Progress,
-    ) -> bool {
-        let Some(slot) = Self::slot_mut(slots, self.next) else {
+    fn execute_next<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll) -> bool {
+        let Some(slot) = Self::slot_mut(cx.slots, self.next) else {
             return false;
         };
         if slot.op.is_local() {
-            if !self.run_local(slot, env) {
+            if !self.run_local(slot, cx.env) {
                 return false;
             }
             self.next = self.next.wrapping_add(1);
-            self.complete_local(slots, env);
+            self.complete_local(cx);
             return true;
         }
         if !self.may_send(slot) {
@@ -84,29 +84,29 @@ impl Requester {
         if self.service == Service::Ud && slot.length > self.mtu.bytes() {
             slot.progress.state = SlotState::Started;
             self.next = self.next.wrapping_add(1);
-            self.complete_sent(slots, env);
+            self.complete_sent(cx);
             return true;
         }
-        if !self.rate.ready(now) {
+        if !self.rate.ready(cx.now) {
             return false;
         }
         if let Some(fault) = slot.fault {
             slot.progress.state = SlotState::Failed(fault.status());
             return false;
         }
-        let max = budget.saturating_sub(progress.sent);
-        let (sent, result) = self.send_packets(slot, now, max, env);
-        progress.sent = progress.sent.wrapping_add(sent);
+        let max = poll.budget.saturating_sub(poll.progress.sent);
+        let (sent, result) = self.send_packets(slot, cx.now, max, cx.env);
+        poll.progress.sent = poll.progress.sent.wrapping_add(sent);
         match result {
             Ok(false) => {}
             Ok(true) => {
                 self.credits.sent(slot.op);
                 self.next = self.next.wrapping_add(1);
                 if !self.service.is_reliable() {
-                    self.complete_sent(slots, env);
+                    self.complete_sent(cx);
                 }
             }
-            Err(TxError::NoRoom) => progress.more = true,
+            Err(TxError::NoRoom) => poll.progress.more = true,
             Err(error) => slot.progress.state = failed(error),
         }
         result.is_ok()
@@ -114,31 +114,24 @@ impl Requester {
 
     /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
     /// whether the queue can go on.
-    fn send_repair<E: RequesterEnv>(
-        &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
-        budget: u32,
-        env: &mut E,
-        progress: &mut Progress,
-    ) -> bool {
-        if budget == 0 {
-            progress.more = true;
+    fn send_repair<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll) -> bool {
+        if poll.budget == 0 {
+            poll.progress.more = true;
             return false;
         }
         let started = self
-            .slot(slots, self.tail)
+            .slot(cx.slots, self.tail)
             .is_some_and(|slot| slot.progress.state == SlotState::Started);
         if self.send_psn == self.una || !started {
             self.loss.repair = None;
             return true;
         }
-        if !self.rate.ready(now) {
+        if !self.rate.ready(cx.now) {
             // The rate limiter holds back all other packets, too.
             return true;
         }
-        let sent = self.send_again(slots, self.tail, self.una, now, env, progress);
-        let Some(slot) = Self::slot_mut(slots, self.tail) else {
+        let sent = self.send_again(cx, self.tail, self.una, &mut poll.progress);
+        let Some(slot) = Self::slot_mut(cx.slots, self.tail) else {
             return false;
         };
         if let Err(error) = sent {
@@ -148,30 +141,25 @@ impl Requester {
             return false;
         }
         if self.ack_deadline.is_none() {
-            self.arm_ack_timer(now);
+            self.arm_ack_timer(cx.now);
         }
-        let len = self.on_repair_sent(now, slot);
+        let len = self.on_repair_sent(cx.now, slot);
         if !slot.op.is_read_or_atomic() {
-            self.extend_repair(slots, now, len, budget, env, progress);
+            self.extend_repair(cx, poll, len);
         }
         true
     }
 
     /// Retransmits the packets after the lost one that are believed to be missing, too.
-    fn extend_repair<E: RequesterEnv>(
-        &mut self,
-        slots: &mut [SendSlot<E::Local>],
-        now: u64,
-        len: u32,
-        budget: u32,
-        env: &mut E,
-        progress: &mut Progress,
-    ) {
+    fn extend_repair<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll, len: u32) {
         let mut number = self.tail;
         let mut psn = self.una.next();
         let max = len.min(self.send_psn.since(self.una));
-        while psn.since(self.una) < max && progress.sent < budget && self.rate.ready(now) {
-            let Some(slot) = self.slot(slots, number).filter(|slot| {
+        while psn.since(self.una) < max
+            && poll.progress.sent < poll.budget
+            && self.rate.ready(cx.now)
+        {
+            let Some(slot) = self.slot(cx.slots, number).filter(|slot| {
                 slot.progress.state == SlotState::Started && !slot.op.is_read_or_atomic()
             }) else {
                 return;
@@ -181,7 +169,7 @@ impl Requester {
                 continue;
             }
             // A packet that cannot be sent now is retransmitted when nothing before it is missing.
-            let sent = self.send_again(slots, number, psn, now, env, progress);
+            let sent = self.send_again(cx, number, psn, &mut poll.progress);
             if sent.is_err() {
                 return;
             }
@@ -192,22 +180,20 @@ impl Requester {
     /// Retransmits a packet of the started work request at this counter value.
     pub(super) fn send_again<E: RequesterEnv>(
         &mut self,
-        slots: &mut [SendSlot<E::Local>],
+        cx: &mut Ctx<'_, E>,
         number: u32,
         psn: Psn,
-        now: u64,
-        env: &mut E,
         progress: &mut Progress,
     ) -> Result<(), TxError> {
-        let Some(slot) = Self::slot_mut(slots, number) else {
+        let Some(slot) = Self::slot_mut(cx.slots, number) else {
             return Err(TxError::Local(Fault::Malformed));
         };
         let packet = self.build(slot, psn, true);
-        if let Err(error) = env.transmit(&packet, slot) {
+        if let Err(error) = cx.env.transmit(&packet, slot) {
             progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
-        self.rate.sent(now, packet.udp_payload_len(), 1);
+        self.rate.sent(cx.now, packet.udp_payload_len(), 1);
         slot.progress.retried = true;
         progress.sent = progress.sent.wrapping_add(1);
         self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
@@ -524,8 +510,8 @@ impl Requester {
     }
 
     /// Completes every work request handed over (UC and UD).
-    fn complete_sent<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) {
-        while self.tail != self.next && self.complete_tail(slots, Status::Success, 0, env) {}
+    fn complete_sent<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) {
+        while self.tail != self.next && self.complete_tail(cx.slots, Status::Success, 0, cx.env) {}
     }
 
     /// Restarts transmission at the oldest unacknowledged packet.

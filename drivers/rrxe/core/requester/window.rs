@@ -54,8 +54,8 @@ pub(super) struct Window {
     ack_count: AckCount,
 }
 
-impl Window {
-    pub(super) fn new() -> Window {
+impl Default for Window {
+    fn default() -> Window {
         Window {
             size: WINDOW,
             capacity: 0,
@@ -64,7 +64,9 @@ impl Window {
             ack_count: AckCount::default(),
         }
     }
+}
 
+impl Window {
     /// Returns the limit of packets in flight. Packets that the peer keeps beyond a lost one have
     /// left the path, so the limit doubles until the lost one is acknowledged, which takes another
     /// round trip.

@@ -219,9 +219,10 @@ pub trait ResponderEnv {
 }
 
 /// State of the responder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Not ready to receive: every packet is dropped.
+    #[default]
     Idle,
     /// Ready to receive.
     Ready,
@@ -232,9 +233,10 @@ enum State {
 }
 
 /// Progress of a message of several packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Message {
     /// No message is in progress.
+    #[default]
     None,
     /// A SEND to the current receive work request.
     Send {
@@ -273,8 +275,9 @@ pub struct ResponderCounters {
     pub wrong_keys: u32,
 }
 
-/// The receiving half of a queue pair. See the module documentation.
-#[derive(Clone, Debug)]
+/// The receiving half of a queue pair. See the module documentation. The default lacks a P_Key and
+/// an empty ring: use [`Responder::new`].
+#[derive(Clone, Debug, Default)]
 pub struct Responder<R> {
     service: Service,
     state: State,
@@ -327,33 +330,9 @@ impl<R: ResourceRing> Responder<R> {
     pub fn new(service: Service) -> Responder<R> {
         Responder {
             service,
-            state: State::Idle,
-            mtu: Mtu::default(),
-            epsn: Psn::default(),
-            msn: Psn::default(),
-            message: Message::None,
-            recv: None,
             awaits_first_request: true,
-            ack_due: false,
-            ack_policy: AckPolicy::default(),
-            max_ack_delay: 0,
-            prompt_replies: 0,
-            nak_due: None,
-            nak_outstanding: false,
-            not_ready: false,
-            buffering: false,
-            resources: Resources::new(R::default()),
-            rate: RateLimiter::new(),
-            allow_read: false,
-            allow_write: false,
-            allow_atomic: false,
-            allow_flush_global: false,
-            allow_flush_persistent: false,
-            min_rnr_timer: 0,
-            pkey: crate::pkey::DEFAULT,
-            dest_qpn: 0,
-            qkey: 0,
-            counters: ResponderCounters::default(),
+            pkey: pkey::DEFAULT,
+            ..Responder::default()
         }
     }
 
@@ -503,7 +482,7 @@ impl<R: ResourceRing> Responder<R> {
     /// [`Responder::poll_transmit`] of a queue pair that is being destroyed. Nothing follows that
     /// would congest the network, and the responder sends now or never.
     pub fn stop_waiting(&mut self) {
-        self.rate = RateLimiter::new();
+        self.rate = RateLimiter::default();
         self.ack_policy = AckPolicy::default();
     }
 

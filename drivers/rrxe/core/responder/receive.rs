@@ -10,18 +10,10 @@ use super::{
 use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
-use crate::{pkey, requester, Ext, Outcome, Packet, Service, Status};
+use crate::{pkey, requester, Ext, Fault, Outcome, Packet, Service, Status};
 
 /// Bytes in front of a datagram's payload, for the GRH or the IPv4 header (I-03).
 pub const GRH_LEN: u32 = 40;
-
-/// The outcome that only asks for transmission.
-const TRANSMIT: Outcome = Outcome {
-    transmit: true,
-    fatal: false,
-    sqe: false,
-    buffer: false,
-};
 
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
@@ -112,10 +104,7 @@ impl<R: ResourceRing> Responder<R> {
     /// responder reports the gap with the next acknowledgement that the peer asks for.
     pub fn on_buffered(&mut self, taken: bool, left: bool) -> Outcome {
         self.buffering = left;
-        Outcome {
-            transmit: taken && left && self.state == State::Ready && self.nak_gap(),
-            ..Outcome::default()
-        }
+        Outcome::transmit(taken && left && self.state == State::Ready && self.nak_gap())
     }
 
     /// Schedules a NAK for the gap, unless there was one before (B-08, B-09). Returns whether a NAK
@@ -192,10 +181,7 @@ impl<R: ResourceRing> Responder<R> {
         let refusal = match result {
             Ok(()) => {
                 let due = packet.bth.ackreq || self.resources.has_pending();
-                return Outcome {
-                    transmit: due && !self.delay_acknowledgement(now),
-                    ..Outcome::default()
-                };
+                return Outcome::transmit(due && !self.delay_acknowledgement(now));
             }
             Err(refusal) => refusal,
         };
@@ -206,15 +192,12 @@ impl<R: ResourceRing> Responder<R> {
                 self.not_ready = true;
                 let timer = self.min_rnr_timer;
                 self.nak_due = Some((self.epsn, Syndrome::RnrNak { timer }));
-                return TRANSMIT;
+                return Outcome::transmit(true);
             }
             // The peer will retransmit the request.
             Refusal::Busy => {
                 let _ = self.drop_packet();
-                return Outcome {
-                    transmit: self.resources.has_pending(),
-                    ..Outcome::default()
-                };
+                return Outcome::transmit(self.resources.has_pending());
             }
             Refusal::Invalidate => {
                 self.count_wrong_key();
@@ -223,7 +206,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.fail_recv(Status::RemInvReq, env);
                 self.message = Message::None;
                 self.state = State::Failing;
-                return TRANSMIT;
+                return Outcome::transmit(true);
             }
             Refusal::Access => {
                 self.count_wrong_key();
@@ -239,7 +222,7 @@ impl<R: ResourceRing> Responder<R> {
         self.message = Message::None;
         self.state = State::Failing;
         self.nak_due = Some((self.epsn, Syndrome::Nak(code)));
-        TRANSMIT
+        Outcome::transmit(true)
     }
 
     /// Handles a request of an unreliable connection, which is never answered (H-01). After a gap
@@ -266,14 +249,7 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn = packet.psn().add(packet.packets);
         match self.on_send_or_write(packet, env) {
             Ok(()) => Outcome::default(),
-            Err(Refusal::Local(fault)) => {
-                self.fail_recv(fault.status(), env);
-                self.state = State::Error;
-                Outcome {
-                    fatal: true,
-                    ..Outcome::default()
-                }
-            }
+            Err(Refusal::Local(fault)) => self.fail(fault, env),
             Err(Refusal::Access) => {
                 self.message = Message::None;
                 self.count_wrong_key();
@@ -283,6 +259,16 @@ impl<R: ResourceRing> Responder<R> {
                 self.message = Message::None;
                 self.drop_packet()
             }
+        }
+    }
+
+    /// Enters the Error state: the receive work request of an unreliable service has failed.
+    fn fail<E: ResponderEnv>(&mut self, fault: Fault, env: &mut E) -> Outcome {
+        self.fail_recv(fault.status(), env);
+        self.state = State::Error;
+        Outcome {
+            fatal: true,
+            ..Outcome::default()
         }
     }
 
@@ -309,12 +295,7 @@ impl<R: ResourceRing> Responder<R> {
         }
         if packet.payload_len != 0 {
             if let Err(fault) = env.write_recv(GRH_LEN) {
-                self.fail_recv(fault.status(), env);
-                self.state = State::Error;
-                return Outcome {
-                    fatal: true,
-                    ..Outcome::default()
-                };
+                return self.fail(fault, env);
             }
         }
         self.recv = None;

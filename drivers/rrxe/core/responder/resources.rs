@@ -65,7 +65,7 @@ impl<D> Default for Resource<D> {
 }
 
 /// Ring of the latest READs and atomics.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Resources<R> {
     /// One entry for each request that the peer may have outstanding.
     ring: R,
@@ -428,10 +428,7 @@ impl<R: ResourceRing> Responder<R> {
                 packet.bth.ackreq
             }
         };
-        Outcome {
-            transmit,
-            ..Outcome::default()
-        }
+        Outcome::transmit(transmit)
     }
 }
 

@@ -38,7 +38,7 @@ fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited:
 
 /// Returns a limiter that has sent at this rate for 20 ms, and the current time.
 fn warm(rate: u64) -> (RateLimiter, u64) {
-    let mut limiter = RateLimiter::new();
+    let mut limiter = RateLimiter::default();
     let now = 20_000_000;
     busy(&mut limiter, 0, now, 4096, rate);
     assert_eq!(limiter.rate(now), None);
@@ -48,14 +48,14 @@ fn warm(rate: u64) -> (RateLimiter, u64) {
 /// L-02: one notification per interval; with an interval of zero, one for every packet.
 #[test]
 fn l_02_interval() {
-    let mut point = NotificationPoint::new();
+    let mut point = NotificationPoint::default();
     let marked = [7, 8, 49_999, 50_006, 50_007, 50_008, 100_006, 1_000_000];
     let sent: Vec<u64> = marked
         .into_iter()
         .filter(|&now| point.marked(now, 50_000))
         .collect();
     assert_eq!(sent, [7, 50_007, 1_000_000]);
-    let mut point = NotificationPoint::new();
+    let mut point = NotificationPoint::default();
     assert!([5, 5, 5, 6].into_iter().all(|now| point.marked(now, 0)));
 }
 
@@ -312,7 +312,7 @@ fn l_07_recovery() {
 /// L-07: an idle or nearly idle sender has no rate to lower.
 #[test]
 fn l_07_idle() {
-    let mut limiter = RateLimiter::new();
+    let mut limiter = RateLimiter::default();
     limiter.on_cnp(5);
     assert_eq!(limiter.rate(5), None);
     limiter.sent(6, 64, 1);

@@ -131,29 +131,11 @@ pub const fn credits(code: u8) -> Option<u32> {
     }
 }
 
-/// The AtomicAckETH: the value before an atomic operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicAckEth {
-    /// The original value.
-    pub original: u64,
-}
-
-impl AtomicAckEth {
-    /// Length of the header in bytes.
-    pub const LEN: usize = 8;
-
-    /// Parses the header.
-    #[inline]
-    pub const fn from_bytes(b: &[u8; AtomicAckEth::LEN]) -> AtomicAckEth {
-        AtomicAckEth {
-            original: u64::from_be_bytes(*b),
-        }
-    }
-
-    /// Serializes the header.
-    #[inline]
-    pub const fn to_bytes(&self) -> [u8; AtomicAckEth::LEN] {
-        self.original.to_be_bytes()
+header! {
+    /// The AtomicAckETH: the value before an atomic operation.
+    pub struct AtomicAckEth {
+        /// The original value.
+        original: u64,
     }
 }
 

@@ -76,20 +76,8 @@ impl Bth {
         let [_, qp0, qp1, qp2] = (self.dest_qpn & QPN_MASK).to_be_bytes();
         let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
         let ack = (self.ackreq as u8) << 7;
-        [
-            self.opcode.0,
-            flags,
-            pk0,
-            pk1,
-            ecn,
-            qp0,
-            qp1,
-            qp2,
-            ack,
-            p0,
-            p1,
-            p2,
-        ]
+        let Opcode(opcode) = self.opcode;
+        [opcode, flags, pk0, pk1, ecn, qp0, qp1, qp2, ack, p0, p1, p2]
     }
 }
 

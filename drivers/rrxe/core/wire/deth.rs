@@ -4,35 +4,13 @@
 
 use super::QPN_MASK;
 
-/// The DETH: the sender of a datagram, and its authorization.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deth {
-    /// Q_Key, which must equal that of the receiving queue pair.
-    pub qkey: u32,
-    /// Sending queue pair number: 24 bits.
-    pub src_qpn: u32,
-}
-
-impl Deth {
-    /// Length of the header in bytes.
-    pub const LEN: usize = 8;
-
-    /// Parses the header.
-    #[inline]
-    pub const fn from_bytes(b: &[u8; Deth::LEN]) -> Deth {
-        let [k0, k1, k2, k3, _, q0, q1, q2] = *b;
-        Deth {
-            qkey: u32::from_be_bytes([k0, k1, k2, k3]),
-            src_qpn: u32::from_be_bytes([0, q0, q1, q2]),
-        }
-    }
-
-    /// Serializes the header.
-    #[inline]
-    pub const fn to_bytes(&self) -> [u8; Deth::LEN] {
-        let [k0, k1, k2, k3] = self.qkey.to_be_bytes();
-        let [_, q0, q1, q2] = (self.src_qpn & QPN_MASK).to_be_bytes();
-        [k0, k1, k2, k3, 0, q0, q1, q2]
+header! {
+    /// The DETH: the sender of a datagram, and its authorization.
+    pub struct Deth {
+        /// Q_Key, which must equal that of the receiving queue pair.
+        qkey: u32,
+        /// Sending queue pair number: 24 bits.
+        src_qpn: u32 & QPN_MASK,
     }
 }
 

@@ -26,29 +26,11 @@ impl ImmDt {
     }
 }
 
-/// Invalidate extended transport header: the key that a SEND with invalidate invalidates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ieth {
-    /// R_Key of the receiver.
-    pub rkey: u32,
-}
-
-impl Ieth {
-    /// Length of the header in bytes.
-    pub const LEN: usize = 4;
-
-    /// Parses the header.
-    #[inline]
-    pub const fn from_bytes(b: &[u8; Ieth::LEN]) -> Ieth {
-        Ieth {
-            rkey: u32::from_be_bytes(*b),
-        }
-    }
-
-    /// Serializes the header.
-    #[inline]
-    pub const fn to_bytes(&self) -> [u8; Ieth::LEN] {
-        self.rkey.to_be_bytes()
+header! {
+    /// Invalidate extended transport header: the key that a SEND with invalidate invalidates.
+    pub struct Ieth {
+        /// R_Key of the receiver.
+        rkey: u32,
     }
 }
 

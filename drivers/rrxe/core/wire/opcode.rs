@@ -39,11 +39,35 @@ impl From<Service> for Class {
     }
 }
 
-/// The operation: the low five bits of an opcode.
-#[expect(missing_docs, reason = "named as the specification names them")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Operation {
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident = $code:literal,)+) => {
+        /// The operation: the low five bits of an opcode.
+        #[expect(missing_docs, reason = "named as the specification names them")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Operation {
+            $($(#[$doc])* $name = $code,)+
+            /// A congestion notification packet (opcode 0x81 as a whole).
+            Cnp = 0x1e,
+            /// An RC or XRC opcode that is reserved, or unknown to this implementation. The
+            /// responder answers it with a NAK Invalid Request.
+            Unsupported = 0x1f,
+        }
+
+        impl Operation {
+            /// Returns the operation of the low five bits, as RC and XRC define it.
+            #[inline]
+            const fn of_low_bits(opcode: Opcode) -> Operation {
+                match opcode.0 & 0x1f {
+                    $($code => Operation::$name,)+
+                    _ => Operation::Unsupported,
+                }
+            }
+        }
+    };
+}
+
+operations! {
     SendFirst = 0x00,
     SendMiddle = 0x01,
     SendLast = 0x02,
@@ -71,11 +95,6 @@ pub enum Operation {
     Flush = 0x1c,
     /// IBA A19.
     AtomicWrite = 0x1d,
-    /// A congestion notification packet (opcode 0x81 as a whole).
-    Cnp = 0x1e,
-    /// An RC or XRC opcode that is reserved, or unknown to this implementation. The responder
-    /// answers it with a NAK Invalid Request.
-    Unsupported = 0x1f,
 }
 
 impl Operation {
@@ -138,34 +157,7 @@ impl Opcode {
     #[inline]
     pub const fn operation(self) -> Option<Operation> {
         use Operation::*;
-        let operation = match self.0 & 0x1f {
-            0x00 => SendFirst,
-            0x01 => SendMiddle,
-            0x02 => SendLast,
-            0x03 => SendLastImm,
-            0x04 => SendOnly,
-            0x05 => SendOnlyImm,
-            0x06 => WriteFirst,
-            0x07 => WriteMiddle,
-            0x08 => WriteLast,
-            0x09 => WriteLastImm,
-            0x0a => WriteOnly,
-            0x0b => WriteOnlyImm,
-            0x0c => ReadRequest,
-            0x0d => ReadResponseFirst,
-            0x0e => ReadResponseMiddle,
-            0x0f => ReadResponseLast,
-            0x10 => ReadResponseOnly,
-            0x11 => Acknowledge,
-            0x12 => AtomicAcknowledge,
-            0x13 => CompareSwap,
-            0x14 => FetchAdd,
-            0x16 => SendLastInvalidate,
-            0x17 => SendOnlyInvalidate,
-            0x1c => Flush,
-            0x1d => AtomicWrite,
-            _ => Unsupported,
-        };
+        let operation = Operation::of_low_bits(self);
         match self.class() {
             Class::Rc | Class::Xrc => Some(operation),
             Class::Uc if (operation as u8) <= WriteOnlyImm as u8 => Some(operation),

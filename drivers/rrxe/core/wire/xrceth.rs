@@ -4,30 +4,11 @@
 
 use super::QPN_MASK;
 
-/// The XRCETH, after the BTH of every XRC request: names the shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct XrcEth {
-    /// Shared receive queue number of the receiver: 24 bits.
-    pub srqn: u32,
-}
-
-impl XrcEth {
-    /// Length of the header in bytes.
-    pub const LEN: usize = 4;
-
-    /// Parses the header.
-    #[inline]
-    pub const fn from_bytes(b: &[u8; XrcEth::LEN]) -> XrcEth {
-        let [_, s0, s1, s2] = *b;
-        XrcEth {
-            srqn: u32::from_be_bytes([0, s0, s1, s2]),
-        }
-    }
-
-    /// Serializes the header. A number wider than 24 bits loses its upper bits.
-    #[inline]
-    pub const fn to_bytes(&self) -> [u8; XrcEth::LEN] {
-        (self.srqn & QPN_MASK).to_be_bytes()
+header! {
+    /// The XRCETH, after the BTH of every XRC request: names the shared receive queue.
+    pub struct XrcEth {
+        /// Shared receive queue number of the receiver: 24 bits.
+        srqn: u32 & QPN_MASK,
     }
 }
 

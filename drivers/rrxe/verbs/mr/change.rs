@@ -43,9 +43,10 @@ pub(crate) struct FastRegister {
 
 /// The binding of a window to its region, which can't be deregistered while this exists.
 pub(super) struct WindowBinding {
-    region: Arc<Mr>,
+    /// The region, which has the memory.
+    pub(super) region: Arc<Mr>,
     /// Offset of the window's start in the region's memory, in bytes.
-    start: u64,
+    pub(super) start: u64,
 }
 
 impl WindowBinding {
@@ -60,15 +61,6 @@ impl WindowBinding {
             }
         }
         None
-    }
-
-    /// Returns the kind of the region, which has the memory.
-    pub(super) fn kind(&self) -> &Kind {
-        &self.region.kind
-    }
-
-    pub(super) fn start(&self) -> u64 {
-        self.start
     }
 }
 
@@ -216,7 +208,7 @@ mod tests {
     fn a_window_that_is_gone_holds_no_region() -> Result {
         let (table, quotas) = (Arc::pin_init(MrTable::new(), GFP_KERNEL)?, Quotas::new()?);
         let by = KeyUser {
-            pd: Pd::new(true).id(),
+            pd: Pd::new(true).id,
             qp: BinderId::new(),
         };
         let register = |kind: Kind| {

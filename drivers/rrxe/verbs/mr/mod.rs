@@ -268,7 +268,7 @@ impl Mr {
         let charge = Charge::new(&tables.quotas.regions, true)?;
         let owner = PinOwner::new(Umem::get(device, start, size, access)?)?;
         let memory = Memory::User(owner.shared().clone());
-        Self::register(&tables.mrs, charge, pd.id(), Some(owner), |key| {
+        Self::register(&tables.mrs, charge, pd.id, Some(owner), |key| {
             Self::registered(key, access, iova, length, memory)
         })
     }
@@ -281,11 +281,11 @@ impl Mr {
         memory: KernelMemory,
         access: u32,
     ) -> Result<(Charged<MrHandle>, MrKeys)> {
-        if pd.is_user() || access & !access::LOCAL_WRITE != 0 {
+        if pd.is_user || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        Self::register(&device.tables.mrs, charge, pd.id(), None, |key| {
+        Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
             Self::registered(key, access, 0, u64::MAX, Memory::Kernel(memory))
         })
     }
@@ -296,12 +296,12 @@ impl Mr {
         pd: &Pd,
         pages: u32,
     ) -> Result<(Charged<MrHandle>, MrKeys)> {
-        if pd.is_user() || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
+        if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
         let pages = KernelPages::with_capacity(pages as usize)?;
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        Self::register(&device.tables.mrs, charge, pd.id(), None, |key| {
+        Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
             (Kind::FastReg, KeyState::new(key, false, Some(pages)))
         })
     }
@@ -315,8 +315,8 @@ impl Mr {
         if !matches!(mw_type, TYPE_1 | TYPE_2) {
             return Err(EINVAL);
         }
-        let charge = Charge::new(&device.tables.quotas.windows, pd.is_user())?;
-        let (handle, keys) = Self::register(&device.tables.mrs, charge, pd.id(), None, |key| {
+        let charge = Charge::new(&device.tables.quotas.windows, pd.is_user)?;
+        let (handle, keys) = Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
             let key_state = KeyState::new(key, mw_type == TYPE_1, None);
             (Kind::Window(mw_type), key_state)
         })?;

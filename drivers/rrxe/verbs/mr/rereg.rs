@@ -90,8 +90,8 @@ impl Mr {
             registered.access.store(old & access, Relaxed);
             synchronize_rcu_expedited();
         }
-        if self.pd.get() != pd.id() {
-            self.pd.set(pd.id());
+        if self.pd.get() != pd.id {
+            self.pd.set(pd.id);
             synchronize_rcu_expedited();
         }
         registered.access.store(access, Relaxed);

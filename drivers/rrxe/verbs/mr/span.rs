@@ -107,7 +107,7 @@ impl Span<'_> {
                 // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
                 // mapped.
                 (Some(pages), _) => return Ok((unsafe { pages.access() }, self.offset)),
-                (None, Some(bound)) => match bound.kind() {
+                (None, Some(bound)) => match &bound.region.kind {
                     Kind::Registered(registered) => &registered.memory,
                     _ => return Err(Fault::Protection),
                 },

@@ -91,7 +91,7 @@ impl MrTable {
             (Kind::Window(_), Some(bound), Some(qp))
                 if state.binder.is_none_or(|binder| binder == qp) =>
             {
-                bound.start()
+                bound.start
             }
             _ => return Err(Fault::Protection),
         };
