@@ -3,8 +3,8 @@
 
 Simulation, model and mutants are deterministic. The packages' test and the boots that repeat suites
 (Boot.repeats, and the lane `guest-7.3`) are not, so a kept result can hide a rare failure. The key
-is a hash of the sources, the lock file and the build root's list of packages, and for a boot also
-of the kernel and the image. The packages' test installs its own kernel, which is not in the key.
+is a hash of the sources, the lock file, the build root's list of packages, and the kernel and the
+image that a guest starts.
 """
 
 import contextlib

@@ -113,8 +113,10 @@ def called(most=None, at_least=0):
     """Checks the number of doorbell calls in the block.
 
     By default it is at most one, plus one for each second of the block, since the thread of a
-    context may go to sleep that often. A program without a thread needs a call for each request,
-    except if the softirq of an earlier request finds the next one before it has armed the doorbell.
+    context may go to sleep that often. A program without a thread makes a call for each request,
+    except in the moderated streams that the kernel tries now and then (qp/moderation.rs). In a
+    stream, the provider defers the doorbell until a poll finds nothing, and the kernel may have
+    found and completed the request by then.
     """
     began, before = time.monotonic(), doorbells()
     yield
