@@ -96,14 +96,25 @@ impl<'a> PacketWriter<'a> {
         }
     }
 
-    /// Appends bytes.
+    /// Appends the bytes of a header or a trailer, which are too few for the vector unit.
     ///
     /// # Errors
     ///
     /// `EMSGSIZE`: there are fewer than `bytes.len()` bytes left.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result {
-        self.push_fragment(&Fragment::of(bytes, self.vector))
+        if bytes.len() > self.left() {
+            return Err(EMSGSIZE);
+        }
+        // SAFETY: By the type invariant, the memory after the filled bytes has room for `bytes`,
+        // and nothing else uses it.
+        unsafe {
+            let to = self.start.add(self.filled);
+            to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        // INVARIANT: The copy has initialised these bytes.
+        self.filled = self.filled.wrapping_add(bytes.len());
+        Ok(())
     }
 
     /// Appends the bytes of a fragment, which may change during the copy.
