@@ -138,7 +138,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     why = modules.wait(kernel)
     if why and not stopping.is_set():
         report.result(f"{run.name}/module", FAIL, reason=why)
-    if why:
+    if why or stopping.is_set():
         return
     command = [LAUNCHER, *_settings(boot, kernel, drivers, core), "--out", folder]
     for variable in ("ROLES", "BIND_SECONDS"):
