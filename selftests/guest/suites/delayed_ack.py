@@ -150,14 +150,6 @@ def dialogue(drivers=ASKED, wait=LONG_DELAY, **more):
             found.verify()
 
 
-def one_cpu():
-    """Leaves this machine one CPU for the block, so that each ACK leaves with its reply.
-
-    If another CPU holds the receive lock when the reply is sent, the ACK stays delayed.
-    """
-    return testbed.one_cpu(bed.here.machine)
-
-
 def piggybacked(host):
     """Returns the number of the host's ACKs that left with a reply."""
     return read(host)["acks_piggybacked"]
@@ -168,9 +160,12 @@ KINDS = {"send": ("send", 8), "nothing": ("send", 0), "packets": ("send-imm", 30
 
 @case(timeout=200, debug=("packets",), each=KINDS)
 def with_the_reply(kind):
-    """After enough replies, an ACK is delayed and leaves with the reply; no byte is wrong."""
+    """After enough replies, an ACK is delayed and leaves with the reply; no byte is wrong.
+
+    If another CPU held the receive lock when the reply is sent, the ACK would stay delayed.
+    """
     op, length = kind
-    with one_cpu(), dialogue() as found:
+    with testbed.one_cpu(), dialogue() as found:
         host, count = found.hosts[1], 3 * PROMPT_REPLIES
         found.exchange(count, length, op)
         # ACKs are delayed only after the first requests were answered by replies.
@@ -187,7 +182,7 @@ def with_the_reply(kind):
 @case(timeout=200, debug=False)
 def without_a_reply():
     """Without a reply the ACK leaves after the delay, and later ACKs leave immediately."""
-    with one_cpu(), dialogue() as found:
+    with testbed.one_cpu(), dialogue() as found:
         found.exchange(2 * PROMPT_REPLIES)
         before = piggybacked(found.hosts[1])
         for _ in range(3):
