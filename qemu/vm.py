@@ -254,6 +254,7 @@ class Guest:
             "PEER6": f"fd77::{peer}",
             "OUT": "/out",
             "OUTPUT": "/dev/tty1" if self.settings.uml else "",
+            "HOST_CLOCK": "" if self.settings.uml or self.settings.icount else "1",
             "SHARE": "/share" if self.settings.share else "",
             "DRIVER": self.settings.drivers[self.number - 1],
             "DEV": DEVICES[self.settings.drivers[self.number - 1]],
@@ -396,12 +397,14 @@ class Guest:
     def never_booted(self) -> str:
         """Returns why none of the code under test has run, or an empty string.
 
-        Seen once in hundreds of boots: a failed assertion of QEMU 7.2 in the MSI-X table, a hang,
-        and an exception while the kernel of an emulated machine changed its own code.
+        Seen once in hundreds of boots: a failed assertion of QEMU 7.2 in the MSI-X table, a hang, a
+        wrong clock, and an exception while the kernel of an emulated machine changed its own code.
         """
         assert self.process
         if not self.settings.uml and self.process.returncode == -signal.SIGABRT and not self.mark("started"):
             return "QEMU itself died while the guest was booting"
+        if self.mark("clock"):
+            return "its clock is wrong"
         if self.mark("up") or self.timed_out and not self.hung:
             return ""
         return self.hung or "ended before its init"
