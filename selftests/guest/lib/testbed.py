@@ -194,18 +194,14 @@ def is_loaded(where, driver):
 
 
 @contextlib.contextmanager
-def one_cpu():
-    """Keeps the programs that this thread starts in the block on one CPU.
-
-    Packets between namespaces of this machine are received there as well: veth hands them to the
-    CPU that sends.
-    """
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
+def one_cpu(where):
+    """Takes all CPUs of the machine but the first offline for the block."""
+    others = "/sys/devices/system/cpu/cpu[1-9]*/online"
+    where.run(f"for cpu in {others}; do echo 0 >$cpu; done")
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        where.run(f"for cpu in {others}; do echo 1 >$cpu; done")
 
 
 @contextlib.contextmanager
