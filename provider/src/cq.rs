@@ -45,7 +45,9 @@ unsafe impl Public for IbvCqEx {
 }
 
 impl Cq {
-    /// Creates a completion queue that the kernel does not know yet. Fails as [`ring_for`] does.
+    /// Creates a completion queue that the kernel does not know yet.
+    ///
+    /// Fails with `EINVAL` if `cqe` is 0 or more than the device's limit, or with `ENOMEM`.
     pub(crate) fn new(
         context: Ptr<IbvContext>,
         cqe: u32,

@@ -120,7 +120,8 @@ impl Qp {
     /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
     /// `attr.cap`. Sets `attr.cap.max_inline_data` to the bytes that an entry has room for.
     ///
-    /// Fails as [`Rules::of`] and [`rings`] do.
+    /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
+    /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
     pub(crate) fn new(context: Ptr<IbvContext>, attr: Attributes<'_>) -> Result<Box<Self>, c_int> {
         let rules = Rules::of(attr.qp_type)?;
         let (cap, device) = (attr.cap, context.limits);

@@ -178,13 +178,12 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut IbvRecvWr,
 ) -> c_int {
     let mut queue = srq.queue.lock();
-    // SAFETY: all pointers are valid, and `bad_wr` may be written, or is null.
-    unsafe {
-        let added = queue.add_list(wr);
-        queue.publish();
-        drop(queue);
-        post::posted(added, bad_wr)
-    }
+    // SAFETY: all pointers in the list are valid.
+    let added = unsafe { queue.add_list(wr) };
+    queue.publish();
+    drop(queue);
+    // SAFETY: `bad_wr` may be written, or is null.
+    unsafe { post::posted(added, bad_wr) }
 }
 
 #[cfg(test)]

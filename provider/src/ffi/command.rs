@@ -119,7 +119,7 @@ commands! {
     fn modify_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24];
-    /// [`modify_srq`] that replaces the ring.
+    /// Replaces the ring of a shared receive queue.
     fn resize_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24 + abi::CreateSrqCmd];
