@@ -212,7 +212,12 @@ impl RxSkb {
         }
     }
 
-    /// Copies bytes of the payload, like [`Datagram::copy_bits`](super::Datagram::copy_bits).
+    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
+    /// device can read.
     #[inline]
     pub(super) fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         self.check_range(offset, destination.len())?;
@@ -224,7 +229,13 @@ impl RxSkb {
         })
     }
 
-    /// Calls `f` for pieces of the payload, like [`Datagram::for_each`](super::Datagram::for_each).
+    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
+    /// `offset`. `f` must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
+    /// the device can read; `f` may have been called for the bytes before that part.
     pub(super) fn for_each(
         &self,
         offset: usize,

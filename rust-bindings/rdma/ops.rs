@@ -56,9 +56,9 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 ///
 /// An object to be created is zeroed, except for the fields that ib_core sets, and nothing else
 /// uses it. Any other object is live: it was created and is not being destroyed. (The driver's part
-/// of a counter exists only while the counter's `id` is not 0.) Once an object's
-/// destruction has succeeded, nothing uses the object. ib_core serializes creation and destruction
-/// of an object with its other operations.
+/// of a counter exists only while the counter's `id` is not 0.) Once an object's destruction has
+/// succeeded, nothing uses the object. ib_core serializes creation and destruction of an object
+/// with its other operations.
 pub(super) struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
 impl<D: Driver> Ops<D> {

@@ -29,7 +29,8 @@ impl<const N: usize> PerCpuCounters<N> {
         Self::with_flags(raw::GFP_KERNEL)
     }
 
-    /// Like [`new`](Self::new), but charges the current process's memory cgroup.
+    /// Creates counters with the value 0, charged to the current process's memory cgroup. Sleeps.
+    /// Returns `ENOMEM` on failure.
     pub fn new_accounted() -> Result<Self> {
         Self::with_flags(raw::GFP_KERNEL_ACCOUNT)
     }
