@@ -276,7 +276,7 @@ pub struct ResponderCounters {
 }
 
 /// The receiving half of a queue pair. See the module documentation. The default lacks a P_Key and
-/// an empty ring: use [`Responder::new`].
+/// does not await a first request: use [`Responder::new`].
 #[derive(Clone, Debug, Default)]
 pub struct Responder<R> {
     service: Service,

@@ -39,6 +39,7 @@ impl From<Service> for Class {
     }
 }
 
+/// Defines [`Operation`], and its conversion from the low five bits of an opcode.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)+) => {
         /// The operation: the low five bits of an opcode.
