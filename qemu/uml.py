@@ -48,10 +48,10 @@ def ask_where(run: Path, name: str) -> None:
         request.send(_REQUEST.pack(_MAGIC, _VERSION, len(text), text))
 
 
-def swallow(wire: socket.socket) -> None:
-    """Receives the frames of a single host until its machine ends: nobody else does.
+def drain(wire: socket.socket) -> None:
+    """Receives and drops the frames of a single host, which has no peer. Does not return.
 
     Without a receiver they would stay in the queue of the Ethernet device.
     """
-    while wire.recv(65536):
-        pass
+    while True:
+        wire.recv(65536)

@@ -589,7 +589,7 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
                 else:
                     guest.start(guest.command(kernel, image, kvm, wire), [wire.fileno()], terminal)
             if settings.uml and settings.hosts == 1:
-                threading.Thread(target=uml.swallow, args=[wires[1].dup()], daemon=True).start()
+                threading.Thread(target=uml.drain, args=[wires[1].dup()], daemon=True).start()
             # Only the guests hold the sockets now: the link ends if either of them ends.
             for wire in wires:
                 wire.close()
