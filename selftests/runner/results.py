@@ -15,9 +15,10 @@ import tempfile
 
 from .root import TOP
 
+# The scripts that make kernels. The key has the name of a kernel, which contains their hash.
+_KERNELS = "qemu/kernel"
+
 # The folders that each program is built from, and the build files and arguments of all programs.
-# The name of a kernel contains a hash of what it is made from, so _OTHERS are not hashed again.
-_OTHERS = ("qemu/kernel",)
 _CORE = ("drivers/rrxe/core", "selftests/testkit")
 _PRODUCT = ("Kbuild", "drivers", "rust-bindings", "provider", "qemu")
 _INPUTS = {
@@ -80,7 +81,7 @@ def _files(names):
             yield name
         for folder, folders, files in os.walk(whole):
             at = os.path.relpath(folder, TOP)
-            folders[:] = [one for one in folders if one != "__pycache__" and os.path.join(at, one) not in _OTHERS]
+            folders[:] = [one for one in folders if one != "__pycache__" and os.path.join(at, one) != _KERNELS]
             yield from (os.path.relpath(os.path.join(folder, file), TOP) for file in files)
 
 
