@@ -326,7 +326,7 @@ def future_numbers_expire():
         for frame in frames:
             t.wire.put(frame)
         harness.log(f"{packet_buffers() - before} packet buffers more")
-        # Timers of the network stack may hold some others.
+        # Packet buffers of other programs and protocols are counted, too.
         harness.wait_until("they are freed", lambda: packet_buffers() - before < count / 10, seconds=10)
         t.receive()
         t._use_up_receive()
