@@ -12,7 +12,7 @@ import time
 
 from . import host, results
 from .report import FAIL, matches
-from .root import TOP
+from .root import SINGLE_GUEST, TOP, with_priority
 
 SUITE = os.path.join(TOP, "selftests/guest/suite")
 LAUNCHER = os.path.join(TOP, "qemu/vm.py")
@@ -140,7 +140,8 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         report.result(f"{run.name}/module", FAIL, reason=why)
     if why or stopping.is_set():
         return
-    command = [LAUNCHER, *_settings(boot, kernel, drivers, core), "--out", folder]
+    command = with_priority(0 if boot.hosts == 2 else SINGLE_GUEST, [LAUNCHER])
+    command += [*_settings(boot, kernel, drivers, core), "--out", folder]
     for variable in ("ROLES", "BIND_SECONDS"):
         command += ["--env", f"{variable}={environment[variable]}"] if variable in environment else []
     if boot.scripts:

@@ -11,7 +11,7 @@ import time
 
 from . import programs, results
 from .report import FAIL, PASS, SKIP, matches
-from .root import TARGET, TOP, cargo, environment
+from .root import NO_GUEST, SINGLE_GUEST, TARGET, TOP, cargo, environment, with_priority
 
 # Set to end all processes of the lane.
 stopping = threading.Event()
@@ -30,7 +30,7 @@ def run(report, out, only):
     started = time.monotonic()
     crate, seen = "workspace", 0
     process = subprocess.Popen(
-        cargo("test", "--workspace", "--locked", "--no-fail-fast"),
+        with_priority(NO_GUEST, cargo("test", "--workspace", "--locked", "--no-fail-fast")),
         cwd=TOP,
         env=environment(),
         stdin=subprocess.DEVNULL,
@@ -120,7 +120,7 @@ def run_program(name, report, out, only):
     report.doing(prefix.rstrip("/"))
     started = time.monotonic()
     process = subprocess.Popen(
-        command,
+        with_priority(SINGLE_GUEST if name == PACKAGES else NO_GUEST, command),
         cwd=TOP,
         env=environment(),
         stdin=subprocess.DEVNULL,

@@ -7,11 +7,7 @@ import threading
 import time
 
 from . import host
-from .root import TOP
-
-# Running guests have priority: a build uses only spare CPU time.
-_NICE = ["nice", "-n", "10"]
-
+from .root import SINGLE_GUEST, TOP, with_priority
 
 class Modules:
     """Builds rrxe.ko for several kernels, one after the other, in a separate thread."""
@@ -47,7 +43,7 @@ class Modules:
         started = time.monotonic()
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(
-                [*_NICE, os.path.join(TOP, "qemu/build-module"), kernel],
+                with_priority(SINGLE_GUEST, [os.path.join(TOP, "qemu/build-module"), kernel]),
                 cwd=TOP,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -20,3 +20,14 @@ def in_root(*command):
 def cargo(*arguments):
     """Returns a cargo command that runs in the build root."""
     return in_root("cargo", *arguments)
+
+
+# Priorities of what runs beside each other, as nice(1) takes them. Two guests wait for each other,
+# often in loops, so another program that interrupts one of them costs twice the time. Single guests
+# use what such a pair leaves, and programs without a guest the rest.
+SINGLE_GUEST, NO_GUEST = 5, 19
+
+
+def with_priority(nice, command):
+    """Returns a command that runs `command`, the first of its session, at a priority."""
+    return [os.path.join(TOP, "qemu/at-priority"), str(nice), *command]
